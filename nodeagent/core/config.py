@@ -1,0 +1,97 @@
+"""Configuration as values: what decides about placement, and what the agent needs around it.
+
+Field names follow the KubeletConfiguration (in snake case). Knows no YAML (formats/config_yaml.py) and takes no decision.
+"""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from nodeagent.core.idset import CpuSet
+from nodeagent.core.pod import Resources
+
+DEFAULT_GATES: Mapping[str, bool] = MappingProxyType(
+    {
+        "CPUManagerPolicyAlphaOptions": False,
+        "CPUManagerPolicyBetaOptions": True,
+        "TopologyManagerPolicyAlphaOptions": False,
+        "TopologyManagerPolicyBetaOptions": True,
+        "PodLevelResources": True,
+        "PodLevelResourceManagers": False,
+        "DisableCPUQuotaWithExclusiveCPUs": True,
+    }
+)
+"""The feature gates that change what the agent does, with kubelet 1.36's defaults."""
+
+
+class Errata(enum.Enum):
+    """Whose behaviour to show where kubelet 1.36 is wrong."""
+
+    FIXED = "fixed"
+    KUBELET_1_36 = "kubelet-1.36"
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedMemory:
+    """One entry of `reservedMemory`."""
+
+    numa_node: int
+    limits: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Everything that decides where pods go. Texts are as configured; the managers judge them (and word the refusals)."""
+
+    cpu_manager_policy: str = "none"
+    cpu_manager_policy_options: tuple[tuple[str, str], ...] = ()
+    reserved_system_cpus: CpuSet = CpuSet()
+    """Empty: reserve by amount."""
+    reserved_cpu_milli: int | None = None
+    """systemReserved.cpu + kubeReserved.cpu; None: neither names cpu. Not looked at if `reserved_system_cpus` is given."""
+    topology_manager_policy: str = "none"
+    topology_manager_scope: str = "container"
+    topology_manager_policy_options: tuple[tuple[str, str], ...] = ()
+    memory_manager_policy: str = "None"
+    reserved_memory: tuple[ReservedMemory, ...] = ()
+    memory_reservation: Resources = Resources()
+    """The node's reservation per memory resource: systemReserved + kubeReserved + hard eviction threshold."""
+    feature_gates: tuple[tuple[str, bool], ...] = ()
+    """Only the configured ones; ask with `gate()`."""
+    errata: Errata = Errata.FIXED
+
+    def gate(self, name: str) -> bool:
+        return dict(self.feature_gates).get(name, DEFAULT_GATES[name])
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    placement: Placement = field(default_factory=Placement)
+    cpu_manager_reconcile_period_ms: int = 10_000
+    file_check_frequency_ms: int = 20_000
+    """Period of the rescan that backs the file watch up (kubelet's name and default)."""
+    cpu_cfs_quota: bool = True
+    cpu_cfs_quota_period_us: int = 100_000
+    static_pod_path: str = "/etc/nodeagent/manifests"
+    state_directory: str = "/var/lib/nodeagent"
+    runtime_directory: str = "/run/nodeagent"
+    cgroup_root: str | None = None
+    """Directory of the cgroup that holds the pods; None: the cgroup of the pods' unit, as its launcher says."""
+    launcher_socket: str = "/run/nodeagent-pods/launcher.sock"
+    log_directory: str = "/var/log/nodeagent/pods"
+    """Where containers' output goes, one file each, on a host without a journal."""
+    metrics_bind_address: str = "127.0.0.1:9753"
+    """`HOST:PORT`, `unix:PATH`, or empty for none."""
+    metrics_aliases: bool = True
+    check_allocatable: bool = True
+    max_pods: int = 1_000
+    system_reserved: Resources = Resources()
+    kube_reserved: Resources = Resources()
+    eviction_memory_bytes: int | None = 100 * 2**20
+    """evictionHard memory.available as an amount (kubelet's default 100Mi); None: given as a percentage, see below."""
+    eviction_memory_percent_milli: int | None = None
+    """evictionHard memory.available in thousandths of a percent, where it is given as a percentage."""
+    state_recovery: str = "strict"
+    reported_fields: tuple[str, ...] = ()
+    """kubelet fields that are known and unused: named once in the log."""

@@ -1,0 +1,109 @@
+"""Kubernetes quantities (`1500m`, `2`, `1Gi`, `1e3`) as exact integers. Knows the notation, not what is measured.
+
+Source: k8s.io/apimachinery resource.Quantity. Amounts finer than a billionth round up to one, as there.
+"""
+
+import enum
+import re
+from dataclasses import dataclass
+
+_PATTERN = re.compile(
+    r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?P<point>\.?)(?P<fraction>[0-9]*)(?P<suffix>[eE][+-]?[0-9]+|[KMGTPE]i|[numkMGTPE]?)"
+)
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
+_DECIMAL_POWER = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_SUFFIX_OF_POWER = {power: suffix for suffix, power in _DECIMAL_POWER.items()}
+_NANO = 10**9
+_MAX_TEXT = 64
+_MAX_NANO = (2**63 - 1) * _NANO
+
+
+class Notation(enum.Enum):
+    """How a quantity was written, and so how it is printed."""
+
+    DECIMAL_SI = "DecimalSI"
+    BINARY_SI = "BinarySI"
+    DECIMAL_EXPONENT = "DecimalExponent"
+
+
+class QuantitySyntaxError(ValueError):
+    """A text is no quantity. The message is the one that Kubernetes gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    nano: int
+    notation: Notation = Notation.DECIMAL_SI
+    decimal_form: bool = False
+    """Written with a decimal point and a binary suffix (`1.5Gi`): Kubernetes keeps such amounts as decimals and
+    refuses to read them as int64, however whole they are."""
+
+    @classmethod
+    def of(cls, whole: int) -> "Quantity":
+        return cls(whole * _NANO)
+
+    @classmethod
+    def parse(cls, text: str) -> "Quantity":
+        """Read a quantity.
+
+        Raises:
+            QuantitySyntaxError: the text is no quantity, or it is over 64 characters.
+        """
+        match = _PATTERN.fullmatch(text) if len(text) <= _MAX_TEXT else None
+        if match is None or not (match["whole"] or match["fraction"]):
+            raise QuantitySyntaxError(
+                "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+            )
+        digits = int(match["whole"] + match["fraction"])
+        places = len(match["fraction"])
+        suffix = match["suffix"]
+        if suffix in _BINARY:
+            notation, nano = Notation.BINARY_SI, _ceil_div(digits * _BINARY[suffix] * _NANO, 10**places)
+        else:
+            exponent = suffix[:1] in ("e", "E") and len(suffix) > 1
+            notation = Notation.DECIMAL_EXPONENT if exponent else Notation.DECIMAL_SI
+            power = max(-1000, min(1000, int(suffix[1:]))) if exponent else _DECIMAL_POWER[suffix]
+            power += 9 - places
+            nano = digits * 10**power if power >= 0 else _ceil_div(digits, 10**-power)
+        nano = min(nano, _MAX_NANO)
+        negative = match["sign"] == "-"
+        decimal_form = suffix in _BINARY and bool(match["point"])
+        return cls(-nano if negative else nano, notation, decimal_form)
+
+    def value(self) -> int:
+        """The amount in whole units, rounded up."""
+        return _ceil_div(self.nano, _NANO)
+
+    def milli(self) -> int:
+        """The amount in thousandths, rounded up."""
+        return _ceil_div(self.nano, _NANO // 1000)
+
+    def is_whole(self) -> bool:
+        """Kubelet's test for an integral CPU amount: judged after rounding up to thousandths."""
+        return self.value() * 1000 == self.milli()
+
+    def as_int64(self) -> int | None:
+        """The amount if Kubernetes can give it as int64: whole, and not in decimal form."""
+        whole, rest = divmod(self.nano, _NANO)
+        return None if rest or self.decimal_form else whole
+
+    def __str__(self) -> str:
+        """Print in canonical form: the largest suffix that needs no fraction."""
+        whole, rest = divmod(abs(self.nano), _NANO)
+        sign = "-" if self.nano < 0 else ""
+        if self.nano == 0:
+            return "0"
+        if self.notation is Notation.BINARY_SI and not rest and whole >= 1024:
+            fitting = [(size, suffix) for suffix, size in _BINARY.items() if whole % size == 0]
+            size, suffix = max(fitting, default=(1, ""))
+            return f"{sign}{whole // size}{suffix}"
+        digits, power = abs(self.nano), -9
+        while digits % 1000 == 0 and power < 18:
+            digits, power = digits // 1000, power + 3
+        if self.notation is Notation.DECIMAL_EXPONENT:
+            return f"{sign}{digits}" + (f"e{power}" if power else "")
+        return f"{sign}{digits}{_SUFFIX_OF_POWER[power]}"
+
+
+def _ceil_div(numerator: int, denominator: int) -> int:
+    return -(-numerator // denominator)

@@ -1,0 +1,113 @@
+"""The machine as a value: CPUs in cores, uncore caches, NUMA nodes and sockets; memory, huge pages and distances per node.
+
+Every query that decisions use is an attribute made once. Knows no file of /sys (formats/sysfs.py reads them) and no policy.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from nodeagent.core.idset import CpuSet, NumaSet
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """One online logical CPU."""
+
+    id: int
+    core: int
+    """Lowest CPU number of the core, counted within one NUMA node: the kernel's core_id repeats across sockets."""
+    socket: int
+    """physical_package_id."""
+    numa: int
+    uncore: int | None = None
+    """Id of the first last-level cache that is not shared by the whole NUMA node, as kubelet sees it; None: there is none."""
+    die: int | None = None
+    core_class: str | None = None
+    """`performance` or `efficiency` on hybrid machines, else None."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    id: int
+    memory_bytes: int
+    hugepages: tuple[tuple[str, int], ...] = ()
+    """(resource name such as `hugepages-2Mi`, bytes), sorted by name; a size with no pages is listed with 0."""
+    distances: tuple[int, ...] | None = None
+    """The kernel's row: one entry per node, in ascending order of the node ids. None: the machine doesn't say."""
+
+
+Groups = Mapping[int, CpuSet]
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Online CPUs and NUMA nodes, ascending. Build it with `Topology.of`."""
+
+    cpus: tuple[Cpu, ...]
+    numa: tuple[NumaNode, ...]
+    offline: CpuSet = field(default_factory=CpuSet)
+    l3: tuple[CpuSet, ...] = ()
+    """Groups of online CPUs that share a level-3 cache, by lowest CPU; empty where the machine doesn't say."""
+    socket_count: int = 0
+    """As kubelet counts sockets (distinct `physical id` lines of /proc/cpuinfo first)."""
+    reported_cpu_count: int = 0
+    """As kubelet counts CPUs: differs from the online ones only on machines without NUMA directories."""
+
+    online: CpuSet = field(init=False, compare=False, repr=False)
+    cpu: Mapping[int, Cpu] = field(init=False, compare=False, repr=False)
+    cores: Groups = field(init=False, compare=False, repr=False)
+    nodes: Groups = field(init=False, compare=False, repr=False)
+    """CPUs of each NUMA node that has CPUs."""
+    sockets: Groups = field(init=False, compare=False, repr=False)
+    uncores: Groups = field(init=False, compare=False, repr=False)
+    """CPUs by uncore id; a CPU without an uncore cache counts under its socket's id, as in kubelet."""
+    node_ids: NumaSet = field(init=False, compare=False, repr=False)
+    """All NUMA nodes, those without CPUs too."""
+
+    def __post_init__(self) -> None:
+        derived: dict[str, object] = {
+            "online": CpuSet.from_ids(c.id for c in self.cpus),
+            "cpu": MappingProxyType({c.id: c for c in self.cpus}),
+            "cores": _grouped((c.core, c.id) for c in self.cpus),
+            "nodes": _grouped((c.numa, c.id) for c in self.cpus),
+            "sockets": _grouped((c.socket, c.id) for c in self.cpus),
+            "uncores": _grouped((c.socket if c.uncore is None else c.uncore, c.id) for c in self.cpus),
+            "node_ids": NumaSet.from_ids(n.id for n in self.numa),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def of(
+        cls,
+        cpus: Iterable[Cpu],
+        numa: Iterable[NumaNode],
+        *,
+        offline: CpuSet | None = None,
+        l3: Iterable[CpuSet] = (),
+        socket_count: int | None = None,
+        reported_cpu_count: int | None = None,
+    ) -> "Topology":
+        """Sort everything and fill in the counts that were not measured."""
+        sorted_cpus = tuple(sorted(cpus, key=lambda c: c.id))
+        assert len({c.id for c in sorted_cpus}) == len(sorted_cpus), "a CPU is listed twice"
+        return cls(
+            cpus=sorted_cpus,
+            numa=tuple(sorted(numa, key=lambda n: n.id)),
+            offline=offline or CpuSet(),
+            l3=tuple(sorted(l3, key=lambda group: next(iter(group)))),
+            socket_count=len({c.socket for c in sorted_cpus}) if socket_count is None else socket_count,
+            reported_cpu_count=len(sorted_cpus) if reported_cpu_count is None else reported_cpu_count,
+        )
+
+    def numa_of(self, cpus: CpuSet) -> NumaSet:
+        """NUMA nodes on which these CPUs lie; unknown CPUs count for nothing."""
+        return NumaSet.from_ids(node for node, members in self.nodes.items() if members.bits & cpus.bits)
+
+
+def _grouped(pairs: Iterable[tuple[int, int]]) -> Groups:
+    masks: dict[int, int] = {}
+    for group, cpu in pairs:
+        masks[group] = masks.get(group, 0) | 1 << cpu
+    return MappingProxyType({group: CpuSet(masks[group]) for group in sorted(masks)})
