@@ -5,7 +5,7 @@ Source: k8s.io/apimachinery resource.Quantity. Amounts finer than a billionth ro
 
 import enum
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _PATTERN = re.compile(
     r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?P<point>\.?)(?P<fraction>[0-9]*)(?P<suffix>[eE][+-]?[0-9]+|[KMGTPE]i|[numkMGTPE]?)"
@@ -35,8 +35,8 @@ class Quantity:
     nano: int
     notation: Notation = Notation.DECIMAL_SI
     decimal_form: bool = False
-    """Written with a decimal point and a binary suffix (`1.5Gi`): Kubernetes keeps such amounts as decimals and
-    refuses to read them as int64, however whole they are."""
+    """Written so that Kubernetes won't read it as int64, however whole it is: with a fraction (`1.5Gi`, `2.0`), in
+    thousandths (`2000m`), or with more digits than its fast path takes (`100Ti`)."""
 
     @classmethod
     def of(cls, whole: int) -> "Quantity":
@@ -65,9 +65,9 @@ class Quantity:
             power = max(-1000, min(1000, int(suffix[1:]))) if exponent else _DECIMAL_POWER[suffix]
             power += 9 - places
             nano = digits * 10**power if power >= 0 else _ceil_div(digits, 10**-power)
-        nano = min(nano, _MAX_NANO)
         negative = match["sign"] == "-"
-        decimal_form = suffix in _BINARY and bool(match["point"])
+        decimal_form = not _reads_as_int64(match, nano)
+        nano = min(nano, _MAX_NANO)
         return cls(-nano if negative else nano, notation, decimal_form)
 
     def value(self) -> int:
@@ -87,6 +87,16 @@ class Quantity:
         whole, rest = divmod(self.nano, _NANO)
         return None if rest or self.decimal_form else whole
 
+    def rounded_up_to_milli(self) -> "Quantity":
+        """The amount as the API server stores it: nothing finer than thousandths."""
+        milli = self.milli() * (_NANO // 1000)
+        return self if milli == self.nano else replace(self, nano=milli)
+
+    def __add__(self, other: "Quantity") -> "Quantity":
+        """Add; a sum is printed like its first addend that isn't zero (Quantity.Add)."""
+        first = other if self.nano == 0 else self
+        return Quantity(self.nano + other.nano, first.notation, self.decimal_form or other.decimal_form)
+
     def __str__(self) -> str:
         """Print in canonical form: the largest suffix that needs no fraction."""
         whole, rest = divmod(abs(self.nano), _NANO)
@@ -103,6 +113,18 @@ class Quantity:
         if self.notation is Notation.DECIMAL_EXPONENT:
             return f"{sign}{digits}" + (f"e{power}" if power else "")
         return f"{sign}{digits}{_SUFFIX_OF_POWER[power]}"
+
+
+def _reads_as_int64(match: re.Match[str], nano: int) -> bool:
+    """Whether Quantity.AsInt64 answers: the parser's fast path took the text, at a scale that isn't negative."""
+    suffix, whole, fraction = match["suffix"], match["whole"].lstrip("0") or "0", match["fraction"]
+    if nano > _MAX_NANO:
+        return False
+    if suffix in _BINARY:
+        # ParseQuantity: precision = 15 - len(num) - exponent*3/10 - 1, and no fraction.
+        return not fraction and 14 - len(whole) - (_BINARY[suffix].bit_length() - 1) * 3 // 10 >= 0
+    power = int(suffix[1:]) if len(suffix) > 1 else _DECIMAL_POWER[suffix]
+    return power >= len(fraction) and len(whole) + len(fraction) <= 18
 
 
 def _ceil_div(numerator: int, denominator: int) -> int:

@@ -1,0 +1,72 @@
+"""What is wrong with a text that a person wrote: where it stands, what is there, what is allowed. Knows no particular format."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from nodeagent.errors import NodeAgentError
+
+MAX_FINDINGS = 100
+"""A hostile file has one finding per byte; nobody reads more than this, and the log stays bounded."""
+_MAX_SHOWN = 80
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """One thing to correct."""
+
+    source: str
+    """The file, as the caller names it."""
+    line: int | None
+    """Counted from 1; None: the document never was a text."""
+    field: str
+    """Path in Kubernetes' notation, such as `spec.containers[0].resources.limits[cpu]`; empty: the whole document."""
+    value: str
+    """What is there, shortened and with control characters escaped; empty where it says nothing or must not be shown."""
+    allowed: str
+
+    def __str__(self) -> str:
+        where = self.source if self.line is None else f"{self.source}:{self.line}"
+        return ": ".join(part for part in (where, self.field, self.value, self.allowed) if part)
+
+
+class DocumentError(NodeAgentError):
+    """A document that must be right is wrong."""
+
+    def __init__(self, findings: Iterable[Finding], *, hint: str | None = None) -> None:
+        self.findings = tuple(findings)
+        super().__init__("; ".join(map(str, self.findings)), hint=hint)
+
+
+def shown(value: object) -> str:
+    """Spell a value for a finding: one line, bounded, nothing that a terminal could act on."""
+    text = json.dumps(value[:_MAX_SHOWN] if isinstance(value, str) else value, ensure_ascii=True, default=str)
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
+
+
+class Findings:
+    """Collects the findings about one source, in the order in which they are met."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._found: list[Finding] = []
+        self._suppressed = 0
+
+    def add(self, line: int | None, field: str, value: str, allowed: str) -> None:
+        if len(self._found) < MAX_FINDINGS:
+            self._found.append(Finding(self._source, line, field, value, allowed))
+        else:
+            self._suppressed += 1
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def all(self) -> tuple[Finding, ...]:
+        """By line, then as met; the last one says how many more there are."""
+        found = sorted(self._found, key=lambda f: f.line or 0)
+        if self._suppressed:
+            found.append(Finding(self._source, None, "", "", f"and {self._suppressed} more findings"))
+        return tuple(found)

@@ -1,0 +1,122 @@
+"""Names of the v1 Pod's fields that are known and not acted on, and of those that are refused, with the reason. Only tables."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+METADATA_SILENT = ("labels", "annotations")
+"""Without effect on a node anyway: not worth a line in the log."""
+
+METADATA_UNUSED = (
+    "generateName",
+    "selfLink",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "ownerReferences",
+    "finalizers",
+    "managedFields",
+)
+
+SPEC_UNUSED = (
+    "ephemeralContainers",
+    "activeDeadlineSeconds",
+    "dnsPolicy",
+    "nodeSelector",
+    "serviceAccountName",
+    "serviceAccount",
+    "automountServiceAccountToken",
+    "nodeName",
+    "hostNetwork",
+    "hostPID",
+    "hostIPC",
+    "shareProcessNamespace",
+    "imagePullSecrets",
+    "hostname",
+    "subdomain",
+    "affinity",
+    "schedulerName",
+    "tolerations",
+    "hostAliases",
+    "priorityClassName",
+    "priority",
+    "dnsConfig",
+    "readinessGates",
+    "runtimeClassName",
+    "enableServiceLinks",
+    "preemptionPolicy",
+    "topologySpreadConstraints",
+    "setHostnameAsFQDN",
+    "os",
+    "hostUsers",
+    "schedulingGates",
+    "hostnameOverride",
+    "workloadRef",
+    "schedulingGroup",
+)
+
+CONTAINER_UNUSED = (
+    "image",
+    "ports",
+    "resizePolicy",
+    "livenessProbe",
+    "readinessProbe",
+    "startupProbe",
+    "lifecycle",
+    "terminationMessagePath",
+    "terminationMessagePolicy",
+    "imagePullPolicy",
+    "stdin",
+    "stdinOnce",
+    "tty",
+)
+
+POD_SECURITY_UNUSED = (
+    "seLinuxOptions",
+    "windowsOptions",
+    "supplementalGroups",
+    "supplementalGroupsPolicy",
+    "fsGroup",
+    "sysctls",
+    "fsGroupChangePolicy",
+    "seccompProfile",
+    "appArmorProfile",
+    "seLinuxChangePolicy",
+)
+
+CONTAINER_SECURITY_UNUSED = (
+    "capabilities",
+    "privileged",
+    "seLinuxOptions",
+    "windowsOptions",
+    "readOnlyRootFilesystem",
+    "allowPrivilegeEscalation",
+    "procMount",
+    "seccompProfile",
+    "appArmorProfile",
+)
+
+SPEC_REFUSED: Mapping[str, str] = MappingProxyType(
+    {
+        "volumes": "volumes are not supported: processes run on the host's own file system, use host paths in command and args",
+        "resourceClaims": "resource claims (DRA) are not supported: they decide about placement",
+    }
+)
+
+CONTAINER_REFUSED: Mapping[str, str] = MappingProxyType(
+    {
+        "envFrom": "envFrom is not supported: there are no config maps or secrets here, write the variables into env",
+        "volumeMounts": "volumes are not supported: processes run on the host's own file system, use host paths in command and args",
+        "volumeDevices": "volumes are not supported: processes run on the host's own file system, use host paths in command and args",
+        "restartPolicyRules": "restart rules are not supported: use the pod's restartPolicy",
+    }
+)
+
+ENV_REFUSED: Mapping[str, str] = MappingProxyType(
+    {"valueFrom": "valueFrom is not supported: there are no config maps, secrets or pod fields here, write the value"}
+)
+
+RESOURCES_REFUSED: Mapping[str, str] = MappingProxyType(
+    {"claims": "resource claims (DRA) are not supported: they decide about placement"}
+)

@@ -1,0 +1,57 @@
+"""The `config` object of a simulation scenario → Placement. It names amounts a KubeletConfiguration spells differently."""
+
+from collections.abc import Mapping
+
+from nodeagent.core.config import Errata, Placement
+from nodeagent.core.pod import Resources
+from nodeagent.core.quantity import Notation, Quantity
+from nodeagent.formats.fields import Fields
+from nodeagent.formats.findings import DocumentError, Findings
+from nodeagent.formats.placement_fields import PlacementReader
+from nodeagent.formats.tree import MapNode, tree_of
+
+
+def placement_from_scenario(document: Mapping[str, object]) -> Placement:
+    """Read a scenario's configuration: KubeletConfiguration's names, plus `numReservedCPUs` or `reservedCPU`, and `errata`.
+
+    The node's memory reservation is the sum of `reservedMemory`.
+
+    Raises:
+        DocumentError: a field is unknown, has the wrong type or is no quantity or id set; every such field is named.
+    """
+    findings = Findings("config")
+    try:
+        tree = tree_of(document)
+    except ValueError as err:
+        findings.add(None, "", "", str(err))
+        raise DocumentError(findings.all()) from err
+    assert isinstance(tree, MapNode)
+    fields = Fields(tree, "", findings)
+    reader = PlacementReader(fields)
+    reserved_memory = reader.reserved_memory()
+    errata = fields.one_of("errata", tuple(item.value for item in Errata))
+    whole = fields.integer("numReservedCPUs", 0, 2**31)
+    amount = fields.quantity("reservedCPU")
+    reserved_milli = None if whole is None else whole * 1000
+    if amount is not None:
+        reserved_milli = amount.milli()
+    placement = reader.placement(
+        reserved_cpu_milli=reserved_milli,
+        memory_reservation=_sum([entry.limits for entry in reserved_memory]),
+        errata=Errata(errata or Errata.KUBELET_1_36.value),
+    )
+    fields.close()
+    if findings:
+        raise DocumentError(findings.all())
+    return placement
+
+
+def _sum(lists: list[Resources]) -> Resources:
+    total: dict[str, Quantity] = {}
+    for resources in lists:
+        for name, amount in resources:
+            # Quantity.Add: the format of a sum that was zero so far is the addend's.
+            so_far = total.get(name, Quantity(0, Notation.DECIMAL_SI))
+            notation = amount.notation if so_far.nano == 0 else so_far.notation
+            total[name] = Quantity(so_far.nano + amount.nano, notation)
+    return Resources.of(total)

@@ -1,0 +1,103 @@
+"""A document as a tree of values that remember their line. Made from YAML, JSON or plain values; knows no field names."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+MAX_DEPTH = 64
+"""Levels of nesting. A pod needs about a dozen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number that isn't a plain integer, as Go prints it in JSON: Kubernetes reads quantities from that text."""
+
+    text: str
+
+    @classmethod
+    def of(cls, value: float) -> "Number":
+        # encoding/json: fixed notation between 1e-6 and 1e21, exponents elsewhere; both shortest digits.
+        size = abs(value)
+        if size != 0 and (size < 1e-6 or size >= 1e21):
+            mantissa, _, exponent = repr(value).partition("e")
+            return cls(f"{mantissa}e{int(exponent):+03d}" if int(exponent) > 0 else f"{mantissa}e{int(exponent)}")
+        fixed = format(Decimal(repr(value)), "f")
+        return cls(fixed.removesuffix(".0"))
+
+
+ScalarValue = str | int | bool | Number | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    value: ScalarValue
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    key: str
+    value: "Node"
+    line: int | None = None
+    """Of the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapNode:
+    entries: tuple[Entry, ...] = ()
+    line: int | None = None
+
+    def get(self, key: str) -> "Node | None":
+        for entry in self.entries:
+            if entry.key == key:
+                return entry.value
+        return None
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class ListNode:
+    items: tuple["Node", ...] = ()
+    line: int | None = None
+
+
+Node = Scalar | MapNode | ListNode
+
+
+def kind_of(node: Node) -> str:
+    """Name the JSON type, for findings."""
+    match node:
+        case MapNode():
+            return "object"
+        case ListNode():
+            return "list"
+        case Scalar(value=bool()):
+            return "boolean"
+        case Scalar(value=int() | Number()):
+            return "number"
+        case Scalar(value=str()):
+            return "string"
+        case _:
+            return "null"
+
+
+def tree_of(value: object, depth: int = 0) -> Node:
+    """Make a tree without lines from what `json.loads` gives.
+
+    Raises:
+        ValueError: nested too deeply, or a value that JSON hasn't.
+    """
+    if depth > MAX_DEPTH:
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, Mapping):
+        return MapNode(tuple(Entry(str(key), tree_of(item, depth + 1)) for key, item in value.items()))
+    if isinstance(value, str) or value is None or isinstance(value, int):
+        return Scalar(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return Scalar(int(value) if value.is_integer() and abs(value) < 2**53 else Number.of(value))
+    if isinstance(value, Sequence):
+        return ListNode(tuple(tree_of(item, depth + 1) for item in value))
+    raise ValueError(f"{value!r} has no JSON form")
