@@ -1,0 +1,51 @@
+"""The host's way to Debian's packages (mirrors, proxies, certificates), as arguments of mmdebstrap."""
+
+import subprocess
+
+from integration.guest.releases import Release
+
+_ARCHIVE = "http://deb.debian.org/debian/"
+_SECURITY = "http://deb.debian.org/debian-security/"
+_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+# Options of how to fetch; the others (which indexes to fetch) are the host's own business.
+_FETCHING = ("Acquire::http", "Acquire::https", "Acquire::Check-", "Acquire::Retries", "Acquire::Force")
+
+
+def sources(release: Release) -> tuple[str, ...]:
+    """sources.list lines for the release, from the mirrors that the host itself uses."""
+    archive, security = _mirrors(_indexes())
+    name, options = release.codename, f"deb [signed-by={_KEYRING}]"
+    return (
+        f"{options} {archive} {name} main",
+        f"{options} {archive} {name}-updates main",
+        f"{options} {security} {name}-security main",
+    )
+
+
+def options() -> tuple[str, ...]:
+    """The host's apt options about fetching, and no translated package descriptions."""
+    dump = subprocess.run(("apt-config", "dump"), check=True, stdout=subprocess.PIPE, text=True).stdout
+    return ('Acquire::Languages "none";', *fetching_options(dump))
+
+
+def fetching_options(dump: str) -> tuple[str, ...]:
+    """From the output of `apt-config dump`: one `Name "value";` a line."""
+    return tuple(line for line in dump.splitlines() if line.startswith(_FETCHING) and not line.endswith(' "";'))
+
+
+def _indexes() -> str:
+    """One line `URI suite` for every package index of the host; empty where the host isn't a Debian."""
+    command = ("apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages")
+    return subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True).stdout
+
+
+def _mirrors(indexes: str) -> tuple[str, str]:
+    """The archive's and the security archive's URI: one mirror carries all releases."""
+    archive, security = None, None
+    for line in indexes.splitlines():
+        uri, _, suite = line.partition(" ")
+        if suite.endswith("-security") and uri.rstrip("/").endswith("debian-security"):
+            security = security or uri
+        elif uri.rstrip("/").endswith("debian"):
+            archive = archive or uri
+    return archive or _ARCHIVE, security or _SECURITY

@@ -1,0 +1,275 @@
+"""A running virtual machine with a real kernel and systemd, as a context manager.
+
+All timeouts are what would be generous on a real machine; under emulation they are multiplied (`Accelerator.slowness`).
+Requests may run at once from several threads.
+"""
+
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from integration.guest.errors import CommandError, GuestDiedError, GuestError, GuestTimeoutError
+from integration.guest.images import Image
+from integration.guest.machine import Machine
+from integration.guest.protocol import PORT_NAME
+from integration.guest.qemu import Accelerator, find_accelerator, start_qemu
+from integration.guest.qmp import Qmp
+from integration.guest.session import Hello, Request, Session
+
+_CONSOLE_LINES = 30
+_BOOT_SECONDS = 20
+_RUN_SECONDS = 20
+_CMDLINE = (
+    "console=ttyS0",
+    "root=/dev/vda",
+    "cgroup_no_v1=all",
+    "systemd.unified_cgroup_hierarchy=1",
+    "panic=-1",  # a panic is a reboot, and that the end of QEMU
+    "nowatchdog",  # an emulated CPU that waits for a real one is no soft lockup
+    "mitigations=off",
+    "apparmor=0",
+    "audit=0",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Guest:
+    """Made by `Guest.boot`. At the end of the `with` block QEMU is killed, and with it all that the guest wrote."""
+
+    def __init__(self, image: Image, machine: Machine, cmdline: Sequence[str]) -> None:
+        self.image = image
+        self.machine = machine
+        self.accelerator: Accelerator = find_accelerator(image)
+        self._directory = Path(tempfile.mkdtemp(prefix="nodeagent-guest-"))
+        self._console_left = ""
+        ours, theirs = zip(socket.socketpair(), socket.socketpair(), strict=True)
+        try:
+            self._process = start_qemu(
+                self.accelerator,
+                self._qemu_arguments(cmdline, *(end.fileno() for end in theirs)),
+                self._directory / "qemu.log",
+                tuple(end.fileno() for end in theirs),
+            )
+        except BaseException:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            raise
+        finally:
+            for end in theirs:
+                end.close()
+        self._session = Session(ours[0])
+        self._qmp = Qmp(ours[1])
+
+    @classmethod
+    def boot(
+        cls, image: Image, machine: Machine, *, cmdline: Sequence[str] = (), timeout_seconds: float = _BOOT_SECONDS
+    ) -> Self:
+        """A guest whose agent answers (systemd may still be starting units: `wait_multi_user`)."""
+        guest = cls(image, machine, cmdline)
+        try:
+            with guest._explained():
+                guest._qmp.execute("qmp_capabilities")
+                guest._session.wait_hello(guest.patience(timeout_seconds))
+        except BaseException:
+            guest.close()
+            raise
+        return guest
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def hello(self) -> Hello:
+        """Kernel and Python versions, and the id of this boot."""
+        with self._explained():
+            return self._session.wait_hello(0)
+
+    def patience(self, timeout_seconds: float) -> float:
+        """The real time to wait for what takes that long on a real machine."""
+        return timeout_seconds * self.accelerator.slowness
+
+    def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        check: bool = True,
+        timeout_seconds: float = _RUN_SECONDS,
+        input: bytes | None = None,  # noqa: A002 - named as in subprocess.run
+        cwd: str = "/root",
+    ) -> Completed:
+        """Run a command as root and wait for its end; a string is a bash script (`-e`, `pipefail`).
+
+        What it leaves running stays, but its output is lost: use systemd-run for that. CommandError if `check` and the
+        status isn't zero; GuestTimeoutError after killing all that it started.
+        """
+        argv = ["bash", "-eo", "pipefail", "-c", command] if isinstance(command, str) else list(command)
+        shown = command if isinstance(command, str) else shlex.join(command)
+        with self._explained():
+            request = self.start(argv, cwd=cwd)
+            request.send(input or b"")
+            request.end_input()
+            status = request.wait(self.patience(timeout_seconds))
+            stdout, stderr = (part.decode(errors="replace") for part in (bytes(request.stdout), bytes(request.stderr)))
+            if status is None:
+                request.signal(signal.SIGKILL)
+                waited = f"still running after {self.patience(timeout_seconds):.0f} s"
+                raise GuestTimeoutError(f"{waited}: {shown}\n{stdout}{stderr}")
+            if check and status != 0:
+                raise CommandError(f"status {status} of: {shown}\n{stdout}{stderr}", status)
+        return Completed(status, stdout, stderr)
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str = "/root",
+        terminal: tuple[int, int, str] | None = None,
+        on_output: Callable[[bytes], None] | None = None,
+    ) -> Request:
+        """Start a command and return; `terminal` (rows, columns, TERM) gives it a terminal of its own."""
+        spec = {"op": "run", "argv": list(argv), "cwd": cwd, "tty": terminal}
+        return self._session.start(spec, on_output)
+
+    def put(self, path: str, content: bytes | str, mode: int = 0o644) -> None:
+        """Write a file: complete under its name, or not at all (renamed into place). Missing directories are made."""
+        with self._explained():
+            request = self._session.start({"op": "put", "path": path, "mode": mode})
+            request.send(content.encode() if isinstance(content, str) else content)
+            request.end_input()
+            self._finish(request, f"writing {path}")
+
+    def get(self, path: str) -> bytes:
+        with self._explained():
+            request = self._session.start({"op": "get", "path": path})
+            self._finish(request, f"reading {path}")
+            return bytes(request.stdout)
+
+    def wait_multi_user(self, timeout_seconds: float = 60) -> None:
+        """Wait until systemd has started everything; CommandError with the failed units if some could not."""
+        state = self.run("systemctl is-system-running --wait", check=False, timeout_seconds=timeout_seconds)
+        if state.stdout.strip() != "running":
+            units = self.run("systemctl --failed --no-legend --plain; systemctl list-jobs", check=False)
+            text = f"the system is {state.stdout.strip()}:\n{units.stdout}"
+            raise CommandError(text, state.returncode, self.console_tail())
+
+    def console_text(self) -> str:
+        """All that the kernel and systemd wrote to the serial console; also when the guest is gone."""
+        path = self._directory / "console"
+        return path.read_text(errors="replace") if path.exists() else self._console_left
+
+    def console_tail(self) -> str:
+        return "\n".join(self.console_text().splitlines()[-_CONSOLE_LINES:])
+
+    def power_cut(self, timeout_seconds: float = _BOOT_SECONDS) -> None:
+        """Reset the machine as if its power failed, and wait for the agent: what was flushed to the disk is there."""
+        with self._explained(), self._resets_allowed():
+            self._qmp.execute("stop")
+            self._session.expect_reset()
+            self._qmp.execute("system_reset")
+            self._qmp.execute("cont")
+            self._session.wait_hello(self.patience(timeout_seconds))
+
+    def reboot(self, timeout_seconds: float = 60) -> None:
+        """`systemctl reboot`, and wait for the agent."""
+        with self._explained(), self._resets_allowed():
+            self.start(("systemctl", "reboot"))
+            self._qmp.wait_event("RESET", self.patience(timeout_seconds))
+            self._session.expect_reset()
+            self._session.wait_hello(self.patience(timeout_seconds))
+
+    def shutdown(self, timeout_seconds: float = 60) -> None:
+        """`systemctl poweroff`; GuestTimeoutError (and a killed QEMU) if the guest doesn't."""
+        with self._explained():
+            self.start(("systemctl", "poweroff"))
+            try:
+                self._process.wait(self.patience(timeout_seconds))
+            except subprocess.TimeoutExpired as error:
+                raise GuestTimeoutError("the guest did not power off") from error
+            finally:
+                self.close()
+
+    def kill_hard(self) -> None:
+        """End QEMU at once; nothing of the guest is left but its console's text."""
+        self.close()
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        self._qmp.close()
+        self._session.close()
+        if self._directory.exists():
+            self._console_left = self.console_text() + (self._directory / "qemu.log").read_text(errors="replace")
+            shutil.rmtree(self._directory)
+
+    def _finish(self, request: Request, what: str) -> None:
+        if request.wait(self.patience(_RUN_SECONDS)) is None:
+            raise GuestTimeoutError(f"{what} takes too long")
+
+    @contextmanager
+    def _resets_allowed(self) -> Iterator[None]:
+        """Otherwise a reset, a kernel panic's among them, is the end of QEMU."""
+        self._qmp.forget_events()
+        self._qmp.execute("set-action", reboot="reset")
+        yield
+        self._qmp.execute("set-action", reboot="shutdown")
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Add the console's end to an error from below; wait for QEMU's own end first, if that was the reason."""
+        try:
+            yield
+        except GuestError as error:
+            if error.console:
+                raise
+            if isinstance(error, GuestDiedError):
+                self._await_end()
+            text = f"{error}{self._own_messages()}"
+            console = self.console_tail()
+            if isinstance(error, CommandError):
+                raise CommandError(text, error.returncode, console) from error
+            raise type(error)(text, console) from error
+
+    def _await_end(self) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+
+    def _own_messages(self) -> str:
+        log = self._directory / "qemu.log"
+        text = log.read_text(errors="replace").strip() if log.exists() else ""
+        return f"\nQEMU says: {text}" if text else ""
+
+    def _qemu_arguments(self, cmdline: Sequence[str], agent_fd: int, qmp_fd: int) -> tuple[str, ...]:
+        kernel_arguments = " ".join((*_CMDLINE, *self.machine.kernel_arguments(), *cmdline))
+        return (
+            *self.machine.qemu_arguments(),
+            *("-action", "reboot=shutdown"),
+            *("-kernel", os.fspath(self.image.kernel), "-initrd", os.fspath(self.image.initrd)),
+            *("-append", kernel_arguments),
+            # cache=unsafe: a flush in the guest need not reach the host's disk, which isn't what is cut off
+            *("-drive", f"file={self.image.disk},if=virtio,format=raw,snapshot=on,cache=unsafe"),
+            *("-serial", f"file:{self._directory / 'console'}"),
+            *("-chardev", f"socket,id=qmp,fd={qmp_fd}", "-mon", "chardev=qmp,mode=control"),
+            *("-device", "virtio-serial-pci", "-chardev", f"socket,id=agent,fd={agent_fd}"),
+            *("-device", f"virtserialport,chardev=agent,name={PORT_NAME}"),
+        )

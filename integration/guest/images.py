@@ -1,0 +1,146 @@
+"""The layer that changes with every edit: the project, installed on a base as on a bare-metal node, as a disk image.
+
+The base lies below an overlay file system, so that only what the installation writes is written, and the image is
+made straight from the merged tree.
+"""
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from integration.guest import settings
+from integration.guest.base import VENV, Base, base_of, chroot_script, ensure_base, in_mount_namespace
+from integration.guest.cache import REPOSITORY, building, cache_directory, content_key, keep_newest, locked, mark_used
+from integration.guest.errors import SetupError
+from integration.guest.packages import as_root, ensure_packages
+from integration.guest.phases import phase
+from integration.guest.releases import RELEASES, Release, release_of
+
+_KEPT_IMAGES = 3
+_DISK_SIZE = "2G"  # sparse
+_SOURCE = "usr/src/nodeagent"
+# Parts of the repository that the installed program doesn't come from: editing a test makes no new image.
+_NOT_INSTALLED = (".ci/", "benchmarks/", "docs/", "integration/", "tests/")
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What a guest boots from; never written to (`snapshot=on`)."""
+
+    release: Release
+    disk: Path
+    kernel: Path
+    initrd: Path
+
+
+def guest_image(release: Release) -> Image:
+    """The image with the current checkout installed: built, from the nearest cached layer on, if it isn't there."""
+    ensure_packages()
+    entry = _entry(base_of(release))
+    if not (entry / "disk").exists():
+        if os.geteuid() == 0:
+            _ensure_image(release)
+        else:
+            module = ("-m", "integration.guest.images", f"--debian={release.number}")
+            print(f"Building {release} needs root (chroot, device nodes).", file=sys.stderr, flush=True)
+            subprocess.run(as_root((sys.executable, *module)), check=True, cwd=REPOSITORY)
+    mark_used(entry)
+    return Image(release, entry / "disk", entry / "kernel", entry / "initrd")
+
+
+def install_script() -> str:
+    """How the project is installed inside the guest's tree, from its sources, without network (wheels are in /mnt)."""
+    return f"{VENV}/bin/pip install --quiet --no-index --find-links /mnt --no-deps /{_SOURCE}"
+
+
+def _ensure_image(release: Release) -> None:
+    base = ensure_base(release)
+    with locked(f"image-{release.number}"):
+        entry = _entry(base)
+        if entry.exists():
+            return
+        with building(entry) as directory, phase(f"{release} image: installing the project, writing the disk"):
+            _build(base, directory)
+        keep_newest(f"image-{release.number}-", _KEPT_IMAGES)
+
+
+def _entry(base: Base) -> Path:
+    files = [part for path in _project_files() for part in (os.fspath(path), (REPOSITORY / path).read_bytes())]
+    guest = [repr(sorted(settings.guest_files().items())), repr(sorted(settings.guest_links().items()))]
+    key = content_key((base.key, Path(__file__).read_bytes(), *guest, *files))
+    return cache_directory() / f"image-{base.release.number}-{key}"
+
+
+def _project_files() -> list[Path]:
+    """Tracked and new files, as git sees them, in a repository whoever owns it."""
+    git = ("git", "-c", f"safe.directory={REPOSITORY}", "-C", os.fspath(REPOSITORY))
+    listing = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    result = subprocess.run((*git, *listing), check=False, capture_output=True, text=True)
+    if result.returncode != 0:
+        raise SetupError(f"git can't list the project's files: {result.stderr}hint: run this in a git checkout")
+    names = sorted({name for name in result.stdout.split("\0") if name and not name.startswith(_NOT_INSTALLED)})
+    return [Path(name) for name in names if (REPOSITORY / name).is_file()]
+
+
+def _build(base: Base, directory: Path) -> None:
+    os.link(base.kernel, directory / "kernel")
+    os.link(base.initrd, directory / "initrd")
+    upper, merged, _ = scratch = tuple(directory / name for name in ("upper", "merged", "work"))
+    for path in scratch:
+        path.mkdir()
+    _write_guest_files(upper)
+    _copy_project(upper / _SOURCE)
+    lower = shlex.quote(os.fspath(base.root))
+    install = f"{install_script()}\npython3 -m compileall -q /{settings.AGENT_DIRECTORY} {VENV}"
+    installing = chroot_script(merged, install, mounts=((base.wheels, "/mnt"),))
+    in_mount_namespace(
+        # where an overlay can't lie upon the cache's own file system (a container's, mostly), copy
+        f"cd {shlex.quote(os.fspath(directory))}\n"
+        f"mount -t overlay -o lowerdir={lower},upperdir=upper,workdir=work overlay merged 2>/dev/null ||"
+        f" {{ cp --archive --reflink=auto {lower}/. merged; cp --archive upper/. merged; }}\n"
+        f"unshare --mount sh -ec {shlex.quote(installing)}\n"
+        f"mke2fs -q -t ext4 -E root_owner=0:0 -d merged disk {_DISK_SIZE}"
+    )
+    for path in scratch:
+        shutil.rmtree(path)
+
+
+def _write_guest_files(root: Path) -> None:
+    for name, content in settings.guest_files().items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    for name, target in settings.guest_links().items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(target)
+
+
+def _copy_project(target: Path) -> None:
+    for path in _project_files():
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPOSITORY / path, target / path)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m integration.guest.images", description="Build guests' disk images."
+    )
+    parser.add_argument("--debian", type=int, choices=[release.number for release in RELEASES], action="append")
+    chosen = parser.parse_args().debian
+    try:
+        for release in RELEASES if chosen is None else map(release_of, chosen):
+            print(guest_image(release).disk)
+    except (SetupError, subprocess.CalledProcessError) as error:
+        print(f"guests: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""A virtual machine's hardware as a value, and as QEMU's arguments. A topology that no machine has can be one too."""
+
+from dataclasses import dataclass
+
+LOCAL_DISTANCE = 10
+
+# Measured with QEMU 7.2 under emulation: with another vendor the kernel sees no SMT siblings; with cx16 the emulated
+# 16-byte compare-and-swap corrupts flags under load, and kernel 6.12 dies of it in every second boot.
+CPU_MODEL = "max,vendor=GenuineIntel,-cx16"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A NUMA node; `cpus` is one range like `0-7`, or empty for a node that has only memory."""
+
+    cpus: str
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class HugePages:
+    """Huge pages reserved at boot, on each node in order; size as the kernel spells it: `2M` or `1G`."""
+
+    size: str
+    count_per_node: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """CPUs are numbered thread first, then core, die and socket. Each die has a level 3 cache of its own."""
+
+    name: str
+    sockets: int
+    dies: int
+    cores: int
+    threads: int
+    nodes: tuple[Node, ...]
+    distances: tuple[tuple[int, ...], ...]
+    huge_pages: tuple[HugePages, ...] = ()
+
+    def __post_init__(self) -> None:
+        count = len(self.nodes)
+        assert len(self.distances) == count, "a row of distances for each node"
+        for index, row in enumerate(self.distances):
+            assert len(row) == count, "a distance to each node"
+            assert row[index] == LOCAL_DISTANCE, "10 is the distance to oneself"
+        assert all(len(pages.count_per_node) == count for pages in self.huge_pages), "huge pages for each node"
+
+    @property
+    def cpu_count(self) -> int:
+        return self.sockets * self.dies * self.cores * self.threads
+
+    def qemu_arguments(self) -> tuple[str, ...]:
+        """CPUs, memory and NUMA."""
+        topology = f"sockets={self.sockets},dies={self.dies},cores={self.cores},threads={self.threads}"
+        arguments = ["-cpu", CPU_MODEL, "-smp", f"{self.cpu_count},{topology}"]
+        arguments += ["-m", f"{sum(node.memory_mib for node in self.nodes)}M"]
+        for index, node in enumerate(self.nodes):
+            arguments += ["-object", f"memory-backend-ram,id=memory{index},size={node.memory_mib}M"]
+            cpus = f",cpus={node.cpus}" if node.cpus else ""
+            arguments += ["-numa", f"node,nodeid={index},memdev=memory{index}{cpus}"]
+        if len(self.nodes) > 1:
+            for source, row in enumerate(self.distances):
+                for target, distance in enumerate(row):
+                    arguments += ["-numa", f"dist,src={source},dst={target},val={distance}"]
+        return tuple(arguments)
+
+    def kernel_arguments(self) -> tuple[str, ...]:
+        """The kernel's own form for huge pages on each node: Documentation/admin-guide/kernel-parameters.txt."""
+        arguments: list[str] = []
+        for pages in self.huge_pages:
+            counts = ",".join(f"{node}:{count}" for node, count in enumerate(pages.count_per_node))
+            arguments += [f"hugepagesz={pages.size}", f"hugepages={counts}"]
+        return tuple(arguments)
+
+
+TWO_SOCKETS = Machine(
+    "two-sockets",
+    sockets=2,
+    dies=1,
+    cores=4,
+    threads=2,
+    nodes=(Node("0-7", 1024), Node("8-15", 1024)),
+    distances=((10, 21), (21, 10)),
+)
+FOUR_CACHES = Machine(
+    "four-caches",
+    sockets=1,
+    dies=4,
+    cores=2,
+    threads=2,
+    nodes=(Node("0-15", 2048),),
+    distances=((10,),),
+)
+# A ring: each socket has two neighbours, one nearer than the other, and one that is far.
+FOUR_NODES = Machine(
+    "four-nodes",
+    sockets=4,
+    dies=1,
+    cores=2,
+    threads=2,
+    nodes=(Node("0-3", 512), Node("4-7", 512), Node("8-11", 512), Node("12-15", 512)),
+    distances=((10, 16, 32, 22), (16, 10, 22, 32), (32, 22, 10, 16), (22, 32, 16, 10)),
+)
+MACHINES = {machine.name: machine for machine in (TWO_SOCKETS, FOUR_CACHES, FOUR_NODES)}

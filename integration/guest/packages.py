@@ -1,0 +1,86 @@
+"""Installs what the host needs to build and run guests, if it isn't there; instant when it is."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from integration.guest.errors import SetupError
+from integration.guest.phases import phase
+
+# program (or file) that must be there -> Debian package that brings it
+_NEEDED = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "mmdebstrap": "mmdebstrap",
+    "mke2fs": "e2fsprogs",
+    "setpriv": "util-linux",
+    "unshare": "util-linux",
+    "git": "git",
+    "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
+}
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def missing_packages() -> tuple[str, ...]:
+    path = f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}"  # a user's PATH often lacks /usr/sbin, where mke2fs is
+    absent = [
+        package
+        for needed, package in _NEEDED.items()
+        if not (Path(needed).exists() if needed.startswith("/") else shutil.which(needed, path=path))
+    ]
+    return tuple(sorted(set(absent)))
+
+
+def ensure_packages() -> None:
+    """Install the missing packages with apt; SetupError says what to do where that isn't possible."""
+    packages = missing_packages()
+    if not packages:
+        return
+    names = " ".join(packages)
+    if not shutil.which("apt-get"):
+        raise SetupError(f"guests need: {names}\nhint: install what your distribution calls these Debian packages")
+    print(f"Guests need these Debian packages, which are installed now, as root: {names}", file=sys.stderr, flush=True)
+    install = ("apt-get", "install", "--yes", "--no-install-recommends", *packages)
+    with phase(f"installing {names}"):
+        first = _apt(install)
+        if first.returncode != 0:  # no, or outdated, package lists
+            _apt(("apt-get", "update"))
+            first = _apt(install)
+    if first.returncode != 0:
+        raise SetupError(f"apt-get could not install {names}:\n{first.stdout}\nhint: {' '.join(install)}")
+
+
+def as_root(command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command, with sudo before it if we aren't root; SetupError where there is no way."""
+    if os.geteuid() == 0:
+        return command
+    if shutil.which("sudo"):
+        return ("sudo", "--preserve-env", *command)
+    raise SetupError(f"this needs root, and there is no sudo: {' '.join(command)}\nhint: run it as root, then repeat")
+
+
+def _apt(command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    return subprocess.run(
+        as_root(command),
+        check=False,
+        env=environment,
+        stdin=None if sys.stdin.isatty() else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def main() -> int:
+    try:
+        ensure_packages()
+    except SetupError as error:
+        print(f"guests: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

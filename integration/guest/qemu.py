@@ -1,0 +1,74 @@
+"""Starts QEMU processes that never outlive this one, and finds out whether this machine can accelerate them."""
+
+import os
+import platform
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from integration.guest.cache import cache_directory, content_key
+from integration.guest.images import Image
+from integration.guest.machine import CPU_MODEL, TWO_SOCKETS
+from integration.guest.phases import phase
+
+_PROGRAM = "qemu-system-x86_64"
+_KVM = Path("/dev/kvm")
+_PROBE_SECONDS = 30
+_BARE = ("-nodefaults", "-no-user-config", "-display", "none", "-machine", "pc")
+
+# PDEATHSIG is tied to the thread that started the process, not to its process: so one thread that never ends.
+_STARTER = ThreadPoolExecutor(1, thread_name_prefix="qemu starter")
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """`slowness`: what to multiply deadlines with that were thought for a real machine."""
+
+    name: str
+    slowness: int
+
+
+KVM = Accelerator("kvm", slowness=2)
+TCG = Accelerator("tcg,thread=multi", slowness=20)
+
+
+def start_qemu(
+    accelerator: Accelerator, arguments: tuple[str, ...], log: Path, fds: tuple[int, ...] = ()
+) -> subprocess.Popen[bytes]:
+    """QEMU with nothing but what the arguments give it; its own messages go to the log."""
+    command = ("setpriv", "--pdeathsig", "KILL", _PROGRAM, *_BARE, "-accel", accelerator.name, *arguments)
+    with log.open("wb") as output:
+        start = _STARTER.submit(
+            subprocess.Popen, command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=fds
+        )
+        return start.result()
+
+
+def find_accelerator(image: Image) -> Accelerator:
+    """KVM if a guest's kernel really comes up with it (the device may be there and yet fail); remembered in the cache."""
+    if not os.access(_KVM, os.R_OK | os.W_OK):
+        return TCG
+    version = subprocess.run((_PROGRAM, "--version"), check=True, stdout=subprocess.PIPE).stdout
+    key = content_key((platform.release(), version, CPU_MODEL, image.release.codename, str(os.geteuid())))
+    answer = cache_directory() / f"kvm-{key}"
+    if not answer.exists():
+        with phase("trying KVM"):
+            works = _boots_with_kvm(image)
+        answer.write_text("works\n" if works else "fails\n")
+    return KVM if answer.read_text() == "works\n" else TCG
+
+
+def _boots_with_kvm(image: Image) -> bool:
+    with tempfile.TemporaryDirectory(prefix="nodeagent-kvm-") as directory:
+        console = Path(directory, "console")
+        boot = ("-kernel", os.fspath(image.kernel), "-initrd", os.fspath(image.initrd), "-serial", f"file:{console}")
+        append = ("-append", "console=ttyS0 panic=-1 nodeagent.probe", "-no-reboot")
+        process = start_qemu(KVM, (*TWO_SOCKETS.qemu_arguments(), *boot, *append), Path(directory, "log"))
+        try:
+            process.wait(_PROBE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        return console.exists() and b"nodeagent-probe-ok" in console.read_bytes()

@@ -1,0 +1,60 @@
+"""The two Debian releases that guests run, and the packages in them; nothing here builds or runs anything."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    number: int
+    codename: str
+    python: str
+    promtool_package: str
+
+    def __str__(self) -> str:
+        return f"Debian {self.number}"
+
+
+DEBIAN_12 = Release(12, "bookworm", "3.11", promtool_package="prometheus")
+DEBIAN_13 = Release(13, "trixie", "3.13", promtool_package="promtool")
+RELEASES = (DEBIAN_12, DEBIAN_13)
+
+PACKAGES = (
+    "busybox-static",  # the initrd's only program
+    "curl",  # metrics and the local API by hand
+    "dbus",
+    "iproute2",
+    "kmod",
+    "less",
+    "linux-image-cloud-amd64",
+    "make",  # the project installs itself with it
+    "numactl",
+    "procps",
+    "python3",
+    "python3-venv",
+    "strace",
+    "systemd-sysv",
+    "udev",
+    "util-linux",
+)
+
+# None of these matters to a guest that lives for minutes, all of them cost time under emulation.
+# The kernel's hook would build an initrd with initramfs-tools; ours is smaller (see initrd.py).
+LEFT_OUT = (
+    "/etc/kernel/postinst.d/initramfs-tools",
+    "/usr/bin/prometheus",
+    "/usr/share/doc/*",
+    "/usr/share/fonts/*",
+    "/usr/share/javascript/*",
+    "/usr/share/locale/*",
+    "/usr/share/man/*",
+    "/usr/share/nodejs/*",
+    "/usr/share/prometheus/*",
+)
+
+
+def release_of(number: int) -> Release:
+    return next(release for release in RELEASES if release.number == number)
+
+
+def packages_of(release: Release) -> tuple[str, ...]:
+    return (*PACKAGES, release.promtool_package)

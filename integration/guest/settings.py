@@ -1,0 +1,71 @@
+"""The files that make a Debian tree a guest: identity, the agent's unit, and no services that only cost time."""
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parent
+AGENT_DIRECTORY = "usr/local/lib/nodeagent-guest"
+
+_MASKED = (
+    "apt-daily-upgrade.timer",
+    "apt-daily.timer",
+    "dpkg-db-backup.timer",
+    "e2scrub_all.timer",
+    "e2scrub_reap.service",
+    "fstrim.timer",
+    "getty@tty1.service",
+    "getty-static.service",
+    "ldconfig.service",
+    "prometheus.service",
+    "serial-getty@ttyS0.service",  # agetty would take the console away from the kernel's and systemd's messages
+    "systemd-hwdb-update.service",
+    "systemd-timesyncd.service",
+    "systemd-update-utmp.service",
+)
+
+_AGENT_UNIT = f"""\
+[Unit]
+Description=Runs what the host asks for, over a virtio serial port
+DefaultDependencies=no
+IgnoreOnIsolate=yes
+
+[Service]
+ExecStart=/usr/bin/python3 -E -s -m integration.guest.agent
+WorkingDirectory=/{AGENT_DIRECTORY}
+Restart=always
+RestartSec=0
+LimitNOFILE=65536
+TasksMax=infinity
+
+[Install]
+WantedBy=sysinit.target
+"""
+
+# Emulation is 10 to 20 times slower than what systemd's own limits are made for.
+_MANAGER = "[Manager]\nDefaultTimeoutStartSec=10min\nDefaultTimeoutStopSec=5min\n"
+_JOURNAL = "[Journal]\nStorage=volatile\nRateLimitBurst=0\n"
+
+
+def guest_files() -> dict[str, bytes]:
+    """Path (without the leading slash) to content."""
+    text = {
+        "etc/machine-id": "6e6f64656167656e7467756573740001\n",  # a fixed one: no first-boot work
+        "etc/hostname": "guest\n",
+        "etc/hosts": "127.0.0.1 localhost guest\n",
+        "etc/fstab": "",
+        "etc/systemd/system.conf.d/guest.conf": _MANAGER,
+        "etc/systemd/journald.conf.d/guest.conf": _JOURNAL,
+        "etc/systemd/system/nodeagent-guest-agent.service": _AGENT_UNIT,
+    }
+    package = f"{AGENT_DIRECTORY}/integration/guest"
+    text |= {f"{AGENT_DIRECTORY}/integration/__init__.py": "", f"{package}/__init__.py": ""}
+    text |= {f"{package}/{name}": (_PACKAGE / name).read_text() for name in ("agent.py", "protocol.py")}
+    return {path: content.encode() for path, content in text.items()}
+
+
+def guest_links() -> dict[str, str]:
+    """Path (without the leading slash) to the symbolic link's target."""
+    units = "etc/systemd/system"
+    return {f"{units}/{unit}": "/dev/null" for unit in _MASKED} | {
+        f"{units}/default.target": "/lib/systemd/system/multi-user.target",
+        f"{units}/sysinit.target.wants/nodeagent-guest-agent.service": f"/{units}/nodeagent-guest-agent.service",
+    }
