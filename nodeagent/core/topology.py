@@ -25,6 +25,8 @@ class Cpu:
     die: int | None = None
     core_class: str | None = None
     """`performance` or `efficiency` on hybrid machines, else None."""
+    capacity: int | None = None
+    """The kernel's cpu_capacity, 1024 for the fastest core, where it tells (mostly Arm); decisions don't use it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,12 @@ class Topology:
     """As kubelet counts sockets (distinct `physical id` lines of /proc/cpuinfo first)."""
     reported_cpu_count: int = 0
     """As kubelet counts CPUs: differs from the online ones only on machines without NUMA directories."""
+    skipped: CpuSet = field(default_factory=CpuSet)
+    """Online CPUs that kubelet doesn't see, and so nobody gets: without topology files, or in no NUMA node's directory."""
+    memory_bytes: int = 0
+    """Of the whole machine, as /proc/meminfo has it; the sum of the nodes where that wasn't measured."""
+    hugepages: tuple[tuple[str, int], ...] = ()
+    """Of the whole machine, in the form of `NumaNode.hugepages`; the sums of the nodes where that wasn't measured."""
 
     online: CpuSet = field(init=False, compare=False, repr=False)
     cpu: Mapping[int, Cpu] = field(init=False, compare=False, repr=False)
@@ -88,22 +96,38 @@ class Topology:
         l3: Iterable[CpuSet] = (),
         socket_count: int | None = None,
         reported_cpu_count: int | None = None,
+        skipped: CpuSet | None = None,
+        memory_bytes: int | None = None,
+        hugepages: Iterable[tuple[str, int]] | None = None,
     ) -> "Topology":
         """Sort everything and fill in the counts that were not measured."""
         sorted_cpus = tuple(sorted(cpus, key=lambda c: c.id))
         assert len({c.id for c in sorted_cpus}) == len(sorted_cpus), "a CPU is listed twice"
+        sorted_numa = tuple(sorted(numa, key=lambda n: n.id))
+        assert len({n.id for n in sorted_numa}) == len(sorted_numa), "a NUMA node is listed twice"
         return cls(
             cpus=sorted_cpus,
-            numa=tuple(sorted(numa, key=lambda n: n.id)),
+            numa=sorted_numa,
             offline=offline or CpuSet(),
             l3=tuple(sorted(l3, key=lambda group: next(iter(group)))),
             socket_count=len({c.socket for c in sorted_cpus}) if socket_count is None else socket_count,
             reported_cpu_count=len(sorted_cpus) if reported_cpu_count is None else reported_cpu_count,
+            skipped=skipped or CpuSet(),
+            memory_bytes=sum(n.memory_bytes for n in sorted_numa) if memory_bytes is None else memory_bytes,
+            hugepages=_hugepage_sums(sorted_numa) if hugepages is None else tuple(sorted(hugepages)),
         )
 
     def numa_of(self, cpus: CpuSet) -> NumaSet:
         """NUMA nodes on which these CPUs lie; unknown CPUs count for nothing."""
         return NumaSet.from_ids(node for node, members in self.nodes.items() if members.bits & cpus.bits)
+
+
+def _hugepage_sums(numa: Iterable[NumaNode]) -> tuple[tuple[str, int], ...]:
+    sums: dict[str, int] = {}
+    for node in numa:
+        for name, size_bytes in node.hugepages:
+            sums[name] = sums.get(name, 0) + size_bytes
+    return tuple(sorted(sums.items()))
 
 
 def _grouped(pairs: Iterable[tuple[int, int]]) -> Groups:

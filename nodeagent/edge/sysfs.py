@@ -1,0 +1,149 @@
+"""Reads a file-system root's description of the machine into a sample. Judges no value: formats/sysfs.py does."""
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from types import MappingProxyType
+
+from nodeagent.formats.sysfs_sample import CPUS, ONLINE_WITNESS, WANTED, SysfsError, SysfsSample
+
+ATTEMPTS = 8
+"""Readings (each some 0.1 s) before giving up on a machine whose CPUs come and go faster than they can be read."""
+
+MAX_FILE_BYTES = 32 * 2**20
+"""/proc/cpuinfo has about 1.5 KiB per CPU; everything else is at most a page."""
+
+_Tree = dict[str, "_Tree | None"]
+"""Wanted names of a directory. None: a file to be read; an empty tree: only the name counts."""
+
+
+class VanishedError(SysfsError):
+    """A directory lists a file, and the file isn't there."""
+
+
+def read_machine(root: str = "/") -> SysfsSample:
+    """Read everything that discovery needs, all of it from one moment between two CPU hotplug events.
+
+    Raises:
+        SysfsError: with the path: a file can't be read or is none, or the machine kept changing.
+    """
+    base = root.rstrip("/") if root else "."
+    failure: SysfsError | None = None
+    for _ in range(ATTEMPTS):
+        try:
+            before = _read(base, ONLINE_WITNESS)
+            sample = _read(base, WANTED)
+            if _read(base, ONLINE_WITNESS) == before:
+                return sample
+        except VanishedError as err:
+            failure = err
+    raise failure or SysfsError(
+        f"{base}/{CPUS}/online",
+        f"CPUs came or went during each of {ATTEMPTS} readings",
+        hint="wait until CPU hotplug is over, then try again",
+    )
+
+
+def _read(base: str, wanted: Iterable[str]) -> SysfsSample:
+    files: dict[str, str] = {}
+    directories: dict[str, tuple[str, ...]] = {}
+    for path, found in _walk(base, "", _tree(wanted), listed=False):
+        if isinstance(found, str):
+            files[path] = found
+        else:
+            directories[path] = found
+    return SysfsSample(MappingProxyType(files), MappingProxyType(directories), base)
+
+
+def _tree(wanted: Iterable[str]) -> _Tree:
+    tree: _Tree = {}
+    for pattern in wanted:
+        *parents, last = pattern.split("/")
+        branch = tree
+        for name in parents:
+            below = branch.setdefault(name, {})
+            assert below is not None, "a name is wanted both as a file and as a directory"
+            branch = below
+        if last:
+            branch[last] = None
+    return tree
+
+
+def _walk(base: str, path: str, tree: _Tree, *, listed: bool) -> Iterator[tuple[str, str | tuple[str, ...]]]:
+    """Yield each wanted file's text and each listed directory's wanted names, by path below the root.
+
+    `listed`: the directory above was listed and names this one, so that it must be there. From a fixed path's start on,
+    what isn't there is absent, without a listing (that of /proc is long).
+    """
+    entries = list(tree.items())
+    if listed or any("#" in name for name in tree):
+        names = _list(base, path, listed=listed)
+        if names is None:
+            return
+        entries = [(name, branch) for name in names for wanted, branch in tree.items() if _matches(wanted, name)]
+        yield path, tuple(name for name, _ in entries)
+        listed = True
+    for name, branch in entries:
+        below = f"{path}/{name}" if path else name
+        if branch:
+            yield from _walk(base, below, branch, listed=listed)
+        elif branch is None:
+            text = _text(base, below, listed=listed)
+            if text is not None:
+                yield below, text
+
+
+def _matches(wanted: str, name: str) -> bool:
+    if "#" not in wanted:
+        return wanted == name
+    before, _, after = wanted.partition("#")
+    return re.fullmatch(f"{re.escape(before)}[0-9]+{re.escape(after)}", name) is not None
+
+
+def _list(base: str, path: str, *, listed: bool) -> list[str] | None:
+    try:
+        return sorted(os.listdir(f"{base}/{path}"))  # noqa: PTH208  only names are needed, of hundreds of directories
+    except OSError as err:
+        if _absent(err, listed=listed):
+            return None
+        raise _failed(f"{base}/{path}", err, listed=listed) from err
+
+
+def _text(base: str, path: str, *, listed: bool) -> str | None:
+    full = f"{base}/{path}"
+    try:
+        # O_NONBLOCK: opening a pipe in a hostile root must not wait for a writer.
+        descriptor = os.open(full, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as err:
+        if _absent(err, listed=listed):
+            return None
+        raise _failed(full, err, listed=listed) from err
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise SysfsError(full, "expected a regular file")
+        content = bytearray()
+        while chunk := os.read(descriptor, 65_536):
+            content += chunk
+            if len(content) > MAX_FILE_BYTES:
+                raise SysfsError(full, f"expected at most {MAX_FILE_BYTES} bytes")
+    except OSError as err:
+        raise _failed(full, err, listed=listed) from err
+    finally:
+        os.close(descriptor)
+    return content.decode("ascii", "backslashreplace")
+
+
+def _absent(err: OSError, *, listed: bool) -> bool:
+    return not listed and err.errno in (errno.ENOENT, errno.ENOTDIR)
+
+
+def _failed(full: str, err: OSError, *, listed: bool) -> SysfsError:
+    if listed and err.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO):
+        return VanishedError(
+            full, "it vanished while the machine was being read", hint="wait until CPU hotplug is over, then try again"
+        )
+    if err.errno in (errno.EACCES, errno.EPERM):
+        return SysfsError(full, err.strerror or "not permitted", hint="run as root, or give read permission")
+    return SysfsError(full, err.strerror or str(err))

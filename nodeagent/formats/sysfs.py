@@ -1,0 +1,313 @@
+"""From a sample of /sys and /proc to the machine as decisions see it: which CPUs there are, and in which core, cache, node and socket.
+
+The rules are kubelet's, by way of cAdvisor v0.56 (utils/sysinfo, utils/sysfs, machine): its ids and counts decide placement,
+so its leniency is kept where it changes them. A file that is there and malformed is an error here, where cAdvisor logs and goes on.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from nodeagent.core.idset import MAX_ID, CpuSet
+from nodeagent.core.quantity import Notation, Quantity
+from nodeagent.core.topology import Cpu, NumaNode, Topology
+from nodeagent.formats.sysfs_sample import CPUS, HUGEPAGES, NODES, SysfsSample
+
+_PHYSICAL_ID = re.compile(r"^physical id\s*:\s*[0-9]+$", re.MULTILINE)
+_MAX_KERNEL_ID = 2**32 - 1
+"""Core, package, die and cache ids are ints or unsigned ints in the kernel; firmware may set any (Arm: table offsets, hashes)."""
+_UNKNOWN = -1
+"""What the kernel writes for an id that its architecture doesn't know (include/linux/topology.h)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What makes CPUs of one NUMA node one core."""
+
+    core: int
+    package: int
+    book: str | None
+    drawer: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Core:
+    place: _Place
+    cpus: tuple[int, ...]
+    """In text order of their names: the first one's caches stand for the core."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cache:
+    id: int
+    level: int
+    size_kib: int
+    type: str
+    cpu_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    id: int
+    directory: str | None
+    """None: a package that stands for a node, on a machine without NUMA directories."""
+    cpus: tuple[int, ...]
+    """In text order of their names."""
+
+
+def topology_of(sample: SysfsSample) -> Topology:
+    """Derive the machine.
+
+    Raises:
+        SysfsError: a file is malformed, or there is no CPU at all.
+    """
+    present = sample.identified(CPUS, "cpu")
+    online = _online(sample, present)
+    offline = _offline(sample, present, online)
+    places = _places(sample, (cpu for cpu in present if cpu in online))
+    nodes = _nodes(sample, present, places)
+    classes = _core_classes(sample)
+    cpus: list[Cpu] = []
+    for node in nodes:
+        cores = _cores(node.cpus, places)
+        uncores = _uncore_ids(sample, cores)
+        for core in cores:
+            cpus += (_cpu(sample, cpu, core, node.id, uncores.get(core), classes) for cpu in core.cpus)
+    if not cpus:
+        raise sample.error(
+            CPUS,
+            "found no CPU that is online and has a place in the machine",
+            hint="give --root a directory with sys/ and proc/",
+        )
+    has_nodes = any(node.directory is not None for node in nodes)
+    hugepages = _hugepages(sample, HUGEPAGES)
+    return Topology.of(
+        cpus,
+        (_numa_node(sample, node) for node in nodes),
+        offline=offline,
+        l3=_l3_groups(sample, online),
+        socket_count=_socket_count(sample, online),
+        # cAdvisor counts directories, offline CPUs too, where there are no NUMA directories.
+        reported_cpu_count=len(cpus) if has_nodes else len(present),
+        skipped=online - offline - CpuSet.from_ids(c.id for c in cpus),
+        memory_bytes=sample.total_memory_bytes("proc/meminfo"),
+        hugepages=hugepages or None,
+    )
+
+
+def _online(sample: SysfsSample, present: Iterable[int]) -> CpuSet:
+    path = f"{CPUS}/online"
+    online = sample.cpu_list(path)
+    if online is None:  # a kernel without CPU hotplug: all are online
+        return CpuSet.from_ids(present)
+    if not online:
+        raise sample.error(path, "expected at least one CPU", value="")
+    return online
+
+
+def _offline(sample: SysfsSample, present: Iterable[int], online: CpuSet) -> CpuSet:
+    if f"{CPUS}/online" in sample.files:
+        return CpuSet.from_ids(present) - online
+    return CpuSet.from_ids(cpu for cpu in present if sample.number(f"{CPUS}/cpu{cpu}/online", 0, 1) == 0)
+
+
+def _places(sample: SysfsSample, online: Iterable[int]) -> dict[int, _Place]:
+    """Where the online CPUs lie. A CPU without topology files has no place and isn't used, as in kubelet."""
+    ordered = tuple(online)
+    mainframe = any(f"{CPUS}/cpu{cpu}/topology/book_id" in sample.files for cpu in ordered)  # only s390 has books
+    found = {cpu: _place(sample, cpu, mainframe=mainframe) for cpu in ordered}
+    packages = {place.package for place in found.values() if place is not None} - {_UNKNOWN}
+    # kubelet would go on with socket -1 (and NUMA node -1, which no mask can hold). A number of its own means the same.
+    unnamed = max(packages) + 1 if packages else 0
+    places = {
+        cpu: place if place.package != _UNKNOWN else _Place(place.core, unnamed, place.book, place.drawer)
+        for cpu, place in found.items()
+        if place is not None
+    }
+    # No CPU has topology files: kubelet's CPU table would be empty and its static policy fail. Here the machine is one
+    # socket, and its cores are the thread siblings, or single CPUs.
+    return places or {cpu: _Place(_lowest_sibling(sample, cpu), 0, None, None) for cpu in ordered}
+
+
+def _place(sample: SysfsSample, cpu: int, *, mainframe: bool) -> _Place | None:
+    directory = f"{CPUS}/cpu{cpu}/topology"
+    core = sample.number(f"{directory}/core_id", _UNKNOWN, _MAX_KERNEL_ID)
+    package = sample.number(f"{directory}/physical_package_id", _UNKNOWN, _MAX_KERNEL_ID)
+    if core is None or package is None:
+        return None
+    if not mainframe:
+        return _Place(core, package, None, None)
+    book, drawer = (sample.files.get(f"{directory}/{name}") for name in ("book_id", "drawer_id"))
+    return None if book is None or drawer is None else _Place(core, package, book.strip(), drawer.strip())
+
+
+def _lowest_sibling(sample: SysfsSample, cpu: int) -> int:
+    siblings = sample.cpu_list(f"{CPUS}/cpu{cpu}/topology/thread_siblings_list") or CpuSet()
+    return next(iter(siblings | CpuSet.of(cpu)))
+
+
+def _nodes(sample: SysfsSample, present: Iterable[int], places: Mapping[int, _Place]) -> tuple[_Node, ...]:
+    ids = sample.identified(NODES, "node")
+    if not ids:
+        return _packages_as_nodes(sample, present, places)
+    directories = {node: f"{NODES}/node{node}" for node in ids}
+    members = {node: sample.identified(directory, "cpu") for node, directory in directories.items()}
+    if not any(members.values()):  # a copied root without the nodes' links to their CPUs: their lists say the same
+        members = _listed_members(sample, directories)
+    owner: dict[int, int] = {}
+    for node, cpus in members.items():
+        for cpu in cpus:
+            if owner.setdefault(cpu, node) != node:
+                raise sample.error(f"{directories[node]}/cpu{cpu}", f"the CPU is in {directories[owner[cpu]]} already")
+    return tuple(_Node(node, directories[node], tuple(cpu for cpu in members[node] if cpu in places)) for node in ids)
+
+
+def _listed_members(sample: SysfsSample, directories: Mapping[int, str]) -> dict[int, tuple[int, ...]]:
+    """CPUs by node from `cpulist` or `cpumap`, in text order of the names. The first node that lists a CPU has it."""
+    members = {}
+    taken = CpuSet()
+    for node, directory in directories.items():
+        listed = sample.cpu_list(f"{directory}/cpulist")
+        if listed is None:
+            listed = sample.cpu_map(f"{directory}/cpumap") or CpuSet()
+        members[node] = tuple(sorted(listed - taken, key=str))
+        taken |= listed
+    return members
+
+
+def _packages_as_nodes(sample: SysfsSample, present: Iterable[int], places: Mapping[int, _Place]) -> tuple[_Node, ...]:
+    """One node per package, numbered as it, where the kernel shows no NUMA nodes."""
+    members: dict[int, list[int]] = {}
+    for cpu in present:
+        if cpu in places:
+            package = places[cpu].package
+            if package > MAX_ID:
+                path = f"{CPUS}/cpu{cpu}/topology/physical_package_id"
+                raise sample.error(
+                    path, f"expected at most {MAX_ID}, since packages stand for NUMA nodes here", value=str(package)
+                )
+            members.setdefault(package, []).append(cpu)
+    return tuple(_Node(package, None, tuple(cpus)) for package, cpus in members.items())
+
+
+def _cores(cpus: Iterable[int], places: Mapping[int, _Place]) -> tuple[_Core, ...]:
+    """CPUs of one node with equal places are one core; in order of each core's first CPU."""
+    threads: dict[_Place, list[int]] = {}
+    for cpu in cpus:
+        threads.setdefault(places[cpu], []).append(cpu)
+    return tuple(_Core(place, tuple(members)) for place, members in threads.items())
+
+
+def _uncore_ids(sample: SysfsSample, cores: tuple[_Core, ...]) -> dict[_Core, int]:
+    """The cores of a node that have an uncore cache: of level 3 or more, and not of the whole node by cAdvisor's count."""
+    found: dict[_Core, int] = {}
+    for core in cores:
+        caches = _caches(sample, core.cpus[0])
+        if caches is None:  # one unreadable cache ends the survey of the node
+            return found
+        node_wide = len(cores) * len(core.cpus)
+        for cache in caches:
+            if cache.level >= 3 and cache.cpu_count != node_wide:
+                found[core] = cache.id
+                break
+    return found
+
+
+def _caches(sample: SysfsSample, cpu: int) -> tuple[_Cache, ...] | None:
+    """A CPU's caches in text order of their directories; None: there is no cache directory, or one of its files isn't there."""
+    directory = f"{CPUS}/cpu{cpu}/cache"
+    if sample.names(directory) is None:
+        return None
+    caches = []
+    for name, _ in sample.numbered(directory, "index"):
+        path = f"{directory}/{name}"
+        cache_id = sample.number(f"{path}/id", 0, _MAX_KERNEL_ID)
+        size_kib = _size_kib(sample, f"{path}/size")
+        level = sample.number(f"{path}/level", 0, 255)
+        kind = sample.files.get(f"{path}/type")
+        cpus = sample.cpu_map(f"{path}/shared_cpu_map")
+        if cache_id is None or size_kib is None or level is None or kind is None or cpus is None:
+            return None
+        caches.append(_Cache(cache_id, level, size_kib, kind.strip(), len(cpus)))
+    return tuple(caches)
+
+
+def _size_kib(sample: SysfsSample, path: str) -> int | None:
+    text = sample.files.get(path)
+    if text is None:
+        return None
+    match = re.fullmatch(r"([0-9]{1,18})K", text.strip())
+    if match is None:
+        raise sample.error(path, "expected a size such as 32K", value=text.strip())
+    return int(match[1])
+
+
+def _cpu(
+    sample: SysfsSample, cpu: int, core: _Core, node: int, uncore: int | None, classes: Mapping[str, CpuSet]
+) -> Cpu:
+    die = sample.number(f"{CPUS}/cpu{cpu}/topology/die_id", _UNKNOWN, _MAX_KERNEL_ID)
+    return Cpu(
+        id=cpu,
+        core=min(core.cpus),
+        socket=core.place.package,
+        numa=node,
+        uncore=uncore,
+        die=None if die == _UNKNOWN else die,
+        core_class=next((name for name, members in classes.items() if cpu in members), None),
+        capacity=sample.number(f"{CPUS}/cpu{cpu}/cpu_capacity"),
+    )
+
+
+def _core_classes(sample: SysfsSample) -> dict[str, CpuSet]:
+    """The PMU devices of Intel's hybrid processors list their CPUs (Documentation/ABI/testing/sysfs-bus-event_source-devices)."""
+    named = {"performance": "cpu_core", "efficiency": "cpu_atom"}
+    return {name: sample.cpu_list(f"sys/devices/{device}/cpus") or CpuSet() for name, device in named.items()}
+
+
+def _l3_groups(sample: SysfsSample, online: CpuSet) -> tuple[CpuSet, ...]:
+    """Online CPUs by shared level-3 cache, whatever counts as an uncore cache; each CPU is in one group at most."""
+    groups = []
+    grouped = CpuSet()
+    for cpu in online:
+        directory = f"{CPUS}/cpu{cpu}/cache"
+        indexes = [f"{directory}/{name}" for name, _ in sample.numbered(directory, "index")]
+        shared = [_sharers(sample, path) for path in indexes if sample.number(f"{path}/level", 0, 255) == 3]
+        if cpu in grouped or not shared or shared[0] is None:
+            continue
+        group = ((shared[0] | CpuSet.of(cpu)) & online) - grouped
+        grouped |= group
+        groups.append(group)
+    return tuple(groups)
+
+
+def _sharers(sample: SysfsSample, cache: str) -> CpuSet | None:
+    shared = sample.cpu_map(f"{cache}/shared_cpu_map")  # the older of the two, and the one that kubelet's rules count
+    return sample.cpu_list(f"{cache}/shared_cpu_list") if shared is None else shared
+
+
+def _socket_count(sample: SysfsSample, online: CpuSet) -> int:
+    lines = set(_PHYSICAL_ID.findall(sample.files.get("proc/cpuinfo", "")))
+    if lines:
+        return len(lines)
+    packages = (sample.files.get(f"{CPUS}/cpu{cpu}/topology/physical_package_id", "0").strip() for cpu in online)
+    return len(set(packages))
+
+
+def _numa_node(sample: SysfsSample, node: _Node) -> NumaNode:
+    if node.directory is None:  # cAdvisor gives such nodes neither memory, huge pages nor distances
+        return NumaNode(node.id, memory_bytes=0)
+    return NumaNode(
+        id=node.id,
+        memory_bytes=sample.total_memory_bytes(f"{node.directory}/meminfo") or 0,  # no file: no memory, as in cAdvisor
+        hugepages=_hugepages(sample, f"{node.directory}/hugepages"),
+        distances=sample.numbers(f"{node.directory}/distance"),
+    )
+
+
+def _hugepages(sample: SysfsSample, directory: str) -> tuple[tuple[str, int], ...]:
+    pages = sample.hugepage_bytes(directory)
+    return tuple(sorted((f"hugepages-{_binary(page_bytes)}", amount_bytes) for page_bytes, amount_bytes in pages))
+
+
+def _binary(size_bytes: int) -> str:
+    return str(Quantity(size_bytes * 10**9, Notation.BINARY_SI))
