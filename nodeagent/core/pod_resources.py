@@ -100,6 +100,11 @@ def _raise_to(total: _Amounts, amounts: _Amounts) -> None:
             total[name] = amount
 
 
+def aggregated_container_requests(pod: Pod) -> Mapping[str, Quantity]:
+    """What the containers need at their peak, without overhead and the pod's own resources (AggregateContainerRequests)."""
+    return _aggregate(pod.containers, lambda c: c.resources.requests)
+
+
 def effective_requests(pod: Pod, *, pod_level_resources: bool = True) -> Mapping[str, Quantity]:
     """What the pod needs from the node at its peak, overhead included, sorted by resource (PodRequests).
 

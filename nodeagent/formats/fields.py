@@ -15,8 +15,17 @@ from nodeagent.formats.tree import ListNode, MapNode, Node, Number, Scalar, kind
 class Fields:
     """One object. Every field that is read, or named as unused, is known; `close` reports the others."""
 
-    def __init__(self, node: MapNode, path: str, findings: Findings) -> None:
+    def __init__(self, node: MapNode, path: str, findings: Findings, *, keyed: bool = False) -> None:
+        """Read `node`.
+
+        Args:
+            node: the object.
+            path: where it stands, as findings show it.
+            findings: where findings go.
+            keyed: the object is a map of free keys, written `path[key]`.
+        """
         self.path = path
+        self._keyed = keyed
         self.line = node.line
         self._entries = {entry.key: entry for entry in node}
         self._findings = findings
@@ -24,6 +33,8 @@ class Fields:
 
     def at(self, key: str) -> str:
         """Path of a field of this object."""
+        if self._keyed:
+            return f"{self.path}[{key}]"
         return f"{self.path}.{key}" if self.path else key
 
     def line_of(self, key: str) -> int | None:
@@ -95,12 +106,12 @@ class Fields:
         self.report(key, f"must be one of {', '.join(allowed)}", text)
         return None
 
-    def object(self, key: str) -> "Fields | None":
+    def object(self, key: str, *, keyed: bool = False) -> "Fields | None":
         node = self._node(key)
         if node is None:
             return None
         if isinstance(node, MapNode):
-            return Fields(node, self.at(key), self._findings)
+            return Fields(node, self.at(key), self._findings, keyed=keyed)
         self._wrong_type(self.at(key), node, "an object")
         return None
 
@@ -134,7 +145,7 @@ class Fields:
 
     def string_map(self, key: str) -> tuple[tuple[str, str], ...]:
         """A map of strings, sorted by key."""
-        inner = self.object(key)
+        inner = self.object(key, keyed=True)
         if inner is None:
             return ()
         pairs = [(name, inner.string(name)) for name in sorted(inner.present())]
@@ -142,7 +153,7 @@ class Fields:
 
     def booleans(self, key: str) -> tuple[tuple[str, bool], ...]:
         """A map of booleans, sorted by key."""
-        inner = self.object(key)
+        inner = self.object(key, keyed=True)
         if inner is None:
             return ()
         pairs = [(name, inner.boolean(name)) for name in sorted(inner.present())]
@@ -166,7 +177,7 @@ class Fields:
 
     def quantities(self, key: str) -> Resources:
         """A resource list; `cpu: null` is no entry."""
-        inner = self.object(key)
+        inner = self.object(key, keyed=True)
         if inner is None:
             return Resources()
         amounts = {name: inner.quantity(name) for name in inner.present()}

@@ -58,6 +58,10 @@ class Findings:
         else:
             self._suppressed += 1
 
+    def fields(self) -> frozenset[str]:
+        """Paths that have a finding so far."""
+        return frozenset(finding.field for finding in self._found if finding.field)
+
     def __bool__(self) -> bool:
         return bool(self._found)
 

@@ -46,15 +46,24 @@ class _Identity:
 
 
 class PodReader:
-    """Reads one pod. Strict: every field must be known. Otherwise (scenarios, our own state) only the used fields are looked at."""
+    """Reads one pod."""
 
-    def __init__(self, *, strict: bool) -> None:
+    def __init__(self, *, strict: bool, typed: bool = True) -> None:
+        """Choose how to read.
+
+        Args:
+            strict: every field must be known; otherwise (scenarios, our own state) only the used fields are looked at.
+            typed: apiVersion and kind must be there (items of a PodList go without).
+        """
         self._strict = strict
+        self._typed = typed
         self._unused: list[str] = []
 
     def read(self, document: Fields) -> DecodedPod:
-        document.one_of("apiVersion", ("v1",))
-        document.one_of("kind", ("Pod",))
+        for key, value in (("apiVersion", "v1"), ("kind", "Pod")):
+            document.one_of(key, (value,))
+            if self._strict and self._typed and not document.has(key):
+                document.report(key, f"is required: {value}")
         metadata = document.object("metadata")
         spec = document.object("spec")
         given_qos = self._status(document)
@@ -135,6 +144,9 @@ class PodReader:
         )
         if self._strict:
             fields.refuse(pod_schema.CONTAINER_REFUSED)
+            if identity.non_root and identity.user in {None, 0} and container.command:
+                reason = "runAsNonRoot needs a runAsUser other than 0: the process would run as root"
+                fields.report("securityContext", reason)
         self._close(fields, pod_schema.CONTAINER_UNUSED)
         if not init:
             return container
@@ -177,7 +189,12 @@ class PodReader:
         # canonical form, which turns `1.5Gi` into `1536Mi`; a static pod's file keeps the form, and so do scenarios.
         amounts = {name: amount.rounded_up_to_milli() for name, amount in owner.quantities(key)}
         if self._strict:
-            amounts = {name: Quantity.parse(str(amount)) for name, amount in amounts.items()}
+            self._unused.extend(f"{owner.at(key)}[{name}]" for name in amounts if name in pod_schema.RESOURCES_UNUSED)
+            amounts = {
+                name: Quantity.parse(str(amount))
+                for name, amount in amounts.items()
+                if name not in pod_schema.RESOURCES_UNUSED
+            }
         return Resources.of(amounts)
 
 

@@ -1,14 +1,117 @@
-"""Manifest text → pods, one result per document: a valid Pod, or everything that is wrong with it. Knows no files."""
+"""Manifest text → pods, one result per pod: a valid Pod, or everything that is wrong with it. Knows no files."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from nodeagent.core.pod import Pod
+from nodeagent.formats.documents import parse_documents
 from nodeagent.formats.fields import Fields
-from nodeagent.formats.findings import DocumentError, Findings
+from nodeagent.formats.findings import DocumentError, Finding, Findings
 from nodeagent.formats.pod_fields import PodReader, pod_to_document
-from nodeagent.formats.tree import MapNode, tree_of
+from nodeagent.formats.pod_rules import breaches
+from nodeagent.formats.tree import ListNode, MapNode, Node, Path, Scalar, kind_of, line_at, tree_of
 
-__all__ = ["pod_from_document", "pod_to_document"]
+__all__ = ["ManifestPod", "RefusedPod", "parse_manifest", "pod_from_document", "pod_to_document"]
+
+_LIST_KINDS = ("List", "PodList")
+_KEYED = ("requests", "limits", "overhead")
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestPod:
+    """A pod to run."""
+
+    pod: Pod
+    unused_fields: tuple[str, ...]
+    """Paths of the fields that are given, known to Kubernetes and without effect here."""
+    line: int | None
+    """Where the pod starts in its file."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedPod:
+    """A document, or a whole text, that is no pod to run."""
+
+    findings: tuple[Finding, ...]
+    name: str | None
+    """`namespace/name`; None: the text couldn't be read so far, or the name is what is wrong."""
+
+
+def parse_manifest(content: bytes, source: str) -> tuple[ManifestPod | RefusedPod, ...]:
+    """Read a manifest: one or more v1 Pods, also in a List. A text that can't be read is one refusal.
+
+    Args:
+        content: YAML or JSON, also of several documents.
+        source: the file's name, for findings.
+    """
+    try:
+        documents = parse_documents(content, source)
+    except DocumentError as err:
+        return (RefusedPod(err.findings, None),)
+    found: list[ManifestPod | RefusedPod] = []
+    for document in documents:
+        found.extend(_document(document, source))
+    return tuple(found)
+
+
+def _document(root: Node, source: str) -> Iterator[ManifestPod | RefusedPod]:
+    if _text_at(root, "kind") not in _LIST_KINDS:
+        yield _pod(root, "", source, item_of_list=False)
+        return
+    assert isinstance(root, MapNode)
+    findings = Findings(source)
+    fields = Fields(root, "", findings)
+    fields.one_of("apiVersion", ("v1",))
+    fields.unused(("kind", "metadata"))
+    items = root.get("items")
+    if not isinstance(items, ListNode):
+        fields.report("items", "must be a list of pods")
+    fields.unused(("items",))
+    fields.close()
+    if findings:
+        yield RefusedPod(findings.all(), None)
+    elif isinstance(items, ListNode):
+        for index, item in enumerate(items.items):
+            yield _pod(item, f"items[{index}]", source, item_of_list=_text_at(root, "kind") == "PodList")
+
+
+def _pod(root: Node, prefix: str, source: str, *, item_of_list: bool) -> ManifestPod | RefusedPod:
+    findings = Findings(source)
+    if not isinstance(root, MapNode):
+        findings.add(root.line, prefix, "", f"must be an object of kind Pod, not a {kind_of(root)}")
+        return RefusedPod(findings.all(), None)
+    kind = _text_at(root, "kind")
+    if kind not in (None, "Pod"):
+        # Everything else in it would be unknown too: one finding says it all.
+        findings.add(line_at(root, ("kind",)), f"{prefix}.kind".lstrip("."), kind or "", "must be Pod, List or PodList")
+        return RefusedPod(findings.all(), None)
+    decoded = PodReader(strict=True, typed=not item_of_list).read(Fields(root, prefix, findings))
+    unreadable = findings.fields()
+    broken = tuple(breaches(decoded.pod))
+    for breach in broken:
+        path = _spelled(prefix, breach.path)
+        # What couldn't be read has its finding already; its value here is only a stand-in.
+        if not any(path.startswith(field) for field in unreadable):
+            findings.add(line_at(root, breach.path), path, breach.value, breach.allowed)
+    if findings:
+        named = not any(breach.path[0] == "metadata" for breach in broken)
+        return RefusedPod(findings.all(), decoded.pod.full_name if named else None)
+    return ManifestPod(decoded.pod, decoded.unused_fields, root.line)
+
+
+def _text_at(root: Node, key: str) -> str | None:
+    node = root.get(key) if isinstance(root, MapNode) else None
+    return node.value if isinstance(node, Scalar) and isinstance(node.value, str) else None
+
+
+def _spelled(prefix: str, path: Path) -> str:
+    """Write a path as Kubernetes does."""
+    text = prefix
+    keyed = False
+    for step in path:
+        text += f"[{step}]" if keyed or isinstance(step, int) else f".{step}"
+        keyed = step in _KEYED
+    return text.removeprefix(".")
 
 
 def pod_from_document(document: Mapping[str, object]) -> Pod:

@@ -97,6 +97,8 @@ CONTAINER_SECURITY_UNUSED = (
     "appArmorProfile",
 )
 
+RESOURCES_UNUSED = ("ephemeral-storage",)
+
 SPEC_REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "volumes": "volumes are not supported: processes run on the host's own file system, use host paths in command and args",

@@ -67,6 +67,28 @@ class ListNode:
 Node = Scalar | MapNode | ListNode
 
 
+Path = tuple[str | int, ...]
+"""Steps from the root to a value: field names and list indices."""
+
+
+def line_at(root: Node, path: Path) -> int | None:
+    """Line of the value at a path, or of the nearest ancestor that is there."""
+    node, line = root, root.line
+    for step in path:
+        match node:
+            case MapNode():
+                entry = next((entry for entry in node if entry.key == step), None)
+                if entry is None:
+                    return line
+                node, line = entry.value, entry.line
+            case ListNode() if isinstance(step, int) and step < len(node.items):
+                node = node.items[step]
+                line = node.line
+            case _:
+                return line
+    return line
+
+
 def kind_of(node: Node) -> str:
     """Name the JSON type, for findings."""
     match node:
