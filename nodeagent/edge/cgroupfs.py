@@ -1,0 +1,286 @@
+"""cgroup v2 below the pods' cgroup: reading it whole, carrying out one change. Decides nothing; the order is the plan's."""
+
+import errno
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from nodeagent.core.cgroup import Attribute, CgroupSeen, Value
+from nodeagent.core.idset import CpuSet, NumaSet
+from nodeagent.core.plan import Change, EnableControllers, MakeCgroup, RemoveCgroup, SetAttribute
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.cgroup_values import (
+    EFFECTIVE_CPUS,
+    EFFECTIVE_MEMS,
+    CgroupValueError,
+    parse_flat_keyed,
+    parse_value,
+    print_value,
+)
+
+MAX_DEPTH = 3
+"""QoS class, pod, container: what containers make below is theirs."""
+_FREEZE_SECONDS = 10.0
+_MODE = 0o755
+
+
+class CgroupError(NodeAgentError):
+    """A cgroup file or directory could not be read or changed. `errno` is the kernel's answer, None if its text was the trouble."""
+
+    def __init__(self, message: str, *, path: str, error: int | None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.path = path
+        self.errno = error
+
+
+_HINTS = {
+    errno.EACCES: "run as root, or give the pods' unit Delegate=yes",
+    errno.EPERM: "run as root, or give the pods' unit Delegate=yes",
+    errno.EROFS: "is /sys/fs/cgroup mounted read-only? nodeagent.service needs ProtectControlGroups=no",
+    errno.ENOENT: "is the controller enabled for this cgroup? see cgroup.controllers there, and `systemctl status nodeagent-pods`",
+    errno.EBUSY: "a process may live in a cgroup that has children; see cgroup.procs there",
+    errno.ENOSPC: "too many cgroups: see cgroup.max.descendants of the cgroups above",
+}
+
+
+def _failure(doing: str, path: Path | str, err: OSError) -> CgroupError:
+    hint = _HINTS.get(err.errno or 0, "see `nodeagent inspect`, and dmesg for the kernel's reason")
+    return CgroupError(f"cannot {doing}: {os.strerror(err.errno or 0)}", path=str(path), error=err.errno, hint=hint)
+
+
+class CgroupTree:
+    """The cgroups of the pods.
+
+    Args:
+        root: directory of the pods' cgroup. Nothing above it is ever touched.
+
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = Path(root)
+
+    def read(self, own: frozenset[str]) -> dict[str, CgroupSeen]:
+        """Read the pods' cgroup and every cgroup of ours below it.
+
+        Args:
+            own: names of the directories directly below the root that are not pods (`burstable`, …).
+
+        Raises:
+            CgroupError: a file cannot be read, or holds what the kernel would not write.
+
+        """
+        return {path: seen for path in self._walk(own) if (seen := self._read_one(path)) is not None}
+
+    def _walk(self, own: frozenset[str]) -> Iterator[str]:
+        yield ""
+        pending = [name for name in self._children("") if name in own or name.startswith("pod")]
+        while pending:
+            path = pending.pop()
+            yield path
+            parts = path.split("/")
+            if len(parts) < (MAX_DEPTH if parts[0] in own else MAX_DEPTH - 1):
+                pending += [f"{path}/{name}" for name in self._children(path)]
+
+    def _children(self, path: str) -> list[str]:
+        try:
+            with os.scandir(self.root / path) as entries:
+                return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+        except FileNotFoundError:
+            return []  # it went away between two looks: then it isn't there
+        except OSError as err:
+            raise _failure(f"list {self.root / path}", self.root / path, err) from err
+
+    def _read_one(self, path: str) -> CgroupSeen | None:
+        controllers = self._text(path, "cgroup.controllers")
+        if controllers is None:
+            return None
+        attributes = []
+        for attribute in Attribute:
+            text = self._text(path, attribute.value)
+            if text is not None:
+                attributes.append((attribute, self._parsed(path, attribute, text)))
+        cpus, mems = self._text(path, EFFECTIVE_CPUS), self._text(path, EFFECTIVE_MEMS)
+        events = self._keyed(path, "cgroup.events")
+        return CgroupSeen(
+            path=path,
+            controllers=frozenset(controllers.split()),
+            subtree_control=frozenset((self._text(path, "cgroup.subtree_control") or "").split()),
+            attributes=tuple(attributes),
+            cpus_effective=None if cpus is None else CpuSet.parse(cpus.strip()),
+            mems_effective=None if mems is None else NumaSet.parse(mems.strip()),
+            is_populated=events.get("populated") == 1,
+            is_frozen=events.get("frozen") == 1,
+            oom_kills=self._keyed(path, "memory.events").get("oom_kill", 0),
+        )
+
+    def _parsed(self, path: str, attribute: Attribute, text: str) -> Value:
+        try:
+            return parse_value(attribute, text)
+        except CgroupValueError as err:
+            raise CgroupError(
+                f"cannot understand {self.root / path}: {err}", path=str(self.root / path), error=None
+            ) from err
+
+    def _keyed(self, path: str, name: str) -> dict[str, int]:
+        try:
+            return parse_flat_keyed(self._text(path, name) or "")
+        except CgroupValueError as err:
+            file = self.root / path / name
+            raise CgroupError(f"cannot understand {file}: {err}", path=str(file), error=None) from err
+
+    def _text(self, path: str, name: str) -> str | None:
+        """Give a file's content; None if it isn't there: its controller isn't enabled, or the cgroup just went."""
+        file = f"{self.root}/{path}/{name}"
+        try:
+            descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        except OSError as err:
+            raise _failure(f"read {file}", file, err) from err
+        try:
+            return os.read(descriptor, 65536).decode()
+        except OSError as err:
+            if err.errno == errno.ENODEV:  # removed after it was opened (kernfs)
+                return None
+            raise _failure(f"read {file}", file, err) from err
+        finally:
+            os.close(descriptor)
+
+    def apply(self, change: Change) -> None:
+        """Carry out one change and, where the kernel may grant something else than was asked for, look what it granted.
+
+        Raises:
+            CgroupError: it could not be done, or the effective CPUs or memory nodes differ from those written.
+
+        """
+        match change:
+            case MakeCgroup(path):
+                self._make(path)
+            case EnableControllers(path, controllers):
+                self._write(path, "cgroup.subtree_control", " ".join(f"+{c}" for c in controllers))
+            case SetAttribute(path, attribute, value):
+                self._write(path, attribute.value, print_value(value))
+                self._verify(path, attribute, value)
+            case RemoveCgroup(path):
+                self._remove(path)
+
+    def kill(self, path: str) -> None:
+        """Kill every process of a cgroup and of those below it (`cgroup.kill`, kernel 5.14).
+
+        Raises:
+            CgroupError: the kernel refused. A cgroup that isn't there has nothing to kill.
+
+        """
+        try:
+            self._write(path, "cgroup.kill", "1")
+        except CgroupError as err:
+            if err.errno not in {errno.ENOENT, errno.ENODEV}:
+                raise
+
+    def processes(self, path: str) -> tuple[int, ...]:
+        """Give the ids of the processes of a cgroup and of those below it; of one that isn't there, none."""
+        here = [int(line) for line in (self._text(path, "cgroup.procs") or "").split()]
+        return (*here, *(pid for child in self._children(path) for pid in self.processes(f"{path}/{child}")))
+
+    def terminate(self, path: str) -> None:
+        """Send SIGTERM to every process of a cgroup and of those below it.
+
+        A process id could be reused between the look and the signal, so each is held by a pidfd and looked up again.
+
+        Raises:
+            CgroupError: cgroup.procs cannot be read.
+
+        """
+        for pid in self.processes(path):
+            try:
+                descriptor = os.pidfd_open(pid)
+            except ProcessLookupError:
+                continue
+            try:
+                if pid in self.processes(path):
+                    signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+            except ProcessLookupError:
+                continue
+            finally:
+                os.close(descriptor)
+
+    def _make(self, path: str) -> None:
+        try:
+            (self.root / path).mkdir(mode=_MODE)
+        except FileExistsError:
+            return
+        except OSError as err:
+            raise _failure(f"make cgroup {self.root / path}", self.root / path, err) from err
+
+    def _remove(self, path: str) -> None:
+        """Remove a cgroup without processes, and what its containers made below it."""
+        for child in self._children(path):
+            self._remove(f"{path}/{child}")
+        try:
+            (self.root / path).rmdir()
+        except FileNotFoundError:
+            return
+        except OSError as err:
+            raise _failure(f"remove cgroup {self.root / path}", self.root / path, err) from err
+
+    def _write(self, path: str, name: str, text: str) -> None:
+        file = f"{self.root}/{path}/{name}" if path else f"{self.root}/{name}"
+        try:
+            descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(descriptor, text.encode())
+            finally:
+                os.close(descriptor)
+        except OSError as err:
+            raise _failure(f"write '{text}' to {file}", file, err) from err
+
+    def _verify(self, path: str, attribute: Attribute, value: Value) -> None:
+        match attribute, value:
+            case Attribute.CPUSET_CPUS, CpuSet():
+                self._compare(
+                    path, EFFECTIVE_CPUS, value, CpuSet.parse((self._text(path, EFFECTIVE_CPUS) or "").strip())
+                )
+            case Attribute.CPUSET_MEMS, NumaSet():
+                self._compare(
+                    path, EFFECTIVE_MEMS, value, NumaSet.parse((self._text(path, EFFECTIVE_MEMS) or "").strip())
+                )
+            case Attribute.FREEZE, True:
+                self._wait_until_frozen(path)
+            case _:
+                pass
+
+    def _compare(self, path: str, name: str, wanted: CpuSet | NumaSet, granted: CpuSet | NumaSet) -> None:
+        if granted != wanted:
+            raise CgroupError(
+                f"{self.root / path}/{name} is '{granted}', wanted '{wanted}'",
+                path=str(self.root / path),
+                error=None,
+                hint="a cgroup above grants less, or CPUs went offline: compare cpuset.*.effective of the cgroups above",
+            )
+
+    def _wait_until_frozen(self, path: str) -> None:
+        """The kernel freezes in its own time and notifies on cgroup.events (POLLPRI)."""
+        file = f"{self.root}/{path}/cgroup.events"
+        try:
+            descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as err:
+            raise _failure(f"read {file}", file, err) from err
+        try:
+            poller = select.poll()
+            poller.register(descriptor, select.POLLPRI)
+            deadline = time.monotonic() + _FREEZE_SECONDS
+            while parse_flat_keyed(os.pread(descriptor, 4096, 0).decode()).get("frozen") != 1:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise CgroupError(
+                        f"{self.root / path} did not freeze within {_FREEZE_SECONDS:.0f} s",
+                        path=str(self.root / path),
+                        error=None,
+                        hint="a process may hang in the kernel (state D): see `ps -o pid,stat,wchan`",
+                    )
+                poller.poll(left * 1000)
+        finally:
+            os.close(descriptor)
