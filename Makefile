@@ -1,0 +1,57 @@
+# What each target needs it installs itself: a virtual environment in .venv from the package index, and (root needed) Debian
+# packages for the guests: see integration/guest/packages.py for the list.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: all demo test test-unit test-guests test-vectors soak guest guest-packages install uninstall format clean
+
+all: test
+
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+guest-packages: $(VENV)/.ready
+	$(BIN)/python -m integration.guest.packages
+
+# The main job on a real kernel: pods pinned, a pod deleted, the agent restarted, in a guest.
+demo: guest-packages
+	$(BIN)/python -m integration.demo
+
+# Linters, types, import contracts and unit tests, then the integration tests in guests (at most four boots).
+test: guest-packages
+	$(PYTEST) tests integration
+
+test-unit: $(VENV)/.ready
+	$(PYTEST) tests
+
+# Every reference decision, where `make test` runs a quarter.
+test-vectors: $(VENV)/.ready
+	$(PYTEST) tests/test_vectors.py --all-vectors
+
+# The integration tests in their long form.
+test-guests: guest-packages
+	$(PYTEST) integration --long
+
+soak: guest-packages
+	$(PYTEST) integration --soak
+
+# A root shell in a guest that has nodeagent installed and running.
+guest: guest-packages
+	$(BIN)/python -m integration.guest.shell
+
+install:
+	scripts/install.sh
+
+uninstall:
+	scripts/uninstall.sh
+
+format: $(VENV)/.ready
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,42 @@
+#!/bin/sh
+# Remove nodeagent from this host. Refuses while pods run; STOP_PODS=1 stops them first. Run by `make uninstall`.
+# Configuration and state stay, unless PURGE=1.
+set -eu
+prefix=${PREFIX:-/opt/nodeagent}
+units=${UNITS:-/etc/systemd/system}
+etc=${ETC:-/etc/nodeagent}
+
+if [ "$(id -u)" != 0 ]; then
+    echo "uninstall: must be root" >&2
+    echo "hint: sudo make uninstall" >&2
+    exit 1
+fi
+
+populated() {
+    group=$(systemctl show --property ControlGroup --value nodeagent-pods.service 2>/dev/null) || return 1
+    [ -n "$group" ] || return 1
+    for events in "/sys/fs/cgroup$group"/pod*/cgroup.events "/sys/fs/cgroup$group"/burstable/cgroup.events "/sys/fs/cgroup$group"/besteffort/cgroup.events; do
+        [ -e "$events" ] && grep -q '^populated 1' "$events" && return 0
+    done
+    return 1
+}
+
+if populated; then
+    if [ "${STOP_PODS:-0}" != 1 ]; then
+        echo "uninstall: pods are running (see: nodeagent inspect)" >&2
+        echo "hint: remove their manifests and wait, or stop them with: sudo make uninstall STOP_PODS=1" >&2
+        exit 1
+    fi
+fi
+systemctl disable --now nodeagent.service 2>/dev/null || true
+systemctl disable --now nodeagent-pods.service 2>/dev/null || true
+rm -f "$units/nodeagent.service" "$units/nodeagent-pods.service" /usr/local/bin/nodeagent
+rm -rf "$prefix"
+[ -d /run/systemd/system ] && systemctl daemon-reload
+if [ "${PURGE:-0}" = 1 ]; then
+    rm -rf "$etc" /var/lib/nodeagent /var/lib/nodeagent-pods /run/nodeagent /run/nodeagent-pods
+    getent group nodeagent >/dev/null && groupdel nodeagent
+    echo "nodeagent is gone, with its configuration and state"
+else
+    echo "nodeagent is gone; configuration and state are kept in $etc and /var/lib/nodeagent (remove them with PURGE=1)"
+fi
