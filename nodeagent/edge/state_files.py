@@ -1,0 +1,247 @@
+"""Files that must survive a crash: written whole or not at all, read with a bound, set aside when broken, locked against a second daemon.
+
+Knows nothing of what is in them. Every system call that changes something stands here in plain sight, in its order.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import stat
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from nodeagent.errors import NodeAgentError
+
+LOCK_NAME = ".lock"
+_PID_BYTES = 32
+
+
+class StateFileError(NodeAgentError):
+    """A state file could not be read, written, moved or locked. `errno` is the kernel's answer, None if the content was the trouble."""
+
+    def __init__(self, message: str, *, path: str, error: int | None, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.path = path
+        self.errno = error
+
+
+_HINTS = {
+    errno.ENOSPC: "make room: `df` shows the file system, `df -i` its inodes; the agent tries again by itself",
+    errno.EDQUOT: "raise the disk quota of the agent's user; the agent tries again by itself",
+    errno.EROFS: "mount the file system read-write, or name the directory in ReadWritePaths= of the unit",
+    errno.EACCES: "run as root, or give the agent's user this directory",
+    errno.EPERM: "run as root; `lsattr` shows whether the file is immutable",
+    errno.EIO: "the disk fails: see dmesg and smartctl; the file holds its old or its new content, nothing between",
+    errno.ENOENT: "make the directory first (StateDirectory= of the unit does), or set another in the configuration",
+    errno.ENOTDIR: "a file lies where a directory is expected: move it away, or set another directory in the configuration",
+    errno.EISDIR: "a directory lies where the file is expected: move it away",
+    errno.ELOOP: "a symbolic link lies where the file is expected: move it away",
+}
+
+
+def _failure(doing: str, path: str, err: OSError) -> StateFileError:
+    number = err.errno or 0
+    hint = _HINTS.get(number, "`ls -la` of the directory and dmesg may say more")
+    return StateFileError(f"cannot {doing} {path}: {os.strerror(number)}", path=path, error=err.errno, hint=hint)
+
+
+def temporary_path(path: str) -> str:
+    """Name the file that holds the next content of `path` while it is being written.
+
+    One fixed name: what a crashed writer left is found and removed by the next write, without a search.
+    """
+    return str(Path(path).parent / f".{Path(path).name}.new")
+
+
+def write_atomically(path: str, content: bytes, *, mode: int = 0o600) -> None:
+    """Replace the file's content, durably: after a crash at any moment it is the old content or the new one.
+
+    The caller holds the directory's lock: there is one writer.
+
+    Raises:
+        StateFileError: the file holds the old content. Only if the directory could not be synced at the end it holds the new one, which
+            a power failure may take back; writing again is right in every case.
+
+    """
+    temporary = temporary_path(path)
+    try:
+        _remove_if_there(temporary)
+        try:
+            _write_new(temporary, content, mode)
+            os.replace(temporary, path)  # noqa: PTH105 - system calls are named as such here
+        except OSError:
+            with contextlib.suppress(OSError):  # the first failure is the one to tell; the next write removes it anyway
+                _remove_if_there(temporary)
+            raise
+        _sync_directory(str(Path(path).parent))
+    except OSError as err:
+        raise _failure("write", path, err) from err
+
+
+def _remove_if_there(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)  # noqa: PTH108 - as above
+
+
+def _write_new(path: str, content: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(descriptor, mode)  # not by os.open: the umask would have its say
+        left = memoryview(content)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_directory(path: str) -> None:
+    """A rename is durable once the directory is (fsync(2), notes)."""
+    descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read(path: str, *, max_bytes: int, follow_symlinks: bool = False) -> bytes | None:
+    """Give the file's content; None if there is no such file.
+
+    Args:
+        path: the file.
+        max_bytes: a larger file is refused, before it is in memory.
+        follow_symlinks: whether the last part of the path may be a symbolic link (right for what an administrator places, wrong for
+            what only the agent writes).
+
+    Raises:
+        StateFileError: it cannot be read, is no regular file, or is too large.
+
+    """
+    # O_NONBLOCK: opening a FIFO that nobody writes to must not hang the daemon
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_symlinks else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except FileNotFoundError:
+        return None
+    except OSError as err:
+        raise _failure("read", path, err) from err
+    try:
+        _check_regular(path, os.fstat(descriptor))
+        content = _read_up_to(descriptor, max_bytes + 1)
+    except OSError as err:
+        raise _failure("read", path, err) from err
+    finally:
+        os.close(descriptor)
+    if len(content) > max_bytes:
+        raise StateFileError(
+            f"cannot read {path}: it is larger than {max_bytes} bytes",
+            path=path,
+            error=None,
+            hint="nodeagent never writes one so large: look what it is, and move it away",
+        )
+    return content
+
+
+def _check_regular(path: str, status: os.stat_result) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not stat.S_ISREG(status.st_mode):
+        raise StateFileError(
+            f"cannot read {path}: it is no regular file",
+            path=path,
+            error=None,
+            hint="a device, FIFO or socket lies where the file is expected: move it away",
+        )
+
+
+def _read_up_to(descriptor: int, limit_bytes: int) -> bytes:
+    parts = []
+    while limit_bytes > 0 and (part := os.read(descriptor, min(limit_bytes, 1 << 20))):
+        parts.append(part)
+        limit_bytes -= len(part)
+    return b"".join(parts)
+
+
+def set_aside(path: str) -> str:
+    """Rename a broken file (or whatever lies there) to `PATH.broken-N`, N one above the highest there is; nothing is ever overwritten.
+
+    Returns:
+        The new path.
+
+    Raises:
+        StateFileError: it could not be renamed.
+
+    """
+    directory, name = Path(path).parent, Path(path).name
+    pattern = re.compile(re.escape(name) + r"\.broken-([1-9][0-9]{0,8})")
+    try:
+        taken = [int(match[1]) for entry in directory.iterdir() if (match := pattern.fullmatch(entry.name))]
+        aside = f"{path}.broken-{max(taken, default=0) + 1}"
+        Path(path).rename(aside)  # the name is free: the directory's lock is ours
+        _sync_directory(str(directory))
+    except OSError as err:
+        raise _failure("set aside", path, err) from err
+    return aside
+
+
+class DirectoryLock:
+    """Held from its making until `release()`, or until the process ends, however it ends."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self._descriptor: int | None = descriptor
+
+    def release(self) -> None:
+        """The file stays: removing it would let two daemons each lock a file of that name."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def lock_directory(path: str) -> DirectoryLock:
+    """Make sure that no other daemon works in this directory.
+
+    Raises:
+        StateFileError: another one does (its pid is in the message), or the lock file cannot be made.
+
+    """
+    file = str(Path(path) / LOCK_NAME)
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as err:
+        raise _failure("lock", file, err) from err
+    try:
+        _take(descriptor, path)
+    except OSError as err:
+        os.close(descriptor)
+        raise _failure("lock", file, err) from err
+    except StateFileError:
+        os.close(descriptor)
+        raise
+    return DirectoryLock(path, descriptor)
+
+
+def _take(descriptor: int, path: str) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as err:
+        holder = os.pread(descriptor, _PID_BYTES, 0).decode(errors="replace").strip()
+        raise StateFileError(
+            f"another nodeagent (pid {holder or 'unknown'}) works in {path}",
+            path=path,
+            error=err.errno,
+            hint="stop it (`systemctl stop nodeagent`), or give this one another state directory",
+        ) from err
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
