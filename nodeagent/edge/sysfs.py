@@ -5,6 +5,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import MappingProxyType
 
 from nodeagent.formats.sysfs_sample import CPUS, ONLINE_WITNESS, WANTED, SysfsError, SysfsSample
@@ -106,7 +107,7 @@ def _list(base: str, path: str, *, listed: bool) -> list[str] | None:
     try:
         return sorted(os.listdir(f"{base}/{path}"))  # noqa: PTH208  only names are needed, of hundreds of directories
     except OSError as err:
-        if _absent(err, listed=listed):
+        if _absent(f"{base}/{path}", err, listed=listed):
             return None
         raise _failed(f"{base}/{path}", err, listed=listed) from err
 
@@ -117,7 +118,7 @@ def _text(base: str, path: str, *, listed: bool) -> str | None:
         # O_NONBLOCK: opening a pipe in a hostile root must not wait for a writer.
         descriptor = os.open(full, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as err:
-        if _absent(err, listed=listed):
+        if _absent(full, err, listed=listed):
             return None
         raise _failed(full, err, listed=listed) from err
     try:
@@ -135,12 +136,14 @@ def _text(base: str, path: str, *, listed: bool) -> str | None:
     return content.decode("ascii", "backslashreplace")
 
 
-def _absent(err: OSError, *, listed: bool) -> bool:
-    return not listed and err.errno in (errno.ENOENT, errno.ENOTDIR)
+def _absent(full: str, err: OSError, *, listed: bool) -> bool:
+    if listed:  # copied roots have links (to cpufreq policies) whose targets weren't copied
+        return err.errno == errno.ENOENT and Path(full).is_symlink()
+    return err.errno in (errno.ENOENT, errno.ENOTDIR)
 
 
 def _failed(full: str, err: OSError, *, listed: bool) -> SysfsError:
-    if listed and err.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO):
+    if listed and err.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.EBUSY):
         return VanishedError(
             full, "it vanished while the machine was being read", hint="wait until CPU hotplug is over, then try again"
         )

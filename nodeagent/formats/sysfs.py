@@ -66,19 +66,19 @@ def topology_of(sample: SysfsSample) -> Topology:
     offline = _offline(sample, present, online)
     places = _places(sample, (cpu for cpu in present if cpu in online))
     nodes = _nodes(sample, present, places)
-    classes = _core_classes(sample)
+    if not any(node.cpus for node in nodes):
+        raise sample.error(
+            CPUS,
+            "found no CPU that is online and has a place in the machine",
+            hint="give --root a directory with sys/ and proc/",
+        )
+    classes = _core_classes(sample, online)
     cpus: list[Cpu] = []
     for node in nodes:
         cores = _cores(node.cpus, places)
         uncores = _uncore_ids(sample, cores)
         for core in cores:
             cpus += (_cpu(sample, cpu, core, node.id, uncores.get(core), classes) for cpu in core.cpus)
-    if not cpus:
-        raise sample.error(
-            CPUS,
-            "found no CPU that is online and has a place in the machine",
-            hint="give --root a directory with sys/ and proc/",
-        )
     has_nodes = any(node.directory is not None for node in nodes)
     hugepages = _hugepages(sample, HUGEPAGES)
     return Topology.of(
@@ -258,10 +258,32 @@ def _cpu(
     )
 
 
-def _core_classes(sample: SysfsSample) -> dict[str, CpuSet]:
-    """The PMU devices of Intel's hybrid processors list their CPUs (Documentation/ABI/testing/sysfs-bus-event_source-devices)."""
+def _core_classes(sample: SysfsSample, online: CpuSet) -> dict[str, CpuSet]:
+    """Hybrid machines' CPUs by class; empty where all cores are of one kind. Decisions don't use it.
+
+    Intel's PMU devices say it (Documentation/ABI/testing/sysfs-bus-event_source-devices). Elsewhere (Arm, guests, copied roots)
+    a core is small if its capacity is below three quarters of the largest (favoured cores differ by less), or if both its base and
+    its top frequency are lower (Speed Select lowers only the base, favoured cores raise only the top).
+    """
     named = {"performance": "cpu_core", "efficiency": "cpu_atom"}
-    return {name: sample.cpu_list(f"sys/devices/{device}/cpus") or CpuSet() for name, device in named.items()}
+    listed = {name: sample.cpu_list(f"sys/devices/{device}/cpus") for name, device in named.items()}
+    if any(listed.values()):
+        return {name: cpus or CpuSet() for name, cpus in listed.items()}
+    capacity = _by_cpu(sample, online, "cpu_capacity")
+    base, top = (_by_cpu(sample, online, f"cpufreq/{name}") for name in ("base_frequency", "cpuinfo_max_freq"))
+    largest = max(capacity.values(), default=0)
+    small = {cpu for cpu, number in capacity.items() if number * 4 < largest * 3}
+    if not small and base.keys() == top.keys() == set(online):
+        highest = max(base.values())
+        lowest_top = min(top[cpu] for cpu, number in base.items() if number == highest)
+        small = {cpu for cpu, number in base.items() if number < highest and top[cpu] < lowest_top}
+    efficiency = CpuSet.from_ids(small)
+    return {"performance": online - efficiency, "efficiency": efficiency} if small else {}
+
+
+def _by_cpu(sample: SysfsSample, online: CpuSet, name: str) -> dict[int, int]:
+    numbers = ((cpu, sample.number(f"{CPUS}/cpu{cpu}/{name}")) for cpu in online)
+    return {cpu: number for cpu, number in numbers if number is not None}
 
 
 def _l3_groups(sample: SysfsSample, online: CpuSet) -> tuple[CpuSet, ...]:

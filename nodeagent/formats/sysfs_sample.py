@@ -19,6 +19,8 @@ WANTED = (
     f"{CPUS}/online",
     f"{CPUS}/cpu#/online",
     f"{CPUS}/cpu#/cpu_capacity",
+    f"{CPUS}/cpu#/cpufreq/base_frequency",
+    f"{CPUS}/cpu#/cpufreq/cpuinfo_max_freq",
     f"{CPUS}/cpu#/topology/core_id",
     f"{CPUS}/cpu#/topology/physical_package_id",
     f"{CPUS}/cpu#/topology/die_id",
