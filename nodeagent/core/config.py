@@ -20,6 +20,7 @@ DEFAULT_GATES: Mapping[str, bool] = MappingProxyType(
         "PodLevelResources": True,
         "PodLevelResourceManagers": False,
         "DisableCPUQuotaWithExclusiveCPUs": True,
+        "CustomCPUCFSQuotaPeriod": False,
     }
 )
 """The feature gates that change what the agent does, with kubelet 1.36's defaults."""
@@ -86,12 +87,17 @@ class Config:
     metrics_aliases: bool = True
     check_allocatable: bool = True
     max_pods: int = 1_000
+    pods_per_core: int = 0
+    """Further bound on the number of pods, per CPU of the machine; 0: none (kubelet's field)."""
     system_reserved: Resources = Resources()
     kube_reserved: Resources = Resources()
+    """With `reserved_system_cpus`, cpu stands in `system_reserved` alone, as kubelet rewrites the two."""
     eviction_memory_bytes: int | None = 100 * 2**20
-    """evictionHard memory.available as an amount (kubelet's default 100Mi); None: given as a percentage, see below."""
-    eviction_memory_percent_milli: int | None = None
-    """evictionHard memory.available in thousandths of a percent, where it is given as a percentage."""
+    """evictionHard memory.available as an amount (kubelet's default 100Mi); None: given as a percentage, or there is none."""
+    eviction_memory_percent: str | None = None
+    """evictionHard memory.available without its percent sign, where it is given so: `node_capacity` turns it into bytes."""
     state_recovery: str = "strict"
     reported_fields: tuple[str, ...] = ()
     """kubelet fields that are known and unused: named once in the log."""
+    notes: tuple[str, ...] = ()
+    """What is allowed and worth a word: one log line each."""

@@ -11,6 +11,9 @@ from nodeagent.core.quantity import Quantity, QuantitySyntaxError
 from nodeagent.formats.findings import Findings, shown
 from nodeagent.formats.tree import ListNode, MapNode, Node, Number, Scalar, kind_of
 
+MAX_RESOURCES = 64
+"""Entries of one resource list: it is searched linearly."""
+
 
 class Fields:
     """One object. Every field that is read, or named as unused, is known; `close` reports the others."""
@@ -180,7 +183,11 @@ class Fields:
         inner = self.object(key, keyed=True)
         if inner is None:
             return Resources()
-        amounts = {name: inner.quantity(name) for name in inner.present()}
+        names = inner.present()
+        if len(names) > MAX_RESOURCES:
+            self.report(key, f"has more than {MAX_RESOURCES} entries")
+            return Resources()
+        amounts = {name: inner.quantity(name) for name in names}
         return Resources.of({name: amount for name, amount in amounts.items() if amount is not None})
 
     def refuse(self, reasons: Mapping[str, str]) -> None:
@@ -202,7 +209,8 @@ class Fields:
         """Report every field that nobody asked for, with the nearest known name."""
         for key, entry in self._entries.items():
             if key not in self._known:
-                self._findings.add(entry.line, self.at(key), "", f"unknown field{nearest(key, self._known)}")
+                meant = "" if self._findings.full() else nearest(key, self._known)
+                self._findings.add(entry.line, self.at(key), "", f"unknown field{meant}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

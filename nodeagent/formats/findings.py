@@ -53,14 +53,21 @@ class Findings:
         self._suppressed = 0
 
     def add(self, line: int | None, field: str, value: str, allowed: str) -> None:
+        finding = Finding(self._source, line, field, value, allowed)
+        if finding in self._found:
+            return  # a field that is read twice is wrong once
         if len(self._found) < MAX_FINDINGS:
-            self._found.append(Finding(self._source, line, field, value, allowed))
+            self._found.append(finding)
         else:
             self._suppressed += 1
 
     def fields(self) -> frozenset[str]:
         """Paths that have a finding so far."""
         return frozenset(finding.field for finding in self._found if finding.field)
+
+    def full(self) -> bool:
+        """Whether further findings would only be counted: no need to word them."""
+        return len(self._found) >= MAX_FINDINGS
 
     def __bool__(self) -> bool:
         return bool(self._found)

@@ -91,7 +91,7 @@ def _pod(root: Node, prefix: str, source: str, *, item_of_list: bool) -> Manifes
     for breach in broken:
         path = _spelled(prefix, breach.path)
         # What couldn't be read has its finding already; its value here is only a stand-in.
-        if not any(path.startswith(field) for field in unreadable):
+        if not findings.full() and not any(path.startswith(field) for field in unreadable):
             findings.add(line_at(root, breach.path), path, breach.value, breach.allowed)
     if findings:
         named = not any(breach.path[0] == "metadata" for breach in broken)

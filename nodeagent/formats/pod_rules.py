@@ -153,7 +153,9 @@ def _restart(path: Path, container: Container) -> Iterator[Breach]:
 
 
 def _requirements(path: Path, resources: ResourceRequirements) -> Iterator[Breach]:
-    yield from _amounts((*path, "requests"), resources.requests)
+    # A request that stands for a limit is judged once, as the limit.
+    own = [(name, amount) for name, amount in resources.requests if amount != resources.limits.get(name)]
+    yield from _amounts((*path, "requests"), Resources(tuple(own)))
     yield from _amounts((*path, "limits"), resources.limits)
     for name, request in resources.requests:
         limit = resources.limits.get(name)

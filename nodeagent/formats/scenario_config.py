@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from nodeagent.core.config import Errata, Placement
 from nodeagent.core.pod import Resources
-from nodeagent.core.quantity import Notation, Quantity
+from nodeagent.core.quantity import Quantity
 from nodeagent.formats.fields import Fields
 from nodeagent.formats.findings import DocumentError, Findings
 from nodeagent.formats.placement_fields import PlacementReader
@@ -50,8 +50,5 @@ def _sum(lists: list[Resources]) -> Resources:
     total: dict[str, Quantity] = {}
     for resources in lists:
         for name, amount in resources:
-            # Quantity.Add: the format of a sum that was zero so far is the addend's.
-            so_far = total.get(name, Quantity(0, Notation.DECIMAL_SI))
-            notation = amount.notation if so_far.nano == 0 else so_far.notation
-            total[name] = Quantity(so_far.nano + amount.nano, notation)
+            total[name] = total[name] + amount if name in total else amount
     return Resources.of(total)

@@ -1,0 +1,421 @@
+"""Configuration text → Config, or everything that is wrong with it at once. KubeletConfiguration's field names and the agent's own.
+
+What can't be done yet is refused by `unsupported`, from one table; what the machine has to say is not known here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from types import MappingProxyType
+
+from nodeagent.core.config import DEFAULT_GATES, Config, Errata, Placement
+from nodeagent.core.pod import CPU, HUGEPAGES_PREFIX, MEMORY, Resources
+from nodeagent.core.quantity import Notation, Quantity, QuantitySyntaxError
+from nodeagent.formats import config_schema
+from nodeagent.formats.documents import parse_documents
+from nodeagent.formats.durations import DurationSyntaxError, parse_duration_ns
+from nodeagent.formats.fields import Fields
+from nodeagent.formats.findings import DocumentError, Finding, Findings, shown
+from nodeagent.formats.placement_fields import PlacementReader
+from nodeagent.formats.tree import MapNode, Node, line_at
+
+_HINT = "correct the file, then check it with: nodeagent config check FILE"
+_KUBELET_KIND = ("kubelet.config.k8s.io/v1beta1", "KubeletConfiguration")
+_OWN_KIND = "NodeAgentConfiguration"
+_MAX_INT32 = 2**31 - 1
+_MAX_SOCKET_PATH = 107
+"""The kernel's sun_path, without the NUL."""
+
+Allowed = frozenset[str]
+
+SUPPORTED: Mapping[str, Allowed] = MappingProxyType(
+    {
+        "cpuManagerPolicy": frozenset({"none", "static"}),
+        "cpuManagerPolicyOptions": frozenset(),
+        "topologyManagerPolicy": frozenset({"none"}),
+        "topologyManagerPolicyOptions": frozenset(),
+        "memoryManagerPolicy": frozenset({"None"}),
+        "featureGates[PodLevelResourceManagers]": frozenset({"false"}),
+        "stateRecovery": frozenset({"strict"}),
+    }
+)
+"""What the daemon can do today, by field; of options the names. Everything else is understood, and refused by `unsupported`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedConfig:
+    config: Config
+    source: str
+    root: Node
+    """The text as a tree: later findings get their lines from it."""
+
+    def finding(self, field: str, value: str, allowed: str) -> Finding:
+        """Word a finding about a top-level field, with its line."""
+        key = field.partition("[")[0]
+        inner = (field.partition("[")[2].rstrip("]"),) if "[" in field else ()
+        return Finding(self.source, line_at(self.root, (key, *inner)), field, value, allowed)
+
+
+def parse_config(content: bytes, source: str) -> ParsedConfig:
+    """Read a configuration.
+
+    Args:
+        content: YAML or JSON, one document; empty text is the default configuration.
+        source: the file's name, for findings.
+
+    Raises:
+        DocumentError: with every finding.
+    """
+    try:
+        documents = parse_documents(content, source)
+    except DocumentError as err:
+        raise DocumentError(err.findings, hint=_HINT) from err
+    findings = Findings(source)
+    root: Node = documents[0] if documents else MapNode()
+    if len(documents) > 1:
+        findings.add(documents[1].line, "", "", "a configuration is one document: a second one starts here")
+    if isinstance(root, MapNode):
+        parsed = ParsedConfig(_ConfigReader(root, findings).read(), source, root)
+    else:
+        findings.add(root.line, "", "", "must be an object of fields")
+    if findings:
+        raise DocumentError(findings.all(), hint=_HINT)
+    return parsed
+
+
+def unsupported(parsed: ParsedConfig) -> tuple[Finding, ...]:
+    """What the configuration asks for and the daemon can't do yet (D1): refused, never ignored."""
+    placement = parsed.config.placement
+    gate = "PodLevelResourceManagers"
+    asked = (
+        ("cpuManagerPolicy", (placement.cpu_manager_policy,)),
+        ("cpuManagerPolicyOptions", tuple(name for name, _ in placement.cpu_manager_policy_options)),
+        ("topologyManagerPolicy", (placement.topology_manager_policy,)),
+        ("topologyManagerPolicyOptions", tuple(name for name, _ in placement.topology_manager_policy_options)),
+        ("memoryManagerPolicy", (placement.memory_manager_policy,)),
+        (f"featureGates[{gate}]", (str(placement.gate(gate)).lower(),)),
+        ("stateRecovery", (parsed.config.state_recovery,)),
+    )
+    found: list[Finding] = []
+    for field, values in asked:
+        able = ", ".join(sorted(SUPPORTED[field])) or "none of them"
+        found.extend(
+            parsed.finding(field, shown(value), f"is not supported yet (supported: {able})")
+            for value in values
+            if value not in SUPPORTED[field]
+        )
+    return tuple(found)
+
+
+class _ConfigReader:
+    def __init__(self, root: MapNode, findings: Findings) -> None:
+        self._fields = Fields(root, "", findings)
+        self._findings = findings
+        self._reported: list[str] = []
+        self._notes: list[str] = []
+
+    def read(self) -> Config:
+        fields, default = self._fields, Config()
+        is_kubelets = self._kind()
+        if fields.has("errata"):
+            reason = "is for nodeagent simulate and explain only: the daemon never reproduces kubelet's mistakes"
+            fields.report("errata", reason, fields.string("errata"))
+        system, kube = self._reserved("systemReserved"), self._reserved("kubeReserved")
+        eviction_bytes, eviction_percent = self._eviction()
+        reader = PlacementReader(fields)
+        listed = reader.reserved_system_cpus()
+        if listed:
+            # kubelet: the list replaces the amounts (cmd/kubelet/app/server.go).
+            system = Resources.of({**dict(system), CPU: Quantity.of(len(listed))})
+            kube = Resources(tuple(item for item in kube if item[0] != CPU))
+        placement = self._placement(reader, system, kube, eviction_bytes)
+        quota_period_us = self._quota_period(placement, default)
+        config = Config(
+            placement=placement,
+            cpu_manager_reconcile_period_ms=self._period(
+                "cpuManagerReconcilePeriod", default.cpu_manager_reconcile_period_ms
+            ),
+            file_check_frequency_ms=self._period("fileCheckFrequency", default.file_check_frequency_ms),
+            cpu_cfs_quota=self._flag("cpuCFSQuota", default.cpu_cfs_quota),
+            cpu_cfs_quota_period_us=quota_period_us,
+            static_pod_path=self._manifests(default.static_pod_path),
+            state_directory=self._path("stateDirectory") or default.state_directory,
+            runtime_directory=self._path("runtimeDirectory") or default.runtime_directory,
+            cgroup_root=self._cgroup_root(is_kubelets=is_kubelets),
+            launcher_socket=self._socket("launcherSocket") or default.launcher_socket,
+            log_directory=self._path("logDirectory") or default.log_directory,
+            metrics_bind_address=self._metrics_address(default.metrics_bind_address),
+            metrics_aliases=self._flag("metricsAliases", default.metrics_aliases),
+            check_allocatable=self._flag("checkAllocatable", default.check_allocatable),
+            max_pods=fields.integer("maxPods", 0, _MAX_INT32) or default.max_pods,
+            pods_per_core=fields.integer("podsPerCore", 0, _MAX_INT32) or 0,
+            system_reserved=system,
+            kube_reserved=kube,
+            eviction_memory_bytes=eviction_bytes,
+            eviction_memory_percent=eviction_percent,
+            state_recovery=fields.one_of("stateRecovery", ("strict", "rebuild")) or default.state_recovery,
+        )
+        self._check_cgroups(placement)
+        self._check_directories(config)
+        self._reported.extend(fields.unused(config_schema.KUBELET_UNUSED))
+        fields.close()
+        # Fields are read in the order that suits the reader; people get them in the file's order.
+        given = {name: index for index, name in enumerate(fields.present())}
+        reported = sorted(self._reported, key=lambda name: (given.get(name.partition("[")[0], 0), name))
+        return replace(config, reported_fields=tuple(reported), notes=tuple(self._notes))
+
+    def _kind(self) -> bool:
+        """Whether the document says that it is kubelet's."""
+        version, kind = self._fields.string("apiVersion"), self._fields.string("kind")
+        if kind not in {None, _KUBELET_KIND[1], _OWN_KIND}:
+            self._fields.report("kind", f"must be {_KUBELET_KIND[1]} or {_OWN_KIND}, or absent", kind)
+        if kind == _KUBELET_KIND[1] and version not in {None, _KUBELET_KIND[0]}:
+            self._fields.report("apiVersion", f"must be {_KUBELET_KIND[0]}", version)
+        return kind == _KUBELET_KIND[1]
+
+    def _flag(self, key: str, default: bool) -> bool:
+        value = self._fields.boolean(key)
+        return default if value is None else value
+
+    def _reserved(self, key: str) -> Resources:
+        amounts = self._fields.quantities(key)
+        for name, amount in amounts:
+            if name not in config_schema.RESERVABLE:
+                self._fields.report(
+                    key, f'cannot reserve "{name}" resource, only {", ".join(config_schema.RESERVABLE)}'
+                )
+            elif amount.nano < 0:
+                self._fields.report(key, f'resource quantity for "{name}" cannot be negative: {amount}')
+        return amounts
+
+    def _eviction(self) -> tuple[int | None, str | None]:
+        """The hard threshold `memory.available`: as bytes, or as a percentage."""
+        given = dict(self._fields.string_map("evictionHard"))
+        merge = self._fields.boolean("mergeDefaultEvictionSettings")
+        for name in given:
+            if name not in config_schema.EVICTION_SIGNALS:
+                self._fields.report("evictionHard", f"unknown eviction signal {name}")
+            elif name != "memory.available":
+                self._reported.append(f"evictionHard[{name}]")
+        text = given.get("memory.available")
+        if text is None:
+            # Naming any signal drops the defaults of the others, unless they are to be merged in (kubelet).
+            return (None if given and not merge else Config().eviction_memory_bytes), None
+        if text.endswith("%"):
+            return None, self._percentage(text)
+        return self._threshold(text), None
+
+    def _percentage(self, text: str) -> str | None:
+        number = text.removesuffix("%")
+        whole, point, fraction = number.partition(".")
+        digits = whole + fraction
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 18) or (point and not fraction):
+            self._fields.report("evictionHard", "memory.available must be an amount or a percentage such as 5%", text)
+            return None
+        # Scaled to 18 places to compare exactly; 0% and 100% switch the threshold off (parseThresholdStatement).
+        scaled = int(whole or "0") * 10**18 + int(fraction.ljust(18, "0"))
+        if scaled > 100 * 10**18:
+            self._fields.report(
+                "evictionHard", f"eviction percentage threshold memory.available must be <= 100%: {text}"
+            )
+        return None if text in {"0%", "100%"} else number
+
+    def _threshold(self, text: str) -> int | None:
+        try:
+            amount = Quantity.parse(text)
+        except QuantitySyntaxError as err:
+            self._fields.report("evictionHard", str(err), text)
+            return None
+        if amount.nano < 0:
+            self._fields.report("evictionHard", f"eviction threshold memory.available must be positive: {text}")
+        return amount.value()
+
+    def _placement(
+        self, reader: PlacementReader, system: Resources, kube: Resources, eviction_bytes: int | None
+    ) -> Placement:
+        reservation: dict[str, Quantity] = {}
+        eviction = Quantity(Quantity.of(eviction_bytes or 0).nano, Notation.BINARY_SI)
+        for name, amount in (*system, *kube, (MEMORY, eviction)):
+            reservation[name] = reservation.get(name, Quantity.of(0)) + amount
+        cpu = reservation.get(CPU)
+        memory = {name: amount for name, amount in reservation.items() if name == MEMORY and amount.nano}
+        placement = reader.placement(
+            # kubelet leaves zero sums out, so they count as not given.
+            reserved_cpu_milli=cpu.milli() if cpu is not None and cpu.nano else None,
+            memory_reservation=Resources.of(memory),
+            errata=Errata.FIXED,
+        )
+        self._check_policies(placement)
+        self._check_reserved_memory(placement)
+        gates = []
+        for name, value in placement.feature_gates:
+            if name in DEFAULT_GATES:
+                gates.append((name, value))
+            else:
+                self._reported.append(f"featureGates[{name}]")
+        return replace(placement, feature_gates=tuple(gates))
+
+    def _check_policies(self, placement: Placement) -> None:
+        """Judge names of policies in kubelet's words; options are judged by the managers, which know what excludes what."""
+        cpu, memory = placement.cpu_manager_policy, placement.memory_manager_policy
+        if cpu not in {"none", "static"}:
+            self._fields.report("cpuManagerPolicy", f'unknown policy: "{cpu}", must be none or static')
+        if memory not in {"None", "Static"}:
+            self._fields.report("memoryManagerPolicy", f'unknown policy: "{memory}", must be None or Static')
+        policy, scope = placement.topology_manager_policy, placement.topology_manager_scope
+        if policy not in {"none", "best-effort", "restricted", "single-numa-node"}:
+            reason = (
+                f'invalid configuration: topologyManagerPolicy (--topology-manager-policy) "{policy}" must be one of: '
+                '["none" "best-effort" "restricted" "single-numa-node"]'
+            )
+            self._fields.report("topologyManagerPolicy", reason)
+        if scope not in {"container", "pod"}:
+            reason = (
+                f'invalid configuration: topologyManagerScope (--topology-manager-scope) "{scope}" must be one of: '
+                '"container", or "pod"'
+            )
+            self._fields.report("topologyManagerScope", reason)
+        if cpu == "static" and not placement.reserved_system_cpus and placement.reserved_cpu_milli is None:
+            reason = (
+                "[cpumanager] unable to determine reserved CPU resources for static policy: give reservedSystemCPUs, or cpu "
+                "in systemReserved or kubeReserved"
+            )
+            self._fields.report("cpuManagerPolicy", reason)
+
+    def _check_reserved_memory(self, placement: Placement) -> None:
+        seen: set[tuple[int, str]] = set()
+        for entry in placement.reserved_memory:
+            for name, amount in entry.limits:
+                where = f'NUMA node {entry.numa_node} and resource "{name}"'
+                if name != MEMORY and not name.startswith(HUGEPAGES_PREFIX):
+                    reason = (
+                        f'invalid configuration: the limit type "{name}" for NUMA node {entry.numa_node} is not supported, '
+                        "only [memory hugepages-<HugePageSize>] is accepted"
+                    )
+                    self._fields.report("reservedMemory", reason)
+                if amount.nano <= 0:
+                    self._fields.report(
+                        "reservedMemory", f"invalid configuration: reserved memory may not be zero for {where}"
+                    )
+                if (entry.numa_node, name) in seen:
+                    reason = f"invalid configuration: the reserved memory has a duplicate value for {where}"
+                    self._fields.report("reservedMemory", reason)
+                seen.add((entry.numa_node, name))
+
+    def _duration_ns(self, key: str) -> int | None:
+        text = self._fields.string(key)
+        if text is None:
+            return None
+        try:
+            return parse_duration_ns(text)
+        except DurationSyntaxError as err:
+            self._fields.report(key, f"{err}: must be a duration such as 10s or 1m30s")
+            return None
+
+    def _period(self, key: str, default_ms: int) -> int:
+        period_ns = self._duration_ns(key)
+        # Zero means the default, as in kubelet.
+        if not period_ns:
+            return default_ms
+        if not 100_000_000 <= period_ns <= 3_600_000_000_000:
+            self._fields.report(key, "must be between 100ms and 1h", self._fields.string(key))
+        return period_ns // 1_000_000
+
+    def _quota_period(self, placement: Placement, default: Config) -> int:
+        key = "cpuCFSQuotaPeriod"
+        period_ns = self._duration_ns(key)
+        if period_ns is None:
+            return default.cpu_cfs_quota_period_us
+        text = self._fields.string(key)
+        if not 1_000_000 <= period_ns <= 1_000_000_000:
+            self._fields.report(key, "must be between 1ms and 1sec, inclusive", text)
+        elif period_ns != 100_000_000 and not placement.gate("CustomCPUCFSQuotaPeriod"):
+            self._fields.report(key, "other than 100ms requires feature gate CustomCPUCFSQuotaPeriod", text)
+        return period_ns // 1_000
+
+    def _path(self, key: str) -> str | None:
+        text = self._fields.string(key)
+        if not text:
+            return None
+        parts = text.rstrip("/").split("/")
+        if not text.startswith("/") or len(text.encode()) > 4095 or {".", "..", ""} & set(parts[1:]) or text == "/":
+            self._fields.report(key, "must be an absolute path without . and .. in it, and not /", text)
+            return None
+        return text.rstrip("/")
+
+    def _socket(self, key: str) -> str | None:
+        path = self._path(key)
+        if path is not None and len(path.encode()) > _MAX_SOCKET_PATH:
+            self._fields.report(key, f"must be at most {_MAX_SOCKET_PATH} bytes long: it is a socket's address", path)
+        return path
+
+    def _manifests(self, default: str) -> str:
+        kubelets, own = self._path("staticPodPath"), self._path("manifestDirectory")
+        if kubelets is not None and own is not None and kubelets != own:
+            self._fields.report("manifestDirectory", "is the same as staticPodPath: give one of them", own)
+        return own or kubelets or default
+
+    def _cgroup_root(self, *, is_kubelets: bool) -> str | None:
+        key = "cgroupRoot"
+        text = self._fields.string(key)
+        # kubelet's is the name of a cgroup, ours its directory: in a file of kubelet's only a directory is taken over.
+        if is_kubelets and text and not text.startswith("/sys/fs/cgroup/"):
+            self._reported.append(key)
+            return None
+        return self._path(key)
+
+    def _metrics_address(self, default: str) -> str:
+        key = "metricsBindAddress"
+        text = self._fields.string(key)
+        if text is None:
+            return default
+        if text.startswith("unix:"):
+            if not text.startswith("unix:/") or len(text.encode()) > _MAX_SOCKET_PATH + len("unix:"):
+                self._fields.report(
+                    key, f"must be unix: and an absolute path of at most {_MAX_SOCKET_PATH} bytes", text
+                )
+            return text
+        if text:
+            self._check_host_and_port(key, text)
+        return text
+
+    def _check_host_and_port(self, key: str, text: str) -> None:
+        host, _, port = text.rpartition(":")
+        bracketed = host.startswith("[") and host.endswith("]")
+        try:
+            address = ip_address(host[1:-1] if bracketed else "127.0.0.1" if host == "localhost" else host)
+        except ValueError:
+            address = None
+        valid_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65_535
+        if address is None or not valid_port or bracketed != (address.version == 6):
+            allowed = "must be IP:PORT ([IP]:PORT for IPv6), localhost:PORT, unix:PATH, or empty for no metrics"
+            self._fields.report(key, allowed, text)
+        elif not address.is_loopback:
+            self._notes.append(f"{key} {text} is not a loopback address: everyone who reaches it can read the metrics")
+
+    def _check_cgroups(self, placement: Placement) -> None:
+        cgroups = [key for key in ("systemReservedCgroup", "kubeReservedCgroup") if self._fields.string(key)]
+        self._reported.extend(cgroups)
+        if cgroups and placement.reserved_system_cpus:
+            reason = (
+                "invalid configuration: can't use reservedSystemCPUs (--reserved-cpus) with systemReservedCgroup "
+                "(--system-reserved-cgroup) or kubeReservedCgroup (--kube-reserved-cgroup)"
+            )
+            self._fields.report("reservedSystemCPUs", reason)
+        if self._fields.boolean("cgroupsPerQOS") is False:
+            self._fields.report(
+                "cgroupsPerQOS", "must be true: pods are always grouped by their QoS class", value=False
+            )
+
+    def _check_directories(self, config: Config) -> None:
+        taken: dict[str, str] = {}
+        rows = (
+            ("stateDirectory", config.state_directory),
+            ("runtimeDirectory", config.runtime_directory),
+            ("manifestDirectory", config.static_pod_path),
+            ("logDirectory", config.log_directory),
+        )
+        for key, path in rows:
+            other = taken.setdefault(path, key)
+            if other != key:
+                self._fields.report(key, f"must be another directory than {other}", path)
