@@ -5,7 +5,7 @@ policy and no cgroup file.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from nodeagent.core.pod import (
     CPU,
@@ -126,3 +126,72 @@ def effective_limits(pod: Pod, *, pod_level_resources: bool = True) -> Mapping[s
         total |= {name: amount for name, amount in pod.resources.limits if is_pod_level(name)}
     _add(total, [(name, amount) for name, amount in pod.overhead if name in total and total[name].nano])
     return dict(sorted(total.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupAmounts:
+    """What a cgroup of a pod or of a container is to hold its processes to."""
+
+    cpu_request_milli: int
+    """0: the smallest weight."""
+    cpu_limit_milli: int | None
+    """None: no quota."""
+    memory_limit_bytes: int | None
+    """None: no limit."""
+    hugepage_limits: tuple[tuple[str, int], ...]
+    """(resource name, bytes), sorted; a page size that isn't listed is limited to 0."""
+
+
+def pod_cgroup_amounts(pod: Pod, *, pod_level_resources: bool = True) -> CgroupAmounts:
+    """What the pod's own cgroup gets (cm.ResourceConfigForPod).
+
+    A limit needs to be declared by every container, init containers too, or by the pod itself. Whether the CPU limit is
+    enforced (cpuCFSQuota, exclusive CPUs) is the caller's question.
+    """
+    requests = effective_requests(pod, pod_level_resources=pod_level_resources)
+    limits = effective_limits(pod, pod_level_resources=pod_level_resources)
+    own = pod.resources.limits if pod_level_resources and pod.resources is not None else Resources()
+
+    def declared(name: str) -> bool:
+        return _is_set(own, name) or all(_is_set(c.resources.limits, name) for c in pod.containers)
+
+    # Burstable and Guaranteed follow the same rule (Guaranteed pods declare everything), BestEffort pods declare nothing.
+    return CgroupAmounts(
+        cpu_request_milli=_milli(requests.get(CPU)),
+        cpu_limit_milli=_milli(limits.get(CPU)) if declared(CPU) else None,
+        memory_limit_bytes=_whole(limits.get(MEMORY)) if declared(MEMORY) else None,
+        hugepage_limits=_hugepages(requests.items()),
+    )
+
+
+def container_cgroup_amounts(pod: Pod, container: Container, *, pod_level_resources: bool = True) -> CgroupAmounts:
+    """What a container's cgroup gets: its own amounts; where it has no limit, the pod's own (kuberuntime, KEP-2837)."""
+    limits = dict(container.resources.limits)
+    if pod_level_resources and pod.resources is not None:
+        for name, amount in pod.resources.limits:
+            if not _is_set(container.resources.limits, name):
+                limits[name] = amount
+    cpu, memory = limits.get(CPU), limits.get(MEMORY)
+    return CgroupAmounts(
+        cpu_request_milli=_milli(container.resources.requests.get(CPU)),
+        cpu_limit_milli=_milli(cpu) if cpu is not None and cpu.nano else None,
+        memory_limit_bytes=_whole(memory) if memory is not None and memory.nano else None,
+        hugepage_limits=_hugepages(limits.items()),
+    )
+
+
+def _is_set(resources: Resources, name: str) -> bool:
+    amount = resources.get(name)
+    return amount is not None and amount.nano != 0
+
+
+def _milli(amount: Quantity | None) -> int:
+    return 0 if amount is None else amount.milli()
+
+
+def _whole(amount: Quantity | None) -> int:
+    return 0 if amount is None else amount.value()
+
+
+def _hugepages(amounts: Iterable[tuple[str, Quantity]]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted((name, amount.value()) for name, amount in amounts if name.startswith(HUGEPAGES_PREFIX)))
