@@ -1,0 +1,62 @@
+"""The launcher's command line: takes the lock, becomes subreaper, listens, serves."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import fcntl
+import os
+import resource
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from nodeagent.launcher.report import log
+from nodeagent.launcher.server import MAX_CLIENTS, Launcher
+
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="nodeagent.launcher", description="Starts containers' processes.")
+    parser.add_argument("--socket", type=Path, default=Path("/run/nodeagent-pods/launcher.sock"))
+    parser.add_argument("--state-dir", type=Path, default=Path("/var/lib/nodeagent-pods"))
+    parser.add_argument("--cgroup", type=Path, help="the delegated cgroup below which the pods have theirs")
+    parser.add_argument("--journal", default="/run/systemd/journal/stdout", help="journald's stream socket")
+    options = parser.parse_args()
+    options.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = os.open(options.state_dir / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        log("another_launcher_runs", state_dir=str(options.state_dir))
+        return 1
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    root = options.cgroup.resolve() if options.cgroup else None
+    launcher = Launcher(root, options.state_dir, options.journal, listen(options.socket))
+    try:
+        launcher.serve()
+    except Exception:  # noqa: BLE001 - a bug here must not cost exit codes: the next image has the same children
+        log("crashed", trace=traceback.format_exc()[-1500:])
+        time.sleep(1)
+        launcher.reexec()
+        return 1
+    return 0
+
+
+def listen(path: Path) -> socket.socket:
+    path.unlink(missing_ok=True)  # a dead launcher's: the lock says that no other lives
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    mask = os.umask(0o177)
+    listener.bind(str(path))
+    os.umask(mask)
+    listener.listen(MAX_CLIENTS)
+    return listener
+
+
+if __name__ == "__main__":
+    sys.exit(main())

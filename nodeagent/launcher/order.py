@@ -1,0 +1,67 @@
+"""A start request and its checks: only what the launcher's own safety hangs on; the rest fails in the shim, at its stage."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ID = re.compile(r"[A-Za-z0-9._:@/-]{1,120}")
+IDENTIFIER = re.compile(r"[ -~]{0,200}")  # one line of the journal's header
+
+
+class RefusedError(Exception):
+    """A request that is not served: a code, and a sentence for whoever asked."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Order:
+    """What to start, where and as whom. The agent's side of it, with the meaning of each field, is formats.launcher_protocol."""
+
+    id: str
+    argv: list[str]
+    env: dict[str, str]
+    identifier: str
+    cgroup: str | None = None
+    cwd: str = "/"
+    uid: int | None = None
+    gid: int | None = None
+    groups: Sequence[int] = ()
+    log_file: str | None = None
+    grace_seconds: int = 30
+
+
+def parse_order(message: Mapping[str, Any], root: Path | None) -> Order:
+    try:
+        order = Order(**{name: value for name, value in message.items() if name != "op"})
+        well_formed = (
+            ID.fullmatch(order.id) is not None
+            and IDENTIFIER.fullmatch(order.identifier) is not None
+            and len(order.argv) > 0
+            and all(type(text) is str for text in [*order.argv, *order.env, *order.env.values()])
+            and type(order.grace_seconds) is int
+            and 0 <= order.grace_seconds <= 2**31
+        )
+        plain = order.cgroup is None or is_plain(order.cgroup)
+    except (TypeError, ValueError, AttributeError, OSError, RuntimeError) as err:
+        raise RefusedError("bad_request", f"start: {err}") from err
+    if not well_formed:
+        raise RefusedError("bad_request", "start: id, identifier, argv, env or grace_seconds is not what it must be")
+    if order.cgroup is None or root is None:
+        inside = order.cgroup is None and root is None
+    else:
+        inside = root in Path(order.cgroup).parents and Path(order.cgroup) != root / "holder"
+    if not plain or not inside:
+        raise RefusedError("outside_cgroup", f"start: {order.cgroup} is not a plain path of a cgroup below {root}")
+    return order
+
+
+def is_plain(cgroup: str) -> bool:
+    """Path() drops '.' and doubled slashes, resolve() also '..' and symlinks: the spelling that none of this changes."""
+    return str(Path(cgroup)) == cgroup and Path(cgroup).resolve() == Path(cgroup)

@@ -1,0 +1,78 @@
+"""What is known of a process, in memory, on the wire and in one file each of the state directory."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import urllib.parse
+from collections.abc import Sequence
+from pathlib import Path
+
+from nodeagent.launcher.report import log
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """One process from its start to the agent's acknowledgement: the record on disk and the status on the wire alike."""
+
+    id: str
+    pid: int
+    start_ticks: int  # field 22 of /proc/PID/stat: with boot id and pid it names a process for ever
+    boot_id: str
+    cgroup: str | None
+    grace_seconds: int
+    started_at_ms: int
+    finished_at_ms: int | None = None  # None = runs
+    exit_code: int | None = None
+    signal: int | None = None
+    core_dumped: bool = False
+    unknown: str | None = None  # why a finished run has neither exit code nor signal
+
+
+class Records:
+    """One JSON file per run in the state directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def path(self, run_id: str) -> Path:
+        return self.directory / f"{urllib.parse.quote(run_id, safe='')}.json"
+
+    def write(self, runs: Sequence[Run], *, durable: bool) -> None:
+        """Replace each file as a whole; durable: it is on disk when this returns."""
+        for run in runs:
+            temporary = self.path(run.id).with_suffix(".tmp")
+            with temporary.open("w", encoding="utf-8") as file:
+                json.dump(dataclasses.asdict(run), file)
+                file.flush()
+                if durable:
+                    os.fsync(file.fileno())
+            temporary.replace(self.path(run.id))
+        if durable:
+            directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+            os.fsync(directory)
+            os.close(directory)
+
+    def forget(self, run_id: str) -> None:
+        self.path(run_id).unlink(missing_ok=True)
+
+    def load(self) -> list[Run]:
+        known, runs = {field.name for field in dataclasses.fields(Run)}, []
+        for path in sorted(self.directory.glob("*.json")):
+            try:
+                content = json.loads(path.read_bytes())
+                runs.append(Run(**{name: value for name, value in content.items() if name in known}))
+            except (ValueError, TypeError, AttributeError) as err:
+                # only a loss of power leaves half a record behind, and then the process is gone too
+                log("record_set_aside", path=str(path), error=str(err))
+                path.replace(path.with_suffix(".unreadable"))
+        return runs
+
+
+def parent_and_start_ticks(pid: int) -> tuple[int, int]:
+    """Fields 4 and 22 of /proc/PID/stat, proc(5)."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    return int(fields[1]), int(fields[19])

@@ -1,0 +1,106 @@
+"""The child between fork and exec: it becomes the container's process, or says at which stage that failed."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import resource
+import signal
+import socket
+from pathlib import Path
+from typing import NoReturn
+
+from nodeagent.launcher.order import Order
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# fork and deadline are the launcher's own
+STAGES = ("fork", "deadline", "cgroup", "session", "output", "user", "cwd", "exec")
+
+
+def shim(order: Order, root: Path | None, journal: str, link: int) -> NoReturn:
+    """Become the container's process, or say through the link at which stage that failed. Signals are blocked on entry."""
+    stage = "cgroup"
+    try:
+        link = fcntl.fcntl(link, fcntl.F_DUPFD_CLOEXEC, 3)
+        os.closerange(3, link)
+        os.closerange(link + 1, 2**31 - 1)
+        if not os.read(
+            link, 1
+        ):  # the launcher died before it had written the record: nobody would know of this process
+            os._exit(127)
+        if order.cgroup is not None:
+            with Path(order.cgroup, "cgroup.procs").open("r+b", buffering=0) as procs:  # r+ never creates the file
+                procs.write(b"%d" % os.getpid())
+        stage = "session"
+        reset_process()
+        stage = "output"
+        connect_output(order, root, journal)
+        stage = "user"
+        if order.uid is not None or order.gid is not None or order.groups:
+            os.setgroups(order.groups)
+        if order.gid is not None:
+            os.setresgid(order.gid, order.gid, order.gid)
+        if order.uid is not None:
+            os.setresuid(order.uid, order.uid, order.uid)
+        stage = "cwd"
+        os.chdir(order.cwd)
+        stage = "exec"
+        execute(order)
+    except BaseException as err:  # noqa: BLE001 - nothing may go on in the launcher's code as a second launcher
+        number = err.errno if isinstance(err, OSError) and err.errno else errno.EINVAL
+        text = os.strerror(number) if isinstance(err, OSError) else f"{type(err).__name__}: {err}"
+        os.write(link, json.dumps({"stage": stage, "errno": number, "message": text}).encode())
+    finally:
+        os._exit(127)
+
+
+def reset_process() -> None:
+    os.setsid()
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.umask(0o022)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (min(1024, hard), hard)
+    )  # the launcher's own is raised; select() knows 1024
+    score = Path("/proc/self/oom_score_adj")
+    if int(score.read_text(encoding="ascii")) < 0:
+        score.write_text("0", encoding="ascii")
+
+
+def connect_output(order: Order, root: Path | None, journal: str) -> None:
+    """Nothing to read; stdout and stderr, in order, on one stream to the journal, or where there is none to the log file."""
+    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        stream.connect(journal)
+        stream.shutdown(socket.SHUT_RD)
+        # journald's header: identifier, unit, priority (info), whether a line may begin with its own ("<3>"), three switches to
+        # forward. The unit is named, since a short process is gone before journald looks for its cgroup.
+        unit = root.name if root is not None and root.suffix == ".service" else ""
+        stream.sendall(f"{order.identifier}\n{unit}\n6\n1\n0\n0\n0\n".encode())
+        output = stream.detach()
+    except (FileNotFoundError, ConnectionRefusedError):
+        if order.log_file is None:
+            raise
+        output = os.open(order.log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY | os.O_NOFOLLOW, 0o640)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+
+
+def execute(order: Order) -> None:
+    """As execvpe, but PATH's default is ours and is not passed on."""
+    name = order.argv[0]
+    directories = order.env.get("PATH", DEFAULT_PATH).split(":") if "/" not in name else [""]
+    failure: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    for directory in directories:
+        try:
+            os.execve(Path(directory) / name, order.argv, order.env)  # noqa: S606 - a shell is what it must not have
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError as err:  # a later directory may hold one that may run; else this is the reason
+            failure = err
+    raise failure
