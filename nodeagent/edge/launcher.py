@@ -1,0 +1,132 @@
+"""The agent's side of the launcher's socket: one connection per question, so none is ever stale.
+
+Every question may be asked again after an error: the launcher starts an id once, and forgets an end only when it is acknowledged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats import launcher_protocol as protocol
+from nodeagent.formats.launcher_protocol import Exited, Hello, Refused, Running, RunStatus, StartFailed, StartRequest
+
+T = TypeVar("T")
+
+DEFAULT_SOCKET = Path("/run/nodeagent-pods/launcher.sock")
+ANSWER_SECONDS = 20.0  # the launcher gives up a hanging start after 10
+ACKS_PER_REQUEST = 1000  # of at most 120 characters each
+
+
+class LauncherError(NodeAgentError):
+    """The launcher cannot be reached, or does not serve a request."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(
+            f"cannot talk to the launcher at {path}: {what}",
+            hint="see 'systemctl status nodeagent-launcher' and 'journalctl -u nodeagent-launcher'",
+        )
+        self.path = path
+
+
+class LauncherClient:
+    def __init__(self, path: Path = DEFAULT_SOCKET) -> None:
+        self._path = path
+        self._subscription: socket.socket | None = None
+        self._closed = False
+
+    def hello(self) -> Hello:
+        return self._served(protocol.decode_hello(self._ask(protocol.encode_hello())))
+
+    def start(self, request: StartRequest) -> Running | Exited | StartFailed:
+        """Returns after execve, or its failure. An id that was started before: its status, and nothing is started."""
+        answer = protocol.decode_start(self._ask(protocol.encode_start(request)))
+        if isinstance(answer, Refused):
+            raise self._refusal(answer)
+        return answer
+
+    def list(self) -> tuple[RunStatus, ...]:
+        """Everything that runs, and every end that isn't acknowledged, ordered by id."""
+        statuses: tuple[RunStatus, ...] = ()
+        more = True
+        while more:
+            after = statuses[-1].id if statuses else ""
+            page = self._served(protocol.decode_list(self._ask(protocol.encode_list(after))))
+            statuses, more = statuses + page.statuses, page.more and len(page.statuses) > 0
+        return statuses
+
+    def signal(self, run_id: str, signal: int) -> bool:
+        """To the main process only. False: it has ended already."""
+        return self._served(protocol.decode_signal(self._ask(protocol.encode_signal(run_id, signal))))
+
+    def ack(self, ids: Iterable[str]) -> tuple[str, ...]:
+        """Forget these ends. Returns those that were known and had ended."""
+        asked = tuple(ids)
+        acked: tuple[str, ...] = ()
+        for first in range(0, len(asked), ACKS_PER_REQUEST):
+            packet = self._ask(protocol.encode_ack(asked[first : first + ACKS_PER_REQUEST]))
+            acked += self._served(protocol.decode_ack(packet))
+        return acked
+
+    def events(self) -> Iterator[None]:
+        """For a thread that wakes the agent: once as soon as it listens, then after ends. A wake-up carries nothing: ask list().
+
+        Finishes after close(); raises LauncherError when the launcher goes away, also to be re-executed.
+        """
+        try:
+            with self._connect(None) as stream:
+                self._subscription = stream
+                stream.send(protocol.encode_subscribe())
+                packet = stream.recv(protocol.MAX_ANSWER_BYTES)
+                if packet:
+                    self._served(protocol.decode_subscribe(packet))
+                while packet and not self._closed:
+                    yield None
+                    packet = stream.recv(protocol.MAX_ANSWER_BYTES)
+        except OSError as err:
+            if not self._closed:
+                raise LauncherError(self._path, err.strerror or str(err)) from err
+        if not self._closed:
+            raise LauncherError(self._path, "it closed the connection")
+
+    def close(self) -> None:
+        """End events(), from any thread, for good."""
+        self._closed = True
+        if self._subscription is not None:
+            with contextlib.suppress(OSError):  # it has ended by itself
+                self._subscription.shutdown(socket.SHUT_RDWR)
+
+    def _ask(self, request: bytes) -> bytes:
+        if len(request) > protocol.MAX_REQUEST_BYTES:
+            raise LauncherError(self._path, f"a request of {len(request)} bytes, at most {protocol.MAX_REQUEST_BYTES}")
+        try:
+            with self._connect(ANSWER_SECONDS) as stream:
+                stream.send(request)
+                answer = stream.recv(protocol.MAX_ANSWER_BYTES)
+        except OSError as err:
+            raise LauncherError(self._path, err.strerror or str(err)) from err
+        if not answer:
+            raise LauncherError(self._path, "it closed the connection without an answer")
+        return answer
+
+    def _connect(self, timeout_seconds: float | None) -> socket.socket:
+        stream = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            stream.settimeout(timeout_seconds)
+            stream.connect(str(self._path))
+        except OSError:
+            stream.close()
+            raise
+        return stream
+
+    def _served(self, answer: T | Refused) -> T:
+        if isinstance(answer, Refused):
+            raise self._refusal(answer)
+        return answer
+
+    def _refusal(self, refused: Refused) -> LauncherError:
+        return LauncherError(self._path, f"it refuses: {refused.message} ({refused.code})")
