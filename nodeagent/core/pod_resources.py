@@ -168,9 +168,8 @@ def container_cgroup_amounts(pod: Pod, container: Container, *, pod_level_resour
     """What a container's cgroup gets: its own amounts; where it has no limit, the pod's own (kuberuntime, KEP-2837)."""
     limits = dict(container.resources.limits)
     if pod_level_resources and pod.resources is not None:
-        for name, amount in pod.resources.limits:
-            if not _is_set(container.resources.limits, name):
-                limits[name] = amount
+        unset = {n: amount for n, amount in pod.resources.limits if not _is_set(container.resources.limits, n)}
+        limits |= unset
     cpu, memory = limits.get(CPU), limits.get(MEMORY)
     return CgroupAmounts(
         cpu_request_milli=_milli(container.resources.requests.get(CPU)),
