@@ -105,9 +105,9 @@ def test_every_cpu_once_within_80_columns(shape: tuple[int, int, int, int, int],
     assert text.count("[") == text.count("]") == len(topology.cores)
 
 
-@pytest.mark.parametrize("owners", [1, 26, 27, 200])
+@pytest.mark.parametrize("owners", [1, 26, 27, 700])
 def test_marks_are_different_and_explained(owners: int) -> None:
-    topology = machine(2, 2, 1, 64, 1)
+    topology = machine(2, 4, 1, 64, 2)
     owner = {cpu.id: f"pod-{cpu.id % owners}" for cpu in topology.cpus}
     legend = render_topology(topology, owner).partition("\nowners\n")[2]
     rows = [line.split() for line in legend.splitlines() if line.strip() and not line.startswith("   ")]

@@ -174,15 +174,17 @@ def _marks(owner: Mapping[int, str]) -> dict[str, str]:
     """A mark per label: fixed ones, then letters in order of the labels' lowest CPUs."""
     labels = list(dict.fromkeys(owner[cpu] for cpu in sorted(owner)))
     others = [label for label in labels if label not in _FIXED_MARKS]
-    long = len(others) > len(_LETTERS)
+    length = 1
+    while len(others) > len(_LETTERS) ** length:
+        length += 1
     return {label: mark for label, mark in _FIXED_MARKS.items() if label in labels} | {
-        label: _letters(index, long=long) for index, label in enumerate(others)
+        label: _letters(index, length) for index, label in enumerate(others)
     }
 
 
-def _letters(index: int, *, long: bool) -> str:
-    high, low = divmod(index, len(_LETTERS))
-    return _LETTERS[high % len(_LETTERS)] + _LETTERS[low].lower() if long else _LETTERS[low]
+def _letters(index: int, length: int) -> str:
+    letters = [_LETTERS[index // len(_LETTERS) ** place % len(_LETTERS)] for place in reversed(range(length))]
+    return "".join(letters).capitalize()
 
 
 def _legend(owner: Mapping[int, str], marks: Mapping[str, str], width: int) -> list[str]:
