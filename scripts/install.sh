@@ -29,7 +29,7 @@ fi
 getent group nodeagent >/dev/null || groupadd --system nodeagent
 install -d -m 755 "$etc" "$etc/manifests" /usr/local/bin
 [ -e "$etc/config.yaml" ] || install -m 644 "$here/examples/config.yaml" "$etc/config.yaml"
-install -m 644 "$here/systemd/nodeagent.service" "$here/systemd/nodeagent-pods.service" "$units/"
+install -m 644 "$here"/systemd/*.service "$units/"
 ln -sf "$prefix/bin/nodeagent" /usr/local/bin/nodeagent
 if [ -d /run/systemd/system ]; then
     systemctl daemon-reload

@@ -29,8 +29,10 @@ if populated; then
     fi
 fi
 systemctl disable --now nodeagent.service 2>/dev/null || true
+# the launcher goes with the pods' unit, after every container's grace period
+systemctl disable nodeagent-launcher.service 2>/dev/null || true
 systemctl disable --now nodeagent-pods.service 2>/dev/null || true
-rm -f "$units/nodeagent.service" "$units/nodeagent-pods.service" /usr/local/bin/nodeagent
+rm -f "$units/nodeagent.service" "$units/nodeagent-launcher.service" "$units/nodeagent-pods.service" /usr/local/bin/nodeagent
 rm -rf "$prefix"
 [ -d /run/systemd/system ] && systemctl daemon-reload
 if [ "${PURGE:-0}" = 1 ]; then
