@@ -1,0 +1,176 @@
+"""Admission of one pod: hints of all managers, their merge, then allocation by each manager in turn, per container or per pod.
+
+The order is kubelet's container manager's: CPUs, then memory. Core never logs: what it saw goes into the outcome.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from nodeagent.core import cpu_hints, memory_hints
+from nodeagent.core.affinity_score import preferred_of_two
+from nodeagent.core.cpu_manager import Allocation, CpuManager, allocate_container as allocate_cpus
+from nodeagent.core.cpu_pods import allocate_pod as allocate_pod_cpus
+from nodeagent.core.demand import ContainerDemand, PodDemand
+from nodeagent.core.hints import DONT_CARE, UNSATISFIABLE, HintList, Merged
+from nodeagent.core.idset import NumaSet
+from nodeagent.core.manager_metrics import TOPOLOGY_ERRORS, TOPOLOGY_REQUESTS, Moves, aligned, aligned_failure, plus
+from nodeagent.core.memory_manager import MemoryManager, allocate_container as allocate_memory
+from nodeagent.core.memory_pods import allocate_pod as allocate_pod_memory
+from nodeagent.core.metric_moves import Move
+from nodeagent.core.promises import Hint, Promises, put
+from nodeagent.core.refusals import Refusal
+from nodeagent.core.topology_manager import Scope, TopologyManager, TopologyPolicy, affinity_refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Providers:
+    """The managers that give hints and allocate, and the one that merges."""
+
+    cpu: CpuManager
+    memory: MemoryManager
+    topology: TopologyManager
+
+
+ResourceHints = tuple[tuple[str, HintList], ...]
+"""What each resource's list says, in the order of asking; absent answers as don't-care lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeReport:
+    """One merge, and what came of it."""
+
+    container: str | None
+    """None: for the pod as a whole."""
+    hints: ResourceHints
+    merged: Merged
+    admitted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an admission went; with a refusal, `promises` hold what was given before it."""
+
+    promises: Promises
+    moves: Moves = ()
+    merges: tuple[MergeReport, ...] = ()
+    refusal: Refusal | None = None
+
+
+def run_admission(providers: Providers, promises: Promises, pod: PodDemand) -> Outcome:
+    """Take one pod through the topology manager's policy and scope."""
+    start = Outcome(promises, (plus(TOPOLOGY_REQUESTS),))
+    topology = providers.topology
+    if topology.policy is TopologyPolicy.NONE:
+        return _each_container(providers, start, pod)
+    if topology.scope is Scope.CONTAINER:
+        return _by_container(providers, start, pod)
+    return _by_pod(providers, start, pod)
+
+
+def _each_container(providers: Providers, outcome: Outcome, pod: PodDemand) -> Outcome:
+    for container in pod.containers:
+        outcome = _allocated(providers, outcome, pod, container)
+        if outcome.refusal is not None:
+            return outcome
+    return outcome
+
+
+def _by_container(providers: Providers, outcome: Outcome, pod: PodDemand) -> Outcome:
+    for container in pod.containers:
+        hints = (
+            *_cpu_list(cpu_hints.container_hints(providers.cpu, outcome.promises, pod, container)),
+            *_memory_lists(memory_hints.container_hints(providers.memory, outcome.promises, pod, container)),
+        )
+        outcome = _merged(providers, outcome, pod, container, hints)
+        if outcome.refusal is not None:
+            return outcome
+        outcome = _allocated(providers, _with_hint(outcome, pod, (container,)), pod, container)
+        if outcome.refusal is not None:
+            return _counted_error(outcome)
+        outcome = _counted_alignment(providers, outcome)
+    return outcome
+
+
+def _by_pod(providers: Providers, outcome: Outcome, pod: PodDemand) -> Outcome:
+    hints = (
+        *_cpu_list(cpu_hints.pod_hints(providers.cpu, outcome.promises, pod)),
+        *_memory_lists(memory_hints.pod_hints(providers.memory, outcome.promises, pod)),
+    )
+    outcome = _merged(providers, outcome, pod, None, hints)
+    if outcome.refusal is not None:
+        return outcome
+    outcome = _with_hint(outcome, pod, pod.containers)
+    if pod.is_managed:
+        outcome = _after(outcome, allocate_pod_cpus(providers.cpu, outcome.promises, pod))
+        if outcome.refusal is None:
+            outcome = _after(outcome, allocate_pod_memory(providers.memory, outcome.promises, pod))
+    else:
+        outcome = _each_container(providers, outcome, pod)
+    return _counted_alignment(providers, outcome) if outcome.refusal is None else _counted_error(outcome)
+
+
+def _cpu_list(hints: HintList | None) -> ResourceHints:
+    return (("cpu", DONT_CARE if hints is None else hints or UNSATISFIABLE),)
+
+
+def _memory_lists(hints: ResourceHints) -> ResourceHints:
+    # No answer at all is one list that doesn't care; an empty list can't be satisfied.
+    return tuple((resource, each or UNSATISFIABLE) for resource, each in hints) or (("memory", DONT_CARE),)
+
+
+def _merged(
+    providers: Providers, outcome: Outcome, pod: PodDemand, container: ContainerDemand | None, hints: ResourceHints
+) -> Outcome:
+    """Merge; the report's last entry has the result."""
+    topology = providers.topology
+    promises = outcome.promises
+    merged = topology.merge(
+        [each for _, each in hints], lambda a, b: preferred_of_two(providers.cpu, providers.memory, promises, a, b)
+    )
+    admitted = topology.admits(merged)
+    name = None if container is None else container.name
+    outcome = replace(outcome, merges=(*outcome.merges, MergeReport(name, hints, merged, admitted)))
+    if admitted:
+        return outcome
+    if topology.policy is TopologyPolicy.SINGLE_NUMA_NODE:
+        outcome = _moved(outcome, aligned_failure(topology.scope.value, "numa_node"))
+    refusal = affinity_refusal(topology.scope, is_managed_pod=pod.is_managed)
+    return _counted_error(replace(outcome, refusal=refusal))
+
+
+def _with_hint(outcome: Outcome, pod: PodDemand, containers: Sequence[ContainerDemand]) -> Outcome:
+    merged = outcome.merges[-1].merged
+    hint = Hint(None if merged.mask is None else NumaSet(merged.mask), merged.preferred)
+    promises = outcome.promises
+    held = promises.of_pod(pod.uid)
+    hints = held.hints
+    for container in containers:
+        hints = put(hints, container.name, hint)
+    pods = promises.pods.put(pod.uid, replace(held, hints=hints))
+    return replace(outcome, promises=replace(promises, pods=pods))
+
+
+def _allocated(providers: Providers, outcome: Outcome, pod: PodDemand, container: ContainerDemand) -> Outcome:
+    outcome = _after(outcome, allocate_cpus(providers.cpu, outcome.promises, pod, container))
+    if outcome.refusal is not None:
+        return outcome
+    return _after(outcome, allocate_memory(providers.memory, outcome.promises, pod, container))
+
+
+def _after(outcome: Outcome, allocation: Allocation) -> Outcome:
+    return Outcome(allocation.promises, (*outcome.moves, *allocation.moves), outcome.merges, allocation.refusal)
+
+
+def _counted_error(outcome: Outcome) -> Outcome:
+    return _moved(outcome, plus(TOPOLOGY_ERRORS))
+
+
+def _counted_alignment(providers: Providers, outcome: Outcome) -> Outcome:
+    topology = providers.topology
+    if topology.policy is not TopologyPolicy.SINGLE_NUMA_NODE:
+        return outcome
+    return _moved(outcome, aligned(topology.scope.value, "numa_node"))
+
+
+def _moved(outcome: Outcome, *moves: Move) -> Outcome:
+    return replace(outcome, moves=(*outcome.moves, *moves))

@@ -1,0 +1,192 @@
+"""Which CPUs, given how many from where: kubelet's packed and spread orders, uncore alignment included.
+
+The order in which groups are looked at is the policy: groups with fewer free CPUs first, so that large ones stay intact. Knows
+no pods. Distribution across NUMA nodes builds on this (cpu_distribution.py).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from nodeagent.core.cpu_layout import CpuLayout, Group, Nesting
+
+
+@dataclass(frozen=True, slots=True)
+class CpuShortage:
+    """The request can't be met; the text is kubelet's."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picking:
+    """How CPUs are picked from a machine."""
+
+    layout: CpuLayout
+    spread: bool = False
+    """`distribute-cpus-across-cores`: CPUs in plain order, without taking whole cores first."""
+    align_uncore: bool = False
+    """`prefer-align-cpus-by-uncorecache`."""
+    averages: bool = False
+    """Judge wholeness by average sizes (Erratum.AVERAGE_GROUP_SIZES)."""
+    whole_cores: bool = False
+    """Take whole cores or nothing (full-pcpus-only without Erratum.HALF_CORES_HANDED_OUT)."""
+
+
+def shortage(requested: int, available: int) -> CpuShortage:
+    return CpuShortage(
+        f"not enough cpus available to satisfy request: requested={requested}, available={available.bit_count()}"
+    )
+
+
+def pick(picking: Picking, available: int, count: int) -> int | CpuShortage:
+    """Pick `count` CPUs out of a set of available ones; all sets are bitmasks."""
+    if count < 1:
+        return 0
+    if count > (available & picking.layout.online).bit_count():
+        return shortage(count, available)
+    picker = _Picker(picking, available & picking.layout.online, count)
+    picker.take_whole_nodes_and_sockets()
+    if picking.align_uncore:
+        picker.take_uncore_caches()
+    if not picking.spread:
+        picker.take_whole_cores()
+    picker.take_single_cpus()
+    return CpuShortage("failed to allocate cpus") if picker.need > 0 else picker.result
+
+
+class _Picker:
+    """One pick under way: what is free, what is still needed. Lives for one call."""
+
+    __slots__ = ("free", "layout", "need", "picking", "result")
+
+    def __init__(self, picking: Picking, free: int, need: int) -> None:
+        self.picking = picking
+        self.layout = picking.layout
+        self.free = free
+        self.need = need
+        self.result = 0
+
+    def take(self, cpus: int) -> None:
+        # `need` goes by the size of what is taken, even if parts of it were not free (asymmetric cores, see the errata).
+        self.result |= cpus
+        self.free &= ~cpus
+        self.need -= cpus.bit_count()
+
+    def take_groups(self, groups: Iterable[Group]) -> None:
+        """Take each group that is not larger than what is needed; larger ones are passed over."""
+        for group in groups:
+            if self.need < 1:
+                return
+            if self.need >= group.size and self.is_takeable(group.cpus):
+                self.take(group.cpus)
+
+    def is_takeable(self, cpus: int) -> bool:
+        # Lists are made when a phase starts. A group that lies in two larger ones is in a list twice; by averages, a core can
+        # be listed with a CPU that is in use.
+        return self.picking.averages or not cpus & ~self.free
+
+    def take_whole_nodes_and_sockets(self) -> None:
+        if self.need < 1:
+            return
+        kinds = (self.whole_nodes, self.whole_sockets)
+        for whole in kinds if self.layout.numa_first else reversed(kinds):
+            self.take_groups(whole())
+
+    def whole_nodes(self) -> list[Group]:
+        return [g for g in ordered_nodes(self.layout, self.free) if (g.cpus & self.free) == g.cpus]
+
+    def whole_sockets(self) -> list[Group]:
+        ordered = _ordered_sockets(self.layout, self.free)
+        if self.picking.averages:
+            return [g for g in ordered if (g.cpus & self.free).bit_count() == self.layout.per_socket]
+        return [g for g in ordered if (g.cpus & self.free) == g.cpus]
+
+    def take_uncore_caches(self) -> None:
+        if self.need < 1:
+            return
+        for uncore in _ordered_uncores(self.layout, self.free):
+            if not self.picking.averages or self.need >= self.layout.per_uncore:
+                ordered = _ordered_uncores(self.layout, self.free)
+                self.take_groups([g for g in ordered if (g.cpus & self.free) == g.cpus])
+            if self.need < 1:
+                return
+            self.take_part_of(uncore)
+            if self.need < 1:
+                return
+
+    def take_part_of(self, uncore: Group) -> None:
+        """Take what is needed from one cache if its lowest cores have exactly that free, whole cores but for an odd CPU."""
+        per_core = self.layout.per_core
+        count = -(-self.need // per_core)
+        candidates = [c for c in self.layout.cores if c.cpus & uncore.cpus & self.free][:count]
+        part = 0
+        for core in candidates:
+            part |= core.cpus & self.free
+        if self.need % 2 and per_core > 1 and part.bit_count() > self.need:
+            part ^= 1 << (part.bit_length() - 1)
+        if part.bit_count() == self.need:
+            self.take(part)
+
+    def take_whole_cores(self) -> None:
+        if self.need < 1:
+            return
+        ordered = _ordered_cores(self.layout, self.free)
+        if self.picking.averages:
+            per_core = self.layout.per_core
+            self.take_groups([c for c in ordered if (c.cpus & self.free).bit_count() == per_core])
+        else:
+            self.take_groups([c for c in ordered if (c.cpus & self.free) == c.cpus])
+
+    def take_single_cpus(self) -> None:
+        if self.need < 1:
+            return
+        listed = self.free
+        for group in (_ordered_sockets if self.picking.spread else _ordered_cores)(self.layout, listed):
+            rest = group.cpus & listed
+            while rest and self.need > 0:
+                lowest = rest & -rest
+                if self.is_takeable(lowest):
+                    self.take(lowest)
+                rest ^= lowest
+
+
+def ordered_nodes(layout: CpuLayout, free: int) -> list[Group]:
+    """NUMA nodes with free CPUs, the fullest first; on a machine with larger sockets, socket by socket."""
+    if layout.numa_first:
+        return _ordered(layout.nodes, free)
+    return _within(layout.nodes_of_sockets, _ordered(layout.sockets, free), free)
+
+
+def _ordered_sockets(layout: CpuLayout, free: int) -> list[Group]:
+    if layout.numa_first:
+        return _within(layout.sockets_of_nodes, _ordered(layout.nodes, free), free)
+    return _ordered(layout.sockets, free)
+
+
+def _ordered_cores(layout: CpuLayout, free: int) -> list[Group]:
+    outer = _ordered_sockets(layout, free) if layout.numa_first else ordered_nodes(layout, free)
+    return _within(layout.cores_of_outer, outer, free)
+
+
+def _ordered_uncores(layout: CpuLayout, free: int) -> list[Group]:
+    return _within(layout.uncores_of_nodes, ordered_nodes(layout, free), free)
+
+
+def _within(inner_of: Nesting, outer_order: list[Group], free: int) -> list[Group]:
+    """Order the inner groups of each outer group in turn: those that have a free CPU in both."""
+    ordered: list[Group] = []
+    for outer in outer_order:
+        inside = outer.cpus & free
+        ordered += _ordered([g for g in inner_of[outer.id] if g.cpus & inside], free)
+    return ordered
+
+
+def _ordered(groups: Iterable[Group], free: int) -> list[Group]:
+    """Sort by (free CPUs ascending, id ascending), leaving out groups without any."""
+    counted = [(n, g.id, g) for g in groups if (n := (g.cpus & free).bit_count())]
+    counted.sort(key=_count_and_id)
+    return [g for _, _, g in counted]
+
+
+def _count_and_id(item: tuple[int, int, Group]) -> tuple[int, int]:
+    return item[0], item[1]

@@ -1,0 +1,123 @@
+"""The machine as the CPU allocator sees it: groups of CPUs as bitmasks, kubelet's averages, who lies in whom. Built once."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from nodeagent.core.hints import masks_by_size
+from nodeagent.core.topology import Groups, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A core, an uncore cache, a NUMA node or a socket."""
+
+    id: int
+    cpus: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSet:
+    """A set of NUMA nodes that have CPUs."""
+
+    mask: int
+    nodes: int
+    """How many."""
+    cpus: int
+    size: int
+    sockets: int
+    """How many sockets its nodes touch."""
+
+
+Nesting = Mapping[int, tuple[Group, ...]]
+"""Id of an outer group → the smaller groups that have a CPU in it, ascending by id."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuLayout:
+    online: int
+    cpu_count: int
+    """As kubelet counts: on machines without NUMA directories offline CPUs too."""
+    cores: tuple[Group, ...]
+    uncores: tuple[Group, ...]
+    nodes: tuple[Group, ...]
+    """NUMA nodes that have CPUs."""
+    sockets: tuple[Group, ...]
+    numa_first: bool
+    """Sockets are at least as many as NUMA nodes: nodes are the larger groups."""
+    per_core: int
+    per_socket: int
+    per_uncore: int
+    """Averages, rounded down: kubelet judges wholeness by them. On asymmetric machines they are nobody's real size."""
+    socket_count: int
+    nodes_of_sockets: Nesting
+    sockets_of_nodes: Nesting
+    cores_of_outer: Nesting
+    """By socket on a machine that is NUMA first, else by NUMA node (the larger of the two kinds of group comes first)."""
+    uncores_of_nodes: Nesting
+    core_of: Mapping[int, int]
+    """CPU → CPUs of its core."""
+
+    @classmethod
+    def of(cls, topology: Topology) -> "CpuLayout":
+        cores, uncores = _groups(topology.cores), _groups(topology.uncores)
+        nodes, sockets = _groups(topology.nodes), _groups(topology.sockets)
+        cpu_count = topology.reported_cpu_count
+        numa_first = topology.socket_count >= len(nodes)
+        return cls(
+            online=topology.online.bits,
+            cpu_count=cpu_count,
+            cores=cores,
+            uncores=uncores,
+            nodes=nodes,
+            sockets=sockets,
+            numa_first=numa_first,
+            per_core=_average(cpu_count, len(cores)),
+            per_socket=_average(cpu_count, topology.socket_count),
+            per_uncore=_average(cpu_count, len(uncores)),
+            socket_count=topology.socket_count,
+            nodes_of_sockets=_nested(sockets, nodes),
+            sockets_of_nodes=_nested(nodes, sockets),
+            cores_of_outer=_nested(sockets if numa_first else nodes, cores),
+            uncores_of_nodes=_nested(nodes, uncores),
+            core_of=MappingProxyType({cpu: topology.cores[topology.cpu[cpu].core].bits for cpu in topology.cpu}),
+        )
+
+    def cpus_of_nodes(self, nodes: int) -> int:
+        """All CPUs of a set of NUMA nodes."""
+        bits = 0
+        for node in self.nodes:
+            if nodes >> node.id & 1:
+                bits |= node.cpus
+        return bits
+
+    def node_sets(self) -> tuple[NodeSet, ...]:
+        """All sets of nodes: by size, and within a size in lexicographic order."""
+        sets = []
+        for mask in masks_by_size([node.id for node in self.nodes]):
+            cpus = self.cpus_of_nodes(mask)
+            touched = sum(1 for socket in self.sockets if socket.cpus & cpus)
+            sets.append(NodeSet(mask, mask.bit_count(), cpus, cpus.bit_count(), touched))
+        return tuple(sets)
+
+    def with_siblings(self, cpus: int) -> int:
+        """These CPUs and all that share a core with one of them."""
+        bits = 0
+        for core in self.cores:
+            if core.cpus & cpus:
+                bits |= core.cpus
+        return bits
+
+
+def _groups(groups: Groups) -> tuple[Group, ...]:
+    return tuple(Group(key, cpus.bits, len(cpus)) for key, cpus in sorted(groups.items()))
+
+
+def _nested(outer: Iterable[Group], inner: Iterable[Group]) -> Nesting:
+    inner = tuple(inner)
+    return MappingProxyType({o.id: tuple(i for i in inner if i.cpus & o.cpus) for o in outer})
+
+
+def _average(total: int, groups: int) -> int:
+    return total // groups if groups else 0

@@ -1,0 +1,333 @@
+"""The CPU manager's policies none and static: who gets which CPUs, and what comes back.
+
+A decision takes promises and gives the next ones, with the metrics that moved. Knows topology hints as masks; knows no cgroup, no
+file and no clock. Pods with resources of their own are split up in cpu_pods.py.
+"""
+
+from dataclasses import dataclass, replace
+
+from nodeagent.core.config import Placement
+from nodeagent.core.cpu_assignment import CpuShortage, Picking, pick
+from nodeagent.core.cpu_distribution import Distributing, distribute
+from nodeagent.core.cpu_layout import CpuLayout, NodeSet
+from nodeagent.core.cpu_options import CpuOptions, parse_cpu_options
+from nodeagent.core.demand import ContainerDemand, PodDemand
+from nodeagent.core.errata import Erratum, reproduced
+from nodeagent.core.idset import CpuSet
+from nodeagent.core.manager_metrics import (
+    CPU_ERRORS,
+    CPU_EXCLUSIVE,
+    CPU_PER_NUMA,
+    CPU_REQUESTS,
+    CPU_SHARED_POOL,
+    Moves,
+    aligned,
+    aligned_failure,
+    allocation_errors,
+    allocations,
+    assignments,
+    gauge,
+    plus,
+    set_gauge,
+)
+from nodeagent.core.pod import ContainerKind
+from nodeagent.core.promises import NOTHING, CpuReuse, PodPromises, Promises, dropped, put
+from nodeagent.core.refusals import Reason, Refusal, StartRefused, unexpected
+from nodeagent.core.topology import Topology
+
+_PREFIX = "new static policy error: "
+
+
+@dataclass(frozen=True, slots=True)
+class CpuManager:
+    static: bool
+    layout: CpuLayout
+    options: CpuOptions
+    reserved: CpuSet
+    reserved_cores: int
+    """The reserved CPUs and all that share a core with one of them."""
+    universe: int
+    """What the default set may consist of: all CPUs, without the reserved ones if they are strictly reserved."""
+    picking: Picking
+    distributing: Distributing | None
+    pod_level_managers: bool
+    quirks: frozenset[Erratum]
+    node_sets: tuple[NodeSet, ...] = ()
+    """Every set of NUMA nodes, in the order of hints; empty if nobody asks for hints."""
+
+    def assign(self, available: int, count: int) -> int | CpuShortage:
+        """Choose CPUs by the configured options."""
+        if self.distributing is not None:
+            return distribute(self.distributing, available, count)
+        return pick(self.picking, available, count)
+
+    def free_pool(self, promises: Promises) -> int:
+        """What may still be handed out."""
+        return promises.default.bits & ~self.reserved.bits
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What an allocate call of a manager came to."""
+
+    promises: Promises
+    moves: Moves = ()
+    refusal: Refusal | None = None
+
+
+def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | StartRefused:
+    """Judge the configuration of the CPU manager; the texts are kubelet's."""
+    layout = CpuLayout.of(topology)
+    reserved = placement.reserved_system_cpus
+    if not reserved <= topology.online:
+        return StartRefused(f"reserved-cpus: {reserved} is not a subset of online-cpus: {topology.online}")
+    if layout.cpu_count == 0:
+        return StartRefused("could not detect number of cpus")
+    match placement.cpu_manager_policy:
+        case "none":
+            if placement.cpu_manager_policy_options:
+                given = " ".join(f"{key}:{value}" for key, value in sorted(placement.cpu_manager_policy_options))
+                return StartRefused(f"new none policy error: None policy: received unsupported options=map[{given}]")
+            return _cpu_manager(placement, layout, CpuOptions(), CpuSet(), static=False)
+        case "static":
+            return _static(placement, layout)
+        case unknown:
+            return StartRefused(f'unknown policy: "{unknown}"')
+
+
+def _static(placement: Placement, layout: CpuLayout) -> CpuManager | StartRefused:
+    if placement.reserved_system_cpus:
+        amount_milli: int | None = 1000 * len(placement.reserved_system_cpus)
+    else:
+        amount_milli = placement.reserved_cpu_milli
+    if amount_milli is None:
+        return StartRefused("[cpumanager] unable to determine reserved CPU resources for static policy")
+    if amount_milli == 0:
+        return StartRefused(
+            "[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero"
+        )
+    options = parse_cpu_options(placement, socket_count=layout.socket_count, numa_count=len(layout.nodes))
+    if isinstance(options, StartRefused):
+        return StartRefused(_PREFIX + options.message)
+    manager = _cpu_manager(placement, layout, options, CpuSet(), static=True)
+    count = -(-amount_milli // 1000)
+    reserved = placement.reserved_system_cpus
+    if not reserved:
+        picked = manager.assign(layout.online, count)
+        reserved = CpuSet(picked) if isinstance(picked, int) else CpuSet()
+    if len(reserved) != count:
+        return StartRefused(
+            f"{_PREFIX}[cpumanager] unable to reserve the required amount of CPUs (size of {reserved} did not equal {count})"
+        )
+    return _cpu_manager(placement, layout, options, reserved, static=True)
+
+
+def _cpu_manager(
+    placement: Placement, layout: CpuLayout, options: CpuOptions, reserved: CpuSet, *, static: bool
+) -> CpuManager:
+    quirks = reproduced(placement.errata)
+    picking = Picking(
+        layout,
+        spread=options.distribute_cpus_across_cores,
+        align_uncore=options.prefer_align_cpus_by_uncorecache,
+        averages=Erratum.AVERAGE_GROUP_SIZES in quirks,
+    )
+    distributing = None
+    if options.distribute_cpus_across_numa:
+        distributing = Distributing(
+            picking=replace(picking, align_uncore=False),
+            group_size=layout.per_core if options.full_pcpus_only else 1,
+            overwritten=Erratum.COMBINATIONS_OVERWRITTEN in quirks,
+        )
+    return CpuManager(
+        static=static,
+        layout=layout,
+        options=options,
+        reserved=reserved,
+        reserved_cores=layout.with_siblings(reserved.bits),
+        universe=layout.online & ~(reserved.bits if options.strict_cpu_reservation else 0),
+        picking=picking,
+        distributing=distributing,
+        pod_level_managers=placement.gate("PodLevelResourceManagers"),
+        quirks=quirks,
+        node_sets=layout.node_sets() if static and placement.topology_manager_policy != "none" else (),
+    )
+
+
+def start_moves(manager: CpuManager, promises: Promises) -> Moves:
+    """What the metrics show when the manager has started."""
+    if not manager.static or Erratum.GAUGES_DRIFT not in manager.quirks:
+        return ()
+    exclusive = promises.exclusive()
+    return (
+        set_gauge(CPU_SHARED_POOL, 1000 * manager.free_pool(promises).bit_count()),
+        set_gauge(CPU_EXCLUSIVE, len(exclusive)),
+        *_numa_moves(manager, exclusive.bits),
+    )
+
+
+def allocate_container(
+    manager: CpuManager, promises: Promises, pod: PodDemand, container: ContainerDemand
+) -> Allocation:
+    """Give a container its own CPUs, under the hint that was stored for it."""
+    if not manager.static or container.cpus == 0 or pod.is_skipped:
+        return Allocation(promises)
+    requests = plus(CPU_REQUESTS)
+    held = promises.own_set(pod.uid, container.name)
+    kept_unchecked = held is not None and Erratum.FULL_CORES_CHECKED_BEFORE_OWN_SET not in manager.quirks
+    full_cores = manager.options.full_pcpus_only
+    reusable = reusable_cpus(promises, pod.uid)
+    if full_cores and not kept_unchecked:
+        refusal = check_full_cores(manager, promises, container.cpus, reusable)
+        if refusal is not None:
+            return _failed(manager, promises, (requests,), refusal)
+    full = (aligned("container", "physical_cpu"),) if full_cores else ()
+    if held is not None:
+        return Allocation(_with_reuse(promises, pod.uid, container.kind, held), (requests, *full))
+    mask = promises.hint(pod.uid, container.name).mask
+    chosen = choose_near(
+        manager, manager.free_pool(promises) | reusable, container.cpus, None if mask is None else mask.bits
+    )
+    if isinstance(chosen, CpuShortage):
+        return _failed(manager, promises, (requests,), unexpected(chosen.message))
+    cpus = CpuSet(chosen)
+    held_by_pod = promises.of_pod(pod.uid)
+    after = replace(
+        promises,
+        default=promises.default - cpus,
+        pods=promises.pods.put(pod.uid, replace(held_by_pod, cpus=put(held_by_pod.cpus, container.name, cpus))),
+    )
+    moves = (
+        requests,
+        *full,
+        *taken_moves(manager, after, cpus.bits),
+        allocations("cpu", "node"),
+        assignments("cpu", "node_exclusive"),
+    )
+    return Allocation(_with_reuse(after, pod.uid, container.kind, cpus), moves)
+
+
+def check_full_cores(manager: CpuManager, promises: Promises, count: int, reusable: int) -> Refusal | None:
+    """Refuse what isn't whole cores (full-pcpus-only)."""
+    per_core = manager.layout.per_core
+    if count % per_core:
+        return Refusal(
+            Reason.SMT_ALIGNMENT,
+            f"SMT Alignment Error: requested {count} cpus not multiple cpus per core = {per_core}",
+        )
+    free = promises.default.bits & ~manager.reserved_cores
+    if Erratum.FULL_CORES_IGNORE_REUSE not in manager.quirks:
+        free |= reusable
+    available = free.bit_count()
+    if count > available:
+        return Refusal(
+            Reason.SMT_ALIGNMENT,
+            f"SMT Alignment Error: not enough free physical CPUs: available physical CPUs = {available}, "
+            f"requested CPUs = {count}, CPUs per core = {per_core}",
+        )
+    return None
+
+
+def choose_near(manager: CpuManager, available: int, count: int, mask: int | None) -> int | CpuShortage:
+    """Choose from the NUMA nodes of the mask first, then from everywhere."""
+    near = 0
+    if mask is not None:
+        there = available & _aligned_cpus(manager, mask)
+        chosen = manager.assign(there, min(count, there.bit_count()))
+        if isinstance(chosen, CpuShortage):
+            return chosen
+        near = chosen
+    rest = manager.assign(available & ~near, count - near.bit_count())
+    return rest if isinstance(rest, CpuShortage) else near | rest
+
+
+def _aligned_cpus(manager: CpuManager, mask: int) -> int:
+    cpus = manager.layout.cpus_of_nodes(mask)
+    if not manager.options.align_by_socket:
+        return cpus
+    bits = 0
+    for socket in manager.layout.sockets:
+        if socket.cpus & cpus:
+            bits |= socket.cpus
+    return bits
+
+
+def reusable_cpus(promises: Promises, uid: str) -> int:
+    """CPUs that the pod's next container may take over from its init containers."""
+    reuse = promises.cpu_reuse
+    return reuse.cpus.bits if reuse is not None and reuse.pod_uid == uid else 0
+
+
+def _with_reuse(promises: Promises, uid: str, kind: ContainerKind, own: CpuSet) -> Promises:
+    """Let later containers of the pod draw on what an init container got, until another takes it. Other pods' sets end."""
+    reusable = CpuSet(reusable_cpus(promises, uid))
+    reusable = reusable | own if kind is ContainerKind.INIT else reusable - own
+    return replace(promises, cpu_reuse=CpuReuse(uid, reusable) if reusable else None)
+
+
+def _failed(manager: CpuManager, promises: Promises, moves: Moves, refusal: Refusal) -> Allocation:
+    full = (aligned_failure("container", "physical_cpu"),) if manager.options.full_pcpus_only else ()
+    return Allocation(promises, (*moves, plus(CPU_ERRORS), allocation_errors("cpu", "node"), *full), refusal)
+
+
+def taken_moves(manager: CpuManager, after: Promises, cpus: int) -> Moves:
+    """What moves when CPUs were newly taken from the node."""
+    moves: Moves = ()
+    if cpus.bit_count() == 1 or any(not cpus & ~uncore.cpus for uncore in manager.layout.uncores):
+        moves = (aligned("container", "uncore_cache"),)
+    if Erratum.GAUGES_DRIFT in manager.quirks:
+        count = cpus.bit_count()
+        moves = (
+            *moves,
+            gauge(CPU_EXCLUSIVE, count),
+            gauge(CPU_SHARED_POOL, -1000 * count),
+            *_numa_moves(manager, after.exclusive().bits),
+        )
+    return moves
+
+
+def _numa_moves(manager: CpuManager, exclusive: int) -> Moves:
+    counted = [(node.id, (node.cpus & exclusive).bit_count()) for node in manager.layout.nodes]
+    return tuple(set_gauge(CPU_PER_NUMA, count, numa_node=str(node)) for node, count in counted if count)
+
+
+def release_container(manager: CpuManager, promises: Promises, uid: str, name: str) -> tuple[Promises, Moves]:
+    """Take back what one container has, unless another container of its pod has it too."""
+    pod = promises.of_pod(uid)
+    own = pod.own_set(name)
+    if own is None:
+        return promises, ()
+    left = replace(pod, cpus=dropped(pod.cpus, name))
+    released = own
+    if manager.pod_level_managers and pod.pod_cpus is not None:
+        if left.cpus:
+            return with_pod(promises, uid, left), ()
+        released, left = pod.pod_cpus, replace(left, pod_cpus=None)
+    else:
+        for _, other in left.cpus:
+            released -= other
+    return _released(manager, with_pod(promises, uid, left), released)
+
+
+def release_pod_set(manager: CpuManager, promises: Promises, uid: str) -> tuple[Promises, Moves]:
+    """Take back a pod set that has no containers (where Erratum.POD_ENTRY_LEAKS isn't reproduced)."""
+    pod = promises.of_pod(uid)
+    if pod.pod_cpus is None or pod.cpus:
+        return promises, ()
+    return _released(manager, with_pod(promises, uid, replace(pod, pod_cpus=None)), pod.pod_cpus)
+
+
+def _released(manager: CpuManager, promises: Promises, cpus: CpuSet) -> tuple[Promises, Moves]:
+    after = replace(promises, default=promises.default | cpus)
+    if Erratum.GAUGES_DRIFT not in manager.quirks:
+        return after, ()
+    return after, (
+        gauge(CPU_EXCLUSIVE, -len(cpus)),
+        gauge(CPU_SHARED_POOL, 1000 * len(cpus)),
+        *_numa_moves(manager, after.exclusive().bits & ~cpus.bits),
+    )
+
+
+def with_pod(promises: Promises, uid: str, pod: PodPromises) -> Promises:
+    """Replace what a pod holds; a pod that holds nothing isn't kept."""
+    return replace(promises, pods=promises.pods.without(uid) if pod == NOTHING else promises.pods.put(uid, pod))

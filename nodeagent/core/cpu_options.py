@@ -1,0 +1,85 @@
+"""The static CPU policy's options: their maturity gates, their values, and which of them exclude each other."""
+
+from dataclasses import dataclass
+
+from nodeagent.core.config import Placement
+from nodeagent.core.refusals import StartRefused
+
+_ALPHA, _BETA, _STABLE = "Alpha", "Beta", "stable"
+_MATURITY = {
+    "full-pcpus-only": _STABLE,
+    "strict-cpu-reservation": _STABLE,
+    "prefer-align-cpus-by-uncorecache": _STABLE,
+    "distribute-cpus-across-numa": _BETA,
+    "align-by-socket": _ALPHA,
+    "distribute-cpus-across-cores": _ALPHA,
+}
+_EXCLUSIVE = (
+    ("full-pcpus-only", "distribute-cpus-across-cores"),
+    ("distribute-cpus-across-numa", "distribute-cpus-across-cores"),
+    ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-cores"),
+    ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-numa"),
+)
+_BOOLEANS = {"1": True, "t": True, "T": True, "TRUE": True, "true": True, "True": True} | {
+    "0": False,
+    "f": False,
+    "F": False,
+    "FALSE": False,
+    "false": False,
+    "False": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CpuOptions:
+    full_pcpus_only: bool = False
+    strict_cpu_reservation: bool = False
+    prefer_align_cpus_by_uncorecache: bool = False
+    distribute_cpus_across_numa: bool = False
+    align_by_socket: bool = False
+    distribute_cpus_across_cores: bool = False
+
+
+def parse_boolean(option: str, value: str) -> bool | StartRefused:
+    """Read a boolean as Go's ParseBool does."""
+    parsed = _BOOLEANS.get(value)
+    if parsed is None:
+        return StartRefused(f'bad value for option "{option}": strconv.ParseBool: parsing "{value}": invalid syntax')
+    return parsed
+
+
+def parse_cpu_options(placement: Placement, *, socket_count: int, numa_count: int) -> CpuOptions | StartRefused:
+    """Judge the configured options.
+
+    Args:
+        placement: the configuration.
+        socket_count: sockets of the machine, as kubelet counts them.
+        numa_count: NUMA nodes that have CPUs.
+    """
+    chosen: dict[str, bool] = {}
+    for option, text in sorted(placement.cpu_manager_policy_options):
+        maturity = _MATURITY.get(option)
+        if maturity is None:
+            return StartRefused(f'unknown CPU Manager Policy option: "{option}"')
+        if maturity != _STABLE and not placement.gate(f"CPUManagerPolicy{maturity}Options"):
+            return StartRefused(
+                f'CPU Manager Policy {maturity}-level Options not enabled, but option "{option}" provided'
+            )
+        value = parse_boolean(option, text)
+        if isinstance(value, StartRefused):
+            return value
+        chosen[option] = value
+    for first, second in _EXCLUSIVE:
+        if chosen.get(first) and chosen.get(second):
+            return StartRefused(f"static policy options {first} and {second} can not be used at the same time")
+    if chosen.get("align-by-socket"):
+        if placement.topology_manager_policy == "single-numa-node":
+            # The spelling is the reference's.
+            return StartRefused(
+                "Topolgy manager single-numa-node policy is incompatible with CPUManager align-by-socket policy option"
+            )
+        if socket_count > numa_count:
+            return StartRefused(
+                "Align by socket is not compatible with hardware where number of sockets are more than number of NUMA"
+            )
+    return CpuOptions(**{option.replace("-", "_"): value for option, value in chosen.items()})

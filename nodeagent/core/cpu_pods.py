@@ -1,0 +1,111 @@
+"""The CPU manager and pods with resources of their own (KEP-5526): one set for the pod, split up among its containers.
+
+Plain init containers run one after another, so their slices overlap with later ones; sidecars and apps have theirs alone; what
+nobody has alone is the pod's shared pool.
+"""
+
+from dataclasses import replace
+
+from nodeagent.core.cpu_assignment import CpuShortage
+from nodeagent.core.cpu_manager import Allocation, CpuManager, check_full_cores, choose_near, taken_moves
+from nodeagent.core.demand import PodDemand
+from nodeagent.core.idset import CpuSet
+from nodeagent.core.manager_metrics import (
+    CPU_ERRORS,
+    CPU_REQUESTS,
+    Moves,
+    allocation_errors,
+    allocations,
+    assignments,
+    plus,
+)
+from nodeagent.core.pod import ContainerKind
+from nodeagent.core.promises import Promises
+from nodeagent.core.refusals import Reason, Refusal, unexpected
+
+
+def check_pod(pod: PodDemand) -> Refusal | None:
+    """Refuse a pod whose exclusive containers leave nothing for its shared ones."""
+    exclusive = 0
+    shared = False
+    for container in pod.containers:
+        amount, left = container.cpus, pod.cpus - exclusive
+        if container.kind is not ContainerKind.INIT:
+            shared = shared or amount == 0
+            exclusive += amount
+        elif amount > left:
+            return _empty_pool(
+                f"pod rejected, largest exclusive init container requests {amount} cpus, but only {left} available"
+            )
+        elif amount == 0 and left <= 0:
+            return _empty_pool("pod rejected, pod has shared init containers but no cpus available for them")
+    if shared and exclusive >= pod.cpus:
+        return _empty_pool(
+            "pod rejected, sum of exclusive container cpu requests equals pod budget, leaving no cpus for shared containers"
+        )
+    return None
+
+
+def _empty_pool(message: str) -> Refusal:
+    return Refusal(Reason.EMPTY_POD_SHARED_POOL, message)
+
+
+def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> Allocation:
+    """Take the pod's CPUs from the node, under the hint of its first container, and split them up."""
+    if not manager.static or pod.cpus == 0 or pod.is_skipped:
+        return Allocation(promises)
+    refusal = check_pod(pod)
+    if refusal is not None:
+        return _failed(promises, (), refusal)
+    full_cores = manager.options.full_pcpus_only
+    requests = plus(CPU_REQUESTS)
+    if full_cores:
+        refusal = check_full_cores(manager, promises, pod.cpus, 0)
+        if refusal is not None:
+            return _failed(promises, (), refusal)
+    mask = promises.hint(pod.uid, pod.containers[0].name).mask
+    chosen = choose_near(manager, manager.free_pool(promises), pod.cpus, None if mask is None else mask.bits)
+    if isinstance(chosen, CpuShortage):
+        return _failed(promises, (), unexpected(chosen.message))
+    held = promises.of_pod(pod.uid)
+    after = replace(
+        promises,
+        default=promises.default - CpuSet(chosen),
+        pods=promises.pods.put(pod.uid, replace(held, pod_cpus=CpuSet(chosen))),
+    )
+    # The union behind the per-node gauge does not contain this pod yet.
+    moves = taken_moves(manager, promises, chosen)
+    slices = _partition(manager, pod, chosen)
+    if isinstance(slices, CpuShortage):
+        return _failed(after, moves, unexpected(slices.message))
+    for container in pod.containers:
+        exclusive = container.cpus > 0
+        moves += (requests,) if exclusive else ()
+        moves += (assignments("cpu", "pod_exclusive" if exclusive else "pod_shared"), allocations("cpu", "pod"))
+    sets = tuple(sorted((name, CpuSet(cpus)) for name, cpus in slices))
+    pods = after.pods.put(pod.uid, replace(after.of_pod(pod.uid), cpus=sets))
+    return Allocation(replace(after, pods=pods), moves)
+
+
+def _failed(promises: Promises, moves: Moves, refusal: Refusal) -> Allocation:
+    return Allocation(promises, (*moves, plus(CPU_ERRORS), allocation_errors("cpu", "pod")), refusal)
+
+
+def _partition(manager: CpuManager, pod: PodDemand, whole: int) -> list[tuple[str, int]] | CpuShortage:
+    """Split the pod's set among its containers."""
+    slices: list[tuple[str, int]] = []
+    sharing: list[str] = []
+    pool = whole
+    for container in pod.containers:
+        if container.cpus == 0 and container.kind is ContainerKind.INIT:
+            slices.append((container.name, pool))
+        elif container.cpus == 0:
+            sharing.append(container.name)
+        else:
+            chosen = manager.assign(pool, container.cpus)
+            if isinstance(chosen, CpuShortage):
+                return chosen
+            slices.append((container.name, chosen))
+            if container.kind is not ContainerKind.INIT:
+                pool &= ~chosen
+    return slices + [(name, pool) for name in sharing]

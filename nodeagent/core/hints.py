@@ -1,0 +1,133 @@
+"""NUMA hints of the managers, and their merge into one, by kubelet's rules, without multiplying the lists out.
+
+A hint is a set of NUMA nodes (bitmask) and whether it is preferred. Knows no resources and no pods.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+HintList = tuple[tuple[int | None, bool], ...]
+"""(mask, preferred) in the order given; a mask of None means any node. An empty list: cannot be satisfied."""
+
+DONT_CARE: HintList = ((None, True),)
+UNSATISFIABLE: HintList = ((None, False),)
+
+Comparison = Callable[[int, int], int | None]
+"""Of two nodes: the one that a manager would rather use, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRules:
+    default_mask: int
+    """All NUMA nodes of the machine."""
+    single_node: bool
+    """Policy single-numa-node."""
+    distances: Mapping[int, Mapping[int, int]] | None = None
+    """Node → node → distance, where `prefer-closest-numa-nodes` decides between masks of one size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    mask: int | None
+    preferred: bool
+
+
+def masks_by_size(nodes: Sequence[int]) -> tuple[int, ...]:
+    """All non-empty sets of these nodes: by size, and within a size in lexicographic order."""
+    bits = [1 << node for node in nodes]
+    return tuple(sum(chosen) for size in range(1, len(bits) + 1) for chosen in combinations(bits, size))
+
+
+def merge(rules: MergeRules, lists: Sequence[HintList], compare: Comparison | None = None) -> Merged:
+    """Find the best hint that takes one from each list (topology-manager merge of kubelet, as a total order).
+
+    Args:
+        rules: of the policy.
+        lists: one per resource; absent answers as `DONT_CARE`, empty ones as `UNSATISFIABLE`.
+        compare: which of two single nodes the managers would rather use; only asked under single-numa-node.
+    """
+    if rules.single_node:
+        lists = [tuple(h for h in hints if h[1] and (h[0] is None or h[0].bit_count() == 1)) for hints in lists]
+    preferred = _preferred(rules, lists)
+    if preferred:
+        best = _most_wanted(preferred, compare) if compare is not None else min(preferred, key=_fitness(rules))
+        # Under single-numa-node the whole machine (or its only node) is no restriction.
+        return Merged(None if rules.single_node and best == rules.default_mask else best, preferred=True)
+    if rules.single_node:
+        # Preferred single nodes that differ have nothing in common.
+        return Merged(None, preferred=False)
+    masks = _intersections(rules, lists)
+    if not masks:
+        return Merged(rules.default_mask, preferred=False)
+    return Merged(_best_non_preferred(rules, lists, masks), preferred=False)
+
+
+def _preferred(rules: MergeRules, lists: Sequence[HintList]) -> set[int]:
+    """Masks on which all lists agree as preferred."""
+    common: set[int] | None = None
+    anywhere: set[int] = set()
+    for hints in lists:
+        masks = {mask for mask, preferred in hints if preferred}
+        if None in masks:
+            anywhere |= {mask for mask in masks if mask is not None}
+        else:
+            mine = {mask for mask in masks if mask is not None}
+            common = mine if common is None else common & mine
+    if common is None:
+        common = anywhere | {rules.default_mask}
+    return {mask for mask in (m & rules.default_mask for m in common) if mask}
+
+
+def _intersections(rules: MergeRules, lists: Sequence[HintList]) -> set[int]:
+    found = {rules.default_mask}
+    for hints in lists:
+        masks = {rules.default_mask if mask is None else mask for mask, _ in hints}
+        found = {mask for mask in {a & b for a in found for b in masks} if mask}
+    return found
+
+
+def _best_non_preferred(rules: MergeRules, lists: Sequence[HintList], masks: Iterable[int]) -> int:
+    """Prefer masks of the size that every list can be narrowed to, then smaller ones (the largest first), then larger."""
+    narrowest = [min((m.bit_count() for m, _ in hints if m is not None), default=0) for hints in lists]
+    wanted = max(narrowest, default=0)
+    fitness = _fitness(rules)
+
+    def rank(mask: int) -> tuple[int, int, tuple[int, int, int]]:
+        size = mask.bit_count()
+        if size == wanted:
+            return 0, 0, fitness(mask)
+        return (1, -size, fitness(mask)) if size < wanted else (2, 0, fitness(mask))
+
+    return min(masks, key=rank)
+
+
+def _fitness(rules: MergeRules) -> Callable[[int], tuple[int, int, int]]:
+    """Rank masks: fewer nodes, then closer ones where distances count, then the lower value. The lowest is the fittest."""
+    distances = rules.distances
+    if distances is None or rules.single_node:
+        return _narrowest
+
+    def closest(mask: int) -> tuple[int, int, int]:
+        nodes = [node for node in distances if mask >> node & 1]
+        # Averages over masks of one size compare like sums.
+        return len(nodes), sum(distances[a][b] for a in nodes for b in nodes), mask
+
+    return closest
+
+
+def _narrowest(mask: int) -> tuple[int, int, int]:
+    return mask.bit_count(), 0, mask
+
+
+def _most_wanted(masks: Iterable[int], compare: Comparison) -> int:
+    """Fold over single nodes in ascending order: pairwise wishes need not be transitive, so the order is part of the rule."""
+    best: int | None = None
+    for mask in sorted(masks, key=_narrowest):
+        if best is None:
+            best = mask
+        elif best.bit_count() == mask.bit_count() == 1:
+            wanted = compare(best.bit_length() - 1, mask.bit_length() - 1)
+            best = best if wanted is None else 1 << wanted
+    assert best is not None
+    return best

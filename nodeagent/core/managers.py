@@ -1,0 +1,285 @@
+"""The managers as one: what is promised to whom when a pod comes, starts and goes, and what a start makes of files.
+
+Every function takes promises and gives the next ones. Knows no time, no files and no cgroups; the daemon does as it says.
+"""
+
+import enum
+from dataclasses import dataclass, replace
+
+from nodeagent.core.admission import MergeReport, Outcome, Providers, run_admission
+from nodeagent.core.config import Placement
+from nodeagent.core.cpu_manager import build_cpu_manager, release_container, start_moves, with_pod
+from nodeagent.core.cpu_restore import restored_cpus
+from nodeagent.core.demand import DemandRules, WhyShared, demand_of, has_equal_limits, why_shared as reason_for_sharing
+from nodeagent.core.errata import Erratum, reproduced
+from nodeagent.core.idset import CpuSet
+from nodeagent.core.manager_metrics import CPU_EXCLUSIVE, CPU_PER_NUMA, CPU_SHARED_POOL, Moves
+from nodeagent.core.memory_manager import build_memory_manager, release_container as release_memory, release_started
+from nodeagent.core.memory_restore import restored_memory
+from nodeagent.core.metric_moves import Series
+from nodeagent.core.pod import Container, Pod
+from nodeagent.core.promises import Promises, dropped
+from nodeagent.core.records import Records
+from nodeagent.core.refusals import Reason, StartRefused
+from nodeagent.core.topology import Topology
+from nodeagent.core.topology_manager import build_topology_manager
+from nodeagent.core.violations import cpu_violations, memory_violations
+
+
+@dataclass(frozen=True, slots=True)
+class Managers:
+    """Everything that decides, built once from the machine and the configuration."""
+
+    topology: Topology
+    placement: Placement
+    reserved: CpuSet
+    """CPUs that are never given exclusively; empty under policy none."""
+    providers: Providers
+    rules: DemandRules
+    quirks: frozenset[Erratum]
+
+    def is_pod_level(self, pod: Pod) -> bool:
+        """Whether the pod gets a set of its own, which its containers share out (KEP-5526)."""
+        return self.rules.gates.is_managed_pod(pod)
+
+    def reproduces(self, erratum: Erratum) -> bool:
+        return erratum in self.quirks
+
+
+class Isolation(enum.StrEnum):
+    """With whom a container shares its CPUs."""
+
+    HOST = "host"
+    POD = "pod"
+    CONTAINER = "container"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerReport:
+    name: str
+    cpus: CpuSet | None
+    """Its own set; None: it shares."""
+    why_shared: WhyShared | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the decision saw: for the log line, `explain` and tests."""
+
+    merges: tuple[MergeReport, ...]
+    containers: tuple[ContainerReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    promises: Promises
+    moves: Moves
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    promises: Promises
+    """As they are without the pod."""
+    reason: Reason
+    message: str
+    moves: Moves
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Readmitted:
+    """Running pods admitted again after a start, in their order."""
+
+    promises: Promises
+    results: tuple[tuple[str, Admitted | Rejected], ...]
+    """By pod UID. The promises inside are those of the moment."""
+    moves: Moves
+
+
+def build(topology: Topology, placement: Placement) -> Managers | StartRefused:
+    """Judge machine and configuration together."""
+    topology_manager = build_topology_manager(topology, placement)
+    if isinstance(topology_manager, StartRefused):
+        return topology_manager
+    cpu = build_cpu_manager(topology, placement)
+    if isinstance(cpu, StartRefused):
+        return cpu
+    memory = build_memory_manager(topology, placement)
+    if isinstance(memory, StartRefused):
+        return memory
+    return Managers(
+        topology=topology,
+        placement=placement,
+        reserved=cpu.reserved,
+        providers=Providers(cpu, memory, topology_manager),
+        rules=DemandRules.of(placement),
+        quirks=reproduced(placement.errata),
+    )
+
+
+def initial(managers: Managers) -> Promises:
+    """Give the promises of a node where nobody holds anything."""
+    promises = start(managers, Records())
+    assert isinstance(promises, Promises), "an empty state is valid"
+    return promises
+
+
+def start(managers: Managers, records: Records) -> Promises | StartRefused:
+    """Start from the files of kubelet's managers, or without them."""
+    promises = restored_cpus(managers.providers.cpu, records.cpu)
+    if isinstance(promises, StartRefused):
+        return promises
+    return restored_memory(managers.providers.memory, promises, records.memory)
+
+
+def started_moves(managers: Managers, promises: Promises) -> Moves:
+    """What the metrics show right after a start."""
+    return start_moves(managers.providers.cpu, promises)
+
+
+def admit(
+    managers: Managers,
+    promises: Promises,
+    active: tuple[Pod, ...],  # noqa: ARG001  nothing stale is left here to sweep: violations() checks that against it
+    pod: Pod,
+) -> Admitted | Rejected:
+    """Decide on a pod.
+
+    Args:
+        managers: as built.
+        promises: of the other pods. Whatever belongs to none of the active ones must have been released.
+        active: the pods that are admitted already, in order.
+        pod: with defaults applied.
+    """
+    outcome = run_admission(managers.providers, promises, demand_of(managers.rules, pod))
+    report = _report(managers, outcome, pod)
+    if outcome.refusal is None:
+        return Admitted(outcome.promises, outcome.moves, report)
+    cleaned, moves = promises, outcome.moves
+    if managers.quirks:
+        # kubelet takes back what a refused pod got at the next call for any pod; gauges and reuse sets tell the difference.
+        cleaned, released = remove_pod(managers, outcome.promises, pod.uid)
+        moves = (*moves, *released)
+    return Rejected(cleaned, outcome.refusal.reason, outcome.refusal.message, moves, report)
+
+
+def _report(managers: Managers, outcome: Outcome, pod: Pod) -> Report:
+    held = outcome.promises.of_pod(pod.uid)
+    containers = []
+    for container in pod.containers:
+        own = held.own_set(container.name)
+        why = None if own is not None else reason_for_sharing(managers.placement, pod, container)
+        containers.append(ContainerReport(container.name, own, why))
+    return Report(outcome.merges, tuple(containers))
+
+
+def readmit(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Readmitted:
+    """Admit running pods again after a start, in order; then take back what belongs to none of those that were admitted.
+
+    Until the sources of pods are ready nothing is swept: what a refused pod holds is in the way of the pods after it.
+    """
+    results: list[tuple[str, Admitted | Rejected]] = []
+    moves: list[Moves] = []
+    for pod in pods:
+        outcome = run_admission(managers.providers, promises, demand_of(managers.rules, pod))
+        report = _report(managers, outcome, pod)
+        promises = outcome.promises
+        moves.append(outcome.moves)
+        refusal = outcome.refusal
+        results.append(
+            (
+                pod.uid,
+                Admitted(promises, outcome.moves, report)
+                if refusal is None
+                else Rejected(promises, refusal.reason, refusal.message, outcome.moves, report),
+            )
+        )
+    admitted = tuple(pod for pod, (_, result) in zip(pods, results, strict=True) if isinstance(result, Admitted))
+    promises, swept = sweep(managers, promises, admitted)
+    return Readmitted(promises, tuple(results), (*(move for each in moves for move in each), *swept))
+
+
+def sweep(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tuple[Promises, Moves]:
+    """Take back what belongs to no container of an active pod."""
+    names = {pod.uid: {c.name for c in pod.containers} for pod in active}
+    moves: Moves = ()
+    for uid, held in promises.pods:
+        known = names.get(uid, set())
+        for name in sorted({n for n, _ in held.cpus} | {n for n, _ in held.memory}):
+            if name not in known:
+                promises, moved = _released(managers, promises, uid, name)
+                moves += moved
+        if uid not in names:
+            promises, moved = remove_pod(managers, promises, uid)
+            moves += moved
+    return promises, moves
+
+
+def start_container(managers: Managers, promises: Promises, pod: Pod, name: str) -> Promises:
+    """Let a container start: the init containers before it have run, and give their memory back."""
+    return release_started(managers.providers.memory, promises, pod, name)
+
+
+def remove_container(managers: Managers, promises: Promises, pod_uid: str, name: str) -> tuple[Promises, Moves]:
+    """Take back what one container has that no other container of its pod has too."""
+    promises, moves = _released(managers, promises, pod_uid, name)
+    held = promises.of_pod(pod_uid)
+    return with_pod(promises, pod_uid, replace(held, hints=dropped(held.hints, name))), moves
+
+
+def _released(managers: Managers, promises: Promises, uid: str, name: str) -> tuple[Promises, Moves]:
+    promises, moves = release_container(managers.providers.cpu, promises, uid, name)
+    return release_memory(managers.providers.memory, promises, uid, name), moves
+
+
+def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Promises, Moves]:
+    """Take back all that a pod has."""
+    held = promises.of_pod(pod_uid)
+    moves: Moves = ()
+    for name in sorted({n for n, _ in held.cpus} | {n for n, _ in held.memory}):
+        promises, moved = _released(managers, promises, pod_uid, name)
+        moves += moved
+    left = promises.of_pod(pod_uid)
+    if left.hints:
+        promises = with_pod(promises, pod_uid, replace(left, hints=()))
+    return promises, moves
+
+
+def isolation(managers: Managers, promises: Promises, pod: Pod, name: str) -> Isolation:
+    """Say with whom a container shares its CPUs."""
+    if promises.own_set(pod.uid, name) is None:
+        return Isolation.HOST
+    if managers.is_pod_level(pod) and not _has_its_own(pod.container(name)):
+        return Isolation.POD
+    return Isolation.CONTAINER
+
+
+def _has_its_own(container: Container) -> bool:
+    """Whether the container would get CPUs alone: guaranteed by itself, and whole CPUs."""
+    limit = container.resources.limits.get("cpu")
+    return has_equal_limits(container.resources) and limit is not None and limit.is_whole()
+
+
+def gauges(managers: Managers, promises: Promises) -> tuple[tuple[Series, int], ...]:
+    """Compute the gauges from the state."""
+    cpu = managers.providers.cpu
+    if not cpu.static:
+        return ()
+    exclusive = promises.exclusive()
+    return (
+        (Series(CPU_SHARED_POOL), 1000 * cpu.free_pool(promises).bit_count()),
+        (Series(CPU_EXCLUSIVE), len(exclusive)),
+        *(
+            (Series(CPU_PER_NUMA, (("numa_node", str(node.id)),)), (node.cpus & exclusive.bits).bit_count())
+            for node in cpu.layout.nodes
+        ),
+    )
+
+
+def violations(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tuple[str, ...]:
+    """Name every invariant that the promises break (they hold without errata)."""
+    return (
+        *cpu_violations(managers.providers.cpu, promises, active),
+        *memory_violations(managers.providers.memory, promises),
+    )

@@ -1,0 +1,94 @@
+"""The memory manager's books: what each NUMA node has, what is taken from a group of nodes, what comes back.
+
+A node is either used by blocks on it alone, or belongs to one group and is used only by blocks on exactly that group.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from nodeagent.core.idset import NumaSet
+from nodeagent.core.pod import MEMORY
+from nodeagent.core.promises import Blocks, MemoryNode, MemoryTable
+from nodeagent.core.topology import Topology
+
+Machine = tuple[MemoryNode, ...]
+"""All NUMA nodes, ascending."""
+
+
+def initial_machine(topology: Topology, reserved: Mapping[tuple[int, str], int]) -> Machine:
+    """Open the books: nothing taken.
+
+    Args:
+        topology: its NUMA nodes with memory and huge pages.
+        reserved: bytes by (NUMA node, resource).
+    """
+    nodes = []
+    for node in topology.numa:
+        pages = sum(size for _, size in node.hugepages)
+        tables = [(name, _table(size, reserved.get((node.id, name), 0), 0)) for name, size in node.hugepages]
+        tables.append((MEMORY, _table(node.memory_bytes, reserved.get((node.id, MEMORY), 0), pages)))
+        nodes.append(MemoryNode(node.id, 0, NumaSet.of(node.id), tuple(sorted(tables))))
+    return tuple(nodes)
+
+
+def _table(total: int, reserved: int, pages: int) -> MemoryTable:
+    allocatable = total - reserved - pages
+    return MemoryTable(total, reserved, allocatable, 0, allocatable)
+
+
+def take(machine: Machine, nodes: NumaSet, resource: str, size: int) -> Machine:
+    """Move up to `size` bytes from free to reserved, lowest node first. Counts once on every node of the group."""
+    changed = []
+    for node in machine:
+        if node.id not in nodes:
+            changed.append(node)
+            continue
+        table = node.table(resource)
+        moved = 0 if table is None else min(table.free, size)
+        size -= moved
+        changed.append(_moved(replace(node, assignments=node.assignments + 1, cells=nodes), resource, moved))
+    return tuple(changed)
+
+
+def release(machine: Machine, blocks: Blocks) -> Machine:
+    """Move the blocks' bytes back from reserved to free, lowest node first: only the group's sums are meaningful."""
+    for block in blocks:
+        size = block.size_bytes
+        changed = []
+        for node in machine:
+            if node.id not in block.nodes:
+                changed.append(node)
+                continue
+            table = node.table(block.resource)
+            moved = 0 if table is None else min(table.reserved, size)
+            size -= moved
+            assignments = node.assignments - 1
+            cells = node.cells if assignments else NumaSet.of(node.id)
+            changed.append(_moved(replace(node, assignments=assignments, cells=cells), block.resource, -moved))
+        machine = tuple(changed)
+    return machine
+
+
+def _moved(node: MemoryNode, resource: str, size: int) -> MemoryNode:
+    if size == 0:
+        return node
+    tables = tuple(
+        (name, replace(t, free=t.free - size, reserved=t.reserved + size) if name == resource else t)
+        for name, t in node.tables
+    )
+    return replace(node, tables=tables)
+
+
+def free_of(machine: Machine, nodes: NumaSet, resource: str) -> int:
+    """Bytes of the resource that are free on the group."""
+    return sum(t.free for n in machine if n.id in nodes and (t := n.table(resource)) is not None)
+
+
+def breaks_group(machine: Machine, nodes: NumaSet) -> bool:
+    """Whether a block on these nodes would mix with blocks on another group that shares a node with it."""
+    return any(node.id in nodes and node.assignments > 0 and node.cells != nodes for node in machine)
+
+
+def used_cells(machine: Machine) -> Iterable[tuple[int, int]]:
+    """(bit of a node in use, bits of the group it is used in)."""
+    return ((1 << node.id, node.cells.bits) for node in machine if node.assignments > 0)

@@ -1,0 +1,46 @@
+"""The memory manager's NUMA hints, for a container or a pod: calculated, or regenerated from what it holds already."""
+
+from nodeagent.core.demand import Amounts, ContainerDemand, PodDemand
+from nodeagent.core.hints import HintList
+from nodeagent.core.memory_groups import calculated_hints
+from nodeagent.core.memory_manager import MemoryManager, regenerated
+from nodeagent.core.memory_pods import check_pod
+from nodeagent.core.promises import PodPromises, Promises
+
+Answer = tuple[tuple[str, HintList], ...]
+"""By resource; empty: no preference (which is also what kubelet says if nothing fits)."""
+
+
+def container_hints(manager: MemoryManager, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Answer:
+    amounts = container.memory
+    if not manager.static or not pod.is_guaranteed or amounts is None or pod.is_skipped:
+        return ()
+    held = promises.of_pod(pod.uid)
+    if held.blocks(container.name) is not None:
+        return _regenerated(held, container.name, amounts)
+    return _calculated(manager, promises, pod.uid, amounts)
+
+
+def pod_hints(manager: MemoryManager, promises: Promises, pod: PodDemand) -> Answer:
+    amounts = pod.memory
+    if not manager.static or not pod.is_guaranteed or amounts is None or pod.is_skipped:
+        return ()
+    if pod.is_managed and check_pod(pod) is not None:
+        return tuple((resource, ()) for resource, _ in amounts)
+    if not amounts:
+        return ()
+    held = promises.of_pod(pod.uid)
+    for container in pod.containers:
+        if held.blocks(container.name) is not None:
+            return _regenerated(held, container.name, amounts)
+    return _calculated(manager, promises, pod.uid, amounts)
+
+
+def _regenerated(held: PodPromises, name: str, amounts: Amounts) -> Answer:
+    nodes = regenerated(held, name, amounts)
+    return () if nodes is None else tuple((resource, ((each.bits, True),)) for resource, each in nodes)
+
+
+def _calculated(manager: MemoryManager, promises: Promises, uid: str, amounts: Amounts) -> Answer:
+    hints = tuple((n.bits, preferred) for n, preferred in calculated_hints(manager.groups, promises, uid, amounts))
+    return tuple((resource, hints) for resource, _ in amounts) if hints else ()

@@ -1,0 +1,81 @@
+"""The reserved memory of each NUMA node: configured per node, and equal in sum to what the node reserves as a whole."""
+
+from nodeagent.core.config import Placement
+from nodeagent.core.pod import HUGEPAGES_PREFIX, MEMORY
+from nodeagent.core.quantity import Quantity
+from nodeagent.core.refusals import StartRefused
+from nodeagent.core.topology import Topology
+
+Reserved = dict[tuple[int, str], int]
+"""Bytes by (NUMA node, resource)."""
+
+
+def reserved_by_node(topology: Topology, placement: Placement) -> Reserved | StartRefused:
+    """Judge `reservedMemory` against the machine and the node's reservation; the texts are kubelet's."""
+    invalid = _invalid(placement)
+    if invalid is not None:
+        return invalid
+    for entry in placement.reserved_memory:
+        if entry.numa_node not in topology.node_ids:
+            return StartRefused(
+                "the reserved memory configuration references a NUMA node "
+                f"{entry.numa_node} that does not exist on this machine"
+            )
+    wrong_sum = _wrong_sum(placement)
+    if wrong_sum is not None:
+        return wrong_sum
+    reserved: Reserved = {}
+    for entry in placement.reserved_memory:
+        for resource, amount in entry.limits:
+            size = amount.as_int64()
+            if size is None:
+                # The spelling is the reference's.
+                return StartRefused("could not covert a variable of type Quantity to int64")
+            reserved[entry.numa_node, resource] = size
+    if sum(size for (_, resource), size in reserved.items() if resource == MEMORY) <= 0:
+        return StartRefused("[memorymanager] you should specify the system reserved memory")
+    return reserved
+
+
+def _is_memory(resource: str) -> bool:
+    return resource == MEMORY or resource.startswith(HUGEPAGES_PREFIX)
+
+
+def _invalid(placement: Placement) -> StartRefused | None:
+    """Check the configuration by itself; every finding is named."""
+    found = []
+    seen: set[tuple[int, str]] = set()
+    for entry in placement.reserved_memory:
+        for resource, amount in entry.limits:
+            where = f'NUMA node {entry.numa_node} and resource "{resource}"'
+            if not _is_memory(resource):
+                found.append(
+                    f'invalid configuration: the limit type "{resource}" for NUMA node {entry.numa_node} is not supported, '
+                    "only [memory hugepages-<HugePageSize>] is accepted"
+                )
+            if amount.nano == 0:
+                found.append(f"invalid configuration: reserved memory may not be zero for {where}")
+            if (entry.numa_node, resource) in seen:
+                found.append(f"invalid configuration: the reserved memory has a duplicate value for {where}")
+            seen.add((entry.numa_node, resource))
+    if not found:
+        return None
+    return StartRefused(found[0] if len(found) == 1 else f"[{', '.join(found)}]")
+
+
+def _wrong_sum(placement: Placement) -> StartRefused | None:
+    totals: dict[str, Quantity] = {}
+    for entry in placement.reserved_memory:
+        for resource, amount in entry.limits:
+            so_far = totals.get(resource)
+            # As Quantity.Add: a sum is printed in the notation of the first addend that isn't zero.
+            totals[resource] = amount if so_far is None or so_far.nano == 0 else so_far + amount
+    reservation = {resource: amount for resource, amount in placement.memory_reservation if _is_memory(resource)}
+    for resource in sorted(totals.keys() | reservation.keys()):
+        configured, wanted = totals.get(resource, Quantity(0)), reservation.get(resource, Quantity(0))
+        if configured.nano != wanted.nano:
+            return StartRefused(
+                f'the total amount "{configured}" of type "{resource}" is not equal to the value "{wanted}" '
+                "determined by Node Allocatable feature"
+            )
+    return None

@@ -1,0 +1,134 @@
+"""From a memory checkpoint to promises: what the Static policy accepts of it at a start, and with which words it refuses."""
+
+from dataclasses import replace
+
+from nodeagent.core.idset import NumaSet
+from nodeagent.core.memory_accounting import Machine, take
+from nodeagent.core.memory_manager import MemoryManager
+from nodeagent.core.promises import Blocks, MemoryNode, PodPromises, Promises
+from nodeagent.core.records import MemoryRecord, Unreadable
+from nodeagent.core.refusals import StartRefused
+
+_PATH = "/var/lib/kubelet/memory_manager_state"
+
+
+def restored_memory(
+    manager: MemoryManager, promises: Promises, record: MemoryRecord | Unreadable | None
+) -> Promises | StartRefused:
+    """Judge what the file says and add it to what is restored of the CPUs.
+
+    Args:
+        manager: as configured now.
+        promises: without memory.
+        record: None if there is no file.
+    """
+    if record is not None:
+        loaded = _loaded(manager, promises, record)
+        if isinstance(loaded, StartRefused):
+            return StartRefused(
+                f"could not restore state from checkpoint: {loaded.message}, please drain this node and delete the memory manager "
+                f'checkpoint file "{_PATH}" before restarting Kubelet'
+            )
+        promises = loaded
+    return _validated(manager, promises) if manager.static else promises
+
+
+def _loaded(manager: MemoryManager, promises: Promises, record: MemoryRecord | Unreadable) -> Promises | StartRefused:
+    if isinstance(record, Unreadable):
+        return StartRefused(record.message)
+    policy = "Static" if manager.static else "None"
+    if record.policy_name != policy:
+        return StartRefused(
+            f'[memorymanager] configured policy "{policy}" differs from state checkpoint policy "{record.policy_name}"'
+        )
+    pods = promises.pods
+    for uid, containers in record.entries:
+        pods = pods.put(uid, replace(pods.get(uid) or PodPromises(), memory=containers))
+    for uid, blocks in record.pod_entries:
+        pods = pods.put(uid, replace(pods.get(uid) or PodPromises(), pod_memory=blocks))
+    return replace(promises, memory=record.machine, pods=pods)
+
+
+def _validated(manager: MemoryManager, promises: Promises) -> Promises | StartRefused:
+    if not promises.memory:
+        if any(pod.memory for _, pod in promises.pods):
+            return StartRefused("[memorymanager] machine state can not be empty when it has memory assignments")
+        return replace(promises, memory=manager.machine)
+    difference = books_differ(manager, promises)
+    return promises if difference is None else StartRefused(difference)
+
+
+def books_differ(manager: MemoryManager, promises: Promises) -> str | None:
+    """Say how the books differ from what taking everything promised from this machine would give."""
+    expected = _replayed(manager, promises)
+    if isinstance(expected, StartRefused):
+        return expected.message
+    if _differ(promises.memory, expected):
+        return "[memorymanager] the expected machine state is different from the real one"
+    return None
+
+
+def _replayed(manager: MemoryManager, promises: Promises) -> Machine | StartRefused:
+    """Take everything that is promised from the machine as it is now."""
+    machine = manager.machine
+    known = NumaSet.from_ids(node.id for node in machine)
+    for uid, name, blocks in _charged(manager, promises):
+        for block in blocks:
+            if not block.nodes <= known:
+                return StartRefused(
+                    f"[memorymanager] (pod: {uid}, container: {name}) the memory assignment uses the NUMA that does not exist"
+                )
+            if any(node.id in block.nodes and node.table(block.resource) is None for node in machine):
+                return StartRefused(
+                    f"[memorymanager] (pod: {uid}, container: {name}) the memory assignment uses memory resource that does not exist"
+                )
+            machine = take(machine, block.nodes, block.resource, block.size_bytes)
+    return machine
+
+
+def _charged(manager: MemoryManager, promises: Promises) -> list[tuple[str, str, Blocks]]:
+    """What the books are charged with: a pod's blocks where it has some, else its containers'."""
+    charged: list[tuple[str, str, Blocks]] = []
+    for uid, pod in promises.pods:
+        if not pod.memory:
+            continue
+        if manager.pod_level_managers and pod.pod_memory is not None:
+            charged.append((uid, "", pod.pod_memory))
+        else:
+            charged += [(uid, name, blocks) for name, blocks in pod.memory]
+    return charged
+
+
+def _differ(stored: Machine, expected: Machine) -> bool:
+    if len(stored) != len(expected):
+        return True
+    real = {node.id: node for node in stored}
+    wanted = {node.id: node for node in expected}
+    return any(_node_differs(real, wanted, node_id) for node_id in wanted)
+
+
+def _node_differs(real: dict[int, MemoryNode], wanted: dict[int, MemoryNode], node_id: int) -> bool:
+    one, other = real.get(node_id), wanted[node_id]
+    if one is None or one.assignments != other.assignments or one.cells != other.cells:
+        return True
+    if len(one.tables) != len(other.tables):
+        return True
+    for resource, table in other.tables:
+        mine = one.table(resource)
+        if mine is None:
+            return True
+        if (mine.total, mine.system_reserved, mine.allocatable) != (
+            table.total,
+            table.system_reserved,
+            table.allocatable,
+        ):
+            return True
+        # Where a group's bytes lie depends on the order of releases: only their sums over the group count.
+        if _sums(real, other.cells, resource) != _sums(wanted, other.cells, resource):
+            return True
+    return False
+
+
+def _sums(nodes: dict[int, MemoryNode], cells: NumaSet, resource: str) -> tuple[int, int]:
+    tables = [t for node_id in cells if node_id in nodes and (t := nodes[node_id].table(resource)) is not None]
+    return sum(t.free for t in tables), sum(t.reserved for t in tables)

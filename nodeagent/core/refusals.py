@@ -1,0 +1,33 @@
+"""Refusals as values: of a pod, and of a start. Reasons and texts are kubelet's."""
+
+import enum
+from dataclasses import dataclass
+
+
+class Reason(enum.StrEnum):
+    """Why a pod is refused: the pod's status reason."""
+
+    TOPOLOGY_AFFINITY = "TopologyAffinityError"
+    UNEXPECTED_ADMISSION = "UnexpectedAdmissionError"
+    SMT_ALIGNMENT = "SMTAlignmentError"
+    EMPTY_POD_SHARED_POOL = "EmptyPodSharedPoolError"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A pod can't be admitted."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartRefused:
+    """The configuration, the machine and the state found don't go together; nothing is managed."""
+
+    message: str
+
+
+def unexpected(error: str) -> Refusal:
+    """Wrap an error that carries no reason of its own."""
+    return Refusal(Reason.UNEXPECTED_ADMISSION, f"Allocate failed due to {error}, which is unexpected")

@@ -1,0 +1,97 @@
+"""The invariants of promises: checked before each save (a violation there is a bug) and after each load.
+
+They hold without errata; under `kubelet-1.36` violations are reported, not asserted.
+"""
+
+from collections.abc import Iterator
+
+from nodeagent.core.cpu_manager import CpuManager
+from nodeagent.core.idset import CpuSet
+from nodeagent.core.memory_manager import MemoryManager
+from nodeagent.core.memory_restore import books_differ
+from nodeagent.core.pod import ContainerKind, Pod
+from nodeagent.core.promises import PodPromises, Promises
+
+
+def cpu_violations(manager: CpuManager, promises: Promises, active: tuple[Pod, ...]) -> tuple[str, ...]:
+    """Name what is wrong with who holds what."""
+    pods = {pod.uid: pod for pod in active}
+    found = list(_orphans(promises, pods))
+    if not manager.static:
+        return tuple(found)
+    found += _node_violations(manager, promises)
+    for uid, held in promises.pods:
+        pod = pods.get(uid)
+        if pod is not None:
+            found += _pod_violations(pod, held)
+    return tuple(found)
+
+
+def _orphans(promises: Promises, pods: dict[str, Pod]) -> Iterator[str]:
+    for uid, held in promises.pods:
+        pod = pods.get(uid)
+        if pod is None:
+            yield f"pod {uid} holds something and is not active"
+            continue
+        names = {container.name for container in pod.containers}
+        holders = [*held.cpus, *held.memory, *held.hints]
+        for name in sorted({name for name, _ in holders} - names):
+            yield f"pod {uid} holds something for container {name}, which it doesn't have"
+
+
+def _node_violations(manager: CpuManager, promises: Promises) -> Iterator[str]:
+    default = promises.default
+    given = CpuSet()
+    for uid, held in promises.pods:
+        mine = held.pod_cpus or CpuSet()
+        for _, cpus in held.cpus:
+            mine |= cpus
+        if not mine.isdisjoint(given):
+            yield f"pod {uid} holds CPUs {mine & given} that another pod holds too"
+        given |= mine
+    if not default.isdisjoint(given):
+        yield f"CPUs {default & given} are held by a pod and in the shared pool"
+    universe = CpuSet(manager.universe)
+    if (default | given) != universe:
+        yield f"shared pool and pods together have CPUs {default | given}, the node has {universe}"
+    if not manager.reserved.isdisjoint(given):
+        yield f"reserved CPUs {manager.reserved & given} are held by a pod"
+
+
+def _pod_violations(pod: Pod, held: PodPromises) -> Iterator[str]:
+    """CPUs within a pod: only what never runs at the same time, or shares the pod's pool, may overlap."""
+    kinds = {container.name: container.kind for container in pod.containers}
+    pool = _pool_of(held, kinds)
+    taken = CpuSet()
+    for name, cpus in held.cpus:
+        if held.pod_cpus is not None and not cpus <= held.pod_cpus:
+            yield f"pod {pod.uid}, container {name}: CPUs {cpus} are not all of the pod's {held.pod_cpus}"
+        if kinds.get(name) is ContainerKind.INIT or cpus == pool:
+            continue
+        if not cpus.isdisjoint(taken):
+            yield f"pod {pod.uid}, container {name}: CPUs {cpus & taken} are held by another container too"
+        taken |= cpus
+    if pool is not None and not pool.isdisjoint(taken):
+        yield f"pod {pod.uid}: CPUs {pool & taken} of its shared pool are held by a container"
+
+
+def _pool_of(held: PodPromises, kinds: dict[str, ContainerKind]) -> CpuSet | None:
+    """The set that several long-running containers of a pod with a set of its own have in common."""
+    if held.pod_cpus is None:
+        return None
+    sets = [cpus for name, cpus in held.cpus if kinds.get(name) is not ContainerKind.INIT]
+    return next((cpus for cpus in sets if sets.count(cpus) > 1), None)
+
+
+def memory_violations(manager: MemoryManager, promises: Promises) -> tuple[str, ...]:
+    """Name what is wrong with the books."""
+    if not manager.static:
+        return ()
+    found = [
+        f"NUMA node {node.id}: {table.reserved} + {table.free} bytes of {resource} reserved and free, {table.allocatable} allocatable"
+        for node in promises.memory
+        for resource, table in node.tables
+        if table.reserved + table.free != table.allocatable
+    ]
+    difference = books_differ(manager, promises)
+    return (*found, *(() if difference is None else (difference,)))
