@@ -1,0 +1,147 @@
+"""Wakes when the manifest directory may have changed. Carries no data: who is woken looks again."""
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from watchdog.events import (
+    DirCreatedEvent,
+    DirDeletedEvent,
+    DirMovedEvent,
+    FileClosedEvent,
+    FileCreatedEvent,
+    FileDeletedEvent,
+    FileModifiedEvent,
+    FileMovedEvent,
+    FileSystemEvent,
+    FileSystemEventHandler,
+)
+from watchdog.observers import Observer
+from watchdog.observers.api import BaseObserver, ObservedWatch
+
+from nodeagent.errors import NodeAgentError
+
+_WANTED: list[type[FileSystemEvent]] = [
+    DirCreatedEvent,
+    DirDeletedEvent,
+    DirMovedEvent,
+    FileClosedEvent,
+    FileCreatedEvent,
+    FileDeletedEvent,
+    FileModifiedEvent,
+    FileMovedEvent,
+]
+"""Not among them: opening and closing after reading. Our own scan does both, and would wake us for ever."""
+
+_Identity = tuple[int, int]
+
+
+class ManifestWatchError(NodeAgentError):
+    """The kernel gives no watch; the periodic rescan still finds every change."""
+
+    def __init__(self, path: str, cause: OSError) -> None:
+        self.path = path
+        super().__init__(
+            f"cannot watch {path}: {cause.strerror or cause}",
+            hint="raise fs.inotify.max_user_watches or max_user_instances; until then changes are found by the rescan",
+        )
+
+
+class ManifestWatch:
+    """Watches the directory and, for its coming and going, its parent.
+
+    `renew` is cheap and belongs before every scan: it starts the watch, and moves it when the directory was created, replaced or removed
+    meanwhile.
+    """
+
+    def __init__(self, directory: str, wake: Callable[[], None]) -> None:
+        """Prepare a watch.
+
+        Args:
+            directory: absolute path; it need not exist.
+            wake: called from the watch's thread, often; it must be quick and must not raise.
+        """
+        self._directory = directory
+        self._parent = str(Path(directory).parent)
+        self._wake = wake
+        self._observer: BaseObserver | None = None
+        self._watches: dict[str, tuple[_Identity, ObservedWatch]] = {}
+        self._replaced = threading.Event()
+        """The directory came or went. Its inode doesn't tell: a new directory often gets the number of the old one."""
+
+    def renew(self) -> bool:
+        """Watch what is there now.
+
+        Returns:
+            Whether the directory itself is watched; False: it doesn't exist.
+
+        Raises:
+            ManifestWatchError: the kernel refuses.
+        """
+        if self._observer is None:
+            self._observer = Observer()
+            self._observer.start()
+        if self._replaced.is_set():
+            self._replaced.clear()  # before looking: what happens from here on sets it again
+            self._forget(self._directory)
+        self._watch(self._parent)
+        return self._watch(self._directory)
+
+    def stop(self) -> None:
+        """End the watch and its threads; harmless if there are none."""
+        if self._observer is not None:
+            self._observer.stop()
+            self._observer.join()
+            self._observer = None
+            self._watches.clear()
+
+    def _watch(self, path: str) -> bool:
+        assert self._observer is not None
+        identity = _identity(path)
+        known = self._watches.get(path)
+        if known is not None and known[0] == identity:
+            return True
+        self._forget(path)
+        if identity is None:
+            return False
+        try:
+            # The link's target: inotify watches what a path means, and watchdog doesn't follow links.
+            handler = _Handler(self._directory, self._replaced, self._wake)
+            watch = self._observer.schedule(handler, os.path.realpath(path), recursive=False, event_filter=_WANTED)
+        except FileNotFoundError:
+            return False  # gone again: its parent will tell
+        except OSError as err:
+            raise ManifestWatchError(path, err) from err
+        self._watches[path] = (identity, watch)
+        return True
+
+    def _forget(self, path: str) -> None:
+        known = self._watches.pop(path, None)
+        if known is not None and self._observer is not None:
+            self._observer.unschedule(known[1])
+
+
+class _Handler(FileSystemEventHandler):
+    """Runs in watchdog's thread."""
+
+    def __init__(self, directory: str, replaced: threading.Event, wake: Callable[[], None]) -> None:
+        self._name = Path(directory).name
+        self._replaced = replaced
+        self._wake = wake
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        if isinstance(event, DirCreatedEvent | DirDeletedEvent | DirMovedEvent) and self._name in {
+            Path(os.fsdecode(event.src_path)).name,
+            Path(os.fsdecode(event.dest_path)).name,
+        }:
+            self._replaced.set()
+        self._wake()
+
+
+def _identity(path: str) -> _Identity | None:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

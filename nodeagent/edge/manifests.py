@@ -1,0 +1,204 @@
+"""Reads the manifest directory as kubelet does. Knows no manifest syntax; what a bad file means for its pods is not decided here.
+
+Symbolic links are followed, as kubelet does: configuration tools put a file in place by swapping a link (`..data`). Who can write to the
+directory can start processes as root anyway.
+"""
+
+import errno
+import fcntl
+import heapq
+import os
+import signal
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from nodeagent.errors import NodeAgentError
+
+MAX_FILES = 10_000
+"""Of a directory, the first ones by name."""
+MAX_FILE_BYTES = 1 << 20
+MAX_TOTAL_BYTES = 64 << 20
+"""Of one scan: what it may hold in memory."""
+
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFCHR: "a character device",
+}
+
+
+class ManifestDirectoryError(NodeAgentError):
+    """The manifest directory can't be read."""
+
+    def __init__(self, path: str, cause: OSError) -> None:
+        self.path = path
+        self.missing = cause.errno == errno.ENOENT
+        """There is none: no error on a fresh node, a reason to keep what runs on a node with pods."""
+        hint = "create it, or set manifestDirectory" if self.missing else "let the agent read it"
+        super().__init__(f"cannot read manifest directory {path}: {cause.strerror}", hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFile:
+    """One file of the directory. Without content it says nothing about its pods: those that it had stay as they are."""
+
+    name: str
+    content: bytes | None
+    problem: str | None = None
+    """Why there is no content; the path is in it."""
+    being_written: bool = False
+    """A process has it open for writing: the problem will pass by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestScan:
+    files: tuple[ManifestFile, ...]
+    """In the order of their names; dot files and subdirectories are left out, as kubelet does."""
+    unread: int = 0
+    """Number of files beyond MAX_FILES."""
+
+
+def scan_manifests(path: str) -> ManifestScan:
+    """Read all manifests. A path of a regular file is a directory of one, as for kubelet's staticPodPath.
+
+    Raises:
+        ManifestDirectoryError: the directory is missing or can't be read.
+    """
+    try:
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except NotADirectoryError:
+        found = _read(None, path, path, MAX_FILE_BYTES)
+        return ManifestScan(() if found is None else (found,))
+    except OSError as err:
+        raise ManifestDirectoryError(path, err) from err
+    try:
+        names, unread = _names(directory)
+        return ManifestScan(tuple(_read_all(directory, path, names)), unread)
+    except OSError as err:
+        raise ManifestDirectoryError(path, err) from err
+    finally:
+        os.close(directory)
+
+
+def _names(directory: int) -> tuple[list[str], int]:
+    count = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal count
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if not entry.name.startswith(".") and not entry.is_dir(follow_symlinks=False):
+                    count += 1
+                    yield entry.name
+
+    # A bounded heap: a directory of millions of files costs time, not memory.
+    names = heapq.nsmallest(MAX_FILES, counted(), key=os.fsencode)
+    return names, count - len(names)
+
+
+def _read_all(directory: int, path: str, names: list[str]) -> Iterator[ManifestFile]:
+    left = MAX_TOTAL_BYTES
+    for name in names:
+        found = _read(directory, name, f"{path}/{name}", min(left, MAX_FILE_BYTES))
+        if found is not None:
+            left -= len(found.content or b"")
+            yield found
+
+
+def _read(directory: int | None, name: str, path: str, most: int) -> ManifestFile | None:
+    """Read one file; None: it is gone, or a directory."""
+    shown = os.fsencode(name).decode("utf-8", "backslashreplace")
+    if not shown.isprintable() or "\\x" in shown:
+        shown = ascii(name)[1:-1]
+        return ManifestFile(
+            shown, None, f"{path.removesuffix(name)}{shown}: the name has characters that can't be printed"
+        )
+    try:
+        # O_PATH opens nothing: a FIFO can't block and a device isn't touched before its kind is known.
+        handle = os.open(name, os.O_PATH | os.O_CLOEXEC, dir_fd=directory)
+    except FileNotFoundError as err:
+        return _dangling(directory, name, path, err)
+    except OSError as err:
+        return ManifestFile(shown, None, f"cannot open {path}: {err.strerror}")
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISDIR(mode):
+            return None
+        if not stat.S_ISREG(mode):
+            return ManifestFile(
+                shown, None, f"{path} is {_KINDS.get(stat.S_IFMT(mode), 'no regular file')}, not a regular file"
+            )
+        return _read_regular(handle, shown, path, most)
+    except OSError as err:
+        return ManifestFile(shown, None, f"cannot read {path}: {err.strerror}")
+    finally:
+        os.close(handle)
+
+
+def _dangling(directory: int | None, name: str, path: str, cause: OSError) -> ManifestFile | None:
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except OSError:
+        return None
+    return ManifestFile(
+        name, None, f"cannot open {path}: a symbolic link to a file that isn't there ({cause.strerror})"
+    )
+
+
+def _read_regular(handle: int, name: str, path: str, most: int) -> ManifestFile:
+    file = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        with _no_writer(file) as settled:
+            if not settled:
+                problem = f"{path} is being written: it is read when its writer closes it"
+                return ManifestFile(name, None, problem, being_written=True)
+            content = _bounded(file, most)
+    finally:
+        os.close(file)
+    if content is None:
+        over = f"is larger than {MAX_FILE_BYTES} bytes"
+        if most < MAX_FILE_BYTES:
+            over = f"is not read: the files before it have {MAX_TOTAL_BYTES} bytes already"
+        return ManifestFile(name, None, f"{path} {over}")
+    return ManifestFile(name, content)
+
+
+@contextmanager
+def _no_writer(file: int) -> Iterator[bool]:
+    """Tell whether no process has the file open for writing, and keep it so meanwhile.
+
+    A read lease (fcntl(2), F_SETLEASE) is granted only then; a writer that comes while we read waits until the lease is given
+    back. So what a writer left half done is never taken for a whole manifest. Where there are no leases (network file systems, files of
+    other users) the file counts as settled.
+    """
+    try:
+        # The breaking of a lease is told by a signal; SIGIO would end the process, SIGURG is ignored by default.
+        fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except BlockingIOError:
+        yield False
+        return
+    except OSError:
+        yield True
+        return
+    try:
+        yield True
+    finally:
+        with suppress(OSError):
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+
+
+def _bounded(file: int, most: int) -> bytes | None:
+    """Read to the end; None: there is more than allowed."""
+    parts: list[bytes] = []
+    left = most + 1
+    while left:
+        part = os.read(file, left)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+        left -= len(part)
+    return None
