@@ -57,7 +57,10 @@ class Records:
             os.close(directory)
 
     def forget(self, run_id: str) -> None:
-        self.path(run_id).unlink(missing_ok=True)
+        try:
+            self.path(run_id).unlink(missing_ok=True)
+        except OSError as err:  # it comes back with the next launcher, and is acknowledged again
+            log("record_not_removed", id=run_id, error=str(err))
 
     def load(self) -> list[Run]:
         known, runs = {field.name for field in dataclasses.fields(Run)}, []
