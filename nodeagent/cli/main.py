@@ -1,0 +1,58 @@
+"""The `nodeagent` command: finds the subcommand, prints errors with their next step, gives the exit code."""
+
+import argparse
+import importlib
+import os
+import sys
+
+from nodeagent import __version__
+from nodeagent.errors import NodeAgentError
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_DIFFERENCE = 3
+
+COMMANDS = {
+    "run": "run the agent (what nodeagent.service does)",
+    "inspect": "show pods, their CPUs and memory, and every difference from what was promised",
+    "topology": "draw the machine, or print it for other tools",
+    "exec": "run a command in a container's cgroup",
+    "retry": "decide again on a refused pod",
+    "simulate": "replay pod events on a described machine, as the agent or as kubelet 1.36 decides",
+}
+"""Subcommand → help; each lives in nodeagent.cli.<name> with `add_arguments` and `run`, and is imported only when asked for."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; the result is the exit status."""
+    words = sys.argv[1:] if arguments is None else arguments
+    parser = argparse.ArgumentParser(
+        prog="nodeagent",
+        description="Pins pods to whole CPUs next to their memory.",
+        epilog="Start with: nodeagent inspect    More on one command: nodeagent COMMAND --help",
+    )
+    parser.add_argument("--version", action="version", version=f"nodeagent {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, text in COMMANDS.items():
+        sub = commands.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
+        if name in words:
+            importlib.import_module(f"nodeagent.cli.{name}").add_arguments(sub)
+    options = parser.parse_args(words)
+    try:
+        status: int = importlib.import_module(f"nodeagent.cli.{options.command}").run(options)
+    except NodeAgentError as err:
+        print(f"nodeagent: {err.message}", file=sys.stderr)
+        if err.hint:
+            print(f"hint: {err.hint}", file=sys.stderr)
+        return getattr(err, "exit_status", EXIT_ERROR)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone; python would complain once more while it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_ERROR
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

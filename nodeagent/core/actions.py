@@ -1,0 +1,83 @@
+"""What is to be done with processes, derived from a saved state: doing it twice, or again after a crash, is harmless.
+
+Knows no launcher and no file; whether a cgroup is ready for a start is told.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nodeagent.core.layout import container_path
+from nodeagent.core.pod import Container
+from nodeagent.core.state import NodeState, PodEntry, run_id
+from nodeagent.core.step import World
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    run_id: str
+    entry: PodEntry
+    container: Container
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TerminateAll:
+    """SIGTERM to every process of a cgroup that others entered."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class KillCgroup:
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The launcher may drop these runs: their ends are in the saved state, or concern nobody any more."""
+
+    run_ids: tuple[str, ...]
+
+
+Action = Launch | Terminate | TerminateAll | KillCgroup | Forget
+
+
+def actions(state: NodeState, world: World, ready: frozenset[str], signalled: frozenset[str]) -> Iterator[Action]:
+    """Say what is to be done with processes for a saved state. Derived from the state alone, so a repeat after a crash is harmless.
+
+    Args:
+        state: saved.
+        world: as the state was decided from.
+        ready: paths of the cgroups that hold what is promised, with nobody else on their exclusive CPUs.
+        signalled: run ids and paths that got their SIGTERM from this process.
+
+    """
+    runs = world.runs
+    if runs is None:
+        return
+    for entry in state.entries:
+        for container, status in entry.pairs() if entry.refusal is None else ():
+            path = container_path(entry, status.name)
+            there = world.seen.get(path)
+            populated = there is not None and there.is_populated
+            run = runs.get(run_id(entry.pod.uid, status.name, status.attempt)) if status.attempt else None
+            is_running = run is not None and run.exit is None
+            if status.stop_by_ms is not None:
+                target = run.id if is_running and run is not None else path
+                if populated and (world.now_ms >= status.stop_by_ms or (container.command and not is_running)):
+                    yield KillCgroup(path)
+                elif populated and target not in signalled:
+                    yield Terminate(target) if is_running else TerminateAll(path)
+            elif container.command and populated and not is_running and (status.exit is not None or run is not None):
+                yield KillCgroup(path)  # what the main process left behind goes with it
+            elif status.is_started and run is None and path in ready and not populated:
+                yield Launch(run_id(entry.pod.uid, status.name, status.attempt), entry, container, path)
+    needed = {run_id(e.pod.uid, s.name, s.attempt) for e in state.entries for s in e.containers if s.is_started}
+    over = tuple(sorted(r.id for r in runs.values() if r.exit is not None and r.id not in needed))
+    if over:
+        yield Forget(over)

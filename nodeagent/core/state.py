@@ -1,0 +1,167 @@
+"""The node's state: every promise made and every pod known, one immutable value. Knows no file format and takes no decision."""
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from nodeagent.core.managers import Managers, violations as broken_promises
+from nodeagent.core.pod import Container, Pod, QosClass
+from nodeagent.core.promises import Promises
+
+
+class Phase(enum.Enum):
+    """Kubernetes' pod phases, and the one of a pod that is being ended."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    TERMINATING = "Terminating"
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a container's main process ended. Neither code nor signal: nobody was there to see it."""
+
+    finished_at_ms: int
+    code: int | None = None
+    signal: int | None = None
+    is_oom_kill: bool = False
+    start_error: str | None = None
+    """Why the process could not be started at all."""
+
+    @property
+    def is_success(self) -> bool:
+        return self.code == 0
+
+    @property
+    def reason(self) -> str:
+        """Kubernetes' word for it."""
+        if self.is_oom_kill:
+            return "OOMKilled"
+        if self.start_error is not None:
+            return "StartError"
+        if self.code is None and self.signal is None:
+            return "ContainerStatusUnknown"
+        return "Completed" if self.is_success else "Error"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerStatus:
+    name: str
+    attempt: int = 0
+    """How often it was decided to start it. The attempt's run is known to the launcher under `run_id`."""
+    started_at_ms: int | None = None
+    """Of the present attempt, once the launcher has confirmed it."""
+    exit: Exit | None = None
+    """Of the present attempt."""
+    last_exit: Exit | None = None
+    """Of the attempt before."""
+    backoff_step: int = 0
+    """How many restarts in a row came soon after a start: the next one waits 0, 10, 20, 40 … 300 s."""
+    stop_by_ms: int | None = None
+    """It is being stopped: SIGTERM now, `cgroup.kill` at this time. None: it is not."""
+    oom_kills_seen: int = 0
+    """The cgroup's oom_kill counter at the last look: it outlives container restarts."""
+
+    @property
+    def restarts(self) -> int:
+        return max(0, self.attempt - 1)
+
+    @property
+    def is_started(self) -> bool:
+        """An attempt was decided on and has not been seen to end."""
+        return self.attempt > 0 and self.exit is None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    reason: str
+    message: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PodEntry:
+    """A pod that was decided on: admitted (holding its promises until it is gone or finished) or refused."""
+
+    pod: Pod
+    qos: QosClass
+    """As it was when decided on: the cgroup's place follows from it."""
+    source: str
+    """The manifest's file name."""
+    decided_at_ms: int
+    refusal: Refusal | None = None
+    containers: tuple[ContainerStatus, ...] = ()
+    """One per container of the pod, in its order; empty if refused."""
+    deleting_since_ms: int | None = None
+    outcome: Phase | None = None
+    """SUCCEEDED or FAILED once no container will run again: the promises are given back, the exit codes stay visible."""
+
+    @property
+    def is_active(self) -> bool:
+        """It holds what it was promised."""
+        return self.refusal is None and self.outcome is None
+
+    @property
+    def phase(self) -> Phase:
+        if self.refusal is not None:
+            return Phase.FAILED
+        if self.deleting_since_ms is not None:
+            return Phase.TERMINATING
+        if self.outcome is not None:
+            return self.outcome
+        started = any(
+            c.attempt
+            for c, spec in zip(self.containers, self.pod.containers, strict=True)
+            if spec in tuple(self.pod.apps())
+        )
+        return Phase.RUNNING if started or not any(spec.command for spec in self.pod.containers) else Phase.PENDING
+
+    def pairs(self) -> Iterator[tuple[Container, ContainerStatus]]:
+        return zip(self.pod.containers, self.containers, strict=True)
+
+    def status(self, name: str) -> ContainerStatus:
+        return next(c for c in self.containers if c.name == name)
+
+    def with_status(self, status: ContainerStatus) -> "PodEntry":
+        return replace(self, containers=tuple(status if c.name == status.name else c for c in self.containers))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    promises: Promises
+    entries: tuple[PodEntry, ...] = ()
+    """In the order of the decisions."""
+    generation: int = 0
+    """Counts the states saved."""
+
+    def active_pods(self) -> tuple[Pod, ...]:
+        return tuple(e.pod for e in self.entries if e.is_active)
+
+    def entry(self, uid: str) -> PodEntry | None:
+        return next((e for e in self.entries if e.pod.uid == uid), None)
+
+    def with_entry(self, entry: PodEntry) -> "NodeState":
+        """Replace the entry of the same pod, in its place."""
+        return replace(self, entries=tuple(entry if e.pod.uid == entry.pod.uid else e for e in self.entries))
+
+
+def run_id(uid: str, container: str, attempt: int) -> str:
+    return f"{uid}/{container}/{attempt}"
+
+
+def violations(managers: Managers, state: NodeState) -> tuple[str, ...]:
+    """Name every invariant that does not hold; a state that is saved or used has none."""
+    uids = [e.pod.uid for e in state.entries]
+    names = [e.pod.full_name for e in state.entries]
+    found = list(broken_promises(managers, state.promises, state.active_pods()))
+    found += [f"pod {uid} has two entries" for uid in sorted({u for u in uids if uids.count(u) > 1})]
+    found += [f"pod {name} has two entries" for name in sorted({n for n in names if names.count(n) > 1})]
+    for entry in state.entries:
+        expected = () if entry.refusal else tuple(c.name for c in entry.pod.containers)
+        if tuple(c.name for c in entry.containers) != expected:
+            found.append(
+                f"pod {entry.pod.uid}: statuses of containers {[c.name for c in entry.containers]}, expected {list(expected)}"
+            )
+    return tuple(found)

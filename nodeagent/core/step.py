@@ -1,0 +1,275 @@
+"""One turn of the agent: the node's state and what was observed in, the next state and what happened out.
+
+Order of one turn: what ended, what is to end, what is over, what is new (in manifest order), what is to start.
+Knows neither files nor the clock: everything observed is in the World.
+"""
+
+import enum
+from dataclasses import dataclass, field, replace
+
+from nodeagent.core import lifecycle
+from nodeagent.core.cgroup import Seen
+from nodeagent.core.config import Config
+from nodeagent.core.lifecycle import Runs
+from nodeagent.core.managers import Admitted, Managers, Rejected, Report, admit, remove_pod, start_container
+from nodeagent.core.metric_moves import Move
+from nodeagent.core.node_capacity import Allocatable, Usage, insufficient, usage_of
+from nodeagent.core.pod import Pod, qos_class
+from nodeagent.core.state import ContainerStatus, NodeState, PodEntry, Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One valid pod of the manifest directory."""
+
+    pod: Pod
+    source: str
+    unused_fields: tuple[str, ...] = ()
+    """Given, known to Kubernetes and without effect here (D8)."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Everything observed for one turn."""
+
+    config: Config
+    managers: Managers
+    allocatable: Allocatable
+    manifests: tuple[Manifest, ...]
+    """In (file name, document) order."""
+    unreadable: frozenset[str]
+    """Files that are there and cannot be understood now: the pods that came from them stay as they are."""
+    misspelt: frozenset[str]
+    """`namespace/name` of pods whose manifest is there and invalid now: they stay as they are."""
+    runs: Runs | None
+    """None: the launcher doesn't answer."""
+    seen: Seen
+    now_ms: int
+    is_blind: bool = False
+    """The manifest directory can't be read: every pod stays as it is."""
+    retried: frozenset[str] = frozenset()
+    """UIDs of refused pods that somebody asked to decide on again."""
+
+
+class Event(enum.Enum):
+    """What can happen to a pod or container; the value is the log event's name."""
+
+    POD_ADMITTED = "pod_admitted"
+    POD_REFUSED = "pod_refused"
+    POD_ENDING = "pod_ending"
+    POD_REMOVED = "pod_removed"
+    POD_FINISHED = "pod_finished"
+    CONTAINER_STARTING = "container_starting"
+    CONTAINER_EXITED = "container_exited"
+    MANIFEST_SHADOWED = "manifest_shadowed"
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One thing that happened in a turn: data for the log, the metrics and the tests."""
+
+    event: Event
+    pod: Pod
+    source: str
+    container: str | None = None
+    fields: tuple[tuple[str, str | int], ...] = ()
+    report: Report | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    state: NodeState
+    facts: tuple[Fact, ...] = ()
+    moves: tuple[Move, ...] = ()
+    wake_at_ms: int | None = None
+    """When time alone will change something."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A turn being built."""
+
+    state: NodeState
+    facts: tuple[Fact, ...] = ()
+    moves: tuple[Move, ...] = field(default=())
+
+    def plus(self, state: NodeState, *facts: Fact, moves: tuple[Move, ...] = ()) -> "_Draft":
+        return _Draft(state, self.facts + facts, self.moves + moves)
+
+
+def step(state: NodeState, world: World) -> Turn:
+    """Decide on everything that the world asks for."""
+    draft = _Draft(state)
+    if world.runs is not None:
+        draft = _observe(draft, world.runs, world)
+    wanted, shadowed = _wanted(world.manifests)
+    draft = draft.plus(draft.state, *(_shadowed_fact(m, by) for m, by in shadowed))
+    if not world.is_blind:
+        draft = _end_unwanted(draft, wanted, world)
+    draft = _remove_gone(draft, world)
+    if not world.is_blind:
+        draft = _admit_new(draft, wanted, world)
+    if world.runs is not None:
+        draft = _advance(draft, world)
+    moments = [m for m in map(lifecycle.wake_at_ms, draft.state.entries) if m is not None]
+    return Turn(draft.state, draft.facts, draft.moves, min(moments, default=None))
+
+
+def _observe(draft: _Draft, runs: Runs, world: World) -> _Draft:
+    for entry in draft.state.entries:
+        after = lifecycle.observe(entry, runs, world.seen)
+        if after == entry:
+            continue
+        facts = []
+        for old, new in zip(entry.containers, after.containers, strict=True):
+            if new.exit is not None and old.exit is None:
+                facts.append(Fact(Event.CONTAINER_EXITED, entry.pod, entry.source, new.name, _exit_fields(new)))
+        draft = draft.plus(draft.state.with_entry(after), *facts)
+    return draft
+
+
+def _exit_fields(status: ContainerStatus) -> tuple[tuple[str, str | int], ...]:
+    assert status.exit is not None
+    fields: list[tuple[str, str | int]] = [("reason", status.exit.reason), ("restarts", status.restarts)]
+    if status.exit.code is not None:
+        fields.append(("exit_code", status.exit.code))
+    if status.exit.signal is not None:
+        fields.append(("signal", status.exit.signal))
+    if status.exit.start_error is not None:
+        fields.append(("start_error", status.exit.start_error))
+    return tuple(fields)
+
+
+def _wanted(manifests: tuple[Manifest, ...]) -> tuple[dict[str, Manifest], list[tuple[Manifest, Manifest]]]:
+    """Give the manifests that count, by namespace/name, and those shadowed by an earlier one with the same name or UID (D7)."""
+    by_name: dict[str, Manifest] = {}
+    by_uid: dict[str, Manifest] = {}
+    shadowed = []
+    for manifest in manifests:
+        earlier = by_name.get(manifest.pod.full_name) or by_uid.get(manifest.pod.uid)
+        if earlier is not None:
+            shadowed.append((manifest, earlier))
+            continue
+        by_name[manifest.pod.full_name] = manifest
+        by_uid[manifest.pod.uid] = manifest
+    return by_name, shadowed
+
+
+def _shadowed_fact(manifest: Manifest, by: Manifest) -> Fact:
+    same = "name" if manifest.pod.full_name == by.pod.full_name else "uid"
+    return Fact(
+        Event.MANIFEST_SHADOWED, manifest.pod, manifest.source, None, (("same", same), ("first_source", by.source))
+    )
+
+
+def _is_wanted(entry: PodEntry, wanted: dict[str, Manifest], world: World) -> bool:
+    manifest = wanted.get(entry.pod.full_name)
+    if manifest is None:
+        return entry.source in world.unreadable or entry.pod.full_name in world.misspelt
+    return manifest.pod == entry.pod
+
+
+def _end_unwanted(draft: _Draft, wanted: dict[str, Manifest], world: World) -> _Draft:
+    for entry in draft.state.entries:
+        retried = entry.refusal is not None and entry.pod.uid in world.retried
+        if not retried and (_is_wanted(entry, wanted, world) or entry.deleting_since_ms is not None):
+            continue
+        if not entry.is_active:
+            rest = tuple(e for e in draft.state.entries if e.pod.uid != entry.pod.uid)
+            facts = () if retried else (Fact(Event.POD_REMOVED, entry.pod, entry.source),)
+            draft = draft.plus(replace(draft.state, entries=rest), *facts)
+            continue
+        ending = lifecycle.advance(replace(entry, deleting_since_ms=world.now_ms), world.seen, world.now_ms)
+        draft = draft.plus(draft.state.with_entry(ending), Fact(Event.POD_ENDING, entry.pod, entry.source))
+    return draft
+
+
+def _remove_gone(draft: _Draft, world: World) -> _Draft:
+    """Give back what ended pods held, once their cgroups are empty (D11)."""
+    for entry in draft.state.entries:
+        if entry.deleting_since_ms is None or not lifecycle.is_gone(entry, world.seen):
+            continue
+        if world.runs is None and any(s.is_started for s in entry.containers):
+            continue  # nobody can say whether a start is under way
+        promises, moves = remove_pod(world.managers, draft.state.promises, entry.pod.uid)
+        rest = tuple(e for e in draft.state.entries if e.pod.uid != entry.pod.uid)
+        removed = Fact(Event.POD_REMOVED, entry.pod, entry.source)
+        draft = draft.plus(replace(draft.state, promises=promises, entries=rest), removed, moves=moves)
+    return draft
+
+
+def _admit_new(draft: _Draft, wanted: dict[str, Manifest], world: World) -> _Draft:
+    gate = world.config.placement.gate("PodLevelResources")
+    names = {e.pod.full_name for e in draft.state.entries}
+    uids = {e.pod.uid for e in draft.state.entries}
+    usage = usage_of(draft.state.active_pods(), pod_level_resources=gate)
+    for manifest in wanted.values():
+        if manifest.pod.full_name in names or manifest.pod.uid in uids:
+            continue
+        draft = _decide(draft, manifest, usage, world)
+        if draft.state.entries[-1].is_active:
+            usage = usage.plus(manifest.pod, pod_level_resources=gate)
+    return draft
+
+
+def _decide(draft: _Draft, manifest: Manifest, usage: Usage, world: World) -> _Draft:
+    pod, state = manifest.pod, draft.state
+    gate = world.config.placement.gate("PodLevelResources")
+    entry = new_entry(manifest, world.now_ms, pod_level_resources=gate)
+    if world.config.check_allocatable:
+        short = insufficient(pod, usage, world.allocatable, pod_level_resources=gate)
+        if short is not None:
+            return _refused(draft, entry, short.reason, short.message, world.now_ms)
+    decision = admit(world.managers, state.promises, state.active_pods(), pod)
+    match decision:
+        case Rejected():
+            cleaned = draft.plus(replace(state, promises=decision.promises), moves=decision.moves)
+            return _refused(cleaned, entry, decision.reason, decision.message, world.now_ms, decision.report)
+        case Admitted():
+            after = replace(state, promises=decision.promises, entries=(*state.entries, entry))
+            fields = (("qos", entry.qos.value), ("unused_fields", " ".join(manifest.unused_fields)))
+            fact = Fact(Event.POD_ADMITTED, pod, manifest.source, None, fields, decision.report)
+            return draft.plus(after, fact, moves=decision.moves)
+
+
+def new_entry(manifest: Manifest, now_ms: int, *, pod_level_resources: bool) -> PodEntry:
+    """Give the entry of a pod that was admitted just now."""
+    pod = manifest.pod
+    qos = qos_class(pod, pod_level_resources=pod_level_resources)
+    return PodEntry(
+        pod, qos, manifest.source, now_ms, containers=tuple(ContainerStatus(c.name) for c in pod.containers)
+    )
+
+
+def _refused(
+    draft: _Draft, entry: PodEntry, reason: str, message: str, now_ms: int, report: Report | None = None
+) -> _Draft:
+    refused = replace(entry, refusal=Refusal(reason, message, now_ms), containers=())
+    after = replace(draft.state, entries=(*draft.state.entries, refused))
+    return draft.plus(
+        after,
+        Fact(Event.POD_REFUSED, entry.pod, entry.source, None, (("reason", reason), ("message", message)), report),
+    )
+
+
+def _advance(draft: _Draft, world: World) -> _Draft:
+    for entry in draft.state.entries:
+        if entry.refusal is not None or (entry.outcome is not None and entry.deleting_since_ms is None):
+            continue
+        after = lifecycle.advance(entry, world.seen, world.now_ms)
+        if after == entry:
+            continue
+        promises = draft.state.promises
+        moves: tuple[Move, ...] = ()
+        facts = []
+        for old, new in zip(entry.containers, after.containers, strict=True):
+            if new.attempt > old.attempt:
+                promises = start_container(world.managers, promises, entry.pod, new.name)
+                facts.append(
+                    Fact(Event.CONTAINER_STARTING, entry.pod, entry.source, new.name, (("restarts", new.restarts),))
+                )
+        if after.outcome is not None:
+            promises, moves = remove_pod(world.managers, promises, entry.pod.uid)
+            facts.append(Fact(Event.POD_FINISHED, entry.pod, entry.source, None, (("phase", after.outcome.value),)))
+        draft = draft.plus(replace(draft.state.with_entry(after), promises=promises), *facts, moves=moves)
+    return draft

@@ -1,0 +1,290 @@
+"""The agent: one thread that wakes up, looks, decides, saves, writes, starts and stops, and tells.
+
+Every turn is the same turn, be it the first after a start, a timer's or an event's.
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from nodeagent.core.actions import Forget, KillCgroup, Launch, Terminate, TerminateAll, actions
+from nodeagent.core.cgroup import CgroupWish, Seen
+from nodeagent.core.layout import OWN_DIRECTORIES, wishes
+from nodeagent.core.lifecycle import Run, is_unsettled
+from nodeagent.core.plan import Plan, SetAttribute, diff
+from nodeagent.core.state import NodeState, violations
+from nodeagent.core.step import Event, Turn, World, step
+from nodeagent.daemon.execution import Outcome, carry_out
+from nodeagent.daemon.logs import Log, log_fact
+from nodeagent.daemon.manifest_list import ManifestList
+from nodeagent.daemon.records import Recorder
+from nodeagent.daemon.runs import Runner
+from nodeagent.daemon.snapshot import Snapshot
+from nodeagent.daemon.startup import Node, StartError, kernel_of
+from nodeagent.daemon.wakeups import Reason, Wakeups
+from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.state_files import StateFileError
+from nodeagent.formats.node_state import policies_of
+
+_POLL_SECONDS = 0.05
+_RETRY_SECONDS = 1.0
+_LONGEST_POLL_SECONDS = 1.0
+
+
+@dataclass
+class Retries:
+    """Requests to decide again on a refused pod, and the answers to them."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    pending: set[str] = field(default_factory=set)
+
+    def add(self, uid: str) -> None:
+        with self.lock:
+            self.pending.add(uid)
+
+    def take(self) -> frozenset[str]:
+        with self.lock:
+            taken = frozenset(self.pending)
+            self.pending.clear()
+            return taken
+
+
+class Agent:
+    """The deciding thread's object; other threads touch only `wakeups`, `retries` and the last `snapshot`."""
+
+    def __init__(
+        self,
+        node: Node,
+        state: NodeState,
+        *,
+        tree: CgroupTree,
+        runner: Runner,
+        manifests: ManifestList,
+        recorder: Recorder,
+        log: Log,
+        wakeups: Wakeups,
+    ) -> None:
+        self.node = node
+        self.state = state
+        self.tree = tree
+        self.runner = runner
+        self.manifests = manifests
+        self.recorder = recorder
+        self.log = log
+        self.wakeups = wakeups
+        self.retries = Retries()
+        self.snapshot = Snapshot(node, state, str(tree.root), None)
+        self._wishes: Mapping[str, CgroupWish] = {}
+        self._troubles: frozenset[str] = frozenset()
+        self._poll_seconds = _POLL_SECONDS
+
+    def change_node(self, node: Node) -> None:
+        """Take over another configuration.
+
+        Raises:
+            StartError: the promises made don't fit it, or a field changed that only a restart can follow. Nothing has changed then.
+
+        """
+        fixed = (
+            "state_directory",
+            "runtime_directory",
+            "cgroup_root",
+            "launcher_socket",
+            "metrics_bind_address",
+            "static_pod_path",
+        )
+        changed = [name for name in fixed if getattr(node.config, name) != getattr(self.node.config, name)]
+        if changed:
+            raise StartError(
+                f"changed fields need a restart: {', '.join(changed)}",
+                hint="systemctl restart nodeagent (no pod notices)",
+            )
+        before, after = policies_of(self.node.config.placement), policies_of(node.config.placement)
+        broken = (
+            violations(node.managers, self.state)
+            if before == after
+            else (f"the policies change from {before} to {after}",)
+        )
+        if broken:
+            raise StartError(
+                f"the promises made do not fit: {'; '.join(broken)}", hint="drain the node first: remove all manifests"
+            )
+        self.node = node
+
+    def turn(self, reasons: frozenset[Reason]) -> float:
+        """Do one turn.
+
+        Returns:
+            Seconds after which to look again even if nothing wakes the agent.
+
+        """
+        began = time.monotonic()
+        troubles: list[str] = []
+        manifests = self.manifests.look(
+            rescan=bool(reasons & {Reason.START, Reason.MANIFESTS, Reason.TIMER, Reason.RELOAD})
+        )
+        for problem in manifests.new_problems:
+            self.log.warning("manifest_refused", source=problem.source, problem=problem.text)
+        runs = self.runner.look(troubles)
+        seen = self._read(troubles)
+        if seen is None:
+            return self._tell(None, runs, troubles, began, _RETRY_SECONDS)
+        world = World(
+            config=self.node.config,
+            managers=self.node.managers,
+            allocatable=self.node.allocatable,
+            manifests=manifests.pods,
+            unreadable=manifests.unreadable,
+            misspelt=manifests.misspelt,
+            runs=runs,
+            seen=seen,
+            is_blind=manifests.is_blind,
+            now_ms=time.time_ns() // 1_000_000,
+            retried=self.retries.take(),
+        )
+        decided = step(self.state, world)
+        if not self._save(decided, troubles):
+            decided = Turn(self.state)
+        outcome = self._write(world, troubles)
+        self._act(world, outcome, troubles)
+        self._log_facts(decided, outcome, began)
+        self.recorder.count(decided, outcome, self._drift(outcome))
+        self.recorder.project(self.node, self.state, troubles)
+        self._wishes = {w.path: w for w in self._wanted(world.seen)}
+        return self._tell(
+            decided,
+            runs,
+            (*troubles, *(f"manifest {p.source}: {p.text}" for p in manifests.problems)),
+            began,
+            self._pause(decided, world, troubles),
+        )
+
+    def _read(self, troubles: list[str]) -> Seen | None:
+        try:
+            return self.tree.read(OWN_DIRECTORIES)
+        except CgroupError as err:
+            troubles.append(f"{err.message} ({err.hint})")
+            return None
+
+    def _save(self, decided: Turn, troubles: list[str]) -> bool:
+        """Make the decision durable before anything follows from it. Without that it has not happened."""
+        if decided.state == self.state:
+            return True
+        state = replace(decided.state, generation=self.state.generation + 1)
+        broken = violations(self.node.managers, state)
+        assert not broken, f"a decision breaks a promise: {broken}"
+        try:
+            self.recorder.save(self.node, state)
+        except StateFileError as err:
+            troubles.append(f"{err.message} ({err.hint})")
+            return False
+        self.state = state
+        return True
+
+    def _wanted(self, seen: Seen) -> tuple[CgroupWish, ...]:
+        root = seen.get("")
+        return wishes(
+            self.node.config,
+            self.node.managers,
+            kernel_of(self.node, root.controllers if root else frozenset()),
+            self.state,
+        )
+
+    def _write(self, world: World, troubles: list[str]) -> Outcome:
+        wanted = self._wanted(world.seen)
+        plan: Plan = diff(wanted, world.seen)
+        outcome = carry_out(plan, wanted, self.tree)
+        troubles += [f"{err.message} ({err.hint})" for _, err in outcome.failed]
+        troubles += [
+            f"processes run in {self.tree.root / path}, which no pod owns, on CPUs {world.seen[path].cpus_effective} "
+            f"(end them: echo 1 > {self.tree.root / path}/cgroup.kill)"
+            for path in plan.strangers
+        ]
+        return outcome
+
+    def _act(self, world: World, outcome: Outcome, troubles: list[str]) -> None:
+        for action in actions(self.state, world, outcome.ready, self.runner.signalled):
+            match action:
+                case Launch():
+                    self.runner.launch(action, self.node.config, str(self.tree.root), troubles)
+                case Terminate(run_id):
+                    self.runner.terminate(run_id, troubles)
+                case TerminateAll(path):
+                    self._terminate_all(path, troubles)
+                case KillCgroup(path):
+                    self._kill(path, troubles)
+                case Forget(run_ids):
+                    self.runner.forget(run_ids, troubles)
+
+    def _terminate_all(self, path: str, troubles: list[str]) -> None:
+        try:
+            self.tree.terminate(path)
+            self.runner.signalled |= {path}
+        except CgroupError as err:
+            troubles.append(f"{err.message} ({err.hint})")
+
+    def _kill(self, path: str, troubles: list[str]) -> None:
+        try:
+            self.tree.kill(path)
+        except CgroupError as err:
+            troubles.append(f"{err.message} ({err.hint})")
+
+    def _drift(self, outcome: Outcome) -> tuple[SetAttribute, ...]:
+        """Changes that put back what somebody else had changed: the same was wished for at the end of the turn before."""
+        drift = []
+        for change in outcome.written:
+            if not isinstance(change, SetAttribute) or change.before is None:
+                continue
+            before = self._wishes.get(change.path)
+            if before is not None and before.get(change.attribute) == change.value:
+                drift.append(change)
+                self.log.warning(
+                    "cgroup_drift_corrected",
+                    cgroup=change.path,
+                    file=change.attribute.value,
+                    found=str(change.before),
+                    restored=str(change.value),
+                )
+        return tuple(drift)
+
+    def _log_facts(self, decided: Turn, outcome: Outcome, began: float) -> None:
+        took = {"writes": len(outcome.written), "duration_ms": round((time.monotonic() - began) * 1000)}
+        for fact in decided.facts:
+            if fact.event is not Event.MANIFEST_SHADOWED or self.recorder.is_new_shadow(fact):
+                log_fact(self.log, fact, self.state, took)
+
+    def _pause(self, decided: Turn, world: World, troubles: list[str]) -> float:
+        """Say how long nothing can change by itself."""
+        config = self.node.config
+        pauses = [config.cpu_manager_reconcile_period_ms / 1000, config.file_check_frequency_ms / 1000]
+        if decided.wake_at_ms is not None:
+            pauses.append(max(0.0, (decided.wake_at_ms - world.now_ms) / 1000))
+        if troubles:
+            pauses.append(_RETRY_SECONDS)
+        if world.runs is not None and any(is_unsettled(entry, world.runs, world.seen) for entry in self.state.entries):
+            pauses.append(self._poll_seconds)
+            self._poll_seconds = min(_LONGEST_POLL_SECONDS, self._poll_seconds * 1.5)
+        else:
+            self._poll_seconds = _POLL_SECONDS
+        return min(pauses)
+
+    def _tell(
+        self,
+        decided: Turn | None,
+        runs: Mapping[str, Run] | None,
+        troubles: tuple[str, ...] | list[str],
+        began: float,
+        pause: float,
+    ) -> float:
+        """Publish what readers see, and log each trouble once while it lasts."""
+        for trouble in troubles:
+            if trouble not in self._troubles:
+                self.log.error("trouble", problem=trouble)
+        for trouble in sorted(self._troubles - set(troubles)):
+            self.log.info("trouble_over", problem=trouble)
+        self._troubles = frozenset(troubles)
+        is_ready = decided is not None and runs is not None
+        self.snapshot = Snapshot(self.node, self.state, str(self.tree.root), runs, tuple(troubles), is_ready)
+        self.recorder.publish(self.snapshot, seconds=time.monotonic() - began)
+        return pause

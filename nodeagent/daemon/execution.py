@@ -1,0 +1,70 @@
+"""Carries a plan out, change by change, and says what that left: written, failed, held back. The order is the plan's."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from nodeagent.core.cgroup import CgroupWish
+from nodeagent.core.idset import CpuSet
+from nodeagent.core.plan import Change, EnableControllers, MakeCgroup, Plan, RemoveCgroup, SetAttribute
+from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    written: tuple[Change, ...]
+    failed: tuple[tuple[Change, CgroupError], ...]
+    held_back: tuple[Change, ...]
+    """Not tried: a cgroup above or a CPU that must be left first was not to be had."""
+    ready: frozenset[str]
+    """Cgroups for processes that hold what is promised, with nobody else on their exclusive CPUs."""
+
+
+@dataclass
+class _Progress:
+    occupied: CpuSet
+    written: list[Change] = field(default_factory=list)
+    failed: list[tuple[Change, CgroupError]] = field(default_factory=list)
+    held_back: list[Change] = field(default_factory=list)
+    unusable: set[str] = field(default_factory=set)
+
+
+def carry_out(plan: Plan, wishes: Iterable[CgroupWish], tree: CgroupTree) -> Outcome:
+    """Apply a plan. A change that fails holds back those that rely on it; all others are still tried."""
+    progress = _Progress(plan.occupied)
+    for change in plan.changes:
+        if _is_held_back(change, progress):
+            progress.held_back.append(change)
+            progress.unusable.add(change.path)
+            continue
+        try:
+            tree.apply(change)
+        except CgroupError as err:
+            progress.failed.append((change, err))
+            if not isinstance(change, RemoveCgroup):
+                progress.unusable.add(change.path)
+            if isinstance(change, SetAttribute):
+                progress.occupied |= change.vacates
+        else:
+            progress.written.append(change)
+    ready = frozenset(w.path for w in wishes if w.is_leaf and not w.is_starved and _is_ready(w, progress))
+    return Outcome(tuple(progress.written), tuple(progress.failed), tuple(progress.held_back), ready)
+
+
+def _is_held_back(change: Change, progress: _Progress) -> bool:
+    match change:
+        case SetAttribute():
+            return _is_below_unusable(change.path, progress) or bool(change.grants & progress.occupied)
+        case MakeCgroup() | EnableControllers():
+            return _is_below_unusable(change.path, progress)
+        case RemoveCgroup():
+            return False
+
+
+def _is_below_unusable(path: str, progress: _Progress) -> bool:
+    return any(above == "" or path.startswith(above + "/") for above in progress.unusable if above != path)
+
+
+def _is_ready(wish: CgroupWish, progress: _Progress) -> bool:
+    if wish.path in progress.unusable or _is_below_unusable(wish.path, progress):
+        return False
+    return not (wish.is_exclusive and wish.exclusive_cpus() & progress.occupied)

@@ -1,0 +1,60 @@
+"""What is kept on disk: the truth file first, then kubelet's two checkpoints, made from it."""
+
+from pathlib import Path
+
+from nodeagent.core.promises import Promises
+from nodeagent.core.state import NodeState
+from nodeagent.daemon.logs import Log
+from nodeagent.daemon.startup import CPU_CHECKPOINT, MAX_CHECKPOINT_BYTES, MEMORY_CHECKPOINT, STATE_FILE, Node
+from nodeagent.edge import state_files
+from nodeagent.formats.cpu_checkpoint import encode_cpu_state
+from nodeagent.formats.memory_checkpoint import encode_memory_state
+from nodeagent.formats.node_state import encode_state, policies_of
+
+
+class Recorder:
+    def __init__(self, directory: str, log: Log) -> None:
+        self._directory = Path(directory)
+        self._log = log
+        self._written: dict[str, bytes] = {}
+        """What each checkpoint was last made to hold by this process."""
+
+    def save(self, node: Node, state: NodeState) -> None:
+        """Make a state durable: from here on it has happened.
+
+        Raises:
+            StateFileError: it could not be written; the file holds the generation before.
+
+        """
+        content = encode_state(state, policies_of(node.config.placement))
+        state_files.write_atomically(str(self._directory / STATE_FILE), content)
+
+    def project(self, node: Node, promises: Promises, troubles: list[str]) -> None:
+        """Bring kubelet's files up to the truth. They are made anew from it, so a failure here loses nothing."""
+        for name, content in checkpoints(node, promises).items():
+            try:
+                self._project_one(name, content)
+            except state_files.StateFileError as err:
+                troubles.append(f"{err.message} ({err.hint})")
+
+    def _project_one(self, name: str, content: bytes) -> None:
+        path = str(self._directory / name)
+        before = self._written.get(name)
+        found = state_files.read(path, max_bytes=MAX_CHECKPOINT_BYTES)
+        if before is not None and found != before:
+            self._log.warning(
+                "checkpoint_changed_by_others", file=path, hint="it is made anew: the truth is in " + STATE_FILE
+            )
+        if found != content:
+            state_files.write_atomically(path, content)
+        self._written[name] = content
+
+
+def checkpoints(node: Node, promises: Promises) -> dict[str, bytes]:
+    """Give the exact content that kubelet 1.36 would have written for these promises, by file name."""
+    placement = node.config.placement
+    pod_level = placement.gate("PodLevelResourceManagers")
+    return {
+        CPU_CHECKPOINT: encode_cpu_state(placement.cpu_manager_policy, promises, pod_level=pod_level).encode(),
+        MEMORY_CHECKPOINT: encode_memory_state(placement.memory_manager_policy, promises, pod_level=pod_level).encode(),
+    }

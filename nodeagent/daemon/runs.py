@@ -1,0 +1,86 @@
+"""The launcher as the deciding thread uses it: look at all runs, start, signal, forget. A launcher out of reach is trouble, not an end."""
+
+import time
+
+from nodeagent.core.actions import Launch
+from nodeagent.core.config import Config
+from nodeagent.core.lifecycle import Run
+from nodeagent.core.state import Exit
+from nodeagent.edge.launcher import LauncherClient, LauncherError
+from nodeagent.formats.launcher_protocol import Exited, Killed, Returned, RunStatus, StartFailed, StartRequest
+
+START_ERROR_CODE = 128
+"""Exit code of a container that could not be started, as container runtimes report it (kubelet's StartError)."""
+_SIGTERM = 15
+
+
+class Runner:
+    def __init__(self, client: LauncherClient) -> None:
+        self._client = client
+        self._failed: dict[str, Run] = {}
+        """Starts that came to nothing: the launcher keeps no record of them."""
+        self.signalled: frozenset[str] = frozenset()
+
+    def look(self, troubles: list[str]) -> dict[str, Run] | None:
+        try:
+            statuses = self._client.list()
+        except LauncherError as err:
+            troubles.append(f"{err.message} ({err.hint})")
+            return None
+        runs = {status.id: _run(status) for status in statuses}
+        self._failed = {id_: run for id_, run in self._failed.items() if id_ not in runs}
+        self.signalled = frozenset(s for s in self.signalled if s not in runs or runs[s].exit is None)
+        return runs | self._failed
+
+    def launch(self, launch: Launch, config: Config, cgroup_root: str, troubles: list[str]) -> None:
+        pod, container = launch.entry.pod, launch.container
+        log_file = f"{config.log_directory}/{pod.namespace}_{pod.name}_{pod.uid}/{container.name}.log"
+        request = StartRequest(
+            id=launch.run_id,
+            cgroup=f"{cgroup_root}/{launch.path}",
+            argv=(*container.command, *container.args),
+            env=container.env,
+            cwd=container.working_dir or "/",
+            uid=container.run_as_user,
+            gid=container.run_as_group,
+            identifier=f"{pod.name}/{container.name}",
+            log_file=log_file,
+            grace_seconds=pod.termination_grace_seconds,
+        )
+        try:
+            answer = self._client.start(request)
+        except LauncherError as err:
+            troubles.append(f"{err.message} ({err.hint})")
+            return
+        if isinstance(answer, StartFailed):
+            now_ms = time.time_ns() // 1_000_000
+            ended = Exit(now_ms, code=START_ERROR_CODE, start_error=f"{answer.stage}: {answer.message}")
+            self._failed[launch.run_id] = Run(launch.run_id, now_ms, exit=ended)
+
+    def terminate(self, run_id: str, troubles: list[str]) -> None:
+        try:
+            self._client.signal(run_id, _SIGTERM)
+            self.signalled |= {run_id}
+        except LauncherError as err:
+            troubles.append(f"{err.message} ({err.hint})")
+
+    def forget(self, run_ids: tuple[str, ...], troubles: list[str]) -> None:
+        for run_id in run_ids:
+            self._failed.pop(run_id, None)
+        try:
+            self._client.ack(run_ids)
+        except LauncherError as err:
+            troubles.append(f"{err.message} ({err.hint})")
+
+
+def _run(status: RunStatus) -> Run:
+    if not isinstance(status, Exited):
+        return Run(status.id, status.started_at_ms, pid=status.pid)
+    match status.end:
+        case Returned(code):
+            ended = Exit(status.finished_at_ms, code=code)
+        case Killed(signal):
+            ended = Exit(status.finished_at_ms, signal=signal)
+        case _:
+            ended = Exit(status.finished_at_ms)
+    return Run(status.id, status.started_at_ms, exit=ended)

@@ -1,0 +1,205 @@
+"""The daemon as a process: start, threads that only wake the deciding one, signals, reload, stop."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from collections.abc import Callable, Mapping
+
+from nodeagent import __version__
+from nodeagent.daemon.agent import Agent
+from nodeagent.daemon.logs import Log, make_log
+from nodeagent.daemon.manifest_list import ManifestList
+from nodeagent.daemon.records import Recorder
+from nodeagent.daemon.runs import Runner
+from nodeagent.daemon.startup import (
+    EX_CONFIG,
+    Node,
+    StartError,
+    discover,
+    import_kubelet_state,
+    load_config,
+    load_state,
+)
+from nodeagent.daemon.wakeups import Reason, Wakeups
+from nodeagent.edge import state_files
+from nodeagent.edge.cgroupfs import CgroupTree
+from nodeagent.edge.launcher import LauncherClient, LauncherError
+from nodeagent.edge.local_api import ApiServer
+from nodeagent.edge.manifests import ManifestWatch
+from nodeagent.edge.metrics import MetricsServer
+from nodeagent.edge.systemd import ServiceManager
+from nodeagent.errors import NodeAgentError
+
+API_SOCKET = "agent.sock"
+_LAUNCHER_WAIT_SECONDS = 0.5
+_LAUNCHER_RECONNECT_SECONDS = 2.0
+
+
+def serve(config_path: str) -> int:
+    """Run until SIGTERM.
+
+    Returns:
+        The exit status: 0 after SIGTERM, 78 if a person has to change something first.
+
+    """
+    log = make_log()
+    # Threads inherit the mask, so only the one that waits for signals ever sees them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+    manager = ServiceManager(os.environ)
+    wakeups = Wakeups()
+    _thread("signals", lambda: _wait_for_signals(wakeups))
+    try:
+        node = discover(load_config(config_path))
+        with state_files.lock_directory(node.config.state_directory):
+            return _serve(config_path, node, log=log, manager=manager, wakeups=wakeups)
+    except StartError as err:
+        log.error("start_refused", problem=err.message, hint=err.hint)  # noqa: TRY400 - not a bug of ours: no traceback
+        manager.status(f"refused to start: {err.message.splitlines()[0]}")
+        return EX_CONFIG
+
+
+def _serve(config_path: str, node: Node, *, log: Log, manager: ServiceManager, wakeups: Wakeups) -> int:
+    state = load_state(node, import_kubelet_state)
+    client = LauncherClient(Path(node.config.launcher_socket))
+    root = node.config.cgroup_root or _cgroup_of_pods(client, wakeups, manager, log)
+    if root is None:
+        return 0  # told to stop before the launcher was there
+    config = node.config
+    agent = Agent(
+        node,
+        state,
+        tree=CgroupTree(root),
+        runner=Runner(client),
+        manifests=ManifestList(config.static_pod_path),
+        recorder=Recorder(config),
+        log=log,
+        wakeups=wakeups,
+    )
+    metrics = MetricsServer(agent.recorder.registry, is_ready=lambda: agent.snapshot.is_ready)
+    metrics.start(config.metrics_bind_address)
+    api = ApiServer(
+        f"{config.runtime_directory}/{API_SOCKET}",
+        reads={"state": lambda _: agent.snapshot.document()},
+        writes={"retry": lambda arguments: _retry(agent, arguments)},
+    )
+    api.start()
+    watch = ManifestWatch(config.static_pod_path, lambda: wakeups.wake(Reason.MANIFESTS))
+    watch.start()
+    _thread("launcher-events", lambda: _follow_launcher(client, wakeups))
+    log.info(
+        "started",
+        version=__version__,
+        config=config_path,
+        cgroup_root=root,
+        pods=len(state.entries),
+        reserved=str(node.managers.reserved),
+    )
+    if config.reported_fields:
+        log.info("unused_kubelet_fields", fields=list(config.reported_fields))
+    try:
+        _loop(agent, config_path, manager)
+    finally:
+        manager.stopping(_status(agent))
+        watch.stop()
+        api.stop()
+        metrics.stop()
+        agent.recorder.close()
+    log.info("stopped", pods=len(agent.state.entries))
+    return 0
+
+
+def _loop(agent: Agent, config_path: str, manager: ServiceManager) -> None:
+    """Turn after turn; each ends with a sign of life to systemd's watchdog."""
+    ping_seconds = manager.watchdog_period_seconds() or float("inf")
+    reasons = frozenset({Reason.START})
+    told_ready = False
+    due = time.monotonic()
+    while Reason.STOP not in reasons:
+        if Reason.RELOAD in reasons:
+            _reload(agent, config_path, manager)
+        if reasons != {Reason.TIMER} or time.monotonic() >= due:
+            due = time.monotonic() + agent.turn(reasons)
+            manager.status(_status(agent))
+            if agent.snapshot.is_ready and not told_ready:
+                manager.ready(_status(agent))
+                agent.log.info("ready")
+                told_ready = True
+        manager.ping_watchdog()
+        reasons = agent.wakeups.wait(max(0.0, min(due - time.monotonic(), ping_seconds)))
+
+
+def _status(agent: Agent) -> str:
+    snapshot = agent.snapshot
+    active = len(snapshot.state.active_pods())
+    troubles = f", {len(snapshot.problems)} problems (see: nodeagent inspect)" if snapshot.problems else ""
+    return f"{active} pods, shared CPUs {snapshot.state.promises.default or 'none'}{troubles}"
+
+
+def _reload(agent: Agent, config_path: str, manager: ServiceManager) -> None:
+    """Take over a changed configuration, whole or not at all."""
+    manager.reloading()
+    try:
+        node = discover(load_config(config_path))
+        agent.change_node(node)
+        agent.log.info("configuration_reloaded", config=config_path)
+    except NodeAgentError as err:
+        agent.log.error("reload_refused", problem=err.message, hint=err.hint)  # noqa: TRY400 - as above
+    manager.ready(_status(agent))
+
+
+def _cgroup_of_pods(client: LauncherClient, wakeups: Wakeups, manager: ServiceManager, log: Log) -> str | None:
+    """Ask the launcher for the pods' cgroup, until it answers. None: told to stop meanwhile."""
+    said = False
+    while True:
+        try:
+            cgroup = client.hello().cgroup
+        except LauncherError as err:
+            if not said:
+                log.warning("waiting_for_launcher", problem=err.message, hint=err.hint)
+                manager.status("waiting for nodeagent-pods.service")
+                said = True
+        else:
+            if cgroup is None:
+                raise StartError(
+                    "the launcher has no cgroup of its own, and cgroupRoot is not configured",
+                    hint="start it with --cgroup DIR, or by systemd (nodeagent-pods.service), or set cgroupRoot",
+                )
+            return cgroup
+        manager.ping_watchdog()
+        if Reason.STOP in wakeups.wait(_LAUNCHER_WAIT_SECONDS):
+            return None
+
+
+def _follow_launcher(client: LauncherClient, wakeups: Wakeups) -> None:
+    """Wake the agent when a container's process has ended. Whatever is missed while out of touch is seen at the next look."""
+    while True:
+        try:
+            for _ in client.events():
+                wakeups.wake(Reason.RUNS)
+        except LauncherError:
+            time.sleep(_LAUNCHER_RECONNECT_SECONDS)  # the deciding thread reports it
+        wakeups.wake(Reason.RUNS)
+
+
+def _wait_for_signals(wakeups: Wakeups) -> None:
+    while True:
+        number = signal.sigwait({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+        wakeups.wake(Reason.RELOAD if number == signal.SIGHUP else Reason.STOP)
+
+
+def _retry(agent: Agent, arguments: Mapping[str, object]) -> dict[str, object]:
+    wanted = arguments.get("pod")
+    for entry in agent.snapshot.state.entries:
+        if wanted in {entry.pod.uid, entry.pod.full_name, entry.pod.name}:
+            if entry.refusal is None:
+                raise NodeAgentError(f"pod {entry.pod.full_name} is not refused", hint="see `nodeagent inspect`")
+            agent.retries.add(entry.pod.uid)
+            agent.wakeups.wake(Reason.REQUEST)
+            return {"pod": entry.pod.full_name, "uid": entry.pod.uid, "refusedBefore": entry.refusal.reason}
+    raise NodeAgentError(f"no pod {wanted!r} is known", hint="see `nodeagent inspect` for the names")
+
+
+def _thread(name: str, work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name=name, daemon=True).start()

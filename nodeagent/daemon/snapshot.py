@@ -1,0 +1,32 @@
+"""What readers outside the deciding thread see: one immutable value per turn, replaced as a whole."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nodeagent.core.lifecycle import Run
+from nodeagent.core.state import NodeState
+from nodeagent.daemon.startup import Node
+from nodeagent.formats.node_state import policies_of, state_document
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    node: Node
+    state: NodeState
+    cgroup_root: str
+    runs: Mapping[str, Run] | None
+    problems: tuple[str, ...] = ()
+    """What a person should look at: invalid manifests, failed writes, the launcher out of reach."""
+    is_ready: bool = False
+
+    def document(self) -> dict[str, object]:
+        """Spell it for the local API; `nodeagent inspect` adds what it sees of the cgroups itself."""
+        runs = self.runs or {}
+        return {
+            "state": state_document(self.state, policies_of(self.node.config.placement)),
+            "cgroupRoot": self.cgroup_root,
+            "launcher": self.runs is not None,
+            "pids": {run.id: run.pid for run in runs.values() if run.exit is None and run.pid is not None},
+            "problems": list(self.problems),
+            "ready": self.is_ready,
+        }

@@ -1,0 +1,168 @@
+"""From files to a node that can be run: configuration, machine, managers, saved state. Each failure says file, value and way out."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeagent.core.config import Config
+from nodeagent.core.idset import NumaSet
+from nodeagent.core.layout import Kernel
+from nodeagent.core.managers import Managers, build, start, sweep
+from nodeagent.core.node_capacity import Allocatable, allocatable_of, with_machine
+from nodeagent.core.records import Records
+from nodeagent.core.refusals import StartRefused
+from nodeagent.core.state import NodeState, violations
+from nodeagent.core.step import Manifest, new_entry
+from nodeagent.core.topology import Topology
+from nodeagent.edge import state_files
+from nodeagent.edge.sysfs import read_machine
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.config_yaml import parse_config, unsupported
+from nodeagent.formats.memory_checkpoint import decode_memory_state
+from nodeagent.formats.node_state import MAX_BYTES, NodeStateError, decode_state, policies_of
+from nodeagent.formats.cpu_checkpoint import decode_cpu_state
+from nodeagent.formats.findings import DocumentError
+from nodeagent.formats.sysfs import topology_of
+
+STATE_FILE = "nodeagent_state"
+EX_CONFIG = 78
+"""sysexits.h: something in the configuration or the state that starting again cannot mend."""
+MAX_CONFIG_BYTES = 1 << 20
+CPU_CHECKPOINT = "cpu_manager_state"
+MEMORY_CHECKPOINT = "memory_manager_state"
+MAX_CHECKPOINT_BYTES = 64 << 20
+
+
+class StartError(NodeAgentError):
+    """The agent cannot start until a person has changed something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What the daemon runs on; made anew on reload."""
+
+    config: Config
+    topology: Topology
+    managers: Managers
+    allocatable: Allocatable
+
+
+def load_config(path: str) -> Config:
+    """Read the configuration.
+
+    Raises:
+        StartError: it is missing or wrong; every finding is in the message, one a line.
+
+    """
+    try:
+        content = state_files.read(path, max_bytes=MAX_CONFIG_BYTES, follow_symlinks=True)
+        if content is None:
+            raise StartError(
+                f"no configuration at {path}",
+                hint="copy examples/config.yaml there, or name another file with --config",
+            )
+        parsed = parse_config(content, path)
+    except (state_files.StateFileError, DocumentError) as err:
+        raise StartError(err.message, hint=err.hint) from err
+    findings = unsupported(parsed)
+    if findings:
+        raise StartError("\n".join(map(str, findings)), hint=f"mend {path}, then start again")
+    return parsed.config
+
+
+def discover(config: Config, root: str = "/") -> Node:
+    """Read the machine and build the managers for it.
+
+    Raises:
+        StartError: kubelet would not start with this configuration on this machine either; its text is in the message.
+
+    """
+    topology = topology_of(read_machine(root))
+    config = with_machine(config, topology.memory_bytes)
+    managers = build(topology, config.placement)
+    if isinstance(managers, StartRefused):
+        raise StartError(
+            managers.message, hint="mend the CPU, memory or topology manager's fields of the configuration"
+        )
+    room = allocatable_of(
+        config, cpu_count=len(topology.online), memory_bytes=topology.memory_bytes, hugepages=topology.hugepages
+    )
+    return Node(config, topology, managers, room)
+
+
+def kernel_of(node: Node, controllers: frozenset[str]) -> Kernel:
+    """Give the facts of the running kernel that the cgroups' content depends on."""
+    with_memory = NumaSet.from_ids(n.id for n in node.topology.numa if n.memory_bytes > 0)
+    return Kernel(
+        page_bytes=os.sysconf("SC_PAGE_SIZE"),
+        memory_nodes=with_memory or NumaSet.of(0),
+        online=node.topology.online,
+        extra_controllers=controllers & {"pids", "hugetlb", "io"},
+    )
+
+
+def load_state(node: Node, manifests: tuple[Manifest, ...], now_ms: int) -> NodeState:
+    """Find the promises that were made: the truth file, else kubelet's own files (a node taken over), else nothing yet.
+
+    Args:
+        node: as discovered.
+        manifests: the pods there are; of kubelet's promises those for other pods are given back.
+        now_ms: wall clock.
+
+    Raises:
+        StartError: the file is damaged, or says what this machine and configuration cannot keep.
+
+    """
+    path = str(Path(node.config.state_directory) / STATE_FILE)
+    way_out = f"drain the node: stop nodeagent-pods.service, move {path} away, start nodeagent"
+    content = _read(path, MAX_BYTES)
+    if content is None:
+        return _imported(node, manifests, now_ms)
+    try:
+        saved = decode_state(content)
+    except NodeStateError as err:
+        hint = "install the nodeagent that wrote it, or " + way_out if err.is_newer else way_out
+        raise StartError(f"cannot use {path}: {err}", hint=hint) from err
+    for field, policy in policies_of(node.config.placement).items():
+        before = saved.policies.get(field)
+        if before != policy:
+            raise StartError(
+                f'{path} was written under {field} "{before}", the configuration says "{policy}"',
+                hint=f"set {field} back to {before}, or {way_out}",
+            )
+    broken = violations(node.managers, saved.state)
+    if broken:
+        raise StartError(f"{path} does not fit this machine and configuration: {'; '.join(broken)}", hint=way_out)
+    return saved.state
+
+
+def _imported(node: Node, manifests: tuple[Manifest, ...], now_ms: int) -> NodeState:
+    """Take over what kubelet promised on this node (D3), or start with nothing."""
+    directory = Path(node.config.state_directory)
+    pod_level = node.config.placement.gate("PodLevelResourceManagers")
+    cpu = _read(str(directory / CPU_CHECKPOINT), MAX_CHECKPOINT_BYTES)
+    memory = _read(str(directory / MEMORY_CHECKPOINT), MAX_CHECKPOINT_BYTES)
+    records = Records(
+        cpu=None
+        if cpu is None
+        else decode_cpu_state(cpu.decode(errors="replace"), pod_level=pod_level, initial={}, newer=True),
+        memory=None
+        if memory is None
+        else decode_memory_state(memory.decode(errors="replace"), pod_level=pod_level, newer=True),
+    )
+    promises = start(node.managers, records)
+    if isinstance(promises, StartRefused):
+        raise StartError(
+            promises.message, hint=f"the files in {directory} are not this node's: move them away, then start again"
+        )
+    kept = tuple(m for m in manifests if not promises.of_pod(m.pod.uid).is_nothing)
+    promises, _ = sweep(node.managers, promises, tuple(m.pod for m in kept))
+    gate = node.config.placement.gate("PodLevelResources")
+    return NodeState(promises, tuple(new_entry(m, now_ms, pod_level_resources=gate) for m in kept))
+
+
+def _read(path: str, max_bytes: int) -> bytes | None:
+    try:
+        return state_files.read(path, max_bytes=max_bytes)
+    except state_files.StateFileError as err:
+        raise StartError(err.message, hint=err.hint) from err

@@ -1,0 +1,44 @@
+"""Wake-ups of the deciding thread: they say why to look again and carry no data, so any number of them coalesces."""
+
+import enum
+import threading
+import time
+from collections.abc import Callable
+
+
+class Reason(enum.Enum):
+    START = "start"
+    MANIFESTS = "manifests"
+    RUNS = "runs"
+    HOTPLUG = "hotplug"
+    REQUEST = "request"
+    TIMER = "timer"
+    RELOAD = "reload"
+    STOP = "stop"
+
+
+class Wakeups:
+    """A set of reasons that any thread (or a signal handler of the deciding one) adds to and the deciding thread empties."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._condition = threading.Condition(threading.RLock())
+        self._reasons: set[Reason] = set()
+        self._clock = clock
+
+    def wake(self, reason: Reason) -> None:
+        with self._condition:
+            self._reasons.add(reason)
+            self._condition.notify()
+
+    def wait(self, timeout_seconds: float) -> frozenset[Reason]:
+        """Wait for a reason, and take all there are. When the time is over without one, the reason is TIMER."""
+        deadline = self._clock() + timeout_seconds
+        with self._condition:
+            while not self._reasons:
+                left = deadline - self._clock()
+                if left <= 0:
+                    return frozenset({Reason.TIMER})
+                self._condition.wait(left)
+            reasons = frozenset(self._reasons)
+            self._reasons.clear()
+            return reasons
