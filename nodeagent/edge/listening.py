@@ -1,0 +1,129 @@
+"""Listening sockets, TCP or Unix: made, with their rights, or an error that says what is in the way. Accepts nothing, speaks nothing."""
+
+import errno
+import grp
+import os
+import socket
+import stat
+
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.bind_address import BindAddress, TcpAddress, UnixAddress
+
+BACKLOG = 16
+
+
+class ListenError(NodeAgentError):
+    """An address could not be listened on. `errno` is the kernel's answer, None if it was the resolver's."""
+
+    def __init__(self, message: str, *, address: BindAddress, error: int | None, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.address = address
+        self.errno = error
+
+
+_HINTS = {
+    errno.EADDRINUSE: "another process listens there (see `ss -lptx`): stop it, or set another address",
+    errno.EADDRNOTAVAIL: "no interface of this machine has that address (see `ip address`)",
+    errno.EACCES: "ports below 1024, and directories of others, need root",
+    errno.ENOENT: "the socket's directory must exist (RuntimeDirectory= of the unit makes /run/nodeagent)",
+    errno.ENOTDIR: "a file lies where the socket's directory is expected",
+    errno.EAFNOSUPPORT: "the kernel or RestrictAddressFamilies= of the unit does not allow this kind of address",
+}
+
+
+def _failure(address: BindAddress, err: OSError) -> ListenError:
+    if isinstance(err, socket.gaierror):
+        return ListenError(
+            f"cannot listen on {address}: {err.strerror}",
+            address=address,
+            error=None,
+            hint="give the host as an IP address",
+        )
+    number = err.errno or 0
+    hint = _HINTS.get(number, "set another address, or none, in the configuration")
+    return ListenError(
+        f"cannot listen on {address}: {os.strerror(number)}", address=address, error=err.errno, hint=hint
+    )
+
+
+def group_id(name: str) -> int | None:
+    """Give the id of a group; None if there is none of that name."""
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        return None
+
+
+def listen(address: BindAddress, *, group: int | None = None) -> socket.socket:
+    """Give a listening stream socket.
+
+    Args:
+        address: where. The file of a Unix socket that nobody listens on any more is replaced.
+        group: the group that may connect to a Unix socket besides its owner; None: nobody else.
+
+    Raises:
+        ListenError: it cannot be had, for instance because somebody listens there.
+
+    """
+    try:
+        match address:
+            case TcpAddress():
+                return _listen_tcp(address)
+            case UnixAddress():
+                return _listen_unix(address.path, group)
+    except OSError as err:
+        raise _failure(address, err) from err
+
+
+def _listen_tcp(address: TcpAddress) -> socket.socket:
+    family, kind, protocol, _, place = socket.getaddrinfo(
+        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a restart must not wait for old connections
+        listener.bind(place)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _listen_unix(path: str, group: int | None) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        os.fchmod(
+            listener.fileno(), 0o600
+        )  # bind gives the file the socket's mode: there is no moment with a wider one
+        try:
+            listener.bind(path)
+        except OSError as err:
+            if err.errno != errno.EADDRINUSE:
+                raise
+            _remove_stale(path, err)
+            listener.bind(path)
+        if group is not None:
+            os.chown(path, -1, group)
+            os.chmod(path, 0o660)  # noqa: PTH101 - beside os.chown, which pathlib lacks
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _remove_stale(path: str, in_use: OSError) -> None:
+    """Remove the socket file of a dead process; raise if it is not a socket, or a live one."""
+    if not stat.S_ISSOCK(os.lstat(path).st_mode):
+        raise in_use
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)  # noqa: PTH108 - system calls are named as such here
+            return
+        except BlockingIOError:
+            pass  # its backlog is full: it lives
+    raise in_use

@@ -1,0 +1,89 @@
+"""The local API's answers: who may ask what, and which function answers. Knows neither sockets nor what the operations mean."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.api_messages import (
+    MAX_REQUEST_BYTES,
+    ApiSyntaxError,
+    Failure,
+    Request,
+    parse_request,
+    print_failure,
+    print_result,
+)
+from nodeagent.formats.exchange import Bounds, Broken, Peer
+
+Operation = Callable[[Mapping[str, Any]], Any]
+"""Takes a request's arguments and gives what JSON can hold; a NodeAgentError is the answer's error."""
+
+_WRITERS = 4
+_ROOT = 0
+
+
+class LocalApi:
+    """A service for `ServingThread.serve`.
+
+    Args:
+        reads: operations for the owner, root and the group. They run in the serving thread: quick ones, on immutable values only.
+        writes: operations for the owner and root. They may wait, with a deadline of their own.
+        owner: user id that the agent runs as.
+        group: group whose members may read; None: there is none.
+
+    """
+
+    bounds = Bounds(connections=32, request_bytes=MAX_REQUEST_BYTES, read_seconds=5.0, write_seconds=10.0)
+    terminator = b"\n"
+
+    def __init__(
+        self, *, reads: Mapping[str, Operation], writes: Mapping[str, Operation], owner: int, group: int | None
+    ) -> None:
+        assert not reads.keys() & writes.keys()
+        self._reads = reads
+        self._writes = writes
+        self._owner = owner
+        self._group = group
+        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="local-api-write")
+
+    async def answer(self, request: bytes, peer: Peer | None) -> bytes:
+        assert peer is not None, "the local API is for Unix sockets"
+        try:
+            asked = parse_request(request)
+        except ApiSyntaxError as err:
+            return print_failure(
+                Failure(f"malformed request: {err}", "speak with `nodeagent`, or see docs/local-api.md")
+            )
+        try:
+            return print_result(await self._carry_out(asked, peer))
+        except NodeAgentError as err:
+            return print_failure(Failure(err.message, err.hint))
+
+    async def _carry_out(self, request: Request, peer: Peer) -> object:
+        is_owner = peer.uid in {_ROOT, self._owner}
+        if request.op in self._reads:
+            if is_owner or self._group in peer.gids:
+                return self._reads[request.op](request.arguments)
+            raise _refused(request.op, peer, "run as root, or as a member of the group nodeagent")
+        if request.op in self._writes:
+            if is_owner:
+                write = self._writes[request.op]
+                return await asyncio.get_running_loop().run_in_executor(self._writers, write, request.arguments)
+            raise _refused(request.op, peer, "run as root")
+        known = ", ".join(sorted({*self._reads, *self._writes}))
+        raise NodeAgentError(f"unknown operation '{request.op}'", hint=f"this nodeagent knows: {known}")
+
+    def refusal(self, why: Broken) -> bytes:
+        return print_failure(
+            Failure(why.value, None if why is Broken.BUG else "at most 64 KiB within 5 s, one request a connection")
+        )
+
+    def close(self) -> None:
+        """Let go of the threads of `writes`; what they are doing ends by its own deadline."""
+        self._writers.shutdown(wait=False, cancel_futures=True)
+
+
+def _refused(op: str, peer: Peer, hint: str) -> NodeAgentError:
+    return NodeAgentError(f"user {peer.uid} may not ask for '{op}'", hint=hint)

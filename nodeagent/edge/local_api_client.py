@@ -1,0 +1,110 @@
+"""Asks the running daemon over its Unix socket. Tells a daemon that is down from one that says no."""
+
+import os
+import socket
+import struct
+import time
+from typing import Any
+
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.api_messages import ApiSyntaxError, Failure, parse_reply, print_request
+
+MAX_REPLY_BYTES = 64 * 1024 * 1024
+_CHUNK_BYTES = 1 << 18
+
+
+class ApiUnavailable(NodeAgentError):  # noqa: N818 - a state of the daemon, which callers answer by doing without it
+    """No daemon answers at this socket."""
+
+
+class ApiError(NodeAgentError):
+    """The daemon answered with an error, or would not let us ask."""
+
+
+def call(path: str, op: str, /, *, timeout_seconds: float = 10.0, **arguments: Any) -> Any:
+    """Ask for one operation.
+
+    Args:
+        path: of the daemon's socket.
+        op: the operation.
+        timeout_seconds: for the whole exchange.
+        arguments: what JSON can hold.
+
+    Raises:
+        ApiUnavailable: nobody listens there, or no answer came in time.
+        ApiError: the answer is an error, or we may not connect.
+
+    """
+    request = print_request(op, arguments)
+    try:
+        reply = _exchange(path, request, time.monotonic() + timeout_seconds)
+    except PermissionError as err:
+        raise ApiError(
+            f"cannot connect to {path}: {os.strerror(err.errno or 0)}",
+            hint="run as root, or as a member of the group nodeagent",
+        ) from err
+    except TimeoutError as err:
+        raise ApiUnavailable(
+            f"no answer from {path} within {timeout_seconds:g} s",
+            hint="see `systemctl status nodeagent` and `journalctl -u nodeagent`",
+        ) from err
+    except OSError as err:
+        why = os.strerror(err.errno) if err.errno else str(err)
+        raise ApiUnavailable(
+            f"cannot ask {path}: {why}", hint="is the daemon running? see `systemctl status nodeagent`"
+        ) from err
+    match _understood(path, reply):
+        case Failure(message, hint):
+            raise ApiError(message, hint=hint)
+        case result:
+            return result.value
+
+
+def _understood(path: str, reply: bytes) -> Any:
+    if not reply.endswith(b"\n"):
+        raise ApiUnavailable(
+            f"{path} closed the connection after {len(reply)} bytes, in the middle of its answer",
+            hint="the daemon may be stopping: try again; see `journalctl -u nodeagent`",
+        )
+    try:
+        return parse_reply(reply)
+    except ApiSyntaxError as err:
+        raise ApiError(
+            f"cannot understand the answer of {path}: {err}", hint="does another program listen there?"
+        ) from err
+
+
+def _exchange(path: str, request: bytes, deadline: float) -> bytes:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as channel:
+        _connect(channel, path, deadline)
+        channel.settimeout(_left(deadline))
+        channel.sendall(request)
+        parts: list[bytes] = []
+        size = 0
+        while not (parts and parts[-1].endswith(b"\n")) and size <= MAX_REPLY_BYTES:
+            channel.settimeout(_left(deadline))
+            part = channel.recv(_CHUNK_BYTES)
+            if not part:
+                break
+            parts.append(part)
+            size += len(part)
+    return b"".join(parts)
+
+
+def _connect(channel: socket.socket, path: str, deadline: float) -> None:
+    """Connect, waiting if the daemon's backlog is full: with Python's own timeout connect would fail at once (unix(7), EAGAIN)."""
+    seconds = _left(deadline)
+    channel.setsockopt(
+        socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
+    )
+    try:
+        channel.connect(path)
+    except BlockingIOError as err:
+        raise TimeoutError from err
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left

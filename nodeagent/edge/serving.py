@@ -1,0 +1,231 @@
+"""Serves bounded exchanges (one request, one answer, goodbye) in one thread of its own, whatever clients do.
+
+Decides who is dropped when there are too many or too slow ones. Knows no protocol; a protocol's answer must not block.
+"""
+
+import asyncio
+import contextlib
+import errno
+import functools
+import os
+import socket
+import struct
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from nodeagent.formats.exchange import Bounds, Broken, Peer
+
+T = TypeVar("T")
+_CALL_SECONDS = 10.0
+_ACCEPT_PAUSE_SECONDS = 1.0
+_READS_TO_PART = 4
+_SO_PEERGROUPS = 59
+"""asm-generic/socket.h (Linux 4.13); the socket module does not name it."""
+_MAX_OPTION_BYTES = 1024
+"""Most that socket.getsockopt takes: 256 groups."""
+
+
+class Service(Protocol):
+    """A protocol to serve."""
+
+    @property
+    def bounds(self) -> Bounds: ...
+    @property
+    def terminator(self) -> bytes:
+        """What ends a request."""
+        ...
+
+    def answer(self, request: bytes, peer: Peer | None) -> Awaitable[bytes]:
+        """Answer a request that ends with the terminator. `peer` is None where the kernel doesn't know it (TCP)."""
+        ...
+
+    def refusal(self, why: Broken) -> bytes: ...
+
+
+class ServingThread:
+    """A thread for all servers of the process.
+
+    Args:
+        on_failure: called in the thread with what was being done and what went wrong, where no client is at fault: a bug, or too few descriptors.
+
+    """
+
+    def __init__(self, on_failure: Callable[[str, BaseException | None], None]) -> None:
+        self._on_failure = on_failure
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(
+            lambda _, context: on_failure(str(context.get("message")), context.get("exception"))
+        )
+        self._thread = threading.Thread(target=self._loop.run_forever, name="serving", daemon=True)
+        self._thread.start()
+
+    def serve(self, listener: socket.socket, service: Service) -> "Server":
+        """Serve on a listening socket, which is the server's from now on."""
+        server = Server(self, listener, service, self._on_failure)
+        self.run(server.open())
+        return server
+
+    def run(self, doing: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the thread and wait for it."""
+        return asyncio.run_coroutine_threadsafe(doing, self._loop).result(_CALL_SECONDS)
+
+    def stop(self) -> None:
+        """Stop the thread. Servers still open end where they are."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CALL_SECONDS)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+
+class Server:
+    """One listening socket being served. Made by `ServingThread.serve`."""
+
+    def __init__(
+        self,
+        thread: ServingThread,
+        listener: socket.socket,
+        service: Service,
+        on_failure: Callable[[str, BaseException | None], None],
+    ) -> None:
+        self._thread = thread
+        self._listener = listener
+        self._service = service
+        self._on_failure = on_failure
+        self._accepting: asyncio.Task[None] | None = None
+        self._reading: dict[asyncio.Task[None], None] = {}
+        """Connections whose request is still coming, oldest first."""
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        self._listener.setblocking(False)
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+
+    def close(self) -> None:
+        """Stop listening, drop what is open, and remove the file of a Unix socket."""
+        name = self._listener.getsockname() if self._listener.family == socket.AF_UNIX else None
+        self._thread.run(self._close())
+        if name and not name.startswith("\0"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)  # noqa: PTH108 - a socket's name, not a path we chose
+
+    async def _close(self) -> None:
+        assert self._accepting is not None
+        tasks = [self._accepting, *self._reading, *self._answering]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._listener.close()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(self._listener)
+            except OSError as err:
+                self._on_failure(
+                    "accepting a connection", err
+                )  # out of descriptors or memory: whose, the log must show
+                await asyncio.sleep(_ACCEPT_PAUSE_SECONDS)
+                continue
+            task = loop.create_task(self._attend(connection, self._make_room()))
+            task.add_done_callback(functools.partial(_close_connection, connection))
+            self._reading[task] = None
+            await asyncio.sleep(0)  # one a turn: an honest client sends its request before a flood fills all places
+
+    def _make_room(self) -> bool:
+        """See that there is room for one more, if need be in the place of the one whose request has been coming for longest."""
+        if len(self._reading) + len(self._answering) < self._service.bounds.connections:
+            return True
+        slowest = next(iter(self._reading), None)
+        if slowest is None:
+            return False
+        del self._reading[slowest]
+        slowest.cancel()
+        return True
+
+    async def _attend(self, connection: socket.socket, has_room: bool) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        writer = None
+        try:
+            reader, writer = await asyncio.open_connection(sock=connection, limit=self._service.bounds.request_bytes)
+            if has_room:
+                await self._converse(task, reader, writer)
+            else:
+                await self._refuse(writer, reader, Broken.BUSY)
+        except OSError:
+            pass  # (a timeout is one, too) the client is gone, or does not take its answer
+        finally:
+            self._reading.pop(task, None)
+            self._answering.discard(task)
+            if writer is not None:
+                writer.transport.abort()
+
+    async def _converse(
+        self, task: asyncio.Task[None], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        try:
+            async with asyncio.timeout(self._service.bounds.read_seconds):
+                request = await reader.readuntil(self._service.terminator)
+        except asyncio.IncompleteReadError:
+            return
+        except asyncio.LimitOverrunError:
+            await self._refuse(writer, reader, Broken.TOO_LARGE)
+            return
+        except TimeoutError:
+            await self._refuse(writer, reader, Broken.TOO_SLOW)
+            return
+        self._reading.pop(task, None)
+        self._answering.add(task)
+        try:
+            answer = await self._service.answer(request, _peer(writer.get_extra_info("socket")))
+        except Exception as err:  # noqa: BLE001 - a bug in one answer must not end the thread that gives all others
+            self._on_failure("answering a request", err)
+            answer = self._service.refusal(Broken.BUG)
+        await self._part(writer, answer)
+
+    async def _refuse(self, writer: asyncio.StreamWriter, reader: asyncio.StreamReader, why: Broken) -> None:
+        await self._part(writer, self._service.refusal(why), unread=reader)
+
+    async def _part(
+        self, writer: asyncio.StreamWriter, answer: bytes, *, unread: asyncio.StreamReader | None = None
+    ) -> None:
+        """Send the last bytes and see that they were taken."""
+        writer.transport.set_write_buffer_limits(0)  # so that drain waits for the last byte
+        async with asyncio.timeout(self._service.bounds.write_seconds):
+            writer.write(answer)
+            await writer.drain()
+            if unread is not None:
+                # closing a TCP socket with unread input resets it, and the answer would be lost: read what little may be left
+                writer.write_eof()
+                for _ in range(_READS_TO_PART):
+                    if not await unread.read(self._service.bounds.request_bytes):
+                        break
+            writer.close()
+            await writer.wait_closed()
+
+
+def _close_connection(connection: socket.socket, task: asyncio.Task[None]) -> None:
+    """Close it even if its task was cancelled before it began, and let the loop tell of what the task did not catch."""
+    connection.close()
+    if not task.cancelled() and (err := task.exception()) is not None:
+        raise err
+
+
+def _peer(connection: socket.socket) -> Peer | None:
+    if connection.family != socket.AF_UNIX:
+        return None
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, gid = struct.unpack("iII", credentials)
+    return Peer(uid, frozenset({gid, *_supplementary(connection)}))
+
+
+def _supplementary(connection: socket.socket) -> tuple[int, ...]:
+    try:
+        groups = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MAX_OPTION_BYTES)
+    except OSError as err:
+        if err.errno == errno.ERANGE:
+            return ()  # more than fit: then the group it runs as has to do
+        raise
+    return struct.unpack(f"{len(groups) // 4}I", groups)

@@ -1,0 +1,63 @@
+"""Where to listen, as text: `HOST:PORT`, `[IPv6]:PORT` or `unix:PATH`. Knows no socket."""
+
+from dataclasses import dataclass
+
+UNIX_PREFIX = "unix:"
+MAX_UNIX_PATH_BYTES = 107
+"""sun_path holds 108 bytes with its closing NUL (unix(7))."""
+FORMS = "HOST:PORT, [IPv6]:PORT or unix:/PATH"
+
+
+class BindAddressError(ValueError):
+    """A text is no address. The message says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class TcpAddress:
+    host: str
+    port: int
+    """0: the kernel chooses one."""
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class UnixAddress:
+    path: str
+
+    def __str__(self) -> str:
+        return UNIX_PREFIX + self.path
+
+
+BindAddress = TcpAddress | UnixAddress
+
+
+def parse_bind_address(text: str) -> BindAddress:
+    """Read an address.
+
+    Raises:
+        BindAddressError: it has none of the three forms.
+
+    """
+    if text.startswith(UNIX_PREFIX):
+        return _unix(text)
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise BindAddressError(f"'{text}': an IPv6 address stands in brackets, [::1]:9753")
+    if not colon or not host or any(c.isspace() or c in "[]/\0" for c in host):
+        raise BindAddressError(f"'{text}' is no address: {FORMS}")
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65_535):
+        raise BindAddressError(f"'{text}': the port is '{port}', not a number from 1 to 65535")
+    return TcpAddress(host, int(port))
+
+
+def _unix(text: str) -> UnixAddress:
+    path = text.removeprefix(UNIX_PREFIX)
+    if not path.startswith("/") or path.endswith("/") or "\0" in path:
+        raise BindAddressError(f"'{text}': a Unix socket needs an absolute path, unix:/run/nodeagent/metrics.sock")
+    if len(path.encode()) > MAX_UNIX_PATH_BYTES:
+        raise BindAddressError(f"'{text}': the path is longer than {MAX_UNIX_PATH_BYTES} bytes")
+    return UnixAddress(path)

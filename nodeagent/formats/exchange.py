@@ -1,0 +1,34 @@
+"""One bounded request, one answer: the values that a server and the protocols it serves share. Knows no socket and no protocol."""
+
+import enum
+from dataclasses import dataclass
+
+
+class Broken(enum.Enum):
+    """Why a connection gets no answer to its request."""
+
+    TOO_LARGE = "the request is too large"
+    TOO_SLOW = "the request did not arrive in time"
+    BUSY = "too many connections, try again"
+    BUG = "internal error, see the agent's log"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one client, and all clients together, may cost."""
+
+    connections: int
+    request_bytes: int
+    read_seconds: float
+    """For the whole request, however many pieces it comes in."""
+    write_seconds: float
+    """For the whole answer to be taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end of a Unix socket, as the kernel says."""
+
+    uid: int
+    gids: frozenset[int]
+    """Its group and its supplementary groups."""
