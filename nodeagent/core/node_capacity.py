@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from nodeagent.core.config import Config
 from nodeagent.core.pod import CPU, HUGEPAGES_PREFIX, MEMORY, Pod, Resources
 from nodeagent.core.pod_resources import effective_requests
-from nodeagent.core.quantity import Notation, Quantity
+from nodeagent.core.quantity import Quantity
 
 Amounts = tuple[tuple[str, int], ...]
 """(resource, amount), sorted: cpu in thousandths, all else in bytes."""
@@ -110,7 +110,7 @@ def reservation(config: Config, memory_bytes: int) -> Resources:
         memory_bytes: the node's memory, of which a threshold in percent is taken.
     """
     total: dict[str, Quantity] = {}
-    eviction = Quantity(Quantity.of(eviction_bytes(config, memory_bytes)).nano, Notation.BINARY_SI)
+    eviction = Quantity.of_bytes(eviction_bytes(config, memory_bytes))
     for name, amount in (*config.system_reserved, *config.kube_reserved, (MEMORY, eviction)):
         total[name] = total.get(name, Quantity.of(0)) + amount
     return Resources.of({name: amount for name, amount in total.items() if amount.nano})

@@ -43,6 +43,11 @@ class Quantity:
         return cls(whole * _NANO)
 
     @classmethod
+    def of_bytes(cls, whole: int) -> "Quantity":
+        """A whole amount that is printed as `1Gi`, not as `1073741824`."""
+        return cls(whole * _NANO, Notation.BINARY_SI)
+
+    @classmethod
     def parse(cls, text: str) -> "Quantity":
         """Read a quantity.
 

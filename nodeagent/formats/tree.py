@@ -1,7 +1,7 @@
 """A document as a tree of values that remember their line. Made from YAML, JSON or plain values; knows no field names."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -120,6 +120,6 @@ def tree_of(value: object, depth: int = 0) -> Node:
         return Scalar(value)
     if isinstance(value, float) and math.isfinite(value):
         return Scalar(int(value) if value.is_integer() and abs(value) < 2**53 else Number.of(value))
-    if isinstance(value, Sequence):
+    if isinstance(value, list | tuple):
         return ListNode(tuple(tree_of(item, depth + 1) for item in value))
     raise ValueError(f"{value!r} has no JSON form")
