@@ -1,6 +1,8 @@
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -218,26 +220,25 @@ def test_when_all_connections_wait_for_answers_the_next_one_is_told(impatient: D
     assert "too many connections" in caught.value.message
 
 
+AS_SOMEBODY = """
+import os, sys
+from nodeagent.edge.local_api_client import call
+from nodeagent.errors import NodeAgentError
+path, op, uid, gid, *groups = sys.argv[1:]
+os.setgroups([int(g) for g in groups])
+os.setresgid(int(gid), int(gid), int(gid))
+os.setresuid(int(uid), int(uid), int(uid))
+try:
+    print("answer", call(path, op))
+except NodeAgentError as err:
+    print(err.message, err.hint)
+"""
+
+
 def as_somebody(path: str, op: str, uid: int, gid: int, groups: list[int]) -> str:
-    """Ask as another user, who was connected before: the socket's mode is not what is tested."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.setgroups(groups)
-            os.setresgid(gid, gid, gid)
-            os.setresuid(uid, uid, uid)
-            try:
-                os.write(writer, f"answer {call(path, op)}".encode())
-            except NodeAgentError as err:
-                os.write(writer, f"{err.message}; {err.hint}".encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as stream:
-        said = stream.read()
-    os.waitpid(pid, 0)
-    return said
+    """Ask as another user. Python has to be loaded before it becomes one: it may lie in root's home."""
+    arguments = [sys.executable, "-c", AS_SOMEBODY, path, op, str(uid), str(gid), *map(str, groups)]
+    return subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as another user")

@@ -47,7 +47,8 @@ class ServingThread:
     """A thread for all servers of the process.
 
     Args:
-        on_failure: called in the thread with what was being done and what went wrong, where no client is at fault: a bug, or too few descriptors.
+        on_failure: called in the thread with what was being done and what went wrong, where no client is at fault: a bug, or
+            too few descriptors.
 
     """
 
