@@ -9,9 +9,11 @@ from ipaddress import ip_address
 from types import MappingProxyType
 
 from nodeagent.core.config import DEFAULT_GATES, Config, Errata, Placement
+from nodeagent.core.node_capacity import reservation
 from nodeagent.core.pod import CPU, HUGEPAGES_PREFIX, MEMORY, Resources
-from nodeagent.core.quantity import Notation, Quantity, QuantitySyntaxError
+from nodeagent.core.quantity import Quantity, QuantitySyntaxError
 from nodeagent.formats import config_schema
+from nodeagent.formats.bind_address import MAX_UNIX_PATH_BYTES, BindAddressError, TcpAddress, parse_bind_address
 from nodeagent.formats.documents import parse_documents
 from nodeagent.formats.durations import DurationSyntaxError, parse_duration_ns
 from nodeagent.formats.fields import Fields
@@ -23,8 +25,6 @@ _HINT = "correct the file, then check it with: nodeagent config check FILE"
 _KUBELET_KIND = ("kubelet.config.k8s.io/v1beta1", "KubeletConfiguration")
 _OWN_KIND = "NodeAgentConfiguration"
 _MAX_INT32 = 2**31 - 1
-_MAX_SOCKET_PATH = 107
-"""The kernel's sun_path, without the NUL."""
 
 Allowed = frozenset[str]
 
@@ -128,9 +128,16 @@ class _ConfigReader:
             # kubelet: the list replaces the amounts (cmd/kubelet/app/server.go).
             system = Resources.of({**dict(system), CPU: Quantity.of(len(listed))})
             kube = Resources(tuple(item for item in kube if item[0] != CPU))
-        placement = self._placement(reader, system, kube, eviction_bytes)
+        amounts = Config(
+            system_reserved=system,
+            kube_reserved=kube,
+            eviction_memory_bytes=eviction_bytes,
+            eviction_memory_percent=eviction_percent,
+        )
+        placement = self._placement(reader, amounts)
         quota_period_us = self._quota_period(placement, default)
-        config = Config(
+        config = replace(
+            amounts,
             placement=placement,
             cpu_manager_reconcile_period_ms=self._period(
                 "cpuManagerReconcilePeriod", default.cpu_manager_reconcile_period_ms
@@ -149,10 +156,6 @@ class _ConfigReader:
             check_allocatable=self._flag("checkAllocatable", default.check_allocatable),
             max_pods=fields.integer("maxPods", 0, _MAX_INT32) or default.max_pods,
             pods_per_core=fields.integer("podsPerCore", 0, _MAX_INT32) or 0,
-            system_reserved=system,
-            kube_reserved=kube,
-            eviction_memory_bytes=eviction_bytes,
-            eviction_memory_percent=eviction_percent,
             state_recovery=fields.one_of("stateRecovery", ("strict", "rebuild")) or default.state_recovery,
         )
         self._check_cgroups(placement)
@@ -230,19 +233,13 @@ class _ConfigReader:
             self._fields.report("evictionHard", f"eviction threshold memory.available must be positive: {text}")
         return amount.value()
 
-    def _placement(
-        self, reader: PlacementReader, system: Resources, kube: Resources, eviction_bytes: int | None
-    ) -> Placement:
-        reservation: dict[str, Quantity] = {}
-        eviction = Quantity(Quantity.of(eviction_bytes or 0).nano, Notation.BINARY_SI)
-        for name, amount in (*system, *kube, (MEMORY, eviction)):
-            reservation[name] = reservation.get(name, Quantity.of(0)) + amount
-        cpu = reservation.get(CPU)
-        memory = {name: amount for name, amount in reservation.items() if name == MEMORY and amount.nano}
+    def _placement(self, reader: PlacementReader, amounts: Config) -> Placement:
+        """Read what decides; `amounts` brings the reservations. A threshold in percent counts once the machine is known."""
+        reserved = reservation(amounts, memory_bytes=0)
+        cpu = reserved.get(CPU)
         placement = reader.placement(
-            # kubelet leaves zero sums out, so they count as not given.
-            reserved_cpu_milli=cpu.milli() if cpu is not None and cpu.nano else None,
-            memory_reservation=Resources.of(memory),
+            reserved_cpu_milli=None if cpu is None else cpu.milli(),
+            memory_reservation=Resources(tuple(item for item in reserved if item[0] == MEMORY)),
             errata=Errata.FIXED,
         )
         self._check_policies(placement)
@@ -345,8 +342,10 @@ class _ConfigReader:
 
     def _socket(self, key: str) -> str | None:
         path = self._path(key)
-        if path is not None and len(path.encode()) > _MAX_SOCKET_PATH:
-            self._fields.report(key, f"must be at most {_MAX_SOCKET_PATH} bytes long: it is a socket's address", path)
+        if path is not None and len(path.encode()) > MAX_UNIX_PATH_BYTES:
+            self._fields.report(
+                key, f"must be at most {MAX_UNIX_PATH_BYTES} bytes long: it is a socket's address", path
+            )
         return path
 
     def _manifests(self, default: str) -> str:
@@ -369,29 +368,17 @@ class _ConfigReader:
         text = self._fields.string(key)
         if text is None:
             return default
-        if text.startswith("unix:"):
-            if not text.startswith("unix:/") or len(text.encode()) > _MAX_SOCKET_PATH + len("unix:"):
-                self._fields.report(
-                    key, f"must be unix: and an absolute path of at most {_MAX_SOCKET_PATH} bytes", text
-                )
-            return text
         if text:
-            self._check_host_and_port(key, text)
+            try:
+                address = parse_bind_address(text)
+            except BindAddressError as err:
+                self._fields.report(key, f"{err}, or empty for no metrics")
+                return default
+            if isinstance(address, TcpAddress) and not _is_loopback(address.host):
+                self._notes.append(
+                    f"{key} {text} is not a loopback address: everyone who reaches it can read the metrics"
+                )
         return text
-
-    def _check_host_and_port(self, key: str, text: str) -> None:
-        host, _, port = text.rpartition(":")
-        bracketed = host.startswith("[") and host.endswith("]")
-        try:
-            address = ip_address(host[1:-1] if bracketed else "127.0.0.1" if host == "localhost" else host)
-        except ValueError:
-            address = None
-        valid_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65_535
-        if address is None or not valid_port or bracketed != (address.version == 6):
-            allowed = "must be IP:PORT ([IP]:PORT for IPv6), localhost:PORT, unix:PATH, or empty for no metrics"
-            self._fields.report(key, allowed, text)
-        elif not address.is_loopback:
-            self._notes.append(f"{key} {text} is not a loopback address: everyone who reaches it can read the metrics")
 
     def _check_cgroups(self, placement: Placement) -> None:
         cgroups = [key for key in ("systemReservedCgroup", "kubeReservedCgroup") if self._fields.string(key)]
@@ -419,3 +406,10 @@ class _ConfigReader:
             other = taken.setdefault(path, key)
             if other != key:
                 self._fields.report(key, f"must be another directory than {other}", path)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
