@@ -14,7 +14,7 @@ from nodeagent.core.layout import OWN_DIRECTORIES, wishes
 from nodeagent.core.lifecycle import Run, is_unsettled
 from nodeagent.core.plan import Plan, SetAttribute, diff
 from nodeagent.core.state import NodeState, violations
-from nodeagent.core.step import Event, Turn, World, step
+from nodeagent.core.step import Event, Fact, Turn, World, step
 from nodeagent.daemon.execution import Outcome, carry_out
 from nodeagent.daemon.logs import Log, log_fact
 from nodeagent.daemon.manifest_list import ManifestList
@@ -22,6 +22,7 @@ from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.snapshot import Snapshot
 from nodeagent.daemon.startup import Node, StartError, kernel_of
+from nodeagent.daemon.tally import Tally
 from nodeagent.daemon.wakeups import Reason, Wakeups
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.state_files import StateFileError
@@ -74,9 +75,11 @@ class Agent:
         self.log = log
         self.wakeups = wakeups
         self.retries = Retries()
+        self.tally = Tally()
         self.snapshot = Snapshot(node, state, str(tree.root), None)
         self._wishes: Mapping[str, CgroupWish] = {}
         self._troubles: frozenset[str] = frozenset()
+        self._shadows: frozenset[Fact] = frozenset()
         self._poll_seconds = _POLL_SECONDS
 
     def change_node(self, node: Node) -> None:
@@ -149,8 +152,8 @@ class Agent:
         outcome = self._write(world, troubles)
         self._act(world, outcome, troubles)
         self._log_facts(decided, outcome, began)
-        self.recorder.count(decided, outcome, self._drift(outcome))
-        self.recorder.project(self.node, self.state, troubles)
+        self.tally.count(decided, outcome, self._drift(outcome))
+        self.recorder.project(self.node, self.state.promises, troubles)
         self._wishes = {w.path: w for w in self._wanted(world.seen)}
         return self._tell(
             decided,
@@ -251,8 +254,11 @@ class Agent:
     def _log_facts(self, decided: Turn, outcome: Outcome, began: float) -> None:
         took = {"writes": len(outcome.written), "duration_ms": round((time.monotonic() - began) * 1000)}
         for fact in decided.facts:
-            if fact.event is not Event.MANIFEST_SHADOWED or self.recorder.is_new_shadow(fact):
+            if fact.event is not Event.MANIFEST_SHADOWED:
                 log_fact(self.log, fact, self.state, took)
+            elif fact not in self._shadows:
+                log_fact(self.log, fact, self.state, {})
+        self._shadows = frozenset(fact for fact in decided.facts if fact.event is Event.MANIFEST_SHADOWED)
 
     def _pause(self, decided: Turn, world: World, troubles: list[str]) -> float:
         """Say how long nothing can change by itself."""
@@ -286,5 +292,5 @@ class Agent:
         self._troubles = frozenset(troubles)
         is_ready = decided is not None and runs is not None
         self.snapshot = Snapshot(self.node, self.state, str(self.tree.root), runs, tuple(troubles), is_ready)
-        self.recorder.publish(self.snapshot, seconds=time.monotonic() - began)
+        self.tally.publish(self.snapshot, seconds=time.monotonic() - began)
         return pause

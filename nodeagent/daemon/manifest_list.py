@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from nodeagent.core.step import Manifest
+from nodeagent.edge.manifest_watch import ManifestWatch, ManifestWatchError
 from nodeagent.edge.manifests import ManifestDirectoryError, ManifestFile, scan_manifests
 from nodeagent.formats.pod_manifest import ManifestPod, RefusedPod, parse_manifest
 
@@ -28,8 +29,9 @@ class ManifestLook:
 
 
 class ManifestList:
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, watch: ManifestWatch) -> None:
         self.directory = directory
+        self._watch = watch
         self._parsed: dict[str, tuple[bytes, Documents]] = {}
         self._last: ManifestLook | None = None
 
@@ -37,12 +39,16 @@ class ManifestList:
         """Give the valid pods; with `rescan`, or at the first look, of the directory as it is now."""
         if self._last is not None and not rescan:
             return replace(self._last, new_problems=())
+        draft = _Draft()
+        try:
+            self._watch.renew()
+        except ManifestWatchError as err:
+            draft.problems.append(ManifestProblem(self.directory, f"{err.message} ({err.hint})"))
         try:
             scan = scan_manifests(self.directory)
         except ManifestDirectoryError as err:
             problem = ManifestProblem(self.directory, f"{err.message} ({err.hint})")
             return self._told(ManifestLook(is_blind=True, problems=(problem,)))
-        draft = _Draft()
         parsed: dict[str, tuple[bytes, Documents]] = {}
         for file in scan.files:
             if file.content is None:
@@ -66,6 +72,9 @@ class ManifestList:
                 tuple(draft.pods), frozenset(draft.unreadable), frozenset(draft.misspelt), tuple(draft.problems)
             )
         )
+
+    def close(self) -> None:
+        self._watch.stop()
 
     def _told(self, look: ManifestLook) -> ManifestLook:
         known = self._last.problems if self._last is not None else ()

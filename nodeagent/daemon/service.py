@@ -4,13 +4,14 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from collections.abc import Callable, Mapping
 
 from nodeagent import __version__
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.logs import Log, make_log
 from nodeagent.daemon.manifest_list import ManifestList
+from nodeagent.daemon.publisher import Publisher
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.startup import (
@@ -18,7 +19,6 @@ from nodeagent.daemon.startup import (
     Node,
     StartError,
     discover,
-    import_kubelet_state,
     load_config,
     load_state,
 )
@@ -26,13 +26,10 @@ from nodeagent.daemon.wakeups import Reason, Wakeups
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupTree
 from nodeagent.edge.launcher import LauncherClient, LauncherError
-from nodeagent.edge.local_api import ApiServer
-from nodeagent.edge.manifests import ManifestWatch
-from nodeagent.edge.metrics import MetricsServer
+from nodeagent.edge.manifest_watch import ManifestWatch
 from nodeagent.edge.systemd import ServiceManager
 from nodeagent.errors import NodeAgentError
 
-API_SOCKET = "agent.sock"
 _LAUNCHER_WAIT_SECONDS = 0.5
 _LAUNCHER_RECONNECT_SECONDS = 2.0
 
@@ -61,51 +58,35 @@ def serve(config_path: str) -> int:
 
 
 def _serve(config_path: str, node: Node, *, log: Log, manager: ServiceManager, wakeups: Wakeups) -> int:
-    state = load_state(node, import_kubelet_state)
-    client = LauncherClient(Path(node.config.launcher_socket))
-    root = node.config.cgroup_root or _cgroup_of_pods(client, wakeups, manager, log)
+    config = node.config
+    manifests = ManifestList(
+        config.static_pod_path, ManifestWatch(config.static_pod_path, lambda: wakeups.wake(Reason.MANIFESTS))
+    )
+    state = load_state(node, manifests.look(rescan=True).pods, time.time_ns() // 1_000_000)
+    client = LauncherClient(Path(config.launcher_socket))
+    root = config.cgroup_root or _cgroup_of_pods(client, wakeups, manager, log)
     if root is None:
         return 0  # told to stop before the launcher was there
-    config = node.config
     agent = Agent(
         node,
         state,
         tree=CgroupTree(root),
         runner=Runner(client),
-        manifests=ManifestList(config.static_pod_path),
-        recorder=Recorder(config),
+        manifests=manifests,
+        recorder=Recorder(config.state_directory, log),
         log=log,
         wakeups=wakeups,
     )
-    metrics = MetricsServer(agent.recorder.registry, is_ready=lambda: agent.snapshot.is_ready)
-    metrics.start(config.metrics_bind_address)
-    api = ApiServer(
-        f"{config.runtime_directory}/{API_SOCKET}",
-        reads={"state": lambda _: agent.snapshot.document()},
-        writes={"retry": lambda arguments: _retry(agent, arguments)},
-    )
-    api.start()
-    watch = ManifestWatch(config.static_pod_path, lambda: wakeups.wake(Reason.MANIFESTS))
-    watch.start()
-    _thread("launcher-events", lambda: _follow_launcher(client, wakeups))
-    log.info(
-        "started",
-        version=__version__,
-        config=config_path,
-        cgroup_root=root,
-        pods=len(state.entries),
-        reserved=str(node.managers.reserved),
-    )
-    if config.reported_fields:
-        log.info("unused_kubelet_fields", fields=list(config.reported_fields))
-    try:
-        _loop(agent, config_path, manager)
-    finally:
-        manager.stopping(_status(agent))
-        watch.stop()
-        api.stop()
-        metrics.stop()
-        agent.recorder.close()
+    with Publisher(agent, config, log):
+        _thread("launcher-events", lambda: _follow_launcher(client, wakeups))
+        log.info("started", version=__version__, config=config_path, cgroup_root=root, pods=len(state.entries))
+        if config.reported_fields:
+            log.info("unused_kubelet_fields", fields=list(config.reported_fields))
+        try:
+            _loop(agent, config_path, manager)
+        finally:
+            manager.stopping(_status(agent))
+            manifests.close()
     log.info("stopped", pods=len(agent.state.entries))
     return 0
 
@@ -187,18 +168,6 @@ def _wait_for_signals(wakeups: Wakeups) -> None:
     while True:
         number = signal.sigwait({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
         wakeups.wake(Reason.RELOAD if number == signal.SIGHUP else Reason.STOP)
-
-
-def _retry(agent: Agent, arguments: Mapping[str, object]) -> dict[str, object]:
-    wanted = arguments.get("pod")
-    for entry in agent.snapshot.state.entries:
-        if wanted in {entry.pod.uid, entry.pod.full_name, entry.pod.name}:
-            if entry.refusal is None:
-                raise NodeAgentError(f"pod {entry.pod.full_name} is not refused", hint="see `nodeagent inspect`")
-            agent.retries.add(entry.pod.uid)
-            agent.wakeups.wake(Reason.REQUEST)
-            return {"pod": entry.pod.full_name, "uid": entry.pod.uid, "refusedBefore": entry.refusal.reason}
-    raise NodeAgentError(f"no pod {wanted!r} is known", hint="see `nodeagent inspect` for the names")
 
 
 def _thread(name: str, work: Callable[[], None]) -> None:

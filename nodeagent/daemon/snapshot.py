@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from nodeagent.core.lifecycle import Run
 from nodeagent.core.state import NodeState
 from nodeagent.daemon.startup import Node
+from nodeagent.formats.effective_config import config_document
 from nodeagent.formats.node_state import policies_of, state_document
 
 
@@ -23,6 +24,7 @@ class Snapshot:
         """Spell it for the local API; `nodeagent inspect` adds what it sees of the cgroups itself."""
         runs = self.runs or {}
         return {
+            "config": config_document(self.node.config),
             "state": state_document(self.state, policies_of(self.node.config.placement)),
             "cgroupRoot": self.cgroup_root,
             "launcher": self.runs is not None,

@@ -18,10 +18,10 @@ from nodeagent.edge import state_files
 from nodeagent.edge.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.config_yaml import parse_config, unsupported
-from nodeagent.formats.memory_checkpoint import decode_memory_state
-from nodeagent.formats.node_state import MAX_BYTES, NodeStateError, decode_state, policies_of
 from nodeagent.formats.cpu_checkpoint import decode_cpu_state
 from nodeagent.formats.findings import DocumentError
+from nodeagent.formats.memory_checkpoint import decode_memory_state
+from nodeagent.formats.node_state import MAX_BYTES, NodeStateError, decode_state, policies_of
 from nodeagent.formats.sysfs import topology_of
 
 STATE_FILE = "nodeagent_state"

@@ -1,0 +1,58 @@
+"""What others may ask of the running agent: the local API and the metrics, served beside the deciding thread."""
+
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from nodeagent.core.config import Config
+from nodeagent.daemon.agent import Agent
+from nodeagent.daemon.logs import Log
+from nodeagent.daemon.wakeups import Reason
+from nodeagent.edge.listening import group_id, listen
+from nodeagent.edge.local_api import LocalApi
+from nodeagent.edge.serving import ServingThread
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.bind_address import UnixAddress
+
+API_SOCKET = "agent.sock"
+GROUP = "nodeagent"
+
+
+class Publisher:
+    """Serves from entering to leaving the `with` block."""
+
+    def __init__(self, agent: Agent, config: Config, log: Log) -> None:
+        self._agent = agent
+        self._config = config
+        self._thread = ServingThread(lambda doing, err: log.error("serving_failed", doing=doing, problem=str(err)))
+
+    def __enter__(self) -> Self:
+        group = group_id(GROUP)
+        api = LocalApi(reads={"state": self._state}, writes={"retry": self._retry}, owner=os.geteuid(), group=group)
+        self._servers = [
+            self._thread.serve(listen(UnixAddress(f"{self._config.runtime_directory}/{API_SOCKET}"), group=group), api)
+        ]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for server in self._servers:
+            server.close()
+        self._thread.stop()
+
+    def _state(self, _: Mapping[str, Any]) -> dict[str, object]:
+        return self._agent.snapshot.document()
+
+    def _retry(self, arguments: Mapping[str, Any]) -> dict[str, object]:
+        """Decide again on a refused pod, named by uid, namespace/name or name."""
+        wanted = arguments.get("pod")
+        for entry in self._agent.snapshot.state.entries:
+            if wanted in {entry.pod.uid, entry.pod.full_name, entry.pod.name}:
+                if entry.refusal is None:
+                    raise NodeAgentError(f"pod {entry.pod.full_name} is not refused", hint="see `nodeagent inspect`")
+                self._agent.retries.add(entry.pod.uid)
+                self._agent.wakeups.wake(Reason.REQUEST)
+                return {"pod": entry.pod.full_name, "uid": entry.pod.uid, "refusedBefore": entry.refusal.reason}
+        raise NodeAgentError(f"no pod '{wanted}' is known", hint="see `nodeagent inspect` for the names")
