@@ -81,6 +81,8 @@ class Admitted:
 class Rejected:
     promises: Promises
     """As they are without the pod."""
+    attempted: Promises
+    """As they were when the admission failed: what had been given to the pod until then."""
     reason: Reason
     message: str
     moves: Moves
@@ -127,9 +129,17 @@ def initial(managers: Managers) -> Promises:
 
 def start(managers: Managers, records: Records) -> Promises | StartRefused:
     """Start from the files of kubelet's managers, or without them."""
-    promises = restored_cpus(managers.providers.cpu, records.cpu)
-    if isinstance(promises, StartRefused):
-        return promises
+    promises = start_cpus(managers, records)
+    return promises if isinstance(promises, StartRefused) else start_memory(managers, promises, records)
+
+
+def start_cpus(managers: Managers, records: Records) -> Promises | StartRefused:
+    """Start the CPU manager: the first half."""
+    return restored_cpus(managers.providers.cpu, records.cpu)
+
+
+def start_memory(managers: Managers, promises: Promises, records: Records) -> Promises | StartRefused:
+    """Start the memory manager: the second half."""
     return restored_memory(managers.providers.memory, promises, records.memory)
 
 
@@ -161,7 +171,7 @@ def admit(
         # kubelet takes back what a refused pod got at the next call for any pod; gauges and reuse sets tell the difference.
         cleaned, released = remove_pod(managers, outcome.promises, pod.uid)
         moves = (*moves, *released)
-    return Rejected(cleaned, outcome.refusal.reason, outcome.refusal.message, moves, report)
+    return Rejected(cleaned, outcome.promises, outcome.refusal.reason, outcome.refusal.message, moves, report)
 
 
 def _report(managers: Managers, outcome: Outcome, pod: Pod) -> Report:
@@ -192,7 +202,7 @@ def readmit(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Re
                 pod.uid,
                 Admitted(promises, outcome.moves, report)
                 if refusal is None
-                else Rejected(promises, refusal.reason, refusal.message, outcome.moves, report),
+                else Rejected(promises, promises, refusal.reason, refusal.message, outcome.moves, report),
             )
         )
     admitted = tuple(pod for pod, (_, result) in zip(pods, results, strict=True) if isinstance(result, Admitted))

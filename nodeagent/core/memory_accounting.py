@@ -11,6 +11,9 @@ from nodeagent.core.pod import MEMORY
 from nodeagent.core.promises import Blocks, MemoryNode, MemoryTable
 from nodeagent.core.topology import Topology
 
+UINT64 = 2**64 - 1
+"""Sums and differences wrap around in the reference; without errata nothing gets near that."""
+
 Machine = tuple[MemoryNode, ...]
 """All NUMA nodes, ascending."""
 
@@ -32,7 +35,7 @@ def initial_machine(topology: Topology, reserved: Mapping[tuple[int, str], int])
 
 
 def _table(total: int, reserved: int, pages: int) -> MemoryTable:
-    allocatable = total - reserved - pages
+    allocatable = total - reserved - pages & UINT64
     return MemoryTable(total, reserved, allocatable, 0, allocatable)
 
 
@@ -81,7 +84,7 @@ def _moved(node: MemoryNode, resource: str, size: int) -> MemoryNode:
 
 def free_of(machine: Machine, nodes: NumaSet, resource: str) -> int:
     """Bytes of the resource that are free on the group."""
-    return sum(t.free for n in machine if n.id in nodes and (t := n.table(resource)) is not None)
+    return sum(t.free for n in machine if n.id in nodes and (t := n.table(resource)) is not None) & UINT64
 
 
 def breaks_group(machine: Machine, nodes: NumaSet) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nodeagent.core.demand import Amounts
 from nodeagent.core.hints import masks_by_size
 from nodeagent.core.idset import NumaSet
-from nodeagent.core.memory_accounting import Machine, used_cells
+from nodeagent.core.memory_accounting import UINT64, Machine, used_cells
 from nodeagent.core.promises import Promises
 
 
@@ -42,14 +42,14 @@ def calculated_hints(
     best = len(machine)
     fitting = []
     for mask in groups.masks:
-        if any(sum(a for bit, a, _ in table if mask & bit) < size for _, size, table in tables):
+        if any(sum(a for bit, a, _ in table if mask & bit) & UINT64 < size for _, size, table in tables):
             continue
         count = mask.bit_count()
         best = min(best, count)
         if mask & grouped if count == 1 else any(mask & bit and cells != mask for bit, cells in used):
             continue
         if any(
-            sum(f for bit, _, f in table if mask & bit) + reusable.get((mask, resource), 0) < size
+            (sum(f for bit, _, f in table if mask & bit) + reusable.get((mask, resource), 0)) & UINT64 < size
             for resource, size, table in tables
         ):
             continue

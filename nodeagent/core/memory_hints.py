@@ -25,7 +25,7 @@ def pod_hints(manager: MemoryManager, promises: Promises, pod: PodDemand) -> Ans
     amounts = pod.memory
     if not manager.static or not pod.is_guaranteed or amounts is None or pod.is_skipped:
         return ()
-    if pod.is_managed and check_pod(pod) is not None:
+    if pod.is_managed and check_pod(manager, pod) is not None:
         return tuple((resource, ()) for resource, _ in amounts)
     if not amounts:
         return ()

@@ -43,6 +43,7 @@ class MemoryManager:
 
 def build_memory_manager(topology: Topology, placement: Placement) -> MemoryManager | StartRefused:
     """Judge the configuration of the memory manager; the texts are kubelet's."""
+    quirks = reproduced(placement.errata)
     static = placement.memory_manager_policy == "Static"
     machine: Machine = ()
     if static:
@@ -50,13 +51,13 @@ def build_memory_manager(topology: Topology, placement: Placement) -> MemoryMana
         if isinstance(reserved, StartRefused):
             return reserved
         machine = initial_machine(topology, reserved)
-        for node in machine:
-            for resource, table in node.tables:
-                if table.allocatable < 0:
-                    return StartRefused(
-                        f"[memorymanager] NUMA node {node.id} has {table.total} bytes of {resource}: less than is reserved "
-                        "and set aside as huge pages"
-                    )
+        absurd = [(n.id, resource, t) for n in machine for resource, t in n.tables if t.allocatable > t.total]
+        if absurd and Erratum.ABSURD_AMOUNTS not in quirks:
+            node_id, resource, table = absurd[0]
+            return StartRefused(
+                f"[memorymanager] NUMA node {node_id} has {table.total} bytes of {resource}: less than is reserved and set aside "
+                "as huge pages"
+            )
     elif placement.memory_manager_policy != "None":
         return StartRefused(f'unknown policy: "{placement.memory_manager_policy}"')
     return MemoryManager(
@@ -65,7 +66,7 @@ def build_memory_manager(topology: Topology, placement: Placement) -> MemoryMana
         groups=NodeGroups.of(machine),
         keeps_one_node=placement.topology_manager_policy in ("restricted", "single-numa-node"),
         pod_level_managers=placement.gate("PodLevelResourceManagers"),
-        quirks=reproduced(placement.errata),
+        quirks=quirks,
     )
 
 

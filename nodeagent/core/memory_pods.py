@@ -6,7 +6,8 @@ The books know only the pod's total; the containers' blocks overlap on purpose.
 from dataclasses import replace
 
 from nodeagent.core.cpu_manager import Allocation
-from nodeagent.core.demand import PodDemand
+from nodeagent.core.demand import Amounts, PodDemand
+from nodeagent.core.errata import Erratum
 from nodeagent.core.idset import NumaSet
 from nodeagent.core.manager_metrics import (
     MEMORY_ERRORS,
@@ -17,7 +18,7 @@ from nodeagent.core.manager_metrics import (
     assignments,
     plus,
 )
-from nodeagent.core.memory_accounting import take
+from nodeagent.core.memory_accounting import UINT64, take
 from nodeagent.core.memory_manager import MemoryManager, choose_nodes
 from nodeagent.core.pod import ContainerKind
 from nodeagent.core.promises import Block, Blocks, Promises
@@ -26,7 +27,7 @@ from nodeagent.core.refusals import Reason, Refusal, unexpected
 _REPRESENTABLE = "amounts that are no whole bytes are refused before"
 
 
-def check_pod(pod: PodDemand) -> Refusal | None:
+def check_pod(manager: MemoryManager, pod: PodDemand) -> Refusal | None:
     """Refuse a pod whose exclusive containers leave nothing for its shared ones."""
     assert pod.memory is not None, _REPRESENTABLE
     total = pod.memory
@@ -40,19 +41,30 @@ def check_pod(pod: PodDemand) -> Refusal | None:
                 taken[resource] = taken.get(resource, 0) + size
             continue
         for resource, size in total:
-            left = size - taken[resource]
+            left = size - taken[resource] & UINT64
             if amounts.get(resource, 0) > left:
                 return _empty_pool(
                     f"pod rejected, largest exclusive init container requests {amounts[resource]} of {resource}, "
                     f"but only {left} available"
                 )
-            if not amounts and left <= 0:
+            if not amounts and taken[resource] >= size:
                 return _empty_pool(f"pod rejected, pod has shared init containers but no {resource} available for them")
     for resource, size in total:
         if shared and taken[resource] >= size:
             return _empty_pool(
                 f"pod rejected, sum of exclusive container {resource} requests equals pod budget, "
                 "leaving no memory for shared containers"
+            )
+    return None if Erratum.ABSURD_AMOUNTS in manager.quirks else _over_budget(total, taken)
+
+
+def _over_budget(total: Amounts, taken: dict[str, int]) -> Refusal | None:
+    budget = dict(total)
+    for resource, size in sorted(taken.items()):
+        if size > budget.get(resource, 0):
+            return Refusal(
+                Reason.UNEXPECTED_ADMISSION,
+                f"pod rejected, exclusive containers request {size} of {resource}, the pod has {budget.get(resource, 0)}",
             )
     return None
 
@@ -66,7 +78,7 @@ def allocate_pod(manager: MemoryManager, promises: Promises, pod: PodDemand) -> 
     if not manager.static or not pod.is_guaranteed or pod.is_skipped or pod.memory is None:
         return Allocation(promises)
     requests = plus(MEMORY_REQUESTS)
-    refusal = check_pod(pod)
+    refusal = check_pod(manager, pod)
     if refusal is not None:
         return _failed(promises, (requests,), refusal)
     nodes = choose_nodes(manager, promises, pod.uid, pod.memory, promises.hint(pod.uid, pod.containers[0].name))
@@ -108,7 +120,9 @@ def _partition(pod: PodDemand, nodes: NumaSet) -> list[tuple[str, Blocks]]:
         else:
             parts.append((container.name, amounts))
             for resource, size in amounts.items():
-                left[resource] = left.get(resource, 0) - size
+                # A resource that the pod's own amounts lack: an app's wraps around, a sidecar's doesn't count.
+                if resource in left or container.kind is ContainerKind.APP:
+                    left[resource] = left.get(resource, 0) - size & UINT64
     parts += [(name, left) for name in sharing]
     return [
         (name, tuple(Block(nodes, resource, size) for resource, size in sorted(part.items()) if size))

@@ -1,0 +1,116 @@
+"""JSON as Go's encoding/json reads and writes it, as far as kubelet's checkpoints need it.
+
+Field names match in any letter case, null is the zero value, unknown fields are ignored; `<`, `>` and `&` are escaped.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+_ESCAPED = str.maketrans(_ESCAPES)
+
+
+class GoJsonError(ValueError):
+    """A text that Go's decoder would not take for the wanted value; the message is Go's where it is known."""
+
+
+def quoted(text: str) -> str:
+    """A JSON string as Go prints it."""
+    if text.isalnum() and text.isascii():
+        return f'"{text}"'
+    return json.dumps(text, ensure_ascii=False).translate(_ESCAPED)
+
+
+def decoded(text: str) -> Any:
+    """Parse JSON; objects come as lists of (name, value), in the file's order.
+
+    Raises:
+        GoJsonError: the text is no JSON.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_Pairs, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as err:
+        if not text.strip() or err.pos >= len(text.rstrip()) or err.msg.startswith("Unterminated string"):
+            raise GoJsonError("unexpected end of JSON input") from err
+        raise GoJsonError(f"invalid character {text[err.pos]!r} looking for beginning of value") from err
+    except RecursionError as err:
+        raise GoJsonError("exceeded max depth") from err
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """A decoded JSON object."""
+
+
+def _refuse_constant(name: str) -> None:
+    raise GoJsonError(f"invalid character '{name[0]}' looking for beginning of value")
+
+
+def fields(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """Read an object's fields as a Go struct does; a missing one is None.
+
+    Raises:
+        GoJsonError: it is no object.
+    """
+    found: dict[str, Any] = dict.fromkeys(names)
+    if value is None:
+        return found
+    if not isinstance(value, _Pairs):
+        raise GoJsonError(f"json: cannot unmarshal {_kind(value)} into Go value of type struct")
+    by_lower_case = {name.lower(): name for name in names}
+    for key, item in value:
+        name = key if key in found else by_lower_case.get(key.lower())
+        if name is not None:
+            found[name] = item
+    return found
+
+
+def string(value: Any) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise GoJsonError(f"json: cannot unmarshal {_kind(value)} into Go value of type string")
+    return value
+
+
+def integer(value: Any, *, low: int, high: int) -> int:
+    """Read a whole number within bounds (inclusive)."""
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise GoJsonError(f"json: cannot unmarshal {_kind(value)} into Go value of an integer type")
+    return value
+
+
+def mapping(value: Any, read: Callable[[Any], T]) -> dict[str, T] | None:
+    """Read a map; None for null."""
+    if value is None:
+        return None
+    if not isinstance(value, _Pairs):
+        raise GoJsonError(f"json: cannot unmarshal {_kind(value)} into Go value of type map")
+    return {key: read(item) for key, item in value}
+
+
+def sequence(value: Any, read: Callable[[Any], T]) -> tuple[T, ...] | None:
+    """Read a list; None for null."""
+    if value is None:
+        return None
+    if isinstance(value, _Pairs) or not isinstance(value, list):
+        raise GoJsonError(f"json: cannot unmarshal {_kind(value)} into Go value of type slice")
+    return tuple(read(item) for item in value)
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case bool():
+            return "bool"
+        case str():
+            return "string"
+        case int() | float():
+            return f"number {value}" if isinstance(value, float) else "number"
+        case _Pairs():
+            return "object"
+        case _:
+            return "array"

@@ -1,0 +1,179 @@
+"""Scenarios of `nodeagent simulate`: JSON documents → machine, configuration and pod events; states → result documents.
+
+The form is the one of the decision vectors (see docs). Knows how things are spelled, not what is decided.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nodeagent.core.config import Placement
+from nodeagent.core.managers import Managers, isolation
+from nodeagent.core.metric_moves import Series
+from nodeagent.core.pod import Pod
+from nodeagent.core.promises import Promises
+from nodeagent.core.topology import Topology
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.pod_manifest import pod_from_document
+from nodeagent.formats.scenario_config import placement_from_scenario
+from nodeagent.formats.topology_json import topology_from_document
+
+Document = dict[str, Any]
+
+OPERATIONS = ("add", "start", "removeContainer", "removePod", "restart")
+
+
+class ScenarioError(NodeAgentError):
+    """A scenario that can't be replayed."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(f"{where}: {problem}", hint="see docs/simulate.md for the form of a scenario")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    op: str
+    pod: Pod | None = None
+    """Of `add`."""
+    pod_uid: str = ""
+    container: str | None = None
+    """None: all of the pod's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    id: str
+    topology: Topology
+    placement: Placement
+    steps: tuple[Step, ...]
+    files: tuple[tuple[str, str], ...] = ()
+    """(file name, text) found at the start, sorted."""
+    initial_containers: tuple[tuple[str, tuple[str, str]], ...] = ()
+    """(container id, (pod UID, container name)), sorted."""
+
+    def file(self, name: str) -> str | None:
+        return dict(self.files).get(name)
+
+
+def scenario_from_text(text: str, where: str) -> Scenario:
+    """Read one scenario.
+
+    Args:
+        text: a JSON object.
+        where: names it in errors.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as err:
+        raise ScenarioError(where, f"no JSON: {err}") from err
+    if not isinstance(document, dict):
+        raise ScenarioError(where, "a scenario is a JSON object")
+    # A whole vector works as well as its scenario alone.
+    inner = document.get("scenario", document)
+    if not isinstance(inner, dict):
+        raise ScenarioError(where, "scenario: is a JSON object")
+    return _scenario(inner, where)
+
+
+def _scenario(document: Mapping[str, Any], where: str) -> Scenario:
+    steps = document.get("steps") or []
+    if not isinstance(steps, list):
+        raise ScenarioError(where, "steps: is a list")
+    identity = str(document.get("id", where))
+    return Scenario(
+        id=identity,
+        topology=topology_from_document(document),
+        placement=placement_from_scenario(_object(document, "config", where)),
+        steps=tuple(_step(step, f"{where}: steps[{i}]") for i, step in enumerate(steps)),
+        files=tuple(sorted((str(k), str(v)) for k, v in _object(document, "files", where).items())),
+        initial_containers=tuple(
+            (str(key), _container_name(value, f"{where}: initialContainers[{key}]"))
+            for key, value in sorted(_object(document, "initialContainers", where).items())
+        ),
+    )
+
+
+def _object(document: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+    value = document.get(name) or {}
+    if not isinstance(value, dict):
+        raise ScenarioError(where, f"{name}: is an object")
+    return value
+
+
+def _container_name(value: Any, where: str) -> tuple[str, str]:
+    if not isinstance(value, dict):
+        raise ScenarioError(where, "is an object with podUID and container")
+    return str(value.get("podUID", "")), str(value.get("container", ""))
+
+
+def _step(value: Any, where: str) -> Step:
+    if not isinstance(value, dict) or value.get("op") not in OPERATIONS:
+        raise ScenarioError(where, f"op: is one of {', '.join(OPERATIONS)}")
+    op = value["op"]
+    if op == "add":
+        if not isinstance(value.get("pod"), dict):
+            raise ScenarioError(where, "pod: is a v1 Pod")
+        pod = pod_from_document(value["pod"])
+        return Step(op, pod, pod.uid)
+    container = value.get("container")
+    return Step(op, None, str(value.get("podUID", "")), None if container is None else str(container))
+
+
+def pods_document(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Document:
+    """Show what each active pod has."""
+    return {pod.uid: _pod_document(managers, promises, pod) for pod in pods}
+
+
+def _pod_document(managers: Managers, promises: Promises, pod: Pod) -> Document:
+    held = promises.of_pod(pod.uid)
+    document: Document = {"containers": {}}
+    for container in pod.containers:
+        own = held.own_set(container.name)
+        hint = held.hint(container.name)
+        nodes = promises.memory_nodes(pod.uid, container.name)
+        document["containers"][container.name] = {
+            "cpuset": "" if own is None else str(own),
+            "effectiveCpuset": str(promises.default if own is None else own),
+            "memoryNodes": None if nodes is None else list(nodes),
+            "isolation": isolation(managers, promises, pod, container.name).value,
+            "hint": {"mask": None if hint.mask is None else list(hint.mask), "preferred": hint.preferred},
+        }
+    if held.pod_cpus is not None:
+        document["podCpuset"] = str(held.pod_cpus)
+    return document
+
+
+def metrics_document(totals: Mapping[Series, int], names: frozenset[str]) -> Document:
+    """Show the series of these names that aren't zero."""
+    return {str(series): value for series, value in sorted(totals.items(), key=str) if value and series.name in names}
+
+
+def memory_state_document(text: str | None) -> Document | None:
+    """Show memory_manager_state as JSON, without what depends on the reference's random order of blocks."""
+    if not text:
+        return None
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return {"raw": text}
+    if not isinstance(document, dict):
+        return {"raw": text}
+    document.pop("checksum", None)
+    for containers in (document.get("entries") or {}).values():
+        for blocks in containers.values():
+            blocks.sort(key=_block_order)
+    for pod in (document.get("podEntries") or {}).values():
+        pod.get("memoryBlocks", []).sort(key=_block_order)
+    return document
+
+
+def has_one_text(document: Document) -> bool:
+    """Whether no list of blocks has an order to choose: then the exact text is the only one possible."""
+    lists = [blocks for containers in (document.get("entries") or {}).values() for blocks in containers.values()]
+    lists += [pod.get("memoryBlocks", []) for pod in (document.get("podEntries") or {}).values()]
+    return all(len(blocks) < 2 for blocks in lists)
+
+
+def _block_order(block: Document) -> tuple[str, list[int]]:
+    return block["type"], block["numaAffinity"]
