@@ -142,7 +142,7 @@ def test_json_and_yaml_give_the_same_lines() -> None:
     [
         ("a: 1\nb: 2\na: 3\n", 'f:3: "a": is given twice, first in line 1'),
         ('{"a": 1,\n"a": 2}', 'f:2: "a": is given twice, first in line 1'),
-        ("a: 'x\n", "f:2: is not valid YAML: found unexpected end of stream"),
+        ("a: 'x\n", "f:1: is not valid YAML: found unexpected end of stream"),
         ("a:\n  - b\n c: 1\n", "f:3: is not valid YAML: did not find expected key"),
         ("a: @x\n", "f:1: is not valid YAML: found character that cannot start any token"),
         (b"a: 1\nb: \xff\n", "f:2: is not UTF-8 here"),

@@ -67,7 +67,7 @@ class Fields:
     def _wrong_type(self, path: str, node: Node, wanted: str, *, secret: bool = False) -> None:
         plain = isinstance(node, Scalar) and not secret
         text = shown(_plain(node)) if plain and isinstance(node, Scalar) else ""
-        self._findings.add(node.line, path, text, f"must be {wanted}, not a {kind_of(node)}")
+        self._findings.add(node.line, path, text, f"must be {wanted}, not {kind_of(node)}")
 
     def string(self, key: str, *, secret: bool = False) -> str | None:
         node = self._node(key)
@@ -118,13 +118,13 @@ class Fields:
         self._wrong_type(self.at(key), node, "an object")
         return None
 
-    def _items(self, key: str, wanted: str) -> tuple[Node, ...]:
+    def _items(self, key: str, wanted: str, *, secret: bool = False) -> tuple[Node, ...]:
         node = self._node(key)
         if node is None:
             return ()
         if isinstance(node, ListNode):
             return node.items
-        self._wrong_type(self.at(key), node, wanted)
+        self._wrong_type(self.at(key), node, wanted, secret=secret)
         return ()
 
     def objects(self, key: str) -> tuple["Fields", ...]:
@@ -139,7 +139,7 @@ class Fields:
 
     def strings(self, key: str, *, secret: bool = False) -> tuple[str, ...]:
         found = []
-        for index, item in enumerate(self._items(key, "a list of strings")):
+        for index, item in enumerate(self._items(key, "a list of strings", secret=secret)):
             if isinstance(item, Scalar) and isinstance(item.value, str):
                 found.append(item.value)
             else:

@@ -61,6 +61,11 @@ class Findings:
         else:
             self._suppressed += 1
 
+    def add_another(self) -> None:
+        """Count a finding that is not worth wording any more."""
+        assert self.full()
+        self._suppressed += 1
+
     def fields(self) -> frozenset[str]:
         """Paths that have a finding so far."""
         return frozenset(finding.field for finding in self._found if finding.field)

@@ -124,10 +124,6 @@ class PodReader:
 
     def _container(self, fields: Fields, pod_identity: _Identity, *, init: bool) -> Container:
         identity = self._identity(fields, pod_schema.CONTAINER_SECURITY_UNUSED, pod_identity)
-        if identity.non_root and identity.user in (None, 0):
-            fields.report(
-                "securityContext", "runAsNonRoot needs a runAsUser other than 0: the process would run as root"
-            )
         policy = fields.one_of("restartPolicy", _RESTART_POLICIES)
         resources = fields.object("resources")
         container = Container(

@@ -78,7 +78,7 @@ def _document(root: Node, source: str) -> Iterator[ManifestPod | RefusedPod]:
 def _pod(root: Node, prefix: str, source: str, *, item_of_list: bool) -> ManifestPod | RefusedPod:
     findings = Findings(source)
     if not isinstance(root, MapNode):
-        findings.add(root.line, prefix, "", f"must be an object of kind Pod, not a {kind_of(root)}")
+        findings.add(root.line, prefix, "", f"must be an object of kind Pod, not {kind_of(root)}")
         return RefusedPod(findings.all(), None)
     kind = _text_at(root, "kind")
     if kind not in (None, "Pod"):
@@ -91,7 +91,9 @@ def _pod(root: Node, prefix: str, source: str, *, item_of_list: bool) -> Manifes
     for breach in broken:
         path = _spelled(prefix, breach.path)
         # What couldn't be read has its finding already; its value here is only a stand-in.
-        if not findings.full() and not any(path.startswith(field) for field in unreadable):
+        if findings.full():
+            findings.add_another()
+        elif not any(path.startswith(field) for field in unreadable):
             findings.add(line_at(root, breach.path), path, breach.value, breach.allowed)
     if findings:
         named = not any(breach.path[0] == "metadata" for breach in broken)

@@ -90,18 +90,18 @@ def line_at(root: Node, path: Path) -> int | None:
 
 
 def kind_of(node: Node) -> str:
-    """Name the JSON type, for findings."""
+    """Name the JSON type with its article, for findings."""
     match node:
         case MapNode():
-            return "object"
+            return "an object"
         case ListNode():
-            return "list"
+            return "a list"
         case Scalar(value=bool()):
-            return "boolean"
+            return "a boolean"
         case Scalar(value=int() | Number()):
-            return "number"
+            return "a number"
         case Scalar(value=str()):
-            return "string"
+            return "a string"
         case _:
             return "null"
 

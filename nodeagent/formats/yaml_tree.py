@@ -104,7 +104,8 @@ def _events(text: str, findings: Findings) -> Iterator[yaml.Event]:
         yield from yaml.parse(text, Loader=_Loader)
     except yaml.MarkedYAMLError as err:
         mark = err.problem_mark or err.context_mark
-        line = 1 if mark is None else mark.line + 1
+        # The end of a text counts as a line of its own there.
+        line = 1 if mark is None else min(mark.line, text.rstrip("\n").count("\n")) + 1
         findings.add(line, "", "", f"is not valid YAML: {err.problem or err.context}")
         raise UnreadableError from err
     except yaml.YAMLError as err:
