@@ -6,7 +6,7 @@ import pytest
 
 from nodeagent.formats.scenario import scenario_from_text
 from nodeagent.formats.scenario_replay import replay
-from tests.decision_vectors import FILES, QUARTERS, difference, quarter_of_commit, vectors
+from decision_vectors import FILES, QUARTERS, difference, quarter_of_commit, vectors
 
 COUNTS = {
     "default": 250,
