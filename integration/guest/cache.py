@@ -39,17 +39,23 @@ def locked(name: str) -> Iterator[None]:
 
 @contextmanager
 def building(entry: Path) -> Iterator[Path]:
-    """Give a directory to build in, which becomes `entry` at the end of the block, or nothing. Call it under the lock."""
+    """Give a directory to build in, which becomes `entry` at the end of the block, or nothing. Call it under the lock.
+
+    What is built is readable by everyone, whatever the caller's umask: it becomes a file system's content.
+    """
     unfinished = entry.with_name(entry.name + _UNFINISHED)
     if unfinished.exists():  # left by a killed build
         shutil.rmtree(unfinished)
-    unfinished.mkdir(parents=True)
+    mask = os.umask(0o022)
     try:
+        unfinished.mkdir(parents=True)
         yield unfinished
         unfinished.rename(entry)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
+    finally:
+        os.umask(mask)
 
 
 def keep_newest(prefix: str, count: int) -> None:

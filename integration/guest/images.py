@@ -38,17 +38,26 @@ class Image:
     initrd: Path
 
 
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """All that is laid upon the base, read once: what the key says is what gets installed, even if files change now."""
+
+    files: tuple[tuple[str, int, bytes], ...]  # path without the leading slash, mode, content
+    links: tuple[tuple[str, str], ...]
+
+    def entry(self, base: Base) -> Path:
+        files = (part for path, mode, content in self.files for part in (path, str(mode), content))
+        key = content_key((base.key, repr(self.links), Path(__file__).read_bytes(), *files))
+        return cache_directory() / f"image-{base.release.number}-{key}"
+
+
 def guest_image(release: Release) -> Image:
     """The image with the current checkout installed: built, from the nearest cached layer on, if it isn't there."""
     ensure_packages()
-    entry = _entry(base_of(release))
-    if not (entry / "disk").exists():
-        if os.geteuid() == 0:
-            _ensure_image(release)
-        else:
-            module = ("-m", "integration.guest.images", f"--debian={release.number}")
-            print(f"Building {release} needs root (chroot, device nodes).", file=sys.stderr, flush=True)
-            subprocess.run(as_root((sys.executable, *module)), check=True, cwd=REPOSITORY)
+    layer = _read_layer()
+    entry = layer.entry(base_of(release))
+    if not entry.exists():
+        entry = _ensure_image(release, layer) if os.geteuid() == 0 else _build_as_root(release)
     mark_used(entry)
     return Image(release, entry / "disk", entry / "kernel", entry / "initrd")
 
@@ -58,22 +67,32 @@ def install_script() -> str:
     return f"{VENV}/bin/pip install --quiet --no-index --find-links /mnt --no-deps /{_SOURCE}"
 
 
-def _ensure_image(release: Release) -> None:
+def _build_as_root(release: Release) -> Path:
+    print(f"Building a {release} guest needs root (chroot, device nodes).", file=sys.stderr, flush=True)
+    command = as_root((sys.executable, "-m", "integration.guest.images", f"--debian={release.number}"))
+    result = subprocess.run(command, check=False, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+    if result.returncode != 0:
+        raise SetupError(f"building {release} failed, see above\nhint: once more, as root: {shlex.join(command)}")
+    return Path(result.stdout.strip()).parent
+
+
+def _ensure_image(release: Release, layer: _Layer) -> Path:
     base = ensure_base(release)
     with locked(f"image-{release.number}"):
-        entry = _entry(base)
-        if entry.exists():
-            return
-        with building(entry) as directory, phase(f"{release} image: installing the project, writing the disk"):
-            _build(base, directory)
-        keep_newest(f"image-{release.number}-", _KEPT_IMAGES)
+        entry = layer.entry(base)
+        if not entry.exists():
+            with building(entry) as directory, phase(f"{release} image: installing the project, writing the disk"):
+                _build(base, layer, directory)
+            keep_newest(f"image-{release.number}-", _KEPT_IMAGES)
+        return entry
 
 
-def _entry(base: Base) -> Path:
-    files = [part for path in _project_files() for part in (os.fspath(path), (REPOSITORY / path).read_bytes())]
-    guest = [repr(sorted(settings.guest_files().items())), repr(sorted(settings.guest_links().items()))]
-    key = content_key((base.key, Path(__file__).read_bytes(), *guest, *files))
-    return cache_directory() / f"image-{base.release.number}-{key}"
+def _read_layer() -> _Layer:
+    files = [(path, 0o644, content) for path, content in settings.guest_files().items()]
+    for path in _project_files():
+        mode = 0o755 if os.access(REPOSITORY / path, os.X_OK) else 0o644
+        files.append((f"{_SOURCE}/{path}", mode, (REPOSITORY / path).read_bytes()))
+    return _Layer(tuple(sorted(files)), tuple(sorted(settings.guest_links().items())))
 
 
 def _project_files() -> list[Path]:
@@ -87,14 +106,13 @@ def _project_files() -> list[Path]:
     return [Path(name) for name in names if (REPOSITORY / name).is_file()]
 
 
-def _build(base: Base, directory: Path) -> None:
+def _build(base: Base, layer: _Layer, directory: Path) -> None:
     os.link(base.kernel, directory / "kernel")
     os.link(base.initrd, directory / "initrd")
     upper, merged, _ = scratch = tuple(directory / name for name in ("upper", "merged", "work"))
     for path in scratch:
         path.mkdir()
-    _write_guest_files(upper)
-    _copy_project(upper / _SOURCE)
+    _write_layer(layer, upper)
     lower = shlex.quote(os.fspath(base.root))
     install = f"{install_script()}\npython3 -m compileall -q /{settings.AGENT_DIRECTORY} {VENV}"
     installing = chroot_script(merged, install, mounts=((base.wheels, "/mnt"),))
@@ -110,21 +128,16 @@ def _build(base: Base, directory: Path) -> None:
         shutil.rmtree(path)
 
 
-def _write_guest_files(root: Path) -> None:
-    for name, content in settings.guest_files().items():
+def _write_layer(layer: _Layer, root: Path) -> None:
+    for name, mode, content in layer.files:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    for name, target in settings.guest_links().items():
+        path.chmod(mode)
+    for name, target in layer.links:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.symlink_to(target)
-
-
-def _copy_project(target: Path) -> None:
-    for path in _project_files():
-        (target / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(REPOSITORY / path, target / path)
 
 
 def main() -> int:
@@ -136,7 +149,7 @@ def main() -> int:
     try:
         for release in RELEASES if chosen is None else map(release_of, chosen):
             print(guest_image(release).disk)
-    except (SetupError, subprocess.CalledProcessError) as error:
+    except SetupError as error:
         print(f"guests: {error}", file=sys.stderr)
         return 1
     return 0
