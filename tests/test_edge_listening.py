@@ -73,7 +73,7 @@ def test_a_live_socket_with_a_full_backlog_is_not_replaced(tmp_path: Path) -> No
     for client in waiting:
         client.close()
     assert caught.value.errno == errno.EADDRINUSE
-    assert len(waiting) < 100
+    assert len(waiting) < 1000
 
 
 def test_two_on_one_port() -> None:

@@ -325,12 +325,51 @@ def test_a_strange_answer(tmp_path: Path, reply: bytes, kind: type[NodeAgentErro
     assert word in f"{caught.value.message} {caught.value.hint}"
 
 
-def test_stopping_removes_the_socket_and_drops_clients(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_met", [True, False], ids=["met", "just connected"])
+def test_stopping_removes_the_socket_and_drops_clients(tmp_path: Path, is_met: bool) -> None:
     daemon = Daemon(tmp_path, LocalApi)
     with connected(daemon.path) as channel:
         channel.sendall(b"{")
+        if is_met:
+            wait_until(lambda: bool(daemon.server._reading))
         daemon.stop()
         assert until_closed(channel) == b""
     assert not Path(daemon.path).exists()
     with pytest.raises(ApiUnavailable):
         call(daemon.path, "echo")
+
+
+NO_DESCRIPTORS = """
+import os, resource, socket, sys, threading
+from nodeagent.edge.listening import listen
+from nodeagent.edge.local_api import LocalApi
+from nodeagent.edge.local_api_client import call
+from nodeagent.edge.serving import ServingThread
+from nodeagent.formats.bind_address import UnixAddress
+failed = threading.Event()
+thread = ServingThread(lambda doing, err: (print(doing, err), failed.set()))
+thread.serve(listen(UnixAddress(sys.argv[1])), LocalApi(reads={"echo": dict}, writes={}, owner=os.geteuid(), group=None))
+client = socket.socket(socket.AF_UNIX)
+used = []
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+try:
+    while True:
+        used.append(os.dup(0))
+except OSError:
+    client.connect(sys.argv[1])
+assert failed.wait(30)
+for one in used:
+    os.close(one)
+print(call(sys.argv[1], "echo", after="all", timeout_seconds=30))
+"""
+
+
+def test_out_of_descriptors_it_tells_waits_and_goes_on(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-c", NO_DESCRIPTORS, str(tmp_path / "api.sock")]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=120)
+    failures = [line for line in done.stdout.splitlines() if line.startswith("accepting")]
+    assert failures, done.stderr
+    assert "Too many open files" in failures[0]
+    assert len(failures) < 30
+    assert done.stdout.splitlines()[-1] == "{'after': 'all'}"

@@ -9,7 +9,7 @@ import stat
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.bind_address import BindAddress, TcpAddress, UnixAddress
 
-BACKLOG = 16
+BACKLOG = 128
 
 
 class ListenError(NodeAgentError):

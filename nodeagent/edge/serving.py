@@ -93,14 +93,17 @@ class Server:
         self._listener = listener
         self._service = service
         self._on_failure = on_failure
-        self._accepting: asyncio.Task[None] | None = None
         self._reading: dict[asyncio.Task[None], None] = {}
         """Connections whose request is still coming, oldest first."""
         self._answering: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         self._listener.setblocking(False)
-        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+        self._resume()
+
+    def _resume(self) -> None:
+        if self._listener.fileno() >= 0:  # not closed meanwhile
+            asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     def close(self) -> None:
         """Stop listening, drop what is open, and remove the file of a Unix socket."""
@@ -111,28 +114,31 @@ class Server:
                 os.unlink(name)  # noqa: PTH108 - a socket's name, not a path we chose
 
     async def _close(self) -> None:
-        assert self._accepting is not None
-        tasks = [self._accepting, *self._reading, *self._answering]
+        asyncio.get_running_loop().remove_reader(self._listener)
+        self._listener.close()
+        tasks = [*self._reading, *self._answering]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._listener.close()
 
-    async def _accept(self) -> None:
+    def _accept(self) -> None:
+        """Accept one connection, one a turn of the loop: an honest client sends its request before a flood fills all places."""
         loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, _ = await loop.sock_accept(self._listener)
-            except OSError as err:
-                self._on_failure(
-                    "accepting a connection", err
-                )  # out of descriptors or memory: whose, the log must show
-                await asyncio.sleep(_ACCEPT_PAUSE_SECONDS)
-                continue
-            task = loop.create_task(self._attend(connection, self._make_room()))
-            task.add_done_callback(functools.partial(_close_connection, connection))
-            self._reading[task] = None
-            await asyncio.sleep(0)  # one a turn: an honest client sends its request before a flood fills all places
+        try:
+            connection, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return  # it went away again
+        except OSError as err:
+            self._on_failure(
+                "accepting a connection", err
+            )  # out of descriptors or memory: a pause, or the thread would spin
+            loop.remove_reader(self._listener)
+            loop.call_later(_ACCEPT_PAUSE_SECONDS, self._resume)
+            return
+        connection.setblocking(False)
+        task = loop.create_task(self._attend(connection, self._make_room()))
+        task.add_done_callback(functools.partial(_close_connection, connection))
+        self._reading[task] = None
 
     def _make_room(self) -> bool:
         """See that there is room for one more, if need be in the place of the one whose request has been coming for longest."""

@@ -1,0 +1,106 @@
+"""The exposition: the last snapshot as Prometheus' text format, by prometheus-client. Knows the table of metrics, not what moves them."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+
+from prometheus_client import ProcessCollector, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from nodeagent.core.agent_metrics import BUCKETS, METRICS, old_name
+from nodeagent.core.manager_metrics import MetricSpec
+from nodeagent.core.metric_moves import Series
+from nodeagent.core.metric_totals import Distribution, MetricsSnapshot
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""The only format served, whatever a scraper would rather have: two of kubelet's counters don't end in `_total`, which OpenMetrics
+can't express. kubelet serves only this one, too."""
+_SAME_FOR_SECONDS = 1.0
+"""How long a text is given out again if no new snapshot came: a flood of scrapes costs one rendering a second."""
+_TOTAL = "_total"
+
+
+class _UnsuffixedCounter(str):
+    """The type `counter` for a name without `_total`: prometheus-client, not recognising it, leaves the name as it is."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    __hash__ = str.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class _Published(Collector):
+    snapshot: MetricsSnapshot
+    aliases: bool
+    process: ProcessCollector
+
+    def collect(self) -> Iterable[Metric]:
+        samples = defaultdict[str, list[tuple[Series, int]]](list)
+        for one, value in (*self.snapshot.counters.items(), *self.snapshot.gauges.items()):
+            samples[one.name].append((one, value))
+        for spec in METRICS:
+            alias = old_name(spec.name) if self.aliases else None
+            for name in (spec.name,) if alias is None else (spec.name, alias):
+                yield _family(spec, name, samples[spec.name], self.snapshot.distributions)
+        yield from self.process.collect()
+
+
+def _family(
+    spec: MetricSpec, name: str, samples: list[tuple[Series, int]], distributions: Mapping[str, Distribution]
+) -> Metric:
+    if spec.kind == "histogram":
+        return _histogram(spec, name, distributions[spec.name])
+    if spec.kind == "counter" and name.endswith(_TOTAL):
+        family = Metric(name.removesuffix(_TOTAL), spec.help, "counter")
+    else:
+        family = Metric(name, spec.help, "gauge")
+        if spec.kind == "counter":
+            family.type = _UnsuffixedCounter("counter")
+    for one, value in sorted(samples, key=lambda sample: sample[0].labels):
+        family.add_sample(name, dict(one.labels), value)
+    return family
+
+
+def _histogram(spec: MetricSpec, name: str, distribution: Distribution) -> Metric:
+    family = Metric(name, spec.help, "histogram")
+    bounds = [*(str(bound) for bound in BUCKETS[spec.name]), "+Inf"]
+    for bound, count in zip(bounds, accumulate(distribution.counts), strict=True):
+        family.add_sample(f"{name}_bucket", {"le": bound}, count)
+    family.add_sample(f"{name}_count", {}, sum(distribution.counts))
+    family.add_sample(f"{name}_sum", {}, distribution.total)
+    return family
+
+
+class Exposition:
+    """The text of the last snapshot published. One thread may publish while another asks for the text."""
+
+    def __init__(self, snapshot: MetricsSnapshot, *, aliases: bool = True) -> None:
+        self._process = ProcessCollector(registry=None)
+        self.publish(snapshot, aliases=aliases)
+        self._text = b""
+        self._text_of: _Published | None = None
+        self._text_at = 0.0
+
+    def publish(self, snapshot: MetricsSnapshot, *, aliases: bool = True) -> None:
+        """Replace what is exposed.
+
+        Args:
+            snapshot: the new values.
+            aliases: also expose the names without kubelet's prefix (`metricsAliases`).
+
+        """
+        self._published = _Published(snapshot, aliases, self._process)
+
+    def text(self) -> bytes:
+        """Give the exposition (see CONTENT_TYPE). Only ever asked for by one thread."""
+        published, now = self._published, time.monotonic()
+        if published is not self._text_of or now >= self._text_at + _SAME_FOR_SECONDS:
+            self._text = generate_latest(published)
+            self._text_of, self._text_at = published, now
+        return self._text

@@ -1,0 +1,70 @@
+"""The HTTP side of the metrics address: `/metrics`, and checks such as `/readyz`. Knows no socket and no metric."""
+
+from collections.abc import Callable, Mapping
+
+from nodeagent.formats.exchange import Bounds, Broken, Peer
+
+_TEXT = "text/plain; charset=utf-8"
+_BROKEN = {
+    Broken.TOO_LARGE: "431 Request Header Fields Too Large",
+    Broken.TOO_SLOW: "408 Request Timeout",
+    Broken.BUSY: "503 Service Unavailable",
+    Broken.BUG: "500 Internal Server Error",
+}
+
+Check = Callable[[], str | None]
+"""Says what is wrong, or None."""
+
+
+class MetricsPages:
+    """A service for `ServingThread.serve`: HTTP/1.x, one request a connection, GET and HEAD.
+
+    Args:
+        metrics: gives the text of `/metrics`.
+        content_type: of that text.
+        checks: path (`/readyz`) → what is wrong, in the serving thread: quick, on immutable values only. 200 if nothing is, else 503.
+
+    """
+
+    bounds = Bounds(connections=64, request_bytes=8 * 1024, read_seconds=5.0, write_seconds=5.0)
+    terminator = b"\r\n\r\n"
+
+    def __init__(self, *, metrics: Callable[[], bytes], content_type: str, checks: Mapping[str, Check]) -> None:
+        assert "/metrics" not in checks
+        self._metrics = metrics
+        self._content_type = content_type
+        self._checks = checks
+
+    async def answer(self, request: bytes, peer: Peer | None) -> bytes:  # noqa: ARG002 - whoever may connect may read
+        method, _, rest = request.partition(b"\r\n")[0].partition(b" ")
+        target, _, version = rest.partition(b" ")
+        if not version.startswith(b"HTTP/1.") or not target.startswith(b"/"):
+            return _response("400 Bad Request", b"this is HTTP/1.1: GET /metrics\n")
+        if method not in {b"GET", b"HEAD"}:
+            return _response("405 Method Not Allowed", b"GET or HEAD\n", "Allow: GET, HEAD\r\n")
+        path = target.partition(b"?")[0].decode("latin-1")
+        return self._page(path, with_body=method == b"GET")
+
+    def _page(self, path: str, *, with_body: bool) -> bytes:
+        if path == "/metrics":
+            return _response("200 OK", self._metrics(), content_type=self._content_type, with_body=with_body)
+        if path not in self._checks:
+            known = " ".join(["/metrics", *sorted(self._checks)])
+            return _response("404 Not Found", f"there are {known}\n".encode(), with_body=with_body)
+        problem = self._checks[path]()
+        if problem is None:
+            return _response("200 OK", b"ok\n", with_body=with_body)
+        return _response("503 Service Unavailable", f"{problem}\n".encode(), with_body=with_body)
+
+    def refusal(self, why: Broken) -> bytes:
+        return _response(_BROKEN[why], f"{why.value}\n".encode())
+
+
+def _response(
+    status: str, body: bytes, more_headers: str = "", *, content_type: str = _TEXT, with_body: bool = True
+) -> bytes:
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
+        f"{more_headers}X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + (body if with_body else b"")
