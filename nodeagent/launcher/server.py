@@ -29,7 +29,7 @@ MAX_LISTED = 100  # runs in one answer to `list`, for the same reason
 MAX_CLIENTS = 64
 MAX_RUNS = 8192
 START_DEADLINE_SECONDS = 10.0  # from fork to exec: a frozen cgroup or a dead file system must not hold a start for ever
-KILL_DEADLINE_SECONDS = 5.0  # after the last SIGKILL; what lives on then can't be killed
+KILL_SECONDS = 5.0  # from the last SIGKILL to giving up; what lives on then can't be killed
 
 
 def now_ms() -> int:
@@ -57,8 +57,10 @@ class Launcher:
         self.children: dict[int, str] = {}  # pid → id; nobody but reap() frees these pids
         self.pidfds: dict[str, int] = {}  # id → pidfd of those that an earlier launcher started
         self.started_at_ms = now_ms()
-        self.stop_asked = self.killed = self.reexec_asked = False
-        self.stop_deadline: float | None = None  # None = serves
+        self.stop_asked = self.reexec_asked = False
+        self.stop_began: float | None = None  # None = serves
+        self.stop_ends = 0.0  # whatever lives then is left
+        self.killed: set[str] = set()  # ids, their grace period is over
 
     def serve(self) -> None:
         """Until everything has been stopped on SIGTERM."""
@@ -78,6 +80,7 @@ class Launcher:
         while True:
             self.reap()
             if self.stop_asked and self.all_stopped():
+                signal.set_wakeup_fd(-1)  # its socket ends with this function
                 return
             if self.reexec_asked and not self.starting:
                 self.reexec()
@@ -316,33 +319,36 @@ class Launcher:
                 starting.failure = {"stage": "deadline", "errno": errno.ETIMEDOUT, "message": text}
                 os.kill(starting.run.pid, signal.SIGKILL)  # ends a frozen one too; its link closes then
         deadlines = [starting.deadline for starting in self.starting.values() if starting.failure is None]
-        if self.stop_deadline is not None:
-            deadlines.append(self.stop_deadline)
+        if self.stop_began is not None:
+            waited_for = [run.grace_seconds for run in self.left() if run.id not in self.killed]
+            deadlines += [self.stop_ends, *(self.stop_began + seconds for seconds in waited_for)]
         return max(0.0, min(deadlines) - now) if deadlines else None
 
+    def left(self) -> list[Run]:
+        running = [run for run in self.runs.values() if run.finished_at_ms is None]
+        return running + [starting.run for starting in self.starting.values()]
+
     def all_stopped(self) -> bool:
-        """Ask every process, wait for the longest grace period, then kill whatever is left in the sub-cgroups."""
-        left = {run.id: run for run in self.runs.values() if run.finished_at_ms is None}
-        left |= {starting.run.id: starting.run for starting in self.starting.values()}
-        now, patience = time.monotonic(), max([run.grace_seconds for run in left.values()], default=0)
-        if self.stop_deadline is None:
-            self.stop_deadline = now + patience
+        """Ask every process, kill each after its grace period, and at last whatever else is in the sub-cgroups."""
+        left, now = self.left(), time.monotonic()
+        if self.stop_began is None:
+            patience = max([run.grace_seconds for run in left], default=0)
+            self.stop_began, self.stop_ends = now, now + patience + KILL_SECONDS
             notify(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={(patience + 30) * 1_000_000}")
             log("stopping", runs=len(left), grace_seconds=patience)
-            for run_id in left:
-                self.signal(run_id, signal.SIGTERM.value)
-        if left and now < self.stop_deadline:
+            for run in left:
+                self.signal(run.id, signal.SIGTERM.value)
+        for run in left:
+            if run.id not in self.killed and now >= self.stop_began + run.grace_seconds:
+                self.killed.add(run.id)
+                self.signal(run.id, signal.SIGKILL.value)
+        if left and now < self.stop_ends:
             return False
-        for run_id in left:
-            self.signal(run_id, signal.SIGKILL.value)
         for kill in sorted(self.root.glob("*/cgroup.kill")) if self.root else ():
             if kill.parent.name != "holder":  # the leaf of the unit's own main process
                 with contextlib.suppress(OSError), kill.open("r+b", buffering=0) as file:
                     file.write(b"1")
-        if left and not self.killed:
-            self.killed, self.stop_deadline = True, now + KILL_DEADLINE_SECONDS
-            return False
-        log("stopped", left=sorted(left))
+        log("stopped", left=[run.id for run in left])
         return True
 
     def reexec(self) -> None:
