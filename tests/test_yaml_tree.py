@@ -1,13 +1,18 @@
 import json
 import time
+from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, strategies as st
 
+from nodeagent.formats import yaml_tree
 from nodeagent.formats.documents import parse_documents
 from nodeagent.formats.findings import DocumentError, Finding
 from nodeagent.formats.tree import Entry, ListNode, MapNode, Node, Number, Scalar, line_at, tree_of
 from nodeagent.formats.yaml_tree import MAX_ALIASES, MAX_BYTES, MAX_NODES, parse_yaml
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def plain(node: Node) -> object:
@@ -168,6 +173,16 @@ def test_json_and_yaml_give_the_same_lines() -> None:
 )  # fmt: skip
 def test_names_the_line_and_what_is_wrong(text: str | bytes, finding: str) -> None:
     assert refusal(text) == [finding]
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+def test_without_libyaml_everything_is_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = path.read_bytes()
+    fast = parse_yaml(content, "f")
+    monkeypatch.setattr(yaml_tree, "_Loader", yaml.SafeLoader)
+    assert parse_yaml(content, "f") == fast
+    assert refusal("[" * 100_000) == ["f:1: is nested deeper than 64 levels"]
+    assert refusal("a: 'x\n")[0].startswith("f:1: is not valid YAML")
 
 
 def test_all_duplicate_keys_are_named_at_once() -> None:

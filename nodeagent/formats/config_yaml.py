@@ -21,7 +21,7 @@ from nodeagent.formats.findings import DocumentError, Finding, Findings, shown
 from nodeagent.formats.placement_fields import PlacementReader
 from nodeagent.formats.tree import MapNode, Node, line_at
 
-_HINT = "correct the file, then check it with: nodeagent config check FILE"
+_HINT = "correct these lines, then start again; examples/config.yaml shows every field of the agent's own"
 _KUBELET_KIND = ("kubelet.config.k8s.io/v1beta1", "KubeletConfiguration")
 _OWN_KIND = "NodeAgentConfiguration"
 _MAX_INT32 = 2**31 - 1
