@@ -244,7 +244,7 @@ def test_nodes_are_sorted_as_texts_in_the_file_and_as_numbers_in_the_sum() -> No
 
 ODD = (
     '{"policyName":"None","machineState":{"0":null,"1":{"numberOfAssignments":1},"10":{"cells":[]},"2":{}},'
-    '"entries":{"a":{"x":[{}]},"p":null,"q":{},"r":{"c":null,"d":[]}},"checksum":171925454}'
+    '"entries":{"a":{"x":[{"type":"memory"}]},"p":null,"q":{},"r":{"c":null,"d":[]}},"checksum":171925454}'
 )
 DATA = json.dumps(
     {

@@ -11,13 +11,15 @@ from nodeagent.core.affinity_score import preferred_of_two
 from nodeagent.core.cpu_manager import Allocation, CpuManager, allocate_container as allocate_cpus
 from nodeagent.core.cpu_pods import allocate_pod as allocate_pod_cpus
 from nodeagent.core.demand import ContainerDemand, PodDemand
+from nodeagent.core.errata import Erratum
 from nodeagent.core.hints import DONT_CARE, UNSATISFIABLE, HintList, Merged
+from nodeagent.core.holding import holds_all, kept_hints, kept_moves
 from nodeagent.core.idset import NumaSet
 from nodeagent.core.manager_metrics import TOPOLOGY_ERRORS, TOPOLOGY_REQUESTS, Moves, aligned, aligned_failure, plus
 from nodeagent.core.memory_manager import MemoryManager, allocate_container as allocate_memory
 from nodeagent.core.memory_pods import allocate_pod as allocate_pod_memory
 from nodeagent.core.metric_moves import Move
-from nodeagent.core.promises import Hint, Promises, put
+from nodeagent.core.promises import NOTHING, Hint, Promises, put
 from nodeagent.core.refusals import Refusal
 from nodeagent.core.topology_manager import Scope, TopologyManager, TopologyPolicy, affinity_refusal
 
@@ -60,11 +62,31 @@ def run_admission(providers: Providers, promises: Promises, pod: PodDemand) -> O
     """Take one pod through the topology manager's policy and scope."""
     start = Outcome(promises, (plus(TOPOLOGY_REQUESTS),))
     topology = providers.topology
+    if Erratum.POD_ALLOCATED_AGAIN not in providers.cpu.quirks:
+        held = promises.of_pod(pod.uid)
+        if held is not NOTHING and holds_all(
+            providers.cpu, providers.memory, held, pod, by_pod=_is_by_pod(topology, pod)
+        ):
+            return _kept(providers, start, pod)
     if topology.policy is TopologyPolicy.NONE:
         return _each_container(providers, start, pod)
     if topology.scope is Scope.CONTAINER:
         return _by_container(providers, start, pod)
     return _by_pod(providers, start, pod)
+
+
+def _is_by_pod(topology: TopologyManager, pod: PodDemand) -> bool:
+    return pod.is_managed and topology.policy is not TopologyPolicy.NONE and topology.scope is Scope.POD
+
+
+def _kept(providers: Providers, outcome: Outcome, pod: PodDemand) -> Outcome:
+    """Admit a pod that holds all it asks for, leaving everything where it is."""
+    promises = outcome.promises
+    held = promises.of_pod(pod.uid)
+    if providers.topology.policy is not TopologyPolicy.NONE:
+        held = replace(held, hints=kept_hints(providers.topology, providers.cpu, held, pod))
+        promises = replace(promises, pods=promises.pods.put(pod.uid, held))
+    return Outcome(promises, (*outcome.moves, *kept_moves(providers.cpu, providers.memory, pod)))
 
 
 def _each_container(providers: Providers, outcome: Outcome, pod: PodDemand) -> Outcome:
@@ -100,7 +122,7 @@ def _by_pod(providers: Providers, outcome: Outcome, pod: PodDemand) -> Outcome:
     if outcome.refusal is not None:
         return outcome
     outcome = _with_hint(outcome, pod, pod.containers)
-    if pod.is_managed:
+    if _is_by_pod(providers.topology, pod):
         outcome = _after(outcome, allocate_pod_cpus(providers.cpu, outcome.promises, pod))
         if outcome.refusal is None:
             outcome = _after(outcome, allocate_pod_memory(providers.memory, outcome.promises, pod))

@@ -29,7 +29,7 @@ class Picking:
     averages: bool = False
     """Judge wholeness by average sizes (Erratum.AVERAGE_GROUP_SIZES)."""
     whole_cores: bool = False
-    """Take whole cores or nothing (full-pcpus-only without Erratum.HALF_CORES_HANDED_OUT)."""
+    """Take whole cores only (full-pcpus-only without Erratum.HALF_CORES_HANDED_OUT), of any sizes that add up."""
 
 
 def shortage(requested: int, available: int) -> CpuShortage:
@@ -44,7 +44,12 @@ def pick(picking: Picking, available: int, count: int) -> int | CpuShortage:
         return 0
     if count > (available & picking.layout.online).bit_count():
         return shortage(count, available)
-    picker = _Picker(picking, available & picking.layout.online, count)
+    free = available & picking.layout.online
+    if picking.whole_cores:
+        free = picking.layout.whole_cores(free)
+        if not picking.layout.adds_up(free, count):
+            return shortage(count, free)
+    picker = _Picker(picking, free, count)
     picker.take_whole_nodes_and_sockets()
     if picking.align_uncore:
         picker.take_uncore_caches()
@@ -77,8 +82,15 @@ class _Picker:
         for group in groups:
             if self.need < 1:
                 return
-            if self.need >= group.size and self.is_takeable(group.cpus):
+            if self.need >= group.size and self.is_takeable(group.cpus) and self.leaves_enough(group):
                 self.take(group.cpus)
+
+    def leaves_enough(self, group: Group) -> bool:
+        # Cores of different sizes: what is still needed must add up without this one.
+        layout = self.layout
+        if not self.picking.whole_cores or layout.core_size is not None:
+            return True
+        return layout.adds_up(self.free & ~group.cpus, self.need - group.size)
 
     def is_takeable(self, cpus: int) -> bool:
         # Lists are made when a phase starts. A group that lies in two larger ones is in a list twice; by averages, a core can
@@ -122,7 +134,7 @@ class _Picker:
         part = 0
         for core in candidates:
             part |= core.cpus & self.free
-        if self.need % 2 and per_core > 1 and part.bit_count() > self.need:
+        if self.need % 2 and per_core > 1 and part.bit_count() > self.need and not self.picking.whole_cores:
             part ^= 1 << (part.bit_length() - 1)
         if part.bit_count() == self.need:
             self.take(part)
@@ -140,6 +152,7 @@ class _Picker:
     def take_single_cpus(self) -> None:
         if self.need < 1:
             return
+        assert not self.picking.whole_cores, "whole cores that add up were all found"
         listed = self.free
         for group in (_ordered_sockets if self.picking.spread else _ordered_cores)(self.layout, listed):
             rest = group.cpus & listed

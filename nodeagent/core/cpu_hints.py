@@ -46,6 +46,7 @@ def _hints(manager: CpuManager, available: int, reusable: int, count: int) -> Hi
     Preferred are those of the fewest nodes that could hold as many on an empty machine.
     """
     layout = manager.layout
+    available = manager.usable(available | reusable) & ~reusable if manager.picking.whole_cores else available
     smallest = min((s.nodes for s in manager.node_sets if s.size >= count), default=len(layout.nodes))
     wanted_sockets = None
     if manager.options.align_by_socket and (nodes_per_socket := len(layout.nodes) // layout.socket_count):

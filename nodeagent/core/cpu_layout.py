@@ -56,8 +56,8 @@ class CpuLayout:
     cores_of_outer: Nesting
     """By socket on a machine that is NUMA first, else by NUMA node (the larger of the two kinds of group comes first)."""
     uncores_of_nodes: Nesting
-    core_of: Mapping[int, int]
-    """CPU → CPUs of its core."""
+    core_size: int | None
+    """CPUs of each core; None: they differ (hybrid cores, single siblings offline)."""
 
     @classmethod
     def of(cls, topology: Topology) -> "CpuLayout":
@@ -81,7 +81,7 @@ class CpuLayout:
             sockets_of_nodes=_nested(nodes, sockets),
             cores_of_outer=_nested(sockets if numa_first else nodes, cores),
             uncores_of_nodes=_nested(nodes, uncores),
-            core_of=MappingProxyType({cpu: topology.cores[topology.cpu[cpu].core].bits for cpu in topology.cpu}),
+            core_size=cores[0].size if len({core.size for core in cores}) == 1 else None,
         )
 
     def cpus_of_nodes(self, nodes: int) -> int:
@@ -100,6 +100,33 @@ class CpuLayout:
             touched = sum(1 for socket in self.sockets if socket.cpus & cpus)
             sets.append(NodeSet(mask, mask.bit_count(), cpus, cpus.bit_count(), touched))
         return tuple(sets)
+
+    def whole_cores(self, cpus: int) -> int:
+        """Those of the CPUs whose core is in the set as a whole."""
+        bits = 0
+        for core in self.cores:
+            if core.cpus & cpus == core.cpus:
+                bits |= core.cpus
+        return bits
+
+    def adds_up(self, cpus: int, count: int) -> bool:
+        """Whether some of these whole cores have exactly so many CPUs together."""
+        if self.core_size is not None:
+            return count % self.core_size == 0 and count <= cpus.bit_count()
+        numbers: dict[int, int] = {}
+        for core in self.cores:
+            if core.cpus & cpus:
+                numbers[core.size] = numbers.get(core.size, 0) + 1
+        sums = 1
+        for size, number in numbers.items():
+            left, step = number, 1
+            # Bounded change-making in powers of two: bit s of `sums` says that s CPUs can be had.
+            while left:
+                taken = min(step, left)
+                sums |= sums << size * taken
+                left -= taken
+                step *= 2
+        return bool(sums >> count & 1)
 
     def with_siblings(self, cpus: int) -> int:
         """These CPUs and all that share a core with one of them."""

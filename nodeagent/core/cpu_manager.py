@@ -57,9 +57,15 @@ class CpuManager:
 
     def assign(self, available: int, count: int) -> int | CpuShortage:
         """Choose CPUs by the configured options."""
-        if self.distributing is not None:
-            return distribute(self.distributing, available, count)
-        return pick(self.picking, available, count)
+        if self.distributing is None:
+            return pick(self.picking, available, count)
+        if self.picking.whole_cores:
+            available = self.layout.whole_cores(available)
+        return distribute(self.distributing, available, count)
+
+    def usable(self, cpus: int) -> int:
+        """Those of these CPUs that can be given to anybody: under full-pcpus-only, whole cores."""
+        return self.layout.whole_cores(cpus) if self.picking.whole_cores else cpus
 
     def free_pool(self, promises: Promises) -> int:
         """What may still be handed out."""
@@ -113,7 +119,9 @@ def _static(placement: Placement, layout: CpuLayout) -> CpuManager | StartRefuse
     count = -(-amount_milli // 1000)
     reserved = placement.reserved_system_cpus
     if not reserved:
-        picked = manager.assign(layout.online, count)
+        # Reserved CPUs need not be whole cores.
+        plain = replace(manager, picking=replace(manager.picking, whole_cores=False))
+        picked = plain.assign(layout.online, count)
         reserved = CpuSet(picked) if isinstance(picked, int) else CpuSet()
     if len(reserved) != count:
         return StartRefused(
@@ -131,9 +139,11 @@ def _cpu_manager(
         spread=options.distribute_cpus_across_cores,
         align_uncore=options.prefer_align_cpus_by_uncorecache,
         averages=Erratum.AVERAGE_GROUP_SIZES in quirks,
+        whole_cores=options.full_pcpus_only and Erratum.HALF_CORES_HANDED_OUT not in quirks,
     )
     distributing = None
-    if options.distribute_cpus_across_numa:
+    # Equal shares of cores that differ in size would split some: then whole cores are packed instead.
+    if options.distribute_cpus_across_numa and (not picking.whole_cores or layout.core_size is not None):
         distributing = Distributing(
             picking=replace(picking, align_uncore=False),
             group_size=layout.per_core if options.full_pcpus_only else 1,
@@ -209,17 +219,19 @@ def allocate_container(
 
 def check_full_cores(manager: CpuManager, promises: Promises, count: int, reusable: int) -> Refusal | None:
     """Refuse what isn't whole cores (full-pcpus-only)."""
-    per_core = manager.layout.per_core
-    if count % per_core:
+    layout, whole_only = manager.layout, manager.picking.whole_cores
+    per_core = layout.per_core
+    if not layout.adds_up(layout.online, count) if whole_only else count % per_core:
         return Refusal(
             Reason.SMT_ALIGNMENT,
             f"SMT Alignment Error: requested {count} cpus not multiple cpus per core = {per_core}",
         )
-    free = promises.default.bits & ~manager.reserved_cores
-    if Erratum.FULL_CORES_IGNORE_REUSE not in manager.quirks:
-        free |= reusable
+    # kubelet leaves out cores that are half reserved, but counts CPUs of cores that are half in use.
+    free = manager.usable(manager.free_pool(promises) | reusable)
+    if not whole_only:
+        free = promises.default.bits & ~manager.reserved_cores
     available = free.bit_count()
-    if count > available:
+    if not layout.adds_up(free, count) if whole_only else count > available:
         return Refusal(
             Reason.SMT_ALIGNMENT,
             f"SMT Alignment Error: not enough free physical CPUs: available physical CPUs = {available}, "
@@ -232,13 +244,24 @@ def choose_near(manager: CpuManager, available: int, count: int, mask: int | Non
     """Choose from the NUMA nodes of the mask first, then from everywhere."""
     near = 0
     if mask is not None:
-        there = available & _aligned_cpus(manager, mask)
-        chosen = manager.assign(there, min(count, there.bit_count()))
+        there = manager.usable(available & _aligned_cpus(manager, mask))
+        chosen = manager.assign(there, _near_count(manager, available, there, count))
         if isinstance(chosen, CpuShortage):
             return chosen
         near = chosen
     rest = manager.assign(available & ~near, count - near.bit_count())
     return rest if isinstance(rest, CpuShortage) else near | rest
+
+
+def _near_count(manager: CpuManager, available: int, there: int, count: int) -> int:
+    """As many as there are, or as are wanted."""
+    near = min(count, there.bit_count())
+    layout = manager.layout
+    if manager.picking.whole_cores and layout.core_size is None:
+        elsewhere = layout.whole_cores(available & ~there)
+        while near and not (layout.adds_up(there, near) and layout.adds_up(elsewhere, count - near)):
+            near -= 1
+    return near
 
 
 def _aligned_cpus(manager: CpuManager, mask: int) -> int:
@@ -310,7 +333,7 @@ def release_container(manager: CpuManager, promises: Promises, uid: str, name: s
 
 
 def release_pod_set(manager: CpuManager, promises: Promises, uid: str) -> tuple[Promises, Moves]:
-    """Take back a pod set that has no containers (where Erratum.POD_ENTRY_LEAKS isn't reproduced)."""
+    """Take back a pod set that has no containers (not done where Erratum.POD_ENTRY_LEAKS is reproduced)."""
     pod = promises.of_pod(uid)
     if pod.pod_cpus is None or pod.cpus:
         return promises, ()

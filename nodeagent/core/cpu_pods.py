@@ -60,7 +60,7 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     full_cores = manager.options.full_pcpus_only
     requests = plus(CPU_REQUESTS)
     if full_cores:
-        refusal = check_full_cores(manager, promises, pod.cpus, 0)
+        refusal = check_full_cores(manager, promises, pod.cpus, 0) or _check_slices(manager, promises, pod)
         if refusal is not None:
             return _failed(promises, (), refusal)
     mask = promises.hint(pod.uid, pod.containers[0].name).mask
@@ -85,6 +85,14 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     sets = tuple(sorted((name, CpuSet(cpus)) for name, cpus in slices))
     pods = after.pods.put(pod.uid, replace(after.of_pod(pod.uid), cpus=sets))
     return Allocation(replace(after, pods=pods), moves)
+
+
+def _check_slices(manager: CpuManager, promises: Promises, pod: PodDemand) -> Refusal | None:
+    """Refuse exclusive slices that are no whole cores (kubelet hands out halves: Erratum.HALF_CORES_HANDED_OUT)."""
+    if not manager.picking.whole_cores:
+        return None
+    checks = (check_full_cores(manager, promises, c.cpus, 0) for c in pod.containers if c.cpus)
+    return next((refusal for refusal in checks if refusal is not None), None)
 
 
 def _failed(promises: Promises, moves: Moves, refusal: Refusal) -> Allocation:

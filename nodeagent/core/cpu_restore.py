@@ -30,7 +30,7 @@ def restored_cpus(manager: CpuManager, record: CpuRecord | Unreadable | None) ->
                 f'checkpoint file "{_PATH}" before restarting Kubelet'
             )
         promises = loaded
-    return _validated(manager, promises) if manager.static else promises
+    return validated_cpus(manager, promises)
 
 
 def _loaded(manager: CpuManager, record: CpuRecord | Unreadable) -> Promises | StartRefused:
@@ -58,32 +58,52 @@ def _loaded(manager: CpuManager, record: CpuRecord | Unreadable) -> Promises | S
     return Promises(default=default, pods=pods)
 
 
-def _validated(manager: CpuManager, promises: Promises) -> Promises | StartRefused:
-    default, reserved = promises.default, manager.reserved
+def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartRefused:
+    """Judge stored promises against the machine and the configuration as they are now."""
+    if not manager.static:
+        return promises
     strict = manager.options.strict_cpu_reservation
-    own_sets = list(promises.containers)
-    if not default:
-        if not own_sets:
+    if not promises.default:
+        if not any(pod.cpus for _, pod in promises.pods):
             return replace(promises, default=CpuSet(manager.universe))
         if not strict or Erratum.EMPTY_DEFAULT_SET_REFUSED in manager.quirks:
             return StartRefused("default cpuset cannot be empty")
+    if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
+        promises = _with_present_cpus(manager, promises)
+    default, reserved = promises.default, manager.reserved
     if strict and not reserved.isdisjoint(default):
         return StartRefused(
             f'some of strictly reserved cpus: "{reserved & default}" are present in defaultCpuSet: "{default}"'
         )
     if not strict and not reserved <= default:
         return StartRefused(f'not all reserved cpus: "{reserved}" are present in defaultCpuSet: "{default}"')
-    for uid, name, cpus in own_sets:
+    for uid, name, cpus in promises.containers:
         if not cpus.isdisjoint(default):
             return StartRefused(
                 f'pod: {uid}, container: {name} cpuset: "{cpus}" overlaps with default cpuset "{default}"'
             )
-    present = default | promises.exclusive()
-    if manager.pod_level_managers:
-        for _, pod in promises.pods:
-            present |= pod.pod_cpus or CpuSet()
+    present = default | given_cpus(promises, with_pod_sets=manager.pod_level_managers)
+    if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
+        # CPUs that went offline are still promised: they may come back.
+        present = CpuSet(present.bits & manager.layout.online)
     if present.bits != manager.universe:
         return StartRefused(
             f'current set of available CPUs "{CpuSet(manager.universe)}" doesn\'t match with CPUs in state "{present}"'
         )
     return promises
+
+
+def given_cpus(promises: Promises, *, with_pod_sets: bool = True) -> CpuSet:
+    """All CPUs that a pod holds."""
+    given = promises.exclusive()
+    if with_pod_sets:
+        for _, pod in promises.pods:
+            given |= pod.pod_cpus or CpuSet()
+    return given
+
+
+def _with_present_cpus(manager: CpuManager, promises: Promises) -> Promises:
+    """Let the shared pool have what came online (or belongs to nobody), and lose what went offline."""
+    known = promises.default | given_cpus(promises)
+    appeared = CpuSet(manager.universe) - known
+    return replace(promises, default=(promises.default | appeared) & CpuSet(manager.layout.online))

@@ -8,14 +8,19 @@ from dataclasses import dataclass, replace
 
 from nodeagent.core.admission import MergeReport, Outcome, Providers, run_admission
 from nodeagent.core.config import Placement
-from nodeagent.core.cpu_manager import build_cpu_manager, release_container, start_moves, with_pod
-from nodeagent.core.cpu_restore import restored_cpus
+from nodeagent.core.cpu_manager import build_cpu_manager, release_container, release_pod_set, start_moves, with_pod
+from nodeagent.core.cpu_restore import restored_cpus, validated_cpus
 from nodeagent.core.demand import DemandRules, WhyShared, demand_of, has_equal_limits, why_shared as reason_for_sharing
 from nodeagent.core.errata import Erratum, reproduced
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.manager_metrics import CPU_EXCLUSIVE, CPU_PER_NUMA, CPU_SHARED_POOL, Moves
-from nodeagent.core.memory_manager import build_memory_manager, release_container as release_memory, release_started
-from nodeagent.core.memory_restore import restored_memory
+from nodeagent.core.memory_manager import (
+    build_memory_manager,
+    release_container as release_memory,
+    release_pod_blocks,
+    release_started,
+)
+from nodeagent.core.memory_restore import restored_memory, validated_memory
 from nodeagent.core.metric_moves import Series
 from nodeagent.core.pod import Container, Pod
 from nodeagent.core.promises import Promises, dropped
@@ -23,7 +28,7 @@ from nodeagent.core.records import Records
 from nodeagent.core.refusals import Reason, StartRefused
 from nodeagent.core.topology import Topology
 from nodeagent.core.topology_manager import build_topology_manager
-from nodeagent.core.violations import cpu_violations, memory_violations
+from nodeagent.core.violations import cpu_violations, memory_violations, shortfalls as find_shortfalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +148,20 @@ def start_memory(managers: Managers, promises: Promises, records: Records) -> Pr
     return restored_memory(managers.providers.memory, promises, records.memory)
 
 
+def resume(managers: Managers, promises: Promises) -> Promises | StartRefused:
+    """Start from promises that nodeagent itself has stored, on the machine and with the configuration as they are now.
+
+    Changes of online CPUs and of memory are taken over; see `shortfalls` for promises that can't be kept.
+    """
+    judged = validated_cpus(managers.providers.cpu, promises)
+    return judged if isinstance(judged, StartRefused) else validated_memory(managers.providers.memory, judged)
+
+
+def shortfalls(managers: Managers, promises: Promises) -> tuple[str, ...]:
+    """Name every promise that the machine can't keep at present."""
+    return find_shortfalls(managers.providers.cpu, managers.providers.memory, promises)
+
+
 def started_moves(managers: Managers, promises: Promises) -> Moves:
     """What the metrics show right after a start."""
     return start_moves(managers.providers.cpu, promises)
@@ -165,13 +184,20 @@ def admit(
     outcome = run_admission(managers.providers, promises, demand_of(managers.rules, pod))
     report = _report(managers, outcome, pod)
     if outcome.refusal is None:
-        return Admitted(outcome.promises, outcome.moves, report)
+        return Admitted(_without_reuse(managers, outcome.promises), outcome.moves, report)
     cleaned, moves = promises, outcome.moves
     if managers.quirks:
         # kubelet takes back what a refused pod got at the next call for any pod; gauges and reuse sets tell the difference.
         cleaned, released = remove_pod(managers, outcome.promises, pod.uid)
         moves = (*moves, *released)
     return Rejected(cleaned, outcome.promises, outcome.refusal.reason, outcome.refusal.message, moves, report)
+
+
+def _without_reuse(managers: Managers, promises: Promises) -> Promises:
+    # Every container of a pod is given its share at admission, so nothing is left to be reused after it.
+    if managers.reproduces(Erratum.REUSE_OUTLIVES_POD):
+        return promises
+    return replace(promises, cpu_reuse=None, memory_reuse=None)
 
 
 def _report(managers: Managers, outcome: Outcome, pod: Pod) -> Report:
@@ -194,7 +220,7 @@ def readmit(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Re
     for pod in pods:
         outcome = run_admission(managers.providers, promises, demand_of(managers.rules, pod))
         report = _report(managers, outcome, pod)
-        promises = outcome.promises
+        promises = _without_reuse(managers, outcome.promises)
         moves.append(outcome.moves)
         refusal = outcome.refusal
         results.append(
@@ -249,6 +275,10 @@ def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Pr
     moves: Moves = ()
     for name in sorted({n for n, _ in held.cpus} | {n for n, _ in held.memory}):
         promises, moved = _released(managers, promises, pod_uid, name)
+        moves += moved
+    if not managers.reproduces(Erratum.POD_ENTRY_LEAKS):
+        promises, moved = release_pod_set(managers.providers.cpu, promises, pod_uid)
+        promises = release_pod_blocks(managers.providers.memory, promises, pod_uid)
         moves += moved
     left = promises.of_pod(pod_uid)
     if left.hints:

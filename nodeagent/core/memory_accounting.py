@@ -47,9 +47,23 @@ def take(machine: Machine, nodes: NumaSet, resource: str, size: int) -> Machine:
             changed.append(node)
             continue
         table = node.table(resource)
-        moved = 0 if table is None else min(table.free, size)
+        moved = 0 if table is None else max(0, min(table.free, size))
         size -= moved
         changed.append(_moved(replace(node, assignments=node.assignments + 1, cells=nodes), resource, moved))
+    return tuple(changed)
+
+
+def charge(machine: Machine, nodes: NumaSet, resource: str, size: int) -> Machine:
+    """Take all of it: what no node has free overdraws the group's lowest node. Nodes that are gone are passed over."""
+    short = size - free_of(machine, nodes, resource)
+    machine = take(machine, nodes, resource, size)
+    changed = []
+    for node in machine:
+        if short > 0 and node.id in nodes and node.table(resource) is not None:
+            changed.append(_moved(node, resource, short))
+            short = 0
+        else:
+            changed.append(node)
     return tuple(changed)
 
 
@@ -84,7 +98,10 @@ def _moved(node: MemoryNode, resource: str, size: int) -> MemoryNode:
 
 def free_of(machine: Machine, nodes: NumaSet, resource: str) -> int:
     """Bytes of the resource that are free on the group."""
-    return sum(t.free for n in machine if n.id in nodes and (t := n.table(resource)) is not None) & UINT64
+    # Overdrawn nodes (capacity that went away) have nothing free.
+    return (
+        sum(t.free for n in machine if n.id in nodes and (t := n.table(resource)) is not None and t.free > 0) & UINT64
+    )
 
 
 def breaks_group(machine: Machine, nodes: NumaSet) -> bool:

@@ -32,7 +32,11 @@ def calculated_hints(
     reusable = {} if reuse is None or reuse.pod_uid != uid else {(n.bits, r): size for (n, r), size in reuse.amounts}
     used = tuple(used_cells(machine))
     tables = [
-        (resource, size, [(1 << n.id, t.allocatable, t.free) for n in machine if (t := n.table(resource)) is not None])
+        (
+            resource,
+            size,
+            [(1 << n.id, t.allocatable, max(t.free, 0)) for n in machine if (t := n.table(resource)) is not None],
+        )
         for resource, size in amounts
     ]
     grouped = 0

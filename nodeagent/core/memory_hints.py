@@ -1,6 +1,7 @@
 """The memory manager's NUMA hints, for a container or a pod: calculated, or regenerated from what it holds already."""
 
 from nodeagent.core.demand import Amounts, ContainerDemand, PodDemand
+from nodeagent.core.errata import Erratum
 from nodeagent.core.hints import HintList
 from nodeagent.core.memory_groups import calculated_hints
 from nodeagent.core.memory_manager import MemoryManager, regenerated
@@ -30,10 +31,21 @@ def pod_hints(manager: MemoryManager, promises: Promises, pod: PodDemand) -> Ans
     if not amounts:
         return ()
     held = promises.of_pod(pod.uid)
+    if held.memory and Erratum.POD_HINTS_FROM_FIRST_CONTAINER not in manager.quirks:
+        return _from_all_blocks(held, amounts)
     for container in pod.containers:
         if held.blocks(container.name) is not None:
             return _regenerated(held, container.name, amounts)
     return _calculated(manager, promises, pod.uid, amounts)
+
+
+def _from_all_blocks(held: PodPromises, amounts: Amounts) -> Answer:
+    """Lead to the nodes of what the pod holds, per resource."""
+    masks: dict[str, int] = {}
+    for _, blocks in held.memory:
+        for block in blocks:
+            masks[block.resource] = masks.get(block.resource, 0) | block.nodes.bits
+    return tuple((resource, ((masks[resource], True),)) for resource, _ in amounts if resource in masks)
 
 
 def _regenerated(held: PodPromises, name: str, amounts: Amounts) -> Answer:

@@ -102,9 +102,15 @@ def allocate_container(
 def choose_nodes(manager: MemoryManager, promises: Promises, uid: str, amounts: Amounts, hint: Hint) -> NumaSet | str:
     """Choose the group of nodes; an error's text if there is none."""
     machine = promises.memory
+    for resource, size in amounts:
+        if size and all(node.table(resource) is None for node in machine):
+            # The reference panics.
+            return f"[memorymanager] no NUMA node has {resource}"
 
     def candidates() -> tuple[tuple[NumaSet, bool], ...]:
-        if not any(resource == "memory" for resource, _ in amounts):
+        # The reference looks at the list of type memory only; all lists are equal.
+        only_memory = Erratum.ABSURD_AMOUNTS in manager.quirks
+        if only_memory and not any(resource == "memory" for resource, _ in amounts):
             return ()
         return calculated_hints(manager.groups, promises, uid, amounts)
 
@@ -217,6 +223,15 @@ def release_container(manager: MemoryManager, promises: Promises, uid: str, name
     elif blocks is None:
         return promises
     return replace(with_pod(promises, uid, left), memory=release(promises.memory, blocks))
+
+
+def release_pod_blocks(manager: MemoryManager, promises: Promises, uid: str) -> Promises:
+    """Take back a pod's blocks that have no containers (not done where Erratum.POD_ENTRY_LEAKS is reproduced)."""
+    pod = promises.of_pod(uid)
+    if not manager.static or pod.pod_memory is None or pod.memory:
+        return promises
+    after = with_pod(promises, uid, replace(pod, pod_memory=None))
+    return replace(after, memory=release(promises.memory, pod.pod_memory))
 
 
 def regenerated(pod: PodPromises, name: str, amounts: Amounts) -> tuple[tuple[str, NumaSet], ...] | None:

@@ -1,11 +1,13 @@
 """From a memory checkpoint to promises: what the Static policy accepts of it at a start, and with which words it refuses."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
+from nodeagent.core.errata import Erratum
 from nodeagent.core.idset import NumaSet
-from nodeagent.core.memory_accounting import Machine, take
+from nodeagent.core.memory_accounting import Machine, charge, take
 from nodeagent.core.memory_manager import MemoryManager
-from nodeagent.core.promises import Blocks, MemoryNode, PodPromises, Promises
+from nodeagent.core.promises import Block, MemoryNode, PodPromises, Promises
 from nodeagent.core.records import MemoryRecord, Unreadable
 from nodeagent.core.refusals import StartRefused
 
@@ -30,7 +32,7 @@ def restored_memory(
                 f'checkpoint file "{_PATH}" before restarting Kubelet'
             )
         promises = loaded
-    return _validated(manager, promises) if manager.static else promises
+    return validated_memory(manager, promises)
 
 
 def _loaded(manager: MemoryManager, promises: Promises, record: MemoryRecord | Unreadable) -> Promises | StartRefused:
@@ -49,11 +51,20 @@ def _loaded(manager: MemoryManager, promises: Promises, record: MemoryRecord | U
     return replace(promises, memory=record.machine, pods=pods)
 
 
-def _validated(manager: MemoryManager, promises: Promises) -> Promises | StartRefused:
+def validated_memory(manager: MemoryManager, promises: Promises) -> Promises | StartRefused:
+    """Judge stored promises against the machine and the configuration as they are now."""
+    if not manager.static:
+        return promises
     if not promises.memory:
         if any(pod.memory for _, pod in promises.pods):
             return StartRefused("[memorymanager] machine state can not be empty when it has memory assignments")
         return replace(promises, memory=manager.machine)
+    if Erratum.TOTALS_MUST_MATCH not in manager.quirks:
+        return (
+            promises
+            if books_differ(manager, promises) is None
+            else replace(promises, memory=_charged(manager, promises))
+        )
     difference = books_differ(manager, promises)
     return promises if difference is None else StartRefused(difference)
 
@@ -61,42 +72,44 @@ def _validated(manager: MemoryManager, promises: Promises) -> Promises | StartRe
 def books_differ(manager: MemoryManager, promises: Promises) -> str | None:
     """Say how the books differ from what taking everything promised from this machine would give."""
     expected = _replayed(manager, promises)
-    if isinstance(expected, StartRefused):
-        return expected.message
+    if isinstance(expected, str):
+        return expected
     if _differ(promises.memory, expected):
         return "[memorymanager] the expected machine state is different from the real one"
     return None
 
 
-def _replayed(manager: MemoryManager, promises: Promises) -> Machine | StartRefused:
-    """Take everything that is promised from the machine as it is now."""
+def _replayed(manager: MemoryManager, promises: Promises) -> Machine | str:
+    """Take everything that is promised from the machine as it is now; an error's text if kubelet would refuse that."""
+    if Erratum.TOTALS_MUST_MATCH not in manager.quirks:
+        return _charged(manager, promises)
     machine = manager.machine
     known = NumaSet.from_ids(node.id for node in machine)
-    for uid, name, blocks in _charged(manager, promises):
-        for block in blocks:
-            if not block.nodes <= known:
-                return StartRefused(
-                    f"[memorymanager] (pod: {uid}, container: {name}) the memory assignment uses the NUMA that does not exist"
-                )
-            if any(node.id in block.nodes and node.table(block.resource) is None for node in machine):
-                return StartRefused(
-                    f"[memorymanager] (pod: {uid}, container: {name}) the memory assignment uses memory resource that does not exist"
-                )
-            machine = take(machine, block.nodes, block.resource, block.size_bytes)
+    for uid, name, block in charged_blocks(manager, promises):
+        if not block.nodes <= known:
+            return f"[memorymanager] (pod: {uid}, container: {name}) the memory assignment uses the NUMA that does not exist"
+        if any(node.id in block.nodes and node.table(block.resource) is None for node in machine):
+            return f"[memorymanager] (pod: {uid}, container: {name}) the memory assignment uses memory resource that does not exist"
+        machine = take(machine, block.nodes, block.resource, block.size_bytes)
     return machine
 
 
-def _charged(manager: MemoryManager, promises: Promises) -> list[tuple[str, str, Blocks]]:
-    """What the books are charged with: a pod's blocks where it has some, else its containers'."""
-    charged: list[tuple[str, str, Blocks]] = []
+def _charged(manager: MemoryManager, promises: Promises) -> Machine:
+    machine = manager.machine
+    for _, _, block in charged_blocks(manager, promises):
+        machine = charge(machine, block.nodes, block.resource, block.size_bytes)
+    return machine
+
+
+def charged_blocks(manager: MemoryManager, promises: Promises) -> Iterator[tuple[str, str, Block]]:
+    """What the books are charged with: a pod's blocks where it has some (then without a name), else its containers'."""
     for uid, pod in promises.pods:
-        if not pod.memory:
-            continue
-        if manager.pod_level_managers and pod.pod_memory is not None:
-            charged.append((uid, "", pod.pod_memory))
-        else:
-            charged += [(uid, name, blocks) for name, blocks in pod.memory]
-    return charged
+        by_pod = manager.pod_level_managers and pod.pod_memory is not None
+        # kubelet walks the containers' entries, so a pod entry without any is passed over (Erratum.POD_ENTRY_LEAKS).
+        if by_pod and (pod.memory or Erratum.POD_ENTRY_LEAKS not in manager.quirks):
+            yield from ((uid, "", block) for block in pod.pod_memory or ())
+        elif not by_pod:
+            yield from ((uid, name, block) for name, blocks in pod.memory for block in blocks)
 
 
 def _differ(stored: Machine, expected: Machine) -> bool:

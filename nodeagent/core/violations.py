@@ -6,9 +6,9 @@ They hold without errata; under `kubelet-1.36` violations are reported, not asse
 from collections.abc import Iterator
 
 from nodeagent.core.cpu_manager import CpuManager
-from nodeagent.core.idset import CpuSet
+from nodeagent.core.idset import CpuSet, NumaSet
 from nodeagent.core.memory_manager import MemoryManager
-from nodeagent.core.memory_restore import books_differ
+from nodeagent.core.memory_restore import books_differ, charged_blocks
 from nodeagent.core.pod import ContainerKind, Pod
 from nodeagent.core.promises import PodPromises, Promises
 
@@ -49,11 +49,10 @@ def _node_violations(manager: CpuManager, promises: Promises) -> Iterator[str]:
         if not mine.isdisjoint(given):
             yield f"pod {uid} holds CPUs {mine & given} that another pod holds too"
         given |= mine
-    if not default.isdisjoint(given):
-        yield f"CPUs {default & given} are held by a pod and in the shared pool"
-    universe = CpuSet(manager.universe)
-    if (default | given) != universe:
-        yield f"shared pool and pods together have CPUs {default | given}, the node has {universe}"
+    # Promised CPUs that went offline stay promised; the shared pool has exactly the rest of what is there.
+    expected = CpuSet(manager.universe) - given
+    if default != expected:
+        yield f"the shared pool has CPUs {default}, what no pod holds is {expected}"
     if not manager.reserved.isdisjoint(given):
         yield f"reserved CPUs {manager.reserved & given} are held by a pod"
 
@@ -95,3 +94,27 @@ def memory_violations(manager: MemoryManager, promises: Promises) -> tuple[str, 
     ]
     difference = books_differ(manager, promises)
     return (*found, *(() if difference is None else (difference,)))
+
+
+def shortfalls(cpu: CpuManager, memory: MemoryManager, promises: Promises) -> tuple[str, ...]:
+    """Name every promise that the machine can't keep at present: CPUs that are offline, memory that is gone."""
+    online = CpuSet(cpu.layout.online)
+    found = [
+        f"pod {uid}, container {name}: CPUs {cpus - online} of {cpus} are offline"
+        for uid, name, cpus in promises.containers
+        if not cpus <= online
+    ]
+    if not memory.static:
+        return tuple(found)
+    present = NumaSet.from_ids(node.id for node in promises.memory)
+    for uid, name, block in charged_blocks(memory, promises):
+        who = f"pod {uid}, container {name}" if name else f"pod {uid}"
+        if not block.nodes <= present:
+            found.append(f"{who}: {block.resource} is promised on NUMA nodes {block.nodes - present}, which are gone")
+    found += [
+        f"NUMA node {node.id}: {-table.free} bytes more of {resource} are promised than there are"
+        for node in promises.memory
+        for resource, table in node.tables
+        if table.free < 0
+    ]
+    return tuple(found)

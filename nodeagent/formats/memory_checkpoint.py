@@ -57,7 +57,7 @@ def _node(node: MemoryNode) -> str:
     tables = ",".join(
         [
             f'{quoted(name)}:{{"total":{t.total},"systemReserved":{t.system_reserved},"allocatable":{t.allocatable},'
-            f'"reserved":{t.reserved},"free":{t.free}}}'
+            f'"reserved":{t.reserved},"free":{max(t.free, 0)}}}'
             for name, t in node.tables
         ]
     )
@@ -78,7 +78,7 @@ def _raw_node_dump(key: str, assignments: int, tables: str, cells: str) -> str:
 def _tables_dump(tables: Iterable[tuple[str, MemoryTable]]) -> str:
     listed = [
         f"{name}:<*>{{TotalMemSize:(uint64){t.total} SystemReserved:(uint64){t.system_reserved} "
-        f"Allocatable:(uint64){t.allocatable} Reserved:(uint64){t.reserved} Free:(uint64){t.free}}}"
+        f"Allocatable:(uint64){t.allocatable} Reserved:(uint64){t.reserved} Free:(uint64){max(t.free, 0)}}}"
         for name, t in tables
     ]
     return f"map[{' '.join(listed)}]"
