@@ -99,6 +99,14 @@ def wake_at_ms(entry: PodEntry) -> int | None:
     return min(moments, default=None)
 
 
+def next_start_at_ms(entry: PodEntry, name: str) -> int | None:
+    """Give the earliest moment of a container's next start, the past if it only waits for its turn. None: it is not to start again."""
+    container, status = entry.pod.container(name), entry.status(name)
+    if not entry.is_active or entry.deleting_since_ms is not None or not container.command or status.is_started:
+        return None
+    return _restart_at_ms(status) if _is_to_run(entry.pod, container, status) else None
+
+
 def _start_in_order(entry: PodEntry, seen: Seen, now_ms: int) -> PodEntry:
     apps_begun = any(s.attempt for c, s in entry.pairs() if c.kind is ContainerKind.APP and c.command)
     for container, status in tuple(entry.pairs()):
