@@ -75,7 +75,7 @@ class Agent:
         self.log = log
         self.wakeups = wakeups
         self.retries = Retries()
-        self.tally = Tally()
+        self.tally = Tally(node, state.promises)
         self.snapshot = Snapshot(node, state, str(tree.root), None)
         self._wishes: Mapping[str, CgroupWish] = {}
         self._troubles: frozenset[str] = frozenset()
@@ -180,6 +180,7 @@ class Agent:
         try:
             self.recorder.save(self.node, state)
         except StateFileError as err:
+            self.tally.count_failed_save(err.errno)
             troubles.append(f"{err.message} ({err.hint})")
             return False
         self.state = state
@@ -292,5 +293,10 @@ class Agent:
         self._troubles = frozenset(troubles)
         is_ready = decided is not None and runs is not None
         self.snapshot = Snapshot(self.node, self.state, str(self.tree.root), runs, tuple(troubles), is_ready)
-        self.tally.publish(self.snapshot, seconds=time.monotonic() - began)
+        self.tally.publish(
+            self.snapshot,
+            decided_something=decided is not None and bool(decided.facts),
+            manifest_problems=self.manifests.problem_count,
+            seconds=time.monotonic() - began,
+        )
         return pause

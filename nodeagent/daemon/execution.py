@@ -2,11 +2,19 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from nodeagent.core.cgroup import CgroupWish
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.plan import Change, EnableControllers, MakeCgroup, Plan, RemoveCgroup, SetAttribute
-from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
+from nodeagent.edge.cgroupfs import CgroupError
+
+
+class Tree(Protocol):
+    """What a plan is carried out on."""
+
+    def apply(self, change: Change) -> None:
+        """Carry out one change; raises CgroupError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +36,7 @@ class _Progress:
     unusable: set[str] = field(default_factory=set)
 
 
-def carry_out(plan: Plan, wishes: Iterable[CgroupWish], tree: CgroupTree) -> Outcome:
+def carry_out(plan: Plan, wishes: Iterable[CgroupWish], tree: Tree) -> Outcome:
     """Apply a plan. A change that fails holds back those that rely on it; all others are still tried."""
     progress = _Progress(plan.occupied)
     for change in plan.changes:

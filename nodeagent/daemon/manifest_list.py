@@ -73,6 +73,10 @@ class ManifestList:
             )
         )
 
+    @property
+    def problem_count(self) -> int:
+        return 0 if self._last is None else len(self._last.problems)
+
     def close(self) -> None:
         self._watch.stop()
 

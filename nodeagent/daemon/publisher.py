@@ -11,9 +11,11 @@ from nodeagent.daemon.logs import Log
 from nodeagent.daemon.wakeups import Reason
 from nodeagent.edge.listening import group_id, listen
 from nodeagent.edge.local_api import LocalApi
+from nodeagent.edge.metrics import CONTENT_TYPE
+from nodeagent.edge.metrics_http import MetricsPages
 from nodeagent.edge.serving import ServingThread
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.bind_address import UnixAddress
+from nodeagent.formats.bind_address import UnixAddress, parse_bind_address
 
 API_SOCKET = "agent.sock"
 GROUP = "nodeagent"
@@ -33,6 +35,15 @@ class Publisher:
         self._servers = [
             self._thread.serve(listen(UnixAddress(f"{self._config.runtime_directory}/{API_SOCKET}"), group=group), api)
         ]
+        if self._config.metrics_bind_address:
+            pages = MetricsPages(
+                metrics=self._agent.tally.exposition.text,
+                content_type=CONTENT_TYPE,
+                checks={"/healthz": lambda: None, "/readyz": self._unready},
+            )
+            self._servers.append(
+                self._thread.serve(listen(parse_bind_address(self._config.metrics_bind_address)), pages)
+            )
         return self
 
     def __exit__(
@@ -41,6 +52,10 @@ class Publisher:
         for server in self._servers:
             server.close()
         self._thread.stop()
+
+    def _unready(self) -> str | None:
+        snapshot = self._agent.snapshot
+        return None if snapshot.is_ready else "; ".join(snapshot.problems) or "the first reconcile is not finished"
 
     def _state(self, _: Mapping[str, Any]) -> dict[str, object]:
         return self._agent.snapshot.document()

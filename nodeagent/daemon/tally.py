@@ -1,18 +1,63 @@
 """What the metrics count, added up by the deciding thread; readers get one immutable snapshot per turn."""
 
-from nodeagent.core.metric_moves import Series, apply_moves
+from nodeagent import __version__
+from nodeagent.core import agent_metrics as names
+from nodeagent.core.managers import gauges, isolation, started_moves
+from nodeagent.core.metric_moves import Series
+from nodeagent.core.metric_totals import MetricsSnapshot, MetricTotals
 from nodeagent.core.plan import SetAttribute
-from nodeagent.core.step import Turn
+from nodeagent.core.promises import Promises
+from nodeagent.core.step import Event, Turn
 from nodeagent.daemon.execution import Outcome
 from nodeagent.daemon.snapshot import Snapshot
+from nodeagent.daemon.startup import Node
+from nodeagent.edge.metrics import Exposition
 
 
 class Tally:
-    def __init__(self) -> None:
-        self._kubelet: dict[Series, int] = {}
+    def __init__(self, node: Node, promises: Promises) -> None:
+        self._totals = MetricTotals()
+        self._totals.move(started_moves(node.managers, promises))
+        self.exposition = Exposition(self._snapshot({}), aliases=node.config.metrics_aliases)
 
     def count(self, decided: Turn, outcome: Outcome, drift: tuple[SetAttribute, ...]) -> None:
-        apply_moves(self._kubelet, decided.moves)
+        """Count one turn."""
+        self._totals.move(decided.moves)
+        self._totals.count(names.CGROUP_WRITES, amount=len(outcome.written))
+        for _, err in outcome.failed:
+            self._totals.count(names.CGROUP_WRITE_ERRORS, names.error_label(err.errno))
+        for change in drift:
+            self._totals.count(names.DRIFT_CORRECTED, change.attribute.value)
+        for fact in decided.facts:
+            fields = dict(fact.fields)
+            if fact.event is Event.POD_REFUSED:
+                self._totals.count(names.POD_REFUSALS, str(fields["reason"]))
+            elif fact.event is Event.CONTAINER_STARTING and fields["restarts"]:
+                self._totals.count(names.CONTAINER_RESTARTS)
 
-    def publish(self, snapshot: Snapshot, seconds: float) -> None:
-        pass
+    def count_failed_save(self, error: int | None) -> None:
+        self._totals.count(names.STATE_SAVE_ERRORS, names.error_label(error))
+
+    def publish(self, snapshot: Snapshot, *, decided_something: bool, manifest_problems: int, seconds: float) -> None:
+        """Show the state as it is now."""
+        self._totals.observe(names.EVENT_DURATION if decided_something else names.RECONCILE_DURATION, seconds)
+        state, managers = snapshot.state, snapshot.node.managers
+        values: dict[Series, int] = dict(gauges(managers, state.promises))
+        for entry in state.entries:
+            _add(values, names.PODS, ("phase", entry.phase.value))
+            if entry.is_active:
+                for container in entry.pod.containers:
+                    level = isolation(managers, state.promises, entry.pod, container.name)
+                    _add(values, names.CONTAINERS, ("isolation", level.value))
+        values[Series(names.MANIFEST_PROBLEMS)] = manifest_problems
+        values[Series(names.STATE_GENERATION)] = state.generation
+        values[Series(names.LAUNCHER_UP)] = int(snapshot.runs is not None)
+        self.exposition.publish(self._snapshot(values), aliases=snapshot.node.config.metrics_aliases)
+
+    def _snapshot(self, values: dict[Series, int]) -> MetricsSnapshot:
+        return self._totals.snapshot({**values, Series(names.BUILD_INFO, (("version", __version__),)): 1})
+
+
+def _add(values: dict[Series, int], name: str, label: tuple[str, str]) -> None:
+    one = Series(name, (label,))
+    values[one] = values.get(one, 0) + 1

@@ -248,7 +248,11 @@ def _status(document: Document) -> ContainerStatus:
 
 
 def _exit_document(ended: Exit | None) -> list[Any] | None:
-    return None if ended is None else [ended.finished_at_ms, ended.code, ended.signal, ended.is_oom_kill, ended.start_error]
+    return (
+        None
+        if ended is None
+        else [ended.finished_at_ms, ended.code, ended.signal, ended.is_oom_kill, ended.start_error]
+    )
 
 
 def _exit(items: list[Any] | None) -> Exit | None:

@@ -1,0 +1,64 @@
+"""The project's own rules, as tests: nobody can forget a linter."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BIN = Path(sys.executable).parent
+SOURCES = sorted(ROOT.glob("nodeagent/**/*.py"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["ruff", "format", "--check", "--quiet", "."],
+        ["ruff", "check", "--quiet", "."],
+        ["mypy"],
+        ["lint-imports"],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_linter_finds_nothing(command):
+    result = subprocess.run([BIN / command[0], *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_module_says_what_it_is_and_is_of_readable_size(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= 500, "is there a second idea inside that wants a room of its own?"
+    if text:
+        assert text.startswith('"""'), "a module opens with what it decides and what it must not know"
+
+
+def test_nothing_is_left_to_do_or_silenced_without_a_reason():
+    marks = ("TO" + "DO", "FIX" + "ME", "# type: " + "ignore")
+    paths = [p for part in ("nodeagent", "tests", "integration", "benchmarks") for p in (ROOT / part).glob("**/*.py")]
+    found = [
+        f"{p.relative_to(ROOT)}:{n}"
+        for p in paths
+        for n, line in enumerate(p.read_text().splitlines(), 1)
+        if any(m in line for m in marks)
+    ]
+    assert found == []
+
+
+def test_the_launcher_needs_nothing_but_the_standard_library():
+    program = "import sys; import nodeagent.launcher; print(*sorted({m.partition('.')[0] for m in sys.modules}))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    foreign = (
+        set(loaded)
+        - set(sys.stdlib_module_names)
+        - {"nodeagent", "__main__", "sitecustomize", "_virtualenv", "_distutils_hack"}
+    )
+    assert {m for m in foreign if not m.startswith(("__editable__", "_"))} == set()
+
+
+@pytest.mark.parametrize("name", ["install.sh", "uninstall.sh"])
+def test_shell_scripts_parse(name):
+    subprocess.run(["sh", "-n", ROOT / "scripts" / name], check=True)
