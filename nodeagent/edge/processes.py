@@ -1,0 +1,127 @@
+"""Which host processes may run where: affinities, cgroups and kernel threads, by psutil and /proc. Only looks; moves nobody."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from nodeagent.core.idset import CpuSet, NumaSet
+from nodeagent.errors import NodeAgentError
+
+_PF_KTHREAD = 0x0020_0000
+"""include/linux/sched.h; field 9 of /proc/PID/stat (proc_pid_stat(5))."""
+_STAT_FLAGS = 6
+"""Index of that field after the command's closing parenthesis."""
+_DEAD_STATES = frozenset({"Z", "X", "x"})
+
+
+class ProcessError(NodeAgentError):
+    """A process is there and could not be looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostProcess:
+    pid: int
+    name: str
+    cpus: CpuSet
+    """CPUs that at least one of its threads may run on."""
+    cgroup: str | None
+    """Path below the cgroup v2 root, with its leading slash; None: it is in none."""
+    is_kernel_thread: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessScan:
+    found: tuple[HostProcess, ...]
+    """By pid."""
+    hidden: tuple[int, ...]
+    """Processes that we were not allowed to look at: they may run there, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPlace:
+    """Where the kernel lets the main thread of a process run, and where it last did."""
+
+    cpus_allowed: CpuSet
+    mems_allowed: NumaSet
+    last_cpu: int
+
+
+def may_run_on(cpus: CpuSet, *, excluding: Callable[[int], bool]) -> ProcessScan:
+    """List the processes with a thread that may run on one of these CPUs. Those that end meanwhile are left out.
+
+    Args:
+        cpus: the CPUs.
+        excluding: says of a pid whether it is expected there; it is then not even looked at.
+
+    """
+    found, hidden = [], []
+    for pid in sorted(psutil.pids()):
+        if excluding(pid):
+            continue
+        try:
+            process = _look_at(pid)
+        except (ProcessLookupError, FileNotFoundError, psutil.NoSuchProcess):
+            continue
+        except (PermissionError, psutil.AccessDenied):
+            hidden.append(pid)
+            continue
+        if process is not None and not process.cpus.isdisjoint(cpus):
+            found.append(process)
+    return ProcessScan(tuple(found), tuple(hidden))
+
+
+def _look_at(pid: int) -> HostProcess | None:
+    """Describe a process; None if it has ended and only waits for its parent."""
+    state, flags = _state_and_flags(pid)
+    if state in _DEAD_STATES:
+        return None
+    cpus = CpuSet()
+    for thread in _threads(pid):
+        with contextlib.suppress(ProcessLookupError):  # this thread ended; the process goes on
+            cpus |= CpuSet.from_ids(os.sched_getaffinity(thread))
+    return HostProcess(pid, psutil.Process(pid).name(), cpus, _cgroup(pid), bool(flags & _PF_KTHREAD))
+
+
+def _threads(pid: int) -> Iterator[int]:
+    with os.scandir(f"/proc/{pid}/task") as entries:
+        yield from (int(entry.name) for entry in entries)
+
+
+def _state_and_flags(pid: int) -> tuple[str, int]:
+    """The command may hold blanks and parentheses, so everything is counted from its last one."""
+    fields = _proc_text(pid, "stat").rpartition(")")[2].split()
+    return fields[0], int(fields[_STAT_FLAGS])
+
+
+def _cgroup(pid: int) -> str | None:
+    for line in _proc_text(pid, "cgroup").splitlines():
+        if line.startswith("0::"):  # the others are hierarchies of version 1 (cgroups(7))
+            return line.removeprefix("0::")
+    return None
+
+
+def _proc_text(pid: int, name: str) -> str:
+    return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="backslashreplace")
+
+
+def place_of(pid: int) -> ProcessPlace | None:
+    """Say where a process may run and last ran; None if there is no such process.
+
+    Raises:
+        ProcessError: it is there, and we are not allowed to look.
+
+    """
+    try:
+        status = dict(line.split(":\t", 1) for line in _proc_text(pid, "status").splitlines() if ":\t" in line)
+        last_cpu = psutil.Process(pid).cpu_num()
+    except (ProcessLookupError, FileNotFoundError, psutil.NoSuchProcess):
+        return None
+    except (PermissionError, psutil.AccessDenied) as err:
+        raise ProcessError(
+            f"cannot look at process {pid}: permission denied", hint="run as root (is /proc mounted with hidepid?)"
+        ) from err
+    return ProcessPlace(CpuSet.parse(status["Cpus_allowed_list"]), NumaSet.parse(status["Mems_allowed_list"]), last_cpu)

@@ -1,0 +1,126 @@
+"""Waits for the kernel to say that CPUs, memory or NUMA nodes came or went (uevents over netlink). Says only: look again."""
+
+import enum
+import errno
+import os
+import select
+import socket
+from collections.abc import Iterator
+
+from pyroute2.netlink import NETLINK_KOBJECT_UEVENT
+from pyroute2.netlink.uevent import MONITOR_GROUP_KERNEL, MarshalUevent
+
+from nodeagent.errors import NodeAgentError
+
+_SUBSYSTEMS = frozenset({"cpu", "memory", "node"})
+_KERNEL_PORT = 0
+_MAX_MESSAGE_BYTES = 16 * 1024
+"""The kernel's are at most 2 KiB of variables (UEVENT_BUFFER_SIZE) and a path."""
+_RECEIVE_BUFFER_BYTES = 1 << 20
+_MAX_MESSAGES = 1000
+
+
+class UeventError(NodeAgentError):
+    """The kernel's uevents are not to be had."""
+
+
+class Hotplug(enum.Enum):
+    """Why to look at the machine again."""
+
+    CHANGED = "changed"
+    OVERFLOW = "overflow"
+    """Uevents came faster than they were read and some are lost."""
+
+
+def open_uevent_socket() -> socket.socket:
+    """Subscribe to the kernel's own uevents. udev's copies (group 2) are not listened to: any privileged process could send them.
+
+    Raises:
+        UeventError: the kernel refuses.
+
+    """
+    try:
+        channel = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, NETLINK_KOBJECT_UEVENT)
+        try:
+            channel.setblocking(False)
+            channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+            channel.bind((0, MONITOR_GROUP_KERNEL))
+        except OSError:
+            channel.close()
+            raise
+    except OSError as err:
+        raise UeventError(
+            f"cannot listen to the kernel's uevents: {os.strerror(err.errno or 0)}",
+            hint="the unit needs AF_NETLINK in RestrictAddressFamilies=; without uevents hotplug is seen at the next period",
+        ) from err
+    return channel
+
+
+class Uevents:
+    """An iterator for a thread of its own.
+
+    Args:
+        channel: as of `open_uevent_socket()`; closed when the iteration ends.
+
+    """
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._stopped, self._stop = socket.socketpair()
+
+    def __iter__(self) -> Iterator[Hotplug]:
+        """Wait for uevents and give one wake-up for all that came together. Ends after `close()`.
+
+        Raises:
+            UeventError: the socket broke.
+
+        """
+        poller = select.poll()
+        poller.register(self._channel, select.POLLIN)
+        poller.register(self._stopped, select.POLLIN)
+        try:
+            while self._stopped.fileno() not in dict(poller.poll()):
+                wake = drain(self._channel)
+                if wake is not None:
+                    yield wake
+        finally:
+            self._channel.close()
+            self._stopped.close()
+
+    def close(self) -> None:
+        """End the iteration, from any thread. Harmless when it has ended."""
+        self._stop.close()  # the other end becomes readable
+
+
+def drain(channel: socket.socket) -> Hotplug | None:
+    """Read everything that is there, a bounded number of times: a storm of events must not hold the wake-up back.
+
+    Raises:
+        UeventError: the socket broke.
+
+    """
+    wake = None
+    for _ in range(_MAX_MESSAGES):
+        try:
+            message, sender = channel.recvfrom(_MAX_MESSAGE_BYTES)
+        except BlockingIOError:
+            break
+        except OSError as err:
+            if err.errno != errno.ENOBUFS:
+                raise UeventError(
+                    f"cannot read the kernel's uevents: {os.strerror(err.errno or 0)}",
+                    hint="hotplug is seen at the next period; restart nodeagent",
+                ) from err
+            wake = Hotplug.OVERFLOW
+            continue
+        if wake is None and sender[0] == _KERNEL_PORT and _concerns_us(message):
+            wake = Hotplug.CHANGED
+    return wake
+
+
+def _concerns_us(message: bytes) -> bool:
+    """A message that cannot be understood does: looking once too often is harmless."""
+    try:
+        return any(event.get("SUBSYSTEM") in _SUBSYSTEMS for event in MarshalUevent().parse(message))
+    except ValueError:
+        return True

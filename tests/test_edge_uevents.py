@@ -1,0 +1,195 @@
+import os
+import queue
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nodeagent.edge import uevents
+from nodeagent.edge.uevents import Hotplug, UeventError, Uevents, drain, open_uevent_socket
+
+KOBJECT_UEVENT = 15
+GROUP_KERNEL = 1
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make the kernel send uevents, or forge them")
+
+
+def message(subsystem: str, action: str = "online", path: str = "/devices/system/cpu/cpu3") -> bytes:
+    return f"{action}@{path}\0ACTION={action}\0DEVPATH={path}\0SUBSYSTEM={subsystem}\0SEQNUM=7\0".encode()
+
+
+class Listener:
+    """An iteration in a thread of its own, as in the daemon."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        channel.setblocking(False)
+        self.events = Uevents(channel)
+        self.seen: queue.Queue[Hotplug | Exception | None] = queue.Queue()
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            for wake in self.events:
+                self.seen.put(wake)
+        except UeventError as err:
+            self.seen.put(err)
+        self.seen.put(None)
+
+    def stop(self) -> None:
+        self.events.close()
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def kernel() -> Iterator[tuple[socket.socket, Listener]]:
+    """A stand-in for the kernel's end. Its abstract address begins with 0, as the kernel's port number is 0."""
+    receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    receiver.bind("")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.bind("")
+        sender.connect(receiver.getsockname())
+        listener = Listener(receiver)
+        yield sender, listener
+        listener.stop()
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        message("cpu", "offline"),
+        message("memory", "online", "/devices/system/memory/memory32"),
+        message("node", "add", "/devices/system/node/node1"),
+        b"online@/devices/\xff\0SUBSYSTEM=cpu\0",
+    ],
+    ids=["cpu", "memory", "node", "cannot be understood"],
+)
+def test_what_concerns_us_wakes(kernel: tuple[socket.socket, Listener], wanted: bytes) -> None:
+    sender, listener = kernel
+    sender.send(wanted)
+    assert listener.seen.get(timeout=30) is Hotplug.CHANGED
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The same without a thread: what was sent is there when it is read."""
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
+    ):
+        receiver.bind("")
+        sender.connect(receiver.getsockname())
+        receiver.setblocking(False)
+        yield sender, receiver
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        message("block", "change", "/devices/virtual/block/loop0"),
+        message("cpuid"),
+        message("module", "add", "/module/memory"),
+        b"",
+        b"\0\0\0",
+        b"add@/devices/system/cpu/cpu3\0NOT_SUBSYSTEM=cpu\0",
+        b"libudev\0\xfe\xed\xca\xfe",
+    ],
+    ids=["block", "cpuid", "module", "empty", "zeros", "no subsystem", "short udev"],
+)
+def test_what_does_not_concern_us_does_not_wake(pair: tuple[socket.socket, socket.socket], other: bytes) -> None:
+    sender, channel = pair
+    sender.bind("")
+    sender.send(other)
+    assert drain(channel) is None
+    sender.send(other)
+    sender.send(message("cpu"))
+    sender.send(other)
+    assert drain(channel) is Hotplug.CHANGED
+    assert drain(channel) is None
+
+
+def test_other_senders_do_not_wake(pair: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
+    sender, channel = pair
+    sender.bind(str(tmp_path / "stranger"))
+    sender.send(message("cpu"))
+    assert drain(channel) is None
+
+
+def test_a_burst_is_a_few_wakeups_and_closing_twice_is_harmless(kernel: tuple[socket.socket, Listener]) -> None:
+    sender, listener = kernel
+    for _ in range(5000):
+        sender.send(message("cpu"))
+    assert listener.seen.get(timeout=30) is Hotplug.CHANGED
+    listener.stop()
+    listener.stop()
+    rest = []
+    while (wake := listener.seen.get(timeout=30)) is not None:
+        rest.append(wake)
+    assert set(rest) <= {Hotplug.CHANGED}
+
+
+@root_only
+def test_the_kernels_own_uevents_wake() -> None:
+    """The kernel sends a uevent for whatever is written to a device's uevent file."""
+    listener = Listener(open_uevent_socket())
+    Path("/sys/devices/system/cpu/cpu0/uevent").write_text("change")
+    assert listener.seen.get(timeout=30) is Hotplug.CHANGED
+    listener.stop()
+    assert listener.seen.get(timeout=30) is None
+
+
+@root_only
+def test_the_kernels_other_uevents_do_not() -> None:
+    with open_uevent_socket() as channel:
+        Path("/sys/devices/virtual/mem/null/uevent").write_text("change")
+        assert select.select([channel], [], [], 30)[0]
+        assert drain(channel) is None
+
+
+@root_only
+def test_what_a_process_sends_does_not_wake_even_in_the_kernels_group() -> None:
+    with (
+        open_uevent_socket() as channel,
+        socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, KOBJECT_UEVENT) as forger,
+    ):
+        forger.sendto(message("cpu"), (0, GROUP_KERNEL))
+        assert select.select([channel], [], [], 30)[0]
+        assert drain(channel) is None
+
+
+@root_only
+def test_lost_uevents_wake() -> None:
+    channel = open_uevent_socket()
+    channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, KOBJECT_UEVENT) as storm:
+        for _ in range(200):
+            storm.sendto(message("block"), (0, GROUP_KERNEL))
+    listener = Listener(channel)
+    assert listener.seen.get(timeout=30) is Hotplug.OVERFLOW
+    listener.stop()
+
+
+def test_a_broken_socket_is_an_error_not_silence() -> None:
+    receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    receiver.bind(("127.0.0.1", 0))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as gone:
+        gone.bind(("127.0.0.1", 0))
+        receiver.connect(gone.getsockname())
+    receiver.send(b"x")  # answered with ECONNREFUSED at the next read
+    listener = Listener(receiver)
+    found = listener.seen.get(timeout=30)
+    assert isinstance(found, UeventError)
+    assert "Connection refused" in found.message
+    listener.stop()
+
+
+def test_refused_netlink_is_told_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A protocol number that no kernel has stands in for a refusing one."""
+    monkeypatch.setattr(uevents, "NETLINK_KOBJECT_UEVENT", 30)
+    with pytest.raises(UeventError) as caught:
+        open_uevent_socket()
+    assert "Protocol not supported" in caught.value.message
+    assert "AF_NETLINK" in (caught.value.hint or "")
