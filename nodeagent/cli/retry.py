@@ -1,0 +1,79 @@
+"""`nodeagent retry`: has the agent decide again on a refused pod, and tells how it decided."""
+
+import argparse
+import time
+
+from nodeagent.cli.known_state import DEFAULT_SOCKET
+from nodeagent.core.state import PodEntry
+from nodeagent.edge.local_api_client import ApiUnavailable, call
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.node_state import state_from_document
+from nodeagent.formats.refusal_advice import next_step
+
+_WAIT_SECONDS = 5.0
+_PAUSE_SECONDS = 0.05
+
+
+class RetryError(NodeAgentError):
+    """The pod was not admitted."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pod", metavar="POD", help="name, namespace/name or UID of a refused pod")
+    parser.add_argument(
+        "--socket",
+        default=DEFAULT_SOCKET,
+        metavar="PATH",
+        help=f"the agent's socket (default: {DEFAULT_SOCKET})",
+    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = """\
+exit status: 0: admitted; 1: refused again, or not decided; 2: wrong arguments
+
+examples:
+  nodeagent retry default/web
+
+A refusal is final until the manifest changes: retry after you have made room. See also: nodeagent inspect"""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask, and wait for the decision.
+
+    Raises:
+        NodeAgentError: the agent cannot be asked, the pod is unknown or not refused, or it was refused again.
+
+    """
+    try:
+        before = {e.pod.uid: e.decided_at_ms for e in _entries(options.socket)}
+        answer = call(options.socket, "retry", pod=options.pod)
+    except ApiUnavailable as err:
+        raise RetryError(
+            f"the agent does not answer: {err.message}",
+            hint="start it with `systemctl start nodeagent`; then retry again",
+        ) from err
+    uid, name = str(answer["uid"]), str(answer["pod"])
+    entry = _decided(options.socket, uid, before.get(uid))
+    if entry is None:
+        raise RetryError(f"pod {name} is not decided yet", hint=f"see `nodeagent inspect {name}`")
+    if entry.refusal is not None:
+        raise RetryError(
+            f"pod {name} is refused again: {entry.refusal.reason}: {entry.refusal.message}",
+            hint=next_step(entry.refusal.reason, name),
+        )
+    print(f"pod {name} is admitted; see: nodeagent inspect {name}")
+    return 0
+
+
+def _entries(socket_path: str) -> tuple[PodEntry, ...]:
+    return state_from_document(call(socket_path, "state")["state"]).state.entries
+
+
+def _decided(socket_path: str, uid: str, before_ms: int | None) -> PodEntry | None:
+    """Wait for another decision on the pod than the one before."""
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while time.monotonic() < deadline:
+        entry = next((e for e in _entries(socket_path) if e.pod.uid == uid), None)
+        if entry is not None and entry.decided_at_ms != before_ms:
+            return entry
+        time.sleep(_PAUSE_SECONDS)
+    return None

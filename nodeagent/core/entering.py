@@ -1,0 +1,124 @@
+"""Whether another process may enter a container's cgroup now; if not, why. Knows no file system: what lives below the cgroup is told.
+
+Who enters gets what the container was promised, or doesn't get in: never "nearly" its CPUs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nodeagent.core.cgroup import Attribute, CgroupSeen, CgroupWish, Seen
+from nodeagent.core.layout import container_path
+from nodeagent.core.plan import diff
+from nodeagent.core.state import PodEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    why: str
+    next_step: str
+
+
+def obstacle(
+    entry: PodEntry, name: str, *, wishes: Sequence[CgroupWish], seen: Seen, used_below: Sequence[str]
+) -> Obstacle | None:
+    """Say what keeps a process from entering a container.
+
+    Args:
+        entry: the pod.
+        name: of one of its containers.
+        wishes: of all pods.
+        seen: of all pods.
+        used_below: names of cgroups directly below the container's that have processes.
+
+    """
+    path = container_path(entry, name)
+    return _of_pod(entry) or _of_container(entry, name, seen.get(path)) or _of_cgroup(path, wishes, seen, used_below)
+
+
+def _of_pod(entry: PodEntry) -> Obstacle | None:
+    pod = entry.pod.full_name
+    if entry.refusal is not None:
+        return Obstacle(
+            f"pod {pod} was refused: {entry.refusal.reason}: {entry.refusal.message}",
+            f"change its manifest, or free what it needs and run: nodeagent retry {pod}",
+        )
+    if entry.deleting_since_ms is not None:
+        return Obstacle(f"pod {pod} is being ended", f"put its manifest {entry.source} back to have it run again")
+    if entry.outcome is not None:
+        return Obstacle(
+            f"pod {pod} is over ({entry.outcome.value}) and has given its CPUs back",
+            f"change its manifest {entry.source}, or remove it and put it back, to have it run again",
+        )
+    return None
+
+
+def _of_container(entry: PodEntry, name: str, there: CgroupSeen | None) -> Obstacle | None:
+    container, status = entry.pod.container(name), entry.status(name)
+    if not container.command:
+        return None
+    # Whatever is in a container with a command when that has ended is killed with it, and keeps it from starting.
+    if not status.is_started or there is None or not there.is_populated:
+        return Obstacle(
+            f"container {name} of pod {entry.pod.full_name} does not run now",
+            f"wait until it does: nodeagent inspect {entry.pod.full_name}",
+        )
+    if status.stop_by_ms is not None:
+        return Obstacle(
+            f"container {name} of pod {entry.pod.full_name} is being stopped",
+            f"wait until it runs again: nodeagent inspect {entry.pod.full_name}",
+        )
+    return None
+
+
+def _of_cgroup(path: str, wishes: Sequence[CgroupWish], seen: Seen, used_below: Sequence[str]) -> Obstacle | None:
+    wish = next((w for w in wishes if w.path == path), None)
+    there = seen.get(path)
+    if wish is None or there is None:
+        return Obstacle(f"there is no cgroup {path} yet", "see `nodeagent inspect`, and `journalctl -u nodeagent`")
+    if wish.is_starved:
+        return Obstacle(
+            "the container is Starved: no CPU is left in the shared pool, so it is frozen",
+            "end a pod that has exclusive CPUs, or reserve CPUs with reservedSystemCPUs",
+        )
+    if there.is_frozen or there.get(Attribute.FREEZE) is True:
+        return Obstacle(
+            "the container is frozen (cgroup.freeze)", "nodeagent thaws it within its reconcile period: try again"
+        )
+    if there.subtree_control or used_below:
+        below = f" ({', '.join(used_below)})" if used_below else ""
+        return Obstacle(
+            f"cgroup {path} is the parent of other cgroups{below}: a runtime uses it, and the kernel allows no processes beside them "
+            "(cgroup v2, no internal processes)",
+            "use that runtime's own exec, such as `crictl exec` or `crun exec`",
+        )
+    return _of_values(wish, there) or _of_intruders(wish, wishes, seen)
+
+
+def _of_values(wish: CgroupWish, there: CgroupSeen) -> Obstacle | None:
+    next_step = "nodeagent puts it right within its reconcile period: try again, and see `nodeagent inspect`"
+    for attribute in (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS):
+        if there.get(attribute) != wish.get(attribute):
+            found = there.get(attribute)
+            return Obstacle(
+                f"{attribute.value} of {wish.path} is '{'' if found is None else found}', promised is '{wish.get(attribute)}'",
+                next_step,
+            )
+    if there.cpus_effective != wish.cpus():
+        return Obstacle(
+            f"cpuset.cpus.effective of {wish.path} is '{there.cpus_effective or ''}', promised is '{wish.cpus()}'",
+            next_step,
+        )
+    return None
+
+
+def _of_intruders(wish: CgroupWish, wishes: Sequence[CgroupWish], seen: Seen) -> Obstacle | None:
+    """Somebody is on its exclusive CPUs: the promise is not kept yet."""
+    plan = diff(wishes, seen)
+    taken = wish.exclusive_cpus() & plan.occupied
+    if not taken:
+        return None
+    who = f" ({', '.join(plan.strangers)})" if plan.strangers else ""
+    return Obstacle(
+        f"processes of another cgroup{who} may run on its exclusive CPUs {taken}",
+        "see `nodeagent inspect` for who they are and how to end them",
+    )

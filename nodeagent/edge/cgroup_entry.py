@@ -1,0 +1,110 @@
+"""Entering a cgroup: who lives below it, moving this process there, and what the kernel then says about it. Decides nothing."""
+
+import os
+from pathlib import Path
+
+from nodeagent.core.idset import CpuSet, IdSetSyntaxError
+from nodeagent.errors import NodeAgentError
+
+_MOST_CPUS = 8192
+"""The largest CONFIG_NR_CPUS."""
+
+
+class CgroupEntryError(NodeAgentError):
+    """The kernel did not let this process in, or says something unexpected about it."""
+
+    def __init__(self, message: str, *, path: str, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.path = path
+
+
+def used_below(directory: str) -> tuple[str, ...]:
+    """Name the cgroups directly below that have processes, in them or below them.
+
+    Raises:
+        CgroupEntryError: the cgroup cannot be read.
+
+    """
+    try:
+        with os.scandir(directory) as entries:
+            children = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+        return tuple(name for name in children if _is_populated(f"{directory}/{name}"))
+    except OSError as err:
+        raise _failure(f"read cgroup {directory}", directory, err) from err
+
+
+def _is_populated(directory: str) -> bool:
+    try:
+        return "populated 1" in Path(directory, "cgroup.events").read_text(encoding="ascii").splitlines()
+    except FileNotFoundError:
+        return False  # it went away between two looks
+
+
+def join(directory: str) -> None:
+    """Move this process into the cgroup, without an affinity of its own.
+
+    What it was pinned to before (by systemd's CPUAffinity=, taskset) would narrow the cgroup's CPUs since kernel 6.2, now and
+    whenever they change (sched_setaffinity(2) keeps the mask asked for). A mask of all CPUs narrows nothing.
+
+    Raises:
+        CgroupEntryError: the kernel refuses.
+
+    """
+    try:
+        os.sched_setaffinity(0, range(_MOST_CPUS))
+    except OSError as err:
+        raise _failure("forget this process's own CPU affinity", "sched_setaffinity", err) from err
+    path = f"{directory}/cgroup.procs"
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, b"0")  # 0: the writer itself (cgroups(7))
+        finally:
+            os.close(descriptor)
+    except OSError as err:
+        raise _failure(f"enter cgroup {directory}", path, err) from err
+
+
+def own_cgroup() -> str:
+    """Give the cgroup v2 path of this process as the kernel shows it.
+
+    Raises:
+        CgroupEntryError: /proc/self/cgroup has none.
+
+    """
+    path = "/proc/self/cgroup"
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError as err:
+        raise _failure(f"read {path}", path, err) from err
+    for line in lines:
+        if line.startswith("0::"):
+            return line.removeprefix("0::")
+    raise CgroupEntryError(
+        f"{path} names no cgroup v2", path=path, hint="boot with systemd.unified_cgroup_hierarchy=1 (cgroup v2 only)"
+    )
+
+
+def own_cpus() -> CpuSet:
+    """Give the CPUs on which this process may run (`Cpus_allowed_list`).
+
+    Raises:
+        CgroupEntryError: /proc/self/status does not say.
+
+    """
+    path = "/proc/self/status"
+    try:
+        lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+        text = next(line.partition(":")[2].strip() for line in lines if line.startswith("Cpus_allowed_list:"))
+        return CpuSet.parse(text)
+    except OSError as err:
+        raise _failure(f"read {path}", path, err) from err
+    except (StopIteration, IdSetSyntaxError) as err:
+        raise CgroupEntryError(
+            f"{path} has no readable Cpus_allowed_list", path=path, hint="is /proc mounted?"
+        ) from err
+
+
+def _failure(doing: str, path: str, err: OSError) -> CgroupEntryError:
+    hint = "run as root; `nodeagent inspect` shows the container's state, dmesg may have the kernel's reason"
+    return CgroupEntryError(f"cannot {doing}: {os.strerror(err.errno or 0)}", path=path, hint=hint)

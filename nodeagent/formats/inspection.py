@@ -1,0 +1,260 @@
+"""What `nodeagent inspect` knows, as one plain document with stable names: node, pods, containers, every difference.
+
+Everything is told (state, configuration, what was seen of cgroups and processes, the time): the same in, the same out. The renderers
+add nothing but words. Names are camelCase, times milliseconds since the epoch, CPU and node sets the kernel's texts.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nodeagent.core.cgroup import CgroupSeen, CgroupWish, Seen
+from nodeagent.core.config import Config
+from nodeagent.core.idset import CpuSet
+from nodeagent.core.layout import Kernel, container_path, pod_path, wishes
+from nodeagent.core.managers import Managers
+from nodeagent.core.plan import Plan, diff
+from nodeagent.core.state import NodeState, PodEntry
+from nodeagent.formats.cpu_places import Places
+from nodeagent.formats.inspection_containers import ContainerSight, container_document, kernel_values
+from nodeagent.formats.inspection_differences import Difference, differences
+from nodeagent.formats.refusal_advice import next_step
+
+VERSION = 1
+"""Of the document: a field is added without a new one; none is renamed or removed."""
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class HostProcess:
+    pid: int
+    name: str
+    cpus: CpuSet
+    """The exclusive ones among those it may run on."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostProcesses:
+    """Who else may run on exclusive CPUs (D12). Kernel threads are many and mostly bound to their CPU: counted only."""
+
+    processes: tuple[HostProcess, ...] = ()
+    kernel_threads: int = 0
+    kernel_thread_cpus: CpuSet = CpuSet()
+    hidden: int = 0
+    """Processes that one was not allowed to look at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """All that was found out about a node."""
+
+    config: Config
+    managers: Managers
+    state: NodeState
+    now_ms: int
+    kernel: Kernel | None = None
+    seen: Seen | None = None
+    """None: the pods' cgroup was not to be found or read; then nothing is compared."""
+    cgroup_root: str | None = None
+    pids: Mapping[str, int] | None = None
+    """Main processes by run id. None: the launcher did not say."""
+    process_counts: Mapping[str, int] | None = None
+    """Processes by cgroup path."""
+    host: HostProcesses | None = None
+    """None: nobody looked."""
+    is_live: bool = False
+    """The state is the running agent's; else it was read from its file."""
+    is_ready: bool = False
+    problems: tuple[str, ...] = ()
+
+
+def inspection(sight: Sight, pod_uids: frozenset[str] | None = None) -> Document:
+    """Make the document.
+
+    Args:
+        sight: what was found out.
+        pod_uids: pods to show; None: all. Differences are those of the pods shown.
+
+    """
+    wanted: tuple[CgroupWish, ...] = ()
+    plan = Plan(())
+    found: tuple[Difference, ...] = ()
+    if sight.seen is not None and sight.kernel is not None:
+        wanted = wishes(sight.config, sight.managers, sight.kernel, sight.state)
+        plan = diff(wanted, sight.seen)
+        found = differences(plan, wanted, sight.seen)
+    shown = [e for e in sight.state.entries if pod_uids is None or e.pod.uid in pod_uids]
+    owners = {path: owner for entry in sight.state.entries for path, owner in _owned(entry)}
+    if pod_uids is not None:
+        paths = {path for entry in shown for path, _ in _owned(entry)}
+        found = tuple(d for d in found if d.path in paths)
+    return {
+        "atMs": sight.now_ms,
+        "differences": [_difference(d, owners) for d in found] if sight.seen is not None else None,
+        "hostProcesses": None if sight.host is None else _host(sight.host),
+        "kind": "Inspection",
+        "node": _node(sight),
+        "pods": _pods(sight, shown, wanted),
+        "strangers": _strangers(sight, plan) if pod_uids is None else [],
+        "summary": _summary(shown, found, plan if pod_uids is None else Plan(())),
+        "version": VERSION,
+    }
+
+
+def has_difference(document: Document) -> bool:
+    return bool(document["differences"] or document["strangers"])
+
+
+def _owned(entry: PodEntry) -> list[tuple[str, tuple[str, str | None]]]:
+    pod = entry.pod.full_name
+    return [
+        (pod_path(entry), (pod, None)),
+        *((container_path(entry, c.name), (pod, c.name)) for c in entry.containers),
+    ]
+
+
+def _summary(entries: Sequence[PodEntry], found: Sequence[Difference], plan: Plan) -> Document:
+    phases = [_phase(entry) for entry in entries]
+    return {
+        "byPhase": {phase: phases.count(phase) for phase in sorted(set(phases))},
+        "containers": sum(len(entry.containers) for entry in entries),
+        "differences": len(found),
+        "pods": len(entries),
+        "strangers": len(plan.strangers),
+    }
+
+
+def _phase(entry: PodEntry) -> str:
+    return entry.phase.value if entry.refusal is None else "Refused"
+
+
+def _node(sight: Sight) -> Document:
+    topology, promises = sight.managers.topology, sight.state.promises
+    placement = sight.config.placement
+    shared = promises.default & topology.online
+    exclusive = promises.exclusive()
+    return {
+        "agent": {"launcherKnown": sight.pids is not None, "live": sight.is_live, "ready": sight.is_ready},
+        "cgroupRoot": sight.cgroup_root,
+        "cpus": {
+            "exclusive": str(exclusive),
+            "exclusiveCount": len(exclusive),
+            "offline": str(topology.offline),
+            "online": str(topology.online),
+            "onlineCount": len(topology.online),
+            "reserved": str(sight.managers.reserved),
+            "reservedCount": len(sight.managers.reserved),
+            "shared": str(shared),
+            "sharedMillicores": 1000 * len(shared),
+        },
+        "generation": sight.state.generation,
+        "numaNodes": len(topology.numa),
+        "policies": {
+            "cpuCFSQuota": sight.config.cpu_cfs_quota,
+            "cpuManagerPolicy": placement.cpu_manager_policy,
+            "cpuManagerPolicyOptions": dict(sorted(placement.cpu_manager_policy_options)),
+            "memoryManagerPolicy": placement.memory_manager_policy,
+            "topologyManagerPolicy": placement.topology_manager_policy,
+            "topologyManagerPolicyOptions": dict(sorted(placement.topology_manager_policy_options)),
+            "topologyManagerScope": placement.topology_manager_scope,
+        },
+        "problems": list(sight.problems),
+        "sockets": len(topology.sockets),
+    }
+
+
+def _pods(sight: Sight, entries: Sequence[PodEntry], wanted: Sequence[CgroupWish]) -> list[Document]:
+    places = Places(sight.managers.topology)
+    by_path = {wish.path: wish for wish in wanted}
+    return [_pod(sight, entry, by_path, places) for entry in entries]
+
+
+def _pod(sight: Sight, entry: PodEntry, wanted: Mapping[str, CgroupWish], places: Places) -> Document:
+    pod, promises = entry.pod, sight.state.promises
+    there = None if sight.seen is None else sight.seen.get(pod_path(entry))
+    root = None if sight.seen is None else sight.seen.get("")
+    containers = [
+        container_document(
+            ContainerSight(
+                entry=entry,
+                container=container,
+                status=status,
+                promises=promises,
+                managers=sight.managers,
+                wish=wanted.get(container_path(entry, container.name)),
+                seen=None if sight.seen is None else sight.seen.get(container_path(entry, container.name)),
+                controllers=None if root is None else root.controllers,
+                is_seen=sight.seen is not None,
+                pids=sight.pids or {},
+                process_count=(sight.process_counts or {}).get(container_path(entry, container.name), 0),
+                now_ms=sight.now_ms,
+            ),
+            places,
+        )
+        for container, status in (entry.pairs() if entry.refusal is None else ())
+    ]
+    pool = promises.pod_set(pod.uid)
+    return {
+        "cgroup": None if entry.refusal is not None else pod_path(entry),
+        "containers": containers,
+        "decidedAtMs": entry.decided_at_ms,
+        "deletingSinceMs": entry.deleting_since_ms,
+        "effective": None if there is None else _pod_values(there),
+        "name": pod.name,
+        "namespace": pod.namespace,
+        "phase": _phase(entry),
+        "podCpus": None if pool is None else str(pool),
+        "qos": entry.qos.value,
+        "refusal": _refusal(entry),
+        "source": entry.source,
+        "starved": any(c["starved"] for c in containers),
+        "uid": pod.uid,
+    }
+
+
+def _pod_values(there: CgroupSeen) -> Document:
+    return {key: value for key, value in kernel_values(there).items() if key in {"memoryMaxBytes", "quota", "weight"}}
+
+
+def _refusal(entry: PodEntry) -> Document | None:
+    if entry.refusal is None:
+        return None
+    return {
+        "atMs": entry.refusal.at_ms,
+        "message": entry.refusal.message,
+        "nextStep": next_step(entry.refusal.reason, entry.pod.full_name),
+        "reason": entry.refusal.reason,
+    }
+
+
+def _difference(difference: Difference, owners: Mapping[str, tuple[str, str | None]]) -> Document:
+    pod, container = owners.get(difference.path, (None, None))
+    return {
+        "cgroup": difference.path,
+        "container": container,
+        "file": difference.file,
+        "found": difference.found,
+        "pod": pod,
+        "promised": difference.promised,
+    }
+
+
+def _strangers(sight: Sight, plan: Plan) -> list[Document]:
+    seen = sight.seen or {}
+    return [
+        {
+            "cgroup": path,
+            "cpus": str(seen[path].cpus_effective or CpuSet()),
+            "nextStep": f"end them: echo 1 > {sight.cgroup_root}/{path}/cgroup.kill",
+        }
+        for path in plan.strangers
+    ]
+
+
+def _host(host: HostProcesses) -> Document:
+    return {
+        "hidden": host.hidden,
+        "kernelThreads": {"count": host.kernel_threads, "cpus": str(host.kernel_thread_cpus)},
+        "processes": [{"cpus": str(p.cpus), "name": p.name, "pid": p.pid} for p in host.processes],
+    }

@@ -1,0 +1,312 @@
+"""An inspection for people: the node, the pods, and last, where the eye is after a long listing, all that needs attention.
+
+Adds words and layout to the document, no fact. Legible without colour; no line is longer than the width.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nodeagent.formats.columns import blocks, broken, table
+from nodeagent.formats.cpu_places import places_text
+from nodeagent.formats.inspection_words import (
+    ago,
+    bytes_text,
+    counted,
+    quota_text,
+    remarks,
+    state_text,
+    why_text,
+)
+
+Document = Mapping[str, Any]
+WIDTH = 80
+_MOST_PROCESSES = 12
+_NO_VALUE = "-"
+
+
+def render(document: Document, width: int = WIDTH) -> str:
+    """Print everything, a few lines a pod."""
+    return _joined([*_node(document, width), "", *_pods(document, width), *_attention(document, width)])
+
+
+def render_in_full(document: Document, width: int = WIDTH) -> str:
+    """Print the document's pods with every value, one below the other: for one pod, or a few."""
+    lines: list[str] = []
+    for pod in document["pods"]:
+        lines += [*_pod_in_full(pod, document, width), ""]
+    return _joined([*lines[:-1], *_attention(document, width)])
+
+
+def render_wide(document: Document) -> str:
+    """Print one line per container, as long as need be: to be searched and sorted."""
+    rows = [_WIDE_HEADING, *(row for pod in document["pods"] for row in _wide_rows(pod, document))]
+    listing = table(rows, None) if len(rows) > 1 else [_NO_PODS]
+    return _joined([*_node(document, None), "", *listing, *_attention(document, None)])
+
+
+def _joined(lines: list[str]) -> str:
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _node(document: Document, width: int | None) -> list[str]:
+    node, summary = document["node"], document["summary"]
+    cpus = node["cpus"]
+    offline = f", offline {cpus['offline']}" if cpus["offline"] else ""
+    phases = ", ".join(f"{count} {phase}" for phase, count in summary["byPhase"].items())
+    machine = f"{counted(node['sockets'], 'socket')}, {counted(node['numaNodes'], 'NUMA node')}"
+    rows = [
+        ("node", f"{counted(cpus['onlineCount'], 'CPU')} ({cpus['online']}){offline}, {machine}"),
+        ("reserved", _set(cpus["reserved"], cpus["reservedCount"])),
+        ("shared", _set(cpus["shared"], cpus["sharedMillicores"] // 1000, f", {cpus['sharedMillicores']}m")),
+        ("exclusive", _set(cpus["exclusive"], cpus["exclusiveCount"])),
+        ("policies", _policies(node["policies"])),
+        ("agent", _agent(node)),
+        ("pods", f"{summary['pods']}" + (f": {phases}" if phases else "")),
+    ]
+    return table(rows, width)
+
+
+def _set(cpus: str, count: int, more: str = "") -> str:
+    return f"{cpus} ({counted(count, 'CPU')}{more})" if cpus else "none"
+
+
+def _policies(policies: Document) -> str:
+    options = ",".join(f"{k}={v}" for k, v in policies["cpuManagerPolicyOptions"].items())
+    topology = policies["topologyManagerPolicy"]
+    scope = "" if topology == "none" else f" per {policies['topologyManagerScope']}"
+    return (
+        f"CPU manager {policies['cpuManagerPolicy']}{f' ({options})' if options else ''}, topology manager {topology}{scope}, "
+        f"memory manager {policies['memoryManagerPolicy']}"
+    )
+
+
+def _agent(node: Document) -> str:
+    agent, root = node["agent"], node["cgroupRoot"]
+    if not agent["live"]:
+        runs = "does NOT run: this is its saved state; start it with: systemctl start nodeagent"
+    else:
+        runs = "runs" if agent["ready"] else "runs, but has not finished a turn (see problems)"
+    return f"{runs}; pods below {root or 'an unknown cgroup'}"
+
+
+_NO_PODS = "no pods: put a manifest into the agent's manifest directory"
+
+
+def _pods(document: Document, width: int) -> list[str]:
+    pods = document["pods"]
+    if not pods:
+        return [_NO_PODS]
+    heading = ("POD / CONTAINER", "STATE", "RESTARTS", "CPUS", "MEMS", "QUOTA")
+    # One layout for all pods, so that the columns stand below each other.
+    laid = iter(blocks([heading, *(_row(c, document) for pod in pods for c in pod["containers"])], width))
+    lines = next(laid)
+    for pod in pods:
+        lines = lines + _pod_lines(pod, document, width)
+        for container in pod["containers"]:
+            lines += next(laid)
+            for note in (why_text(container), *remarks(container, document["atMs"])):
+                lines += broken(f"    {note}", width) if note else []
+    return lines
+
+
+def _row(container: Document, document: Document) -> tuple[str, ...]:
+    kind = "" if container["kind"] == "app" else f" ({container['kind']})"
+    there = container["effective"]
+    return (
+        f"  {container['name']}{kind}",
+        state_text(container, document["atMs"]),
+        str(container["restarts"]),
+        (there or {}).get("cpus") or _NO_VALUE,
+        (there or {}).get("mems") or _NO_VALUE,
+        quota_text((there or {}).get("quota")),
+    )
+
+
+def _pod_lines(pod: Document, document: Document, width: int) -> list[str]:
+    name = f"{pod['namespace']}/{pod['name']}"
+    title = f"{name}  {_phase(pod, document['atMs'])}, {pod['qos']}, {pod['source']}"
+    lines = broken(title, width)
+    if pod["podCpus"] is not None:
+        lines += broken(f"    the pod's own CPUs: {pod['podCpus']}", width)
+    if pod["refusal"] is not None:
+        lines += broken(f"    {pod['refusal']['reason']}: {pod['refusal']['message']}", width)
+        lines += broken(f"    next: {pod['refusal']['nextStep']}", width)
+    return lines
+
+
+def _phase(pod: Document, at_ms: int) -> str:
+    starved = " (Starved)" if pod["starved"] else ""
+    if pod["deletingSinceMs"] is not None:
+        return f"{pod['phase']} since {ago(at_ms - pod['deletingSinceMs'])}{starved}"
+    return f"{pod['phase']}{starved}"
+
+
+def _attention(document: Document, width: int | None) -> list[str]:
+    """All that is wrong, with what to do; a verdict in every case."""
+    sections = [
+        *_host_processes(document, width),
+        *_problems(document, width),
+        *_strangers(document, width),
+        *_differences(document, width),
+    ]
+    return ["", *sections]
+
+
+def _differences(document: Document, width: int | None) -> Iterator[str]:
+    found = document["differences"]
+    if found is None:
+        text = "cgroups: not to be read, so nothing was compared. Start the pods' unit: systemctl start nodeagent-pods; or run as root"
+        yield from _broken(text, width)
+        return
+    if not found:
+        yield "no difference between what was promised and what the cgroups hold"
+        return
+    yield f"DIFFERENCES between promised and actual: {len(found)}"
+    for difference in found:
+        where = " ".join(filter(None, (difference["pod"], difference["container"]))) or "the pods' cgroup"
+        actual = "missing" if difference["found"] is None else f"'{difference['found']}'"
+        file = difference["file"]
+        what = (
+            f"{file} is {actual}, promised '{difference['promised']}'"
+            if file
+            else f"{actual}, promised: {difference['promised']}"
+        )
+        yield from _broken(f"  {where}: {what}", width)
+    if document["node"]["agent"]["live"]:
+        yield from _broken(
+            "  the agent puts them right at its next reconcile; if they come back, somebody else writes there", width
+        )
+    else:
+        yield from _broken("  the agent puts them right when it runs: systemctl start nodeagent", width)
+
+
+def _strangers(document: Document, width: int | None) -> Iterator[str]:
+    if not document["strangers"]:
+        return
+    yield "PROCESSES IN CGROUPS THAT NO POD OWNS"
+    for stranger in document["strangers"]:
+        yield from _broken(f"  {stranger['cgroup']} on CPUs {stranger['cpus']}; {stranger['nextStep']}", width)
+    yield ""
+
+
+def _problems(document: Document, width: int | None) -> Iterator[str]:
+    if not document["node"]["problems"]:
+        return
+    yield "PROBLEMS"
+    for problem in document["node"]["problems"]:
+        yield from _broken(f"  {problem}", width)
+    yield ""
+
+
+def _host_processes(document: Document, width: int | None) -> Iterator[str]:
+    host = document["hostProcesses"]
+    if host is None or not (host["processes"] or host["kernelThreads"]["count"] or host["hidden"]):
+        return
+    processes, threads = host["processes"], host["kernelThreads"]["count"]
+    yield "HOST PROCESSES that may run on exclusive CPUs (shown only)"
+    names = [f"{p['name']} ({p['pid']})" for p in processes[:_MOST_PROCESSES]]
+    if len(processes) > _MOST_PROCESSES:
+        names.append(f"{len(processes) - _MOST_PROCESSES} more")
+    if threads:
+        names.append(counted(threads, "kernel thread"))
+    if host["hidden"]:
+        names.append(f"{counted(host['hidden'], 'process', 'processes')} that only root may look at")
+    yield from _broken(f"  {', '.join(names)}", width)
+    yield ""
+
+
+def _broken(text: str, width: int | None) -> list[str]:
+    return [text] if width is None else broken(text, width)
+
+
+def _pod_in_full(pod: Document, document: Document, width: int) -> list[str]:
+    at_ms, there = document["atMs"], pod["effective"]
+    rows = [
+        ("pod", f"{pod['namespace']}/{pod['name']}"),
+        ("phase", _phase(pod, at_ms)),
+        ("uid", pod["uid"]),
+        ("qos", pod["qos"]),
+        ("manifest", f"{pod['source']}, decided {ago(at_ms - pod['decidedAtMs'])} ago"),
+    ]
+    if pod["refusal"] is not None:
+        refusal = pod["refusal"]
+        rows += [("refused", f"{refusal['reason']}: {refusal['message']}"), ("next", refusal["nextStep"])]
+    if pod["podCpus"] is not None:
+        rows.append(("own CPUs", pod["podCpus"]))
+    if pod["cgroup"] is not None:
+        values = "" if there is None else f": {_limits(there)}"
+        rows.append(("cgroup", f"{pod['cgroup']}{values}"))
+    lines = table(rows, width)
+    for container in pod["containers"]:
+        lines += ["", *table(_container_rows(container, at_ms), width)]
+    return lines
+
+
+def _limits(there: Document) -> str:
+    quota = there["quota"]
+    return ", ".join(
+        (
+            f"weight {_NO_VALUE if there['weight'] is None else there['weight']}",
+            f"quota {quota_text(quota)}" + (f" ({quota['cpuMax']})" if quota else ""),
+            f"memory {bytes_text(there['memoryMaxBytes'])}",
+        )
+    )
+
+
+def _container_rows(container: Document, at_ms: int) -> list[tuple[str, str]]:
+    promised, there = container["promised"], container["effective"]
+    cpus = promised["cpus"] or "the shared pool"
+    mems = "" if promised["mems"] is None else f", memory from NUMA {promised['mems']}"
+    processes = counted(container["processes"], "process", "processes")
+    rows = [
+        ("container", f"{container['name']} ({container['kind']})"),
+        ("state", f"{state_text(container, at_ms)}, {counted(container['restarts'], 'restart')}"),
+        ("process", f"{container['pid']}, {processes} in all" if container["pid"] is not None else processes),
+        ("promised", f"CPUs {cpus}{mems}"),
+    ]
+    if there is not None:
+        rows += [
+            ("effective", f"CPUs {there['cpus'] or _NO_VALUE}, memory from NUMA {there['mems'] or _NO_VALUE}"),
+            ("where", places_text(container["places"]) or _NO_VALUE),
+            ("limits", _limits(there)),
+        ]
+    why = why_text(container)
+    if why:
+        rows.append(("isolation", why))
+    rows.append(("cgroup", container["cgroup"]))
+    return [*rows, *(("note", remark) for remark in remarks(container, at_ms))]
+
+
+_WIDE_HEADING = (
+    "POD", "QOS", "PHASE", "CONTAINER", "KIND", "STATE", "RESTARTS", "OOM", "PID", "ISOLATION", "PROMISED", "CPUS", "MEMS",
+    "QUOTA", "WEIGHT", "MEMORY", "WHERE", "NOTES",
+)  # fmt: skip
+
+
+def _wide_rows(pod: Document, document: Document) -> Iterator[tuple[str, ...]]:
+    at_ms = document["atMs"]
+    first = (f"{pod['namespace']}/{pod['name']}", pod["qos"], _phase(pod, at_ms))
+    if pod["refusal"] is not None:
+        refusal = f"{pod['refusal']['reason']}: {pod['refusal']['message']}"
+        yield (*first, *[_NO_VALUE] * (len(_WIDE_HEADING) - 4), refusal)
+    for container in pod["containers"]:
+        there = container["effective"] or {}
+        shared = [] if container["whyShared"] is None else [f"shared: {container['whyShared']}"]
+        yield (
+            *first,
+            container["name"],
+            container["kind"],
+            state_text(container, at_ms),
+            str(container["restarts"]),
+            str(container["oomKills"]),
+            _NO_VALUE if container["pid"] is None else str(container["pid"]),
+            container["isolation"] or _NO_VALUE,
+            container["promised"]["cpus"] or "pool",
+            there.get("cpus") or _NO_VALUE,
+            there.get("mems") or _NO_VALUE,
+            quota_text(there.get("quota")),
+            _NO_VALUE if there.get("weight") is None else str(there["weight"]),
+            bytes_text(there.get("memoryMaxBytes")) if there else _NO_VALUE,
+            places_text(container["places"]) or _NO_VALUE,
+            "; ".join([*shared, *remarks(container, at_ms)]) or _NO_VALUE,
+        )

@@ -1,0 +1,37 @@
+"""What an operator can do about a refused pod, by reason. Texts only; the decision, its reason and its message are kubelet's."""
+
+_AFTERWARDS = "then: nodeagent retry {pod}"
+_ADVICE = {
+    "OutOfcpu": "end a pod, or request less cpu: `nodeagent inspect` shows what is taken",
+    "OutOfmemory": "end a pod, or request less memory: `nodeagent inspect` shows what is taken",
+    "OutOfpods": "end a pod, or raise maxPods in the configuration",
+    "TopologyAffinityError": (
+        "no set of NUMA nodes suits the topology manager's policy: request fewer CPUs or less memory, end a pod that holds part of "
+        "the nodes it needs (`nodeagent topology` shows who owns what), or choose a laxer topologyManagerPolicy"
+    ),
+    "SMTAlignmentError": (
+        "with full-pcpus-only a container needs whole cores: request a multiple of the threads per core, or end a pod that "
+        "holds part of the cores left (`nodeagent topology`)"
+    ),
+    "EmptyPodSharedPoolError": (
+        "the pod's containers with CPUs of their own leave none for its other containers: raise the pod's cpu, or let fewer "
+        "containers have whole CPUs"
+    ),
+    "UnexpectedAdmissionError": (
+        "the message says which resource was short: request less of it, or end a pod that holds it (`nodeagent topology`, "
+        "`nodeagent inspect`)"
+    ),
+}
+
+
+def next_step(reason: str, pod: str) -> str:
+    """Say what to do so that the pod may be admitted.
+
+    Args:
+        reason: of the refusal.
+        pod: its namespace/name.
+
+    """
+    resource = reason.removeprefix("OutOf")
+    default = f"request less {resource}, or give the node more of it" if resource != reason else "change the manifest"
+    return f"{_ADVICE.get(reason, default)}; {_AFTERWARDS.format(pod=pod)}"
