@@ -10,15 +10,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from nodeagent.core import agent_metrics as m
 from nodeagent.core.agent_metrics import METRICS, old_name
-from nodeagent.core.config import Config
 from nodeagent.core.manager_metrics import ALIGNED, ASSIGNMENTS, TOPOLOGY_DURATION, aligned, assignments
 from nodeagent.core.metric_moves import Series
 from nodeagent.core.metric_totals import MetricTotals
-from nodeagent.daemon.endpoints import EndpointError, Endpoints
-from nodeagent.edge.listening import ListenError
-from nodeagent.edge.local_api_client import call
+from nodeagent.edge.listening import ListenError, listen
 from nodeagent.edge.metrics import CONTENT_TYPE, Exposition
 from nodeagent.edge.metrics_http import MetricsPages
+from nodeagent.edge.serving import Server, ServingThread
+from nodeagent.formats.bind_address import parse_bind_address
 
 NEVER: dict[Series, int] = {}
 
@@ -121,31 +120,30 @@ def test_a_new_snapshot_shows_at_once() -> None:
 
 
 class Daemon:
+    """The part of the daemon that serves metrics."""
+
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
         self.address = f"unix:{directory}/metrics.sock"
         self.problem: str | None = "not yet"
         self.failures: list[BaseException | None] = []
-        self.totals = MetricTotals()
-        self.exposition = Exposition(self.totals.snapshot(NEVER))
-        self.endpoints = Endpoints(
-            exposition=self.exposition,
+        self.thread = ServingThread(lambda _, err: self.failures.append(err))
+        self.pages = MetricsPages(
+            metrics=Exposition(MetricTotals().snapshot(NEVER)).text,
+            content_type=CONTENT_TYPE,
             checks={"/healthz": lambda: None, "/readyz": lambda: self.problem},
-            reads={"echo": dict},
-            writes={},
-            on_failure=lambda _, err: self.failures.append(err),
         )
+        self.server = self.serve(self.address)
 
-    def open(self) -> None:
-        self.endpoints.open(Config(runtime_directory=str(self.directory), metrics_bind_address=self.address))
+    def serve(self, address: str) -> Server:
+        return self.thread.serve(listen(parse_bind_address(address)), self.pages)
 
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
     started = Daemon(tmp_path)
-    started.open()
     yield started
-    started.endpoints.close()
+    started.server.close()
+    started.thread.stop()
     assert started.failures == []
 
 
@@ -243,47 +241,23 @@ def test_a_flood_of_scrapes_renders_once_a_second(daemon: Daemon) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
 def test_the_address_can_change_while_running(daemon: Daemon, host: str) -> None:
-    with socket.create_server(
-        (host.strip("[]"), 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-    ) as probe:
-        port = probe.getsockname()[1]
-    address = f"{host}:{port}"
-    daemon.endpoints.serve_metrics(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host.strip("[]"), 0), family=family) as probe:
+        address = f"{host}:{probe.getsockname()[1]}"
+        with pytest.raises(ListenError) as caught:
+            daemon.serve(address)
+        assert address in caught.value.message
+    old, daemon.server = daemon.server, daemon.serve(address)
+    old.close()
     assert get(address, "/metrics")[0] == "HTTP/1.1 200 OK"
     assert not Path(daemon.address.removeprefix("unix:")).exists()
-    daemon.endpoints.serve_metrics(address)
-    assert get(address, "/healthz")[0] == "HTTP/1.1 200 OK"
-    daemon.endpoints.serve_metrics("")
-    with pytest.raises(ConnectionRefusedError):
-        connect(address)
-    assert call(f"{daemon.directory}/agent.sock", "echo") == {}
 
 
-@pytest.mark.parametrize(
-    ("address", "kind", "word"),
-    [
-        ("nowhere", EndpointError, "'nowhere'"),
-        ("127.0.0.1:port", EndpointError, "'port'"),
-        ("192.0.2.1:9753", ListenError, "192.0.2.1:9753"),
-        ("unix:/no/such/directory/metrics.sock", ListenError, "/no/such/directory"),
-    ],
-)
-def test_an_address_that_is_none_leaves_the_old_one_served(
-    daemon: Daemon, address: str, kind: type[EndpointError | ListenError], word: str
-) -> None:
-    with pytest.raises(kind) as caught:
-        daemon.endpoints.serve_metrics(address)
-    assert word in caught.value.message
-    assert caught.value.hint
-    assert get(daemon.address, "/metrics")[0] == "HTTP/1.1 200 OK"
-
-
-def test_a_second_daemon_is_refused(daemon: Daemon) -> None:
-    second = Daemon(daemon.directory)
-    with pytest.raises(ListenError) as caught:
-        second.open()
-    second.endpoints.close()
-    assert "agent.sock" in caught.value.message
+def test_a_closed_address_is_free_again(daemon: Daemon) -> None:
+    for _ in range(3):
+        daemon.server.close()
+        daemon.server = daemon.serve(daemon.address)
+        assert get(daemon.address, "/readyz")[0] == "HTTP/1.1 503 Service Unavailable"
 
 
 def test_bounds_are_small() -> None:
