@@ -8,11 +8,13 @@ import socket
 from collections.abc import Iterator
 
 from pyroute2.netlink import NETLINK_KOBJECT_UEVENT
-from pyroute2.netlink.uevent import MONITOR_GROUP_KERNEL, MarshalUevent
+from pyroute2.netlink.uevent import MarshalUevent
 
 from nodeagent.errors import NodeAgentError
 
 _SUBSYSTEMS = frozenset({"cpu", "memory", "node"})
+_KERNEL_GROUP = 1
+"""UDEV_MONITOR_KERNEL of libudev; 2 is udev's."""
 _KERNEL_PORT = 0
 _MAX_MESSAGE_BYTES = 16 * 1024
 """The kernel's are at most 2 KiB of variables (UEVENT_BUFFER_SIZE) and a path."""
@@ -44,7 +46,7 @@ def open_uevent_socket() -> socket.socket:
         try:
             channel.setblocking(False)
             channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
-            channel.bind((0, MONITOR_GROUP_KERNEL))
+            channel.bind((0, _KERNEL_GROUP))
         except OSError:
             channel.close()
             raise
