@@ -54,7 +54,10 @@ class LocalApi:
             asked = parse_request(request)
         except ApiSyntaxError as err:
             return print_failure(
-                Failure(f"malformed request: {err}", "speak with `nodeagent`, or see docs/local-api.md")
+                Failure(
+                    f"malformed request: {err}",
+                    'one JSON object a line, with an "op": `nodeagent inspect -o json` speaks it',
+                )
             )
         try:
             return print_result(await self._carry_out(asked, peer))
