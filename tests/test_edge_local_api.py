@@ -3,6 +3,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -220,6 +221,14 @@ def test_when_all_connections_wait_for_answers_the_next_one_is_told(impatient: D
     assert "too many connections" in caught.value.message
 
 
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that other users can enter: pytest's own are closed to them, again with every session that starts."""
+    with tempfile.TemporaryDirectory(prefix="nodeagent-test-") as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory)
+
+
 AS_SOMEBODY = """
 import os, sys
 from nodeagent.edge.local_api_client import call
@@ -253,10 +262,8 @@ def as_somebody(path: str, op: str, uid: int, gid: int, groups: list[int]) -> st
     ],
     ids=["root", "group", "supplementary group", "stranger", "root's group"],
 )
-def test_who_may_ask_what(tmp_path: Path, uid: int, gid: int, groups: list[int], read: str, write: str) -> None:
-    for directory in (tmp_path, *tmp_path.parents[:2]):
-        directory.chmod(0o755)
-    daemon = Daemon(tmp_path, LocalApi)
+def test_who_may_ask_what(open_directory: Path, uid: int, gid: int, groups: list[int], read: str, write: str) -> None:
+    daemon = Daemon(open_directory, LocalApi)
     try:
         Path(daemon.path).chmod(0o666)
         assert read in as_somebody(daemon.path, "echo", uid, gid, groups)
