@@ -2,8 +2,8 @@
 
 import pytest
 from hypothesis import given, strategies as st
-from made import MACHINE_A, MACHINE_B, machine
 
+from made import MACHINE_A, MACHINE_B, machine
 from nodeagent.core.cpu_assignment import CpuShortage, Picking, pick
 from nodeagent.core.cpu_distribution import Distributing, distribute
 from nodeagent.core.cpu_layout import CpuLayout

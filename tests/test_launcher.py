@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launcher_process import DEADLINE_SECONDS, LauncherProcess, wait_for
 
+from launcher_process import DEADLINE_SECONDS, LauncherProcess, wait_for
 from nodeagent.edge.launcher import LauncherError
 from nodeagent.formats.launcher_protocol import Exited, Killed, Returned, Running, StartFailed, StartStage
 from nodeagent.launcher.records import parent_and_start_ticks

@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from launcher_process import DEADLINE_SECONDS, MODULE, LauncherProcess, wait_for
 
 import nodeagent.launcher
+from launcher_process import DEADLINE_SECONDS, MODULE, LauncherProcess, wait_for
 from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.formats import launcher_protocol as protocol
 from nodeagent.formats.launcher_protocol import (

@@ -6,13 +6,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
-from machine_tree import CPUS, NODES, Cache, Machine
 
+from machine_tree import CPUS, NODES, Cache, Machine
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.topology import Topology
 from nodeagent.edge.sysfs import ATTEMPTS, MAX_FILE_BYTES, VanishedError, read_machine
@@ -455,12 +456,15 @@ def _audit(event: str, args: tuple[object, ...]) -> None:
         _hooks[:] = hooks
 
 
+@cache
+def _install_audit_hook() -> None:
+    sys.addaudithook(_audit)  # can't be removed; it does nothing without hooks
+
+
 @contextmanager
 def on_access(hook: Hook) -> Iterator[None]:
     """Run the hook just before each file or directory is opened: hotplug at any chosen moment, on real directories."""
-    if not hasattr(on_access, "installed"):
-        sys.addaudithook(_audit)  # can't be removed; it does nothing without hooks
-        on_access.installed = True  # type: ignore[attr-defined]
+    _install_audit_hook()
     _hooks.append(hook)
     try:
         yield

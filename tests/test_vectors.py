@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from decision_vectors import FILES, QUARTERS, difference, quarter_of_commit, vectors
 from nodeagent.formats.scenario import scenario_from_text
 from nodeagent.formats.scenario_replay import replay
-from decision_vectors import FILES, QUARTERS, difference, quarter_of_commit, vectors
 
 COUNTS = {
     "default": 250,

@@ -6,8 +6,12 @@ DEFAULT_CONFIG = "/etc/nodeagent/config.yaml"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", default=DEFAULT_CONFIG, metavar="FILE", help=f"the configuration (default: {DEFAULT_CONFIG})")
-    parser.epilog = "Status 78: the message says what in the configuration or state needs a person. See also: nodeagent inspect"
+    parser.add_argument(
+        "--config", default=DEFAULT_CONFIG, metavar="FILE", help=f"the configuration (default: {DEFAULT_CONFIG})"
+    )
+    parser.epilog = (
+        "Status 78: the message says what in the configuration or state needs a person. See also: nodeagent inspect"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

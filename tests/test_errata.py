@@ -1,0 +1,401 @@
+"""Each erratum in both modes: what kubelet 1.36 does, and what nodeagent does instead."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from made import GIB, MACHINE_A, PLRM, amounts, app, init, machine, managers, pod, shared
+from nodeagent.core import managers as core
+from nodeagent.core.config import Errata
+from nodeagent.core.cpu_manager import with_pod
+from nodeagent.core.errata import ERRATA, Erratum, reproduced
+from nodeagent.core.idset import NumaSet
+from nodeagent.core.manager_metrics import CPU_EXCLUSIVE
+from nodeagent.core.managers import Admitted, Managers, Rejected
+from nodeagent.core.metric_moves import Series, apply_moves
+from nodeagent.core.pod import Pod
+from nodeagent.core.promises import Promises
+from nodeagent.core.refusals import StartRefused
+from nodeagent.core.topology import Cpu, NumaNode, Topology
+
+KUBELET, FIXED = Errata.KUBELET_1_36, Errata.FIXED
+BOTH = pytest.mark.parametrize("errata", [KUBELET, FIXED])
+
+
+def admitted(node: Managers, promises: Promises, *pods: Pod) -> Promises:
+    """Admit all of them."""
+    for one in pods:
+        decision = core.admit(node, promises, (), one)
+        assert isinstance(decision, Admitted), (one.uid, decision.message)
+        promises = decision.promises
+    return promises
+
+
+def refused(node: Managers, promises: Promises, one: Pod) -> str:
+    decision = core.admit(node, promises, (), one)
+    assert isinstance(decision, Rejected)
+    return decision.message
+
+
+def restarted(node: Managers, promises: Promises, pods: Sequence[Pod]) -> core.Readmitted:
+    """Lose what is in no file, start again, and admit the running pods again."""
+    stored = Promises(default=promises.default, memory=promises.memory, pods=promises.pods)
+    for uid, held in promises.pods:
+        stored = with_pod(stored, uid, replace(held, hints=()))
+    resumed = core.resume(node, stored)
+    assert isinstance(resumed, Promises), resumed
+    return core.readmit(node, resumed, tuple(pods))
+
+
+def own(promises: Promises, uid: str, name: str) -> str:
+    return str(promises.own_set(uid, name) or "")
+
+
+def test_every_erratum_is_listed_once_and_in_order() -> None:
+    assert [entry.erratum for entry in ERRATA] == list(Erratum)
+    assert [int(erratum) for erratum in Erratum] == list(range(1, 24))
+    assert reproduced(FIXED) == frozenset()
+    assert reproduced(KUBELET) == {entry.erratum for entry in ERRATA if not entry.always_fixed}
+    assert all(entry.kubelet and entry.nodeagent for entry in ERRATA)
+
+
+SMALL = machine(nodes=1, cores=6, threads=1, memory=16 * GIB)
+
+
+def small(errata: Errata, **more: Any) -> Managers:
+    return managers(
+        SMALL, errata=errata, reserved="0", gates=PLRM, topology_manager_scope="pod",
+        topology_manager_policy="best-effort", **more,
+    )  # fmt: skip
+
+
+TWO_OF_POD = pod("p", app("a", "1"), shared("b"), whole=amounts("2", "4Gi"))
+
+
+@BOTH
+def test_1_a_pod_is_allocated_once(errata: Errata) -> None:
+    node = small(errata)
+    before = admitted(node, core.initial(node), TWO_OF_POD)
+    assert str(before.pod_set("p")) == "1-2"
+    after = restarted(node, before, [TWO_OF_POD]).promises
+    if errata is FIXED:
+        assert str(after.pod_set("p")) == "1-2"
+        assert after.default == before.default
+        assert restarted(node, after, [TWO_OF_POD]).promises == after
+    else:
+        assert str(after.pod_set("p")) == "3-4"
+        assert str(after.default) == "0,5"
+        resumed = core.resume(node, after)
+        assert resumed == StartRefused('current set of available CPUs "0-5" doesn\'t match with CPUs in state "0,3-5"')
+
+
+@BOTH
+def test_1_its_memory_too(errata: Errata) -> None:
+    node = small(errata, reserved_memory={0: "1Gi"})
+    before = admitted(node, core.initial(node), TWO_OF_POD)
+    after = restarted(node, before, [TWO_OF_POD]).promises
+    table = after.memory[0].table("memory")
+    assert table is not None
+    assert table.reserved == (4 * GIB if errata is FIXED else 8 * GIB)
+
+
+@BOTH
+@pytest.mark.parametrize("policy", ["restricted", "single-numa-node"])
+def test_2_hints_come_from_all_that_a_pod_holds(errata: Errata, policy: str) -> None:
+    node = managers(MACHINE_A, errata=errata, gates=PLRM, topology_manager_scope="pod", topology_manager_policy=policy)
+    one = pod("p", app("a", "2"), shared("b"), whole=amounts("4", "2Gi"))
+    before = admitted(node, core.initial(node), one)
+    readmitted = restarted(node, before, [one])
+    if errata is FIXED:
+        assert isinstance(readmitted.results[0][1], Admitted)
+        assert readmitted.promises == before
+    else:
+        decision = readmitted.results[0][1]
+        assert isinstance(decision, Rejected)
+        assert decision.reason == "TopologyAffinityError"
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("policy", "scope"), [("none", "container"), ("single-numa-node", "container"), ("restricted", "container")]
+)
+def test_3_shared_containers_need_no_memory_of_their_own(errata: Errata, policy: str, scope: str) -> None:
+    node = managers(
+        MACHINE_A, errata=errata, gates=PLRM, topology_manager_scope=scope, topology_manager_policy=policy,
+        reserved_memory={0: "1Gi"},
+    )  # fmt: skip
+    one = pod("p", app("a", "2"), shared("b"), whole=amounts("4", "4Gi"))
+    if errata is FIXED:
+        promises = admitted(node, core.initial(node), one)
+        assert promises.of_pod("p").blocks("a") is not None
+        assert promises.of_pod("p").blocks("b") is None
+    else:
+        assert "[memorymanager]" in refused(node, core.initial(node), one)
+
+
+@BOTH
+def test_4_a_restart_refuses_no_running_container(errata: Errata) -> None:
+    node = managers(MACHINE_A, errata=errata, options=("full-pcpus-only",))
+    one = pod("p", app("a", "12"))
+    before = admitted(node, core.initial(node), one)
+    decision = restarted(node, before, [one]).results[0][1]
+    if errata is FIXED:
+        assert isinstance(decision, Admitted)
+        assert own(decision.promises, "p", "a") == "1-2,4-7,9-10,12-15"
+    else:
+        assert isinstance(decision, Rejected)
+        assert decision.message == (
+            "SMT Alignment Error: not enough free physical CPUs: available physical CPUs = 2, requested CPUs = 12, "
+            "CPUs per core = 2"
+        )
+
+
+@BOTH
+def test_5_reusable_cores_count(errata: Errata) -> None:
+    node = managers(MACHINE_A, errata=errata, options=("full-pcpus-only",))
+    one = pod("p", init("i", "14"), app("a", "14"))
+    if errata is FIXED:
+        promises = admitted(node, core.initial(node), one)
+        assert own(promises, "p", "a") == own(promises, "p", "i") == "1-7,9-15"
+    else:
+        assert "available physical CPUs = 0, requested CPUs = 14" in refused(node, core.initial(node), one)
+
+
+@BOTH
+def test_6_everything_may_be_allocated(errata: Errata) -> None:
+    node = managers(MACHINE_A, errata=errata, options=("strict-cpu-reservation",))
+    before = admitted(node, core.initial(node), pod("p", app("a", "14")))
+    assert not before.default
+    resumed = core.resume(node, before)
+    assert resumed == (before if errata is FIXED else StartRefused("default cpuset cannot be empty"))
+
+
+@BOTH
+def test_7_chosen_nodes_are_used(errata: Errata) -> None:
+    topology = machine(nodes=8, cores=2, sockets=2)
+    node = managers(topology, errata=errata, reserved="0", options=("distribute-cpus-across-numa",))
+    promises = admitted(node, core.initial(node), pod("p", app("a", "15")))
+    assert own(promises, "p", "a") == ("2-9,18-24" if errata is FIXED else "2-7,14-15,18-23,30")
+
+
+@BOTH
+def test_8_distribution_ends(errata: Errata) -> None:
+    """In both modes: a hang is never reproduced."""
+    node = managers(
+        machine(nodes=4, cores=4), errata=errata, reserved="0,4,8,12",
+        options=("full-pcpus-only", "distribute-cpus-across-numa"),
+    )  # fmt: skip
+    promises = admitted(node, core.initial(node), pod("p", app("a", "22")))
+    assert len(promises.own_set("p", "a") or ()) == 22
+
+
+HYBRID = Topology.of([Cpu(c, c // 2 * 2 if c < 8 else c, 0, 0) for c in range(16)], [NumaNode(0, 8 * GIB)])
+"""Four cores of two CPUs (0-7), eight of one (8-15)."""
+
+
+@BOTH
+def test_9_nothing_in_use_is_taken(errata: Errata) -> None:
+    node = managers(HYBRID, errata=errata, reserved="0")
+    promises = admitted(node, core.initial(node), pod("p", app("a", "2")))
+    assert own(promises, "p", "a") == ("8-9" if errata is FIXED else "0-1")
+
+
+@BOTH
+def test_10_reuse_ends_with_the_pod(errata: Errata) -> None:
+    node = managers(MACHINE_A, errata=errata)
+    one = pod("p", init("i", "4"), app("a", "2"))
+    before = core.initial(node)
+    after, _ = core.remove_pod(node, admitted(node, before, one), "p")
+    if errata is FIXED:
+        assert after == before
+    else:
+        assert after.cpu_reuse is not None
+        assert after.cpu_reuse.pod_uid == "p"
+
+
+@BOTH
+def test_11_gauges_say_what_is(errata: Errata) -> None:
+    """Init containers' CPUs are counted twice by kubelet: 4 + 2 + 3 for 4 CPUs."""
+    node = managers(MACHINE_A, errata=errata)
+    decision = core.admit(node, core.initial(node), (), pod("p", init("i1", "4"), init("i2", "2"), app("a", "3")))
+    assert isinstance(decision, Admitted)
+    totals: dict[Series, int] = {}
+    apply_moves(totals, decision.moves)
+    assert dict(core.gauges(node, decision.promises))[Series(CPU_EXCLUSIVE)] == 4
+    assert totals.get(Series(CPU_EXCLUSIVE)) == (None if errata is FIXED else 9)
+
+
+@BOTH
+def test_12_the_group_rule_holds(errata: Errata) -> None:
+    """CPUs are free on node 1 only, which shares 10 GiB with node 0: the merged hint is node 1 alone."""
+    node = managers(
+        machine(nodes=3, cores=4, threads=1),
+        errata=errata,
+        reserved="0-3,8-10",
+        topology_manager_policy="best-effort",
+        reserved_memory={0: "1Gi"},
+    )
+    wide, narrow = pod("wide", app("a", "500m", "10Gi")), pod("narrow", app("a", "2", "1Gi"))
+    promises = admitted(node, core.initial(node), wide)
+    assert promises.memory_nodes("wide", "a") == NumaSet.of(0, 1)
+    promises = admitted(node, promises, narrow)
+    assert promises.hint("narrow", "a").mask == NumaSet.of(1)
+    if errata is FIXED:
+        assert promises.memory_nodes("narrow", "a") == NumaSet.of(0, 1)
+        assert core.violations(node, promises, (wide, narrow)) == ()
+    else:
+        assert promises.memory_nodes("narrow", "a") == NumaSet.of(1)
+        after, _ = core.remove_pod(node, promises, "narrow")
+        assert core.violations(node, promises, (wide, narrow)) != () or core.violations(node, after, (wide,)) != ()
+
+
+@BOTH
+def test_14_capacity_may_change(errata: Errata) -> None:
+    node = managers(MACHINE_A, errata=errata, reserved_memory={0: "1Gi"})
+    before = admitted(node, core.initial(node), pod("p", app("a", "2", "6Gi")))
+    smaller = managers(machine(memory=8 * GIB - 4096), errata=errata, reserved_memory={0: "1Gi"})
+    resumed = core.resume(smaller, before)
+    if errata is KUBELET:
+        assert resumed == StartRefused("[memorymanager] the expected machine state is different from the real one")
+        return
+    assert isinstance(resumed, Promises)
+    assert resumed.pods == before.pods
+    assert core.shortfalls(smaller, resumed) == ()
+    tiny = managers(machine(memory=6 * GIB), errata=errata, reserved_memory={0: "1Gi"})
+    overdrawn = core.resume(tiny, before)
+    assert isinstance(overdrawn, Promises)
+    assert core.shortfalls(tiny, overdrawn) == (
+        "NUMA node 0: 1073741824 bytes more of memory are promised than there are",
+    )
+    empty, _ = core.remove_pod(tiny, overdrawn, "p")
+    assert empty == core.initial(tiny)
+
+
+@BOTH
+def test_15_whole_bytes_are_whole_bytes(errata: Errata) -> None:
+    node = managers(MACHINE_A, errata=errata, reserved_memory={0: "1Gi"})
+    one = pod("p", app("a", "2", "1.5Gi"))
+    if errata is FIXED:
+        blocks = admitted(node, core.initial(node), one).of_pod("p").blocks("a")
+        assert blocks is not None
+        assert blocks[0].size_bytes == 3 * GIB // 2
+    else:
+        assert "failed to represent quantity as int64" in refused(node, core.initial(node), one)
+
+
+@BOTH
+def test_16_unknown_page_sizes_are_named(errata: Errata) -> None:
+    """In both modes: a panic is never reproduced."""
+    node = managers(MACHINE_A, errata=errata, reserved_memory={0: "1Gi"})
+    one = pod("p", app("a", "2", "1Gi", hugepages_1Gi="1Gi"))
+    assert "[memorymanager] no NUMA node has hugepages-1Gi" in refused(node, core.initial(node), one)
+
+
+@BOTH
+def test_16_amounts_do_not_wrap(errata: Errata) -> None:
+    node = small(errata, reserved_memory={0: "1Gi"})
+    greedy = pod("p", app("a", "1", "5Gi"), whole=amounts("2", "4Gi"))
+    if errata is FIXED:
+        message = refused(node, core.initial(node), greedy)
+        assert message == "pod rejected, exclusive containers request 5368709120 of memory, the pod has 4294967296"
+    else:
+        assert admitted(node, core.initial(node), greedy).of_pod("p").blocks("a") is not None
+
+
+@BOTH
+def test_16_reservations_do_not_wrap(errata: Errata) -> None:
+    topology = machine(memory=2 * GIB, hugepages={"hugepages-1Gi": 2 * GIB})
+    placement = managers(MACHINE_A, errata=errata, reserved_memory={0: "1Gi"}).placement
+    built = core.build(topology, placement)
+    assert isinstance(built, StartRefused if errata is FIXED else Managers)
+
+
+@BOTH
+def test_17_and_23_sparse_and_large_node_ids(errata: Errata) -> None:
+    """In both modes: panics are never reproduced."""
+    topology = Topology.of(
+        [Cpu(c, c, 0, 0 if c < 4 else 70) for c in range(8)],
+        [NumaNode(0, 8 * GIB, (), (10, 20)), NumaNode(70, 8 * GIB, (), (20, 10))],
+    )
+    node = managers(
+        topology, errata=errata, reserved="0", topology_manager_policy="best-effort",
+        topology_manager_policy_options=(("prefer-closest-numa-nodes", "true"),), reserved_memory={0: "1Gi"},
+    )  # fmt: skip
+    promises = admitted(node, core.initial(node), pod("p", app("a", "4")), pod("wide", app("a", "3", "5Gi")))
+    assert promises.hint("p", "a").mask == NumaSet.of(70)
+    assert promises.memory_nodes("p", "a") == NumaSet.of(70)
+
+
+@BOTH
+def test_19_whole_cores_only(errata: Errata) -> None:
+    """Cores that are half reserved: CPUs 9 to 15 have lost their siblings."""
+    node = managers(MACHINE_A, errata=errata, reserved="0", gates=PLRM, options=("full-pcpus-only",))
+    wanted = pod("p", app("a", "14"))
+    promises = admitted(node, core.initial(node), wanted)
+    assert own(promises, "p", "a") == "1-7,9-15"
+    half = managers(
+        MACHINE_A, errata=errata, gates=PLRM, options=("full-pcpus-only",), topology_manager_scope="pod",
+        topology_manager_policy="best-effort",
+    )  # fmt: skip
+    slices = pod("p", app("a", "3"), shared("b"), whole=amounts("6", "4Gi"))
+    if errata is FIXED:
+        assert refused(half, core.initial(half), slices) == (
+            "SMT Alignment Error: requested 3 cpus not multiple cpus per core = 2"
+        )
+    else:
+        assert own(admitted(half, core.initial(half), slices), "p", "a") == "1-2,9"
+
+
+def test_19_cores_of_different_sizes() -> None:
+    """An amount is admitted if and only if whole free cores add up to it."""
+    node = managers(HYBRID, reserved="8", options=("full-pcpus-only",))
+    for amount, cpus in ((15, "0-7,9-15"), (2, "9-10"), (3, "9-11")):
+        assert own(admitted(node, core.initial(node), pod("p", app("a", str(amount)))), "p", "a") == cpus
+    busy = admitted(node, core.initial(node), pod("q", app("a", "6")))
+    assert own(busy, "q", "a") == "9-14"
+    assert own(admitted(node, busy, pod("p", app("a", "2"))), "p", "a") == "0-1"
+    assert own(admitted(node, busy, pod("p", app("a", "3"))), "p", "a") == "0-1,15"
+    assert "not enough free physical CPUs" in refused(
+        node, admitted(node, busy, pod("p", app("a", "1"))), pod("r", app("a", "1"))
+    )
+
+
+@BOTH
+def test_20_pod_entries_are_released(errata: Errata) -> None:
+    node = small(errata)
+    before = core.initial(node)
+    promises = admitted(node, before, TWO_OF_POD)
+    bare = with_pod(promises, "p", replace(promises.of_pod("p"), cpus=()))
+    after, _ = core.remove_pod(node, bare, "p")
+    assert (after == before) is (errata is FIXED)
+
+
+@BOTH
+def test_21_online_cpus_may_change(errata: Errata) -> None:
+    node = managers(MACHINE_A, errata=errata)
+    before = admitted(node, core.initial(node), pod("p", app("a", "4")))
+    assert own(before, "p", "a") == "1-2,9-10"
+    without_2_and_3 = Topology.of([c for c in MACHINE_A.cpus if c.id not in (2, 3)], MACHINE_A.numa)
+    fewer = managers(without_2_and_3, errata=errata)
+    resumed = core.resume(fewer, before)
+    if errata is KUBELET:
+        assert isinstance(resumed, StartRefused)
+        assert "doesn't match with CPUs in state" in resumed.message
+        return
+    assert isinstance(resumed, Promises)
+    assert own(resumed, "p", "a") == "1-2,9-10"
+    assert str(resumed.default) == "0,4-8,11-15"
+    assert core.shortfalls(fewer, resumed) == ("pod p, container a: CPUs 2 of 1-2,9-10 are offline",)
+    assert core.violations(fewer, resumed, (pod("p", app("a", "4")),)) == ()
+    assert core.resume(node, resumed) == before
+
+
+@pytest.mark.parametrize(
+    "erratum",
+    [Erratum.SEVERAL_WRITES_PER_CHANGE, Erratum.SHARED_CONTAINERS_LINGER, Erratum.FAILED_WRITE_IGNORED],
+)
+def test_13_18_and_22_are_the_daemon_s(erratum: Erratum) -> None:
+    """The order of its work decides, in every mode (shown with the daemon and in guests)."""
+    assert erratum not in reproduced(KUBELET)
