@@ -195,7 +195,7 @@ class Machine:
         for group in self.groups.values():
             if process in group.processes:
                 group.processes = [p for p in group.processes if p is not process]
-        if process.run_id is not None:
+        if process.run_id in self.runs:
             self.runs[process.run_id] = replace(self.runs[process.run_id], pid=None, exit=how)
 
     def path_of(self, run_id: str) -> str:
@@ -408,7 +408,7 @@ class Agent:
     def _everything(self) -> object:
         machine = self.machine
         groups = {p: (tuple(g.values.items()), len(g.processes), g.oom_kills) for p, g in machine.groups.items()}
-        return self.state, groups, tuple(machine.runs.items()), len(machine.signals), len(machine.writes)
+        return self.state, groups, tuple(machine.runs.items()), set(machine.signals), len(machine.writes)
 
     def events(self) -> list[tuple[str, str | None]]:
         """What happened: (event, container or pod's name)."""

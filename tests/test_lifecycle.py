@@ -1,12 +1,14 @@
 """When containers start, restart, stop and are over: kubelet's rules, by name, on a model of the node."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from node_model import Agent, Machine, started
+from nodeagent.core.cgroup import Attribute
 from nodeagent.core.lifecycle import advance, next_start_at_ms, wake_at_ms
-from nodeagent.core.pod import Container, Pod, RestartPolicy
+from nodeagent.core.pod import Container, Pod, QosClass, RestartPolicy
 from nodeagent.core.state import ContainerStatus, Exit, Phase, PodEntry
 from nodeagent.core.step import Event
 from world import app, cgroup_only, init, job, node, pod, sidecar
@@ -108,7 +110,7 @@ def test_the_step_of_a_container_that_fails_for_months_stays_bounded() -> None:
     ended = Exit(0, code=1)
     entry = PodEntry(
         pod("a"),
-        qos=agent_qos(),
+        qos=QosClass.BEST_EFFORT,
         source="a.yaml",
         decided_at_ms=0,
         containers=(ContainerStatus("app", attempt=10**6, started_at_ms=0, exit=ended, backoff_step=10**6),),
@@ -117,10 +119,6 @@ def test_the_step_of_a_container_that_fails_for_months_stays_bounded() -> None:
     again = advance(entry, {}, 300 * SECOND).status("app")
     assert again.attempt == 10**6 + 1
     assert again.backoff_step < 100
-
-
-def agent_qos():  # type of QosClass, taken from where the agent takes it
-    return entry(run(pod("a"))[1]).qos
 
 
 @pytest.mark.parametrize(
@@ -137,7 +135,7 @@ def agent_qos():  # type of QosClass, taken from where the agent takes it
         (NEVER, {"signal": 15}, False, Phase.FAILED),
     ],
 )
-def test_restart_policy(policy: RestartPolicy, how: dict[str, int], *, is_restarted: bool, phase: Phase) -> None:
+def test_restart_policy(policy: RestartPolicy, how: dict[str, Any], *, is_restarted: bool, phase: Phase) -> None:
     machine, agent = run(job("a", policy=policy))
     machine.exit(machine.run_of("app"), **how)
     agent.rest()
@@ -218,7 +216,7 @@ def test_a_failed_init_container_fails_a_pod_that_never_restarts() -> None:
     assert running(machine) == [], "the sidecar is stopped too"
     assert entry(agent).phase is Phase.FAILED
     assert status(agent).attempt == 0, "the app never ran"
-    assert agent.state.promises.exclusive() == agent.state.promises.exclusive().__class__()
+    assert len(agent.state.promises.exclusive()) == 0
 
 
 def test_an_init_container_does_not_run_again_when_an_app_restarts() -> None:
@@ -335,16 +333,17 @@ def test_a_sidecar_that_will_not_end_is_killed_after_the_grace_period_of_a_pod_t
 
 def test_a_sidecar_whose_start_was_only_decided_does_not_keep_a_pod_from_being_over() -> None:
     machine, agent = run(job("a", sidecar(cpu="1"), app(cpu="1")))
-    path = "poduid-a/side"
     machine.exit(machine.run_of("side"), 1)
-    machine.enter(path)  # somebody is still there when the restart is decided on
-    agent.turn()
-    machine.groups[path].processes.clear()
-    agent.turn(effects=1) if False else None
+    machine.broken["poduid-a/side", Attribute.CPU_WEIGHT] = "nothing may be started there"
+    machine.groups["poduid-a/side"].values[Attribute.CPU_WEIGHT] = 77
+    agent.rest()
+    assert status(agent, "side").is_started
+    assert running(machine) == ["app"]
     machine.exit(machine.run_of("app"), 0)
-    agent.settle()
+    agent.rest()
     assert entry(agent).phase is Phase.SUCCEEDED
     assert len(agent.state.promises.exclusive()) == 0
+    assert not agent.is_unsettled()
 
 
 # Termination

@@ -65,7 +65,7 @@ def actions(state: NodeState, world: World, ready: frozenset[str], signalled: fr
             path = container_path(entry, status.name)
             there = world.seen.get(path)
             populated = there is not None and there.is_populated
-            run = runs.get(run_id(entry.pod.uid, status.name, status.attempt)) if status.attempt else None
+            run = runs.get(run_id(entry, status))
             is_running = run is not None and run.exit is None
             if status.stop_by_ms is not None:
                 target = run.id if is_running and run is not None else path
@@ -73,11 +73,12 @@ def actions(state: NodeState, world: World, ready: frozenset[str], signalled: fr
                     yield KillCgroup(path)
                 elif populated and target not in signalled:
                     yield Terminate(target) if is_running else TerminateAll(path)
-            elif container.command and populated and not is_running and (status.exit is not None or run is not None):
-                yield KillCgroup(path)  # what the main process left behind goes with it
+            elif container.command and populated and not is_running:
+                # What the main process left behind goes with it; and whom nobody can wait for must not keep the container from starting.
+                yield KillCgroup(path)
             elif status.is_started and run is None and path in ready and not populated:
-                yield Launch(run_id(entry.pod.uid, status.name, status.attempt), entry, container, path)
-    needed = {run_id(e.pod.uid, s.name, s.attempt) for e in state.entries for s in e.containers if s.is_started}
+                yield Launch(run_id(entry, status), entry, container, path)
+    needed = {run_id(e, s) for e in state.entries for s in e.containers if s.is_started}
     over = tuple(sorted(r.id for r in runs.values() if r.exit is not None and r.id not in needed))
     if over:
         yield Forget(over)

@@ -15,6 +15,10 @@ from nodeagent.core.state import ContainerStatus, Exit, Phase, PodEntry, run_id
 BACKOFF_FIRST_MS = 10_000
 BACKOFF_MAX_MS = 300_000
 """kubelet's MaxContainerBackOff. A container that ran for twice as long starts anew without waiting."""
+_LAST_BACKOFF_STEP = 6
+"""The first that waits for the longest."""
+MIN_GRACE_MS = 2_000
+"""kubelet's minimumGracePeriodInSeconds: time to end that everyone is given, however short the pod's own is or how much of it has gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,42 +35,39 @@ Runs = Mapping[str, Run]
 """By id. What the launcher does not know is missing."""
 
 
-def observe(entry: PodEntry, runs: Runs, seen: Seen) -> PodEntry:
+def observe(entry: PodEntry, runs: Runs, seen: Seen, now_ms: int) -> PodEntry:
     """Take over what happened to the started containers."""
     for status in entry.containers:
-        if not status.is_started:
-            continue
-        run = runs.get(run_id(entry.pod.uid, status.name, status.attempt))
-        there = seen.get(container_path(entry, status.name))
-        oom_kills = there.oom_kills if there else 0
-        if run is None:
-            continue
-        if run.exit is None:
-            entry = entry.with_status(replace(status, started_at_ms=run.started_at_ms))
-            continue
-        killed = run.exit.signal == 9 and oom_kills > status.oom_kills_seen
-        entry = entry.with_status(
-            replace(
-                status,
-                started_at_ms=run.started_at_ms,
-                exit=replace(run.exit, is_oom_kill=killed),
-                oom_kills_seen=max(oom_kills, status.oom_kills_seen),
-            )
-        )
+        if status.is_started:
+            entry = entry.with_status(_observed(entry, status, runs.get(run_id(entry, status)), seen, now_ms))
     return entry
+
+
+def _observed(entry: PodEntry, status: ContainerStatus, run: Run | None, seen: Seen, now_ms: int) -> ContainerStatus:
+    if run is None:
+        # A start that was seen and that the launcher knows nothing of any more has ended: the host may have rebooted.
+        is_lost = status.started_at_ms is not None and not _is_populated(entry, status.name, seen)
+        return replace(status, exit=Exit(now_ms)) if is_lost else status
+    status = replace(status, started_at_ms=run.started_at_ms)
+    if run.exit is None:
+        return status
+    oom_kills = _oom_kills(entry, status, seen)
+    killed = run.exit.signal == 9 and oom_kills > status.oom_kills_seen
+    return replace(status, exit=replace(run.exit, is_oom_kill=killed), oom_kills_seen=oom_kills)
 
 
 def advance(entry: PodEntry, seen: Seen, now_ms: int) -> PodEntry:
     """Decide on the next starts and stops of an admitted pod."""
+    grace_ms = entry.pod.termination_grace_seconds * 1000
     if entry.deleting_since_ms is not None:
-        return _stop_in_order(entry, seen, entry.deleting_since_ms + entry.pod.termination_grace_seconds * 1000)
+        return _stop_in_order(entry, seen, entry.deleting_since_ms + grace_ms, now_ms)
     if entry.outcome is not None:
         return entry
     outcome = _outcome(entry, seen)
     if outcome is not None:
         return replace(entry, outcome=outcome)
     if _init_failed(entry) or _apps_are_over(entry):
-        return _stop_in_order(entry, seen, now_ms + entry.pod.termination_grace_seconds * 1000)
+        return _stop_in_order(entry, seen, now_ms + grace_ms, now_ms)
     return _start_in_order(entry, seen, now_ms)
 
 
@@ -77,50 +78,58 @@ def is_gone(entry: PodEntry, seen: Seen) -> bool:
 
 def is_unsettled(entry: PodEntry, runs: Runs, seen: Seen) -> bool:
     """Something is under way whose end nobody announces: a cgroup is to become empty, a start is to be seen."""
-    for container, status in entry.pairs() if entry.refusal is None else ():
-        populated = _is_populated(entry, status.name, seen)
-        run = runs.get(run_id(entry.pod.uid, status.name, status.attempt))
-        if populated and (
-            status.stop_by_ms is not None or (container.command and (run is None or run.exit is not None))
-        ):
-            return True
-        if status.is_started and run is None and status.stop_by_ms is None:
+    if not entry.is_active:
+        return False
+    for container, status in entry.pairs():
+        run = runs.get(run_id(entry, status))
+        is_running = run is not None and run.exit is None
+        if _is_populated(entry, status.name, seen):
+            if status.stop_by_ms is not None or (container.command and not is_running):
+                return True
+        elif status.is_started and run is None and status.stop_by_ms is None:
             return True
     return entry.deleting_since_ms is not None and is_gone(entry, seen)
 
 
-def wake_at_ms(entry: PodEntry) -> int | None:
-    """Give the next moment at which time alone changes something for the pod."""
-    if entry.refusal is not None:
+def wake_at_ms(entry: PodEntry, now_ms: int) -> int | None:
+    """Give the next moment at which time alone changes something for the pod.
+
+    A moment that has passed is none: what still waits then waits for an event, or for the next look at what is unsettled.
+    """
+    if not entry.is_active:
         return None
-    moments = [c.stop_by_ms for c in entry.containers if c.stop_by_ms is not None and c.is_started]
-    if entry.deleting_since_ms is None and entry.outcome is None:
-        moments += [_restart_at_ms(c) for c in entry.containers if c.exit is not None]
-    return min(moments, default=None)
+    moments = [next_start_at_ms(entry, c.name) for c in entry.containers]
+    moments += [s.stop_by_ms for c, s in entry.pairs() if s.is_started or not c.command]
+    return min((moment for moment in moments if moment is not None and moment > now_ms), default=None)
 
 
 def next_start_at_ms(entry: PodEntry, name: str) -> int | None:
     """Give the earliest moment of a container's next start, the past if it only waits for its turn. None: it is not to start again."""
     container, status = entry.pod.container(name), entry.status(name)
-    if not entry.is_active or entry.deleting_since_ms is not None or not container.command or status.is_started:
+    if not entry.is_active or entry.deleting_since_ms is not None or not container.command:
+        return None
+    if status.is_started or status.stop_by_ms is not None:
         return None
     return _restart_at_ms(status) if _is_to_run(entry.pod, container, status) else None
 
 
 def _start_in_order(entry: PodEntry, seen: Seen, now_ms: int) -> PodEntry:
-    apps_begun = any(s.attempt for c, s in entry.pairs() if c.kind is ContainerKind.APP and c.command)
-    for container, status in tuple(entry.pairs()):
-        if container.kind is ContainerKind.INIT:
-            if apps_begun or (status.exit is not None and status.exit.is_success):
-                continue
-            return _start_if_due(entry, container, status, seen, now_ms)
-        entry = _start_if_due(entry, container, status, seen, now_ms)
-        if (
-            container.kind is ContainerKind.SIDECAR
-            and not apps_begun
-            and entry.status(container.name).started_at_ms is None
-        ):
-            return entry  # the next one waits until this one has started
+    for position, (container, status) in enumerate(tuple(entry.pairs())):
+        is_passed = any(later.attempt for later in entry.containers[position + 1 :])
+        match container.kind:
+            case ContainerKind.INIT:
+                if is_passed:
+                    continue
+                if status.exit is None or not status.exit.is_success:
+                    return _start_if_due(entry, container, status, seen, now_ms)
+                if _is_populated(entry, container.name, seen):
+                    return entry  # those after it may be given its CPUs
+            case ContainerKind.SIDECAR:
+                entry = _start_if_due(entry, container, status, seen, now_ms)
+                if container.command and not is_passed and not entry.status(container.name).is_running:
+                    return entry
+            case ContainerKind.APP:
+                entry = _start_if_due(entry, container, status, seen, now_ms)
     return entry
 
 
@@ -137,6 +146,7 @@ def _start_if_due(entry: PodEntry, container: Container, status: ContainerStatus
             exit=None,
             last_exit=status.exit,
             backoff_step=_next_backoff_step(status),
+            oom_kills_seen=_oom_kills(entry, status, seen),
         )
     )
 
@@ -158,13 +168,15 @@ def _restart_at_ms(status: ContainerStatus) -> int:
         return 0
     if _ran_long(status):
         return 0
-    return status.exit.finished_at_ms + min(BACKOFF_MAX_MS, BACKOFF_FIRST_MS << (status.backoff_step - 1))
+    return status.exit.finished_at_ms + min(
+        BACKOFF_MAX_MS, BACKOFF_FIRST_MS << (min(status.backoff_step, _LAST_BACKOFF_STEP) - 1)
+    )
 
 
 def _next_backoff_step(status: ContainerStatus) -> int:
-    if status.exit is None or _ran_long(status):
+    if status.exit is None:
         return 0
-    return min(status.backoff_step + 1, 16)
+    return 1 if _ran_long(status) else min(status.backoff_step + 1, _LAST_BACKOFF_STEP)
 
 
 def _ran_long(status: ContainerStatus) -> bool:
@@ -194,7 +206,8 @@ def _outcome(entry: PodEntry, seen: Seen) -> Phase | None:
     """SUCCEEDED or FAILED if nothing of the pod runs, nor will again."""
     if not (_init_failed(entry) or _apps_are_over(entry)):
         return None
-    if any(s.is_started for s in entry.containers) or not is_gone(entry, seen):
+    # A start that was only decided on is none: nothing will come of it.
+    if any(s.is_running for s in entry.containers) or not is_gone(entry, seen):
         return None
     if _init_failed(entry):
         return Phase.FAILED
@@ -202,14 +215,14 @@ def _outcome(entry: PodEntry, seen: Seen) -> Phase | None:
     return Phase.SUCCEEDED if all(s.exit is not None and s.exit.is_success for s in apps) else Phase.FAILED
 
 
-def _stop_in_order(entry: PodEntry, seen: Seen, stop_by_ms: int) -> PodEntry:
+def _stop_in_order(entry: PodEntry, seen: Seen, stop_by_ms: int, now_ms: int) -> PodEntry:
     """Stop apps and init containers first; sidecars after them, the last one first (KEP-753)."""
     waves = [[s for c, s in entry.pairs() if c.kind is not ContainerKind.SIDECAR]]
     waves += [[s] for c, s in reversed(tuple(entry.pairs())) if c.kind is ContainerKind.SIDECAR]
     for wave in waves:
         for status in wave:
             if status.stop_by_ms is None:
-                entry = entry.with_status(replace(status, stop_by_ms=stop_by_ms))
+                entry = entry.with_status(replace(status, stop_by_ms=max(stop_by_ms, now_ms + MIN_GRACE_MS)))
         if any(_is_populated(entry, status.name, seen) for status in wave):
             break
     return entry
@@ -218,3 +231,8 @@ def _stop_in_order(entry: PodEntry, seen: Seen, stop_by_ms: int) -> PodEntry:
 def _is_populated(entry: PodEntry, name: str, seen: Seen) -> bool:
     there = seen.get(container_path(entry, name))
     return there is not None and there.is_populated
+
+
+def _oom_kills(entry: PodEntry, status: ContainerStatus, seen: Seen) -> int:
+    there = seen.get(container_path(entry, status.name))
+    return status.oom_kills_seen if there is None else there.oom_kills

@@ -3,9 +3,10 @@
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from hashlib import sha256
 
 from nodeagent.core.managers import Managers, violations as broken_promises
-from nodeagent.core.pod import Container, Pod, QosClass
+from nodeagent.core.pod import Container, ContainerKind, Pod, QosClass
 from nodeagent.core.promises import Promises
 
 
@@ -62,7 +63,7 @@ class ContainerStatus:
     stop_by_ms: int | None = None
     """It is being stopped: SIGTERM now, `cgroup.kill` at this time. None: it is not."""
     oom_kills_seen: int = 0
-    """The cgroup's oom_kill counter at the last look: it outlives container restarts."""
+    """The cgroup's oom_kill counter when the attempt was decided on, and then when it ended: it outlives container restarts."""
 
     @property
     def restarts(self) -> int:
@@ -72,6 +73,16 @@ class ContainerStatus:
     def is_started(self) -> bool:
         """An attempt was decided on and has not been seen to end."""
         return self.attempt > 0 and self.exit is None
+
+    @property
+    def is_running(self) -> bool:
+        """The attempt was seen to run, and not to end."""
+        return self.started_at_ms is not None and self.exit is None
+
+    @property
+    def was_running(self) -> bool:
+        """Some attempt was seen to run."""
+        return self.started_at_ms is not None or self.restarts > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +122,7 @@ class PodEntry:
             return Phase.TERMINATING
         if self.outcome is not None:
             return self.outcome
-        started = any(
-            c.attempt
-            for c, spec in zip(self.containers, self.pod.containers, strict=True)
-            if spec in tuple(self.pod.apps())
-        )
-        return Phase.RUNNING if started or not any(spec.command for spec in self.pod.containers) else Phase.PENDING
+        return Phase.RUNNING if all(_has_begun(c, s) for c, s in self.pairs()) else Phase.PENDING
 
     def pairs(self) -> Iterator[tuple[Container, ContainerStatus]]:
         return zip(self.pod.containers, self.containers, strict=True)
@@ -126,6 +132,13 @@ class PodEntry:
 
     def with_status(self, status: ContainerStatus) -> "PodEntry":
         return replace(self, containers=tuple(status if c.name == status.name else c for c in self.containers))
+
+
+def _has_begun(container: Container, status: ContainerStatus) -> bool:
+    """Kubelet's test (getPhase): init containers have succeeded, all others have run, if only once."""
+    if container.kind is ContainerKind.INIT:
+        return status.exit is not None and status.exit.is_success
+    return status.was_running or not container.command
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +160,14 @@ class NodeState:
         return replace(self, entries=tuple(entry if e.pod.uid == entry.pod.uid else e for e in self.entries))
 
 
-def run_id(uid: str, container: str, attempt: int) -> str:
-    return f"{uid}/{container}/{attempt}"
+def run_id(entry: PodEntry, status: ContainerStatus) -> str:
+    """Name the container's present attempt for the launcher, which starts an id once and for ever.
+
+    A pod may come back under the UID it had, and its attempts then count from 1 again: the moment of the decision tells its lives apart.
+    The launcher takes ids of up to 120 characters: 36 of a UID (of longer ones a hash), 63 of a container's name, 11 of the moment.
+    """
+    uid = entry.pod.uid if len(entry.pod.uid) <= 36 else sha256(entry.pod.uid.encode()).hexdigest()[:32]
+    return f"{uid}/{status.name}/{entry.decided_at_ms:x}.{status.attempt}"
 
 
 def violations(managers: Managers, state: NodeState) -> tuple[str, ...]:

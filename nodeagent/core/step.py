@@ -111,13 +111,14 @@ def step(state: NodeState, world: World) -> Turn:
         draft = _admit_new(draft, wanted, world)
     if world.runs is not None:
         draft = _advance(draft, world)
-    moments = [m for m in map(lifecycle.wake_at_ms, draft.state.entries) if m is not None]
-    return Turn(draft.state, draft.facts, draft.moves, min(moments, default=None))
+    moments = [lifecycle.wake_at_ms(entry, world.now_ms) for entry in draft.state.entries]
+    wake_at_ms = min((moment for moment in moments if moment is not None), default=None)
+    return Turn(draft.state, draft.facts, draft.moves, wake_at_ms)
 
 
 def _observe(draft: _Draft, runs: Runs, world: World) -> _Draft:
     for entry in draft.state.entries:
-        after = lifecycle.observe(entry, runs, world.seen)
+        after = lifecycle.observe(entry, runs, world.seen, world.now_ms)
         if after == entry:
             continue
         facts = []

@@ -35,6 +35,8 @@ class ContainerSight:
     """Of the pods' cgroup; None: unknown."""
     is_seen: bool
     """Somebody looked at the cgroups."""
+    is_different: bool
+    """Its cgroup differs from what was promised."""
     pids: Mapping[str, int]
     process_count: int
     now_ms: int
@@ -50,11 +52,13 @@ def container_document(sight: ContainerSight, places: Places) -> Document:
     own = sight.promises.own_set(uid, container.name)
     level = isolation(sight.managers, sight.promises, entry.pod, container.name) if entry.is_active else None
     nodes = sight.promises.memory_nodes(uid, container.name)
-    lie = sight.seen.cpus_effective if sight.seen is not None else sight.wish.cpus() if sight.wish is not None else None
+    usable = own & topology.online if own is not None else CpuSet()
+    lie = usable or (sight.seen.cpus_effective if sight.seen is not None else None)
     is_starved = sight.wish is not None and sight.wish.is_starved
     return {
         "cgroup": container_path(entry, container.name),
         "degraded": own is not None and not own <= topology.online,
+        "differs": sight.is_different,
         "effective": None if sight.seen is None else kernel_values(sight.seen),
         "exit": _exit(status.exit),
         "isolation": None if level is None else level.value,
@@ -63,7 +67,7 @@ def container_document(sight: ContainerSight, places: Places) -> Document:
         "name": container.name,
         "notes": _notes(sight, own, topology.online),
         "oomKills": max(status.oom_kills_seen, 0 if sight.seen is None else sight.seen.oom_kills),
-        "pid": sight.pids.get(run_id(uid, container.name, status.attempt)) if status.is_started else None,
+        "pid": sight.pids.get(run_id(entry, status)) if status.is_started else None,
         "places": [dict(place) for place in places.of(lie)] if lie else [],
         "processes": sight.process_count,
         "promised": {"cpus": None if own is None else str(own), "mems": None if nodes is None else str(nodes)},
