@@ -95,7 +95,7 @@ def inspection(sight: Sight, pod_uids: frozenset[str] | None = None) -> Document
         "hostProcesses": None if sight.host is None else _host(sight.host),
         "kind": "Inspection",
         "node": _node(sight),
-        "pods": _pods(sight, shown, wanted),
+        "pods": _pods(sight, shown, wanted, found),
         "strangers": _strangers(sight, plan) if pod_uids is None else [],
         "summary": _summary(shown, found, plan if pod_uids is None else Plan(())),
         "version": VERSION,
@@ -133,11 +133,14 @@ def _node(sight: Sight) -> Document:
     topology, promises = sight.managers.topology, sight.state.promises
     placement = sight.config.placement
     shared = promises.default & topology.online
+    available = shared - sight.managers.reserved
     exclusive = promises.exclusive()
     return {
         "agent": {"launcherKnown": sight.pids is not None, "live": sight.is_live, "ready": sight.is_ready},
         "cgroupRoot": sight.cgroup_root,
         "cpus": {
+            "available": str(available),
+            "availableCount": len(available),
             "exclusive": str(exclusive),
             "exclusiveCount": len(exclusive),
             "offline": str(topology.offline),
@@ -164,13 +167,18 @@ def _node(sight: Sight) -> Document:
     }
 
 
-def _pods(sight: Sight, entries: Sequence[PodEntry], wanted: Sequence[CgroupWish]) -> list[Document]:
+def _pods(
+    sight: Sight, entries: Sequence[PodEntry], wanted: Sequence[CgroupWish], found: Sequence[Difference]
+) -> list[Document]:
     places = Places(sight.managers.topology)
     by_path = {wish.path: wish for wish in wanted}
-    return [_pod(sight, entry, by_path, places) for entry in entries]
+    differing = frozenset(difference.path for difference in found)
+    return [_pod(sight, entry, by_path, differing, places) for entry in entries]
 
 
-def _pod(sight: Sight, entry: PodEntry, wanted: Mapping[str, CgroupWish], places: Places) -> Document:
+def _pod(
+    sight: Sight, entry: PodEntry, wanted: Mapping[str, CgroupWish], differing: frozenset[str], places: Places
+) -> Document:
     pod, promises = entry.pod, sight.state.promises
     there = None if sight.seen is None else sight.seen.get(pod_path(entry))
     root = None if sight.seen is None else sight.seen.get("")
@@ -187,6 +195,7 @@ def _pod(sight: Sight, entry: PodEntry, wanted: Mapping[str, CgroupWish], places
                 controllers=None if root is None else root.controllers,
                 is_seen=sight.seen is not None,
                 pids=sight.pids or {},
+                is_different=container_path(entry, container.name) in differing,
                 process_count=(sight.process_counts or {}).get(container_path(entry, container.name), 0),
                 now_ms=sight.now_ms,
             ),
@@ -246,7 +255,7 @@ def _strangers(sight: Sight, plan: Plan) -> list[Document]:
         {
             "cgroup": path,
             "cpus": str(seen[path].cpus_effective or CpuSet()),
-            "nextStep": f"end them: echo 1 > {sight.cgroup_root}/{path}/cgroup.kill",
+            "nextStep": f"cd {sight.cgroup_root} && echo 1 >{path}/cgroup.kill",
         }
         for path in plan.strangers
     ]

@@ -21,6 +21,8 @@ from nodeagent.formats.inspection_words import (
 Document = Mapping[str, Any]
 WIDTH = 80
 _MOST_PROCESSES = 12
+_FEW_PODS = 8
+_MOST_NOTICED = 30
 _NO_VALUE = "-"
 
 
@@ -57,13 +59,19 @@ def _node(document: Document, width: int | None) -> list[str]:
     rows = [
         ("node", f"{counted(cpus['onlineCount'], 'CPU')} ({cpus['online']}){offline}, {machine}"),
         ("reserved", _set(cpus["reserved"], cpus["reservedCount"])),
-        ("shared", _set(cpus["shared"], cpus["sharedMillicores"] // 1000, f", {cpus['sharedMillicores']}m")),
+        ("shared", _set(cpus["shared"], cpus["sharedMillicores"] // 1000, _shared(cpus))),
         ("exclusive", _set(cpus["exclusive"], cpus["exclusiveCount"])),
         ("policies", _policies(node["policies"])),
-        ("agent", _agent(node)),
+        ("agent", _agent(node["agent"])),
+        ("cgroups", node["cgroupRoot"] or "not known where"),
         ("pods", f"{summary['pods']}" + (f": {phases}" if phases else "")),
     ]
     return table(rows, width)
+
+
+def _shared(cpus: Document) -> str:
+    free = "all" if cpus["availableCount"] * 1000 == cpus["sharedMillicores"] else cpus["availableCount"]
+    return f", {cpus['sharedMillicores']}m; {free} of them can be given exclusively"
 
 
 def _set(cpus: str, count: int, more: str = "") -> str:
@@ -80,13 +88,10 @@ def _policies(policies: Document) -> str:
     )
 
 
-def _agent(node: Document) -> str:
-    agent, root = node["agent"], node["cgroupRoot"]
+def _agent(agent: Document) -> str:
     if not agent["live"]:
-        runs = "does NOT run: this is its saved state; start it with: systemctl start nodeagent"
-    else:
-        runs = "runs" if agent["ready"] else "runs, but has not finished a turn (see problems)"
-    return f"{runs}; pods below {root or 'an unknown cgroup'}"
+        return "does NOT run: this is its saved state; start it: systemctl start nodeagent"
+    return "runs" if agent["ready"] else "runs, but could not finish its last turn (see the problems below)"
 
 
 _NO_PODS = "no pods: put a manifest into the agent's manifest directory"
@@ -144,12 +149,41 @@ def _phase(pod: Document, at_ms: int) -> str:
 def _attention(document: Document, width: int | None) -> list[str]:
     """All that is wrong, with what to do; a verdict in every case."""
     sections = [
+        *_noticeable_pods(document, width),
         *_host_processes(document, width),
         *_problems(document, width),
         *_strangers(document, width),
         *_differences(document, width),
     ]
     return ["", *sections]
+
+
+def _noticeable_pods(document: Document, width: int | None) -> Iterator[str]:
+    """In a long listing nobody finds the few that matter."""
+    if len(document["pods"]) <= _FEW_PODS:
+        return
+    found = [line for pod in document["pods"] for line in _noticeable(pod, document["atMs"])]
+    if not found:
+        return
+    yield f"PODS THAT NEED A LOOK: {len(found)}"
+    for line in found[:_MOST_NOTICED]:
+        yield from _broken(f"  {line}", width)
+    if len(found) > _MOST_NOTICED:
+        yield f"  and {len(found) - _MOST_NOTICED} more"
+    yield ""
+
+
+def _noticeable(pod: Document, at_ms: int) -> Iterator[str]:
+    name = f"{pod['namespace']}/{pod['name']}"
+    if pod["refusal"] is not None:
+        yield f"{name}: Refused, {pod['refusal']['reason']}"
+    elif pod["phase"] == "Failed":
+        yield f"{name}: Failed"
+    for container in pod["containers"]:
+        reason = container["state"]["reason"]
+        if reason in {"CrashLoopBackOff", "Starved"} or container["degraded"]:
+            why = state_text(container, at_ms) if reason else "degraded"
+            yield f"{name} {container['name']}: {why}, {counted(container['restarts'], 'restart')}"
 
 
 def _differences(document: Document, width: int | None) -> Iterator[str]:
@@ -185,7 +219,11 @@ def _strangers(document: Document, width: int | None) -> Iterator[str]:
         return
     yield "PROCESSES IN CGROUPS THAT NO POD OWNS"
     for stranger in document["strangers"]:
-        yield from _broken(f"  {stranger['cgroup']} on CPUs {stranger['cpus']}; {stranger['nextStep']}", width)
+        yield from _broken(f"  {stranger['cgroup']} may run on CPUs {stranger['cpus']}; to end them:", width)
+        for part in (
+            stranger["nextStep"].replace(" && ", " &&\n").splitlines()
+        ):  # broken elsewhere it would do something else
+            yield from _broken(f"    {part}", width)
     yield ""
 
 
@@ -255,14 +293,14 @@ def _limits(there: Document) -> str:
 
 def _container_rows(container: Document, at_ms: int) -> list[tuple[str, str]]:
     promised, there = container["promised"], container["effective"]
-    cpus = promised["cpus"] or "the shared pool"
+    cpus = f"CPUs {promised['cpus']}" if promised["cpus"] else "the shared pool"
     mems = "" if promised["mems"] is None else f", memory from NUMA {promised['mems']}"
     processes = counted(container["processes"], "process", "processes")
     rows = [
         ("container", f"{container['name']} ({container['kind']})"),
         ("state", f"{state_text(container, at_ms)}, {counted(container['restarts'], 'restart')}"),
         ("process", f"{container['pid']}, {processes} in all" if container["pid"] is not None else processes),
-        ("promised", f"CPUs {cpus}{mems}"),
+        ("promised", f"{cpus}{mems}"),
     ]
     if there is not None:
         rows += [
@@ -270,9 +308,9 @@ def _container_rows(container: Document, at_ms: int) -> list[tuple[str, str]]:
             ("where", places_text(container["places"]) or _NO_VALUE),
             ("limits", _limits(there)),
         ]
-    why = why_text(container)
-    if why:
-        rows.append(("isolation", why))
+    if container["isolation"] is not None:
+        why = container["whyShared"] or "no other container has its CPUs while it runs"
+        rows.append(("isolation", f"{container['isolation']}: {why}"))
     rows.append(("cgroup", container["cgroup"]))
     return [*rows, *(("note", remark) for remark in remarks(container, at_ms))]
 

@@ -6,6 +6,7 @@ from typing import Any
 from nodeagent.formats.cpu_places import places_text
 
 Document = Mapping[str, Any]
+_KILL_TAKES_MS = 5_000
 _UNITS = ((2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki"))
 _SIGNALS = {
     1: "SIGHUP",
@@ -59,12 +60,18 @@ def why_text(container: Document) -> str:
 def remarks(container: Document, at_ms: int) -> list[str]:
     """Say everything else that is out of the ordinary, one sentence each."""
     state, said = container["state"], []
+    if container["differs"]:
+        said.append("NOT AS PROMISED: see the differences below")
+    if state["killAtMs"] is not None and at_ms - state["killAtMs"] > _KILL_TAKES_MS:
+        said.append(
+            f"killed {ago(at_ms - state['killAtMs'])} ago and still there, so it keeps its CPUs: a process may hang in the kernel"
+        )
     if state["nextStartAtMs"] is not None:
         said.append(f"next start {within(state['nextStartAtMs'] - at_ms)}")
     if container["exit"] is not None and (state["name"] != "Exited" or container["exit"]["reason"] != "Completed"):
         said.append(f"ended {exit_text(container['exit'], at_ms)}")
     if container["lastExit"] is not None:
-        said.append(f"the time before: {exit_text(container['lastExit'], at_ms)}")
+        said.append(f"the run before ended {exit_text(container['lastExit'], at_ms)}")
     if container["oomKills"]:
         said.append(f"{counted(container['oomKills'], 'OOM kill')} in its cgroup")
     return [*said, *container["notes"]]
