@@ -237,7 +237,8 @@ def test_the_report_shows_what_was_merged() -> None:
 
 
 def refusal(topology: Topology = MACHINE_A, **fields: Any) -> str:
-    built = core.build(topology, Placement(**({"cpu_manager_policy": "static", "reserved_cpu_milli": 1000} | fields)))
+    given: dict[str, Any] = {"cpu_manager_policy": "static", "reserved_cpu_milli": 1000} | fields
+    built = core.build(topology, Placement(**given))
     assert isinstance(built, StartRefused), built
     return built.message
 
