@@ -105,7 +105,7 @@ def step(state: NodeState, world: World) -> Turn:
     wanted, shadowed = _wanted(world.manifests)
     draft = draft.plus(draft.state, *(_shadowed_fact(m, by) for m, by in shadowed))
     if not world.is_blind:
-        draft = _end_unwanted(draft, wanted, world)
+        draft = _end_unwanted(_follow_files(draft, wanted), wanted, world)
     draft = _remove_gone(draft, world)
     if not world.is_blind:
         draft = _admit_new(draft, wanted, world)
@@ -165,19 +165,30 @@ def _shadowed_fact(manifest: Manifest, by: Manifest) -> Fact:
 
 def _is_wanted(entry: PodEntry, wanted: dict[str, Manifest], world: World) -> bool:
     manifest = wanted.get(entry.pod.full_name)
-    if manifest is None:
-        return entry.source in world.unreadable or entry.pod.full_name in world.misspelt
-    return manifest.pod == entry.pod
+    if manifest is not None and (manifest.pod == entry.pod or manifest.source == entry.source):
+        return manifest.pod == entry.pod
+    # While a pod's own file can't be understood, another file's pod of that name does not take its place.
+    return entry.source in world.unreadable or entry.pod.full_name in world.misspelt
+
+
+def _follow_files(draft: _Draft, wanted: dict[str, Manifest]) -> _Draft:
+    """Take over where pods come from now: a file may be renamed."""
+    for entry in draft.state.entries:
+        manifest = wanted.get(entry.pod.full_name)
+        if manifest is not None and manifest.pod == entry.pod and manifest.source != entry.source:
+            draft = draft.plus(draft.state.with_entry(replace(entry, source=manifest.source)))
+    return draft
 
 
 def _end_unwanted(draft: _Draft, wanted: dict[str, Manifest], world: World) -> _Draft:
     for entry in draft.state.entries:
-        retried = entry.refusal is not None and entry.pod.uid in world.retried
-        if not retried and (_is_wanted(entry, wanted, world) or entry.deleting_since_ms is not None):
+        is_wanted = _is_wanted(entry, wanted, world)
+        is_retried = entry.refusal is not None and entry.pod.uid in world.retried
+        if entry.deleting_since_ms is not None or (is_wanted and not is_retried):
             continue
         if not entry.is_active:
             rest = tuple(e for e in draft.state.entries if e.pod.uid != entry.pod.uid)
-            facts = () if retried else (Fact(Event.POD_REMOVED, entry.pod, entry.source),)
+            facts = () if is_wanted else (Fact(Event.POD_REMOVED, entry.pod, entry.source),)
             draft = draft.plus(replace(draft.state, entries=rest), *facts)
             continue
         ending = lifecycle.advance(replace(entry, deleting_since_ms=world.now_ms), world.seen, world.now_ms)
