@@ -12,6 +12,7 @@ from nodeagent.core.idset import CpuSet, NumaSet
 from nodeagent.core.managers import Isolation, Managers, isolation
 from nodeagent.core.pod import Container, Pod, QosClass
 from nodeagent.core.pod_resources import container_cgroup_amounts, pod_cgroup_amounts
+from nodeagent.core.promises import Promises
 from nodeagent.core.state import NodeState, PodEntry
 
 BURSTABLE = "burstable"
@@ -76,15 +77,27 @@ def _pod_wishes(
         ),
     )
     for container in entry.pod.containers:
-        yield _container_wish(config, kernel, state, entry, container, levels[container.name])
+        pool = shared_pool(managers, state.promises, kernel.online)
+        yield _container_wish(config, kernel, state, entry, container, levels[container.name], pool)
+
+
+def shared_pool(managers: Managers, promises: Promises, online: CpuSet) -> CpuSet:
+    """CPUs of everybody who has none of its own. Policy none keeps no account of them (kubelet's default set stays empty): all."""
+    return promises.default & online if managers.providers.cpu.static else online
 
 
 def _container_wish(
-    config: Config, kernel: Kernel, state: NodeState, entry: PodEntry, container: Container, level: Isolation
+    config: Config,
+    kernel: Kernel,
+    state: NodeState,
+    entry: PodEntry,
+    container: Container,
+    level: Isolation,
+    pool: CpuSet,
 ) -> CgroupWish:
     promises, uid = state.promises, entry.pod.uid
     own = promises.own_set(uid, container.name)
-    cpus = usable_cpus(own, promises.default, kernel.online)
+    cpus = usable_cpus(own, pool, kernel.online)
     mems = promises.memory_nodes(uid, container.name) or kernel.memory_nodes
     amounts = container_cgroup_amounts(
         entry.pod, container, pod_level_resources=config.placement.gate("PodLevelResources")

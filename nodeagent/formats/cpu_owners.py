@@ -1,5 +1,6 @@
 """Who owns each CPU, in the labels that a drawing of the machine uses: `reserved`, `shared`, or who holds it."""
 
+from nodeagent.core.layout import shared_pool
 from nodeagent.core.managers import Isolation, Managers, isolation
 from nodeagent.core.state import NodeState
 
@@ -21,5 +22,5 @@ def owners(managers: Managers, state: NodeState) -> dict[int, str]:
                 if name not in names:
                     names.append(name)
     held = {cpu: "; ".join(f"{pod} {', '.join(names)}" for pod, names in pods.items()) for cpu, pods in holders.items()}
-    shared = dict.fromkeys(state.promises.default, "shared")
+    shared = dict.fromkeys(shared_pool(managers, state.promises, managers.topology.online), "shared")
     return shared | held | dict.fromkeys(managers.reserved, "reserved")

@@ -11,7 +11,7 @@ from typing import Any
 from nodeagent.core.cgroup import CgroupSeen, CgroupWish, Seen
 from nodeagent.core.config import Config
 from nodeagent.core.idset import CpuSet
-from nodeagent.core.layout import Kernel, container_path, pod_path, wishes
+from nodeagent.core.layout import Kernel, container_path, pod_path, shared_pool, wishes
 from nodeagent.core.managers import Managers
 from nodeagent.core.plan import Plan, diff
 from nodeagent.core.state import NodeState, PodEntry
@@ -132,8 +132,8 @@ def _phase(entry: PodEntry) -> str:
 def _node(sight: Sight) -> Document:
     topology, promises = sight.managers.topology, sight.state.promises
     placement = sight.config.placement
-    shared = promises.default & topology.online
-    available = shared - sight.managers.reserved
+    shared = shared_pool(sight.managers, promises, topology.online)
+    available = shared - sight.managers.reserved if placement.cpu_manager_policy == "static" else CpuSet()
     exclusive = promises.exclusive()
     return {
         "agent": {"launcherKnown": sight.pids is not None, "live": sight.is_live, "ready": sight.is_ready},

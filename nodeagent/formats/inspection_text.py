@@ -70,8 +70,7 @@ def _node(document: Document, width: int | None) -> list[str]:
 
 
 def _shared(cpus: Document) -> str:
-    free = "all" if cpus["availableCount"] * 1000 == cpus["sharedMillicores"] else cpus["availableCount"]
-    return f", {cpus['sharedMillicores']}m; {free} of them can be given exclusively"
+    return f", {cpus['sharedMillicores']}m; {cpus['availableCount'] or 'none'} of them can be given exclusively"
 
 
 def _set(cpus: str, count: int, more: str = "") -> str:
