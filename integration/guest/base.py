@@ -3,7 +3,6 @@
 Keyed by everything that goes in, these modules' own text included; kept unpacked, for the project's layer to lie upon.
 """
 
-import os
 import shlex
 import shutil
 import subprocess
@@ -13,17 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from integration.guest import apt, initrd, releases
+from integration.guest import apt, initrd, releases, trees
 from integration.guest.cache import REPOSITORY, building, cache_directory, content_key, keep_newest, locked, mark_used
 from integration.guest.errors import SetupError
 from integration.guest.phases import phase
 from integration.guest.releases import Release
+from integration.guest.trees import checked, chroot_script, in_mount_namespace, unpack_debian
 
 VENV = "/opt/nodeagent"
 _KEPT_BASES = 2
-_CHROOT_ENVIRONMENT = (
-    "env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,32 +64,8 @@ def ensure_base(release: Release) -> Base:
         return base
 
 
-def in_mount_namespace(script: str) -> None:
-    """Run a shell script that mounts what it likes: nothing stays mounted, however it ends."""
-    checked("unshare", "--mount", "sh", "-ec", script)
-
-
-def chroot_script(root: Path, script: str, *, mounts: tuple[tuple[Path, str], ...] = ()) -> str:
-    """A shell script for `in_mount_namespace`: the given one in the root, with /proc and the mounts (source, inside)."""
-    quoted_root = shlex.quote(str(root))
-    lines = [f"mount -t proc proc {quoted_root}/proc"]
-    lines += [f"mount --bind {shlex.quote(str(source))} {quoted_root}{inside}" for source, inside in mounts]
-    lines.append(f"{_CHROOT_ENVIRONMENT} chroot {quoted_root} sh -ec {shlex.quote(script)}")
-    return "\n".join(lines)
-
-
-def checked(*command: str, cwd: Path | None = None) -> None:
-    """Run a command quietly; SetupError with its output if it fails."""
-    result = subprocess.run(
-        command, check=False, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    if result.returncode != 0:
-        tail = "\n".join(result.stdout.decode(errors="replace").splitlines()[-40:])
-        raise SetupError(f"{shlex.join(command[:6])} … ended with status {result.returncode}:\n{tail}")
-
-
 def _inputs(release: Release) -> tuple[bytes | str, ...]:
-    recipe = [Path(module).read_bytes() for module in (__file__, apt.__file__, initrd.__file__, releases.__file__)]
+    recipe = [Path(module).read_bytes() for module in (__file__, initrd.__file__, releases.__file__, trees.__file__)]
     return (repr(release), *apt.sources(release), *_dependencies(), *_build_dependencies(), *recipe)
 
 
@@ -113,7 +86,13 @@ def _build(base: Base) -> None:
     with phase(f"{base.release} base: downloading Python packages"):
         _download_wheels(base.release, base.wheels)
     with phase(f"{base.release} base: downloading and unpacking Debian packages"):
-        _unpack_debian(base.release, base.root)
+        unpack_debian(
+            base.release,
+            base.root,
+            variant="minbase",
+            packages=releases.packages_of(base.release),
+            left_out=releases.LEFT_OUT,
+        )
     with phase(f"{base.release} base: kernel, initrd, virtual environment"):
         shutil.copy(initrd.kernel_of(base.root), base.kernel)
         initrd.build_initrd(base.root, base.initrd)
@@ -143,28 +122,4 @@ def _download_wheels(release: Release, target: Path) -> None:
         *platforms,
         *_dependencies(),
         *_build_dependencies(),
-    )
-
-
-def _unpack_debian(release: Release, root: Path) -> None:
-    downloads = cache_directory() / "debs" / release.codename
-    downloads.mkdir(parents=True, exist_ok=True)
-    archives = '"$1"/var/cache/apt/archives'
-    cached = shlex.quote(str(downloads))
-    checked(
-        "mmdebstrap",
-        "--quiet",
-        "--mode=root",
-        "--variant=minbase",
-        "--format=directory",
-        "--skip=essential/unlink,download/empty",  # keep the packages until the last hook has saved them
-        "--dpkgopt=force-unsafe-io",
-        *(f"--dpkgopt=path-exclude={path}" for path in releases.LEFT_OUT),
-        *(f"--aptopt={option}" for option in apt.options()),
-        f"--setup-hook=mkdir -p {archives} && cp --archive --link {cached}/. {archives}",
-        f"--customize-hook=rm -f {cached}/*.deb && cp --archive --link {archives}/*.deb {cached}",
-        f"--include={','.join(releases.packages_of(release))}",
-        release.codename,
-        os.fspath(root),
-        *apt.sources(release),
     )

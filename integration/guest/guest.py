@@ -39,6 +39,7 @@ _CMDLINE = (
     "mitigations=off",
     "apparmor=0",
     "audit=0",
+    "TERM=dumb",  # for init: no colours on the console
 )
 
 
@@ -175,7 +176,7 @@ class Guest:
     def console_text(self) -> str:
         """All that the kernel and systemd wrote to the serial console; also when the guest is gone."""
         path = self._directory / "console"
-        return path.read_text(errors="replace") if path.exists() else self._console_left
+        return path.read_text(errors="replace").replace("\r", "") if path.exists() else self._console_left
 
     def console_tail(self) -> str:
         return "\n".join(self.console_text().splitlines()[-_CONSOLE_LINES:])
@@ -247,8 +248,8 @@ class Guest:
             text = f"{error}{self._own_messages()}"
             console = self.console_tail()
             if isinstance(error, CommandError):
-                raise CommandError(text, error.returncode, console) from error
-            raise type(error)(text, console) from error
+                raise CommandError(text, error.returncode, console) from error.__cause__
+            raise type(error)(text, console) from error.__cause__
 
     def _await_end(self) -> None:
         with suppress(subprocess.TimeoutExpired):

@@ -10,16 +10,18 @@ import shlex
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from integration.guest import settings
-from integration.guest.base import VENV, Base, base_of, chroot_script, ensure_base, in_mount_namespace
+from integration.guest import emulator, settings
+from integration.guest.base import VENV, Base, base_of, ensure_base
 from integration.guest.cache import REPOSITORY, building, cache_directory, content_key, keep_newest, locked, mark_used
 from integration.guest.errors import SetupError
 from integration.guest.packages import as_root, ensure_packages
 from integration.guest.phases import phase
 from integration.guest.releases import RELEASES, Release, release_of
+from integration.guest.trees import chroot_script, in_mount_namespace
 
 _KEPT_IMAGES = 3
 _DISK_SIZE = "2G"  # sparse
@@ -56,15 +58,15 @@ def guest_image(release: Release) -> Image:
     ensure_packages()
     layer = _read_layer()
     entry = layer.entry(base_of(release))
-    if not entry.exists():
-        entry = _ensure_image(release, layer) if os.geteuid() == 0 else _build_as_root(release)
+    if not (entry.exists() and emulator.is_there()):
+        entry = _build_all(release, layer) if os.geteuid() == 0 else _build_as_root(release)
     mark_used(entry)
     return Image(release, entry / "disk", entry / "kernel", entry / "initrd")
 
 
 def install_script() -> str:
     """How the project is installed inside the guest's tree, from its sources, without network (wheels are in /mnt)."""
-    return f"{VENV}/bin/pip install --quiet --no-index --find-links /mnt --no-deps /{_SOURCE}"
+    return f"make --directory=/{_SOURCE} install WHEELS=/mnt"
 
 
 def _build_as_root(release: Release) -> Path:
@@ -74,6 +76,15 @@ def _build_as_root(release: Release) -> Path:
     if result.returncode != 0:
         raise SetupError(f"building {release} failed, see above\nhint: once more, as root: {shlex.join(command)}")
     return Path(result.stdout.strip()).parent
+
+
+def _build_all(release: Release, layer: _Layer) -> Path:
+    """Emulator and image at once: each keeps one CPU busy for most of the time."""
+    with ThreadPoolExecutor(1) as other:
+        ready = other.submit(emulator.ensure_emulator)
+        entry = _ensure_image(release, layer)
+        ready.result()
+    return entry
 
 
 def _ensure_image(release: Release, layer: _Layer) -> Path:

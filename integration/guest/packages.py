@@ -11,7 +11,6 @@ from integration.guest.phases import phase
 
 # program (or file) that must be there -> Debian package that brings it
 _NEEDED = {
-    "qemu-system-x86_64": "qemu-system-x86",
     "mmdebstrap": "mmdebstrap",
     "mke2fs": "e2fsprogs",
     "setpriv": "util-linux",

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from integration.guest.cache import cache_directory, content_key
+from integration.guest.emulator import emulator_command
 from integration.guest.images import Image
 from integration.guest.machine import CPU_MODEL, TWO_SOCKETS
 from integration.guest.phases import phase
 
-_PROGRAM = "qemu-system-x86_64"
 _KVM = Path("/dev/kvm")
 _PROBE_SECONDS = 30
 _BARE = ("-nodefaults", "-no-user-config", "-display", "none", "-machine", "pc")
@@ -38,7 +38,7 @@ def start_qemu(
     accelerator: Accelerator, arguments: tuple[str, ...], log: Path, fds: tuple[int, ...] = ()
 ) -> subprocess.Popen[bytes]:
     """QEMU with nothing but what the arguments give it; its own messages go to the log."""
-    command = ("setpriv", "--pdeathsig", "KILL", _PROGRAM, *_BARE, "-accel", accelerator.name, *arguments)
+    command = ("setpriv", "--pdeathsig", "KILL", *emulator_command(), *_BARE, "-accel", accelerator.name, *arguments)
     with log.open("wb") as output:
         start = _STARTER.submit(
             subprocess.Popen, command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=fds
@@ -50,8 +50,7 @@ def find_accelerator(image: Image) -> Accelerator:
     """KVM if a guest's kernel really comes up with it (the device may be there and yet fail); remembered in the cache."""
     if not os.access(_KVM, os.R_OK | os.W_OK):
         return TCG
-    version = subprocess.run((_PROGRAM, "--version"), check=True, stdout=subprocess.PIPE).stdout
-    key = content_key((platform.release(), version, CPU_MODEL, image.release.codename, str(os.geteuid())))
+    key = content_key((platform.release(), *emulator_command(), CPU_MODEL, image.release.codename, str(os.geteuid())))
     answer = cache_directory() / f"kvm-{key}"
     if not answer.exists():
         with phase("trying KVM"):
