@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,9 +14,9 @@ from nodeagent.edge.listening import group_id, listen
 from nodeagent.edge.local_api import LocalApi
 from nodeagent.edge.metrics import CONTENT_TYPE
 from nodeagent.edge.metrics_http import MetricsPages
-from nodeagent.edge.serving import ServingThread
+from nodeagent.edge.serving import Service, ServingThread
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.bind_address import UnixAddress, parse_bind_address
+from nodeagent.formats.bind_address import BindAddress, UnixAddress, parse_bind_address
 
 API_SOCKET = "agent.sock"
 GROUP = "nodeagent"
@@ -30,28 +31,29 @@ class Publisher:
         self._thread = ServingThread(lambda doing, err: log.error("serving_failed", doing=doing, problem=str(err)))
 
     def __enter__(self) -> Self:
-        group = group_id(GROUP)
-        api = LocalApi(reads={"state": self._state}, writes={"retry": self._retry}, owner=os.geteuid(), group=group)
-        self._servers = [
-            self._thread.serve(listen(UnixAddress(f"{self._config.runtime_directory}/{API_SOCKET}"), group=group), api)
-        ]
-        if self._config.metrics_bind_address:
-            pages = MetricsPages(
-                metrics=self._agent.tally.exposition.text,
-                content_type=CONTENT_TYPE,
-                checks={"/healthz": lambda: None, "/readyz": self._unready},
-            )
-            self._servers.append(
-                self._thread.serve(listen(parse_bind_address(self._config.metrics_bind_address)), pages)
-            )
+        with ExitStack() as undo:
+            undo.callback(self._thread.stop)
+            group = group_id(GROUP)
+            api = LocalApi(reads={"state": self._state}, writes={"retry": self._retry}, owner=os.geteuid(), group=group)
+            undo.callback(api.close)
+            self._serve(undo, UnixAddress(f"{self._config.runtime_directory}/{API_SOCKET}"), api, group)
+            if self._config.metrics_bind_address:
+                pages = MetricsPages(
+                    metrics=self._agent.tally.exposition.text,
+                    content_type=CONTENT_TYPE,
+                    checks={"/healthz": lambda: None, "/readyz": self._unready},
+                )
+                self._serve(undo, parse_bind_address(self._config.metrics_bind_address), pages, group)
+            self._undo = undo.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for server in self._servers:
-            server.close()
-        self._thread.stop()
+        self._undo.close()
+
+    def _serve(self, undo: ExitStack, address: BindAddress, service: Service, group: int | None) -> None:
+        undo.callback(self._thread.serve(listen(address, group=group), service).close)
 
     def _unready(self) -> str | None:
         snapshot = self._agent.snapshot
