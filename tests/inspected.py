@@ -81,7 +81,7 @@ class World:
             self.state = replace(self.state, promises=promises)
         for index, status in enumerate(entry.containers):
             if status.is_started and new.container(status.name).command:
-                self.pids[run_id(new.uid, status.name, status.attempt)] = 1000 + 10 * len(self.state.entries) + index
+                self.pids[run_id(entry, status)] = 1000 + 10 * len(self.state.entries) + index
         return self
 
     @property
@@ -99,12 +99,16 @@ class World:
             if w.is_leaf
             for e in self.state.entries
             for s in e.containers
-            if w.path.endswith(f"pod{e.pod.uid}/{s.name}") and s.is_started and e.pod.container(s.name).command
+            if w.path.endswith(f"pod{e.pod.uid}/{s.name}")
+            and s.is_started
+            and s.started_at_ms
+            and e.pod.container(s.name).command
         }
         return {w.path: as_wished(w, populated=w.path in running_paths) for w in self.wishes()}
 
-    def sight(self, seen: dict[str, CgroupSeen] | None = None, **more) -> Sight:
-        seen = self.seen() if seen is None else seen
+    def sight(self, **more) -> Sight:
+        """Everything known and as promised, unless told otherwise."""
+        seen = more.get("seen", self.seen()) or {}
         counts = {path: int(there.is_populated) for path, there in seen.items()}
         fields = {
             "config": self.config,
@@ -197,4 +201,4 @@ def everything() -> tuple[World, dict[str, CgroupSeen], Sight]:
         (HostProcess(1, "systemd", CpuSet.of(1, 5)), HostProcess(412, "dbus-daemon", CpuSet.of(1))), 61, CpuSet.of(1, 5)
     )
     problems = ("bad.yaml:3: spec.containers: must have at least one container",)
-    return world, seen, world.sight(seen, host=host, problems=problems)
+    return world, seen, world.sight(seen=seen, host=host, problems=problems)

@@ -115,14 +115,14 @@ def _pods(document: Document, width: int) -> list[str]:
 
 def _row(container: Document, document: Document) -> tuple[str, ...]:
     kind = "" if container["kind"] == "app" else f" ({container['kind']})"
-    there = container["effective"]
+    there = container["effective"] or {}
     return (
         f"  {container['name']}{kind}",
         state_text(container, document["atMs"]),
         str(container["restarts"]),
-        (there or {}).get("cpus") or _NO_VALUE,
-        (there or {}).get("mems") or _NO_VALUE,
-        quota_text((there or {}).get("quota")),
+        "frozen" if there.get("frozen") else there.get("cpus") or _NO_VALUE,
+        there.get("mems") or _NO_VALUE,
+        quota_text(there.get("quota")),
     )
 
 
@@ -192,7 +192,8 @@ def _differences(document: Document, width: int | None) -> Iterator[str]:
         yield from _broken(text, width)
         return
     if not found:
-        yield "no difference between what was promised and what the cgroups hold"
+        other = "other " if document["strangers"] else ""
+        yield from _broken(f"no {other}difference between what was promised and what the cgroups hold", width)
         return
     yield f"DIFFERENCES between promised and actual: {len(found)}"
     for difference in found:
@@ -303,7 +304,10 @@ def _container_rows(container: Document, at_ms: int) -> list[tuple[str, str]]:
     ]
     if there is not None:
         rows += [
-            ("effective", f"CPUs {there['cpus'] or _NO_VALUE}, memory from NUMA {there['mems'] or _NO_VALUE}"),
+            (
+                "effective",
+                f"CPUs {there['cpus'] or _NO_VALUE}{' (frozen)' if there['frozen'] else ''}, memory from NUMA {there['mems'] or _NO_VALUE}",
+            ),
             ("where", places_text(container["places"]) or _NO_VALUE),
             ("limits", _limits(there)),
         ]
