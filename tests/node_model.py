@@ -262,12 +262,16 @@ class Agent:
         self.retried: frozenset[str] = frozenset()
         self.disk_is_full = False
         self.last = Turn(self.state)
-        self._effects_left: int | None = None
+        self.effects = 0
+        """How often it touched the world: saves, writes, actions."""
+        self.dies_at: int | None = None
+        """The effect before which it dies. None: it doesn't."""
 
     def restart(self) -> None:
         """A new process: it knows what was saved, and nothing else."""
         self.state = decode_state(self.saved).state
         self.signalled = frozenset()
+        self.dies_at = None
 
     def world(self) -> World:
         machine = self.machine
@@ -288,14 +292,8 @@ class Agent:
     def want(self, *pods: Pod) -> None:
         self.wanted = manifests(*pods)
 
-    def turn(self, *, effects: int | None = None) -> Outcome:
-        """Do one turn as the daemon does: decide, save, write, act.
-
-        Args:
-            effects: die after so many effects (the save, each write, each action); None: don't.
-
-        """
-        self._effects_left = effects
+    def turn(self) -> Outcome:
+        """Do one turn as the daemon does: decide, save, write, act."""
         world = self.world()
         self.retried = frozenset()
         before = self.state
@@ -332,10 +330,9 @@ class Agent:
         self.saves += 1
 
     def _effect(self) -> None:
-        if self._effects_left is not None:
-            if self._effects_left == 0:
-                raise CrashError
-            self._effects_left -= 1
+        if self.effects == self.dies_at:
+            raise CrashError
+        self.effects += 1
 
     def apply(self, change: Change) -> None:
         self._effect()
