@@ -26,10 +26,8 @@ def shim(order: Order, root: Path | None, journal: str, link: int) -> NoReturn:
         link = fcntl.fcntl(link, fcntl.F_DUPFD_CLOEXEC, 3)
         os.closerange(3, link)
         os.closerange(link + 1, 2**31 - 1)
-        if not os.read(
-            link, 1
-        ):  # the launcher died before it had written the record: nobody would know of this process
-            os._exit(127)
+        if not os.read(link, 1):
+            os._exit(127)  # the launcher died before it had written the record: nobody would know of this process
         if order.cgroup is not None:
             with Path(order.cgroup, "cgroup.procs").open("r+b", buffering=0) as procs:  # r+ never creates the file
                 procs.write(b"%d" % os.getpid())
