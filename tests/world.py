@@ -10,6 +10,7 @@ from nodeagent.core.layout import Kernel
 from nodeagent.core.managers import Managers, build, initial
 from nodeagent.core.node_capacity import Allocatable
 from nodeagent.core.pod import Container, ContainerKind, Pod, ResourceRequirements, Resources, RestartPolicy
+from nodeagent.core.pod_resources import with_container_defaults
 from nodeagent.core.quantity import Quantity
 from nodeagent.core.state import NodeState
 from nodeagent.core.step import Manifest
@@ -75,7 +76,9 @@ def cgroup_only(name: str = "slot", cpu: str | None = None, **more: Any) -> Cont
 
 
 def pod(name: str, *containers: Container, uid: str | None = None, **more: Any) -> Pod:
-    return Pod(uid=uid or f"uid-{name}", namespace="default", name=name, containers=containers or (app(),), **more)
+    """A pod as the manifest border gives it, with defaults applied."""
+    made = Pod(uid=uid or f"uid-{name}", namespace="default", name=name, containers=containers or (app(),), **more)
+    return with_container_defaults(made)
 
 
 def job(name: str, *containers: Container, policy: RestartPolicy = RestartPolicy.NEVER, **more: Any) -> Pod:

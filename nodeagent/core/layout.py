@@ -10,7 +10,7 @@ from nodeagent.core.cgroup import Attribute, ByteLimit, CgroupWish, CpuMax, Valu
 from nodeagent.core.config import Config
 from nodeagent.core.idset import CpuSet, NumaSet
 from nodeagent.core.managers import Isolation, Managers, isolation
-from nodeagent.core.pod import Container, Pod, QosClass
+from nodeagent.core.pod import CPU, Container, Pod, QosClass
 from nodeagent.core.pod_resources import container_cgroup_amounts, pod_cgroup_amounts
 from nodeagent.core.promises import Promises
 from nodeagent.core.state import NodeState, PodEntry
@@ -105,7 +105,7 @@ def _container_wish(
     attributes: list[tuple[Attribute, Value]] = [
         (Attribute.CPUSET_MEMS, mems),
         (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(amounts.cpu_request_milli))),
-        (Attribute.CPU_MAX, _container_quota(config, amounts.cpu_limit_milli, level, cpus)),
+        (Attribute.CPU_MAX, _container_quota(config, container, amounts.cpu_limit_milli, level, cpus)),
         (Attribute.MEMORY_MAX, _memory_limit(amounts.memory_limit_bytes, kernel)),
         (Attribute.MEMORY_OOM_GROUP, True),
     ]
@@ -137,11 +137,14 @@ def _is_unlimited_pod(config: Config, managers: Managers, pod: Pod, levels: dict
     return any(level is not Isolation.HOST for level in levels.values())
 
 
-def _container_quota(config: Config, limit_milli: int | None, level: Isolation, cpus: CpuSet) -> CpuMax:
-    """D15: no quota beside exclusive CPUs; in a pod's own pool never more than the pool can give.
+def _container_quota(
+    config: Config, container: Container, limit_milli: int | None, level: Isolation, cpus: CpuSet
+) -> CpuMax:
+    """D15: no quota beside exclusive CPUs; in a pod's own pool its own limit, else no more than the pool can give.
 
     Args:
         config: the configuration.
+        container: with the limit of its own, if it has one.
         limit_milli: the container's own limit, else its pod's.
         level: how far the container is isolated.
         cpus: on which it runs.
@@ -150,7 +153,8 @@ def _container_quota(config: Config, limit_milli: int | None, level: Isolation, 
     is_alone = level is Isolation.CONTAINER and config.placement.gate("DisableCPUQuotaWithExclusiveCPUs")
     if is_alone or not config.cpu_cfs_quota:
         return _quota(None, config)
-    if level is Isolation.POD:
+    own = container.resources.limits.get(CPU)
+    if level is Isolation.POD and (own is None or own.nano == 0):
         pool_milli = len(cpus) * 1000
         return _quota(pool_milli if limit_milli is None else min(limit_milli, pool_milli), config)
     return _quota(limit_milli, config)
