@@ -43,16 +43,32 @@ def parse_value(attribute: Attribute, text: str) -> Value:
             case Attribute.CPUSET_MEMS:
                 return NumaSet.parse(text)
             case Attribute.CPU_MAX:
-                quota, period = text.split(" ")
-                return CpuMax(None if quota == MAX else int(quota), int(period))
+                quota, _, period = text.partition(" ")
+                return CpuMax(None if quota == MAX else _number(quota), _number(period))
             case Attribute.MEMORY_MAX:
-                return ByteLimit(None if text == MAX else int(text))
+                return ByteLimit(None if text == MAX else _number(text))
             case Attribute.CPU_WEIGHT:
-                return int(text)
+                return _number(text)
             case Attribute.MEMORY_OOM_GROUP | Attribute.FREEZE:
-                return bool(int(text))
-    except ValueError as err:
-        raise CgroupValueError(f"{attribute.value} holds {text!r}: {err}") from err
+                return _SWITCH[text]
+    except (ValueError, KeyError) as err:
+        raise CgroupValueError(f"{attribute.value} holds {_shown(text)}, which the kernel does not write") from err
+
+
+_SWITCH = {"0": False, "1": True}
+_MAX_DIGITS = 20
+"""Of a 64-bit number."""
+
+
+def _number(text: str) -> int:
+    # int() would take signs, underscores and other scripts' digits too.
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+        raise ValueError(text)
+    return int(text)
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 100 else text[:100] + "…")
 
 
 def parse_flat_keyed(text: str) -> dict[str, int]:
@@ -65,7 +81,8 @@ def parse_flat_keyed(text: str) -> dict[str, int]:
     result = {}
     for line in text.splitlines():
         key, _, number = line.partition(" ")
-        if not number.isdigit():
-            raise CgroupValueError(f"line {line!r} is not a key and a number")
-        result[key] = int(number)
+        try:
+            result[key] = _number(number)
+        except ValueError as err:
+            raise CgroupValueError(f"line {_shown(line)} is not a key and a number") from err
     return result
