@@ -146,10 +146,11 @@ class Guest:
         cwd: str = "/root",
         terminal: tuple[int, int, str] | None = None,
         on_output: Callable[[bytes], None] | None = None,
+        on_end: Callable[[], None] | None = None,
     ) -> Request:
         """Start a command and return; `terminal` (rows, columns, TERM) gives it a terminal of its own."""
         spec = {"op": "run", "argv": list(argv), "cwd": cwd, "tty": terminal}
-        return self._session.start(spec, on_output)
+        return self._session.start(spec, on_output, on_end)
 
     def put(self, path: str, content: bytes | str, mode: int = 0o644) -> None:
         """Write a file: complete under its name, or not at all (renamed into place). Missing directories are made."""

@@ -22,12 +22,22 @@ class Hello:
 
 
 class Request:
-    """One running request. Its output is collected, or given to `on_output` as it comes (in the session's thread)."""
+    """One running request. Its output is collected, or given to `on_output` as it comes; `on_end` tells its end.
 
-    def __init__(self, session: "Session", number: int, on_output: Callable[[bytes], None] | None) -> None:
+    Both are called in the session's thread.
+    """
+
+    def __init__(
+        self,
+        session: "Session",
+        number: int,
+        on_output: Callable[[bytes], None] | None,
+        on_end: Callable[[], None] | None,
+    ) -> None:
         self._session = session
         self._number = number
         self._on_output = on_output
+        self._on_end = on_end
         self._done = threading.Event()
         self.stdout = bytearray()
         self.stderr = bytearray()
@@ -65,15 +75,17 @@ class Request:
                 self.stderr += payload
             case Kind.EXIT:
                 self.status = json.loads(payload)
-                self._done.set()
+                self.end(None)
             case Kind.FAILED:
                 self.end(CommandError(json.loads(payload), None))
             case _:
                 raise FramingError(f"the guest sent {kind.name}")
 
-    def end(self, failure: Exception) -> None:
+    def end(self, failure: Exception | None) -> None:
         self.failure = failure
         self._done.set()
+        if self._on_end:
+            self._on_end()
 
 
 class Session:
@@ -88,13 +100,18 @@ class Session:
         self._ended: GuestDiedError | None = None
         threading.Thread(target=self._receive, name="guest session", daemon=True).start()
 
-    def start(self, spec: dict[str, Any], on_output: Callable[[bytes], None] | None = None) -> Request:
+    def start(
+        self,
+        spec: dict[str, Any],
+        on_output: Callable[[bytes], None] | None = None,
+        on_end: Callable[[], None] | None = None,
+    ) -> Request:
         with self._changed:
             if self._ended:
                 raise self._ended
             self._last_number += 1
             number = self._last_number
-            request = self._requests[number] = Request(self, number, on_output)
+            request = self._requests[number] = Request(self, number, on_output, on_end)
         self.send(Kind.START, number, json.dumps(spec).encode())
         return request
 
