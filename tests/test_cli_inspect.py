@@ -1,0 +1,546 @@
+"""The operator's commands from the outside: where the state comes from, exit statuses, and that every error names a next step."""
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from inspected import World, changed, container, ended, pod, running
+from nodeagent.cli.exec import CommandError, _become
+from nodeagent.cli.main import COMMANDS, main
+from nodeagent.core.cgroup import Attribute, CgroupSeen
+from nodeagent.core.config import Placement
+from nodeagent.core.idset import CpuSet
+from nodeagent.core.layout import Kernel, pod_path
+from nodeagent.core.lifecycle import Run
+from nodeagent.core.node_capacity import allocatable_of
+from nodeagent.core.state import NodeState, Phase, Refusal, run_id
+from nodeagent.daemon.snapshot import Snapshot
+from nodeagent.daemon.startup import STATE_FILE, Node, kernel_of
+from nodeagent.edge.listening import listen
+from nodeagent.edge.local_api import LocalApi
+from nodeagent.edge.serving import ServingThread
+from nodeagent.edge.sysfs import read_machine
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.bind_address import UnixAddress
+from nodeagent.formats.cgroup_values import print_value
+from nodeagent.formats.node_state import encode_state, policies_of
+from nodeagent.formats.sysfs import topology_of
+
+GROUP = 4242
+OTHER = 65_534
+NOT_REFUSED = NodeAgentError("pod default/web is not refused", hint="see `nodeagent inspect`")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
+
+
+class HostWorld(World):
+    """Pods on this very machine: policy none, as it may have a single CPU."""
+
+    def __init__(self) -> None:
+        super().__init__(topology_of(read_machine()), Placement())
+        self.node = Node(
+            self.config,
+            self.managers.topology,
+            self.managers,
+            allocatable_of(self.config, cpu_count=1, memory_bytes=2**30, hugepages=()),
+        )
+        self.add(pod("web", container("app"), container("slot", command=())))
+
+    @property
+    def kernel(self) -> Kernel:
+        return kernel_of(self.node, frozenset({"cpu", "cpuset", "memory"}))
+
+
+class Host:
+    """A directory with all that the commands look for: configuration, state, cgroups, and a daemon if one is started."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.chmod(0o755)
+        self.world = HostWorld()
+        self.directory = directory
+        self.config = directory / "config.yaml"
+        self.socket = directory / "agent.sock"
+        self.cgroups = directory / "pods"
+        self.state = directory / "state"
+        self.state.mkdir(mode=0o700)
+        self.refusals: list[Refusal | None] = []
+        self.bugs: list[object] = []
+        self._close: list[Any] = []
+        settings = {
+            "stateDirectory": str(self.state),
+            "runtimeDirectory": str(directory / "run"),
+            "cgroupRoot": str(self.cgroups),
+            "launcherSocket": str(directory / "launcher.sock"),
+        }
+        self.config.write_text(json.dumps(settings))
+        self.config.chmod(0o644)
+        self.write_cgroups(self.world.seen())
+
+    def write_cgroups(self, seen: Mapping[str, CgroupSeen]) -> None:
+        for path, there in seen.items():
+            directory = self.cgroups / path
+            directory.mkdir(parents=True, exist_ok=True)
+            files = {
+                "cgroup.controllers": " ".join(sorted(there.controllers)),
+                "cgroup.subtree_control": " ".join(sorted(there.subtree_control)),
+                "cgroup.events": f"populated {int(there.is_populated)}\nfrozen {int(there.is_frozen)}",
+                "cgroup.procs": str(os.getpid()) if there.is_populated else "",
+                "cpuset.cpus.effective": str(there.cpus_effective),
+                "cpuset.mems.effective": str(there.mems_effective),
+                "memory.events": f"oom_kill {there.oom_kills}",
+                **{attribute.value: print_value(value) for attribute, value in there.attributes},
+            }
+            for name, text in files.items():
+                (directory / name).write_text(text + "\n")
+
+    def drift(self) -> None:
+        path = "besteffort/poduid-web/app"
+        self.write_cgroups({path: changed(self.world.seen()[path], Attribute.CPU_WEIGHT, 77)})
+
+    def save(self) -> None:
+        content = encode_state(self.world.state, policies_of(self.world.config.placement))
+        (self.state / STATE_FILE).write_bytes(content)
+
+    def start_daemon(self) -> None:
+        thread = ServingThread(lambda what, err: self.bugs.append((what, err)))
+        api = LocalApi(
+            reads={"state": lambda _: self.snapshot().document()},
+            writes={"retry": self.retry},
+            owner=os.geteuid(),
+            group=GROUP,
+        )
+        server = thread.serve(listen(UnixAddress(str(self.socket)), group=GROUP if os.geteuid() == 0 else None), api)
+        self._close = [server.close, api.close, thread.stop]
+
+    def snapshot(self) -> Snapshot:
+        runs = {
+            run_id(e, s): Run(run_id(e, s), 1, pid=4711)
+            for e in self.world.state.entries
+            for s in e.containers
+            if s.is_started
+        }
+        return Snapshot(self.world.node, self.world.state, str(self.cgroups), runs, (), is_ready=True)
+
+    def retry(self, arguments: Mapping[str, Any]) -> dict[str, str]:
+        """Decide as the test wants it."""
+        entry = self.world.state.entries[-1]
+        if entry.refusal is None:
+            raise NOT_REFUSED
+        assert arguments["pod"] == "default/big"
+        decided = replace(entry, refusal=self.refusals.pop(), decided_at_ms=entry.decided_at_ms + 1)
+        if decided.refusal is None:
+            decided = replace(decided, containers=(running("app"),))
+        self.world.state = replace(self.world.state, entries=(*self.world.state.entries[:-1], decided))
+        return {"pod": entry.pod.full_name, "uid": entry.pod.uid, "refusedBefore": entry.refusal.reason}
+
+    def refuse(self) -> None:
+        self.world.add(pod("big", container("app")), ended("app"))
+        entry = replace(self.world.state.entries[-1], refusal=Refusal("OutOfcpu", "too little", 1), containers=())
+        self.world.state = replace(self.world.state, entries=(*self.world.state.entries[:-1], entry))
+
+    def stop(self) -> None:
+        for close in self._close:
+            close()
+
+    @property
+    def options(self) -> list[str]:
+        return ["--config", str(self.config), "--socket", str(self.socket)]
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with tempfile.TemporaryDirectory() as directory:
+        made = Host(Path(directory))
+        yield made
+        made.stop()
+        assert made.bugs == []
+
+
+@pytest.fixture
+def live(host: Host) -> Host:
+    host.start_daemon()
+    return host
+
+
+@pytest.fixture
+def told(capfd: pytest.CaptureFixture[str]) -> Any:
+    """Run a command line: exit status, stdout, stderr."""
+
+    def tell(*words: str) -> tuple[int, str, str]:
+        try:
+            status = main(list(words))
+        except SystemExit as ended:  # argparse
+            status = int(str(ended.code))
+        out, err = capfd.readouterr()
+        return status, out, err
+
+    return tell
+
+
+def failed(result: tuple[int, str, str], *, status: int = 1) -> str:
+    """Check that it is one error with a next step, and nothing on stdout."""
+    code, out, err = result
+    assert (code, out) == (status, "")
+    assert err.startswith("nodeagent: ")
+    assert "\nhint: " in err
+    return err
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["inspect", "a", "b"],
+        ["inspect", "-o", "xml"],
+        ["inspect", "--nothing"],
+        ["exec"],
+        ["exec", "web"],
+        ["exec", "web", "app"],
+        ["exec", "web", "app", "--"],
+        ["retry"],
+        ["retry", "a", "b"],
+        ["topology", "-o", "png"],
+    ],
+)
+def test_wrong_arguments_are_exit_status_2_and_say_usage(words, told):
+    status, out, err = told(*words)
+    assert (status, out) == (2, "")
+    assert err.startswith("usage: nodeagent")
+
+
+@pytest.mark.parametrize("command", ["inspect", "exec", "retry"])
+def test_help_has_examples(command, told):
+    status, out, err = told(command, "--help")
+    assert (status, err) == (0, "")
+    assert f"examples:\n  nodeagent {command}" in out
+    assert "exit status:" in out
+    assert command in COMMANDS
+
+
+# inspect
+
+
+def test_live_state_and_exit_status_0(live, told):
+    status, out, err = told("inspect", "-o", "json", *live.options)
+    document = json.loads(out)
+    assert (status, err) == (0, "")
+    assert document["node"]["agent"] == {"launcherKnown": True, "live": True, "ready": True}
+    app, slot = document["pods"][0]["containers"]
+    assert (app["pid"], app["processes"], app["state"]["name"]) == (4711, 1, "Running")
+    assert (slot["state"]["name"], slot["processes"]) == ("Open", 0)
+    assert list(document) == sorted(document)
+
+
+def test_the_running_agents_configuration_counts_not_the_file(live, told):
+    live.config.write_text("this: [is no configuration")
+    assert told("inspect", *live.options)[0] == 0
+
+
+def test_a_difference_is_exit_status_3(live, told):
+    live.drift()
+    status, out, err = told("inspect", *live.options)
+    assert (status, err) == (3, "")
+    assert "  default/web app: cpu.weight is '77', promised '1'\n" in out
+
+
+def test_a_decision_being_carried_out_is_no_difference(live, told, monkeypatch):
+    """The files are right a moment later: looked at again, nothing differs."""
+    live.drift()
+    looks = []
+
+    def pause(seconds: float) -> None:
+        looks.append(seconds)
+        live.write_cgroups(live.world.seen())
+
+    monkeypatch.setattr("nodeagent.cli.inspect.time.sleep", pause)
+    assert told("inspect", *live.options)[0] == 0
+    assert len(looks) == 1
+
+
+def test_differences_of_other_pods_do_not_count_for_one_pod(live, told):
+    live.world.add(pod("calm", container("app")))
+    live.write_cgroups(live.world.seen())
+    live.drift()
+    assert told("inspect", "calm", *live.options)[0] == 0
+    assert told("inspect", "default/web", *live.options)[0] == 3
+    assert told("inspect", "uid-web", *live.options)[0] == 3
+
+
+@pytest.mark.parametrize("form", ["text", "wide", "json", "yaml"])
+def test_every_form_shows_the_pod(form, live, told):
+    status, out, _ = told("inspect", "-o", form, *live.options)
+    assert status == 0
+    assert "web" in out
+    if form == "yaml":
+        assert yaml.safe_load(out)["pods"][0]["name"] == "web"
+        assert "&id" not in out
+
+
+def test_one_pod_is_shown_in_full(live, told):
+    _, out, _ = told("inspect", "web", *live.options)
+    assert "uid       uid-web\n" in out
+    assert "process    4711, 1 process in all\n" in out
+
+
+def test_unknown_pods_are_answered_with_near_names(live, told):
+    err = failed(told("inspect", "wbe", *live.options))
+    assert err == "nodeagent: no pod 'wbe' is known\nhint: did you mean web?\n"
+
+
+def test_without_a_daemon_the_saved_state_is_shown(host, told):
+    host.save()
+    status, out, err = told("inspect", *host.options)
+    assert (status, err) == (0, "")
+    assert "does NOT run" in out
+    assert "no difference between" in out
+    host.drift()
+    status, out, _ = told("inspect", *host.options)
+    assert status == 3
+    assert "the agent puts them right when it runs: systemctl start nodeagent" in out
+
+
+def test_without_a_daemon_and_cgroups_nothing_is_compared(host, told):
+    host.save()
+    subprocess.run(["rm", "-r", host.cgroups], check=True)
+    status, out, _ = told("inspect", *host.options)
+    assert status == 0
+    assert "nothing was compared" in out
+
+
+def test_a_saved_state_of_other_policies_is_shown_with_the_problem(host, told):
+    saved = encode_state(host.world.state, {"cpuManagerPolicy": "static", "memoryManagerPolicy": "None"})
+    (host.state / STATE_FILE).write_bytes(saved)
+    status, out, _ = told("inspect", *host.options)
+    assert status == 0
+    assert 'was written under cpuManagerPolicy "static"' in " ".join(out.split())
+
+
+def test_where_the_configuration_puts_the_socket_is_where_it_is_looked_for(host, told):
+    (host.directory / "run").mkdir()
+    host.socket = host.directory / "run" / "agent.sock"
+    host.start_daemon()
+    status, out, _ = told("inspect", "-o", "json", "--config", str(host.config))
+    assert (status, json.loads(out)["node"]["agent"]["live"]) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "has saved no state"),
+        (b"nonsense", "the first line is no nodeagent_state header"),
+    ],
+)
+def test_no_daemon_and_no_usable_state(host, told, content, message):
+    if content is not None:
+        (host.state / STATE_FILE).write_bytes(content)
+    assert message in failed(told("inspect", *host.options))
+
+
+def test_no_daemon_and_no_configuration(host, told):
+    host.config.unlink()
+    assert f"no configuration at {host.config}" in failed(told("inspect", *host.options))
+
+
+def test_a_daemon_of_another_version_is_an_error_not_a_traceback(host, told, monkeypatch):
+    monkeypatch.setattr(Snapshot, "document", lambda _: {"state": {}})
+    host.start_daemon()
+    err = failed(told("inspect", *host.options))
+    assert "cannot understand the agent's state" in err
+    assert "systemctl restart nodeagent" in err
+
+
+def test_a_socket_that_nobody_listens_at_is_a_daemon_that_is_down(host, told):
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(host.socket))
+    assert "Connection refused" in failed(told("inspect", *host.options))
+
+
+def as_user(uid: int, gids: list[int], *words: str) -> tuple[int, str, str]:
+    """Run a command line as another user. What is imported late must be there before: the interpreter may be root's own."""
+    late = "difflib, encodings.utf_8_sig, shutil, nodeagent.edge.launcher, nodeagent.edge.processes"
+    commands = ", ".join(f"nodeagent.cli.{name}" for name in ("main", "inspect", "exec", "retry"))
+    program = (
+        f"import os, sys, {late}, {commands}\n"
+        f"os.setgroups({gids}); os.setresgid({uid}, {uid}, {uid}); os.setresuid({uid}, {uid}, {uid})\n"
+        "sys.exit(nodeagent.cli.main.main(sys.argv[1:]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+@needs_root
+def test_the_group_sees_everything_through_the_socket(live):
+    live.drift()
+    status, out, err = as_user(OTHER, [GROUP], "inspect", *live.options)
+    assert (status, err) == (3, "")
+    assert "cpu.weight is '77'" in out
+
+
+@needs_root
+def test_others_are_told_whom_to_ask(live, host):
+    err = failed(as_user(OTHER, [], "inspect", *live.options))
+    assert "run as root, or as a member of the group nodeagent" in err
+
+
+@needs_root
+def test_without_a_daemon_only_root_reads_the_saved_state(host):
+    host.save()
+    err = failed(as_user(OTHER, [GROUP], "inspect", *host.options))
+    assert "only root may read what it has saved" in err
+    assert "systemctl start nodeagent" in err
+    assert stat.S_IMODE(host.state.stat().st_mode) == 0o700
+
+
+# topology
+
+
+def test_topology_says_who_owns_what(live, told):
+    status, out, err = told("topology", *live.options)
+    assert (status, err) == (0, "")
+    assert "\nowners\n" in out
+    assert "shared" in out
+
+
+def test_topology_without_an_agent_is_just_the_machine(host, told):
+    host.config.unlink()
+    status, out, err = told("topology", *host.options)
+    assert (status, err) == (0, "")
+    assert "socket" in out
+    assert "owners" not in out
+
+
+# exec
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("words", "change", "message"),
+    [
+        (["wbe", "app"], None, "no pod 'wbe' is known"),
+        (["web", "../web/app"], None, "pod default/web has no container '../web/app'"),
+        (["web", "app"], "terminating", "pod default/web is being ended"),
+        (["web", "app"], "finished", "pod default/web is over (Succeeded)"),
+        (["web", "app"], "drifted", "cpuset.cpus of besteffort/poduid-web/app is '4095'"),
+        (["web", "slot"], "no cgroups", "the pods' cgroup cannot be read"),
+        (["web", "slot"], "used below", "is the parent of other cgroups (ctr)"),
+        (["big", "app"], "refused", "pod default/big was refused: OutOfcpu: too little"),
+    ],
+)
+def test_exec_refuses_with_the_reason(words, change, message, live, told):
+    entry = live.world.state.entries[0]
+    match change:
+        case "terminating":
+            live.world.state = replace(live.world.state, entries=(replace(entry, deleting_since_ms=1),))
+        case "finished":
+            live.world.state = replace(live.world.state, entries=(replace(entry, outcome=Phase.SUCCEEDED),))
+        case "drifted":
+            (live.cgroups / pod_path(entry) / "app" / "cpuset.cpus").write_text("4095")
+        case "no cgroups":
+            subprocess.run(["rm", "-r", live.cgroups], check=True)
+        case "used below":
+            child = live.cgroups / pod_path(entry) / "slot" / "ctr"
+            child.mkdir()
+            (child / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+        case "refused":
+            live.refuse()
+    assert message in failed(told("exec", *live.options, *words, "--", "true"), status=125)
+
+
+@needs_root
+def test_exec_cannot_enter_what_is_no_cgroup(live, told):
+    """The last step is the kernel's: this directory only looks like a cgroup."""
+    (live.cgroups / "besteffort/poduid-web/slot/cgroup.procs").unlink()
+    assert "cannot enter cgroup" in failed(told("exec", *live.options, "web", "slot", "--", "true"), status=125)
+
+
+@needs_root
+def test_exec_is_for_root(live):
+    err = failed(as_user(OTHER, [GROUP], "exec", *live.options, "web", "slot", "--", "true"), status=125)
+    assert err == "nodeagent: only root may enter a container\nhint: sudo nodeagent exec web slot -- …\n"
+
+
+def test_a_command_that_is_not_there_is_127():
+    with pytest.raises(CommandError) as caught:
+        _become(["/nowhere/to-be-found"])
+    assert caught.value.exit_status == 127
+    assert "'/nowhere/to-be-found'" in caught.value.message
+    assert caught.value.hint
+
+
+def test_a_command_that_cannot_be_run_is_126(tmp_path):
+    (tmp_path / "data").write_text("no program")
+    (tmp_path / "data").chmod(0o755)
+    for path in (tmp_path, tmp_path / "data"):
+        with pytest.raises(CommandError) as caught:
+            _become([str(path)])
+        assert caught.value.exit_status == 126
+
+
+def test_what_it_becomes_has_the_commands_status_and_ignores_no_signal():
+    program = "from nodeagent.cli.exec import _become; _become(['sh', '-c', 'grep SigIgn /proc/self/status; exit 7'])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (7, "")
+    assert done.stdout.split() == ["SigIgn:", "0000000000000000"]
+
+
+# retry
+
+
+def test_retry_tells_that_the_pod_is_admitted(live, told):
+    live.refuse()
+    live.refusals = [None]
+    assert told("retry", "default/big", "--socket", str(live.socket)) == (
+        0,
+        "pod default/big is admitted; see: nodeagent inspect default/big\n",
+        "",
+    )
+
+
+def test_retry_tells_that_it_is_refused_again_and_what_to_do(live, told):
+    live.refuse()
+    live.refusals = [Refusal("OutOfpods", "none left", 2)]
+    err = failed(told("retry", "default/big", "--socket", str(live.socket)))
+    assert "pod default/big is refused again: OutOfpods: none left" in err
+    assert "maxPods" in err
+
+
+def test_retry_passes_on_what_the_agent_says(live, told):
+    assert NOT_REFUSED.message in failed(told("retry", "web", "--socket", str(live.socket)))
+
+
+def test_retry_needs_the_agent(host, told):
+    assert "the agent does not answer" in failed(told("retry", "web", "--socket", str(host.socket)))
+
+
+@needs_root
+def test_retry_is_for_root(live):
+    live.refuse()
+    err = failed(as_user(OTHER, [GROUP], "retry", "default/big", "--socket", str(live.socket)))
+    assert f"user {OTHER} may not ask for 'retry'" in err
+
+
+def test_a_state_without_pods_is_no_trouble(live, told):
+    live.world.state = NodeState(live.world.state.promises)
+    live.write_cgroups(live.world.seen())
+    subprocess.run(["rm", "-r", live.cgroups / "besteffort/poduid-web"], check=True)
+    status, out, _ = told("inspect", *live.options)
+    assert (status, "no pods:" in out) == (0, True)
+
+
+def test_cpus_are_of_this_machine(live, told):
+    _, out, _ = told("inspect", "-o", "json", "--no-host-processes", *live.options)
+    document = json.loads(out)
+    assert CpuSet.parse(document["node"]["cpus"]["online"]) == topology_of(read_machine()).online
+    assert document["hostProcesses"] is None
