@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import stat
+import signal
 import subprocess
 import sys
 import tempfile
@@ -479,6 +480,12 @@ def test_a_command_that_is_not_there_is_127():
     assert caught.value.hint
 
 
+def test_a_command_that_cannot_be_run_leaves_signals_as_they_were(tmp_path):
+    with pytest.raises(CommandError):
+        _become([str(tmp_path)])
+    assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN
+
+
 def test_a_command_that_cannot_be_run_is_126(tmp_path):
     (tmp_path / "data").write_text("no program")
     (tmp_path / "data").chmod(0o755)
@@ -488,11 +495,13 @@ def test_a_command_that_cannot_be_run_is_126(tmp_path):
         assert caught.value.exit_status == 126
 
 
-def test_what_it_becomes_has_the_commands_status_and_ignores_no_signal():
-    program = "from nodeagent.cli.exec import _become; _become(['sh', '-c', 'grep SigIgn /proc/self/status; exit 7'])"
+def test_what_it_becomes_has_the_commands_status_and_ignores_no_more_signals_than_the_caller():
+    shown = "grep SigIgn /proc/self/status"
+    caller = subprocess.run(["sh", "-c", shown], capture_output=True, text=True, check=True)
+    program = f"from nodeagent.cli.exec import _become; _become(['sh', '-c', '{shown}; exit 7'])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (7, "")
-    assert done.stdout.split() == ["SigIgn:", "0000000000000000"]
+    assert done.stdout == caller.stdout
 
 
 # retry

@@ -1,7 +1,6 @@
 """`nodeagent exec`: becomes a command inside a container's cgroup, on the container's CPUs from its first instruction, or refuses."""
 
 import argparse
-import contextlib
 import os
 import signal
 import sys
@@ -124,10 +123,8 @@ def _become(command: list[str]) -> NoReturn:
     """Replace this process."""
     sys.stdout.flush()
     sys.stderr.flush()
-    for name in ("SIGPIPE", "SIGXFSZ"):
-        with contextlib.suppress(ValueError):
-            # Python ignores these two, and what is ignored stays so over execve.
-            signal.signal(getattr(signal, name), signal.SIG_DFL)
+    # Python ignores these two, and what is ignored stays so over execve.
+    ours = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
     try:
         os.execvp(command[0], command)  # noqa: S606 - no shell: that is the point
     except FileNotFoundError as err:
@@ -142,3 +139,6 @@ def _become(command: list[str]) -> NoReturn:
             hint="is it an executable file for this machine? see `file` and `ls -l`",
             exit_status=EXIT_CANNOT_RUN,
         ) from err
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
