@@ -6,11 +6,11 @@ The checksum is FNV-1a over a dump of the decoded contents as Go's spew prints t
 from collections.abc import Iterable, Mapping
 
 from nodeagent.core.idset import CpuSet, IdSetSyntaxError
-from nodeagent.core.podmap import Fold
 from nodeagent.core.promises import PodPromises, Promises
 from nodeagent.core.records import CpuRecord, InitialContainers, Unreadable
 from nodeagent.formats.fnv import fnv1a_32
 from nodeagent.formats.go_json import GoJsonError, decoded, fields, integer, mapping, quoted, string
+from nodeagent.formats.long_text import pieces_of
 
 _CORRUPTED = "checkpoint is corrupted"
 _MAX_UINT64 = 2**64 - 1
@@ -32,13 +32,14 @@ def encode_cpu_state(policy: str, promises: Promises, *, pod_level: bool) -> str
     entries, entries_dump = promises.pods.fold(_ENTRIES)
     members = [f'"policyName":{quoted(policy)}', f'"defaultCpuSet":"{default}"']
     if entries:
-        members.append(f'"entries":{{{entries}}}')
+        members.append(f'"entries":{{{",".join(entries)}}}')
     pods_dump = None
     if pod_level:
-        pods, pods_dump = promises.pods.fold(_POD_ENTRIES)
+        pods, pieces = promises.pods.fold(_POD_ENTRIES)
+        pods_dump = " ".join(pieces)
         if pods:
-            members.append(f'"podEntries":{{{pods}}}')
-    checksum = fnv1a_32(_dump(policy, default, entries_dump, pods_dump))
+            members.append(f'"podEntries":{{{",".join(pods)}}}')
+    checksum = fnv1a_32(_dump(policy, default, " ".join(entries_dump), pods_dump))
     return "{" + ",".join(members) + f',"checksum":{checksum}}}'
 
 
@@ -57,15 +58,9 @@ def _dump(
     )
 
 
-def _join(a: tuple[str, str], b: tuple[str, str]) -> tuple[str, str]:
-    if not a[1]:
-        return b
-    return (f"{a[0]},{b[0]}", f"{a[1]} {b[1]}") if b[1] else a
-
-
-def _entry(uid: str, pod: PodPromises) -> tuple[str, str]:
+def _entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
     if not pod.cpus:
-        return "", ""
+        return None
     sets = [(name, str(cpus)) for name, cpus in pod.cpus]
     text = ",".join([f'{quoted(name)}:"{cpus}"' for name, cpus in sets])
     return f"{quoted(uid)}:{{{text}}}", _entry_dump(uid, sets)
@@ -75,9 +70,9 @@ def _entry_dump(uid: str, sets: Iterable[tuple[str, str]]) -> str:
     return f"{uid}:map[{' '.join([f'{name}:{cpus}' for name, cpus in sets])}]"
 
 
-def _pod_entry(uid: str, pod: PodPromises) -> tuple[str, str]:
+def _pod_entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
     if pod.pod_cpus is None:
-        return "", ""
+        return None
     body = f'{{"cpuSet":"{pod.pod_cpus}"}}' if pod.pod_cpus else "{}"
     return f"{quoted(uid)}:{body}", _pod_entry_dump(uid, pod.pod_cpus)
 
@@ -87,9 +82,8 @@ def _pod_entry_dump(uid: str, cpus: CpuSet) -> str:
     return f"{uid}:{{CPUSet:(cpuset.CPUSet){{elems:(map[int]struct {{}})map[{listed}]}}}}"
 
 
-_ENTRIES: Fold[PodPromises, tuple[str, str]] = Fold(("", ""), _entry, _join)
-"""(JSON, dump)"""
-_POD_ENTRIES: Fold[PodPromises, tuple[str, str]] = Fold(("", ""), _pod_entry, _join)
+_ENTRIES = pieces_of(_entry)
+_POD_ENTRIES = pieces_of(_pod_entry)
 
 
 def decode_cpu_state(

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nodeagent.core.idset import NumaSet
-from nodeagent.core.podmap import Fold
 from nodeagent.core.promises import Block, Blocks, MemoryNode, MemoryTable, PodPromises, Promises
 from nodeagent.core.records import MemoryRecord, Unreadable
 from nodeagent.formats.fnv import fnv1a_32
 from nodeagent.formats.go_json import GoJsonError, decoded, fields, integer, mapping, quoted, sequence, string
+from nodeagent.formats.long_text import pieces_of
 
 _CORRUPTED = "checkpoint is corrupted"
 _MAX_UINT64 = 2**64 - 1
@@ -35,13 +35,14 @@ def encode_memory_state(policy: str, promises: Promises, *, pod_level: bool) -> 
     entries, entries_dump = promises.pods.fold(_ENTRIES)
     members = [f'"policyName":{quoted(policy)}', f'"machineState":{{{machine}}}']
     if entries:
-        members.append(f'"entries":{{{entries}}}')
+        members.append(f'"entries":{{{",".join(entries)}}}')
     pods_dump = None
     if pod_level:
-        pods, pods_dump = promises.pods.fold(_POD_ENTRIES)
+        pods, pieces = promises.pods.fold(_POD_ENTRIES)
+        pods_dump = " ".join(pieces)
         if pods:
-            members.append(f'"podEntries":{{{pods}}}')
-    checksum = fnv1a_32(_dump(policy, f"map[{machine_dump}]", f"map[{entries_dump}]", pods_dump))
+            members.append(f'"podEntries":{{{",".join(pods)}}}')
+    checksum = fnv1a_32(_dump(policy, f"map[{machine_dump}]", f"map[{' '.join(entries_dump)}]", pods_dump))
     return "{" + ",".join(members) + f',"checksum":{checksum}}}'
 
 
@@ -88,30 +89,23 @@ def _ids(nodes: Iterable[int], separator: str) -> str:
     return separator.join([str(node) for node in nodes])
 
 
-def _join(a: tuple[str, str], b: tuple[str, str]) -> tuple[str, str]:
-    if not a[1]:
-        return b
-    return (f"{a[0]},{b[0]}", f"{a[1]} {b[1]}") if b[1] else a
-
-
-def _entry(uid: str, pod: PodPromises) -> tuple[str, str]:
+def _entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
     if not pod.memory:
-        return "", ""
+        return None
     text = ",".join([f"{quoted(name)}:{_blocks(blocks)}" for name, blocks in pod.memory])
     dump = " ".join([f"{name}:{_blocks_dump(blocks)}" for name, blocks in pod.memory])
     return f"{quoted(uid)}:{{{text}}}", f"{uid}:map[{dump}]"
 
 
-def _pod_entry(uid: str, pod: PodPromises) -> tuple[str, str]:
+def _pod_entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
     if pod.pod_memory is None:
-        return "", ""
+        return None
     body = f'{{"memoryBlocks":{_blocks(pod.pod_memory)}}}' if pod.pod_memory else "{}"
     return f"{quoted(uid)}:{body}", f"{uid}:{{MemoryBlocks:([]state.Block){_blocks_dump(pod.pod_memory)}}}"
 
 
-_ENTRIES: Fold[PodPromises, tuple[str, str]] = Fold(("", ""), _entry, _join)
-"""(JSON, dump)"""
-_POD_ENTRIES: Fold[PodPromises, tuple[str, str]] = Fold(("", ""), _pod_entry, _join)
+_ENTRIES = pieces_of(_entry)
+_POD_ENTRIES = pieces_of(_pod_entry)
 
 
 def _blocks(blocks: Blocks) -> str:

@@ -1,0 +1,42 @@
+"""Long texts put together from the pods of a state, a pod at a time: pieces that are joined once, at the end.
+
+A state differs from the one before it in one pod, so nearly all pieces are remembered (core/podmap.py), and nothing long is
+copied but for the result.
+"""
+
+from collections.abc import Callable
+
+from nodeagent.core.podmap import Fold
+from nodeagent.core.promises import PodPromises
+
+_PIECE = 2048
+"""Characters up to which neighbouring pieces are joined."""
+
+Pieces = tuple[tuple[str, ...], tuple[str, ...]]
+"""Of the file and of the text that is summed: entries in order; joined by a comma in the one, by a blank in the other."""
+
+NO_PIECES: Pieces = ((), ())
+
+
+def pieces_of(entry: Callable[[str, PodPromises], tuple[str, str] | None]) -> Fold[PodPromises, Pieces]:
+    """Make the fold that collects the entries of all pods; `entry` gives None for a pod that has none."""
+
+    def leaf(uid: str, pod: PodPromises) -> Pieces:
+        found = entry(uid, pod)
+        return NO_PIECES if found is None else ((found[0],), (found[1],))
+
+    return Fold(NO_PIECES, leaf, _joined)
+
+
+def _joined(a: Pieces, b: Pieces) -> Pieces:
+    if not a[0]:
+        return b
+    if not b[0]:
+        return a
+    return _merged(a[0], b[0], ","), _merged(a[1], b[1], " ")
+
+
+def _merged(a: tuple[str, ...], b: tuple[str, ...], separator: str) -> tuple[str, ...]:
+    if len(a[-1]) + len(b[0]) < _PIECE:
+        return (*a[:-1], f"{a[-1]}{separator}{b[0]}", *b[1:])
+    return a + b
