@@ -2,9 +2,9 @@
 
 import json
 import os
+import signal
 import socket
 import stat
-import signal
 import subprocess
 import sys
 import tempfile
