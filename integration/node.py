@@ -1,0 +1,136 @@
+"""A guest as the tests see it: manifests in, what the node shows out. Waits for facts, with deadlines that suit an emulated machine."""
+
+import json
+import shlex
+import time
+from collections.abc import Callable
+from typing import Any
+
+from integration.guest.guest import Completed, Guest
+
+MANIFESTS = "/etc/nodeagent/manifests"
+STATE = "/var/lib/nodeagent"
+ROOT = "/sys/fs/cgroup/nodeagent.slice/nodeagent-pods.service"
+
+Document = dict[str, Any]
+
+
+def container(
+    name: str, command: list[str] | None, *, cpu: str | None = None, memory: str = "16Mi", limit_cpu: str | None = None
+) -> Document:
+    """A container that asks for the same as its limit; without `cpu` for nothing."""
+    made: Document = {"name": name}
+    if command is not None:
+        made["command"] = command
+    if cpu is not None:
+        made["resources"] = {
+            "requests": {"cpu": cpu, "memory": memory},
+            "limits": {"cpu": limit_cpu or cpu, "memory": memory},
+        }
+    return made
+
+
+def pod(name: str, *containers: Document, init: tuple[Document, ...] = (), **spec: Any) -> Document:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "uid": f"uid-{name}"},
+        "spec": {
+            "terminationGracePeriodSeconds": 5,
+            "initContainers": list(init),
+            "containers": list(containers),
+            **spec,
+        },
+    }
+
+
+class Node:
+    def __init__(self, guest: Guest) -> None:
+        self.guest = guest
+
+    def run(self, command: str, *, check: bool = True, timeout_seconds: float = 20) -> Completed:
+        return self.guest.run(command, check=check, timeout_seconds=timeout_seconds)
+
+    def apply(self, *pods: Document) -> None:
+        """Put manifests in, each in a file of its own, renamed into place."""
+        for one in pods:
+            self.guest.put(f"{MANIFESTS}/{one['metadata']['name']}.json", json.dumps(one))
+
+    def delete(self, *names: str) -> None:
+        self.run("rm " + " ".join(shlex.quote(f"{MANIFESTS}/{name}.json") for name in names))
+
+    def clear(self) -> None:
+        """Take all pods away and wait until they are gone, with the service running."""
+        self.run(
+            f"rm -rf {MANIFESTS}/* {MANIFESTS}/.??*; systemctl reset-failed; systemctl start nodeagent",
+            timeout_seconds=60,
+        )
+        self.wait(lambda state: not state["entries"], "no pod to be left")
+
+    def state(self) -> Document:
+        """The truth file's content: cheap to read, and durable before anything follows from it."""
+        lines = self.run(f"cat {STATE}/nodeagent_state", check=False).stdout.splitlines()
+        if not lines:
+            return {"entries": []}
+        document: Document = json.loads(lines[1])
+        return document
+
+    def wait(self, holds: Callable[[Document], bool], what: str, *, seconds: float = 60) -> Document:
+        """Wait until something holds of the saved state."""
+        deadline = time.monotonic() + self.guest.patience(seconds)
+        while True:
+            state = self.state()
+            if holds(state):
+                return state
+            if time.monotonic() > deadline:
+                journal = self.run("journalctl -u 'nodeagent*' -n 60 --no-pager -o cat", check=False).stdout
+                raise TimeoutError(f"waited in vain for {what}:\n{json.dumps(state, indent=1)}\n{journal}")
+
+    def wait_running(self, *names: str) -> Document:
+        """Wait until every container of these pods that has a command has been seen to run."""
+        return self.wait(lambda state: all(_runs(state, name) for name in names), f"{', '.join(names)} to run")
+
+    def wait_gone(self, *names: str) -> Document:
+        return self.wait(
+            lambda state: not set(names) & {e["pod"]["metadata"]["name"] for e in state["entries"]}, f"{names} to go"
+        )
+
+    def entry(self, name: str) -> Document:
+        found: Document = next(e for e in self.state()["entries"] if e["pod"]["metadata"]["name"] == name)
+        return found
+
+    def cgroup(self, name: str, container_name: str, *, qos: str = "") -> str:
+        return f"{ROOT}/{qos + '/' if qos else ''}poduid-{name}/{container_name}"
+
+    def value(self, cgroup: str, file: str) -> str:
+        return self.guest.get(f"{cgroup}/{file}").decode().strip()
+
+    def pids(self, cgroup: str) -> list[int]:
+        return [int(line) for line in self.value(cgroup, "cgroup.procs").split()]
+
+    def inspect(self) -> Document:
+        answer = self.run("nodeagent inspect -o json --no-host-processes", check=False)
+        assert answer.returncode in {0, 3}, answer.stderr
+        document: Document = json.loads(answer.stdout)
+        return document
+
+    def footprint(self) -> str:
+        """Every process of the pods and every value that the agent writes."""
+        files = [
+            "cgroup.procs",
+            "cpuset.cpus",
+            "cpuset.mems",
+            "cpu.max",
+            "cpu.weight",
+            "memory.max",
+            "memory.oom.group",
+        ]
+        names = " -o ".join(f"-name {name}" for name in files)
+        return self.run(f"cd {ROOT} && find . -path '*pod*' \\( {names} \\) -exec grep -H . {{}} + | sort").stdout
+
+
+def _runs(state: Document, name: str) -> bool:
+    for entry in state["entries"]:
+        if entry["pod"]["metadata"]["name"] == name:
+            return all("startedAtMs" in c for c in entry["containers"])
+    return False

@@ -1,0 +1,50 @@
+"""The agent with kubelet's order of writes, to show that the proof would notice. Runs in the guest, instead of `nodeagent run`.
+
+kubelet gives a container its CPUs when it creates it, and moves the running ones off these CPUs at its next reconcile, up to
+`cpuManagerReconcilePeriod` later (pkg/kubelet/cm/cpumanager, reconcileState; kubernetes#84300). The agent decides on the order of
+writes in one function, `diff`: here it is replaced by one that holds back what kubelet would write later.
+"""
+
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from unittest.mock import patch
+
+from nodeagent.core.cgroup import Attribute, CgroupWish, Seen
+from nodeagent.core.idset import CpuSet
+from nodeagent.core.plan import Change, Plan, SetAttribute, diff
+from nodeagent.daemon import agent, service
+
+_RECONCILE_SECONDS = 10
+"""kubelet's default."""
+
+
+class KubeletOrder:
+    """In place of `diff`: the same wishes and the same changes, but running containers keep their CPUs until the next reconcile."""
+
+    def __init__(self) -> None:
+        self._reconciled_seconds = time.monotonic()
+
+    def __call__(self, wishes: Iterable[CgroupWish], seen: Seen) -> Plan:
+        plan = replace(diff(wishes, seen), occupied=CpuSet())
+        if time.monotonic() - self._reconciled_seconds >= _RECONCILE_SECONDS:
+            self._reconciled_seconds = time.monotonic()
+            return plan
+        return replace(plan, changes=tuple(change for change in plan.changes if not _is_later(change, seen)))
+
+
+def _is_later(change: Change, seen: Seen) -> bool:
+    there = seen.get(change.path)
+    is_cpuset = isinstance(change, SetAttribute) and change.attribute is Attribute.CPUSET_CPUS
+    return is_cpuset and there is not None and there.is_populated
+
+
+def main() -> int:
+    (config,) = sys.argv[1:]
+    with patch.object(agent, "diff", KubeletOrder()):
+        return service.serve(config)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

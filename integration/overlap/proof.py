@@ -1,0 +1,145 @@
+"""Runs the churn in a guest and judges what comes back while it runs."""
+
+import json
+import queue
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from integration.guest.guest import Guest
+from integration.overlap import workload
+from integration.overlap.intervals import Findings, Merge, Witness
+from integration.overlap.ring_buffer import LostEventsError, Pages
+from integration.overlap.wire import Kind, Records, nanoseconds
+
+PYTHON = "/opt/nodeagent/bin/python"
+_GUEST_DIRECTORY = "/run/nodeagent-overlap-tools"
+_PACKAGE = Path(__file__).parent
+_QUIET_SECONDS = 60
+"""So long, on a real machine, the guest may say nothing."""
+
+
+class ProofError(Exception):
+    """The churn did not come to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    findings: Findings
+    pod_events: int
+    seconds: float
+    """In the guest, from the first arrival to the last event."""
+    losses: dict[str, int]
+    launcher_stayed: bool
+    waits_seconds: tuple[float, ...]
+    """From each manifest's change to its effect."""
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """Reasons why the record may be incomplete."""
+        losses = tuple(f"{count} {kind}" for kind, count in self.losses.items() if count)
+        moved = (
+            () if self.launcher_stayed else ("the launcher was replaced: its successor's children are not recorded",)
+        )
+        return (*self.findings.gaps, *losses, *moved)
+
+    def lines(self) -> tuple[str, ...]:
+        """The figures, for people."""
+        found = self.findings
+        closest = "never" if found.closest_ns is None else f"{found.closest_ns / 1e6:.1f} ms"
+        slowest = f"{max(self.waits_seconds, default=0):.1f} s"
+        lost = sum(self.losses.values())
+        record = f"{found.switches} sched_switch events, {lost} lost, {found.gap_count} gaps"
+        owners = f"{found.owners} exclusive containers with {found.owned_cpus} CPUs, {found.untold} silent ones"
+        stays = f"{found.stays} times on a CPU by tasks of {len(found.containers)} containers"
+        taken = f"{found.handovers} CPUs taken over within 10 s of another container's task"
+        return (
+            f"{self.pod_events} pod events in {self.seconds:.0f} s (slowest {slowest}); {record}",
+            f"{owners}; {stays}",
+            f"{taken}, the closest after {closest}",
+            f"overlaps: {found.overlap_count}, strays: {found.stray_count}, broken promises: {len(found.promises)}",
+        )
+
+
+@dataclass
+class _Judge:
+    witness: Witness
+    merge: Merge = field(default_factory=Merge)
+    records: Records = field(default_factory=Records)
+    pages: Pages | None = None
+    waits_seconds: list[float] = field(default_factory=list)
+    summary: dict[str, Any] | None = None
+
+    def take(self, received: bytes) -> None:
+        for kind, cpu, content in self.records.feed(received):
+            match kind:
+                case Kind.FORMATS:
+                    self.pages = Pages(json.loads(content))
+                case Kind.PAGE:
+                    self._page(cpu, content)
+                case Kind.UNTIL:
+                    self._judge_until(nanoseconds(content))
+                case Kind.POD_EVENT:
+                    self.waits_seconds.append(json.loads(content)["seconds"])
+                case Kind.SUMMARY:
+                    self.summary = json.loads(content)
+
+    def evidence(self) -> Evidence | None:
+        if self.summary is None:
+            return None
+        self._judge_until(None)
+        findings = self.witness.finish()
+        for text in self.merge.gaps:
+            findings.gap(text)
+        return Evidence(findings, waits_seconds=tuple(self.waits_seconds), **self.summary)
+
+    def _page(self, cpu: int, content: bytes) -> None:
+        assert self.pages, "the formats come before the first page"
+        try:
+            self.merge.add(self.pages.events(cpu, content))
+        except LostEventsError as error:
+            self.witness.findings.gap(str(error))
+
+    def _judge_until(self, limit_ns: int | None) -> None:
+        for event in self.merge.until(limit_ns):
+            self.witness.see(event)
+
+
+def put_tools(guest: Guest) -> None:
+    """Bring what runs in the guest up to date there."""
+    guest.put(f"{_GUEST_DIRECTORY}/integration/__init__.py", "")
+    for path in sorted(_PACKAGE.glob("*.py")):
+        guest.put(f"{_GUEST_DIRECTORY}/integration/overlap/{path.name}", path.read_bytes())
+
+
+def guest_module(name: str, *arguments: str) -> tuple[str, ...]:
+    """The command that runs a module of this package in the guest."""
+    return ("env", f"PYTHONPATH={_GUEST_DIRECTORY}", PYTHON, "-m", f"integration.overlap.{name}", *arguments)
+
+
+def churn(guest: Guest, *, events: int, seed: int, at_once: int = 4) -> Evidence:
+    """Let that many pods arrive and depart on a node without pods.
+
+    Raises:
+        ProofError: it did not come to its end; with what the churn and the agent said last.
+
+    """
+    put_tools(guest)
+    pods = guest.run("systemctl show --property ControlGroup --value nodeagent-pods.service").stdout.strip()
+    judge = _Judge(Witness(lambda cgroup: cgroup.startswith(f"{pods}/") and "/pod" in cgroup, workload.EXCLUSIVE))
+    output: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    options = (f"--events={events}", f"--seed={seed}", f"--at-once={at_once}")
+    request = guest.start(guest_module("churn", *options), on_output=output.put)
+    print(f"churn of {events} pod events, seed {seed}", file=sys.stderr, flush=True)
+    status = None
+    while status is None or not output.empty():
+        try:
+            judge.take(output.get(timeout=0.5 if status is None else 0))
+        except queue.Empty:
+            status = request.wait(0)
+    evidence = judge.evidence()
+    if status != 0 or evidence is None:
+        journal = guest.run("journalctl --unit 'nodeagent*' --lines 40 --no-pager --output cat", check=False).stdout
+        raise ProofError(f"the churn ended with {status}:\n{request.stderr.decode(errors='replace')}\n{journal}")
+    return evidence

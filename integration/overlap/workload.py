@@ -1,0 +1,106 @@
+"""What runs in the containers, and the manifests for it. Runs in the guest, so it is cheap: dash, under two names.
+
+A shared container wants more CPUs than it will get, in every way there is to get onto one: tasks that never sleep, tasks that wake
+each other, and tasks newly forked. So each CPU of the shared pool is wanted at every moment by somebody.
+"""
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from integration.overlap.events import TOLD
+from integration.overlap.trace import INSTANCE
+
+DIRECTORY = Path("/run/nodeagent-overlap")
+READY = DIRECTORY / "ready"
+EXCLUSIVE = "exclusive"
+SHARED = "shared-busy"
+
+# Built-ins only, up to the marker: the first thing that the process does is to say which CPUs it may use.
+_TELL = f"""
+while read -r key cpus; do [ "$key" = Cpus_allowed_list: ] && break; done </proc/self/status
+echo "{TOLD} $1 $cpus" >{INSTANCE}/trace_marker
+: >"$2"
+"""
+# One task more than there are CPUs, so that one always looks for another CPU; then a sign of life now and then.
+_EXCLUSIVE_LOOP = """
+burst() { n=0; while [ $n -lt 2000 ]; do n=$((n+1)); done; }
+i=0; while [ $i -le $1 ]; do burst & i=$((i+1)); done
+wait
+while :; do sleep 3; burst; done
+"""
+_EXCLUSIVE_ONCE = """
+n=0; while [ $n -lt 2000 ]; do n=$((n+1)); done
+"""
+_SHARED_LOOP = """
+: >"$1"
+while :; do :; done &
+while :; do :; done &
+while :; do echo; done | while read -r line; do :; done &
+while :; do ( : ); done
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlan:
+    """A pod as the churn wants it. `cpus`: of each exclusive app container; none: a shared pod."""
+
+    number: int
+    cpus: tuple[int, ...] = ()
+    init_cpus: int | None = None
+    """Exclusive CPUs of an init container, which comes and goes first."""
+    is_short: bool = False
+    """Its containers end by themselves, and its CPUs come back while the manifest is still there."""
+
+    @property
+    def name(self) -> str:
+        return f"overlap-{self.number:05}"
+
+    @property
+    def exclusive_cpus(self) -> int:
+        return max(sum(self.cpus), self.init_cpus or 0)
+
+    def containers(self) -> tuple[str, ...]:
+        return tuple(f"app{index}" for index in range(len(self.cpus) or 1))
+
+    def ready_files(self) -> tuple[str, ...]:
+        return tuple(f"{self.name}-{container}" for container in self.containers())
+
+
+def install() -> None:
+    """Put the programs in place."""
+    shutil.rmtree(DIRECTORY, ignore_errors=True)
+    READY.mkdir(parents=True)
+    for name in (EXCLUSIVE, SHARED):
+        (DIRECTORY / name).symlink_to(os.path.realpath("/bin/dash"))
+
+
+def manifest(plan: PodPlan) -> str:
+    spec: dict[str, object] = {"terminationGracePeriodSeconds": 2}
+    if plan.cpus:
+        script = _TELL + (_EXCLUSIVE_ONCE if plan.is_short else _EXCLUSIVE_LOOP)
+        spec["containers"] = [
+            _exclusive(plan, name, cpus, script) for name, cpus in zip(plan.containers(), plan.cpus, strict=True)
+        ]
+    else:
+        (name,) = plan.containers()
+        requests = {"requests": {"cpu": "10m", "memory": "4Mi"}, "limits": {"cpu": "400m", "memory": "64Mi"}}
+        spec["containers"] = [_container(name, SHARED, _SHARED_LOOP, [str(READY / f"{plan.name}-{name}")], requests)]
+    if plan.init_cpus:
+        spec["initContainers"] = [_exclusive(plan, "init", plan.init_cpus, _TELL + _EXCLUSIVE_ONCE)]
+    if plan.is_short:
+        spec["restartPolicy"] = "Never"
+    metadata = {"name": plan.name, "uid": plan.name}
+    return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+
+def _exclusive(plan: PodPlan, name: str, cpus: int, script: str) -> dict[str, object]:
+    limits = {"limits": {"cpu": str(cpus), "memory": "16Mi"}}
+    return _container(name, EXCLUSIVE, script, [str(cpus), str(READY / f"{plan.name}-{name}")], limits)
+
+
+def _container(name: str, program: str, script: str, words: list[str], resources: object) -> dict[str, object]:
+    command = [str(DIRECTORY / program), "-c", script, program, *words]
+    return {"name": name, "command": command, "resources": resources}

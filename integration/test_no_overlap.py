@@ -1,0 +1,67 @@
+"""No process of another container runs on an exclusive CPU while its owner runs, over random arrivals and departures of pods."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from integration.guest.guest import Guest
+from integration.overlap.proof import Evidence, churn, guest_module, put_tools
+
+CHURN_EVENTS = 300
+SOAK_EVENTS = 10_000
+CONTROL_EVENTS = 30
+SEED = 20_260
+_CONTROL_UNIT = "nodeagent-kubelet-order.service"
+_CONFIG = "/etc/nodeagent/config.yaml"
+
+
+def test_no_foreign_process_runs_on_an_exclusive_cpu(two_sockets: Guest, request: pytest.FixtureRequest) -> None:
+    events = SOAK_EVENTS if request.config.getoption("--soak") else CHURN_EVENTS
+
+    evidence = churn(two_sockets, events=events, seed=SEED)
+
+    show(evidence, request)
+    assert evidence.gaps == ()
+    assert evidence.pod_events == events
+    assert evidence.findings.faults == ()
+    assert evidence.findings.untold == 0
+    # that it looked where there was something to see
+    assert evidence.findings.owners >= events // 4
+    assert evidence.findings.handovers >= evidence.findings.owners // 4
+    assert evidence.findings.switches >= events * 10
+
+
+def test_kubelets_order_of_writes_is_caught(two_sockets: Guest, request: pytest.FixtureRequest) -> None:
+    """The negative control: the same churn and the same judge, an agent that moves shared containers at its next reconcile only."""
+    with kubelets_order(two_sockets):
+        evidence = churn(two_sockets, events=CONTROL_EVENTS, seed=SEED)
+
+    show(evidence, request)
+    assert evidence.gaps == ()
+    assert evidence.findings.overlap_count >= 10
+    longest_ns = max(found.duration_ns for found in evidence.findings.overlaps)
+    assert longest_ns >= 1_000_000, "milliseconds of a busy process, not the end of a switch"
+
+
+@contextmanager
+def kubelets_order(guest: Guest) -> Iterator[None]:
+    """Another agent in the place of nodeagent.service."""
+    put_tools(guest)
+    unit = (
+        f"systemd-run --unit={_CONTROL_UNIT} --service-type=notify -p NotifyAccess=main -p RuntimeDirectory=nodeagent"
+    )
+    guest.run("systemctl stop nodeagent", timeout_seconds=60)
+    try:
+        guest.run(f"{unit} {' '.join(guest_module('kubelet_order', _CONFIG))}", timeout_seconds=60)
+        yield
+    finally:
+        guest.run(f"systemctl stop {_CONTROL_UNIT}", check=False, timeout_seconds=60)
+        guest.run("systemctl start nodeagent", timeout_seconds=60)
+
+
+def show(evidence: Evidence, request: pytest.FixtureRequest) -> None:
+    """Print the figures, with or without -s."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        print("\n" + "\n".join(f"  {line}" for line in evidence.lines()), flush=True)
