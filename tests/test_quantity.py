@@ -152,6 +152,15 @@ def test_the_printed_form_is_a_fixed_point(quantity: Quantity) -> None:
     assert Quantity.parse(str(once)) == once
 
 
+@given(
+    st.lists(quantities | st.just(Quantity.parse("1Gi")) | st.just(Quantity.parse("1000000P")), min_size=1, max_size=3)
+)
+def test_what_is_stored_is_read_back_as_it_was(addends: list[Quantity]) -> None:
+    """Sums too, which may be printed without the suffix that their addends had."""
+    stored = sum(addends[1:], start=addends[0]).as_stored()
+    assert Quantity.parse(str(stored)) == stored
+
+
 @given(st.text(max_size=70))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:

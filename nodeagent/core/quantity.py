@@ -97,6 +97,11 @@ class Quantity:
         milli = self.milli() * (_NANO // 1000)
         return self if milli == self.nano else replace(self, nano=milli)
 
+    def as_stored(self) -> "Quantity":
+        """The amount as it is read back once it was printed; printing and reading that again changes nothing."""
+        # Twice: what is printed without its binary suffix is read as decimal, which may be printed shorter.
+        return Quantity.parse(str(Quantity.parse(str(self))))
+
     def __add__(self, other: "Quantity") -> "Quantity":
         """Add; a sum is printed like its first addend that isn't zero (Quantity.Add)."""
         first = other if self.nano == 0 else self

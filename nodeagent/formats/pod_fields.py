@@ -17,7 +17,6 @@ from nodeagent.core.pod import (
     RestartPolicy,
 )
 from nodeagent.core.pod_resources import with_container_defaults, with_pod_level_defaults
-from nodeagent.core.quantity import Quantity
 from nodeagent.formats import pod_schema
 from nodeagent.formats.fields import Fields
 
@@ -79,7 +78,7 @@ class PodReader:
         pod = with_container_defaults(pod)
         if self._strict:
             # Scenarios come as the reference got them: containers' defaults applied, the pod's own resources as they are.
-            pod = with_pod_level_defaults(pod)
+            pod = _as_stored(with_pod_level_defaults(pod))
         return DecodedPod(replace(pod, uid=pod.uid or hashed_uid(pod)), tuple(self._unused))
 
     def _status(self, document: Fields) -> QosClass | None:
@@ -187,11 +186,20 @@ class PodReader:
         if self._strict:
             self._unused.extend(f"{owner.at(key)}[{name}]" for name in amounts if name in pod_schema.RESOURCES_UNUSED)
             amounts = {
-                name: Quantity.parse(str(amount))
-                for name, amount in amounts.items()
-                if name not in pod_schema.RESOURCES_UNUSED
+                name: amount.as_stored() for name, amount in amounts.items() if name not in pod_schema.RESOURCES_UNUSED
             }
         return Resources.of(amounts)
+
+
+def _as_stored(pod: Pod) -> Pod:
+    """With sums as they are read back from the state file: the pod there must equal the manifest's, or it would be ended."""
+    if pod.resources is None:
+        return pod
+    requests, limits = (
+        Resources.of({name: amount.as_stored() for name, amount in part})
+        for part in (pod.resources.requests, pod.resources.limits)
+    )
+    return replace(pod, resources=ResourceRequirements(requests, limits))
 
 
 def hashed_uid(pod: Pod) -> str:
