@@ -85,7 +85,7 @@ def _live(answer: Mapping[str, Any]) -> Known:
             is_ready=answer["ready"],
             problems=tuple(answer["problems"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as err:
+    except (NodeStateError, KeyError, TypeError, ValueError, AttributeError, IndexError) as err:
         raise UnknownStateError(
             f"cannot understand the agent's state: {type(err).__name__}: {err}",
             hint="is it of another version than this command? after an upgrade: systemctl restart nodeagent (pods run on)",

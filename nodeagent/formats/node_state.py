@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodeagent.core.config import Placement
-from nodeagent.core.idset import CpuSet, NumaSet
-from nodeagent.core.pod import QosClass
+from nodeagent.core.pod import Pod, QosClass
 from nodeagent.core.podmap import PodMap
 from nodeagent.core.promises import (
     Block,
@@ -26,6 +25,9 @@ from nodeagent.core.promises import (
     Promises,
 )
 from nodeagent.core.state import ContainerStatus, Exit, NodeState, Phase, PodEntry, Refusal
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.findings import DocumentError
+from nodeagent.formats.json_values import MAX_WHOLE, JsonValue, MisfitError, parsed
 from nodeagent.formats.pod_fields import pod_to_document
 from nodeagent.formats.pod_manifest import pod_from_document
 
@@ -36,11 +38,12 @@ MAX_BYTES = 256 * 2**20
 Document = dict[str, Any]
 
 
-class NodeStateError(ValueError):
+class NodeStateError(NodeAgentError):
     """The bytes are no state that this version can read. `is_newer`: a later version wrote them."""
 
     def __init__(self, message: str, *, is_newer: bool = False) -> None:
-        super().__init__(message)
+        way_out = "nobody can mend it by hand: drain the node, move the file away, start nodeagent"
+        super().__init__(message, hint="install the nodeagent that wrote it" if is_newer else way_out)
         self.is_newer = is_newer
 
 
@@ -81,38 +84,51 @@ def decode_state(content: bytes) -> SavedState:
     """
     head, _, rest = content.partition(b"\n")
     try:
-        header = json.loads(head)
-        version, digest = header["version"], header["sha256"]
-        is_ours = header["format"] == FORMAT and isinstance(version, int)
-    except (ValueError, TypeError, KeyError) as err:
-        raise NodeStateError(f"the first line is no {FORMAT} header") from err
+        header = parsed(head)
+        is_ours = header.field("format").text() == FORMAT
+        version, digest = header.field("version").whole(1), header.field("sha256").text()
+    except MisfitError as err:
+        raise NodeStateError(f"the first line is no {FORMAT} header: {err}") from err
     if not is_ours:
-        raise NodeStateError(f"the first line is no {FORMAT} header")
+        raise NodeStateError(f"the first line is no {FORMAT} header: it says format {header.field('format').value!r}")
     if version > VERSION:
         raise NodeStateError(
             f"version {version} was written by a later nodeagent; this one reads up to {VERSION}", is_newer=True
         )
     body = rest.removesuffix(b"\n")
-    if hashlib.sha256(body).hexdigest() != digest:
+    if body == rest or hashlib.sha256(body).hexdigest() != digest:
         raise NodeStateError("the checksum does not match: the file is truncated or damaged")
     try:
-        return state_from_document(json.loads(body))
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as err:
-        raise NodeStateError(f"the checksum matches but the content does not fit: {type(err).__name__}: {err}") from err
+        document = parsed(body)
+    except MisfitError as err:
+        raise NodeStateError(f"the checksum matches but the content does not fit: {err}") from err
+    return _saved_state(document)
 
 
 def _json(document: object) -> bytes:
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def state_from_document(document: Document) -> SavedState:
-    """Read what `state_document` gave; raises what a document of another shape makes it raise."""
-    state = NodeState(
-        promises=_promises(document["promises"]),
-        entries=tuple(_entry(e) for e in document["entries"]),
-        generation=document["generation"],
-    )
-    return SavedState(state, document["policies"])
+def state_from_document(document: object) -> SavedState:
+    """Read what `state_document` gave.
+
+    Raises:
+        NodeStateError: something in it is missing, or of another kind.
+
+    """
+    return _saved_state(JsonValue(document))
+
+
+def _saved_state(document: JsonValue) -> SavedState:
+    try:
+        state = NodeState(
+            promises=_promises(document.field("promises")),
+            entries=document.field("entries").each(_entry),
+            generation=document.field("generation").whole(),
+        )
+        return SavedState(state, dict(document.field("policies").by_name(JsonValue.text)))
+    except MisfitError as err:
+        raise NodeStateError(f"the content does not fit: {err}") from err
 
 
 def _promises_document(promises: Promises) -> Document:
@@ -130,20 +146,29 @@ def _promises_document(promises: Promises) -> Document:
     return document
 
 
-def _promises(document: Document) -> Promises:
-    cpu, memory = document.get("cpuReuse"), document.get("memoryReuse")
+def _promises(document: JsonValue) -> Promises:
+    memory, cpu_reuse = document.optional("memory"), document.optional("cpuReuse")
+    memory_reuse = document.optional("memoryReuse")
     pods: PodMap[PodPromises] = PodMap()
-    for uid, pod in document["pods"].items():
-        pods = pods.put(uid, _pod(pod))
+    for uid, pod in document.field("pods").by_name(_pod):
+        pods = pods.put(uid, pod)
     return Promises(
-        default=CpuSet.parse(document["default"]),
+        default=document.field("default").cpus(),
         pods=pods,
-        memory=tuple(_memory_node(node) for node in document.get("memory", ())),
-        cpu_reuse=CpuReuse(cpu["pod"], CpuSet.parse(cpu["cpus"])) if cpu else None,
-        memory_reuse=MemoryReuse(memory["pod"], tuple(((NumaSet.parse(n), r), s) for n, r, s in memory["amounts"]))
-        if memory
-        else None,
+        memory=() if memory is None else memory.each(_memory_node),
+        cpu_reuse=None if cpu_reuse is None else _cpu_reuse(cpu_reuse),
+        memory_reuse=None if memory_reuse is None else _memory_reuse(memory_reuse),
     )
+
+
+def _cpu_reuse(document: JsonValue) -> CpuReuse:
+    return CpuReuse(document.field("pod").text(), document.field("cpus").cpus())
+
+
+def _memory_reuse(document: JsonValue) -> MemoryReuse:
+    rows = document.field("amounts").each(lambda row: row.row(3))
+    amounts = tuple(((nodes.nodes(), resource.text()), size.whole()) for nodes, resource, size in rows)
+    return MemoryReuse(document.field("pod").text(), amounts)
 
 
 def _pod_document(pod: PodPromises) -> Document:
@@ -159,26 +184,34 @@ def _pod_document(pod: PodPromises) -> Document:
     return {key: value for key, value in document.items() if value != {}}
 
 
-def _pod(document: Document) -> PodPromises:
-    pod_cpus, pod_memory = document.get("podCpus"), document.get("podMemory")
+def _pod(document: JsonValue) -> PodPromises:
+    cpus, memory, hints = (document.optional(name) for name in ("cpus", "memory", "hints"))
+    pod_cpus, pod_memory = document.optional("podCpus"), document.optional("podMemory")
     return PodPromises(
-        cpus=tuple((name, CpuSet.parse(cpus)) for name, cpus in document.get("cpus", {}).items()),
-        pod_cpus=None if pod_cpus is None else CpuSet.parse(pod_cpus),
-        memory=tuple((name, _blocks(blocks)) for name, blocks in document.get("memory", {}).items()),
+        cpus=() if cpus is None else cpus.by_name(JsonValue.cpus),
+        pod_cpus=None if pod_cpus is None else pod_cpus.cpus(),
+        memory=() if memory is None else memory.by_name(_blocks),
         pod_memory=None if pod_memory is None else _blocks(pod_memory),
-        hints=tuple(
-            (name, Hint(None if m is None else NumaSet.parse(m), p))
-            for name, (m, p) in document.get("hints", {}).items()
-        ),
+        hints=() if hints is None else hints.by_name(_hint),
     )
+
+
+def _hint(item: JsonValue) -> Hint:
+    mask, preferred = item.row(2)
+    return Hint(mask.or_none(JsonValue.nodes), preferred.flag())
 
 
 def _blocks_document(blocks: Blocks) -> list[list[str | int]]:
     return [[str(b.nodes), b.resource, b.size_bytes] for b in blocks]
 
 
-def _blocks(items: list[list[Any]]) -> Blocks:
-    return tuple(Block(NumaSet.parse(nodes), resource, size) for nodes, resource, size in items)
+def _blocks(items: JsonValue) -> Blocks:
+    return items.each(_block)
+
+
+def _block(item: JsonValue) -> Block:
+    nodes, resource, size = item.row(3)
+    return Block(nodes.nodes(), resource.text(), size.whole())
 
 
 def _memory_node_document(node: MemoryNode) -> Document:
@@ -186,9 +219,18 @@ def _memory_node_document(node: MemoryNode) -> Document:
     return {"id": node.id, "assignments": node.assignments, "cells": str(node.cells), "tables": tables}
 
 
-def _memory_node(document: Document) -> MemoryNode:
-    tables = tuple((resource, MemoryTable(*amounts)) for resource, amounts in document["tables"].items())
-    return MemoryNode(document["id"], document["assignments"], NumaSet.parse(document["cells"]), tables)
+def _memory_node(document: JsonValue) -> MemoryNode:
+    return MemoryNode(
+        id=document.field("id").whole(),
+        assignments=document.field("assignments").whole(),
+        cells=document.field("cells").nodes(),
+        tables=document.field("tables").by_name(_memory_table),
+    )
+
+
+def _memory_table(item: JsonValue) -> MemoryTable:
+    # More may be promised than there is: what is free, or can be given, is then less than nothing.
+    return MemoryTable(*(amount.whole(-MAX_WHOLE) for amount in item.row(5)))
 
 
 def _entry_document(entry: PodEntry) -> Document:
@@ -206,45 +248,73 @@ def _entry_document(entry: PodEntry) -> Document:
     return {key: value for key, value in document.items() if value is not None}
 
 
-def _entry(document: Document) -> PodEntry:
-    refusal, outcome = document.get("refusal"), document.get("outcome")
-    return PodEntry(
-        pod=pod_from_document(document["pod"]),
-        qos=QosClass(document["qos"]),
-        source=document["source"],
-        decided_at_ms=document["decidedAtMs"],
-        refusal=None if refusal is None else Refusal(*refusal),
-        containers=tuple(_status(c) for c in document["containers"]),
-        deleting_since_ms=document.get("deletingSinceMs"),
-        outcome=None if outcome is None else Phase(outcome),
+def _entry(document: JsonValue) -> PodEntry:
+    refusal, outcome, deleting = (document.optional(name) for name in ("refusal", "outcome", "deletingSinceMs"))
+    pod, containers = _manifest_pod(document.field("pod")), document.field("containers")
+    entry = PodEntry(
+        pod=pod,
+        qos=document.field("qos").one_of(QosClass),
+        source=document.field("source").text(),
+        decided_at_ms=document.field("decidedAtMs").whole(),
+        refusal=None if refusal is None else _refusal(refusal),
+        containers=containers.each(_status),
+        deleting_since_ms=None if deleting is None else deleting.whole(),
+        outcome=None if outcome is None else outcome.one_of(Phase),
     )
+    expected = [] if entry.refusal else [container.name for container in pod.containers]
+    if [status.name for status in entry.containers] != expected:
+        raise MisfitError(f"{containers.path}: must be those of the pod's containers {expected}")
+    return entry
+
+
+def _manifest_pod(document: JsonValue) -> Pod:
+    try:
+        return pod_from_document(document.object())
+    except DocumentError as err:
+        raise MisfitError(f"{document.path}: {err}") from err
+
+
+def _refusal(item: JsonValue) -> Refusal:
+    reason, message, at_ms = item.row(3)
+    return Refusal(reason.text(), message.text(), at_ms.whole())
 
 
 def _status_document(status: ContainerStatus) -> Document:
-    document: Document = {
-        "name": status.name,
+    counts = {
         "attempt": status.attempt,
+        "backoffStep": status.backoff_step,
+        "oomKillsSeen": status.oom_kills_seen,
+    }
+    rest: Document = {
+        "name": status.name,
         "startedAtMs": status.started_at_ms,
         "exit": _exit_document(status.exit),
         "lastExit": _exit_document(status.last_exit),
-        "backoffStep": status.backoff_step,
         "stopByMs": status.stop_by_ms,
-        "oomKillsSeen": status.oom_kills_seen,
     }
-    return {key: value for key, value in document.items() if value or key == "name"}
+    return {key: value for key, value in rest.items() if value is not None} | {
+        key: count for key, count in counts.items() if count
+    }
 
 
-def _status(document: Document) -> ContainerStatus:
+def _status(document: JsonValue) -> ContainerStatus:
+    started, stop_by = document.optional("startedAtMs"), document.optional("stopByMs")
+    ended, last = document.optional("exit"), document.optional("lastExit")
     return ContainerStatus(
-        name=document["name"],
-        attempt=document.get("attempt", 0),
-        started_at_ms=document.get("startedAtMs"),
-        exit=_exit(document.get("exit")),
-        last_exit=_exit(document.get("lastExit")),
-        backoff_step=document.get("backoffStep", 0),
-        stop_by_ms=document.get("stopByMs"),
-        oom_kills_seen=document.get("oomKillsSeen", 0),
+        name=document.field("name").text(),
+        attempt=_count(document, "attempt"),
+        started_at_ms=None if started is None else started.whole(),
+        exit=None if ended is None else _exit(ended),
+        last_exit=None if last is None else _exit(last),
+        backoff_step=_count(document, "backoffStep"),
+        stop_by_ms=None if stop_by is None else stop_by.whole(),
+        oom_kills_seen=_count(document, "oomKillsSeen"),
     )
+
+
+def _count(document: JsonValue, name: str) -> int:
+    found = document.optional(name)
+    return 0 if found is None else found.whole()
 
 
 def _exit_document(ended: Exit | None) -> list[Any] | None:
@@ -255,5 +325,12 @@ def _exit_document(ended: Exit | None) -> list[Any] | None:
     )
 
 
-def _exit(items: list[Any] | None) -> Exit | None:
-    return None if items is None else Exit(*items)
+def _exit(item: JsonValue) -> Exit:
+    finished, code, signal, is_oom_kill, start_error = item.row(5)
+    return Exit(
+        finished_at_ms=finished.whole(),
+        code=code.or_none(JsonValue.whole),
+        signal=signal.or_none(JsonValue.whole),
+        is_oom_kill=is_oom_kill.flag(),
+        start_error=start_error.or_none(JsonValue.text),
+    )
