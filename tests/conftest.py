@@ -1,6 +1,13 @@
 """Options of the test run."""
 
 import pytest
+from hypothesis import settings
+
+# The same examples on every machine and in every run, and no verdict by the clock: a red test is red for everybody.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+# pytest --hypothesis-profile=search looks for what those examples leave out.
+settings.register_profile("search", max_examples=2_000, deadline=None)
+settings.load_profile("repeatable")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
