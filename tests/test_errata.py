@@ -390,6 +390,10 @@ def test_21_online_cpus_may_change(errata: Errata) -> None:
     assert core.shortfalls(fewer, resumed) == ("pod p, container a: CPUs 2 of 1-2,9-10 are offline",)
     assert core.violations(fewer, resumed, (pod("p", app("a", "4")),)) == ()
     assert core.resume(node, resumed) == before
+    # Given back while they are offline, they come back to the shared pool only with the machine.
+    left, _ = core.remove_pod(fewer, resumed, "p")
+    assert left == core.initial(fewer)
+    assert core.resume(node, left) == core.initial(node)
 
 
 @pytest.mark.parametrize(

@@ -341,6 +341,9 @@ def release_pod_set(manager: CpuManager, promises: Promises, uid: str) -> tuple[
 
 
 def _released(manager: CpuManager, promises: Promises, cpus: CpuSet) -> tuple[Promises, Moves]:
+    if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
+        # What went offline meanwhile is nobody's until it returns.
+        cpus = CpuSet(cpus.bits & manager.universe)
     after = replace(promises, default=promises.default | cpus)
     if Erratum.GAUGES_DRIFT not in manager.quirks:
         return after, ()
