@@ -143,7 +143,7 @@ FAILURES: dict[str, tuple[StartStage, int, dict[str, Any]]] = {
     "missing cgroup": (StartStage.CGROUP, errno.ENOENT, {"cgroup": "{tmp}/cgroup/gone"}),
     "cgroup without cgroup.procs": (StartStage.CGROUP, errno.ENOENT, {"cgroup": "{tmp}/cgroup/pod1"}),
     "no journal and no log file": (StartStage.OUTPUT, errno.ENOENT, {"log_file": None}),
-    "log file's directory is missing": (StartStage.OUTPUT, errno.ENOENT, {"log_file": "/nonexistent/log"}),
+    "log file's directory is a file": (StartStage.OUTPUT, errno.EEXIST, {"log_file": "{tmp}/garbage/log"}),
     "log file is a symlink": (StartStage.OUTPUT, errno.ELOOP, {"log_file": "{tmp}/link"}),
     "user is no number": (StartStage.USER, errno.EINVAL, {"uid": "root"}),
     "user is out of bounds": (StartStage.USER, errno.EINVAL, {"uid": 2**40}),

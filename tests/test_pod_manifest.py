@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,7 @@ CONTAINER_RULES = [
     ("name: a, command: sleep", "5: spec.containers[0].command: must be a list of strings, not a string"),
     ("name: a, command: [sleep, 1]", "5: spec.containers[0].command[1]: must be a string (quote it), not a number"),
     ("name: a, command: ['']", "5: spec.containers[0].command[0]: must name a program"),
+    ("name: a, command: [$(A)], env: [{name: A}]", "5: spec.containers[0].command[0]: must name a program"),
     ("name: a, args: [x]", "5: spec.containers[0].args: needs a command: there is no image whose entry point could take them"),
     ("name: a, workingDir: tmp", '5: spec.containers[0].workingDir: "tmp": must be an absolute path'),
     ("name: a, env: [{name: 'A=B'}]", '5: spec.containers[0].env[0].name: "A=B": must be of printable ASCII characters other than \'=\''),
@@ -336,12 +338,28 @@ def test_a_finding_never_shows_what_may_be_secret(container: str) -> None:
     assert "3333" not in found
 
 
-def test_strings_too_long_for_execve_are_refused() -> None:
-    part = "x" * 100_000
-    text = f"{HEAD}  containers: [{{name: a, command: [sh, &x {part}, {', '.join(['*x'] * 20)}]}}]\n"
-    assert refused(text) == [
-        "5: spec.containers[0].command: 2100024: command, args and env together are longer than 1048576 bytes"
-    ]
+@pytest.mark.parametrize(
+    "strings",
+    [
+        f"command: [sh, {'x' * 131_072}]",
+        f"command: [sh], args: [{', '.join(['xxxxxxxxx'] * 12_000)}]",
+        f"env: [{{name: A, value: {'x' * 131_072}}}]",
+        f"command: [sh, {'ä' * 30_000}]",
+        "command: [sh, $(K)], env: [{name: A, value: xxxx}, "
+        + ", ".join(
+            f"{{name: {name}, value: $({before})$({before})$({before})$({before})}}"
+            for before, name in pairwise("ABCDEFGHIJK")
+        )
+        + "]",
+    ],
+    ids=["a string", "many strings", "a variable", "escaped on the way", "references to references"],
+)
+def test_strings_too_long_for_the_launcher_are_refused(strings: str) -> None:
+    [found] = refused(f"{HEAD}  containers: [{{name: a, {strings}}}]\n")
+    assert found == (
+        "5: spec.containers[0].command: command, args and env, with $(…) replaced, are more than 131072 bytes of JSON: "
+        "put large values into a file"
+    )
 
 
 def test_several_documents_give_one_result_each() -> None:

@@ -8,6 +8,7 @@ from nodeagent.core.lifecycle import Run
 from nodeagent.core.state import Exit
 from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.formats.launcher_protocol import Exited, Killed, Returned, RunStatus, StartFailed, StartRequest
+from nodeagent.formats.variables import process_of
 
 START_ERROR_CODE = 128
 """Exit code of a container that could not be started, as container runtimes report it (kubelet's StartError)."""
@@ -34,12 +35,20 @@ class Runner:
 
     def launch(self, launch: Launch, config: Config, cgroup_root: str, troubles: list[str]) -> None:
         pod, container = launch.entry.pod, launch.container
-        log_file = f"{config.log_directory}/{pod.namespace}_{pod.name}_{pod.uid}/{container.name}.log"
+        process = process_of(container)
+        if (
+            process is None
+        ):  # the manifest's border refuses it: only a state saved before there was this bound has such a pod
+            self._fail(launch.run_id, "command, args and env are too long: change the manifest")
+            return
+        log_file = (
+            f"{config.log_directory}/{pod.namespace}/{pod.name}/{pod.uid}/{container.name}.log"  # each part fits a name
+        )
         request = StartRequest(
             id=launch.run_id,
             cgroup=f"{cgroup_root}/{launch.path}",
-            argv=(*container.command, *container.args),
-            env=container.env,
+            argv=process.argv,
+            env=process.env,
             cwd=container.working_dir or "/",
             uid=container.run_as_user,
             gid=container.run_as_group,
@@ -53,9 +62,11 @@ class Runner:
             troubles.append(f"{err.message} ({err.hint})")
             return
         if isinstance(answer, StartFailed):
-            now_ms = time.time_ns() // 1_000_000
-            ended = Exit(now_ms, code=START_ERROR_CODE, start_error=f"{answer.stage}: {answer.message}")
-            self._failed[launch.run_id] = Run(launch.run_id, now_ms, exit=ended)
+            self._fail(launch.run_id, f"{answer.stage}: {answer.message}")
+
+    def _fail(self, run_id: str, why: str) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        self._failed[run_id] = Run(run_id, now_ms, exit=Exit(now_ms, code=START_ERROR_CODE, start_error=why))
 
     def terminate(self, run_id: str, troubles: list[str]) -> None:
         try:

@@ -22,6 +22,7 @@ from nodeagent.core.pod_resources import aggregated_container_requests, effectiv
 from nodeagent.core.quantity import Quantity, QuantitySyntaxError
 from nodeagent.formats.findings import shown
 from nodeagent.formats.tree import Path
+from nodeagent.formats.variables import MAX_PROCESS_BYTES, process_of
 
 MAX_CONTAINERS = 256
 """Init containers and apps together."""
@@ -29,10 +30,6 @@ MAX_CPU = Quantity.of(1_000_000)
 MAX_BYTES = Quantity.of(2**62)
 _MAX_INT64 = 2**63 - 1
 _MAX_UID = 128
-_MAX_STRING_BYTES = 131_071
-"""The kernel's MAX_ARG_STRLEN, without the NUL."""
-_MAX_STRINGS_BYTES = 1 << 20
-"""Of a container's command, args and env together: execve takes a quarter of the stack limit, usually 2 MiB."""
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
@@ -114,8 +111,6 @@ def _process(path: Path, container: Container) -> Iterator[Breach]:
         yield Breach((*path, "command"), "", "is required: an init container has to run to completion")
     if container.args and not container.command:
         yield Breach((*path, "args"), "", "needs a command: there is no image whose entry point could take them")
-    if container.command and not container.command[0]:
-        yield Breach((*path, "command", 0), "", "must name a program")
     directory = container.working_dir
     if directory is not None and (not directory.startswith("/") or len(directory.encode()) > 4095):
         yield Breach((*path, "workingDir"), shown(directory), "must be an absolute path")
@@ -123,23 +118,13 @@ def _process(path: Path, container: Container) -> Iterator[Breach]:
         if not _VARIABLE.fullmatch(name):
             rule = "must be of printable ASCII characters other than '='" if name else "is required"
             yield Breach((*path, "env", index, "name"), shown(name) if name else "", rule)
-    yield from _sizes(path, container)
-
-
-def _sizes(path: Path, container: Container) -> Iterator[Breach]:
-    # Values may hold secrets: their sizes are shown, never they themselves.
-    strings = [(("command", i), text) for i, text in enumerate(container.command)]
-    strings += [(("args", i), text) for i, text in enumerate(container.args)]
-    strings += [(("env", i), f"{name}={value}") for i, (name, value) in enumerate(container.env)]
-    total = 0
-    for steps, text in strings:
-        size = len(text.encode("utf-8", "surrogatepass"))
-        total += size + 1
-        if size > _MAX_STRING_BYTES:
-            yield Breach((*path, *steps), "", f"is longer than the kernel's {_MAX_STRING_BYTES} bytes for one string")
-    if total > _MAX_STRINGS_BYTES:
-        rule = f"command, args and env together are longer than {_MAX_STRINGS_BYTES} bytes"
-        yield Breach((*path, "command"), str(total), rule)
+    process = process_of(container)
+    if process is None:
+        # Values may hold secrets: neither they nor their names are shown.
+        rule = f"command, args and env, with $(…) replaced, are more than {MAX_PROCESS_BYTES} bytes of JSON: put large values into a file"
+        yield Breach((*path, "command"), "", rule)
+    elif process.argv[:1] == ("",):
+        yield Breach((*path, "command", 0), "", "must name a program")
 
 
 def _restart(path: Path, container: Container) -> Iterator[Breach]:

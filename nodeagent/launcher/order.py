@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 ID = re.compile(r"[A-Za-z0-9._:@/-]{1,120}")
-IDENTIFIER = re.compile(r"[ -~]{0,200}")  # one line of the journal's header
+IDENTIFIER = re.compile(r"[ -~]{0,400}")  # one line of the journal's header: a pod's name (253) and a container's (63)
 
 
 class RefusedError(Exception):

@@ -83,6 +83,7 @@ def connect_output(order: Order, root: Path | None, journal: str) -> None:
     except (FileNotFoundError, ConnectionRefusedError):
         if order.log_file is None:
             raise
+        Path(order.log_file).parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         output = os.open(order.log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY | os.O_NOFOLLOW, 0o640)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output, 1)
