@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from made import GIB, MACHINE_A, PLRM, amounts, app, init, machine, managers, pod, shared
+from made import GIB, MACHINE_A, PLRM, amounts, app, init, machine, managers, pod, shared, sidecar
 from nodeagent.core import managers as core
 from nodeagent.core.config import Errata
 from nodeagent.core.cpu_manager import with_pod
@@ -15,7 +15,7 @@ from nodeagent.core.idset import NumaSet
 from nodeagent.core.manager_metrics import CPU_EXCLUSIVE
 from nodeagent.core.managers import Admitted, Managers, Rejected
 from nodeagent.core.metric_moves import Series, apply_moves
-from nodeagent.core.pod import Pod
+from nodeagent.core.pod import ContainerKind, Pod
 from nodeagent.core.promises import Promises
 from nodeagent.core.refusals import StartRefused
 from nodeagent.core.topology import Cpu, NumaNode, Topology
@@ -55,7 +55,7 @@ def own(promises: Promises, uid: str, name: str) -> str:
 
 def test_every_erratum_is_listed_once_and_in_order() -> None:
     assert [entry.erratum for entry in ERRATA] == list(Erratum)
-    assert [int(erratum) for erratum in Erratum] == list(range(1, 24))
+    assert [int(erratum) for erratum in Erratum] == list(range(1, 25))
     assert reproduced(FIXED) == frozenset()
     assert reproduced(KUBELET) == {entry.erratum for entry in ERRATA if not entry.always_fixed}
     assert all(entry.kubelet and entry.nodeagent for entry in ERRATA)
@@ -394,6 +394,28 @@ def test_21_online_cpus_may_change(errata: Errata) -> None:
     left, _ = core.remove_pod(fewer, resumed, "p")
     assert left == core.initial(fewer)
     assert core.resume(node, left) == core.initial(node)
+
+
+@BOTH
+def test_24_exclusive_init_containers_stay_out_of_the_shared_pool(errata: Errata) -> None:
+    node = small(errata)
+    sides = (shared("s", ContainerKind.SIDECAR), init("i", "2"))
+    one = pod("p", *sides, app("a", "2"), whole=amounts("4", "4Gi"))
+    promises = admitted(node, core.initial(node), one)
+    assert (own(promises, "p", "s"), own(promises, "p", "a")) == ("3-4", "1-2")
+    assert own(promises, "p", "i") == "1-2"
+    half = pod("p", *sides, sidecar("t", "1"), app("a", "1"), whole=amounts("4", "4Gi"))
+    promises = admitted(node, core.initial(node), half)
+    assert own(promises, "p", "i") == "1-2"
+    greedy = pod("p", *sides, app("a", "1"), whole=amounts("4", "4Gi"))
+    if errata is FIXED:
+        assert refused(node, core.initial(node), greedy) == (
+            "pod rejected, exclusive init container requests 2 cpus beside a shared sidecar, but only 1 available outside the pod's "
+            "shared pool"
+        )
+    else:
+        promises = admitted(node, core.initial(node), greedy)
+        assert (own(promises, "p", "s"), own(promises, "p", "i")) == ("2-4", "1-2")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from nodeagent.core.cpu_assignment import CpuShortage
 from nodeagent.core.cpu_manager import Allocation, CpuManager, check_full_cores, choose_near, taken_moves
 from nodeagent.core.demand import PodDemand
+from nodeagent.core.errata import Erratum
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.manager_metrics import (
     CPU_ERRORS,
@@ -24,8 +25,9 @@ from nodeagent.core.promises import Promises
 from nodeagent.core.refusals import Reason, Refusal, unexpected
 
 
-def check_pod(pod: PodDemand) -> Refusal | None:
+def check_pod(manager: CpuManager, pod: PodDemand) -> Refusal | None:
     """Refuse a pod whose exclusive containers leave nothing for its shared ones."""
+    all_exclusive = sum(c.cpus for c in pod.containers if c.kind is not ContainerKind.INIT)
     exclusive = 0
     shared = False
     for container in pod.containers:
@@ -39,11 +41,20 @@ def check_pod(pod: PodDemand) -> Refusal | None:
             )
         elif amount == 0 and left <= 0:
             return _empty_pool("pod rejected, pod has shared init containers but no cpus available for them")
+        elif shared and amount > all_exclusive - exclusive and _keeps_pool_apart(manager):
+            return _empty_pool(
+                f"pod rejected, exclusive init container requests {amount} cpus beside a shared sidecar, but only "
+                f"{all_exclusive - exclusive} available outside the pod's shared pool"
+            )
     if shared and exclusive >= pod.cpus:
         return _empty_pool(
             "pod rejected, sum of exclusive container cpu requests equals pod budget, leaving no cpus for shared containers"
         )
     return None
+
+
+def _keeps_pool_apart(manager: CpuManager) -> bool:
+    return Erratum.INIT_SLICE_IN_SHARED_POOL not in manager.quirks
 
 
 def _empty_pool(message: str) -> Refusal:
@@ -54,7 +65,7 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     """Take the pod's CPUs from the node, under the hint of its first container, and split them up."""
     if not manager.static or pod.cpus == 0 or pod.is_skipped:
         return Allocation(promises)
-    refusal = check_pod(pod)
+    refusal = check_pod(manager, pod)
     if refusal is not None:
         return _failed(promises, (), refusal)
     full_cores = manager.options.full_pcpus_only
@@ -103,12 +114,16 @@ def _partition(manager: CpuManager, pod: PodDemand, whole: int) -> list[tuple[st
     """Split the pod's set among its containers."""
     slices: list[tuple[str, int]] = []
     sharing: list[str] = []
+    waiting: list[tuple[str, int, int]] = []
     pool = whole
     for container in pod.containers:
         if container.cpus == 0 and container.kind is ContainerKind.INIT:
             slices.append((container.name, pool))
         elif container.cpus == 0:
             sharing.append(container.name)
+        elif container.kind is ContainerKind.INIT and sharing and _keeps_pool_apart(manager):
+            # A sidecar will be running in what is the shared pool in the end.
+            waiting.append((container.name, container.cpus, pool))
         else:
             chosen = manager.assign(pool, container.cpus)
             if isinstance(chosen, CpuShortage):
@@ -116,4 +131,9 @@ def _partition(manager: CpuManager, pod: PodDemand, whole: int) -> list[tuple[st
             slices.append((container.name, chosen))
             if container.kind is not ContainerKind.INIT:
                 pool &= ~chosen
+    for name, count, at_hand in waiting:
+        chosen = manager.assign(at_hand & ~pool, count)
+        if isinstance(chosen, CpuShortage):
+            return chosen
+        slices.append((name, chosen))
     return slices + [(name, pool) for name in sharing]

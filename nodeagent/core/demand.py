@@ -140,6 +140,12 @@ def has_equal_limits(resources: ResourceRequirements) -> bool:
     return True
 
 
+def qualifies_alone(container: Container) -> bool:
+    """Whether a container of a pod with resources of its own gets CPUs alone: guaranteed by itself, and whole CPUs."""
+    limit = container.resources.limits.get(CPU)
+    return has_equal_limits(container.resources) and limit is not None and limit.is_whole()
+
+
 def _container(rules: DemandRules, container: Container, *, guaranteed: bool, managed: bool) -> ContainerDemand:
     if not guaranteed or (managed and not has_equal_limits(container.resources)):
         return ContainerDemand(container.name, container.kind, 0, ())

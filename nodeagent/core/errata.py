@@ -36,6 +36,7 @@ class Erratum(enum.IntEnum):
     ONLINE_CHANGE_REFUSED = 21
     FAILED_WRITE_IGNORED = 22
     NUMA_ID_LIMIT = 23
+    INIT_SLICE_IN_SHARED_POOL = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,13 @@ ERRATA: tuple[Entry, ...] = (
         "panics on NUMA ids over 63",
         "accepts any id",
         always_fixed=True,
+    ),
+    Entry(
+        Erratum.INIT_SLICE_IN_SHARED_POOL,
+        "may give an init container of a pod with pod-level resources exclusive CPUs out of the pod's shared pool, in which a sidecar "
+        "runs beside it",
+        "takes them from outside that pool (KEP-5526: an exclusive slice is a single container's), and refuses the pod where too few are "
+        "there",
     ),
 )
 

@@ -10,7 +10,7 @@ from nodeagent.core.admission import MergeReport, Outcome, Providers, run_admiss
 from nodeagent.core.config import Placement
 from nodeagent.core.cpu_manager import build_cpu_manager, release_container, release_pod_set, start_moves, with_pod
 from nodeagent.core.cpu_restore import restored_cpus, validated_cpus
-from nodeagent.core.demand import DemandRules, WhyShared, demand_of, has_equal_limits, why_shared as reason_for_sharing
+from nodeagent.core.demand import DemandRules, WhyShared, demand_of, qualifies_alone, why_shared as reason_for_sharing
 from nodeagent.core.errata import Erratum, reproduced
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.manager_metrics import CPU_EXCLUSIVE, CPU_PER_NUMA, CPU_SHARED_POOL, Moves
@@ -22,7 +22,7 @@ from nodeagent.core.memory_manager import (
 )
 from nodeagent.core.memory_restore import restored_memory, validated_memory
 from nodeagent.core.metric_moves import Series
-from nodeagent.core.pod import Container, Pod
+from nodeagent.core.pod import Pod
 from nodeagent.core.promises import Promises, dropped
 from nodeagent.core.records import Records
 from nodeagent.core.refusals import Reason, StartRefused
@@ -290,15 +290,9 @@ def isolation(managers: Managers, promises: Promises, pod: Pod, name: str) -> Is
     """Say with whom a container shares its CPUs."""
     if promises.own_set(pod.uid, name) is None:
         return Isolation.HOST
-    if managers.is_pod_level(pod) and not _has_its_own(pod.container(name)):
+    if managers.is_pod_level(pod) and not qualifies_alone(pod.container(name)):
         return Isolation.POD
     return Isolation.CONTAINER
-
-
-def _has_its_own(container: Container) -> bool:
-    """Whether the container would get CPUs alone: guaranteed by itself, and whole CPUs."""
-    limit = container.resources.limits.get("cpu")
-    return has_equal_limits(container.resources) and limit is not None and limit.is_whole()
 
 
 def gauges(managers: Managers, promises: Promises) -> tuple[tuple[Series, int], ...]:

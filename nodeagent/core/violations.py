@@ -6,10 +6,11 @@ They hold without errata; under `kubelet-1.36` violations are reported, not asse
 from collections.abc import Iterator
 
 from nodeagent.core.cpu_manager import CpuManager
+from nodeagent.core.demand import qualifies_alone
 from nodeagent.core.idset import CpuSet, NumaSet
 from nodeagent.core.memory_manager import MemoryManager
 from nodeagent.core.memory_restore import books_differ, charged_blocks
-from nodeagent.core.pod import ContainerKind, Pod
+from nodeagent.core.pod import Container, ContainerKind, Pod
 from nodeagent.core.promises import PodPromises, Promises
 
 
@@ -59,27 +60,27 @@ def _node_violations(manager: CpuManager, promises: Promises) -> Iterator[str]:
 
 def _pod_violations(pod: Pod, held: PodPromises) -> Iterator[str]:
     """CPUs within a pod: only what never runs at the same time, or shares the pod's pool, may overlap."""
-    kinds = {container.name: container.kind for container in pod.containers}
-    pool = _pool_of(held, kinds)
-    taken = CpuSet()
-    for name, cpus in held.cpus:
-        if held.pod_cpus is not None and not cpus <= held.pod_cpus:
-            yield f"pod {pod.uid}, container {name}: CPUs {cpus} are not all of the pod's {held.pod_cpus}"
-        if kinds.get(name) is ContainerKind.INIT or cpus == pool:
+    sets = dict(held.cpus)
+    beside: list[tuple[Container, CpuSet]] = []
+    for container in pod.containers:
+        cpus = sets.get(container.name)
+        if cpus is None:
             continue
-        if not cpus.isdisjoint(taken):
-            yield f"pod {pod.uid}, container {name}: CPUs {cpus & taken} are held by another container too"
-        taken |= cpus
-    if pool is not None and not pool.isdisjoint(taken):
-        yield f"pod {pod.uid}: CPUs {pool & taken} of its shared pool are held by a container"
+        if held.pod_cpus is not None and not cpus <= held.pod_cpus:
+            yield f"pod {pod.uid}, container {container.name}: CPUs {cpus} are not all of the pod's {held.pod_cpus}"
+        for other, taken in beside:
+            if not cpus.isdisjoint(taken) and not _may_overlap(held, other, container):
+                yield f"pod {pod.uid}, container {container.name}: CPUs {cpus & taken} are held by {other.name} too"
+        if container.kind is not ContainerKind.INIT:
+            # Sidecars go on; a plain init container has ended before anything after it starts.
+            beside.append((container, cpus))
 
 
-def _pool_of(held: PodPromises, kinds: dict[str, ContainerKind]) -> CpuSet | None:
-    """The set that several long-running containers of a pod with a set of its own have in common."""
-    if held.pod_cpus is None:
-        return None
-    sets = [cpus for name, cpus in held.cpus if kinds.get(name) is not ContainerKind.INIT]
-    return next((cpus for cpus in sets if sets.count(cpus) > 1), None)
+def _may_overlap(held: PodPromises, earlier: Container, later: Container) -> bool:
+    """Whether both are in the pod's pool, or the later one is there for a while only, as in states that kubelet has left."""
+    if held.pod_cpus is None or qualifies_alone(earlier):
+        return False
+    return not qualifies_alone(later) or later.kind is ContainerKind.INIT
 
 
 def memory_violations(manager: MemoryManager, promises: Promises) -> tuple[str, ...]:
