@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from nodeagent.core.actions import Forget, KillCgroup, Launch, Terminate, TerminateAll, actions
 from nodeagent.core.cgroup import CgroupWish, Seen
@@ -127,8 +128,8 @@ class Agent:
         manifests = self.manifests.look(
             rescan=bool(reasons & {Reason.START, Reason.MANIFESTS, Reason.TIMER, Reason.RELOAD})
         )
-        for problem in manifests.new_problems:
-            self.log.warning("manifest_refused", source=problem.source, problem=problem.text)
+        for source, problems in groupby(manifests.new_problems, key=lambda problem: problem.source):
+            self.log.warning("manifest_refused", source=source, problems=[problem.text for problem in problems])
         runs = self.runner.look(troubles)
         seen = self._read(troubles)
         if seen is None:
