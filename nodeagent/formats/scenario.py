@@ -15,9 +15,10 @@ from nodeagent.core.pod import Pod
 from nodeagent.core.promises import Promises
 from nodeagent.core.topology import Topology
 from nodeagent.errors import NodeAgentError
+from nodeagent.formats.findings import DocumentError, shown
 from nodeagent.formats.pod_manifest import pod_from_document
 from nodeagent.formats.scenario_config import placement_from_scenario
-from nodeagent.formats.topology_json import topology_from_document
+from nodeagent.formats.topology_json import TopologyDocumentError, topology_from_document
 
 Document = dict[str, Any]
 
@@ -27,8 +28,11 @@ OPERATIONS = ("add", "start", "removeContainer", "removePod", "restart")
 class ScenarioError(NodeAgentError):
     """A scenario that can't be replayed."""
 
-    def __init__(self, where: str, problem: str) -> None:
-        super().__init__(f"{where}: {problem}", hint="see docs/simulate.md for the form of a scenario")
+    def __init__(self, where: str, problem: str, value: object = None) -> None:
+        found = "" if value is None else f", not {shown(value)}"
+        super().__init__(
+            f"{where}: {problem}{found}", hint="docs/simulate.md has the form of a scenario, and one to start from"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +66,30 @@ def scenario_from_text(text: str, where: str) -> Scenario:
     Args:
         text: a JSON object.
         where: names it in errors.
+
+    Raises:
+        ScenarioError: it is none that can be replayed.
     """
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as err:
-        raise ScenarioError(where, f"no JSON: {err}") from err
+        raise ScenarioError(where, f"must be JSON: {err}") from err
     if not isinstance(document, dict):
-        raise ScenarioError(where, "a scenario is a JSON object")
+        raise ScenarioError(where, "must be a JSON object", document)
     # A whole vector works as well as its scenario alone.
     inner = document.get("scenario", document)
     if not isinstance(inner, dict):
-        raise ScenarioError(where, "scenario: is a JSON object")
-    return _scenario(inner, where)
+        raise ScenarioError(where, "scenario: must be a JSON object", inner)
+    try:
+        return _scenario(inner, where)
+    except (DocumentError, TopologyDocumentError) as err:
+        raise ScenarioError(where, err.message.replace("\n", f"\n{where}: ")) from err
 
 
 def _scenario(document: Mapping[str, Any], where: str) -> Scenario:
     steps = document.get("steps") or []
     if not isinstance(steps, list):
-        raise ScenarioError(where, "steps: is a list")
+        raise ScenarioError(where, "steps: must be a list", steps)
     identity = str(document.get("id", where))
     return Scenario(
         id=identity,
@@ -97,23 +107,25 @@ def _scenario(document: Mapping[str, Any], where: str) -> Scenario:
 def _object(document: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
     value = document.get(name) or {}
     if not isinstance(value, dict):
-        raise ScenarioError(where, f"{name}: is an object")
+        raise ScenarioError(where, f"{name}: must be an object", value)
     return value
 
 
 def _container_name(value: Any, where: str) -> tuple[str, str]:
     if not isinstance(value, dict):
-        raise ScenarioError(where, "is an object with podUID and container")
+        raise ScenarioError(where, "must be an object with podUID and container", value)
     return str(value.get("podUID", "")), str(value.get("container", ""))
 
 
 def _step(value: Any, where: str) -> Step:
-    if not isinstance(value, dict) or value.get("op") not in OPERATIONS:
-        raise ScenarioError(where, f"op: is one of {', '.join(OPERATIONS)}")
-    op = value["op"]
+    if not isinstance(value, dict):
+        raise ScenarioError(where, "must be an object", value)
+    op = value.get("op")
+    if op not in OPERATIONS:
+        raise ScenarioError(where, f"op: must be one of {', '.join(OPERATIONS)}", op or "")
     if op == "add":
         if not isinstance(value.get("pod"), dict):
-            raise ScenarioError(where, "pod: is a v1 Pod")
+            raise ScenarioError(where, "pod: must be a v1 Pod", value.get("pod") or "")
         pod = pod_from_document(value["pod"])
         return Step(op, pod, pod.uid)
     container = value.get("container")
