@@ -4,7 +4,7 @@
 class NodeAgentError(Exception):
     """Something outside went wrong: one line that names the thing and its value, and the next step."""
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint

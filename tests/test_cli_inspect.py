@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -203,6 +204,7 @@ def failed(result: tuple[int, str, str], *, status: int = 1) -> str:
 @pytest.mark.parametrize(
     "words",
     [
+        [],
         ["inspect", "a", "b"],
         ["inspect", "-o", "xml"],
         ["inspect", "--nothing"],
@@ -213,21 +215,60 @@ def failed(result: tuple[int, str, str], *, status: int = 1) -> str:
         ["retry"],
         ["retry", "a", "b"],
         ["topology", "-o", "png"],
+        ["topology", "/"],
+        ["simulate"],
+        ["simulate", "--bench", "many", "-"],
+        ["run", "now"],
+        ["--nothing"],
+        ["inspekt"],
     ],
 )
-def test_wrong_arguments_are_exit_status_2_and_say_usage(words, told):
+def test_wrong_arguments_are_exit_status_2_and_say_usage_and_next_step(words, told):
     status, out, err = told(*words)
     assert (status, out) == (2, "")
     assert err.startswith("usage: nodeagent")
+    complaint, hint = err.splitlines()[-2:]
+    assert complaint.startswith("nodeagent: ")
+    named = f"nodeagent {words[0]}" if words and words[0] in COMMANDS else "nodeagent"
+    assert hint == f"hint: {named} --help says what can be given"
 
 
-@pytest.mark.parametrize("command", ["inspect", "exec", "retry"])
-def test_help_has_examples(command, told):
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (["inspekt"], "'inspekt'"),
+        (["inspect", "a", "b", "c"], "b c"),
+        (["inspect", "-o", "xml"], "'xml'"),
+        (["run", "--confg", "x"], "--confg x"),
+        (["simulate", "--bench", "0", "-"], "'0'"),
+        (["topology", "--root"], "--root"),
+    ],
+)
+def test_a_complaint_about_arguments_names_what_was_given(words, value, told):
+    assert value in told(*words)[2].splitlines()[-2]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_says_exit_status_has_examples_and_ends_with_what_comes_next(command, told):
     status, out, err = told(command, "--help")
     assert (status, err) == (0, "")
-    assert f"examples:\n  nodeagent {command}" in out
     assert "exit status:" in out
-    assert command in COMMANDS
+    assert f"  nodeagent {command}" in out.partition("examples:\n")[2]
+    last = out.rstrip().splitlines()[-1]
+    assert last.startswith("next: ")
+    assert next_commands(last) <= COMMANDS.keys()
+    assert next_commands(last)
+
+
+def test_the_help_as_a_whole_lists_the_commands_and_ends_with_what_comes_next(told):
+    status, out, err = told("--help")
+    assert (status, err) == (0, "")
+    assert all(f"\n    {command} " in out for command in COMMANDS)
+    assert out.endswith("next: nodeagent inspect\n")
+
+
+def next_commands(text: str) -> set[str]:
+    return set(re.findall(r"nodeagent ([a-z]+)", text))
 
 
 # inspect

@@ -51,7 +51,8 @@ examples:
   nodeagent exec default/web app -- sh
 
 Needs root. The command has your environment and working directory, the container's CPUs, memory nodes and limits, and no
-namespaces. An affinity that you have yourself does not count: narrow it inside, with taskset."""
+namespaces. An affinity that you have yourself does not count: narrow it inside, with taskset.
+next: nodeagent inspect POD shows the container's CPUs and state"""
     parser.set_defaults(parser=parser)
 
 

@@ -49,7 +49,8 @@ examples:
   nodeagent inspect -o wide | grep exclusive
   nodeagent inspect -o json | jq '.pods[] | select(.phase == "Refused") | .refusal'
 
-The agent is asked over its socket (as root, or as a member of the group nodeagent). If it doesn't run, root gets its saved state."""
+The agent is asked over its socket (as root, or as a member of the group nodeagent). If it doesn't run, root gets its saved state.
+next: nodeagent inspect POD shows one in full, nodeagent topology who owns which CPU"""
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:

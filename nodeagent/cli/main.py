@@ -4,6 +4,7 @@ import argparse
 import importlib
 import os
 import sys
+from typing import NoReturn
 
 from nodeagent import __version__
 from nodeagent.errors import NodeAgentError
@@ -23,27 +24,39 @@ COMMANDS = {
 """Subcommand → help; each lives in nodeagent.cli.<name> with `add_arguments` and `run`, and is imported only when asked for."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """Ends every complaint about arguments as all errors end: with the next step."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_USAGE, f"nodeagent: {message}\nhint: {self.prog} --help says what can be given\n")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; the result is the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="nodeagent",
         description="Pins pods to whole CPUs next to their memory.",
-        epilog="Start with: nodeagent inspect    More on one command: nodeagent COMMAND --help",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="more on one command: nodeagent COMMAND --help\nnext: nodeagent inspect",
     )
     parser.add_argument("--version", action="version", version=f"nodeagent {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, text in COMMANDS.items():
-        sub = commands.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
-        if name in words:
-            importlib.import_module(f"nodeagent.cli.{name}").add_arguments(sub)
-    options = parser.parse_args(words)
+    known = {
+        name: commands.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
+        for name, text in COMMANDS.items()
+    }
+    for name in known.keys() & words:
+        importlib.import_module(f"nodeagent.cli.{name}").add_arguments(known[name])
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        known[options.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         status: int = importlib.import_module(f"nodeagent.cli.{options.command}").run(options)
     except NodeAgentError as err:
         print(f"nodeagent: {err.message}", file=sys.stderr)
-        if err.hint:
-            print(f"hint: {err.hint}", file=sys.stderr)
+        print(f"hint: {err.hint}", file=sys.stderr)
         return getattr(err, "exit_status", EXIT_ERROR)
     except KeyboardInterrupt:
         return 130

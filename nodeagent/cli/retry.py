@@ -33,7 +33,8 @@ exit status: 0: admitted; 1: refused again, or not decided; 2: wrong arguments
 examples:
   nodeagent retry default/web
 
-A refusal is final until the manifest changes: retry after you have made room. See also: nodeagent inspect"""
+A refusal is final until the manifest changes: retry after you have made room.
+next: nodeagent inspect shows what is taken and what was refused"""
 
 
 def run(options: argparse.Namespace) -> int:

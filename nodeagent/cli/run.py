@@ -9,9 +9,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", default=DEFAULT_CONFIG, metavar="FILE", help=f"the configuration (default: {DEFAULT_CONFIG})"
     )
-    parser.epilog = (
-        "Status 78: the message says what in the configuration or state needs a person. See also: nodeagent inspect"
-    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = """\
+exit status: 0: told to stop; 78: a person must mend the configuration or the state, the message says what; 1: another failure
+
+examples:
+  systemctl enable --now nodeagent
+  nodeagent run --config examples/config.yaml
+
+SIGHUP (systemctl reload nodeagent) reads the configuration again. Stopping it stops no pod.
+next: nodeagent inspect, or journalctl -u nodeagent"""
 
 
 def run(options: argparse.Namespace) -> int:

@@ -29,6 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         help="replay each scenario N times in memory and print the time of its add steps (decision and both checkpoint texts)",
     )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = """\
+exit status: 0: all were replayed; 1: a scenario could not be read; 2: wrong arguments
+
+examples:
+  nodeagent simulate scenarios.jsonl
+  nodeagent simulate - <scenarios.jsonl | jq .steps[].admitted
+
+next: docs/simulate.md describes a scenario; nodeagent topology -o json prints this machine for one"""
 
 
 def _positive(text: str) -> int:

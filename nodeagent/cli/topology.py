@@ -20,6 +20,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config", metavar="FILE", default="/etc/nodeagent/config.yaml", help="the agent's configuration"
     )
     parser.add_argument("--socket", metavar="PATH", help="the agent's socket, which says who owns which CPU")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = """\
+exit status: 0: shown; 1: the machine could not be read; 2: wrong arguments
+
+examples:
+  nodeagent topology
+  nodeagent topology --root /tmp/copy -o json
+
+next: nodeagent inspect"""
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,9 +7,10 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from nodeagent.core.cgroup import Attribute, CgroupSeen, Value
-from nodeagent.core.idset import CpuSet, NumaSet
+from nodeagent.core.idset import CpuSet, IdSetSyntaxError, NumaSet
 from nodeagent.core.plan import Change, EnableControllers, MakeCgroup, RemoveCgroup, SetAttribute
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.cgroup_values import (
@@ -21,6 +22,8 @@ from nodeagent.formats.cgroup_values import (
     print_value,
 )
 
+Ids = TypeVar("Ids", CpuSet, NumaSet)
+
 MAX_DEPTH = 3
 """QoS class, pod, container: what containers make below is theirs."""
 _FREEZE_SECONDS = 10.0
@@ -30,7 +33,7 @@ _MODE = 0o755
 class CgroupError(NodeAgentError):
     """A cgroup file or directory could not be read or changed. `errno` is the kernel's answer, None if its text was the trouble."""
 
-    def __init__(self, message: str, *, path: str, error: int | None, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, path: str, error: int | None, hint: str) -> None:
         super().__init__(message, hint=hint)
         self.path = path
         self.errno = error
@@ -49,6 +52,11 @@ _HINTS = {
 def _failure(doing: str, path: Path | str, err: OSError) -> CgroupError:
     hint = _HINTS.get(err.errno or 0, "see `nodeagent inspect`, and dmesg for the kernel's reason")
     return CgroupError(f"cannot {doing}: {os.strerror(err.errno or 0)}", path=str(path), error=err.errno, hint=hint)
+
+
+def _malformed(file: Path, why: str) -> CgroupError:
+    hint = "the kernel writes no such text: see `findmnt -t cgroup2`, and cgroupRoot in the configuration"
+    return CgroupError(f"cannot understand {file}: {why}", path=str(file), error=None, hint=hint)
 
 
 class CgroupTree:
@@ -102,15 +110,14 @@ class CgroupTree:
             text = self._text(path, attribute.value)
             if text is not None:
                 attributes.append((attribute, self._parsed(path, attribute, text)))
-        cpus, mems = self._text(path, EFFECTIVE_CPUS), self._text(path, EFFECTIVE_MEMS)
         events = self._keyed(path, "cgroup.events")
         return CgroupSeen(
             path=path,
             controllers=frozenset(controllers.split()),
             subtree_control=frozenset((self._text(path, "cgroup.subtree_control") or "").split()),
             attributes=tuple(attributes),
-            cpus_effective=None if cpus is None else CpuSet.parse(cpus.strip()),
-            mems_effective=None if mems is None else NumaSet.parse(mems.strip()),
+            cpus_effective=self._effective(path, EFFECTIVE_CPUS, CpuSet),
+            mems_effective=self._effective(path, EFFECTIVE_MEMS, NumaSet),
             is_populated=events.get("populated") == 1,
             is_frozen=events.get("frozen") == 1,
             oom_kills=self._keyed(path, "memory.events").get("oom_kill", 0),
@@ -120,16 +127,20 @@ class CgroupTree:
         try:
             return parse_value(attribute, text)
         except CgroupValueError as err:
-            raise CgroupError(
-                f"cannot understand {self.root / path}: {err}", path=str(self.root / path), error=None
-            ) from err
+            raise _malformed(self.root / path / attribute.value, str(err)) from err
+
+    def _effective(self, path: str, name: str, kind: type[Ids]) -> Ids | None:
+        text = self._text(path, name)
+        try:
+            return None if text is None else kind.parse(text.strip())
+        except IdSetSyntaxError as err:
+            raise _malformed(self.root / path / name, str(err)) from err
 
     def _keyed(self, path: str, name: str) -> dict[str, int]:
         try:
             return parse_flat_keyed(self._text(path, name) or "")
         except CgroupValueError as err:
-            file = self.root / path / name
-            raise CgroupError(f"cannot understand {file}: {err}", path=str(file), error=None) from err
+            raise _malformed(self.root / path / name, str(err)) from err
 
     def _text(self, path: str, name: str) -> str | None:
         """Give a file's content; None if it isn't there: its controller isn't enabled, or the cgroup just went."""
@@ -240,13 +251,9 @@ class CgroupTree:
     def _verify(self, path: str, attribute: Attribute, value: Value) -> None:
         match attribute, value:
             case Attribute.CPUSET_CPUS, CpuSet():
-                self._compare(
-                    path, EFFECTIVE_CPUS, value, CpuSet.parse((self._text(path, EFFECTIVE_CPUS) or "").strip())
-                )
+                self._compare(path, EFFECTIVE_CPUS, value, self._effective(path, EFFECTIVE_CPUS, CpuSet) or CpuSet())
             case Attribute.CPUSET_MEMS, NumaSet():
-                self._compare(
-                    path, EFFECTIVE_MEMS, value, NumaSet.parse((self._text(path, EFFECTIVE_MEMS) or "").strip())
-                )
+                self._compare(path, EFFECTIVE_MEMS, value, self._effective(path, EFFECTIVE_MEMS, NumaSet) or NumaSet())
             case Attribute.FREEZE, True:
                 self._wait_until_frozen(path)
             case _:

@@ -20,6 +20,10 @@ from nodeagent.formats.exchange import Bounds, Broken, Peer
 Operation = Callable[[Mapping[str, Any]], Any]
 """Takes a request's arguments and gives what JSON can hold; a NodeAgentError is the answer's error."""
 
+_NEXT_STEPS = {
+    Broken.BUG: "`journalctl -u nodeagent` has what happened: please report it",
+    Broken.BUSY: "wait a second; `ss -xp` shows who keeps connections to the agent's socket",
+}
 _WRITERS = 4
 _ROOT = 0
 
@@ -80,7 +84,7 @@ class LocalApi:
 
     def refusal(self, why: Broken) -> bytes:
         return print_failure(
-            Failure(why.value, None if why is Broken.BUG else "at most 64 KiB within 5 s, one request a connection")
+            Failure(why.value, _NEXT_STEPS.get(why, "at most 64 KiB within 5 s, one request a connection"))
         )
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ class Result:
 @dataclass(frozen=True, slots=True)
 class Failure:
     message: str
-    hint: str | None
+    hint: str
 
 
 def parse_request(line: bytes) -> Request:
@@ -62,11 +62,10 @@ def parse_reply(line: bytes) -> Result | Failure:
     document = _object(line)
     if document.get("ok") is True and "result" in document:
         return Result(document["result"])
-    error = document.get("error")
-    if document.get("ok") is not False or not isinstance(error, dict) or not isinstance(error.get("message"), str):
-        raise ApiSyntaxError("a reply needs a result or an error")
-    hint = error.get("hint")
-    return Failure(error["message"], hint if isinstance(hint, str) else None)
+    match document:
+        case {"ok": False, "error": {"message": str() as message, "hint": str() as hint}}:
+            return Failure(message, hint)
+    raise ApiSyntaxError("a reply needs a result or an error")
 
 
 def print_result(value: object) -> bytes:

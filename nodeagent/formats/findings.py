@@ -35,7 +35,7 @@ class DocumentError(NodeAgentError):
 
     def __init__(self, findings: Iterable[Finding], *, hint: str | None = None) -> None:
         self.findings = tuple(findings)
-        super().__init__("\n".join(map(str, self.findings)), hint=hint)
+        super().__init__("\n".join(map(str, self.findings)), hint=hint or f"correct {self.findings[0].source}")
 
 
 def shown(value: object) -> str:
