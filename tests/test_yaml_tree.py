@@ -137,6 +137,11 @@ def test_text_that_starts_with_a_brace_is_json(text: str, documents: list[object
         assert read(text) == documents
 
 
+def test_several_documents_in_braces_are_yaml() -> None:
+    assert read('{"a": 1}\n---\n{b: yes}\n') == [{"a": 1}, {"b": True}]
+    assert read('{"a": "x---y"}') == [{"a": "x---y"}]
+
+
 def test_json_and_yaml_give_the_same_lines() -> None:
     text = b'{\n "a": [\n  1,\n  {"b":\n   2}\n ]\n}\n'
     assert parse_documents(text, "f") == parse_yaml(text, "f")

@@ -86,7 +86,8 @@ def _enter(options: argparse.Namespace) -> None:
     names = [c.name for c in entry.pod.containers]
     if options.container not in names:
         raise ExecError(
-            f"pod {entry.pod.full_name} has no container '{options.container}'", hint=f"it has: {', '.join(names)}"
+            f"pod {entry.pod.full_name} has no container '{options.container}'",
+            hint=f"it has: {', '.join(names)}; see `nodeagent inspect {entry.pod.full_name}`",
         )
     path = container_path(entry, options.container)
     directory = f"{known.cgroup_root}/{path}"
@@ -131,13 +132,13 @@ def _become(command: list[str]) -> NoReturn:
     except FileNotFoundError as err:
         raise CommandError(
             f"cannot run '{command[0]}': not found",
-            hint="nothing is mounted or isolated in a container here: give a program of the host, or its full path",
+            hint=f"nothing is mounted in a container here: give a program of the host (`command -v {command[0]}`), or its full path",
             exit_status=EXIT_NOT_FOUND,
         ) from err
     except OSError as err:
         raise CommandError(
             f"cannot run '{command[0]}': {os.strerror(err.errno or 0)}",
-            hint="is it an executable file for this machine? see `file` and `ls -l`",
+            hint=f"is it an executable file for this machine? see `ls -l {command[0]}` and `file {command[0]}`",
             exit_status=EXIT_CANNOT_RUN,
         ) from err
     finally:

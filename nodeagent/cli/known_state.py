@@ -200,7 +200,7 @@ def find_pods(state: NodeState, name: str) -> tuple[PodEntry, ...]:
         return found
     names = [e.pod.full_name for e in state.entries]
     near = _near(name, [*names, *(e.pod.name for e in state.entries)])
-    hint = f"did you mean {near}?" if near else "`nodeagent inspect` lists the pods"
+    hint = (f"did you mean {near}? " if near else "") + "`nodeagent inspect` lists the pods"
     raise UnknownPodError(f"no pod '{name}' is known", hint=hint)
 
 
@@ -214,7 +214,10 @@ def find_pod(state: NodeState, name: str) -> PodEntry:
     found = find_pods(state, name)
     if len(found) > 1:
         names = ", ".join(e.pod.full_name for e in found)
-        raise UnknownPodError(f"there are {len(found)} pods '{name}'", hint=f"name one of them in full: {names}")
+        raise UnknownPodError(
+            f"there are {len(found)} pods '{name}'",
+            hint=f"name one of them in full, as `nodeagent inspect` does: {names}",
+        )
     return found[0]
 
 

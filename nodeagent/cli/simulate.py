@@ -17,7 +17,10 @@ class SimulateInputError(NodeAgentError):
     """The scenarios can't be read."""
 
     def __init__(self, path: str, why: str) -> None:
-        super().__init__(f"cannot read scenarios from {path}: {why}", hint="give a file of JSON lines, or - for stdin")
+        super().__init__(
+            f"cannot read scenarios from {path}: {why}",
+            hint="give a file of JSON lines, or - for stdin; docs/simulate.md describes them",
+        )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -86,19 +86,24 @@ def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | 
     layout = CpuLayout.of(topology)
     reserved = placement.reserved_system_cpus
     if not reserved <= topology.online:
-        return StartRefused(f"reserved-cpus: {reserved} is not a subset of online-cpus: {topology.online}")
+        return StartRefused(
+            f"reserved-cpus: {reserved} is not a subset of online-cpus: {topology.online}", "reservedSystemCPUs"
+        )
     if layout.cpu_count == 0:
-        return StartRefused("could not detect number of cpus")
+        return StartRefused("could not detect number of cpus", "/sys/devices/system/cpu/online")
     match placement.cpu_manager_policy:
         case "none":
             if placement.cpu_manager_policy_options:
                 given = " ".join(f"{key}:{value}" for key, value in sorted(placement.cpu_manager_policy_options))
-                return StartRefused(f"new none policy error: None policy: received unsupported options=map[{given}]")
+                return StartRefused(
+                    f"new none policy error: None policy: received unsupported options=map[{given}]",
+                    "cpuManagerPolicyOptions",
+                )
             return _cpu_manager(placement, layout, CpuOptions(), CpuSet(), static=False)
         case "static":
             return _static(placement, layout)
         case unknown:
-            return StartRefused(f'unknown policy: "{unknown}"')
+            return StartRefused(f'unknown policy: "{unknown}"', "cpuManagerPolicy")
 
 
 def _static(placement: Placement, layout: CpuLayout) -> CpuManager | StartRefused:
@@ -107,14 +112,17 @@ def _static(placement: Placement, layout: CpuLayout) -> CpuManager | StartRefuse
     else:
         amount_milli = placement.reserved_cpu_milli
     if amount_milli is None:
-        return StartRefused("[cpumanager] unable to determine reserved CPU resources for static policy")
+        return StartRefused(
+            "[cpumanager] unable to determine reserved CPU resources for static policy", "reservedSystemCPUs"
+        )
     if amount_milli == 0:
         return StartRefused(
-            "[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero"
+            "[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero",
+            "reservedSystemCPUs",
         )
     options = parse_cpu_options(placement, socket_count=layout.socket_count, numa_count=len(layout.nodes))
     if isinstance(options, StartRefused):
-        return StartRefused(_PREFIX + options.message)
+        return replace(options, message=_PREFIX + options.message)
     manager = _cpu_manager(placement, layout, options, CpuSet(), static=True)
     count = -(-amount_milli // 1000)
     reserved = placement.reserved_system_cpus
@@ -125,7 +133,8 @@ def _static(placement: Placement, layout: CpuLayout) -> CpuManager | StartRefuse
         reserved = CpuSet(picked) if isinstance(picked, int) else CpuSet()
     if len(reserved) != count:
         return StartRefused(
-            f"{_PREFIX}[cpumanager] unable to reserve the required amount of CPUs (size of {reserved} did not equal {count})"
+            f"{_PREFIX}[cpumanager] unable to reserve the required amount of CPUs (size of {reserved} did not equal {count})",
+            "reservedSystemCPUs",
         )
     return _cpu_manager(placement, layout, options, reserved, static=True)
 

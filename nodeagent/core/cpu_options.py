@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from nodeagent.core.config import Placement
 from nodeagent.core.refusals import StartRefused
 
+_FIELD = "cpuManagerPolicyOptions"
 _ALPHA, _BETA, _STABLE = "Alpha", "Beta", "stable"
 _MATURITY = {
     "full-pcpus-only": _STABLE,
@@ -40,11 +41,13 @@ class CpuOptions:
     distribute_cpus_across_cores: bool = False
 
 
-def parse_boolean(option: str, value: str) -> bool | StartRefused:
+def parse_boolean(option: str, value: str, field: str) -> bool | StartRefused:
     """Read a boolean as Go's ParseBool does."""
     parsed = _BOOLEANS.get(value)
     if parsed is None:
-        return StartRefused(f'bad value for option "{option}": strconv.ParseBool: parsing "{value}": invalid syntax')
+        return StartRefused(
+            f'bad value for option "{option}": strconv.ParseBool: parsing "{value}": invalid syntax', field
+        )
     return parsed
 
 
@@ -60,26 +63,28 @@ def parse_cpu_options(placement: Placement, *, socket_count: int, numa_count: in
     for option, text in sorted(placement.cpu_manager_policy_options):
         maturity = _MATURITY.get(option)
         if maturity is None:
-            return StartRefused(f'unknown CPU Manager Policy option: "{option}"')
+            return StartRefused(f'unknown CPU Manager Policy option: "{option}"', _FIELD)
         if maturity != _STABLE and not placement.gate(f"CPUManagerPolicy{maturity}Options"):
             return StartRefused(
-                f'CPU Manager Policy {maturity}-level Options not enabled, but option "{option}" provided'
+                f'CPU Manager Policy {maturity}-level Options not enabled, but option "{option}" provided', _FIELD
             )
-        value = parse_boolean(option, text)
+        value = parse_boolean(option, text, _FIELD)
         if isinstance(value, StartRefused):
             return value
         chosen[option] = value
     for first, second in _EXCLUSIVE:
         if chosen.get(first) and chosen.get(second):
-            return StartRefused(f"static policy options {first} and {second} can not be used at the same time")
+            return StartRefused(f"static policy options {first} and {second} can not be used at the same time", _FIELD)
     if chosen.get("align-by-socket"):
         if placement.topology_manager_policy == "single-numa-node":
             # The spelling is the reference's.
             return StartRefused(
-                "Topolgy manager single-numa-node policy is incompatible with CPUManager align-by-socket policy option"
+                "Topolgy manager single-numa-node policy is incompatible with CPUManager align-by-socket policy option",
+                _FIELD,
             )
         if socket_count > numa_count:
             return StartRefused(
-                "Align by socket is not compatible with hardware where number of sockets are more than number of NUMA"
+                "Align by socket is not compatible with hardware where number of sockets are more than number of NUMA",
+                _FIELD,
             )
     return CpuOptions(**{option.replace("-", "_"): value for option, value in chosen.items()})

@@ -10,7 +10,8 @@ from nodeagent.core.promises import PodPromises, Promises
 from nodeagent.core.records import CpuRecord, Unreadable
 from nodeagent.core.refusals import StartRefused
 
-_PATH = "/var/lib/kubelet/cpu_manager_state"
+_FILE = "cpu_manager_state"
+_PATH = f"/var/lib/kubelet/{_FILE}"
 
 
 def restored_cpus(manager: CpuManager, record: CpuRecord | Unreadable | None) -> Promises | StartRefused:
@@ -27,7 +28,8 @@ def restored_cpus(manager: CpuManager, record: CpuRecord | Unreadable | None) ->
         if isinstance(loaded, StartRefused):
             return StartRefused(
                 f"could not restore state from checkpoint: {loaded.message}, please drain this node and delete the CPU manager "
-                f'checkpoint file "{_PATH}" before restarting Kubelet'
+                f'checkpoint file "{_PATH}" before restarting Kubelet',
+                _FILE,
             )
         promises = loaded
     return validated_cpus(manager, promises)
@@ -35,14 +37,16 @@ def restored_cpus(manager: CpuManager, record: CpuRecord | Unreadable | None) ->
 
 def _loaded(manager: CpuManager, record: CpuRecord | Unreadable) -> Promises | StartRefused:
     if isinstance(record, Unreadable):
-        return StartRefused(record.message)
+        return StartRefused(record.message, _FILE)
     policy = "static" if manager.static else "none"
     if record.policy_name != policy:
-        return StartRefused(f'configured policy "{policy}" differs from state checkpoint policy "{record.policy_name}"')
+        return StartRefused(
+            f'configured policy "{policy}" differs from state checkpoint policy "{record.policy_name}"', _FILE
+        )
     try:
         default = CpuSet.parse(record.default)
     except IdSetSyntaxError as err:
-        return StartRefused(f'could not parse default cpu set "{record.default}": {err}')
+        return StartRefused(f'could not parse default cpu set "{record.default}": {err}', _FILE)
     pods: PodMap[PodPromises] = PodMap()
     for uid, containers in record.entries:
         sets = []
@@ -50,7 +54,9 @@ def _loaded(manager: CpuManager, record: CpuRecord | Unreadable) -> Promises | S
             try:
                 sets.append((name, CpuSet.parse(text)))
             except IdSetSyntaxError as err:
-                return StartRefused(f'could not parse cpuset "{text}" for container "{name}" in pod "{uid}": {err}')
+                return StartRefused(
+                    f'could not parse cpuset "{text}" for container "{name}" in pod "{uid}": {err}', _FILE
+                )
         if sets:
             pods = pods.put(uid, PodPromises(cpus=tuple(sorted(sets))))
     for uid, cpus in record.pod_entries:
@@ -67,20 +73,21 @@ def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartR
         if not any(pod.cpus for _, pod in promises.pods):
             return replace(promises, default=CpuSet(manager.universe))
         if not strict or Erratum.EMPTY_DEFAULT_SET_REFUSED in manager.quirks:
-            return StartRefused("default cpuset cannot be empty")
+            return StartRefused("default cpuset cannot be empty", _FILE)
     if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
         promises = _with_present_cpus(manager, promises)
     default, reserved = promises.default, manager.reserved
     if strict and not reserved.isdisjoint(default):
         return StartRefused(
-            f'some of strictly reserved cpus: "{reserved & default}" are present in defaultCpuSet: "{default}"'
+            f'some of strictly reserved cpus: "{reserved & default}" are present in defaultCpuSet: "{default}"',
+            _FILE,
         )
     if not strict and not reserved <= default:
-        return StartRefused(f'not all reserved cpus: "{reserved}" are present in defaultCpuSet: "{default}"')
+        return StartRefused(f'not all reserved cpus: "{reserved}" are present in defaultCpuSet: "{default}"', _FILE)
     for uid, name, cpus in promises.containers:
         if not cpus.isdisjoint(default):
             return StartRefused(
-                f'pod: {uid}, container: {name} cpuset: "{cpus}" overlaps with default cpuset "{default}"'
+                f'pod: {uid}, container: {name} cpuset: "{cpus}" overlaps with default cpuset "{default}"', _FILE
             )
     present = default | given_cpus(promises, with_pod_sets=manager.pod_level_managers)
     if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
@@ -88,7 +95,8 @@ def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartR
         present = CpuSet(present.bits & manager.layout.online)
     if present.bits != manager.universe:
         return StartRefused(
-            f'current set of available CPUs "{CpuSet(manager.universe)}" doesn\'t match with CPUs in state "{present}"'
+            f'current set of available CPUs "{CpuSet(manager.universe)}" doesn\'t match with CPUs in state "{present}"',
+            _FILE,
         )
     return promises
 

@@ -56,10 +56,11 @@ def build_memory_manager(topology: Topology, placement: Placement) -> MemoryMana
             node_id, resource, table = absurd[0]
             return StartRefused(
                 f"[memorymanager] NUMA node {node_id} has {table.total} bytes of {resource}: less than is reserved and set aside "
-                "as huge pages"
+                "as huge pages",
+                "reservedMemory",
             )
     elif placement.memory_manager_policy != "None":
-        return StartRefused(f'unknown policy: "{placement.memory_manager_policy}"')
+        return StartRefused(f'unknown policy: "{placement.memory_manager_policy}"', "memoryManagerPolicy")
     return MemoryManager(
         static=static,
         machine=machine,

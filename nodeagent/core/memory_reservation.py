@@ -6,6 +6,7 @@ from nodeagent.core.quantity import Quantity
 from nodeagent.core.refusals import StartRefused
 from nodeagent.core.topology import Topology
 
+_FIELD = "reservedMemory"
 Reserved = dict[tuple[int, str], int]
 """Bytes by (NUMA node, resource)."""
 
@@ -19,7 +20,8 @@ def reserved_by_node(topology: Topology, placement: Placement) -> Reserved | Sta
         if entry.numa_node not in topology.node_ids:
             return StartRefused(
                 "the reserved memory configuration references a NUMA node "
-                f"{entry.numa_node} that does not exist on this machine"
+                f"{entry.numa_node} that does not exist on this machine",
+                _FIELD,
             )
     wrong_sum = _wrong_sum(placement)
     if wrong_sum is not None:
@@ -30,10 +32,10 @@ def reserved_by_node(topology: Topology, placement: Placement) -> Reserved | Sta
             size = amount.as_int64()
             if size is None:
                 # The spelling is the reference's.
-                return StartRefused("could not covert a variable of type Quantity to int64")
+                return StartRefused("could not covert a variable of type Quantity to int64", _FIELD)
             reserved[entry.numa_node, resource] = size
     if sum(size for (_, resource), size in reserved.items() if resource == MEMORY) <= 0:
-        return StartRefused("[memorymanager] you should specify the system reserved memory")
+        return StartRefused("[memorymanager] you should specify the system reserved memory", _FIELD)
     return reserved
 
 
@@ -60,7 +62,7 @@ def _invalid(placement: Placement) -> StartRefused | None:
             seen.add((entry.numa_node, resource))
     if not found:
         return None
-    return StartRefused(found[0] if len(found) == 1 else f"[{', '.join(found)}]")
+    return StartRefused(found[0] if len(found) == 1 else f"[{', '.join(found)}]", _FIELD)
 
 
 def _wrong_sum(placement: Placement) -> StartRefused | None:
@@ -76,6 +78,7 @@ def _wrong_sum(placement: Placement) -> StartRefused | None:
         if configured.nano != wanted.nano:
             return StartRefused(
                 f'the total amount "{configured}" of type "{resource}" is not equal to the value "{wanted}" '
-                "determined by Node Allocatable feature"
+                "determined by Node Allocatable feature",
+                _FIELD,
             )
     return None

@@ -11,7 +11,8 @@ from nodeagent.core.promises import Block, MemoryNode, PodPromises, Promises
 from nodeagent.core.records import MemoryRecord, Unreadable
 from nodeagent.core.refusals import StartRefused
 
-_PATH = "/var/lib/kubelet/memory_manager_state"
+_FILE = "memory_manager_state"
+_PATH = f"/var/lib/kubelet/{_FILE}"
 
 
 def restored_memory(
@@ -29,7 +30,8 @@ def restored_memory(
         if isinstance(loaded, StartRefused):
             return StartRefused(
                 f"could not restore state from checkpoint: {loaded.message}, please drain this node and delete the memory manager "
-                f'checkpoint file "{_PATH}" before restarting Kubelet'
+                f'checkpoint file "{_PATH}" before restarting Kubelet',
+                _FILE,
             )
         promises = loaded
     return validated_memory(manager, promises)
@@ -37,11 +39,12 @@ def restored_memory(
 
 def _loaded(manager: MemoryManager, promises: Promises, record: MemoryRecord | Unreadable) -> Promises | StartRefused:
     if isinstance(record, Unreadable):
-        return StartRefused(record.message)
+        return StartRefused(record.message, _FILE)
     policy = "Static" if manager.static else "None"
     if record.policy_name != policy:
         return StartRefused(
-            f'[memorymanager] configured policy "{policy}" differs from state checkpoint policy "{record.policy_name}"'
+            f'[memorymanager] configured policy "{policy}" differs from state checkpoint policy "{record.policy_name}"',
+            _FILE,
         )
     pods = promises.pods
     for uid, containers in record.entries:
@@ -57,7 +60,7 @@ def validated_memory(manager: MemoryManager, promises: Promises) -> Promises | S
         return promises
     if not promises.memory:
         if any(pod.memory for _, pod in promises.pods):
-            return StartRefused("[memorymanager] machine state can not be empty when it has memory assignments")
+            return StartRefused("[memorymanager] machine state can not be empty when it has memory assignments", _FILE)
         return replace(promises, memory=manager.machine)
     if Erratum.TOTALS_MUST_MATCH not in manager.quirks:
         return (
@@ -66,7 +69,7 @@ def validated_memory(manager: MemoryManager, promises: Promises) -> Promises | S
             else replace(promises, memory=_charged(manager, promises))
         )
     difference = books_differ(manager, promises)
-    return promises if difference is None else StartRefused(difference)
+    return promises if difference is None else StartRefused(difference, _FILE)
 
 
 def books_differ(manager: MemoryManager, promises: Promises) -> str | None:

@@ -26,6 +26,8 @@ class StartRefused:
     """The configuration, the machine and the state found don't go together; nothing is managed."""
 
     message: str
+    about: str
+    """The configuration's field, or the file, that a person has to look at."""
 
 
 def unexpected(error: str) -> Refusal:

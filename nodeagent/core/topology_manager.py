@@ -10,6 +10,7 @@ from nodeagent.core.refusals import Reason, Refusal, StartRefused
 from nodeagent.core.topology import Topology
 
 _CLOSEST = "prefer-closest-numa-nodes"
+_OPTIONS = "topologyManagerPolicyOptions"
 _MAX_NODES = "max-allowable-numa-nodes"
 _MOST_ALLOCATED = "prefer-most-allocated-numa-node"
 _DEFAULT_MAX_NODES = 8
@@ -55,7 +56,7 @@ def build_topology_manager(topology: Topology, placement: Placement) -> Topology
     try:
         policy = TopologyPolicy(placement.topology_manager_policy)
     except ValueError:
-        return StartRefused(f'unknown policy: "{placement.topology_manager_policy}"')
+        return StartRefused(f'unknown policy: "{placement.topology_manager_policy}"', "topologyManagerPolicy")
     if policy is TopologyPolicy.NONE:
         # Scope and options are not looked at.
         return TopologyManager(policy, Scope.CONTAINER, MergeRules(default_mask, single_node=False))
@@ -63,13 +64,13 @@ def build_topology_manager(topology: Topology, placement: Placement) -> Topology
     if isinstance(options, StartRefused):
         return options
     if options.prefer_closest and any(node.distances is None for node in topology.numa):
-        return StartRefused("cannot discover NUMA topology: error getting NUMA distances from cadvisor")
+        return StartRefused("cannot discover NUMA topology: error getting NUMA distances from cadvisor", _OPTIONS)
     if len(topology.numa) > options.max_nodes:
-        return StartRefused(f"unsupported on machines with more than {options.max_nodes} NUMA Nodes")
+        return StartRefused(f"unsupported on machines with more than {options.max_nodes} NUMA Nodes", _OPTIONS)
     try:
         scope = Scope(placement.topology_manager_scope)
     except ValueError:
-        return StartRefused(f'unknown scope: "{placement.topology_manager_scope}"')
+        return StartRefused(f'unknown scope: "{placement.topology_manager_scope}"', "topologyManagerScope")
     single_node = policy is TopologyPolicy.SINGLE_NUMA_NODE
     distances = None
     if options.prefer_closest:
@@ -97,10 +98,10 @@ def _parse_options(placement: Placement) -> _Options | StartRefused:
     max_nodes = _DEFAULT_MAX_NODES
     for option, text in sorted(placement.topology_manager_policy_options):
         if option not in (_CLOSEST, _MAX_NODES, _MOST_ALLOCATED):
-            return StartRefused(f'unknown Topology Manager Policy option: "{option}"')
+            return StartRefused(f'unknown Topology Manager Policy option: "{option}"', _OPTIONS)
         if option == _MOST_ALLOCATED and not placement.gate("TopologyManagerPolicyAlphaOptions"):
             return StartRefused(
-                f'Topology Manager Policy Alpha-level Options not enabled, but option "{option}" provided'
+                f'Topology Manager Policy Alpha-level Options not enabled, but option "{option}" provided', _OPTIONS
             )
         if option == _MAX_NODES:
             number = _parse_max_nodes(text)
@@ -108,7 +109,7 @@ def _parse_options(placement: Placement) -> _Options | StartRefused:
                 return number
             max_nodes = number
         else:
-            value = parse_boolean(option, text)
+            value = parse_boolean(option, text, _OPTIONS)
             if isinstance(value, StartRefused):
                 return value
             booleans[option] = value
@@ -122,7 +123,9 @@ def _parse_max_nodes(text: str) -> int | StartRefused:
     elif len(digits.lstrip("0")) > 19 or not -(2**63) <= int(text) < 2**63:
         why = f'strconv.Atoi: parsing "{text}": value out of range'
     elif int(text) < _DEFAULT_MAX_NODES:
-        return StartRefused(f'the minimum value of "{_MAX_NODES}" should not be less than {_DEFAULT_MAX_NODES}')
+        return StartRefused(
+            f'the minimum value of "{_MAX_NODES}" should not be less than {_DEFAULT_MAX_NODES}', _OPTIONS
+        )
     else:
         return int(text)
-    return StartRefused(f'unable to convert policy option to integer "{_MAX_NODES}": {why}')
+    return StartRefused(f'unable to convert policy option to integer "{_MAX_NODES}": {why}', _OPTIONS)

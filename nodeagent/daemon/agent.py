@@ -156,13 +156,7 @@ class Agent:
         self.tally.count(decided, outcome, self._drift(outcome))
         self.recorder.project(self.node, self.state.promises, troubles)
         self._wishes = {w.path: w for w in self._wanted(world.seen)}
-        return self._tell(
-            decided,
-            runs,
-            (*troubles, *(f"manifest {p.source}: {p.text}" for p in manifests.problems)),
-            began,
-            self._pause(decided, world, troubles),
-        )
+        return self._tell(decided, runs, troubles, began, self._pause(decided, world, troubles))
 
     def _read(self, troubles: list[str]) -> Seen | None:
         try:
@@ -281,7 +275,7 @@ class Agent:
         self,
         decided: Turn | None,
         runs: Mapping[str, Run] | None,
-        troubles: tuple[str, ...] | list[str],
+        troubles: list[str],
         began: float,
         pause: float,
     ) -> float:
@@ -293,11 +287,13 @@ class Agent:
             self.log.info("trouble_over", problem=trouble)
         self._troubles = frozenset(troubles)
         is_ready = decided is not None and runs is not None
-        self.snapshot = Snapshot(self.node, self.state, str(self.tree.root), runs, tuple(troubles), is_ready)
+        # A wrong manifest has been told when it was found: it is no trouble of the agent's own.
+        problems = (*troubles, *(f"manifest {p.source}: {p.text}" for p in self.manifests.problems))
+        self.snapshot = Snapshot(self.node, self.state, str(self.tree.root), runs, problems, is_ready)
         self.tally.publish(
             self.snapshot,
             decided_something=decided is not None and bool(decided.facts),
-            manifest_problems=self.manifests.problem_count,
+            manifest_problems=len({p.source for p in self.manifests.problems}),
             seconds=time.monotonic() - began,
         )
         return pause

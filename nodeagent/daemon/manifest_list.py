@@ -74,8 +74,9 @@ class ManifestList:
         )
 
     @property
-    def problem_count(self) -> int:
-        return 0 if self._last is None else len(self._last.problems)
+    def problems(self) -> tuple[ManifestProblem, ...]:
+        """Found by the last look."""
+        return () if self._last is None else self._last.problems
 
     def close(self) -> None:
         self._watch.stop()

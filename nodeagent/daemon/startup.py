@@ -82,7 +82,8 @@ def discover(config: Config, root: str = "/") -> Node:
     managers = build(topology, config.placement)
     if isinstance(managers, StartRefused):
         raise StartError(
-            managers.message, hint="mend the CPU, memory or topology manager's fields of the configuration"
+            managers.message,
+            hint=f"correct {managers.about} in the configuration (examples/config.yaml), or what it names",
         )
     room = allocatable_of(
         config, cpu_count=len(topology.online), memory_bytes=topology.memory_bytes, hugepages=topology.hugepages
@@ -153,7 +154,8 @@ def _imported(node: Node, manifests: tuple[Manifest, ...], now_ms: int) -> NodeS
     promises = start(node.managers, records)
     if isinstance(promises, StartRefused):
         raise StartError(
-            promises.message, hint=f"the files in {directory} are not this node's: move them away, then start again"
+            promises.message,
+            hint=f"{directory / promises.about} does not fit this node and configuration: move it away, then start again",
         )
     kept = tuple(m for m in manifests if not promises.of_pod(m.pod.uid).is_nothing)
     promises, _ = sweep(node.managers, promises, tuple(m.pod for m in kept))

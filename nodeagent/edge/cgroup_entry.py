@@ -101,7 +101,7 @@ def own_cpus() -> CpuSet:
         raise _failure(f"read {path}", path, err) from err
     except (StopIteration, IdSetSyntaxError) as err:
         raise CgroupEntryError(
-            f"{path} has no readable Cpus_allowed_list", path=path, hint="is /proc mounted?"
+            f"{path} has no readable Cpus_allowed_list", path=path, hint="is /proc mounted? see `findmnt /proc`"
         ) from err
 
 

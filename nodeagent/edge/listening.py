@@ -22,11 +22,11 @@ class ListenError(NodeAgentError):
 
 
 _HINTS = {
-    errno.EADDRINUSE: "another process listens there (see `ss -lptx`): stop it, or set another address",
+    errno.EADDRINUSE: "another process listens there (see `ss -lptx`): stop it, or set another metricsBindAddress",
     errno.EADDRNOTAVAIL: "no interface of this machine has that address (see `ip address`)",
-    errno.EACCES: "ports below 1024, and directories of others, need root",
+    errno.EACCES: "ports below 1024, and directories of others, need root (see `ls -ld` of the directory)",
     errno.ENOENT: "the socket's directory must exist (RuntimeDirectory= of the unit makes /run/nodeagent)",
-    errno.ENOTDIR: "a file lies where the socket's directory is expected",
+    errno.ENOTDIR: "a file lies where the socket's directory is expected: move it away, or set runtimeDirectory or metricsBindAddress",
     errno.EAFNOSUPPORT: "the kernel or RestrictAddressFamilies= of the unit does not allow this kind of address",
 }
 
@@ -37,10 +37,10 @@ def _failure(address: BindAddress, err: OSError) -> ListenError:
             f"cannot listen on {address}: {err.strerror}",
             address=address,
             error=None,
-            hint="give the host as an IP address",
+            hint="give the host as an IP address: metricsBindAddress: 127.0.0.1:9753",
         )
     number = err.errno or 0
-    hint = _HINTS.get(number, "set another address, or none, in the configuration")
+    hint = _HINTS.get(number, 'set another metricsBindAddress, or "" for none')
     return ListenError(
         f"cannot listen on {address}: {os.strerror(number)}", address=address, error=err.errno, hint=hint
     )

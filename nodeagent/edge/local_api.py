@@ -73,14 +73,19 @@ class LocalApi:
         if request.op in self._reads:
             if is_owner or self._group in peer.gids:
                 return self._reads[request.op](request.arguments)
-            raise _refused(request.op, peer, "run as root, or as a member of the group nodeagent")
+            raise _refused(
+                request.op, peer, "run as root, or as a member of the group nodeagent (`usermod -aG nodeagent USER`)"
+            )
         if request.op in self._writes:
             if is_owner:
                 write = self._writes[request.op]
                 return await asyncio.get_running_loop().run_in_executor(self._writers, write, request.arguments)
-            raise _refused(request.op, peer, "run as root")
+            raise _refused(request.op, peer, "run as root (`sudo nodeagent …`)")
         known = ", ".join(sorted({*self._reads, *self._writes}))
-        raise NodeAgentError(f"unknown operation '{request.op}'", hint=f"this nodeagent knows: {known}")
+        raise NodeAgentError(
+            f"unknown operation '{request.op}'",
+            hint=f"this nodeagent knows: {known}; is it of another version than the command? see `nodeagent --version`",
+        )
 
     def refusal(self, why: Broken) -> bytes:
         return print_failure(

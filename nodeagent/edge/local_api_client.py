@@ -41,7 +41,7 @@ def call(path: str, op: str, /, *, timeout_seconds: float = 10.0, **arguments: A
     except PermissionError as err:
         raise ApiError(
             f"cannot connect to {path}: {os.strerror(err.errno or 0)}",
-            hint="run as root, or as a member of the group nodeagent",
+            hint="run as root, or as a member of the group nodeagent (`usermod -aG nodeagent USER`)",
         ) from err
     except TimeoutError as err:
         raise ApiUnavailable(
@@ -70,7 +70,8 @@ def _understood(path: str, reply: bytes) -> Any:
         return parse_reply(reply)
     except ApiSyntaxError as err:
         raise ApiError(
-            f"cannot understand the answer of {path}: {err}", hint="does another program listen there?"
+            f"cannot understand the answer of {path}: {err}",
+            hint=f"does another program listen there? `ss -xlp src {path}` shows which",
         ) from err
 
 

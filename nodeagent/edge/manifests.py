@@ -37,7 +37,7 @@ class ManifestDirectoryError(NodeAgentError):
         self.path = path
         self.missing = cause.errno == errno.ENOENT
         """There is none: no error on a fresh node, a reason to keep what runs on a node with pods."""
-        hint = "create it, or set manifestDirectory" if self.missing else "let the agent read it"
+        hint = f"create it, or set manifestDirectory; `namei -l {path}` shows what is there, and who may read it"
         super().__init__(f"cannot read manifest directory {path}: {cause.strerror}", hint=hint)
 
 

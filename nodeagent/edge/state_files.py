@@ -30,15 +30,15 @@ class StateFileError(NodeAgentError):
 
 _HINTS = {
     errno.ENOSPC: "make room: `df` shows the file system, `df -i` its inodes; the agent tries again by itself",
-    errno.EDQUOT: "raise the disk quota of the agent's user; the agent tries again by itself",
+    errno.EDQUOT: "raise the disk quota of the agent's user (`quota`); the agent tries again by itself",
     errno.EROFS: "mount the file system read-write, or name the directory in ReadWritePaths= of the unit",
-    errno.EACCES: "run as root, or give the agent's user this directory",
+    errno.EACCES: "run as root, or give the agent's user this directory (`namei -l` shows the owners)",
     errno.EPERM: "run as root; `lsattr` shows whether the file is immutable",
     errno.EIO: "the disk fails: see dmesg and smartctl; the file holds its old or its new content, nothing between",
-    errno.ENOENT: "make the directory first (StateDirectory= of the unit does), or set another in the configuration",
-    errno.ENOTDIR: "a file lies where a directory is expected: move it away, or set another directory in the configuration",
-    errno.EISDIR: "a directory lies where the file is expected: move it away",
-    errno.ELOOP: "a symbolic link lies where the file is expected: move it away",
+    errno.ENOENT: "make the directory first (StateDirectory= of the unit does), or set another stateDirectory",
+    errno.ENOTDIR: "a file lies where a directory is expected: move it away, or set another stateDirectory",
+    errno.EISDIR: "a directory lies where the file is expected: see `ls -ld` of it, and move it away",
+    errno.ELOOP: "a symbolic link lies where the file is expected: see `ls -l` of it, and move it away",
 }
 
 
@@ -140,7 +140,7 @@ def read(path: str, *, max_bytes: int, follow_symlinks: bool = False) -> bytes |
             f"cannot read {path}: it is larger than {max_bytes} bytes",
             path=path,
             error=None,
-            hint="nodeagent never writes one so large: look what it is, and move it away",
+            hint=f"nodeagent never writes one so large: look what it is (`file {path}`), and move it away",
         )
     return content
 
@@ -153,7 +153,7 @@ def _check_regular(path: str, status: os.stat_result) -> None:
             f"cannot read {path}: it is no regular file",
             path=path,
             error=None,
-            hint="a device, FIFO or socket lies where the file is expected: move it away",
+            hint=f"a device, FIFO or socket lies where the file is expected: see `ls -l {path}`, and move it away",
         )
 
 
@@ -241,7 +241,7 @@ def _take(descriptor: int, path: str) -> None:
             f"another nodeagent (pid {holder or 'unknown'}) works in {path}",
             path=path,
             error=err.errno,
-            hint="stop it (`systemctl stop nodeagent`), or give this one another state directory",
+            hint="stop it (`systemctl stop nodeagent`), or give this one another stateDirectory",
         ) from err
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

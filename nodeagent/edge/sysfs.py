@@ -43,7 +43,7 @@ def read_machine(root: str = "/") -> SysfsSample:
     raise failure or SysfsError(
         f"{base}/{CPUS}/online",
         f"CPUs came or went during each of {ATTEMPTS} readings",
-        hint="wait until CPU hotplug is over, then try again",
+        hint="wait until CPU hotplug is over (`udevadm settle`), then try again",
     )
 
 
@@ -145,8 +145,12 @@ def _absent(full: str, err: OSError, *, listed: bool) -> bool:
 def _failed(full: str, err: OSError, *, listed: bool) -> SysfsError:
     if listed and err.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.EBUSY):
         return VanishedError(
-            full, "it vanished while the machine was being read", hint="wait until CPU hotplug is over, then try again"
+            full,
+            "it vanished while the machine was being read",
+            hint="wait until CPU hotplug is over (`udevadm settle`), then try again",
         )
     if err.errno in (errno.EACCES, errno.EPERM):
-        return SysfsError(full, err.strerror or "not permitted", hint="run as root, or give read permission")
+        return SysfsError(
+            full, err.strerror or "not permitted", hint="run as root, or give read permission (see `ls -l` of it)"
+        )
     return SysfsError(full, err.strerror or str(err))

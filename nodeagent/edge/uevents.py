@@ -111,7 +111,7 @@ def drain(channel: socket.socket) -> Hotplug | None:
             if err.errno != errno.ENOBUFS:
                 raise UeventError(
                     f"cannot read the kernel's uevents: {os.strerror(err.errno or 0)}",
-                    hint="hotplug is seen at the next period; restart nodeagent",
+                    hint="hotplug is seen at the next period all the same; if it happens again: `systemctl restart nodeagent`",
                 ) from err
             wake = Hotplug.OVERFLOW
             continue

@@ -64,7 +64,8 @@ class SysfsError(NodeAgentError):
         text = f"cannot use {path}: {reason}" if value is None else f"cannot use {path}: {reason}, not {shown(value)}"
         super().__init__(
             text,
-            hint=hint or "look at the file; if it belongs to a copied root, copy the root again (`--root` takes any)",
+            hint=hint
+            or f"look at `ls -l {path}`; if it belongs to a copied root, copy the root again (--root takes any)",
         )
 
 
