@@ -338,7 +338,7 @@ def test_one_pod_is_shown_in_full(live, told):
 
 def test_unknown_pods_are_answered_with_near_names(live, told):
     err = failed(told("inspect", "wbe", *live.options))
-    assert err == "nodeagent: no pod 'wbe' is known\nhint: did you mean web?\n"
+    assert err == "nodeagent: no pod 'wbe' is known\nhint: did you mean web? `nodeagent inspect` lists the pods\n"
 
 
 def test_without_a_daemon_the_saved_state_is_shown(host, told):

@@ -88,7 +88,9 @@ def test_1_a_pod_is_allocated_once(errata: Errata) -> None:
         assert str(after.pod_set("p")) == "3-4"
         assert str(after.default) == "0,5"
         resumed = core.resume(node, after)
-        assert resumed == StartRefused('current set of available CPUs "0-5" doesn\'t match with CPUs in state "0,3-5"')
+        assert resumed == StartRefused(
+            'current set of available CPUs "0-5" doesn\'t match with CPUs in state "0,3-5"', "cpu_manager_state"
+        )
 
 
 @BOTH
@@ -169,7 +171,9 @@ def test_6_everything_may_be_allocated(errata: Errata) -> None:
     before = admitted(node, core.initial(node), pod("p", app("a", "14")))
     assert not before.default
     resumed = core.resume(node, before)
-    assert resumed == (before if errata is FIXED else StartRefused("default cpuset cannot be empty"))
+    assert resumed == (
+        before if errata is FIXED else StartRefused("default cpuset cannot be empty", "cpu_manager_state")
+    )
 
 
 @BOTH
@@ -258,7 +262,9 @@ def test_14_capacity_may_change(errata: Errata) -> None:
     smaller = managers(machine(memory=8 * GIB - 4096), errata=errata, reserved_memory={0: "1Gi"})
     resumed = core.resume(smaller, before)
     if errata is KUBELET:
-        assert resumed == StartRefused("[memorymanager] the expected machine state is different from the real one")
+        assert resumed == StartRefused(
+            "[memorymanager] the expected machine state is different from the real one", "memory_manager_state"
+        )
         return
     assert isinstance(resumed, Promises)
     assert resumed.pods == before.pods
