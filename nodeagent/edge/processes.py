@@ -8,18 +8,13 @@ from pathlib import Path
 
 import psutil
 
-from nodeagent.core.idset import CpuSet, NumaSet
-from nodeagent.errors import NodeAgentError
+from nodeagent.core.idset import CpuSet
 
 _PF_KTHREAD = 0x0020_0000
 """include/linux/sched.h; field 9 of /proc/PID/stat (proc_pid_stat(5))."""
 _STAT_FLAGS = 6
 """Index of that field after the command's closing parenthesis."""
 _DEAD_STATES = frozenset({"Z", "X", "x"})
-
-
-class ProcessError(NodeAgentError):
-    """A process is there and could not be looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +34,6 @@ class ProcessScan:
     """By pid."""
     hidden: tuple[int, ...]
     """Processes that we were not allowed to look at: they may run there, too."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessPlace:
-    """Where the kernel lets the main thread of a process run, and where it last did."""
-
-    cpus_allowed: CpuSet
-    mems_allowed: NumaSet
-    last_cpu: int
 
 
 def may_run_on(cpus: CpuSet, *, excluding: Callable[[int], bool]) -> ProcessScan:
@@ -106,22 +92,3 @@ def _cgroup(pid: int) -> str | None:
 
 def _proc_text(pid: int, name: str) -> str:
     return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="backslashreplace")
-
-
-def place_of(pid: int) -> ProcessPlace | None:
-    """Say where a process may run and last ran; None if there is no such process.
-
-    Raises:
-        ProcessError: it is there, and we are not allowed to look.
-
-    """
-    try:
-        status = dict(line.split(":\t", 1) for line in _proc_text(pid, "status").splitlines() if ":\t" in line)
-        last_cpu = psutil.Process(pid).cpu_num()
-    except (ProcessLookupError, FileNotFoundError, psutil.NoSuchProcess):
-        return None
-    except (PermissionError, psutil.AccessDenied) as err:
-        raise ProcessError(
-            f"cannot look at process {pid}: permission denied", hint="run as root (is /proc mounted with hidepid?)"
-        ) from err
-    return ProcessPlace(CpuSet.parse(status["Cpus_allowed_list"]), NumaSet.parse(status["Mems_allowed_list"]), last_cpu)
