@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from nodeagent.core.cgroup import CgroupWish
+from nodeagent.core.cgroup import Attribute, CgroupWish
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.plan import Change, EnableControllers, MakeCgroup, Plan, RemoveCgroup, SetAttribute
 from nodeagent.edge.cgroupfs import CgroupError
@@ -22,7 +22,7 @@ class Outcome:
     written: tuple[Change, ...]
     failed: tuple[tuple[Change, CgroupError], ...]
     held_back: tuple[Change, ...]
-    """Not tried: a cgroup above or a CPU that must be left first was not to be had."""
+    """Not tried: a cgroup above, a CPU that must be left first or the CPUs to thaw on were not to be had."""
     ready: frozenset[str]
     """Cgroups for processes that hold what is promised, with nobody else on their exclusive CPUs."""
 
@@ -34,6 +34,10 @@ class _Progress:
     failed: list[tuple[Change, CgroupError]] = field(default_factory=list)
     held_back: list[Change] = field(default_factory=list)
     unusable: set[str] = field(default_factory=set)
+    missing: set[str] = field(default_factory=set)
+    """They could not be made: none of their files is there."""
+    misplaced: set[str] = field(default_factory=set)
+    """Their `cpuset.cpus` could not be written: whoever thaws there may wake on others' CPUs."""
 
 
 def carry_out(plan: Plan, wishes: Iterable[CgroupWish], tree: Tree) -> Outcome:
@@ -42,14 +46,13 @@ def carry_out(plan: Plan, wishes: Iterable[CgroupWish], tree: Tree) -> Outcome:
     for change in plan.changes:
         if _is_held_back(change, progress):
             progress.held_back.append(change)
-            progress.unusable.add(change.path)
+            _note_undone(change, progress)
             continue
         try:
             tree.apply(change)
         except CgroupError as err:
             progress.failed.append((change, err))
-            if not isinstance(change, RemoveCgroup):
-                progress.unusable.add(change.path)
+            _note_undone(change, progress)
             if isinstance(change, SetAttribute):
                 progress.occupied |= change.vacates
         else:
@@ -58,14 +61,29 @@ def carry_out(plan: Plan, wishes: Iterable[CgroupWish], tree: Tree) -> Outcome:
     return Outcome(tuple(progress.written), tuple(progress.failed), tuple(progress.held_back), ready)
 
 
+def _note_undone(change: Change, progress: _Progress) -> None:
+    if not isinstance(change, RemoveCgroup):
+        progress.unusable.add(change.path)
+    if isinstance(change, MakeCgroup):
+        progress.missing.add(change.path)
+    elif isinstance(change, SetAttribute) and change.attribute is Attribute.CPUSET_CPUS:
+        progress.misplaced.add(change.path)
+
+
 def _is_held_back(change: Change, progress: _Progress) -> bool:
     match change:
+        case SetAttribute(attribute=Attribute.FREEZE, value=False) if change.path in progress.misplaced:
+            return True
         case SetAttribute():
-            return _is_below_unusable(change.path, progress) or bool(change.grants & progress.occupied)
+            return _is_out_of_reach(change.path, progress) or bool(change.grants & progress.occupied)
         case MakeCgroup() | EnableControllers():
-            return _is_below_unusable(change.path, progress)
+            return _is_out_of_reach(change.path, progress)
         case RemoveCgroup():
             return False
+
+
+def _is_out_of_reach(path: str, progress: _Progress) -> bool:
+    return path in progress.missing or _is_below_unusable(path, progress)
 
 
 def _is_below_unusable(path: str, progress: _Progress) -> bool:
