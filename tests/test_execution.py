@@ -79,7 +79,7 @@ def test_without_changes_all_that_is_wished_for_is_ready() -> None:
 @pytest.mark.parametrize(
     ("broken", "held_back", "not_ready"),
     [
-        pytest.param([MAKE_POD], [MAKE_APP, GRANT], {"pod1/app"}, id="no cgroup: nothing below it"),
+        pytest.param([MAKE_POD], [ENABLE, MAKE_APP, GRANT], {"pod1/app"}, id="no cgroup: nothing below it"),
         pytest.param([ENABLE], [MAKE_APP, GRANT], {"pod1/app"}, id="no controllers: nothing below them"),
         pytest.param([MAKE_APP], [GRANT], {"pod1/app"}, id="a container's cgroup: none of its files"),
         pytest.param([LEAVE], [GRANT], {"pod1/app", "pod2/s"}, id="who does not leave keeps the CPUs from the next"),
