@@ -13,6 +13,7 @@ from nodeagent.core.cgroup import Attribute
 from nodeagent.core.config import Placement
 from nodeagent.core.entering import obstacle
 from nodeagent.core.idset import CpuSet, NumaSet
+from nodeagent.core.pod import ContainerKind
 from nodeagent.core.state import ContainerStatus, Phase, Refusal
 from nodeagent.edge.cgroup_entry import CgroupEntryError, join, own_cpus, used_below
 
@@ -131,6 +132,29 @@ def test_strangers_on_its_cpus_forbid():
     found = asked(world, {**seen, "podgone": stranger})
     assert found is not None
     assert found.why == "processes of another cgroup (podgone) may run on its exclusive CPUs 5"
+
+
+def test_another_pods_process_on_its_cpus_forbids():
+    """Somebody moved it there, and it has not been put back yet."""
+    world = made().add(pod("other", container("app")), running("app"))
+    seen = world.seen()
+    path = "besteffort/poduid-other/app"
+    assert asked(world, seen) is None
+    found = asked(world, {**seen, path: replace(seen[path], cpus_effective=CpuSet.of(4, 5))})
+    assert found is not None
+    assert found.why == f"processes of another cgroup ({path}) may run on its exclusive CPUs 5"
+
+
+@pytest.mark.parametrize(("status", "is_open"), [(running("setup"), False), (ended("setup"), True)])
+def test_an_init_container_that_still_runs_on_its_cpus_forbids(status, is_open):
+    setup = container("setup", kind=ContainerKind.INIT, cpu="2", memory="64Mi")
+    slot = container("slot", command=(), cpu="2", memory="64Mi")
+    world = World().add(pod("web", setup, slot), status, ContainerStatus("slot"))
+    seen = world.seen()
+    seen["poduid-web/setup"] = replace(seen["poduid-web/setup"], is_populated=not is_open)
+    found = asked(world, seen)
+    assert (found is None) == is_open
+    assert is_open or "(poduid-web/setup)" in found.why
 
 
 def test_a_starved_container_forbids():

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nodeagent.core.cgroup import Attribute, CgroupSeen, CgroupWish, Seen
+from nodeagent.core.idset import CpuSet
 from nodeagent.core.layout import container_path
 from nodeagent.core.plan import diff
+from nodeagent.core.pod import ContainerKind
 from nodeagent.core.state import PodEntry
 
 
@@ -32,7 +34,11 @@ def obstacle(
 
     """
     path = container_path(entry, name)
-    return _of_pod(entry) or _of_container(entry, name, seen.get(path)) or _of_cgroup(path, wishes, seen, used_below)
+    return (
+        _of_pod(entry)
+        or _of_container(entry, name, seen.get(path))
+        or _of_cgroup(entry, path, wishes, seen, used_below)
+    )
 
 
 def _of_pod(entry: PodEntry) -> Obstacle | None:
@@ -70,7 +76,9 @@ def _of_container(entry: PodEntry, name: str, there: CgroupSeen | None) -> Obsta
     return None
 
 
-def _of_cgroup(path: str, wishes: Sequence[CgroupWish], seen: Seen, used_below: Sequence[str]) -> Obstacle | None:
+def _of_cgroup(
+    entry: PodEntry, path: str, wishes: Sequence[CgroupWish], seen: Seen, used_below: Sequence[str]
+) -> Obstacle | None:
     wish = next((w for w in wishes if w.path == path), None)
     there = seen.get(path)
     if wish is None or there is None:
@@ -91,7 +99,7 @@ def _of_cgroup(path: str, wishes: Sequence[CgroupWish], seen: Seen, used_below: 
             "(cgroup v2, no internal processes)",
             "use that runtime's own exec, such as `crictl exec` or `crun exec`",
         )
-    return _of_values(wish, there) or _of_intruders(wish, wishes, seen)
+    return _of_values(wish, there) or _of_intruders(entry, wish, wishes, seen)
 
 
 def _of_values(wish: CgroupWish, there: CgroupSeen) -> Obstacle | None:
@@ -111,14 +119,25 @@ def _of_values(wish: CgroupWish, there: CgroupSeen) -> Obstacle | None:
     return None
 
 
-def _of_intruders(wish: CgroupWish, wishes: Sequence[CgroupWish], seen: Seen) -> Obstacle | None:
-    """Somebody is on its exclusive CPUs: the promise is not kept yet."""
+def _of_intruders(entry: PodEntry, wish: CgroupWish, wishes: Sequence[CgroupWish], seen: Seen) -> Obstacle | None:
+    """Somebody is on its exclusive CPUs: the promise is not kept yet, or they are still an init container's."""
     plan = diff(wishes, seen)
-    taken = wish.exclusive_cpus() & plan.occupied
+    mine, taken = wish.exclusive_cpus(), wish.exclusive_cpus() & plan.occupied
+    who = list(plan.strangers) if taken else []
+    inits = {container_path(entry, c.name) for c in entry.pod.inits() if c.kind is ContainerKind.INIT}
+    for other in wishes:
+        there = seen.get(other.path)
+        if other is wish or not other.is_leaf or there is None or not there.is_populated or there.is_frozen:
+            continue
+        in_one_pool = other.path.startswith(wish.shares_with) and other.path not in inits and other.cpus() & mine
+        shared = (there.cpus_effective or CpuSet()) & mine
+        if shared and not in_one_pool:
+            taken |= shared
+            who.append(other.path)
     if not taken:
         return None
-    who = f" ({', '.join(plan.strangers)})" if plan.strangers else ""
+    names = f" ({', '.join(who)})" if who else ""
     return Obstacle(
-        f"processes of another cgroup{who} may run on its exclusive CPUs {taken}",
-        "see `nodeagent inspect` for who they are and how to end them",
+        f"processes of another cgroup{names} may run on its exclusive CPUs {taken}",
+        "wait until they have ended or left, or see `nodeagent inspect` for who they are and how to end them",
     )
