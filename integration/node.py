@@ -114,6 +114,69 @@ class Node:
         document: Document = json.loads(answer.stdout)
         return document
 
+    def metrics(self) -> dict[str, float]:
+        """By series, as exposed: `name{label="value"}`."""
+        text = self.run("curl -sS http://127.0.0.1:9753/metrics").stdout
+        lines = (line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#"))
+        return {series: float(value) for series, value in lines}
+
+    def wait_metric(self, series: str, above: float, *, seconds: float = 60) -> float:
+        deadline = time.monotonic() + self.guest.patience(seconds)
+        while (value := self.metrics().get(series, 0.0)) <= above:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{series} stays at {value}")
+        return value
+
+    def wait_line(self, path: str, *, seconds: float = 60) -> str:
+        """Wait until a file has a complete first line."""
+        script = f"until [ -s {path} ] && [ $(wc -l <{path}) -ge 1 ]; do sleep 0.05; done; head -n 1 {path}"
+        return self.run(script, timeout_seconds=seconds).stdout.strip()
+
+    def cursor(self) -> str:
+        """The journal's end as of now."""
+        return self.run("journalctl -n 0 --show-cursor -q").stdout.split("cursor:")[1].strip()
+
+    def log(self, cursor: str) -> list[Document]:
+        """The agent's log lines since then."""
+        text = self.run(f"journalctl --after-cursor='{cursor}' -u nodeagent -o cat -q").stdout
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+    def wait_log(self, cursor: str, event: str, *, seconds: float = 60) -> Document:
+        """Wait for the agent to write a line of this event."""
+        deadline = time.monotonic() + self.guest.patience(seconds)
+        while True:
+            found = [line for line in self.log(cursor) if line["event"] == event]
+            if found:
+                return found[0]
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no {event} in the log: {self.log(cursor)}")
+
+    def main_pid(self, unit: str = "nodeagent") -> int:
+        return int(self.run(f"systemctl show -P MainPID {unit}").stdout)
+
+    def unit(self, *properties: str, name: str = "nodeagent") -> dict[str, str]:
+        """What systemd says of a unit."""
+        options = " ".join(f"-p {one}" for one in properties)
+        return dict(line.split("=", 1) for line in self.run(f"systemctl show {name} {options}").stdout.splitlines())
+
+    def restart_agent(self) -> None:
+        """As an upgrade does; returns when it is ready."""
+        self.run("systemctl restart nodeagent", timeout_seconds=60)
+
+    def kill_agent(self) -> None:
+        """`kill -9`, and wait until systemd has a successor ready."""
+        before = self.main_pid()
+        self.run(
+            f"kill -9 {before}; until [ $(systemctl show -P MainPID nodeagent) -ne {before} ] &&"
+            " systemctl is-active -q nodeagent; do sleep 0.1; done",
+            timeout_seconds=60,
+        )
+
+    def allowed(self, pid: int) -> tuple[str, str]:
+        """CPUs and memory nodes that the kernel lets a process use."""
+        text = self.run(f"awk '/^(Cpus|Mems)_allowed_list/ {{print $2}}' /proc/{pid}/status").stdout.split()
+        return text[0], text[1]
+
     def footprint(self) -> str:
         """Every process of the pods and every value that the agent writes."""
         files = [

@@ -1,0 +1,173 @@
+"""What kubelet's users expect of containers: order, restarts, ends and how they ended, also over the agent's own end and the launcher's."""
+
+import time
+
+import pytest
+
+from integration.guest.guest import Guest
+from integration.node import Document, Node, container, pod
+
+
+@pytest.fixture
+def node(two_sockets: Guest) -> Node:
+    return Node(two_sockets)
+
+
+def status(state: Document, pod_name: str, container_name: str) -> Document:
+    """What the state says of a container; empty before its pod has been decided on."""
+    entry = next((e for e in state["entries"] if e["pod"]["metadata"]["name"] == pod_name), None)
+    found: Document = next((c for c in entry["containers"] if c["name"] == container_name), {}) if entry else {}
+    return found
+
+
+def test_init_containers_run_one_by_one_then_sidecar_then_app(node: Node) -> None:
+    node.run("rm -f /run/order")
+    note = "echo $0 $(grep Cpus_allowed_list /proc/self/status) >>/run/order"
+    stay = f"{note}; exec sleep infinity"
+    node.apply(
+        pod(
+            "ordered",
+            container("app", ["sh", "-c", stay, "app"], cpu="2"),
+            init=(
+                container("first", ["sh", "-c", f"sleep 0.3; {note}", "first"], cpu="2"),
+                {**container("side", ["sh", "-c", stay, "side"], cpu="1"), "restartPolicy": "Always"},
+                container("last", ["sh", "-c", note, "last"], cpu="1"),
+            ),
+        )
+    )
+    state = node.wait_running("ordered")
+    lines = node.run("until [ $(wc -l </run/order) -ge 4 ]; do sleep 0.05; done; cat /run/order").stdout.split("\n")[:4]
+    cpus = state["promises"]["pods"]["uid-ordered"]["cpus"]
+    assert [line.split()[0] for line in lines] == ["first", "side", "last", "app"]
+    told = {line.split()[0]: line.split()[2] for line in lines}
+    assert (told["side"], told["app"]) == (cpus["side"], cpus["app"])
+    assert status(state, "ordered", "first")["exit"][1] == 0
+    assert "exit" not in status(state, "ordered", "side")
+
+
+def test_a_container_that_fails_is_started_again_after_its_back_off(node: Node) -> None:
+    node.run("rm -f /run/tries")
+    node.apply(pod("flaky", container("app", ["sh", "-c", "date +%s.%N >>/run/tries; exit 3"], cpu="1")))
+
+    state = node.wait(lambda s: status(s, "flaky", "app").get("attempt", 0) == 3, "the third start", seconds=60)
+    tries = node.run("until [ $(wc -l </run/tries) -ge 3 ]; do sleep 0.1; done; cat /run/tries").stdout.split()
+
+    assert status(state, "flaky", "app")["lastExit"][1] == 3
+    assert float(tries[2]) - float(tries[1]) >= 10, "kubelet restarts once at once, then waits for 10 s"
+
+
+def test_what_the_kernel_killed_for_memory_is_called_so(node: Node) -> None:
+    grow = "x=; while :; do x=$x$(head -c 262144 /dev/zero | tr '\\0' x); done"
+    node.apply(pod("hungry", container("app", ["sh", "-c", grow], cpu="1", memory="16Mi"), restartPolicy="Never"))
+    state = node.wait(lambda s: "exit" in status(s, "hungry", "app"), "the container's end", seconds=120)
+
+    _, code, signal, is_oom, _ = status(state, "hungry", "app")["exit"]
+    assert (code, signal, is_oom) == (None, 9, True)
+    assert "OOM" in node.run("nodeagent inspect hungry --no-host-processes", check=False).stdout
+
+
+def test_exit_codes_and_restart_counts_are_kept_over_the_agents_absence(node: Node) -> None:
+    node.run("rm -f /run/go; mkfifo /run/go")
+    wait = "read -r _ </run/go; exit 41"
+    node.apply(
+        pod("worker", container("app", ["sh", "-c", wait], cpu="1"), restartPolicy="Never"),
+        pod("bystander", container("app", ["sleep", "infinity"], cpu="1")),
+    )
+    node.wait_running("worker", "bystander")
+    (bystander,) = node.pids(node.cgroup("bystander", "app"))
+    (pid,) = node.pids(node.cgroup("worker", "app"))
+
+    node.run("systemctl stop nodeagent", timeout_seconds=60)
+    node.run(f"echo >/run/go; while [ -e /proc/{pid} ]; do sleep 0.1; done")
+    node.run("systemctl start nodeagent", timeout_seconds=60)
+
+    state = node.wait(lambda s: "exit" in status(s, "worker", "app"), "the exit code", seconds=60)
+    assert status(state, "worker", "app")["exit"][1:4] == [41, None, False]
+    assert node.pids(node.cgroup("bystander", "app")) == [bystander]
+
+
+def test_the_launchers_end_is_not_the_pods_end(node: Node) -> None:
+    """Whoever the dead launcher was the parent of goes on; only its exit code is nobody's to know, as after kubelet's loss of one."""
+    node.run("rm -f /run/go; mkfifo /run/go")
+    wait = "read -r _ </run/go; exit 17"
+    node.apply(
+        pod("worker", container("app", ["sh", "-c", wait], cpu="1"), restartPolicy="Never"),
+        pod("steady", container("app", ["sleep", "infinity"], cpu="2")),
+    )
+    node.wait_running("worker", "steady")
+    before, launcher = node.footprint(), node.main_pid("nodeagent-launcher")
+
+    node.run(
+        f"kill -9 {launcher}; until [ $(systemctl show -P MainPID nodeagent-launcher) -ne {launcher} ] &&"
+        " systemctl is-active -q nodeagent-launcher; do sleep 0.1; done",
+        timeout_seconds=60,
+    )
+
+    assert node.footprint() == before
+    node.run("echo >/run/go")
+    state = node.wait(lambda s: "exit" in status(s, "worker", "app"), "the exit code", seconds=60)
+    assert status(state, "worker", "app")["exit"][1:] == [None, None, False, None]
+    assert (
+        "ContainerStatusUnknown" in node.run("nodeagent inspect worker -o wide --no-host-processes", check=False).stdout
+    )
+    node.apply(pod("later", container("app", ["sleep", "infinity"], cpu="1")))
+    node.wait_running("later")
+
+
+def test_a_pod_gets_its_grace_period_and_then_ends(node: Node) -> None:
+    node.run("rm -f /run/said")
+    polite = "trap 'echo asked >/run/said; exit 0' TERM; while :; do sleep 0.1; done"
+    node.apply(pod("polite", container("app", ["sh", "-c", polite], cpu="1"), terminationGracePeriodSeconds=60))
+    node.wait_running("polite")
+    began = time.monotonic()
+    node.delete("polite")
+    node.wait_gone("polite")
+
+    assert node.run("cat /run/said").stdout == "asked\n"
+    assert time.monotonic() - began < node.guest.patience(60), "whoever ends when asked isn't waited for"
+
+
+def test_output_goes_to_the_journal_under_the_containers_name(node: Node) -> None:
+    node.apply(pod("speaker", container("app", ["sh", "-c", "echo spoken; echo wrong >&2; exec sleep infinity"])))
+    node.wait_running("speaker")
+    shown = "journalctl -q -o short NODEAGENT_POD=default/speaker"
+    found = node.run("journalctl -q -n 50 -o json | grep -E 'spoken|wrong'").stdout
+    assert "speaker" in found, shown
+
+
+def test_exec_runs_in_the_container_and_nowhere_else(node: Node) -> None:
+    node.apply(
+        pod("slot", container("slot", None, cpu="2")), pod("other", container("app", ["sleep", "infinity"], cpu="1"))
+    )
+    state = node.wait_running("other")
+    promised = state["promises"]["pods"]["uid-slot"]["cpus"]["slot"]
+
+    inside = node.run("nodeagent exec slot slot -- grep Cpus_allowed_list /proc/self/status").stdout.split()
+    status_of_command = node.run("nodeagent exec slot slot -- sh -c 'exit 9'", check=False).returncode
+    nowhere = node.run("nodeagent exec slot ../poduid-other/app -- true", check=False)
+
+    assert inside[1] == promised
+    assert status_of_command == 9
+    assert nowhere.returncode == 125
+    assert "has no container" in nowhere.stderr
+
+
+def test_a_refused_pod_is_shown_with_the_next_step_and_admitted_on_retry_when_it_fits(node: Node) -> None:
+    node.apply(pod("holder", container("app", ["sleep", "infinity"], cpu="10")))
+    node.wait_running("holder")
+    node.apply(pod("late", container("app", ["sleep", "infinity"], cpu="10")))
+    state = node.wait(
+        lambda s: any(e["pod"]["metadata"]["name"] == "late" and "refusal" in e for e in s["entries"]), "the refusal"
+    )
+    assert "uid-late" not in state["promises"]["pods"]
+    shown = node.run("nodeagent inspect late --no-host-processes", check=False).stdout
+    assert "OutOfcpu" in shown
+    assert "nodeagent retry default/late" in shown
+
+    again = node.run("nodeagent retry default/late", check=False)
+    assert again.returncode != 0
+    assert "refused again" in again.stderr
+    node.delete("holder")
+    node.wait_gone("holder")
+    assert "is admitted" in node.run("nodeagent retry default/late").stdout
+    node.wait_running("late")

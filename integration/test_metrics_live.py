@@ -1,0 +1,58 @@
+"""The metrics of a real node, as a scraper and as promtool see them."""
+
+import pytest
+
+from integration.guest.guest import Guest
+from integration.node import Node, container, pod
+from integration.promtool_findings import check_findings
+
+SLEEP = ["sleep", "infinity"]
+
+
+@pytest.fixture(params=["two_sockets", "four_nodes"])
+def node(request: pytest.FixtureRequest) -> Node:
+    guest: Guest = request.getfixturevalue(request.param)
+    return Node(guest)
+
+
+def test_promtool_finds_nothing_but_kubelets_own_names(node: Node) -> None:
+    node.apply(pod("one", container("app", SLEEP, cpu="2")))
+    node.wait_running("one")
+
+    def run(command: tuple[str, ...]) -> tuple[int, str]:
+        done = node.guest.run(command, check=False)
+        return done.returncode, done.stderr
+
+    check_findings(run)
+
+
+def test_an_admission_and_a_departure_move_what_kubelet_would_move(node: Node) -> None:
+    before = node.metrics()
+    node.apply(pod("two", container("app", SLEEP, cpu="2")), pod("free", container("app", SLEEP)))
+    node.wait_running("two", "free")
+    node.apply(pod("huge", container("app", SLEEP, cpu="100")))
+    node.wait(lambda s: any("refusal" in e for e in s["entries"]), "the refusal")
+    during = node.metrics()
+    node.delete("two", "huge")
+    node.wait_gone("two", "huge")
+    node.wait_metric("nodeagent_state_generation", during["nodeagent_state_generation"])
+    after = node.metrics()
+
+    def moved(series: str) -> tuple[float, float]:
+        return during[series] - before[series], after[series] - before[series]
+
+    assert moved("kubelet_cpu_manager_pinning_requests_total") == (1, 1)
+    assert moved("cpu_manager_pinning_requests_total") == (1, 1), "the name without the prefix is an alias"
+    assert moved("kubelet_cpu_manager_pinning_errors_total") == (0, 0)
+    assert moved("kubelet_cpu_manager_exclusive_cpu_allocation_count") == (2, 0)
+    assert moved("kubelet_cpu_manager_shared_pool_size_millicores") == (-2000, 0)
+    assert moved('nodeagent_pod_refusals_total{reason="OutOfcpu"}') == (1, 1)
+    assert moved('nodeagent_containers{isolation="container"}')[1] == 0
+    assert moved("nodeagent_event_duration_seconds_count")[0] >= 2
+    assert after["nodeagent_launcher_up"] == 1
+
+
+def test_the_metrics_are_on_the_loopback_address_only(node: Node) -> None:
+    listening = node.run("ss -Htln").stdout
+    addresses = [line.split()[3] for line in listening.splitlines() if line.split()[3].endswith(":9753")]
+    assert addresses == ["127.0.0.1:9753"]

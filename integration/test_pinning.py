@@ -1,0 +1,145 @@
+"""Processes are where they were promised to be from their first instruction on, and nothing that happens to the agent moves them."""
+
+import pytest
+
+from integration.guest.guest import Guest
+from integration.node import ROOT, STATE, Node, container, pod
+
+TELL = "grep -h _allowed_list /proc/self/status | tr '\\n' ' ' >/run/$0; echo >>/run/$0; exec sleep infinity"
+"""The first thing that the process does is to write down where it may run, into the file that is named by `$0`."""
+
+
+@pytest.fixture
+def node(two_sockets: Guest) -> Node:
+    return Node(two_sockets)
+
+
+def test_a_pinned_process_has_exactly_its_cpus_from_its_first_instruction(node: Node) -> None:
+    node.run("rm -f /run/pinned /run/shared")
+    node.apply(
+        pod("pinned", container("app", ["sh", "-c", TELL, "pinned"], cpu="4")),
+        pod("shared", container("app", ["sh", "-c", TELL, "shared"])),
+    )
+    state = node.wait_running("pinned", "shared")
+
+    promised = state["promises"]["pods"]["uid-pinned"]["cpus"]["app"]
+    shared = state["promises"]["default"]
+    assert node.wait_line("/run/pinned").split() == ["Cpus_allowed_list:", promised, "Mems_allowed_list:", "0-1"]
+    assert node.wait_line("/run/shared").split()[1] == shared
+    (pid,) = node.pids(node.cgroup("pinned", "app"))
+    assert node.allowed(pid) == (promised, "0-1")
+    assert node.value(node.cgroup("pinned", "app"), "cpuset.cpus.effective") == promised
+    assert node.value(node.cgroup("pinned", "app"), "cpu.max") == "max 100000", "no quota on CPUs of its own"
+    assert promised in node.guest.get(f"{STATE}/cpu_manager_state").decode()
+
+
+@pytest.mark.parametrize("what", ["systemctl restart", "kill -9"])
+def test_an_agent_that_goes_and_comes_moves_nothing(node: Node, what: str) -> None:
+    node.apply(
+        pod(
+            "pinned",
+            container("app", ["sleep", "infinity"], cpu="2"),
+            container("more", ["sleep", "infinity"], cpu="1"),
+        ),
+        pod("burst", container("app", ["tail", "-f", "/dev/null"], cpu="500m", limit_cpu="1")),
+        pod("slot", container("slot", None, cpu="2")),
+    )
+    node.wait_running("pinned", "burst")
+    before, checkpoint = node.footprint(), node.guest.get(f"{STATE}/cpu_manager_state")
+    writes = "nodeagent_cgroup_writes_total"
+
+    node.kill_agent() if what == "kill -9" else node.restart_agent()
+
+    assert node.footprint() == before
+    assert len([line for line in before.splitlines() if "cgroup.procs" in line]) >= 3
+    assert node.guest.get(f"{STATE}/cpu_manager_state") == checkpoint
+    assert node.metrics()[writes] == 0, "the one that came wrote nothing into any cgroup"
+
+
+def test_a_threads_own_affinity_survives_all_that_changes_no_set(node: Node) -> None:
+    """Kernel 6.1 forgets a thread's own affinity whenever its cpuset is written, also with the value that it has (D13)."""
+    node.apply(
+        pod("pinned", container("app", ["sleep", "infinity"], cpu="4")),
+        pod("shared", container("app", ["sleep", "infinity"])),
+    )
+    state = node.wait_running("pinned", "shared")
+    own, pool = state["promises"]["pods"]["uid-pinned"]["cpus"]["app"], state["promises"]["default"]
+    narrowed = narrow(node, node.cgroup("pinned", "app"), own) | narrow(
+        node, node.cgroup("shared", "app", qos="besteffort"), pool
+    )
+
+    node.restart_agent()
+    node.kill_agent()
+    node.run("systemctl daemon-reload")
+    reconciles = node.metrics()["nodeagent_reconcile_duration_seconds_count"]
+    node.wait_metric("nodeagent_reconcile_duration_seconds_count", reconciles)
+    node.apply(pod("another", container("app", ["sleep", "infinity"])))
+    node.wait_running("another")
+
+    assert {pid: node.allowed(pid)[0] for pid in narrowed} == narrowed
+
+
+def narrow(node: Node, cgroup: str, cpus: str) -> dict[int, str]:
+    """Let the cgroup's process choose the last of its CPUs by itself."""
+    (pid,) = node.pids(cgroup)
+    last = cpus.replace(",", "-").split("-")[-1]
+    node.run(f"taskset -pc {last} {pid}")
+    return {pid: last}
+
+
+def test_a_change_from_outside_is_put_back_logged_and_counted(node: Node) -> None:
+    node.apply(
+        pod("pinned", container("app", ["sleep", "infinity"], cpu="2")),
+        pod("burst", container("app", ["sleep", "infinity"], cpu="500m", limit_cpu="1")),
+    )
+    node.wait_running("pinned", "burst")
+    cgroup = node.cgroup("burst", "app", qos="burstable")
+    for file, foreign, series in (
+        ("cpuset.cpus", "3", 'nodeagent_drift_corrected_total{attribute="cpuset.cpus"}'),
+        ("cpu.max", "max 100000", 'nodeagent_drift_corrected_total{attribute="cpu.max"}'),
+    ):
+        promised, counted, cursor = node.value(cgroup, file), node.metrics()[series], node.cursor()
+        assert promised != foreign
+        node.run(f"echo {foreign} >{cgroup}/{file}")
+
+        line = node.wait_log(cursor, "cgroup_drift_corrected")
+
+        assert (line["file"], line["restored"] != line["found"]) == (file, True)
+        assert line["cgroup"] in cgroup
+        assert node.value(cgroup, file) == promised
+        node.wait_metric(series, counted)
+
+
+def test_cpus_come_back_only_when_the_last_process_has_gone(node: Node) -> None:
+    stubborn = "trap '' TERM; (trap '' TERM; while :; do sleep 0.2; done) & while :; do sleep 0.2; done"
+    node.apply(pod("stubborn", container("app", ["sh", "-c", stubborn], cpu="2"), terminationGracePeriodSeconds=3))
+    before = node.wait_running("stubborn")
+    promised = before["promises"]["pods"]["uid-stubborn"]["cpus"]["app"]
+    cgroup = node.cgroup("stubborn", "app")
+    node.delete("stubborn")
+
+    ending = node.wait(lambda state: "deletingSinceMs" in state["entries"][0], "the pod to be ending")
+    assert ending["promises"]["pods"]["uid-stubborn"]["cpus"]["app"] == promised
+    assert node.pids(cgroup), "they ignore SIGTERM"
+    after = node.wait_gone("stubborn")
+
+    assert "uid-stubborn" not in after["promises"]["pods"]
+    assert node.run(f"ls -d {ROOT}/pod*", check=False).stdout == ""
+    assert after["promises"]["default"] == "0-15"
+
+
+def test_freed_cpus_reach_running_shared_containers(node: Node) -> None:
+    node.apply(pod("shared", container("app", ["sleep", "infinity"])))
+    node.wait_running("shared")
+    cgroup = node.cgroup("shared", "app", qos="besteffort")
+    whole = node.value(cgroup, "cpuset.cpus.effective")
+    node.apply(pod("pinned", container("app", ["sleep", "infinity"], cpu="4")))
+    state = node.wait_running("pinned")
+    (pid,) = node.pids(cgroup)
+
+    assert whole == "0-15"
+    assert node.value(cgroup, "cpuset.cpus.effective") == state["promises"]["default"] == node.allowed(pid)[0]
+    node.delete("pinned")
+    node.wait_gone("pinned")
+    node.run(f"until [ $(cat {cgroup}/cpuset.cpus.effective) = 0-15 ]; do sleep 0.05; done")
+    assert node.allowed(pid)[0] == "0-15"

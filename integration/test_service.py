@@ -1,0 +1,107 @@
+"""The service as systemd and the people of the node see it: readiness, watchdog, rights, a Unix socket for metrics, removal."""
+
+import json
+
+import pytest
+
+from integration.guest.guest import Guest
+from integration.node import Node, container, pod
+
+SLEEP = ["sleep", "infinity"]
+
+
+@pytest.fixture(params=["two_sockets", "four_nodes"])
+def node(request: pytest.FixtureRequest) -> Node:
+    guest: Guest = request.getfixturevalue(request.param)
+    return Node(guest)
+
+
+def test_it_is_ready_when_the_node_is_as_promised(node: Node) -> None:
+    node.apply(pod("one", container("app", SLEEP, cpu="2")))
+    node.wait_running("one")
+    cgroup = node.cgroup("one", "app")
+    promised = node.value(cgroup, "cpuset.cpus")
+    node.run(f"systemctl stop nodeagent; echo 0 >{cgroup}/cpuset.cpus", timeout_seconds=60)
+    node.run("systemctl start nodeagent", timeout_seconds=60)
+    assert node.value(cgroup, "cpuset.cpus") == promised, "READY comes after the first reconcile"
+    shown = node.unit("Type", "ActiveState", "StatusText", "WatchdogTimestampMonotonic")
+    assert (shown["Type"], shown["ActiveState"]) == ("notify", "active")
+    assert "1 pod" in shown["StatusText"]
+    assert int(shown["WatchdogTimestampMonotonic"]) > 0
+
+
+def test_a_stopped_agent_leaves_cleanly(node: Node) -> None:
+    node.run("systemctl stop nodeagent", timeout_seconds=60)
+    assert node.unit("Result", "ExecMainStatus") == {"Result": "success", "ExecMainStatus": "0"}
+    told = node.run("nodeagent inspect --no-host-processes", check=False)
+    node.run("systemctl start nodeagent", timeout_seconds=60)
+    assert told.returncode == 0, told.stderr
+    assert "does NOT run" in told.stdout
+    assert "systemctl start nodeagent" in " ".join(told.stdout.split())
+
+
+def test_inspect_says_3_when_something_differs(node: Node) -> None:
+    node.apply(pod("one", container("app", SLEEP, cpu="2")))
+    node.wait_running("one")
+    assert node.run("nodeagent inspect --no-host-processes", check=False).returncode == 0
+    cgroup = node.cgroup("one", "app")
+    node.run(f"systemctl stop nodeagent; echo 0 >{cgroup}/cpuset.cpus", timeout_seconds=60)
+    try:
+        answer = node.run("nodeagent inspect -o json --no-host-processes", check=False)
+        assert answer.returncode == 3
+        (found,) = json.loads(answer.stdout)["differences"]
+        assert (found["pod"], found["container"], found["file"]) == ("default/one", "app", "cpuset.cpus")
+    finally:
+        node.run("systemctl start nodeagent", timeout_seconds=60)
+    assert node.run("nodeagent inspect --no-host-processes", check=False).returncode == 0
+
+
+def test_the_group_may_look_and_nobody_else(node: Node) -> None:
+    node.run("id looker || useradd --groups nodeagent looker; id stranger || useradd stranger")
+    command = "nodeagent inspect --no-host-processes"
+    assert node.run(f"runuser -u looker -- {command}", check=False).returncode == 0
+    refused = node.run(f"runuser -u stranger -- {command}", check=False)
+    assert refused.returncode not in {0, 3}
+    assert "group nodeagent" in refused.stderr
+    assert node.run("runuser -u looker -- nodeagent retry default/x", check=False).returncode != 0
+
+
+def test_metrics_can_be_on_a_unix_socket(node: Node) -> None:
+    config = node.guest.get("/etc/nodeagent/config.yaml").decode()
+    path = "/run/nodeagent/metrics.sock"
+    try:
+        node.guest.put("/etc/nodeagent/config.yaml", config.replace("127.0.0.1:9753", f"unix:{path}"))
+        node.restart_agent()
+        text = node.run(f"curl -sS --unix-socket {path} http://localhost/metrics").stdout
+        assert "kubelet_cpu_manager_shared_pool_size_millicores 16000.0" in text.splitlines()
+        assert node.run("curl -sS http://127.0.0.1:9753/metrics", check=False).returncode != 0
+    finally:
+        node.guest.put("/etc/nodeagent/config.yaml", config)
+        node.restart_agent()
+
+
+def test_a_wrong_configuration_stops_the_start_and_says_all_that_is_wrong(node: Node) -> None:
+    config = node.guest.get("/etc/nodeagent/config.yaml").decode()
+    try:
+        wrong = config.replace("cpuManagerPolicy: static", "cpuManagerPolicy: statik\nmaxPodz: 3")
+        node.guest.put("/etc/nodeagent/config.yaml", wrong)
+        cursor = node.cursor()
+        assert node.run("systemctl restart nodeagent", check=False, timeout_seconds=60).returncode != 0
+        assert node.unit("ExecMainStatus", "ActiveState") == {"ExecMainStatus": "78", "ActiveState": "failed"}
+        journal = node.run(f"journalctl --after-cursor='{cursor}' -u nodeagent -o cat -q").stdout
+        assert "statik" in journal
+        assert "maxPodz" in journal
+    finally:
+        node.guest.put("/etc/nodeagent/config.yaml", config)
+        node.run("systemctl reset-failed nodeagent; systemctl start nodeagent", timeout_seconds=60)
+
+
+def test_removal_is_refused_while_pods_run(node: Node) -> None:
+    node.apply(pod("one", container("app", SLEEP, cpu="2")))
+    node.wait_running("one")
+    before = node.footprint()
+    refused = node.run("make --directory=/usr/src/nodeagent uninstall", check=False)
+    assert refused.returncode != 0
+    assert "pods are running" in refused.stderr
+    assert node.footprint() == before
+    assert node.run("systemctl is-active nodeagent").stdout == "active\n"
