@@ -58,14 +58,22 @@ class Outcome:
     refusal: Refusal | None = None
 
 
-def run_admission(providers: Providers, promises: Promises, pod: PodDemand) -> Outcome:
-    """Take one pod through the topology manager's policy and scope."""
+def run_admission(providers: Providers, promises: Promises, pod: PodDemand, *, is_running: bool = False) -> Outcome:
+    """Take one pod through the topology manager's policy and scope.
+
+    Args:
+        providers: the managers.
+        promises: as they are.
+        pod: what it asks for.
+        is_running: it was admitted before, and is admitted again after a start.
+    """
     start = Outcome(promises, (plus(TOPOLOGY_REQUESTS),))
     topology = providers.topology
     if Erratum.POD_ALLOCATED_AGAIN not in providers.cpu.quirks:
         held = promises.of_pod(pod.uid)
-        if held is not NOTHING and holds_all(
-            providers.cpu, providers.memory, held, pod, by_pod=_is_by_pod(topology, pod)
+        by_pod = _is_by_pod(topology, pod)
+        if (is_running or held is not NOTHING) and holds_all(
+            providers.cpu, providers.memory, held, pod, by_pod=by_pod, is_running=is_running
         ):
             return _kept(providers, start, pod)
     if topology.policy is TopologyPolicy.NONE:

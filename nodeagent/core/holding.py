@@ -13,8 +13,10 @@ from nodeagent.core.promises import Hint, PodPromises
 from nodeagent.core.topology_manager import Scope, TopologyManager
 
 
-def holds_all(cpu: CpuManager, memory: MemoryManager, held: PodPromises, pod: PodDemand, *, by_pod: bool) -> bool:
-    """Judge by what long-running containers hold; plain init containers may have run and given theirs back.
+def holds_all(
+    cpu: CpuManager, memory: MemoryManager, held: PodPromises, pod: PodDemand, *, by_pod: bool, is_running: bool
+) -> bool:
+    """Judge by what long-running containers hold; plain init containers may have run and given their memory back.
 
     Args:
         cpu: as built.
@@ -22,25 +24,27 @@ def holds_all(cpu: CpuManager, memory: MemoryManager, held: PodPromises, pod: Po
         held: what the pod has.
         pod: what it asks for.
         by_pod: it gets a set of its own, which its containers share out.
+        is_running: it was admitted before.
     """
-    if pod.is_skipped or not (held.cpus or held.memory):
+    if pod.is_skipped:
         return False
     if by_pod:
         has_cpus = held.pod_cpus is not None or bool(held.cpus) or not (cpu.static and pod.cpus)
         has_memory = held.pod_memory is not None or bool(held.memory) or not (memory.static and pod.memory)
-        return has_cpus and has_memory
-    return all(
-        (held.own_set(container.name) is not None or not (cpu.static and container.cpus))
-        and (held.blocks(container.name) is not None or not (memory.static and container.memory))
-        for container in _lasting(pod)
-    )
+        return has_cpus and has_memory and bool(held.cpus or held.memory)
+    pinned = [c for c in pod.containers if (cpu.static and c.cpus) or (memory.static and c.memory)]
+    lasting = [c for c in pinned if c.kind is not ContainerKind.INIT]
+    if lasting:
+        return all(_has_cpus(cpu, held, c) and _has_memory(memory, held, c) for c in lasting)
+    return bool(held.cpus or held.memory or is_running) and all(_has_cpus(cpu, held, c) for c in pinned)
 
 
-def _lasting(pod: PodDemand) -> list[ContainerDemand]:
-    lasting = [container for container in pod.containers if container.kind is not ContainerKind.INIT]
-    if any(container.cpus or container.memory for container in lasting):
-        return lasting
-    return list(pod.containers)
+def _has_cpus(cpu: CpuManager, held: PodPromises, container: ContainerDemand) -> bool:
+    return held.own_set(container.name) is not None or not (cpu.static and container.cpus)
+
+
+def _has_memory(memory: MemoryManager, held: PodPromises, container: ContainerDemand) -> bool:
+    return held.blocks(container.name) is not None or not (memory.static and container.memory)
 
 
 def kept_hints(

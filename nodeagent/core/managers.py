@@ -218,7 +218,7 @@ def readmit(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Re
     results: list[tuple[str, Admitted | Rejected]] = []
     moves: list[Moves] = []
     for pod in pods:
-        outcome = run_admission(managers.providers, promises, demand_of(managers.rules, pod))
+        outcome = run_admission(managers.providers, promises, demand_of(managers.rules, pod), is_running=True)
         report = _report(managers, outcome, pod)
         promises = _without_reuse(managers, outcome.promises)
         moves.append(outcome.moves)
