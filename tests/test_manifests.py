@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -381,7 +382,19 @@ def test_stopping_leaves_no_thread(watched: Watched) -> None:
     watch.stop()
 
 
-def test_a_watch_that_the_kernel_refuses_names_the_way_out() -> None:
-    error = ManifestWatchError("/etc/x", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-    assert str(error) == "cannot watch /etc/x: No space left on device"
-    assert "fs.inotify.max_user_watches" in (error.hint or "")
+def test_a_watch_that_the_kernel_refuses_names_the_way_out_and_is_tried_again(watched: Watched) -> None:
+    directory, watch, wakes = watched
+    directory.mkdir()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        with pytest.raises(ManifestWatchError) as caught:
+            watch.renew()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert caught.value.message == f"cannot watch {directory}: inotify instance limit reached"
+    assert "max_user_instances" in caught.value.hint
+    assert watch.renew()
+    assert wakes.during((directory / "a").touch)

@@ -44,7 +44,7 @@ class ManifestWatchError(NodeAgentError):
         self.path = path
         super().__init__(
             f"cannot watch {path}: {cause.strerror or cause}",
-            hint="raise fs.inotify.max_user_watches or max_user_instances; until then changes are found by the rescan",
+            hint="raise fs.inotify.max_user_watches or max_user_instances (`sysctl -w`); until then changes are found by the rescan",
         )
 
 
@@ -80,13 +80,20 @@ class ManifestWatch:
             ManifestWatchError: the kernel refuses.
         """
         if self._observer is None:
-            self._observer = Observer()
-            self._observer.start()
+            self._observer = self._started()
         if self._replaced.is_set():
             self._replaced.clear()  # before looking: what happens from here on sets it again
             self._forget(self._directory)
         self._watch(self._parent)
         return self._watch(self._directory)
+
+    def _started(self) -> BaseObserver:
+        try:
+            observer = Observer()
+        except OSError as err:  # the first inotify instance is opened here
+            raise ManifestWatchError(self._directory, err) from err
+        observer.start()
+        return observer
 
     def stop(self) -> None:
         """End the watch and its threads; harmless if there are none."""

@@ -140,9 +140,12 @@ def _read(directory: int | None, name: str, path: str, most: int) -> ManifestFil
 
 def _dangling(directory: int | None, name: str, path: str, cause: OSError) -> ManifestFile | None:
     try:
-        os.stat(name, dir_fd=directory, follow_symlinks=False)
+        mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
     except OSError:
         return None
+    if not stat.S_ISLNK(mode):
+        # it came back meanwhile, and whoever made it wakes us
+        return ManifestFile(name, None, f"{path} was removed and made again just now", being_written=True)
     return ManifestFile(
         name, None, f"cannot open {path}: a symbolic link to a file that isn't there ({cause.strerror})"
     )
