@@ -234,7 +234,7 @@ def test_a_later_version_is_refused_by_its_number(body: bytes) -> None:
     with pytest.raises(NodeStateError, match=f"version {VERSION + 1} was written by a later nodeagent") as caught:
         decode_state(headed(body, version=VERSION + 1))
     assert caught.value.is_newer
-    assert caught.value.hint == "install the nodeagent that wrote it"
+    assert caught.value.hint.startswith("install the nodeagent that wrote it")
 
 
 def test_a_later_versions_header_may_have_grown() -> None:

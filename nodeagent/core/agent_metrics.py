@@ -86,7 +86,7 @@ _CGROUP_ERRNOS = (
     "EROFS",
 )
 _FILE_ERRNOS = ("EACCES", "EDQUOT", "EIO", "ENOENT", "ENOSPC", "EPERM", "EROFS")
-_CAPACITY = tuple(f"OutOf{what}" for what in ("cpu", "memory", "pods", "hugepages-2Mi", "hugepages-1Gi"))
+CAPACITY_REASONS = tuple(f"OutOf{what}" for what in ("cpu", "memory", "pods", "hugepages-2Mi", "hugepages-1Gi"))
 
 _SOURCES = tuple((resource, source) for resource in ("cpu", "memory") for source in ("node", "pod"))
 _START_VALUES: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
@@ -108,7 +108,7 @@ _START_VALUES: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
         CGROUP_WRITE_ERRORS: tuple((reason,) for reason in (*_CGROUP_ERRNOS, DIFFERS, OTHER)),
         DRIFT_CORRECTED: tuple((attribute,) for attribute in (*(a.value for a in Attribute), OTHER)),
         STATE_SAVE_ERRORS: tuple((reason,) for reason in (*_FILE_ERRNOS, OTHER)),
-        POD_REFUSALS: tuple((reason,) for reason in (*(r.value for r in Reason), *_CAPACITY, OTHER)),
+        POD_REFUSALS: tuple((reason,) for reason in (*(r.value for r in Reason), *CAPACITY_REASONS, OTHER)),
         PODS: tuple((phase.value,) for phase in Phase),
         CONTAINERS: tuple((level.value,) for level in Isolation),
     }

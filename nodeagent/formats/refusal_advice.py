@@ -4,7 +4,7 @@ _AFTERWARDS = "then: nodeagent retry {pod}"
 _ADVICE = {
     "OutOfcpu": "end a pod, or request less cpu: `nodeagent inspect` shows what is taken",
     "OutOfmemory": "end a pod, or request less memory: `nodeagent inspect` shows what is taken",
-    "OutOfpods": "end a pod, or raise maxPods in the configuration",
+    "OutOfpods": "end a pod, or raise maxPods in the configuration: `nodeagent inspect` lists the pods",
     "TopologyAffinityError": (
         "no set of NUMA nodes suits the topology manager's policy: request fewer CPUs or less memory, end a pod that holds part of "
         "the nodes it needs (`nodeagent topology` shows who owns what), or choose a laxer topologyManagerPolicy"
@@ -15,13 +15,15 @@ _ADVICE = {
     ),
     "EmptyPodSharedPoolError": (
         "the pod's containers with CPUs of their own leave none for its other containers: raise the pod's cpu, or let fewer "
-        "containers have whole CPUs"
+        "containers have whole CPUs (`nodeagent inspect {pod}` shows which have)"
     ),
     "UnexpectedAdmissionError": (
         "the message says which resource was short: request less of it, or end a pod that holds it (`nodeagent topology`, "
         "`nodeagent inspect`)"
     ),
 }
+ADVISED = frozenset(_ADVICE)
+"""Reasons that have advice of their own; of other resources than these there is general advice."""
 
 
 def next_step(reason: str, pod: str) -> str:
@@ -33,5 +35,9 @@ def next_step(reason: str, pod: str) -> str:
 
     """
     resource = reason.removeprefix("OutOf")
-    default = f"request less {resource}, or give the node more of it" if resource != reason else "change the manifest"
-    return f"{_ADVICE.get(reason, default)}; {_AFTERWARDS.format(pod=pod)}"
+    default = (
+        f"request less {resource}, or give the node more of it (`nodeagent topology -o json` shows what it has)"
+        if resource != reason
+        else "change the manifest"
+    )
+    return f"{_ADVICE.get(reason, default)}; {_AFTERWARDS}".format(pod=pod)

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-ID = re.compile(r"[A-Za-z0-9._:@/-]{1,120}")
+MAX_ID = 120
+ID = re.compile(rf"[A-Za-z0-9._:@/-]{{1,{MAX_ID}}}")
 IDENTIFIER = re.compile(r"[ -~]{0,400}")  # one line of the journal's header: a pod's name (253) and a container's (63)
 
 
@@ -40,19 +41,19 @@ class Order:
 def parse_order(message: Mapping[str, Any], root: Path | None) -> Order:
     try:
         order = Order(**{name: value for name, value in message.items() if name != "op"})
-        well_formed = (
-            ID.fullmatch(order.id) is not None
-            and IDENTIFIER.fullmatch(order.identifier) is not None
-            and len(order.argv) > 0
-            and all(type(text) is str for text in [*order.argv, *order.env, *order.env.values()])
-            and type(order.grace_seconds) is int
-            and 0 <= order.grace_seconds <= 2**31
-        )
+        well_formed = {
+            "id": ID.fullmatch(order.id) is not None,
+            "identifier": IDENTIFIER.fullmatch(order.identifier) is not None,
+            "argv": len(order.argv) > 0 and all(type(text) is str for text in order.argv),
+            "env": all(type(text) is str for text in [*order.env, *order.env.values()]),
+            "grace_seconds": type(order.grace_seconds) is int and 0 <= order.grace_seconds <= 2**31,
+        }
         plain = order.cgroup is None or is_plain(order.cgroup)
     except (TypeError, ValueError, AttributeError, OSError, RuntimeError) as err:
         raise RefusedError("bad_request", f"start: {err}") from err
-    if not well_formed:
-        raise RefusedError("bad_request", "start: id, identifier, argv, env or grace_seconds is not what it must be")
+    wrong = [name for name, is_well_formed in well_formed.items() if not is_well_formed]
+    if wrong:  # arguments and variables may be secret: they are not shown
+        raise RefusedError("bad_request", f"start of {order.id[:MAX_ID]!r}: not what it must be: {', '.join(wrong)}")
     if order.cgroup is None or root is None:
         inside = order.cgroup is None and root is None
     else:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nodeagent.launcher.order import Order, RefusedError, parse_order
+from nodeagent.launcher.order import MAX_ID, Order, RefusedError, parse_order
 from nodeagent.launcher.records import BOOT_ID, Records, Run, parent_and_start_ticks
 from nodeagent.launcher.report import log, notify
 from nodeagent.launcher.shim import shim
@@ -200,7 +200,10 @@ class Launcher:
                 hello = {"version": VERSION, "protocol": PROTOCOL, "pid": os.getpid(), "boot_id": BOOT_ID}
                 return {"hello": {**hello, "cgroup": root, "started_at_ms": self.started_at_ms}}
             case "hello":
-                raise RefusedError("unsupported_protocol", f"this launcher speaks protocol {PROTOCOL}")
+                raise RefusedError(
+                    "unsupported_protocol",
+                    f"this launcher speaks protocol {PROTOCOL}, not {message.get('protocol')!r:.40}",
+                )
             case "start":
                 return self.start(client, parse_order(message, self.root))
             case "list":
@@ -220,11 +223,11 @@ class Launcher:
     def signal(self, run_id: str, number: object) -> bool:
         """False: it has ended. A child's pid can't be another's before reap(); for the others the pidfd stands."""
         if type(number) is not int or number not in signal.valid_signals():
-            raise RefusedError("bad_request", "signal: no such number")
+            raise RefusedError("bad_request", f"signal: {number!r:.40} is no signal's number")
         starting = self.starting.get(run_id)
         run = starting.run if starting else self.runs.get(run_id)
         if run is None:
-            raise RefusedError("unknown_id", f"signal: no run {run_id[:120]!r}")
+            raise RefusedError("unknown_id", f"signal: no run {run_id[:MAX_ID]!r}")
         if run.finished_at_ms is not None:
             return False
         try:
