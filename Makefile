@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: all demo test test-unit test-guests test-vectors soak guest guest-packages install uninstall format clean
+.PHONY: all demo test test-unit test-guests test-vectors soak guest guest-packages install uninstall format readme clean
 
 all: test
 
@@ -52,6 +52,10 @@ uninstall:
 format: $(VENV)/.ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# The README's tables, from the code that they are about.
+readme: $(VENV)/.ready
+	$(BIN)/python scripts/readme.py
 
 clean:
 	rm -rf $(VENV) .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

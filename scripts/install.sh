@@ -1,5 +1,5 @@
 #!/bin/sh
-# Install nodeagent on this host: a virtual environment, two systemd units, a sample configuration. Run by `make install`.
+# Install nodeagent on this host: a virtual environment, three systemd units, a sample configuration. Run by `make install`.
 # PREFIX: where the environment goes. WHEELS: a directory of wheels to install from without a network.
 set -eu
 prefix=${PREFIX:-/opt/nodeagent}

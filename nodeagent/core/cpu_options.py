@@ -15,6 +15,7 @@ _MATURITY = {
     "align-by-socket": _ALPHA,
     "distribute-cpus-across-cores": _ALPHA,
 }
+OPTIONS = tuple(_MATURITY)
 _EXCLUSIVE = (
     ("full-pcpus-only", "distribute-cpus-across-cores"),
     ("distribute-cpus-across-numa", "distribute-cpus-across-cores"),

@@ -1,0 +1,94 @@
+# ruff: noqa: INP001, E501 - a script of its own, with a table of one row per line
+"""Writes the README's tables from the code they are about: `make readme`. Tests hold the README to it."""
+
+import re
+import sys
+from pathlib import Path
+
+from nodeagent.core.config import DEFAULT_GATES, Config
+from nodeagent.core.cpu_options import OPTIONS
+from nodeagent.core.errata import ERRATA
+
+README = Path(__file__).parent.parent / "README.md"
+_DEFAULT = Config()
+_PLACED = _DEFAULT.placement
+_ON, _OFF = (", ".join(f"`{name}`" for name, on in DEFAULT_GATES.items() if on is wanted) for wanted in (True, False))
+
+FIELDS: tuple[tuple[str, str, str], ...] = (
+    ("cpuManagerPolicy", _PLACED.cpu_manager_policy, "`static`: Guaranteed containers that ask for whole CPUs get their own"),
+    ("cpuManagerPolicyOptions", "", ", ".join(f"`{option}`" for option in OPTIONS)),
+    ("reservedSystemCPUs", "", "CPUs that no pod gets alone; `static` needs it, or an amount of cpu in one of the next two"),
+    ("systemReserved, kubeReserved", "", "`cpu` and `memory` that pods can't have"),
+    ("topologyManagerPolicy", _PLACED.topology_manager_policy, "`best-effort`, `restricted`, `single-numa-node`"),
+    ("topologyManagerScope", _PLACED.topology_manager_scope, "`pod`: one decision for all containers of a pod"),
+    ("topologyManagerPolicyOptions", "", "`prefer-closest-numa-nodes`, `max-allowable-numa-nodes`, `prefer-most-allocated-numa-node`"),
+    ("memoryManagerPolicy", _PLACED.memory_manager_policy, "`Static`: Guaranteed pods' memory and huge pages on chosen NUMA nodes"),
+    ("reservedMemory", "", "with `Static`, per NUMA node; in sum what the node reserves as a whole"),
+    ("evictionHard", "memory.available: 100Mi", "kept from pods like a reservation; nothing is evicted"),
+    ("mergeDefaultEvictionSettings", "false", "thresholds that `evictionHard` doesn't name keep their defaults"),
+    ("featureGates", "", f"as in kubelet 1.36 on: {_ON}; off: {_OFF}"),
+    ("cpuManagerReconcilePeriod", f"{_DEFAULT.cpu_manager_reconcile_period_ms // 1000}s", "how often cgroups are compared with what they should be"),
+    ("fileCheckFrequency", f"{_DEFAULT.file_check_frequency_ms // 1000}s", "how often manifests are looked at even without a change notice"),
+    ("cpuCFSQuota", str(_DEFAULT.cpu_cfs_quota).lower(), "CPU limits of containers without CPUs of their own are enforced"),
+    ("cpuCFSQuotaPeriod", f"{_DEFAULT.cpu_cfs_quota_period_us // 1000}ms", "another one needs the gate `CustomCPUCFSQuotaPeriod`"),
+    ("checkAllocatable", str(_DEFAULT.check_allocatable).lower(), "refuse pods that ask for more than the node has left"),
+    ("maxPods, podsPerCore", f"{_DEFAULT.max_pods}, {_DEFAULT.pods_per_core}", "bounds on the number of pods; 0 per CPU: no such bound"),
+    ("manifestDirectory, staticPodPath", _DEFAULT.static_pod_path, "two names for one thing"),
+    ("stateDirectory", _DEFAULT.state_directory, "what must survive a reboot"),
+    ("runtimeDirectory", _DEFAULT.runtime_directory, "the agent's socket"),
+    ("launcherSocket", _DEFAULT.launcher_socket, ""),
+    ("logDirectory", _DEFAULT.log_directory, "containers' output, on hosts without a journal"),
+    ("cgroupRoot", "", "directory of the pods' cgroup, where there is no systemd"),
+    ("metricsBindAddress", _DEFAULT.metrics_bind_address, "or `unix:PATH`; empty: none"),
+    ("metricsAliases", str(_DEFAULT.metrics_aliases).lower(), "names without `kubelet_` beside kubelet's own"),
+    ("stateRecovery", _DEFAULT.state_recovery, "a state that doesn't fit the node: refuse to start"),
+)  # fmt: skip
+"""Fields, default, meaning."""
+
+UNLISTED = {
+    "apiVersion": "KubeletConfiguration's or none",
+    "kind": "KubeletConfiguration or NodeAgentConfiguration or none",
+    "cgroupsPerQOS": "must be true",
+    "errata": "for simulate only",
+    "kubeReservedCgroup": "excludes reservedSystemCPUs, no other use",
+    "systemReservedCgroup": "excludes reservedSystemCPUs, no other use",
+}
+"""Fields that are understood and that nobody has to look up."""
+
+
+def configuration() -> str:
+    """Give the configuration's fields."""
+    lines = ["| field | default | meaning |", "| --- | --- | --- |"]
+    for names, default, meaning in FIELDS:
+        fields = ", ".join(f"`{name}`" for name in names.split(", "))
+        lines.append(f"| {fields} | {f'`{default}`' if default else ''} | {meaning} |")
+    return "\n".join(lines)
+
+
+def differences() -> str:
+    """Give every difference from kubelet."""
+    lines = ["| # | kubelet 1.36 | nodeagent | issues |", "| --- | --- | --- | --- |"]
+    for entry in ERRATA:
+        issues = ", ".join(f"[{link.rpartition('/')[2]}]({link})" for link in entry.links)
+        number = f"{entry.erratum.value}{'*' if entry.always_fixed else ''}"
+        lines.append(f"| {number} | {entry.kubelet} | {entry.nodeagent} | {issues} |")
+    return "\n".join(lines)
+
+
+def rewritten(text: str) -> str:
+    """Put the tables between their marks."""
+    for name, table in (("configuration", configuration()), ("differences", differences())):
+        marks = f"(<!-- {name}: made by `make readme` -->\n).*?(<!-- /{name} -->)"
+        text, count = re.subn(marks, lambda found, made=table: f"{found[1]}{made}\n{found[2]}", text, flags=re.DOTALL)
+        assert count == 1, f"README.md has no place for {name}"
+    return text
+
+
+def main() -> int:
+    """Rewrite the README."""
+    README.write_text(rewritten(README.read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
