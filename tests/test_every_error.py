@@ -79,7 +79,7 @@ from test_cpu_manager import ALPHA, START_REFUSALS
 STEP = re.compile(
     r"`[^`]+`"  # a command, in backquotes
     r"|\b(nodeagent|systemctl|journalctl|sudo) [a-z-]+"  # or plain
-    r"|(^|[\s('])/?[\w.-]+(/[\w.-]+)+"  # a file
+    r"|(^|[\s('])/?[\w.-]+(/[\w.-]+)+|\b[\w-]+\.yaml\b"  # a file
     r"|\b[a-z]+[A-Z]\w*"  # a configuration's field, fullyNamed
     r"|\b[A-Z][A-Za-z]+=|\b[A-Z]+_[A-Z]+\b|(^|\s)--[a-z]+"  # a unit's directive, a variable, an option
 )
