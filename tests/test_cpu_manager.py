@@ -203,6 +203,7 @@ def burstable(cpu: str, limit: str) -> Container:
     return Container("b", ContainerKind.APP, resources)
 
 
+POD_SCOPE = {"topology_manager_policy": "restricted", "topology_manager_scope": "pod"}
 WHY: list[tuple[Pod, str, dict[str, Any], WhyShared | None]] = [
     (pod("p", app("a", "2")), "a", {}, None),
     (pod("p", app("a", "1500m")), "a", {}, WhyShared.FRACTIONAL),
@@ -210,11 +211,12 @@ WHY: list[tuple[Pod, str, dict[str, Any], WhyShared | None]] = [
     (pod("p", burstable("2", "3")), "b", {}, WhyShared.LIMIT_DIFFERS),
     (pod("p", app("a", "2"), burstable("2", "3")), "a", {}, WhyShared.NOT_GUARANTEED),
     (pod("p", app("a", "2"), whole=amounts("4", "2Gi")), "a", {}, WhyShared.GATE_OFF),
-    (POD_LEVEL, "b", {"gates": PLRM}, WhyShared.POD_SHARED),
+    (POD_LEVEL, "b", {"gates": PLRM}, WhyShared.NO_CPU_REQUEST),
+    (POD_LEVEL, "b", {"gates": PLRM, **POD_SCOPE}, WhyShared.POD_SHARED),
 ]
 
 
-@pytest.mark.parametrize(("one", "name", "config", "why"), WHY, ids=[str(c[3]) for c in WHY])
+@pytest.mark.parametrize(("one", "name", "config", "why"), WHY, ids=[f"{c[3]} {len(c[2])}" for c in WHY])
 def test_why_a_container_shares(one: Pod, name: str, config: dict[str, Any], why: WhyShared | None) -> None:
     node = managers(**config)
     decision = core.admit(node, core.initial(node), (), one)

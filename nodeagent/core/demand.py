@@ -36,6 +36,7 @@ class WhyShared(enum.StrEnum):
     LIMIT_DIFFERS = "its CPU or memory limit differs from its request"
     NOT_GUARANTEED = "its pod is not Guaranteed"
     FRACTIONAL = "its CPU request is not a whole number"
+    FRACTIONAL_POD = "the CPU request of its pod as a whole is not a whole number"
     GATE_OFF = "its pod has resources of its own and the gate PodLevelResourceManagers is off"
     POD_SHARED = "it runs in its pod's shared pool"
 
@@ -119,16 +120,21 @@ def why_shared(placement: Placement, pod: Pod, container: Container) -> WhyShare
         return WhyShared.POLICY_NONE
     gates = DemandRules.of(placement).gates
     resources = container.resources
+    guaranteed = qos_class(pod, pod_level_resources=gates.pod_level_resources) is QosClass.GUARANTEED
     managed = gates.is_managed_pod(pod)
+    by_pod = managed and placement.topology_manager_scope == "pod" and placement.topology_manager_policy != "none"
+    has_pod_set = by_pod and guaranteed and bool(_whole_cpus(pod.resources or resources))
     if not (resources.requests.get(CPU) or Quantity(0)).nano:
-        return WhyShared.POD_SHARED if managed else WhyShared.NO_CPU_REQUEST
-    if qos_class(pod, pod_level_resources=gates.pod_level_resources) is not QosClass.GUARANTEED:
+        return WhyShared.POD_SHARED if has_pod_set else WhyShared.NO_CPU_REQUEST
+    if not guaranteed:
         return WhyShared.NOT_GUARANTEED if has_equal_limits(resources) else WhyShared.LIMIT_DIFFERS
     if gates.is_skipped_pod(pod):
         return WhyShared.GATE_OFF
     if managed and not has_equal_limits(resources):
         return WhyShared.LIMIT_DIFFERS
-    return None if _whole_cpus(resources) else WhyShared.FRACTIONAL
+    if not _whole_cpus(resources):
+        return WhyShared.FRACTIONAL
+    return WhyShared.FRACTIONAL_POD if by_pod and not has_pod_set else None
 
 
 def has_equal_limits(resources: ResourceRequirements) -> bool:

@@ -63,8 +63,9 @@ class Isolation(enum.StrEnum):
 class ContainerReport:
     name: str
     cpus: CpuSet | None
-    """Its own set; None: it shares."""
+    """The set stored for it; None: it runs in the node's shared pool."""
     why_shared: WhyShared | None
+    """None: its CPUs are its own alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +205,9 @@ def _report(managers: Managers, outcome: Outcome, pod: Pod) -> Report:
     held = outcome.promises.of_pod(pod.uid)
     containers = []
     for container in pod.containers:
-        own = held.own_set(container.name)
-        why = None if own is not None else reason_for_sharing(managers.placement, pod, container)
-        containers.append(ContainerReport(container.name, own, why))
+        level = isolation(managers, outcome.promises, pod, container.name)
+        why = None if level is Isolation.CONTAINER else reason_for_sharing(managers.placement, pod, container)
+        containers.append(ContainerReport(container.name, held.own_set(container.name), why))
     return Report(outcome.merges, tuple(containers))
 
 
