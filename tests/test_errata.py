@@ -1,24 +1,39 @@
 """Each erratum in both modes: what kubelet 1.36 does, and what nodeagent does instead."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from made import GIB, MACHINE_A, PLRM, amounts, app, init, machine, managers, pod, shared, sidecar
 from nodeagent.core import managers as core
-from nodeagent.core.config import Errata
+from nodeagent.core.cgroup import Attribute, CgroupSeen, CgroupWish
+from nodeagent.core.config import Config, Errata
 from nodeagent.core.cpu_manager import with_pod
 from nodeagent.core.errata import ERRATA, Erratum, reproduced
-from nodeagent.core.idset import NumaSet
+from nodeagent.core.idset import CpuSet, NumaSet
+from nodeagent.core.layout import Kernel, wishes
 from nodeagent.core.manager_metrics import CPU_EXCLUSIVE
 from nodeagent.core.managers import Admitted, Managers, Rejected
 from nodeagent.core.metric_moves import Series, apply_moves
+from nodeagent.core.node_capacity import allocatable_of
+from nodeagent.core.plan import SetAttribute, diff
 from nodeagent.core.pod import ContainerKind, Pod
 from nodeagent.core.promises import Promises
 from nodeagent.core.refusals import StartRefused
+from nodeagent.core.state import NodeState
+from nodeagent.core.step import Manifest, new_entry
 from nodeagent.core.topology import Cpu, NumaNode, Topology
+from nodeagent.daemon.records import Recorder
+from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE, Node as StartNode
+from nodeagent.edge import state_files
+from nodeagent.edge.state_files import StateFileError
+from nodeagent.formats.node_state import decode_state
+from nodeagent.formats.scenario_replay import encoded_cpus, encoded_memory
 
 KUBELET, FIXED = Errata.KUBELET_1_36, Errata.FIXED
 BOTH = pytest.mark.parametrize("errata", [KUBELET, FIXED])
@@ -424,10 +439,125 @@ def test_24_exclusive_init_containers_stay_out_of_the_shared_pool(errata: Errata
         assert (own(promises, "p", "s"), own(promises, "p", "i")) == ("2-4", "1-2")
 
 
-@pytest.mark.parametrize(
-    "erratum",
-    [Erratum.SEVERAL_WRITES_PER_CHANGE, Erratum.SHARED_CONTAINERS_LINGER, Erratum.FAILED_WRITE_IGNORED],
-)
-def test_13_18_and_22_are_the_daemon_s(erratum: Erratum) -> None:
-    """The order of its work decides, in every mode (shown with the daemon and in guests)."""
-    assert erratum not in reproduced(KUBELET)
+def files_of(node: Managers) -> StartNode:
+    placement = node.placement
+    config = Config(placement=placement)
+    room = allocatable_of(config, cpu_count=len(node.topology.online), memory_bytes=8 * GIB, hugepages=())
+    return StartNode(config, node.topology, node, room)
+
+
+def saved(directory: Path) -> Promises:
+    return decode_state((directory / STATE_FILE).read_bytes()).state.promises
+
+
+@BOTH
+@pytest.mark.parametrize("writes", [0, 1, 2, 3])
+def test_13_one_change_is_one_generation(
+    errata: Errata, writes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In both modes: the agent dies between two writes of one change; the next start finds the state before it or after it."""
+    node = managers(MACHINE_A, errata=errata, reserved_memory={0: "1Gi"})
+    started, recorder = files_of(node), Recorder(str(tmp_path), structlog.get_logger())
+    before = core.initial(node)
+    after = admitted(node, before, pod("p", app("a", "2"), app("b", "3", "3Gi")))
+    recorder.save(started, NodeState(before))
+    recorder.project(started, before, [])
+    left = [None] * writes
+    write = state_files.write_atomically
+
+    def until_it_dies(path: str, content: bytes) -> None:
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        write(path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(state_files, "write_atomically", until_it_dies)
+        try:
+            recorder.save(started, NodeState(after, generation=1))
+            recorder.project(started, after, [])
+        except KeyboardInterrupt:
+            assert writes < 3
+    found = saved(tmp_path)
+    assert found == (after if writes else before)
+    assert core.resume(node, found) == found
+    recorder.project(started, found, [])
+    assert (tmp_path / CPU_CHECKPOINT).read_text() == encoded_cpus(node, found)
+    assert (tmp_path / MEMORY_CHECKPOINT).read_text() == encoded_memory(node, found)
+
+
+@BOTH
+def test_18_shared_containers_leave_first(errata: Errata) -> None:
+    """In both modes: the write that grants a CPU alone comes after the one that takes it from the others."""
+    node = managers(MACHINE_A, errata=errata)
+    easy, alone = pod("easy", shared("s")), pod("alone", app("a", "2"))
+    before = admitted(node, core.initial(node), easy)
+    after = admitted(node, before, alone)
+    entries = [new_entry(Manifest(one, "m.yaml"), 0, pod_level_resources=True) for one in (easy, alone)]
+    config, kernel = Config(placement=node.placement), Kernel(4096, NumaSet.of(0, 1), node.topology.online)
+    wished = [
+        wishes(config, node, kernel, NodeState(promises, tuple(entries[:count])))
+        for promises, count in ((before, 1), (after, 2))
+    ]
+    seen = {wish.path: seen_as(wish) for wish in wished[0]}
+    writes = [
+        (change.path.rpartition("/")[2], str(change.value))
+        for change in diff(wished[1], seen).changes
+        if isinstance(change, SetAttribute) and change.attribute is Attribute.CPUSET_CPUS
+    ]
+    assert ("s", "0,2-8,10-15") in writes
+    assert ("a", "1,9") in writes
+    assert writes.index(("s", "0,2-8,10-15")) < writes.index(("a", "1,9"))
+
+
+def seen_as(wish: CgroupWish) -> CgroupSeen:
+    """The cgroup as it is once the wish has come true."""
+    cpus = wish.get(Attribute.CPUSET_CPUS)
+    return CgroupSeen(
+        path=wish.path,
+        controllers=frozenset({"cpuset", "cpu", "memory"}),
+        subtree_control=wish.controllers,
+        attributes=wish.attributes,
+        cpus_effective=cpus if isinstance(cpus, CpuSet) and cpus else MACHINE_A.online,
+        mems_effective=None,
+        is_populated=True,
+        is_frozen=False,
+        oom_kills=0,
+    )
+
+
+@BOTH
+def test_22_a_state_that_cannot_be_written_does_not_come_to_be(errata: Errata, tmp_path: Path) -> None:
+    """In both modes: writing fails aloud, and the file has the generation before."""
+    node = managers(MACHINE_A, errata=errata)
+    started, recorder = files_of(node), Recorder(str(tmp_path), structlog.get_logger())
+    recorder.save(started, NodeState(core.initial(node)))
+    after = admitted(node, core.initial(node), pod("p", app("a", "2")))
+    blocked = tmp_path / "blocked"
+    (blocked / STATE_FILE).mkdir(parents=True)
+    with pytest.raises(StateFileError):
+        Recorder(str(blocked), structlog.get_logger()).save(started, NodeState(after, generation=1))
+    assert saved(tmp_path) == core.initial(node)
+
+
+def numbers_shown() -> dict[int, set[str]]:
+    """The errata in tests' names, and the modes that those tests run in."""
+    found: dict[int, set[str]] = {}
+    for name, test in list(globals().items()):
+        match = re.match(r"test_((?:\d+_and_)*\d+)_", name)
+        if match is None:
+            continue
+        modes = [
+            mode.name
+            for mark in getattr(test, "pytestmark", [])
+            if mark.name == "parametrize" and mark.args[0] == "errata"
+            for mode in mark.args[1]
+        ]
+        for number in match[1].split("_and_"):
+            found.setdefault(int(number), set()).update(modes)
+    return found
+
+
+def test_every_erratum_has_a_test_in_both_modes() -> None:
+    both = {mode.name for mode in Errata}
+    assert numbers_shown() == {int(erratum): both for erratum in Erratum}
