@@ -51,6 +51,35 @@ def sentences(module: ModuleType) -> list[Text]:
     return found
 
 
+def hints(module: ModuleType) -> list[Text]:
+    """Give every next step that is written in a module: as a `hint=`, or in a table `_HINTS`. What is filled in is left out."""
+    tree = ast.parse(Path(str(module.__file__)).read_text())
+    found = []
+    for node in ast.walk(tree):
+        values: list[ast.expr] = []
+        match node:
+            case ast.keyword(arg="hint", value=value):
+                values = [value]
+            case ast.Assign(targets=[ast.Name(id="hint" | "_HINT" | "way_out")], value=value):
+                values = [value]
+            case ast.Assign(targets=[ast.Name(id="_HINTS" | "_NEXT_STEPS")], value=ast.Dict(values=several)):
+                values = several
+        found += [Text(f"{module.__name__}:{v.lineno}", _shown(v)) for v in values if _shown(v)]
+    return found
+
+
+def _shown(node: ast.expr) -> str:
+    match node:
+        case ast.Constant(value=str() as text):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(_shown(part) or "X" for part in parts)
+        case ast.BinOp(left=left, right=right):
+            return _shown(left) + _shown(right)
+        case _:
+            return ""
+
+
 def calls_of(module: ModuleType, name: str) -> int:
     """Count the places where something is called."""
     tree = ast.parse(Path(str(module.__file__)).read_text())

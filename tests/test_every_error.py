@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 import nodeagent
-from every_text import texts, unsaid
+from every_text import hints, texts, unsaid
 from inspected import NOW_MS, World, container, pod, resources
 from launcher_process import LauncherProcess, wait_for
 from made import GIB, MACHINE_A, PLRM, machine, managers
@@ -79,7 +79,7 @@ from test_cpu_manager import ALPHA, START_REFUSALS
 STEP = re.compile(
     r"`[^`]+`"  # a command, in backquotes
     r"|\b(nodeagent|systemctl|journalctl|sudo) [a-z-]+"  # or plain
-    r"|(^|[\s('])/?[\w.-]+(/[\w.-]+)+|\b[\w-]+\.yaml\b"  # a file
+    r"|(^|[\s('])/?[\w.-]+(/[\w.-]+)+|\b[\w-]+\.yaml\b|\bc(group|puset)\.[a-z*]+"  # a file
     r"|\b[a-z]+[A-Z]\w*"  # a configuration's field, fullyNamed
     r"|\b[A-Z][A-Za-z]+=|\b[A-Z]+_[A-Z]+\b|(^|\s)--[a-z]+"  # a unit's directive, a variable, an option
 )
@@ -303,6 +303,12 @@ def test_an_error_names_its_value_and_the_next_step(case: Case, place: Path) -> 
     assert case.named.replace("{}", str(place)) in error.message
     assert error.message == error.message.strip()
     assert STEP.search(error.hint), error.hint
+
+
+def test_every_hint_names_something_to_type_open_or_set() -> None:
+    written = [hint for module in modules() for hint in hints(module)]
+    assert len(written) > 60
+    assert [hint for hint in written if not STEP.search(hint.pattern)] == []
 
 
 # Errors that stay inside: a caller makes one of those above of each, or a finding, or a refused start.

@@ -112,7 +112,8 @@ class Agent:
         )
         if broken:
             raise StartError(
-                f"the promises made do not fit: {'; '.join(broken)}", hint="drain the node first: remove all manifests"
+                f"the promises made do not fit: {'; '.join(broken)}",
+                hint="drain the node first: remove all manifests, until `nodeagent inspect` shows no pods",
             )
         self.node = node
 

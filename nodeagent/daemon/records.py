@@ -43,7 +43,9 @@ class Recorder:
         found = state_files.read(path, max_bytes=MAX_CHECKPOINT_BYTES)
         if before is not None and found != before:
             self._log.warning(
-                "checkpoint_changed_by_others", file=path, hint="it is made anew: the truth is in " + STATE_FILE
+                "checkpoint_changed_by_others",
+                file=path,
+                hint=f"it is made anew of {STATE_FILE}; `nodeagent inspect` shows what is promised",
             )
         if found != content:
             state_files.write_atomically(path, content)

@@ -66,7 +66,7 @@ def load_config(path: str) -> Config:
         raise StartError(err.message, hint=err.hint) from err
     findings = unsupported(parsed)
     if findings:
-        raise StartError("\n".join(map(str, findings)), hint=f"mend {path}, then start again")
+        raise StartError("\n".join(map(str, findings)), hint=f"correct {path}, then `systemctl restart nodeagent`")
     return parsed.config
 
 
@@ -115,7 +115,7 @@ def load_state(node: Node, manifests: tuple[Manifest, ...], now_ms: int) -> Node
 
     """
     path = str(Path(node.config.state_directory) / STATE_FILE)
-    way_out = f"drain the node: stop nodeagent-pods.service, move {path} away, start nodeagent"
+    way_out = f"drain the node: `systemctl stop nodeagent-pods`, move {path} away, `systemctl start nodeagent`"
     content = _read(path, MAX_BYTES)
     if content is None:
         return _imported(node, manifests, now_ms)
@@ -129,7 +129,7 @@ def load_state(node: Node, manifests: tuple[Manifest, ...], now_ms: int) -> Node
         if before != policy:
             raise StartError(
                 f'{path} was written under {field} "{before}", the configuration says "{policy}"',
-                hint=f"set {field} back to {before}, or {way_out}",
+                hint=f"set {field} back to {before} in config.yaml, or {way_out}",
             )
     broken = violations(node.managers, saved.state)
     if broken:
@@ -155,7 +155,7 @@ def _imported(node: Node, manifests: tuple[Manifest, ...], now_ms: int) -> NodeS
     if isinstance(promises, StartRefused):
         raise StartError(
             promises.message,
-            hint=f"{directory / promises.about} does not fit this node and configuration: move it away, then start again",
+            hint=f"{directory / promises.about} does not fit this node and configuration: move it away, then `systemctl start nodeagent`",
         )
     kept = tuple(m for m in manifests if not promises.of_pod(m.pod.uid).is_nothing)
     promises, _ = sweep(node.managers, promises, tuple(m.pod for m in kept))

@@ -81,7 +81,7 @@ def own_cgroup() -> str:
         if line.startswith("0::"):
             return line.removeprefix("0::")
     raise CgroupEntryError(
-        f"{path} names no cgroup v2", path=path, hint="boot with systemd.unified_cgroup_hierarchy=1 (cgroup v2 only)"
+        f"{path} names no cgroup v2", path=path, hint="boot with `systemd.unified_cgroup_hierarchy=1` (cgroup v2 only)"
     )
 
 

@@ -34,7 +34,7 @@ _HINTS = {
     errno.EROFS: "mount the file system read-write, or name the directory in ReadWritePaths= of the unit",
     errno.EACCES: "run as root, or give the agent's user this directory (`namei -l` shows the owners)",
     errno.EPERM: "run as root; `lsattr` shows whether the file is immutable",
-    errno.EIO: "the disk fails: see dmesg and smartctl; the file holds its old or its new content, nothing between",
+    errno.EIO: "the disk fails: see `dmesg` and `smartctl`; the file holds its old or its new content, nothing between",
     errno.ENOENT: "make the directory first (StateDirectory= of the unit does), or set another stateDirectory",
     errno.ENOTDIR: "a file lies where a directory is expected: move it away, or set another stateDirectory",
     errno.EISDIR: "a directory lies where the file is expected: see `ls -ld` of it, and move it away",

@@ -98,7 +98,10 @@ def _watchdog_usec(environment: Mapping[str, str]) -> int | None:
     pid = environment.get("WATCHDOG_PID", "")
     for name, value in (("WATCHDOG_USEC", text), ("WATCHDOG_PID", pid)):
         if value and not (value.isascii() and value.isdigit() and len(value) < 20 and int(value) > 0):
-            raise NotifyError(f"{name} is '{value}', no positive number", hint=f"unset {name}, or start under systemd")
+            raise NotifyError(
+                f"{name} is '{value}', no positive number",
+                hint=f"unset {name}, or start under systemd: `systemctl start nodeagent`",
+            )
     if not text or (pid and int(pid) != os.getpid()):
         return None
     return int(text)
