@@ -542,7 +542,9 @@ def test_what_it_becomes_has_the_commands_status_and_ignores_no_more_signals_tha
     program = f"from nodeagent.cli.exec import _become; _become(['sh', '-c', '{shown}; exit 7'])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (7, "")
-    assert done.stdout == caller.stdout
+    # signals 32 and 33 are the C library's: whether a shell was started with them ignored depends on how Python spawned it
+    ignored = [int(shown.partition(":")[2], 16) & ~(3 << 31) for shown in (done.stdout, caller.stdout)]
+    assert ignored[0] == ignored[1]
 
 
 # retry
