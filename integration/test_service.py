@@ -73,7 +73,7 @@ def test_metrics_can_be_on_a_unix_socket(node: Node) -> None:
         node.guest.put("/etc/nodeagent/config.yaml", config.replace("127.0.0.1:9753", f"unix:{path}"))
         node.restart_agent()
         text = node.run(f"curl -sS --unix-socket {path} http://localhost/metrics").stdout
-        assert "kubelet_cpu_manager_shared_pool_size_millicores 16000.0" in text.splitlines()
+        assert "kubelet_cpu_manager_shared_pool_size_millicores 15000.0" in text.splitlines()
         assert node.run("curl -sS http://127.0.0.1:9753/metrics", check=False).returncode != 0
     finally:
         node.guest.put("/etc/nodeagent/config.yaml", config)
