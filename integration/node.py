@@ -3,11 +3,13 @@
 import json
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from integration.guest.guest import Completed, Guest
 
+CONFIG = "/etc/nodeagent/config.yaml"
 MANIFESTS = "/etc/nodeagent/manifests"
 STATE = "/var/lib/nodeagent"
 ROOT = "/sys/fs/cgroup/nodeagent.slice/nodeagent-pods.service"
@@ -154,6 +156,24 @@ class Node:
     def main_pid(self, unit: str = "nodeagent") -> int:
         return int(self.run(f"systemctl show -P MainPID {unit}").stdout)
 
+    @contextmanager
+    def configured(self, text: str) -> Iterator[None]:
+        """Run the agent, without pods, on another configuration, and on the usual one afterwards."""
+        usual = self.guest.get(CONFIG)
+        self._start_anew(text.encode())
+        try:
+            yield
+        finally:
+            self._start_anew(usual)
+
+    def _start_anew(self, config: bytes) -> None:
+        self.clear()
+        self.run("systemctl stop nodeagent", timeout_seconds=60)
+        # without pods nothing is lost: another policy starts from nothing
+        self.run(f"rm -f {STATE}/*_state")
+        self.guest.put(CONFIG, config)
+        self.run("systemctl start nodeagent", timeout_seconds=60)
+
     def unit(self, *properties: str, name: str = "nodeagent") -> dict[str, str]:
         """What systemd says of a unit."""
         options = " ".join(f"-p {one}" for one in properties)
@@ -195,5 +215,6 @@ class Node:
 def _runs(state: Document, name: str) -> bool:
     for entry in state["entries"]:
         if entry["pod"]["metadata"]["name"] == name:
+            assert "refusal" not in entry, entry["refusal"]
             return all("startedAtMs" in c for c in entry["containers"])
     return False

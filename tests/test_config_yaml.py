@@ -277,12 +277,7 @@ def test_metrics_beyond_loopback_are_allowed_with_a_note(address: str, noted: bo
 
 ASKED = [
     ("stateRecovery", "stateRecovery: rebuild", ["rebuild"]),
-    ("cpuManagerPolicyOptions", "cpuManagerPolicyOptions: {full-pcpus-only: 'true', q: y1}", ["full-pcpus-only", "q"]),
-    ("topologyManagerPolicy", "topologyManagerPolicy: restricted", ["restricted"]),
-    ("topologyManagerPolicyOptions", "topologyManagerPolicyOptions: {prefer-closest-numa-nodes: 'true'}", ["prefer-closest-numa-nodes"]),
-    ("memoryManagerPolicy", "memoryManagerPolicy: Static", ["Static"]),
-    ("featureGates[PodLevelResourceManagers]", "featureGates:\n  PodLevelResourceManagers: true", ["true"]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("field", "text", "values"), ASKED)

@@ -102,5 +102,6 @@ FOUR_NODES = Machine(
     threads=2,
     nodes=(Node("0-3", 512), Node("4-7", 512), Node("8-11", 512), Node("12-15", 512)),
     distances=((10, 16, 32, 22), (16, 10, 22, 32), (32, 22, 10, 16), (22, 32, 16, 10)),
+    huge_pages=(HugePages("2M", (16, 16, 16, 16)),),
 )
 MACHINES = {machine.name: machine for machine in (TWO_SOCKETS, FOUR_CACHES, FOUR_NODES)}

@@ -30,12 +30,6 @@ Allowed = frozenset[str]
 
 SUPPORTED: Mapping[str, Allowed] = MappingProxyType(
     {
-        "cpuManagerPolicy": frozenset({"none", "static"}),
-        "cpuManagerPolicyOptions": frozenset(),
-        "topologyManagerPolicy": frozenset({"none"}),
-        "topologyManagerPolicyOptions": frozenset(),
-        "memoryManagerPolicy": frozenset({"None"}),
-        "featureGates[PodLevelResourceManagers]": frozenset({"false"}),
         "stateRecovery": frozenset({"strict"}),
     }
 )
@@ -85,17 +79,7 @@ def parse_config(content: bytes, source: str) -> ParsedConfig:
 
 def unsupported(parsed: ParsedConfig) -> tuple[Finding, ...]:
     """What the configuration asks for and the daemon can't do yet (D1): refused, never ignored."""
-    placement = parsed.config.placement
-    gate = "PodLevelResourceManagers"
-    asked = (
-        ("cpuManagerPolicy", (placement.cpu_manager_policy,)),
-        ("cpuManagerPolicyOptions", tuple(name for name, _ in placement.cpu_manager_policy_options)),
-        ("topologyManagerPolicy", (placement.topology_manager_policy,)),
-        ("topologyManagerPolicyOptions", tuple(name for name, _ in placement.topology_manager_policy_options)),
-        ("memoryManagerPolicy", (placement.memory_manager_policy,)),
-        (f"featureGates[{gate}]", (str(placement.gate(gate)).lower(),)),
-        ("stateRecovery", (parsed.config.state_recovery,)),
-    )
+    asked = (("stateRecovery", (parsed.config.state_recovery,)),)
     found: list[Finding] = []
     for field, values in asked:
         able = ", ".join(sorted(SUPPORTED[field])) or "none of them"
