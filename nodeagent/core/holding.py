@@ -16,7 +16,7 @@ from nodeagent.core.topology_manager import Scope, TopologyManager
 def holds_all(
     cpu: CpuManager, memory: MemoryManager, held: PodPromises, pod: PodDemand, *, by_pod: bool, is_running: bool
 ) -> bool:
-    """Judge by what long-running containers hold; plain init containers may have run and given their memory back.
+    """Judge by what long-running containers hold; plain init containers may have run and given theirs back.
 
     Args:
         cpu: as built.
@@ -36,7 +36,8 @@ def holds_all(
     lasting = [c for c in pinned if c.kind is not ContainerKind.INIT]
     if lasting:
         return all(_has_cpus(cpu, held, c) and _has_memory(memory, held, c) for c in lasting)
-    return bool(held.cpus or held.memory or is_running) and all(_has_cpus(cpu, held, c) for c in pinned)
+    # What only plain init containers ask for is not missed once they have run.
+    return is_running or (bool(held.cpus or held.memory) and all(_has_cpus(cpu, held, c) for c in pinned))
 
 
 def _has_cpus(cpu: CpuManager, held: PodPromises, container: ContainerDemand) -> bool:
