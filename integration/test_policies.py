@@ -1,5 +1,6 @@
 """Every policy in the running daemon: what was decided is what the kernel lets the processes use."""
 
+import json
 import re
 
 import pytest
@@ -255,7 +256,9 @@ def test_impossible_options_stop_the_start_and_lose_nothing(
         node.guest.put(CONFIG, config)
         done = node.run("nodeagent run", check=False)
         assert done.returncode == 78, done.stdout + done.stderr
-        assert text in done.stderr
+        [refused] = [json.loads(line) for line in done.stderr.splitlines()]
+        assert refused["event"] == "start_refused"
+        assert text in refused["problem"]
         assert node.footprint() == before
     finally:
         node.guest.put(CONFIG, usual)
