@@ -98,7 +98,7 @@ class _Picker:
         return self.picking.averages or not cpus & ~self.free
 
     def take_whole_nodes_and_sockets(self) -> None:
-        if self.need < 1:
+        if self.need < self.layout.smallest_large:
             return
         kinds = (self.whole_nodes, self.whole_sockets)
         for whole in kinds if self.layout.numa_first else reversed(kinds):
@@ -142,12 +142,21 @@ class _Picker:
     def take_whole_cores(self) -> None:
         if self.need < 1:
             return
-        ordered = _ordered_cores(self.layout, self.free)
+        layout, free = self.layout, self.free
+        if layout.core_size is not None and (layout.core_size == layout.per_core or not self.picking.averages):
+            # All whole cores have as many free CPUs: nothing to sort, and no more to look at than are taken.
+            self.take_groups(
+                core
+                for outer in _ordered_outer(layout, free)
+                for core in layout.cores_of_outer[outer.id]
+                if core.cpus & free == core.cpus
+            )
+            return
+        ordered = _ordered_cores(layout, free)
         if self.picking.averages:
-            per_core = self.layout.per_core
-            self.take_groups([c for c in ordered if (c.cpus & self.free).bit_count() == per_core])
+            self.take_groups([c for c in ordered if (c.cpus & free).bit_count() == layout.per_core])
         else:
-            self.take_groups([c for c in ordered if (c.cpus & self.free) == c.cpus])
+            self.take_groups([c for c in ordered if (c.cpus & free) == c.cpus])
 
     def take_single_cpus(self) -> None:
         if self.need < 1:
@@ -177,8 +186,11 @@ def _ordered_sockets(layout: CpuLayout, free: int) -> list[Group]:
 
 
 def _ordered_cores(layout: CpuLayout, free: int) -> list[Group]:
-    outer = _ordered_sockets(layout, free) if layout.numa_first else ordered_nodes(layout, free)
-    return _within(layout.cores_of_outer, outer, free)
+    return _within(layout.cores_of_outer, _ordered_outer(layout, free), free)
+
+
+def _ordered_outer(layout: CpuLayout, free: int) -> list[Group]:
+    return _ordered_sockets(layout, free) if layout.numa_first else ordered_nodes(layout, free)
 
 
 def _ordered_uncores(layout: CpuLayout, free: int) -> list[Group]:

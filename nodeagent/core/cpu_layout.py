@@ -58,6 +58,8 @@ class CpuLayout:
     uncores_of_nodes: Nesting
     core_size: int | None
     """CPUs of each core; None: they differ (hybrid cores, single siblings offline)."""
+    smallest_large: int
+    """CPUs of the smallest NUMA node or socket."""
 
     @classmethod
     def of(cls, topology: Topology) -> "CpuLayout":
@@ -82,6 +84,7 @@ class CpuLayout:
             cores_of_outer=_nested(sockets if numa_first else nodes, cores),
             uncores_of_nodes=_nested(nodes, uncores),
             core_size=cores[0].size if len({core.size for core in cores}) == 1 else None,
+            smallest_large=min((group.size for group in (*nodes, *sockets)), default=0),
         )
 
     def cpus_of_nodes(self, nodes: int) -> int:

@@ -292,9 +292,10 @@ def reusable_cpus(promises: Promises, uid: str) -> int:
 
 def _with_reuse(promises: Promises, uid: str, kind: ContainerKind, own: CpuSet) -> Promises:
     """Let later containers of the pod draw on what an init container got, until another takes it. Other pods' sets end."""
-    reusable = CpuSet(reusable_cpus(promises, uid))
-    reusable = reusable | own if kind is ContainerKind.INIT else reusable - own
-    return replace(promises, cpu_reuse=CpuReuse(uid, reusable) if reusable else None)
+    so_far = reusable_cpus(promises, uid)
+    reusable = CpuSet(so_far | own.bits if kind is ContainerKind.INIT else so_far & ~own.bits)
+    reuse = CpuReuse(uid, reusable) if reusable else None
+    return promises if reuse == promises.cpu_reuse else replace(promises, cpu_reuse=reuse)
 
 
 def _failed(manager: CpuManager, promises: Promises, moves: Moves, refusal: Refusal) -> Allocation:

@@ -196,7 +196,9 @@ def admit(
 
 def _without_reuse(managers: Managers, promises: Promises) -> Promises:
     # Every container of a pod is given its share at admission, so nothing is left to be reused after it.
-    if managers.reproduces(Erratum.REUSE_OUTLIVES_POD):
+    if managers.reproduces(Erratum.REUSE_OUTLIVES_POD) or (
+        promises.cpu_reuse is None and promises.memory_reuse is None
+    ):
         return promises
     return replace(promises, cpu_reuse=None, memory_reuse=None)
 

@@ -167,7 +167,8 @@ def _with_reuse(promises: Promises, uid: str, kind: ContainerKind, blocks: Block
         elif so_far:
             amounts[key] = so_far - min(so_far, block.size_bytes)
     left = tuple(sorted(((k, v) for k, v in amounts.items() if v), key=lambda item: (item[0][0].bits, item[0][1])))
-    return replace(promises, memory_reuse=MemoryReuse(uid, left) if left else None)
+    after = MemoryReuse(uid, left) if left else None
+    return promises if after == promises.memory_reuse else replace(promises, memory_reuse=after)
 
 
 def _shrunk(

@@ -1,11 +1,10 @@
 """Movements of kubelet's metrics as data: a decision says what moved, the caller adds it up. Knows no metrics library."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(NamedTuple):
     """One series: kubelet's exact name and its labels, sorted by name."""
 
     name: str
@@ -17,8 +16,7 @@ class Series:
         return self.name + "{" + ",".join(f'{key}="{value}"' for key, value in self.labels) + "}"
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """`amount` is added to the series; with `absolute`, the series is set to it."""
 
     series: Series

@@ -1,7 +1,7 @@
 """Pods and their containers as values, their QoS class and who counts as what. Knows no manifest syntax and no policy."""
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from nodeagent.core.quantity import Quantity
@@ -127,22 +127,22 @@ def qos_class(pod: Pod, *, pod_level_resources: bool) -> QosClass:
     parts = [c.resources for c in pod.containers]
     if pod_level_resources and pod.resources is not None:
         parts = [pod.resources]
-    requests = _sum_of_nonzero(p.requests for p in parts)
-    limits = _sum_of_nonzero(p.limits for p in parts)
+    requests: dict[str, int] = {}
+    limits: dict[str, int] = {}
+    limited = True
+    for part in parts:
+        _add_nonzero(requests, part.requests)
+        limited = _add_nonzero(limits, part.limits) == len(_QOS_RESOURCES) and limited
     if not requests and not limits:
         return QosClass.BEST_EFFORT
-    limited = all(_nonzero_names(p.limits) == set(_QOS_RESOURCES) for p in parts)
     return QosClass.GUARANTEED if limited and requests == limits else QosClass.BURSTABLE
 
 
-def _nonzero_names(resources: Resources) -> set[str]:
-    return {name for name, quantity in resources if name in _QOS_RESOURCES and quantity.nano > 0}
-
-
-def _sum_of_nonzero(lists: Iterable[Resources]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for resources in lists:
-        for name, quantity in resources:
-            if name in _QOS_RESOURCES and quantity.nano > 0:
-                total[name] = total.get(name, 0) + quantity.nano
-    return total
+def _add_nonzero(total: dict[str, int], resources: Resources) -> int:
+    """Add up what counts for the class; give how many such resources there are."""
+    found = 0
+    for name, quantity in resources.items:
+        if name in _QOS_RESOURCES and quantity.nano > 0:
+            total[name] = total.get(name, 0) + quantity.nano
+            found += 1
+    return found
