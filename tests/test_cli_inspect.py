@@ -27,8 +27,9 @@ from nodeagent.core.layout import Kernel, pod_path
 from nodeagent.core.lifecycle import Run
 from nodeagent.core.node_capacity import allocatable_of
 from nodeagent.core.state import NodeState, Phase, Refusal, run_id
+from nodeagent.daemon.machine import Node
 from nodeagent.daemon.snapshot import Snapshot
-from nodeagent.daemon.startup import STATE_FILE, Node, kernel_of
+from nodeagent.daemon.startup import STATE_FILE, kernel_of
 from nodeagent.edge.listening import listen
 from nodeagent.edge.local_api import LocalApi
 from nodeagent.edge.serving import ServingThread
@@ -55,6 +56,7 @@ class HostWorld(World):
             self.managers.topology,
             self.managers,
             allocatable_of(self.config, cpu_count=1, memory_bytes=2**30, hugepages=()),
+            CpuSet(),
         )
         self.add(pod("web", container("app"), container("slot", command=())))
 

@@ -28,8 +28,9 @@ from nodeagent.core.refusals import StartRefused
 from nodeagent.core.state import NodeState
 from nodeagent.core.step import Manifest, new_entry
 from nodeagent.core.topology import Cpu, NumaNode, Topology
+from nodeagent.daemon.machine import Node as StartNode
 from nodeagent.daemon.records import Recorder
-from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE, Node as StartNode
+from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.edge import state_files
 from nodeagent.edge.state_files import StateFileError
 from nodeagent.formats.node_state import decode_state
@@ -443,7 +444,7 @@ def files_of(node: Managers) -> StartNode:
     placement = node.placement
     config = Config(placement=placement)
     room = allocatable_of(config, cpu_count=len(node.topology.online), memory_bytes=8 * GIB, hugepages=())
-    return StartNode(config, node.topology, node, room)
+    return StartNode(config, node.topology, node, room, node.reserved)
 
 
 def saved(directory: Path) -> Promises:

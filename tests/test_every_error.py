@@ -32,7 +32,7 @@ from nodeagent.cli import exec as exec_command, retry, simulate
 from nodeagent.cli.known_state import find_pods, known_state
 from nodeagent.core import managers as core
 from nodeagent.core.agent_metrics import CAPACITY_REASONS
-from nodeagent.core.config import Errata, Placement, ReservedMemory
+from nodeagent.core.config import Config, Errata, Placement, ReservedMemory
 from nodeagent.core.idset import CpuSet, NumaSet
 from nodeagent.core.managers import Managers
 from nodeagent.core.node_capacity import Allocatable, insufficient, usage_of
@@ -44,6 +44,7 @@ from nodeagent.core.records import CpuRecord, MemoryRecord, Records, Unreadable
 from nodeagent.core.refusals import Reason, StartRefused
 from nodeagent.core.state import NodeState, Refusal
 from nodeagent.core.topology import NumaNode, Topology
+from nodeagent.daemon.machine import on_machine
 from nodeagent.daemon.startup import load_config
 from nodeagent.edge import state_files, uevents
 from nodeagent.edge.cgroup_entry import join
@@ -603,6 +604,15 @@ STRICT = managers(options=("strict-cpu-reservation",), errata=Errata.KUBELET_1_3
 HELD = PodPromises(cpus=(("app", CpuSet.of(1, 9)),))
 HELD_MEMORY = PodPromises(memory=(("app", (Block(NumaSet.of(0), "memory", GIB),)),))
 
+
+def without_reserved_cpus() -> StartRefused:
+    left = (cpu for cpu in MACHINE_A.cpus if cpu.id not in (0, 8))
+    topology = Topology.of(left, MACHINE_A.numa, offline=CpuSet.parse("0,8"))
+    refused = on_machine(Config(placement=Placement(cpu_manager_policy="static")), topology, CpuSet.parse("0,8"))
+    assert isinstance(refused, StartRefused), refused
+    return refused
+
+
 FILES: list[tuple[Callable[[], StartRefused], str]] = [
     (lambda: with_files(cpu=Unreadable("no good")), "no good"),
     (lambda: with_files(cpu=CpuRecord("none", "0-15")), 'differs from state checkpoint policy "none"'),
@@ -644,6 +654,9 @@ def test_a_state_that_is_refused_is_named_with_its_file(provoke: Callable[[], St
 
 def test_every_text_of_a_refused_start_is_provoked() -> None:
     said = [built(**fields).message for fields, _ in CONFIGURATIONS] + [provoke().message for provoke, _ in FILES]
+    gone = without_reserved_cpus()
+    assert (gone.message, gone.about) == ("all reserved CPUs (0,8) are offline", "reservedSystemCPUs")
+    said.append(gone.message)
     expected = [text for module in modules() for text in texts(module, {"StartRefused": 0})]
     assert len(expected) > 30
     assert unsaid(expected, said) == []

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from nodeagent.core.cgroup import Seen
+from nodeagent.core.idset import CpuSet
 from nodeagent.core.layout import OWN_DIRECTORIES, container_path
 from nodeagent.core.state import NodeState, PodEntry, violations
-from nodeagent.daemon.startup import STATE_FILE, Node, discover, kernel_of, load_config
+from nodeagent.daemon.machine import Node
+from nodeagent.daemon.startup import STATE_FILE, discover, kernel_of, load_config
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.local_api_client import ApiUnavailable, call
@@ -77,7 +79,7 @@ def _live(answer: Mapping[str, Any]) -> Known:
     try:
         config, saved = config_from_document(answer["config"]), state_from_document(answer["state"])
         return Known(
-            node=discover(config),
+            node=discover(config, reserved=CpuSet.parse(answer["reservedCPUs"])),
             state=saved.state,
             cgroup_root=answer["cgroupRoot"],
             pids=answer["pids"] if answer["launcher"] else None,

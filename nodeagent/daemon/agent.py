@@ -13,21 +13,25 @@ from nodeagent.core.actions import Forget, KillCgroup, Launch, Terminate, Termin
 from nodeagent.core.cgroup import CgroupWish, Seen
 from nodeagent.core.layout import OWN_DIRECTORIES, wishes
 from nodeagent.core.lifecycle import Run, is_unsettled
+from nodeagent.core.managers import resume, shortfalls
 from nodeagent.core.plan import Plan, SetAttribute, diff
+from nodeagent.core.refusals import StartRefused
 from nodeagent.core.state import NodeState, violations
 from nodeagent.core.step import Event, Fact, Turn, World, step
 from nodeagent.daemon.execution import Outcome, carry_out
 from nodeagent.daemon.logs import Log, log_fact
+from nodeagent.daemon.machine import Machine, Node, on_machine
 from nodeagent.daemon.manifest_list import ManifestList
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.snapshot import Snapshot
-from nodeagent.daemon.startup import Node, StartError, kernel_of
+from nodeagent.daemon.startup import StartError, kernel_of
 from nodeagent.daemon.tally import Tally
 from nodeagent.daemon.wakeups import Reason, Wakeups
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.state_files import StateFileError
 from nodeagent.formats.node_state import policies_of
+from nodeagent.formats.sysfs_sample import SysfsError
 
 _POLL_SECONDS = 0.05
 _RETRY_SECONDS = 1.0
@@ -66,6 +70,7 @@ class Agent:
         recorder: Recorder,
         log: Log,
         wakeups: Wakeups,
+        machine: Machine,
     ) -> None:
         self.node = node
         self.state = state
@@ -78,6 +83,10 @@ class Agent:
         self.retries = Retries()
         self.tally = Tally(node, state.promises)
         self.snapshot = Snapshot(node, state, str(tree.root), None)
+        self._machine = machine
+        self._settled_on = node.managers
+        self._machine_trouble: tuple[str, ...] = ()
+        self._shortfalls: tuple[str, ...] = ()
         self._wishes: Mapping[str, CgroupWish] = {}
         self._troubles: frozenset[str] = frozenset()
         self._shadows: frozenset[Fact] = frozenset()
@@ -105,11 +114,15 @@ class Agent:
                 hint="systemctl restart nodeagent (no pod notices)",
             )
         before, after = policies_of(self.node.config.placement), policies_of(node.config.placement)
-        broken = (
-            violations(node.managers, self.state)
-            if before == after
-            else (f"the policies change from {before} to {after}",)
-        )
+        if before != after:
+            broken: tuple[str, ...] = (f"the policies change from {before} to {after}",)
+        else:
+            promises = resume(node.managers, self.state.promises)
+            broken = (
+                (promises.message,)
+                if isinstance(promises, StartRefused)
+                else violations(node.managers, replace(self.state, promises=promises))
+            )
         if broken:
             raise StartError(
                 f"the promises made do not fit: {'; '.join(broken)}",
@@ -126,6 +139,10 @@ class Agent:
         """
         began = time.monotonic()
         troubles: list[str] = []
+        if reasons & {Reason.START, Reason.HOTPLUG, Reason.TIMER, Reason.RELOAD}:
+            self._follow_machine()
+        troubles += self._machine_trouble
+        state = self._on_this_machine()
         manifests = self.manifests.look(
             rescan=bool(reasons & {Reason.START, Reason.MANIFESTS, Reason.TIMER, Reason.RELOAD})
         )
@@ -148,7 +165,7 @@ class Agent:
             now_ms=time.time_ns() // 1_000_000,
             retried=self.retries.take(),
         )
-        decided = step(self.state, world)
+        decided = step(state, world)
         if not self._save(decided, troubles):
             decided = Turn(self.state)
         outcome = self._write(world, troubles)
@@ -158,6 +175,43 @@ class Agent:
         self.recorder.project(self.node, self.state.promises, troubles)
         self._wishes = {w.path: w for w in self._wanted(world.seen)}
         return self._tell(decided, runs, troubles, began, self._pause(decided, world, troubles))
+
+    def _follow_machine(self) -> None:
+        """Take over that CPUs, memory or huge pages have come or gone."""
+        try:
+            topology = self._machine.look(self.node.topology)
+        except SysfsError as err:
+            self._machine_trouble = (f"{err.message} ({err.hint})",)
+            return
+        before = self.node.topology
+        if topology == before and not self._machine_trouble:
+            return
+        node = on_machine(self.node.config, topology, self.node.reserved)
+        refused = node if isinstance(node, StartRefused) else resume(node.managers, self.state.promises)
+        if isinstance(refused, StartRefused):
+            trouble = f"the machine has changed, and pods cannot be placed on it as it is: {refused.message}"
+            way_out = "bring back what is gone, or drain the node and correct config.yaml"
+            self._machine_trouble = (f"{trouble} ({way_out})",)
+            # Running containers keep to the CPUs that are there.
+            self.node = replace(self.node, topology=topology)
+        elif isinstance(node, Node):
+            self.node, self._machine_trouble = node, ()
+        if topology != before:
+            self.log.warning(
+                "machine_changed",
+                online=str(topology.online),
+                gone=str(before.online - topology.online),
+                came=str(topology.online - before.online),
+                memory_bytes=topology.memory_bytes,
+            )
+
+    def _on_this_machine(self) -> NodeState:
+        """Give the state as it is on the machine there is now. It stays a proposal until a turn has saved it."""
+        if self._settled_on is self.node.managers:
+            return self.state
+        promises = resume(self.node.managers, self.state.promises)
+        assert not isinstance(promises, StartRefused), "it was judged when the machine was taken over"
+        return replace(self.state, promises=promises)
 
     def _read(self, troubles: list[str]) -> Seen | None:
         try:
@@ -169,6 +223,7 @@ class Agent:
     def _save(self, decided: Turn, troubles: list[str]) -> bool:
         """Make the decision durable before anything follows from it. Without that it has not happened."""
         if decided.state == self.state:
+            self._settled_on = self.node.managers
             return True
         state = replace(decided.state, generation=self.state.generation + 1)
         broken = violations(self.node.managers, state)
@@ -180,6 +235,7 @@ class Agent:
             troubles.append(f"{err.message} ({err.hint})")
             return False
         self.state = state
+        self._settled_on = self.node.managers
         return True
 
     def _wanted(self, seen: Seen) -> tuple[CgroupWish, ...]:
@@ -287,9 +343,10 @@ class Agent:
         for trouble in sorted(self._troubles - set(troubles)):
             self.log.info("trouble_over", problem=trouble)
         self._troubles = frozenset(troubles)
+        self._tell_shortfalls()
         is_ready = decided is not None and runs is not None
         # A wrong manifest has been told when it was found: it is no trouble of the agent's own.
-        problems = (*troubles, *(f"manifest {p.source}: {p.text}" for p in self.manifests.problems))
+        problems = (*troubles, *self._shortfalls, *(f"manifest {p.source}: {p.text}" for p in self.manifests.problems))
         self.snapshot = Snapshot(self.node, self.state, str(self.tree.root), runs, problems, is_ready)
         self.tally.publish(
             self.snapshot,
@@ -298,3 +355,14 @@ class Agent:
             seconds=time.monotonic() - began,
         )
         return pause
+
+    def _tell_shortfalls(self) -> None:
+        """Log each promise that the machine can't keep once, and again when it can."""
+        found = shortfalls(self.node.managers, self.state.promises)
+        for text in found:
+            if text not in self._shortfalls:
+                self.log.warning("promise_short", problem=text)
+        for text in self._shortfalls:
+            if text not in found:
+                self.log.info("promise_kept_again", problem=text)
+        self._shortfalls = found

@@ -5,7 +5,8 @@ from pathlib import Path
 from nodeagent.core.promises import Promises
 from nodeagent.core.state import NodeState
 from nodeagent.daemon.logs import Log
-from nodeagent.daemon.startup import CPU_CHECKPOINT, MAX_CHECKPOINT_BYTES, MEMORY_CHECKPOINT, STATE_FILE, Node
+from nodeagent.daemon.machine import Node
+from nodeagent.daemon.startup import CPU_CHECKPOINT, MAX_CHECKPOINT_BYTES, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.edge import state_files
 from nodeagent.formats.cpu_checkpoint import encode_cpu_state
 from nodeagent.formats.memory_checkpoint import encode_memory_state

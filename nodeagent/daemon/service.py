@@ -10,13 +10,13 @@ from pathlib import Path
 from nodeagent import __version__
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.logs import Log, make_log
+from nodeagent.daemon.machine import Machine, Node
 from nodeagent.daemon.manifest_list import ManifestList
 from nodeagent.daemon.publisher import Publisher
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.startup import (
     EX_CONFIG,
-    Node,
     StartError,
     discover,
     load_config,
@@ -28,10 +28,12 @@ from nodeagent.edge.cgroupfs import CgroupTree
 from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.edge.manifest_watch import ManifestWatch
 from nodeagent.edge.systemd import ServiceManager
+from nodeagent.edge.uevents import UeventError, Uevents, open_uevent_socket
 from nodeagent.errors import NodeAgentError
 
 _LAUNCHER_WAIT_SECONDS = 0.5
 _LAUNCHER_RECONNECT_SECONDS = 2.0
+_UEVENTS_RECONNECT_SECONDS = 60.0
 
 
 def serve(config_path: str) -> int:
@@ -76,8 +78,10 @@ def _serve(config_path: str, node: Node, *, log: Log, manager: ServiceManager, w
         recorder=Recorder(config.state_directory, log),
         log=log,
         wakeups=wakeups,
+        machine=Machine(),
     )
     with Publisher(agent, config, log):
+        _thread("hotplug", lambda: _follow_hotplug(wakeups, log))
         _thread("launcher-events", lambda: _follow_launcher(client, wakeups))
         log.info("started", version=__version__, config=config_path, cgroup_root=root, pods=len(state.entries))
         if config.reported_fields:
@@ -162,6 +166,21 @@ def _follow_launcher(client: LauncherClient, wakeups: Wakeups) -> None:
         except LauncherError:
             time.sleep(_LAUNCHER_RECONNECT_SECONDS)  # the deciding thread reports it
         wakeups.wake(Reason.RUNS)
+
+
+def _follow_hotplug(wakeups: Wakeups, log: Log) -> None:
+    """Wake the agent when CPUs or memory come or go. Whatever is missed is seen at the next period."""
+    said = ""
+    while True:
+        try:
+            for _ in Uevents(open_uevent_socket()):
+                wakeups.wake(Reason.HOTPLUG)
+        except UeventError as err:
+            if err.message != said:
+                log.warning("hotplug_unwatched", problem=err.message, hint=err.hint)
+                said = err.message
+        time.sleep(_UEVENTS_RECONNECT_SECONDS)
+        wakeups.wake(Reason.HOTPLUG)
 
 
 def _wait_for_signals(wakeups: Wakeups) -> None:

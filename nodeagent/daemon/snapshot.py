@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from nodeagent.core.lifecycle import Run
 from nodeagent.core.state import NodeState
-from nodeagent.daemon.startup import Node
+from nodeagent.daemon.machine import Node
 from nodeagent.formats.effective_config import config_document
 from nodeagent.formats.node_state import policies_of, state_document
 
@@ -26,6 +26,7 @@ class Snapshot:
         return {
             "config": config_document(self.node.config),
             "state": state_document(self.state, policies_of(self.node.config.placement)),
+            "reservedCPUs": str(self.node.reserved),
             "cgroupRoot": self.cgroup_root,
             "launcher": self.runs is not None,
             "pids": {run.id: run.pid for run in runs.values() if run.exit is None and run.pid is not None},

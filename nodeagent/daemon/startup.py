@@ -1,19 +1,17 @@
 """From files to a node that can be run: configuration, machine, managers, saved state. Each failure says file, value and way out."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from nodeagent.core.config import Config
-from nodeagent.core.idset import NumaSet
+from nodeagent.core.idset import CpuSet, NumaSet
 from nodeagent.core.layout import Kernel
-from nodeagent.core.managers import Managers, build, start, sweep
-from nodeagent.core.node_capacity import Allocatable, allocatable_of, with_machine
+from nodeagent.core.managers import start, sweep
 from nodeagent.core.records import Records
 from nodeagent.core.refusals import StartRefused
 from nodeagent.core.state import NodeState, violations
 from nodeagent.core.step import Manifest, new_entry
-from nodeagent.core.topology import Topology
+from nodeagent.daemon.machine import Node, on_machine
 from nodeagent.edge import state_files
 from nodeagent.edge.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
@@ -35,16 +33,6 @@ MAX_CHECKPOINT_BYTES = 64 << 20
 
 class StartError(NodeAgentError):
     """The agent cannot start until a person has changed something."""
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """What the daemon runs on; made anew on reload."""
-
-    config: Config
-    topology: Topology
-    managers: Managers
-    allocatable: Allocatable
 
 
 def load_config(path: str) -> Config:
@@ -70,25 +58,24 @@ def load_config(path: str) -> Config:
     return parsed.config
 
 
-def discover(config: Config, root: str = "/") -> Node:
+def discover(config: Config, root: str = "/", *, reserved: CpuSet | None = None) -> Node:
     """Read the machine and build the managers for it.
+
+    Args:
+        config: as read.
+        root: of the file system that describes the machine.
+        reserved: what a running agent has reserved.
 
     Raises:
         StartError: kubelet would not start with this configuration on this machine either; its text is in the message.
 
     """
-    topology = topology_of(read_machine(root))
-    config = with_machine(config, topology.memory_bytes)
-    managers = build(topology, config.placement)
-    if isinstance(managers, StartRefused):
+    node = on_machine(config, topology_of(read_machine(root)), reserved)
+    if isinstance(node, StartRefused):
         raise StartError(
-            managers.message,
-            hint=f"correct {managers.about} in the configuration (examples/config.yaml), or what it names",
+            node.message, hint=f"correct {node.about} in the configuration (examples/config.yaml), or what it names"
         )
-    room = allocatable_of(
-        config, cpu_count=len(topology.online), memory_bytes=topology.memory_bytes, hugepages=topology.hugepages
-    )
-    return Node(config, topology, managers, room)
+    return node
 
 
 def kernel_of(node: Node, controllers: frozenset[str]) -> Kernel:

@@ -9,8 +9,8 @@ from nodeagent.core.plan import SetAttribute
 from nodeagent.core.promises import Promises
 from nodeagent.core.step import Event, Turn
 from nodeagent.daemon.execution import Outcome
+from nodeagent.daemon.machine import Node
 from nodeagent.daemon.snapshot import Snapshot
-from nodeagent.daemon.startup import Node
 from nodeagent.edge.metrics import Exposition
 
 
@@ -49,6 +49,8 @@ class Tally:
                 for container in entry.pod.containers:
                     level = isolation(managers, state.promises, entry.pod, container.name)
                     _add(values, names.CONTAINERS, ("isolation", level.value))
+        online = snapshot.node.topology.online
+        values[Series(names.DEGRADED_CONTAINERS)] = sum(not cpus <= online for _, _, cpus in state.promises.containers)
         values[Series(names.MANIFEST_PROBLEMS)] = manifest_problems
         values[Series(names.STATE_GENERATION)] = state.generation
         values[Series(names.LAUNCHER_UP)] = int(snapshot.runs is not None)

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from nodeagent.formats.sysfs_sample import CPUS, ONLINE_WITNESS, WANTED, SysfsError, SysfsSample
+from nodeagent.formats.sysfs_witness import WITNESS
 
 ATTEMPTS = 8
 """Readings (each some 0.1 s) before giving up on a machine whose CPUs come and go faster than they can be read."""
@@ -45,6 +46,15 @@ def read_machine(root: str = "/") -> SysfsSample:
         f"CPUs came or went during each of {ATTEMPTS} readings",
         hint="wait until CPU hotplug is over (`udevadm settle`), then try again",
     )
+
+
+def read_witness(root: str = "/") -> SysfsSample:
+    """Read only what shows whether the machine has changed; see formats/sysfs_witness.py.
+
+    Raises:
+        SysfsError: with the path: a file can't be read or is none.
+    """
+    return _read(root.rstrip("/") if root else ".", WITNESS)
 
 
 def _read(base: str, wanted: Iterable[str]) -> SysfsSample:

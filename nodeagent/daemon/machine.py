@@ -1,0 +1,72 @@
+"""Keeps the node as the machine is now: CPUs, memory and huge pages come and go while pods run."""
+
+from dataclasses import dataclass, replace
+
+from nodeagent.core.config import Config
+from nodeagent.core.idset import CpuSet
+from nodeagent.core.managers import Managers, build
+from nodeagent.core.node_capacity import Allocatable, allocatable_of, with_machine
+from nodeagent.core.refusals import StartRefused
+from nodeagent.core.topology import Topology
+from nodeagent.edge.sysfs import read_machine, read_witness
+from nodeagent.formats.sysfs import topology_of
+from nodeagent.formats.sysfs_witness import Witness, witness_of
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What the daemon runs on; made anew on reload and when the machine changes."""
+
+    config: Config
+    topology: Topology
+    managers: Managers
+    allocatable: Allocatable
+    reserved: CpuSet
+    """What is reserved when every CPU is online."""
+
+
+class Machine:
+    """The machine below a root, looked at again and again. Cheap while nothing changes."""
+
+    def __init__(self, root: str = "/") -> None:
+        self._root = root
+        self._witness: Witness | None = None
+
+    def look(self, known: Topology) -> Topology:
+        """Read the machine if it differs from what it was at the last look; the first look always reads it.
+
+        Raises:
+            SysfsError: a file is malformed, or the machine kept changing.
+
+        """
+        witness = witness_of(read_witness(self._root))
+        if witness == self._witness:
+            return known
+        topology = topology_of(read_machine(self._root))
+        # Only now: a reading that failed is to be done again.
+        self._witness = witness
+        return topology
+
+
+def on_machine(config: Config, topology: Topology, reserved: CpuSet | None = None) -> Node | StartRefused:
+    """Give the node that this configuration makes of a machine.
+
+    Args:
+        config: as read.
+        topology: the machine as it is now.
+        reserved: CPUs that the running agent has reserved since its start; None: it is the start. The reserved set
+            follows the machine: those that are online are reserved, and no others instead, because pods may have them.
+
+    """
+    config = with_machine(config, topology.memory_bytes)
+    wanted = config.placement.reserved_system_cpus if reserved is None else reserved
+    present = wanted - topology.offline
+    if wanted and not present:
+        return StartRefused(f"all reserved CPUs ({wanted}) are offline", "reservedSystemCPUs")
+    managers = build(topology, replace(config.placement, reserved_system_cpus=present))
+    if isinstance(managers, StartRefused):
+        return managers
+    room = allocatable_of(
+        config, cpu_count=len(topology.online), memory_bytes=topology.memory_bytes, hugepages=topology.hugepages
+    )
+    return Node(config, topology, managers, room, reserved or managers.reserved or wanted)
