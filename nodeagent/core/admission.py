@@ -12,7 +12,8 @@ from nodeagent.core.cpu_manager import Allocation, CpuManager, allocate_containe
 from nodeagent.core.cpu_pods import allocate_pod as allocate_pod_cpus
 from nodeagent.core.demand import ContainerDemand, PodDemand
 from nodeagent.core.errata import Erratum
-from nodeagent.core.hints import DONT_CARE, UNSATISFIABLE, HintList, Merged
+from nodeagent.core.hint_family import Hints
+from nodeagent.core.hints import DONT_CARE, UNSATISFIABLE, Merged
 from nodeagent.core.holding import holds_all, kept_hints, kept_moves
 from nodeagent.core.idset import NumaSet
 from nodeagent.core.manager_metrics import TOPOLOGY_ERRORS, TOPOLOGY_REQUESTS, Moves, aligned, aligned_failure, plus
@@ -33,7 +34,7 @@ class Providers:
     topology: TopologyManager
 
 
-ResourceHints = tuple[tuple[str, HintList], ...]
+ResourceHints = tuple[tuple[str, Hints], ...]
 """What each resource's list says, in the order of asking; absent answers as don't-care lists."""
 
 
@@ -139,7 +140,7 @@ def _by_pod(providers: Providers, outcome: Outcome, pod: PodDemand) -> Outcome:
     return _counted_alignment(providers, outcome) if outcome.refusal is None else _counted_error(outcome)
 
 
-def _cpu_list(hints: HintList | None) -> ResourceHints:
+def _cpu_list(hints: Hints | None) -> ResourceHints:
     return (("cpu", DONT_CARE if hints is None else hints or UNSATISFIABLE),)
 
 

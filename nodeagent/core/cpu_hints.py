@@ -3,13 +3,14 @@
 from nodeagent.core.cpu_manager import CpuManager, reusable_cpus
 from nodeagent.core.cpu_pods import check_pod
 from nodeagent.core.demand import ContainerDemand, PodDemand
-from nodeagent.core.hints import HintList
+from nodeagent.core.hint_family import HintFamily, Hints
+from nodeagent.core.node_search import Cover
 from nodeagent.core.promises import Promises
 
 
 def container_hints(
     manager: CpuManager, promises: Promises, pod: PodDemand, container: ContainerDemand
-) -> HintList | None:
+) -> Hints | None:
     """Answer for one container; None: no answer, an empty list: it can't be satisfied."""
     if not manager.static or container.cpus == 0 or pod.is_skipped:
         return None
@@ -21,7 +22,7 @@ def container_hints(
     return _hints(manager, manager.free_pool(promises), reusable_cpus(promises, pod.uid), container.cpus)
 
 
-def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> HintList | None:
+def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints | None:
     """Answer for a pod as a whole."""
     if not manager.static or pod.cpus == 0 or pod.is_skipped:
         return None
@@ -40,18 +41,20 @@ def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> HintLi
     return _hints(manager, manager.free_pool(promises), reusable, pod.cpus)
 
 
-def _hints(manager: CpuManager, available: int, reusable: int, count: int) -> HintList:
+def _hints(manager: CpuManager, available: int, reusable: int, count: int) -> Hints:
     """List the sets of nodes that hold all reusable CPUs and, with what is available there, enough of them.
 
     Preferred are those of the fewest nodes that could hold as many on an empty machine.
     """
     layout = manager.layout
     available = manager.usable(available | reusable) & ~reusable if manager.picking.whole_cores else available
-    smallest = min((s.nodes for s in manager.node_sets if s.size >= count), default=len(layout.nodes))
+    smallest = layout.fewest_nodes(count)
     wanted_sockets = None
     if manager.options.align_by_socket and (nodes_per_socket := len(layout.nodes) // layout.socket_count):
         wanted_sockets = -(-smallest // nodes_per_socket)
     missing = count - reusable.bit_count()
+    if not manager.node_sets:
+        return _family(manager, available, reusable, missing, smallest, wanted_sockets)
     hints = []
     for nodes in manager.node_sets:
         if reusable & ~nodes.cpus or (available & nodes.cpus).bit_count() < missing:
@@ -59,3 +62,22 @@ def _hints(manager: CpuManager, available: int, reusable: int, count: int) -> Hi
         preferred = nodes.nodes == smallest or (wanted_sockets is not None and nodes.sockets == wanted_sockets)
         hints.append((nodes.mask, preferred))
     return tuple(hints)
+
+
+def _family(
+    manager: CpuManager, available: int, reusable: int, missing: int, smallest: int, wanted_sockets: int | None
+) -> Hints:
+    """Describe the same where there are too many sets to list them."""
+    nodes = manager.layout.nodes
+    cover = Cover(
+        universe=sum(1 << node.id for node in nodes),
+        needs=(missing,),
+        amounts=tuple((node.id, ((available & node.cpus).bit_count(),)) for node in nodes),
+        forced=sum(1 << node.id for node in nodes if node.cpus & reusable),
+    )
+    if cover.is_empty:
+        return ()
+    sockets: tuple[int, ...] = ()
+    if wanted_sockets is not None:
+        sockets = tuple(sum(1 << n.id for n in nodes if n.cpus & socket.cpus) for socket in manager.layout.sockets)
+    return HintFamily((), cover, smallest, sockets, wanted_sockets)

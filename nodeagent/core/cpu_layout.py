@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from types import MappingProxyType
 
 from nodeagent.core.hints import masks_by_size
@@ -94,6 +95,11 @@ class CpuLayout:
             if nodes >> node.id & 1:
                 bits |= node.cpus
         return bits
+
+    def fewest_nodes(self, count: int) -> int:
+        """How many nodes so many CPUs take on an empty machine; all if there are not so many."""
+        sums = accumulate(sorted((node.size for node in self.nodes), reverse=True))
+        return min(1 + sum(1 for total in sums if total < count), len(self.nodes))
 
     def node_sets(self) -> tuple[NodeSet, ...]:
         """All sets of nodes: by size, and within a size in lexicographic order."""

@@ -6,6 +6,7 @@ file and no clock. Pods with resources of their own are split up in cpu_pods.py.
 
 from dataclasses import dataclass, replace
 
+from nodeagent.core import hint_family
 from nodeagent.core.config import Placement
 from nodeagent.core.cpu_assignment import CpuShortage, Picking, pick
 from nodeagent.core.cpu_distribution import Distributing, distribute
@@ -53,7 +54,7 @@ class CpuManager:
     pod_level_managers: bool
     quirks: frozenset[Erratum]
     node_sets: tuple[NodeSet, ...] = ()
-    """Every set of NUMA nodes, in the order of hints; empty if nobody asks for hints."""
+    """Every set of NUMA nodes, in the order of hints; empty if nobody asks for hints, or if there are too many."""
 
     def assign(self, available: int, count: int) -> int | CpuShortage:
         """Choose CPUs by the configured options."""
@@ -158,6 +159,7 @@ def _cpu_manager(
             group_size=layout.per_core if options.full_pcpus_only else 1,
             overwritten=Erratum.COMBINATIONS_OVERWRITTEN in quirks,
         )
+    asked = static and placement.topology_manager_policy != "none"
     return CpuManager(
         static=static,
         layout=layout,
@@ -169,7 +171,7 @@ def _cpu_manager(
         distributing=distributing,
         pod_level_managers=placement.gate("PodLevelResourceManagers"),
         quirks=quirks,
-        node_sets=layout.node_sets() if static and placement.topology_manager_policy != "none" else (),
+        node_sets=layout.node_sets() if asked and len(layout.nodes) <= hint_family.MAX_LISTED_NODES else (),
     )
 
 

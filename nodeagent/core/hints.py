@@ -51,7 +51,7 @@ def merge(rules: MergeRules, lists: Sequence[HintList], compare: Comparison | No
         lists = [tuple(h for h in hints if h[1] and (h[0] is None or h[0].bit_count() == 1)) for hints in lists]
     preferred = _preferred(rules, lists)
     if preferred:
-        best = _most_wanted(preferred, compare) if compare is not None else min(preferred, key=_fitness(rules))
+        best = _most_wanted(preferred, compare) if compare is not None else min(preferred, key=fitness(rules))
         # Under single-numa-node the whole machine (or its only node) is no restriction.
         return Merged(None if rules.single_node and best == rules.default_mask else best, preferred=True)
     if rules.single_node:
@@ -91,18 +91,18 @@ def _best_non_preferred(rules: MergeRules, lists: Sequence[HintList], masks: Ite
     """Prefer masks of the size that every list can be narrowed to, then smaller ones (the largest first), then larger."""
     narrowest = [min((m.bit_count() for m, _ in hints if m is not None), default=0) for hints in lists]
     wanted = max(narrowest, default=0)
-    fitness = _fitness(rules)
+    fit = fitness(rules)
 
     def rank(mask: int) -> tuple[int, int, tuple[int, int, int]]:
         size = mask.bit_count()
         if size == wanted:
-            return 0, 0, fitness(mask)
-        return (1, -size, fitness(mask)) if size < wanted else (2, 0, fitness(mask))
+            return 0, 0, fit(mask)
+        return (1, -size, fit(mask)) if size < wanted else (2, 0, fit(mask))
 
     return min(masks, key=rank)
 
 
-def _fitness(rules: MergeRules) -> Callable[[int], tuple[int, int, int]]:
+def fitness(rules: MergeRules) -> Callable[[int], tuple[int, int, int]]:
     """Rank masks: fewer nodes, then closer ones where distances count, then the lower value. The lowest is the fittest."""
     distances = rules.distances
     if distances is None or rules.single_node:

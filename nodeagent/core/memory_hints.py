@@ -2,13 +2,13 @@
 
 from nodeagent.core.demand import Amounts, ContainerDemand, PodDemand
 from nodeagent.core.errata import Erratum
-from nodeagent.core.hints import HintList
+from nodeagent.core.hint_family import Hints
 from nodeagent.core.memory_groups import calculated_hints
 from nodeagent.core.memory_manager import MemoryManager, regenerated
 from nodeagent.core.memory_pods import check_pod
 from nodeagent.core.promises import PodPromises, Promises
 
-Answer = tuple[tuple[str, HintList], ...]
+Answer = tuple[tuple[str, Hints], ...]
 """By resource; empty: no preference (which is also what kubelet says if nothing fits)."""
 
 
@@ -54,5 +54,5 @@ def _regenerated(held: PodPromises, name: str, amounts: Amounts) -> Answer:
 
 
 def _calculated(manager: MemoryManager, promises: Promises, uid: str, amounts: Amounts) -> Answer:
-    hints = tuple((n.bits, preferred) for n, preferred in calculated_hints(manager.groups, promises, uid, amounts))
+    hints = calculated_hints(manager.groups, promises, uid, amounts)
     return tuple((resource, hints) for resource, _ in amounts) if hints else ()

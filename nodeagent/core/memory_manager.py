@@ -21,7 +21,7 @@ from nodeagent.core.manager_metrics import (
     plus,
 )
 from nodeagent.core.memory_accounting import Machine, breaks_group, free_of, initial_machine, release, take
-from nodeagent.core.memory_groups import NodeGroups, calculated_hints
+from nodeagent.core.memory_groups import NodeGroups, best_group
 from nodeagent.core.memory_reservation import reserved_by_node
 from nodeagent.core.pod import ContainerKind, Pod
 from nodeagent.core.promises import Block, Blocks, Hint, MemoryReuse, PodPromises, Promises, dropped, put
@@ -108,16 +108,12 @@ def choose_nodes(manager: MemoryManager, promises: Promises, uid: str, amounts: 
             # The reference panics.
             return f"[memorymanager] no NUMA node has {resource}"
 
-    def candidates() -> tuple[tuple[NumaSet, bool], ...]:
-        # The reference looks at the list of type memory only; all lists are equal.
-        only_memory = Erratum.ABSURD_AMOUNTS in manager.quirks
-        if only_memory and not any(resource == "memory" for resource, _ in amounts):
-            return ()
-        return calculated_hints(manager.groups, promises, uid, amounts)
-
+    # The reference looks at the list of type memory only; all lists are equal.
+    only_memory = Erratum.ABSURD_AMOUNTS in manager.quirks
+    has_none = only_memory and not any(resource == "memory" for resource, _ in amounts)
     nodes, preferred = hint.mask, hint.preferred
     if nodes is None:
-        default = _best(candidates())
+        default = None if has_none else best_group(manager.groups, promises, uid, amounts)
         if default is None:
             return (
                 "[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available"
@@ -129,7 +125,7 @@ def choose_nodes(manager: MemoryManager, promises: Promises, uid: str, amounts: 
     broken_single = len(nodes) == 1 and breaks_group(machine, nodes) and Erratum.GROUP_RULE_BROKEN not in manager.quirks
     too_small = any(free_of(machine, nodes, resource) < size for resource, size in amounts)
     if too_small or (broken_single and not manager.keeps_one_node):
-        wider = _best(tuple(c for c in candidates() if nodes <= c[0]))
+        wider = None if has_none else best_group(manager.groups, promises, uid, amounts, nodes)
         if wider is None:
             if broken_single:
                 return "[memorymanager] preferred hint violates NUMA node allocation"
@@ -140,10 +136,6 @@ def choose_nodes(manager: MemoryManager, promises: Promises, uid: str, amounts: 
     if broken_single or (len(nodes) > 1 and breaks_group(machine, nodes)):
         return "[memorymanager] preferred hint violates NUMA node allocation"
     return nodes
-
-
-def _best(candidates: tuple[tuple[NumaSet, bool], ...]) -> tuple[NumaSet, bool] | None:
-    return min(candidates, key=lambda c: (not c[1], len(c[0]), c[0].bits), default=None)
 
 
 def _failed(promises: Promises, moves: Moves, error: str) -> Allocation:

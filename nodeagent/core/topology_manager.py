@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from nodeagent.core.config import Placement
 from nodeagent.core.cpu_options import parse_boolean
-from nodeagent.core.hints import Comparison, HintList, Merged, MergeRules, merge
+from nodeagent.core.hint_family import MAX_STEPS, HintFamily, Hints, merge_families
+from nodeagent.core.hints import Comparison, Merged, MergeRules, merge
+from nodeagent.core.node_search import Steps
 from nodeagent.core.refusals import Reason, Refusal, StartRefused
 from nodeagent.core.topology import Topology
 
@@ -36,7 +38,12 @@ class TopologyManager:
     prefer_most_allocated: bool = False
     """Between two single nodes, take the one that the managers have given more of already."""
 
-    def merge(self, lists: list[HintList], compare: Comparison) -> Merged:
+    def merge(self, hints: list[Hints], compare: Comparison) -> Merged:
+        lists = [each for each in hints if not isinstance(each, HintFamily)]
+        if len(lists) < len(hints):
+            if not self.rules.single_node:
+                return merge_families(self.rules, hints, Steps(MAX_STEPS))
+            lists = [each.single_nodes() if isinstance(each, HintFamily) else each for each in hints]
         return merge(self.rules, lists, compare if self.prefer_most_allocated else None)
 
     def admits(self, merged: Merged) -> bool:
