@@ -41,7 +41,7 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
     ("cgroupRoot", "", "directory of the pods' cgroup, where there is no systemd"),
     ("metricsBindAddress", _DEFAULT.metrics_bind_address, "or `unix:PATH`; empty: none"),
     ("metricsAliases", str(_DEFAULT.metrics_aliases).lower(), "names without `kubelet_` beside kubelet's own"),
-    ("stateRecovery", _DEFAULT.state_recovery, "a state that doesn't fit the node: refuse to start"),
+    ("stateRecovery", _DEFAULT.state_recovery, "a state that can't be used as it is: make it anew of what runs; `strict`: refuse to start, as kubelet does"),
 )  # fmt: skip
 """Fields, default, meaning."""
 

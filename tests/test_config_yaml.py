@@ -13,16 +13,16 @@ from nodeagent.core.idset import CpuSet
 from nodeagent.core.pod import Resources
 from nodeagent.core.quantity import Quantity
 from nodeagent.formats import config_schema
-from nodeagent.formats.config_yaml import SUPPORTED, parse_config, unsupported
+from nodeagent.formats.config_yaml import parse_config
 from nodeagent.formats.durations import DurationSyntaxError, parse_duration_ns
-from nodeagent.formats.findings import DocumentError
+from nodeagent.formats.findings import DocumentError, Finding
 from nodeagent.formats.scenario_config import placement_from_scenario
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "config.yaml"
 
 
 def read(text: str) -> Config:
-    return parse_config(text.encode(), "f").config
+    return parse_config(text.encode(), "f")
 
 
 def refused(text: str) -> list[str]:
@@ -44,12 +44,11 @@ def test_nothing_configured_is_the_default() -> None:
 def test_the_example_loads_and_says_the_defaults() -> None:
     config = read(EXAMPLE.read_text())
     assert config == read("cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n")
-    assert unsupported(parse_config(EXAMPLE.read_bytes(), "f")) == ()
 
 
 def test_a_kubelets_file_works_as_it_is() -> None:
     # As kubeadm writes it, with the managers' fields added.
-    parsed = parse_config(
+    config = parse_config(
         b"""
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -73,7 +72,6 @@ staticPodPath: /etc/kubernetes/manifests
 """,
         "f",
     )
-    config = parsed.config
     assert config == Config(
         placement=Placement(
             cpu_manager_policy="static",
@@ -98,7 +96,6 @@ staticPodPath: /etc/kubernetes/manifests
             "logging",
         ),
     )
-    assert unsupported(parsed) == ()
 
 
 def test_every_own_field_is_read() -> None:
@@ -115,7 +112,7 @@ metricsAliases: false
 checkAllocatable: no
 maxPods: 7
 podsPerCore: 3
-stateRecovery: rebuild
+stateRecovery: strict
 cpuCFSQuota: false
 cpuCFSQuotaPeriod: 20ms
 cpuManagerReconcilePeriod: 1m30s
@@ -140,7 +137,7 @@ featureGates: {CustomCPUCFSQuotaPeriod: true}
         check_allocatable=False,
         max_pods=7,
         pods_per_core=3,
-        state_recovery="rebuild",
+        state_recovery="strict",
     )
 
 
@@ -231,7 +228,7 @@ FINDINGS = [
     ("metricsBindAddress: '9753'", "1: metricsBindAddress: '9753' is no address: HOST:PORT"),
     ("metricsBindAddress: '127.0.0.1:99999'", "not a number from 1 to 65535"),
     ("metricsBindAddress: 'unix:run/x'", "needs an absolute path"),
-    ("stateRecovery: maybe", '1: stateRecovery: "maybe": must be one of strict, rebuild'),
+    ("stateRecovery: maybe", '1: stateRecovery: "maybe": must be one of recover, strict'),
     ("kind: KubeletConfig", '1: kind: "KubeletConfig": must be KubeletConfiguration or NodeAgentConfiguration, or absent'),
     ("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1", '2: apiVersion: "kubelet.config.k8s.io/v1": must be kubelet.config.k8s.io/v1beta1'),
     ("a: 1\n---\nb: 2", "3: a configuration is one document: a second one starts here"),
@@ -273,27 +270,6 @@ def test_metrics_beyond_loopback_are_allowed_with_a_note(address: str, noted: bo
     assert config.metrics_bind_address == address
     assert bool(config.notes) is noted
     assert all(address in note for note in config.notes)
-
-
-ASKED = [
-    ("stateRecovery", "stateRecovery: rebuild", ["rebuild"]),
-]
-
-
-@pytest.mark.parametrize(("field", "text", "values"), ASKED)
-def test_what_cannot_be_done_yet_is_refused_from_one_table(field: str, text: str, values: list[str]) -> None:
-    found = unsupported(parse_config(text.encode(), "f"))
-    # Each value is refused exactly as long as the table doesn't hold it.
-    assert [finding.value.strip('"') for finding in found] == [
-        value for value in values if value not in SUPPORTED[field]
-    ]
-    line = text.count("\n") + 1
-    assert all((finding.line, finding.field) == (line, field) for finding in found)
-    assert all(finding.allowed.startswith("is not supported yet (supported: ") for finding in found)
-
-
-def test_the_default_is_supported() -> None:
-    assert unsupported(parse_config(b"", "f")) == ()
 
 
 @pytest.mark.parametrize(
@@ -383,13 +359,12 @@ junk = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(FIELDS.split()), junk))
 def test_any_configuration_is_read_or_refused(document: dict[str, object]) -> None:
+    found: tuple[Finding, ...] = ()
     try:
-        parsed = parse_config(json.dumps(document).encode(), "f")
+        parse_config(json.dumps(document).encode(), "f")
     except DocumentError as err:
-        lines = [finding.line for finding in err.findings]
-    else:
-        lines = [finding.line for finding in unsupported(parsed)]
-    assert all(lines)
+        found = err.findings
+    assert all(finding.line for finding in found)
 
 
 def test_a_hostile_configuration_is_refused_in_bounded_time() -> None:

@@ -370,23 +370,25 @@ def test_a_file_as_parent_is_an_error_not_absence(tmp_path: Path) -> None:
 
 def test_setting_aside_never_overwrites(tmp_path: Path) -> None:
     path = tmp_path / "state"
-    (tmp_path / "state.broken-7").write_bytes(b"from before")
-    (tmp_path / "state.broken-x").write_bytes(b"not ours")
+    (tmp_path / "state.aside-7").write_bytes(b"from before")
+    (tmp_path / "state.aside-x").write_bytes(b"not ours")
     asides = []
     for content in (b"first", b"second"):
-        path.write_bytes(content)
+        write_atomically(str(path), content)
         asides.append(set_aside(str(path)))
-    assert asides == [f"{path}.broken-8", f"{path}.broken-9"]
+        assert set_aside(str(path)) == asides[-1], "a crash before the next write makes no third name"
+    write_atomically(str(path), b"third")
+    assert asides == [f"{path}.aside-8", f"{path}.aside-9"]
     assert [Path(a).read_bytes() for a in asides] == [b"first", b"second"]
-    assert (tmp_path / "state.broken-7").read_bytes() == b"from before"
-    assert not path.exists()
+    assert (tmp_path / "state.aside-7").read_bytes() == b"from before"
+    assert path.read_bytes() == b"third"
 
 
 def test_whatever_lies_there_can_be_set_aside(tmp_path: Path) -> None:
     a_directory(tmp_path)
-    assert set_aside(str(tmp_path / "state")) == str(tmp_path / "state.broken-1")
+    assert set_aside(str(tmp_path / "state")) == str(tmp_path / "state.aside-1")
     a_loop(tmp_path)
-    assert set_aside(str(tmp_path / "state")) == str(tmp_path / "state.broken-2")
+    assert set_aside(str(tmp_path / "state")) == str(tmp_path / "state.aside-2")
 
 
 def test_setting_aside_what_is_not_there_is_an_error(tmp_path: Path) -> None:

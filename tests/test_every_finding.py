@@ -40,7 +40,7 @@ from nodeagent.formats import (
     pod_rules,
     yaml_tree,
 )
-from nodeagent.formats.config_yaml import parse_config, unsupported
+from nodeagent.formats.config_yaml import parse_config
 from nodeagent.formats.findings import DocumentError
 from nodeagent.formats.inspection_differences import Difference, differences
 from nodeagent.formats.pod_manifest import RefusedPod, parse_manifest
@@ -48,9 +48,6 @@ from test_every_error import STEP
 
 # Documents
 
-MORE_CONFIGURATIONS = [
-    "stateRecovery: rebuild",
-]
 POD = test_pod_manifest.HEAD
 MORE_MANIFESTS: list[str | bytes] = [
     "apiVersion: v1\nkind: List\nitems: {}\n",
@@ -73,9 +70,9 @@ MORE_MANIFESTS: list[str | bytes] = [
 
 
 def said_of_configurations() -> Iterator[str]:
-    for text in [*(row[0] for row in test_config_yaml.FINDINGS), *MORE_CONFIGURATIONS]:
+    for text in [*(row[0] for row in test_config_yaml.FINDINGS)]:
         try:
-            yield from (str(finding) for finding in unsupported(parse_config(text.encode(), "f")))
+            parse_config(text.encode(), "f")
         except DocumentError as err:
             yield from (str(finding) for finding in err.findings)
 

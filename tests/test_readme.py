@@ -14,7 +14,7 @@ from nodeagent.core.config import Config
 from nodeagent.core.errata import ERRATA
 from nodeagent.daemon.startup import CPU_CHECKPOINT, EX_CONFIG, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.formats import config_schema
-from nodeagent.formats.config_yaml import SUPPORTED, _ConfigReader
+from nodeagent.formats.config_yaml import _ConfigReader
 from nodeagent.formats.findings import Findings
 from nodeagent.formats.tree import MapNode
 
@@ -47,12 +47,6 @@ def test_the_table_of_configuration_has_every_field_that_is_read(script: dict[st
     assert len(listed) == len(set(listed))
     assert {*listed, *script["UNLISTED"]} == known
     assert all(f"| `{row[0].split(', ')[0]}`" in README for row in script["FIELDS"])
-
-
-def test_what_is_not_supported_yet_is_said_as_long_as_there_is_some(script: dict[str, Any]) -> None:
-    listed = {name for row in script["FIELDS"] for name in row[0].split(", ")}
-    assert {field.partition("[")[0] for field in SUPPORTED} <= listed
-    assert ("not supported yet" in README) == bool(SUPPORTED)
 
 
 def test_its_commands_exist() -> None:

@@ -21,7 +21,7 @@ from nodeagent.core.manager_metrics import (
 )
 from nodeagent.core.managers import Isolation
 from nodeagent.core.metric_moves import Series
-from nodeagent.core.refusals import Reason
+from nodeagent.core.refusals import STATE_NOT_SAVED, Reason
 from nodeagent.core.state import Phase
 
 BUILD_INFO = "nodeagent_build_info"
@@ -110,7 +110,9 @@ _START_VALUES: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
         CGROUP_WRITE_ERRORS: tuple((reason,) for reason in (*_CGROUP_ERRNOS, DIFFERS, OTHER)),
         DRIFT_CORRECTED: tuple((attribute,) for attribute in (*(a.value for a in Attribute), OTHER)),
         STATE_SAVE_ERRORS: tuple((reason,) for reason in (*_FILE_ERRNOS, OTHER)),
-        POD_REFUSALS: tuple((reason,) for reason in (*(r.value for r in Reason), *CAPACITY_REASONS, OTHER)),
+        POD_REFUSALS: tuple(
+            (reason,) for reason in (*(r.value for r in Reason), *CAPACITY_REASONS, STATE_NOT_SAVED, OTHER)
+        ),
         PODS: tuple((phase.value,) for phase in Phase),
         CONTAINERS: tuple((level.value,) for level in Isolation),
     }

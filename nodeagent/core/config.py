@@ -96,7 +96,8 @@ class Config:
     """evictionHard memory.available as an amount (kubelet's default 100Mi); None: given as a percentage, or there is none."""
     eviction_memory_percent: str | None = None
     """evictionHard memory.available without its percent sign, where it is given so: `node_capacity` turns it into bytes."""
-    state_recovery: str = "strict"
+    state_recovery: str = "recover"
+    """What a start does with a state that it cannot use as it is: `recover` it from what runs, or refuse (`strict`), as kubelet does."""
     reported_fields: tuple[str, ...] = ()
     """kubelet fields that are known and unused: named once in the log."""
     notes: tuple[str, ...] = ()

@@ -13,6 +13,10 @@ class Reason(enum.StrEnum):
     EMPTY_POD_SHARED_POOL = "EmptyPodSharedPoolError"
 
 
+STATE_NOT_SAVED = "StateNotSaved"
+"""Why a pod is refused for as long as decisions can't be made durable: the agent's own, kubelet carries on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """A pod can't be admitted."""

@@ -166,8 +166,13 @@ def run_id(entry: PodEntry, status: ContainerStatus) -> str:
     A pod may come back under the UID it had, and its attempts then count from 1 again: the moment of the decision tells its lives apart.
     The launcher takes ids of up to 120 characters: 36 of a UID (of longer ones a hash), 63 of a container's name, 11 of the moment.
     """
-    uid = entry.pod.uid if len(entry.pod.uid) <= 36 else sha256(entry.pod.uid.encode()).hexdigest()[:32]
-    return f"{uid}/{status.name}/{entry.decided_at_ms:x}.{status.attempt}"
+    return f"{run_prefix(entry.pod.uid, status.name)}{entry.decided_at_ms:x}.{status.attempt}"
+
+
+def run_prefix(pod_uid: str, container: str) -> str:
+    """Name what the ids of all runs of a container begin with."""
+    uid = pod_uid if len(pod_uid) <= 36 else sha256(pod_uid.encode()).hexdigest()[:32]
+    return f"{uid}/{container}/"
 
 
 def violations(managers: Managers, state: NodeState) -> tuple[str, ...]:

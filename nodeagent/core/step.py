@@ -8,13 +8,16 @@ import enum
 from dataclasses import dataclass, field, replace
 
 from nodeagent.core import lifecycle
+from nodeagent.core.adoption import found, populated_pods
 from nodeagent.core.cgroup import Seen
 from nodeagent.core.config import Config
+from nodeagent.core.layout import pod_path
 from nodeagent.core.lifecycle import Runs
 from nodeagent.core.managers import Admitted, Managers, Rejected, Report, admit, remove_pod, start_container
 from nodeagent.core.metric_moves import Move
 from nodeagent.core.node_capacity import Allocatable, Usage, insufficient, usage_of
 from nodeagent.core.pod import Pod, qos_class
+from nodeagent.core.recovery import settled
 from nodeagent.core.state import ContainerStatus, NodeState, PodEntry, Refusal
 
 
@@ -62,6 +65,8 @@ class Event(enum.Enum):
     CONTAINER_STARTING = "container_starting"
     CONTAINER_EXITED = "container_exited"
     MANIFEST_SHADOWED = "manifest_shadowed"
+    POD_ADOPTED = "pod_adopted"
+    PROMISE_CHANGED = "promise_changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +146,11 @@ def _exit_fields(status: ContainerStatus) -> tuple[tuple[str, str | int], ...]:
     return tuple(fields)
 
 
+def wanted(manifests: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
+    """Give the manifests that count, in their order."""
+    return tuple(_wanted(manifests)[0].values())
+
+
 def _wanted(manifests: tuple[Manifest, ...]) -> tuple[dict[str, Manifest], list[tuple[Manifest, Manifest]]]:
     """Give the manifests that count, by namespace/name, and those shadowed by an earlier one with the same name or UID (D7)."""
     by_name: dict[str, Manifest] = {}
@@ -214,14 +224,40 @@ def _admit_new(draft: _Draft, wanted: dict[str, Manifest], world: World) -> _Dra
     gate = world.config.placement.gate("PodLevelResources")
     names = {e.pod.full_name for e in draft.state.entries}
     uids = {e.pod.uid for e in draft.state.entries}
+    new = [m for m in wanted.values() if m.pod.full_name not in names and m.pod.uid not in uids]
+    draft, new = _adopt_running(draft, new, world)
     usage = usage_of(draft.state.active_pods(), pod_level_resources=gate)
-    for manifest in wanted.values():
-        if manifest.pod.full_name in names or manifest.pod.uid in uids:
-            continue
+    for manifest in new:
         draft = _decide(draft, manifest, usage, world)
         if draft.state.entries[-1].is_active:
             usage = usage.plus(manifest.pod, pod_level_resources=gate)
     return draft
+
+
+def _adopt_running(draft: _Draft, new: list[Manifest], world: World) -> tuple[_Draft, list[Manifest]]:
+    """Take on those that run already, before anybody gets their CPUs: the state that knew them was lost, and their manifests came later.
+
+    Returns:
+        The draft, and the manifests that are left to be decided on.
+    """
+    gate = world.config.placement.gate("PodLevelResources")
+    running = populated_pods(world.seen) if new else frozenset()
+    entries = [(m, new_entry(m, world.now_ms, pod_level_resources=gate)) for m in new]
+    there = [entry for _, entry in entries if pod_path(entry) in running]
+    left = [manifest for manifest, entry in entries if pod_path(entry) not in running]
+    if not there or world.runs is None:  # nobody can say what they are: they wait as they are
+        return draft, left
+    pods = found(world.managers, there, seen=world.seen, runs=world.runs, recorded={}, now_ms=world.now_ms)
+    placed = settled(world.managers, tuple(pod.claim for pod in pods), draft.state.promises)
+    assert not placed.refused, "who runs is never refused"
+    state = replace(draft.state, promises=placed.promises, entries=(*draft.state.entries, *(pod.entry for pod in pods)))
+    facts = [Fact(Event.POD_ADOPTED, pod.entry.pod, pod.entry.source) for pod in pods]
+    sources = {pod.entry.pod.uid: pod.entry.source for pod in pods}
+    facts += [
+        Fact(Event.PROMISE_CHANGED, each.pod, sources[each.pod.uid], each.container, each.fields)
+        for each in placed.differences
+    ]
+    return draft.plus(state, *facts), left
 
 
 def _decide(draft: _Draft, manifest: Manifest, usage: Usage, world: World) -> _Draft:

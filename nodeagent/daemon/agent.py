@@ -16,13 +16,14 @@ from nodeagent.core.lifecycle import Run, is_unsettled
 from nodeagent.core.managers import resume, shortfalls
 from nodeagent.core.plan import Plan, SetAttribute, diff
 from nodeagent.core.refusals import StartRefused
-from nodeagent.core.state import NodeState, violations
+from nodeagent.core.state import NodeState, PodEntry, violations
 from nodeagent.core.step import Event, Fact, Turn, World, step
 from nodeagent.daemon.execution import Outcome, carry_out
 from nodeagent.daemon.logs import Log, log_fact
 from nodeagent.daemon.machine import Machine, Node, on_machine
 from nodeagent.daemon.manifest_list import ManifestList
-from nodeagent.daemon.records import Recorder
+from nodeagent.daemon.records import Recorder, held_off
+from nodeagent.daemon.recovery import Recovery
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.snapshot import Snapshot
 from nodeagent.daemon.startup import StartError, kernel_of
@@ -71,6 +72,7 @@ class Agent:
         log: Log,
         wakeups: Wakeups,
         machine: Machine,
+        recovery: Recovery | None = None,
     ) -> None:
         self.node = node
         self.state = state
@@ -80,6 +82,13 @@ class Agent:
         self.recorder = recorder
         self.log = log
         self.wakeups = wakeups
+        self.recovery = recovery
+        self._is_saved = recovery is None
+        self._save_failed = False
+        self.has_reconciled = False
+        """A turn has been done from its beginning to its end, if only without being saved."""
+        self._held_off: tuple[PodEntry, ...] = ()
+        """Pods that could have been admitted, had the decision been saved."""
         self.retries = Retries()
         self.tally = Tally(node, state.promises)
         self.snapshot = Snapshot(node, state, str(tree.root), None)
@@ -166,7 +175,8 @@ class Agent:
             retried=self.retries.take(),
         )
         decided = step(state, world)
-        if not self._save(decided, troubles):
+        self._save_failed = not self._save(decided, troubles)
+        if self._save_failed:
             decided = Turn(self.state)
         outcome = self._write(world, troubles)
         self._act(world, outcome, troubles)
@@ -222,8 +232,9 @@ class Agent:
 
     def _save(self, decided: Turn, troubles: list[str]) -> bool:
         """Make the decision durable before anything follows from it. Without that it has not happened."""
-        if decided.state == self.state:
+        if decided.state == self.state and self._is_saved:
             self._settled_on = self.node.managers
+            self._held_off = ()
             return True
         state = replace(decided.state, generation=self.state.generation + 1)
         broken = violations(self.node.managers, state)
@@ -233,10 +244,22 @@ class Agent:
         except StateFileError as err:
             self.tally.count_failed_save(err.errno)
             troubles.append(f"{err.message} ({err.hint})")
+            self._hold_off(state, err)
             return False
         self.state = state
         self._settled_on = self.node.managers
+        self._is_saved, self._held_off = True, ()
         return True
+
+    def _hold_off(self, decided: NodeState, err: StateFileError) -> None:
+        """Refuse what can't be made durable (E22). The refusal is no state: it ends with the trouble."""
+        before = {entry.pod.uid for entry in self._held_off}
+        self._held_off = held_off(self.state, decided, err)
+        for entry in self._held_off:
+            if entry.pod.uid not in before and entry.refusal is not None:
+                self.tally.count_refusal(entry.refusal.reason)
+                fields = {"reason": entry.refusal.reason, "message": entry.refusal.message}
+                self.log.warning("pod_refused", pod=entry.pod.full_name, pod_uid=entry.pod.uid, **fields)
 
     def _wanted(self, seen: Seen) -> tuple[CgroupWish, ...]:
         root = seen.get("")
@@ -344,10 +367,20 @@ class Agent:
             self.log.info("trouble_over", problem=trouble)
         self._troubles = frozenset(troubles)
         self._tell_shortfalls()
-        is_ready = decided is not None and runs is not None
+        is_whole = decided is not None and runs is not None
+        self.has_reconciled |= is_whole
         # A wrong manifest has been told when it was found: it is no trouble of the agent's own.
         problems = (*troubles, *self._shortfalls, *(f"manifest {p.source}: {p.text}" for p in self.manifests.problems))
-        self.snapshot = Snapshot(self.node, self.state, str(self.tree.root), runs, problems, is_ready)
+        self.snapshot = Snapshot(
+            self.node,
+            replace(self.state, entries=(*self.state.entries, *self._held_off)),
+            str(self.tree.root),
+            runs,
+            problems,
+            is_ready=is_whole and not self._save_failed,
+            recovery=self.recovery,
+            set_aside=self.recorder.set_aside,
+        )
         self.tally.publish(
             self.snapshot,
             decided_something=decided is not None and bool(decided.facts),

@@ -11,6 +11,7 @@ from nodeagent.core.state import NodeState
 from nodeagent.core.step import Event, Fact
 
 Log = structlog.typing.FilteringBoundLogger
+_WARNINGS = frozenset({Event.POD_REFUSED, Event.MANIFEST_SHADOWED, Event.PROMISE_CHANGED})
 
 
 def make_log(stream: TextIO = sys.stderr) -> Log:
@@ -54,5 +55,5 @@ def log_fact(log: Log, fact: Fact, state: NodeState, extra: Mapping[str, str | i
                 f"{c.name}: {c.why_shared}" for c in fact.report.containers if c.why_shared is not None
             )
     fields.update(extra)
-    write = log.warning if fact.event in {Event.POD_REFUSED, Event.MANIFEST_SHADOWED} else log.info
+    write = log.warning if fact.event in _WARNINGS else log.info
     write(fact.event.value, **{key: value for key, value in fields.items() if value != ""})

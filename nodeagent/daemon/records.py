@@ -1,9 +1,11 @@
 """What is kept on disk: the truth file first, then kubelet's two checkpoints, made from it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from nodeagent.core.promises import Promises
-from nodeagent.core.state import NodeState
+from nodeagent.core.refusals import STATE_NOT_SAVED
+from nodeagent.core.state import NodeState, PodEntry, Refusal
 from nodeagent.daemon.logs import Log
 from nodeagent.daemon.machine import Node
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MAX_CHECKPOINT_BYTES, MEMORY_CHECKPOINT, STATE_FILE
@@ -14,9 +16,13 @@ from nodeagent.formats.node_state import encode_state, policies_of
 
 
 class Recorder:
-    def __init__(self, directory: str, log: Log) -> None:
+    def __init__(self, directory: str, log: Log, *, unusable: tuple[str, ...] = ()) -> None:
         self._directory = Path(directory)
         self._log = log
+        self._unusable = unusable
+        """Files that a start could not use: nothing is written in their place before they are set aside."""
+        self.set_aside: tuple[str, ...] = ()
+        """Where they are now."""
         self._written: dict[str, bytes] = {}
         """What each checkpoint was last made to hold by this process."""
 
@@ -28,10 +34,22 @@ class Recorder:
 
         """
         content = encode_state(state, policies_of(node.config.placement))
+        while self._unusable:
+            name, *rest = self._unusable
+            aside = state_files.set_aside(str(self._directory / name))
+            self._log.warning(
+                "state_set_aside",
+                file=name,
+                aside=aside,
+                hint=f"`nodeagent checkpoint show {aside}` tells what it says",
+            )
+            self._unusable, self.set_aside = tuple(rest), (*self.set_aside, aside)
         state_files.write_atomically(str(self._directory / STATE_FILE), content)
 
     def project(self, node: Node, promises: Promises, troubles: list[str]) -> None:
         """Bring kubelet's files up to the truth. They are made anew from it, so a failure here loses nothing."""
+        if self._unusable:
+            return  # the truth itself could not be saved yet
         for name, content in checkpoints(node, promises).items():
             try:
                 self._project_one(name, content)
@@ -61,3 +79,14 @@ def checkpoints(node: Node, promises: Promises) -> dict[str, bytes]:
         CPU_CHECKPOINT: encode_cpu_state(placement.cpu_manager_policy, promises, pod_level=pod_level).encode(),
         MEMORY_CHECKPOINT: encode_memory_state(placement.memory_manager_policy, promises, pod_level=pod_level).encode(),
     }
+
+
+def held_off(state: NodeState, decided: NodeState, err: state_files.StateFileError) -> tuple[PodEntry, ...]:
+    """Give the pods that a decision would have admitted, refused because it could not be saved."""
+    known = {entry.pod.uid for entry in state.entries}
+    why = f"the admission could not be saved: {err.message} ({err.hint})"
+    return tuple(
+        replace(entry, refusal=Refusal(STATE_NOT_SAVED, why, entry.decided_at_ms), containers=())
+        for entry in decided.entries
+        if entry.pod.uid not in known and entry.is_active
+    )

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nodeagent import __version__
+from nodeagent.core.layout import OWN_DIRECTORIES
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.logs import Log, make_log
 from nodeagent.daemon.machine import Machine, Node
 from nodeagent.daemon.manifest_list import ManifestList
 from nodeagent.daemon.publisher import Publisher
 from nodeagent.daemon.records import Recorder
+from nodeagent.daemon.recovery import Evidence, Start, start_state, tell
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.startup import (
     EX_CONFIG,
@@ -24,7 +26,7 @@ from nodeagent.daemon.startup import (
 )
 from nodeagent.daemon.wakeups import Reason, Wakeups
 from nodeagent.edge import state_files
-from nodeagent.edge.cgroupfs import CgroupTree
+from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.edge.manifest_watch import ManifestWatch
 from nodeagent.edge.systemd import ServiceManager
@@ -64,21 +66,34 @@ def _serve(config_path: str, node: Node, *, log: Log, manager: ServiceManager, w
     manifests = ManifestList(
         config.static_pod_path, ManifestWatch(config.static_pod_path, lambda: wakeups.wake(Reason.MANIFESTS))
     )
-    state = load_state(node, manifests.look(rescan=True).pods, time.time_ns() // 1_000_000)
+    pods, now_ms = manifests.look(rescan=True).pods, time.time_ns() // 1_000_000
+    is_strict = config.state_recovery == "strict"
+    start = Start(load_state(node, pods, now_ms)) if is_strict else None
     client = LauncherClient(Path(config.launcher_socket))
     root = config.cgroup_root or _cgroup_of_pods(client, wakeups, manager, log)
     if root is None:
         return 0  # told to stop before the launcher was there
+    tree, runner = CgroupTree(root), Runner(client)
+    if start is None:
+        start = start_state(node, pods, now_ms, lambda: _what_runs(tree, runner, wakeups, manager, log))
+    if start is None:
+        return 0  # told to stop before it could be seen what runs
+    if start.recovery is not None:
+        tell(start.recovery, log)
+    state = start.state
     agent = Agent(
         node,
         state,
-        tree=CgroupTree(root),
-        runner=Runner(client),
+        tree=tree,
+        runner=runner,
         manifests=manifests,
-        recorder=Recorder(config.state_directory, log),
+        recorder=Recorder(
+            config.state_directory, log, unusable=() if start.recovery is None else start.recovery.unusable
+        ),
         log=log,
         wakeups=wakeups,
         machine=Machine(),
+        recovery=start.recovery,
     )
     with Publisher(agent, config, log):
         _thread("hotplug", lambda: _follow_hotplug(wakeups, log))
@@ -107,7 +122,7 @@ def _loop(agent: Agent, config_path: str, manager: ServiceManager) -> None:
         if reasons != {Reason.TIMER} or time.monotonic() >= due:
             due = time.monotonic() + agent.turn(reasons)
             manager.status(_status(agent))
-            if agent.snapshot.is_ready and not told_ready:
+            if agent.has_reconciled and not told_ready:
                 manager.ready(_status(agent))
                 agent.log.info("ready")
                 told_ready = True
@@ -152,6 +167,30 @@ def _cgroup_of_pods(client: LauncherClient, wakeups: Wakeups, manager: ServiceMa
                     hint="start it with --cgroup DIR, or by systemd (nodeagent-pods.service), or set cgroupRoot",
                 )
             return cgroup
+        manager.ping_watchdog()
+        if Reason.STOP in wakeups.wait(_LAUNCHER_WAIT_SECONDS):
+            return None
+
+
+def _what_runs(
+    tree: CgroupTree, runner: Runner, wakeups: Wakeups, manager: ServiceManager, log: Log
+) -> Evidence | None:
+    """Look at cgroups and launcher until both can be read: a state made anew of one alone would lose half. None: told to stop."""
+    said: list[str] = []
+    while True:
+        troubles: list[str] = []
+        runs = runner.look(troubles)
+        try:
+            seen = tree.read(OWN_DIRECTORIES)
+        except CgroupError as err:
+            troubles.append(f"{err.message} ({err.hint})")
+        else:
+            if runs is not None:
+                return Evidence(seen, runs)
+        if troubles != said:
+            log.warning("waiting_to_recover", problems=troubles)
+            manager.status("waiting: the state is made anew of what runs, and that cannot be seen")
+            said = troubles
         manager.ping_watchdog()
         if Reason.STOP in wakeups.wait(_LAUNCHER_WAIT_SECONDS):
             return None

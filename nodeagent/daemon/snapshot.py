@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from nodeagent.core.lifecycle import Run
 from nodeagent.core.state import NodeState
 from nodeagent.daemon.machine import Node
+from nodeagent.daemon.recovery import Recovery, recovery_document
 from nodeagent.formats.effective_config import config_document
 from nodeagent.formats.node_state import policies_of, state_document
 
@@ -19,6 +20,9 @@ class Snapshot:
     problems: tuple[str, ...] = ()
     """What a person should look at: invalid manifests, failed writes, the launcher out of reach."""
     is_ready: bool = False
+    recovery: Recovery | None = None
+    set_aside: tuple[str, ...] = ()
+    """Files that the start could not use, where they are now."""
 
     def document(self) -> dict[str, object]:
         """Spell it for the local API; `nodeagent inspect` adds what it sees of the cgroups itself."""
@@ -32,4 +36,5 @@ class Snapshot:
             "pids": {run.id: run.pid for run in runs.values() if run.exit is None and run.pid is not None},
             "problems": list(self.problems),
             "ready": self.is_ready,
+            "recovery": None if self.recovery is None else recovery_document(self.recovery, self.set_aside),
         }

@@ -15,7 +15,7 @@ from nodeagent.daemon.machine import Node, on_machine
 from nodeagent.edge import state_files
 from nodeagent.edge.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.config_yaml import parse_config, unsupported
+from nodeagent.formats.config_yaml import parse_config
 from nodeagent.formats.cpu_checkpoint import decode_cpu_state
 from nodeagent.formats.findings import DocumentError
 from nodeagent.formats.memory_checkpoint import decode_memory_state
@@ -49,13 +49,9 @@ def load_config(path: str) -> Config:
                 f"no configuration at {path}",
                 hint="copy examples/config.yaml there, or name another file with --config",
             )
-        parsed = parse_config(content, path)
+        return parse_config(content, path)
     except (state_files.StateFileError, DocumentError) as err:
         raise StartError(err.message, hint=err.hint) from err
-    findings = unsupported(parsed)
-    if findings:
-        raise StartError("\n".join(map(str, findings)), hint=f"correct {path}, then `systemctl restart nodeagent`")
-    return parsed.config
 
 
 def discover(config: Config, root: str = "/", *, reserved: CpuSet | None = None) -> Node:
@@ -92,6 +88,8 @@ def kernel_of(node: Node, controllers: frozenset[str]) -> Kernel:
 def load_state(node: Node, manifests: tuple[Manifest, ...], now_ms: int) -> NodeState:
     """Find the promises that were made: the truth file, else kubelet's own files (a node taken over), else nothing yet.
 
+    This is `stateRecovery: strict`, kubelet's way: what does not fit is refused. The other way is daemon/recovery.py.
+
     Args:
         node: as discovered.
         manifests: the pods there are; of kubelet's promises those for other pods are given back.
@@ -127,18 +125,9 @@ def load_state(node: Node, manifests: tuple[Manifest, ...], now_ms: int) -> Node
 def _imported(node: Node, manifests: tuple[Manifest, ...], now_ms: int) -> NodeState:
     """Take over what kubelet promised on this node (D3), or start with nothing."""
     directory = Path(node.config.state_directory)
-    pod_level = node.config.placement.gate("PodLevelResourceManagers")
     cpu = _read(str(directory / CPU_CHECKPOINT), MAX_CHECKPOINT_BYTES)
     memory = _read(str(directory / MEMORY_CHECKPOINT), MAX_CHECKPOINT_BYTES)
-    records = Records(
-        cpu=None
-        if cpu is None
-        else decode_cpu_state(cpu.decode(errors="replace"), pod_level=pod_level, initial={}, newer=True),
-        memory=None
-        if memory is None
-        else decode_memory_state(memory.decode(errors="replace"), pod_level=pod_level, newer=True),
-    )
-    promises = start(node.managers, records)
+    promises = start(node.managers, decoded_records(node, cpu, memory))
     if isinstance(promises, StartRefused):
         raise StartError(
             promises.message,
@@ -148,6 +137,19 @@ def _imported(node: Node, manifests: tuple[Manifest, ...], now_ms: int) -> NodeS
     promises, _ = sweep(node.managers, promises, tuple(m.pod for m in kept))
     gate = node.config.placement.gate("PodLevelResources")
     return NodeState(promises, tuple(new_entry(m, now_ms, pod_level_resources=gate) for m in kept))
+
+
+def decoded_records(node: Node, cpu: bytes | None, memory: bytes | None) -> Records:
+    """Read what kubelet's two files say, of whatever version."""
+    pod_level = node.config.placement.gate("PodLevelResourceManagers")
+    return Records(
+        cpu=None
+        if cpu is None
+        else decode_cpu_state(cpu.decode(errors="replace"), pod_level=pod_level, initial={}, newer=True),
+        memory=None
+        if memory is None
+        else decode_memory_state(memory.decode(errors="replace"), pod_level=pod_level, newer=True),
+    )
 
 
 def _read(path: str, max_bytes: int) -> bytes | None:

@@ -35,6 +35,9 @@ class Tally:
             elif fact.event is Event.CONTAINER_STARTING and fields["restarts"]:
                 self._totals.count(names.CONTAINER_RESTARTS)
 
+    def count_refusal(self, reason: str) -> None:
+        self._totals.count(names.POD_REFUSALS, reason)
+
     def count_failed_save(self, error: int | None) -> None:
         self._totals.count(names.STATE_SAVE_ERRORS, names.error_label(error))
 

@@ -28,6 +28,8 @@ class StateFileError(NodeAgentError):
         self.errno = error
 
 
+_LINKLESS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK})
+"""What file systems without hard links answer."""
 _HINTS = {
     errno.ENOSPC: "make room: `df` shows the file system, `df -i` its inodes; the agent tries again by itself",
     errno.EDQUOT: "raise the disk quota of the agent's user (`quota`); the agent tries again by itself",
@@ -166,24 +168,46 @@ def _read_up_to(descriptor: int, limit_bytes: int) -> bytes:
 
 
 def set_aside(path: str) -> str:
-    """Rename a broken file (or whatever lies there) to `PATH.broken-N`, N one above the highest there is; nothing is ever overwritten.
+    """Give a file (or whatever lies there) that can't be used a second name, `PATH.aside-N`; nothing is ever overwritten.
+
+    A file keeps its first name until the next write replaces it, so a crash in between finds it again, and no third name is made
+    for it. What is no file is renamed.
 
     Returns:
-        The new path.
+        The second name.
 
     Raises:
-        StateFileError: it could not be renamed.
+        StateFileError: it could not be had.
 
     """
-    directory, name = Path(path).parent, Path(path).name
-    pattern = re.compile(re.escape(name) + r"\.broken-([1-9][0-9]{0,8})")
     try:
-        taken = [int(match[1]) for entry in directory.iterdir() if (match := pattern.fullmatch(entry.name))]
-        aside = f"{path}.broken-{max(taken, default=0) + 1}"
-        Path(path).rename(aside)  # the name is free: the directory's lock is ours
-        _sync_directory(str(directory))
+        aside = _second_name(path)
+        _sync_directory(str(Path(path).parent))
     except OSError as err:
         raise _failure("set aside", path, err) from err
+    return aside
+
+
+def _second_name(path: str) -> str:
+    directory, name = Path(path).parent, Path(path).name
+    pattern = re.compile(re.escape(name) + r"\.aside-([1-9][0-9]{0,8})")
+    taken = [int(match[1]) for entry in directory.iterdir() if (match := pattern.fullmatch(entry.name))]
+    highest = max(taken, default=0)
+    here = os.lstat(path)
+    if taken:
+        there = os.lstat(f"{path}.aside-{highest}")
+        if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino):
+            return f"{path}.aside-{highest}"
+    aside = f"{path}.aside-{highest + 1}"  # the name is free: the directory's lock is ours
+    if stat.S_ISREG(here.st_mode):
+        try:
+            os.link(path, aside, follow_symlinks=False)
+        except OSError as err:
+            if err.errno not in _LINKLESS:
+                raise
+        else:
+            return aside
+    os.rename(path, aside)  # noqa: PTH104 - system calls are named as such here
     return aside
 
 
@@ -195,7 +219,6 @@ class DirectoryLock:
         self._descriptor: int | None = descriptor
 
     def release(self) -> None:
-        """The file stays: removing it would let two daemons each lock a file of that name."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -212,23 +235,26 @@ class DirectoryLock:
 def lock_directory(path: str) -> DirectoryLock:
     """Make sure that no other daemon works in this directory.
 
+    The directory itself is locked: that needs no room and no writable file system. A file in it says who has the lock.
+
     Raises:
-        StateFileError: another one does (its pid is in the message), or the lock file cannot be made.
+        StateFileError: another one does (its pid is in the message), or the directory cannot be opened.
 
     """
-    file = str(Path(path) / LOCK_NAME)
     try:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as err:
-        raise _failure("lock", file, err) from err
+        raise _failure("lock", path, err) from err
     try:
         _take(descriptor, path)
     except OSError as err:
         os.close(descriptor)
-        raise _failure("lock", file, err) from err
+        raise _failure("lock", path, err) from err
     except StateFileError:
         os.close(descriptor)
         raise
+    with contextlib.suppress(OSError):  # a full disk must not keep the daemon from starting
+        _say_who(str(Path(path) / LOCK_NAME))
     return DirectoryLock(path, descriptor)
 
 
@@ -236,12 +262,21 @@ def _take(descriptor: int, path: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as err:
-        holder = os.pread(descriptor, _PID_BYTES, 0).decode(errors="replace").strip()
+        holder = ""
+        with contextlib.suppress(OSError):
+            holder = Path(path, LOCK_NAME).read_bytes()[:_PID_BYTES].decode(errors="replace").strip()
         raise StateFileError(
             f"another nodeagent (pid {holder or 'unknown'}) works in {path}",
             path=path,
             error=err.errno,
             hint="stop it (`systemctl stop nodeagent`), or give this one another stateDirectory",
         ) from err
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+
+
+def _say_who(path: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    finally:
+        os.close(descriptor)

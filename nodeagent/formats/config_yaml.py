@@ -1,12 +1,10 @@
 """Configuration text → Config, or everything that is wrong with it at once. KubeletConfiguration's field names and the agent's own.
 
-What can't be done yet is refused by `unsupported`, from one table; what the machine has to say is not known here.
+What the machine has to say is not known here.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from ipaddress import ip_address
-from types import MappingProxyType
 
 from nodeagent.core.config import DEFAULT_GATES, Config, Errata, Placement
 from nodeagent.core.node_capacity import reservation
@@ -17,40 +15,17 @@ from nodeagent.formats.bind_address import MAX_UNIX_PATH_BYTES, BindAddressError
 from nodeagent.formats.documents import parse_documents
 from nodeagent.formats.durations import DurationSyntaxError, parse_duration_ns
 from nodeagent.formats.fields import Fields
-from nodeagent.formats.findings import DocumentError, Finding, Findings, shown
+from nodeagent.formats.findings import DocumentError, Findings
 from nodeagent.formats.placement_fields import PlacementReader
-from nodeagent.formats.tree import MapNode, Node, line_at
+from nodeagent.formats.tree import MapNode, Node
 
 _HINT = "correct these lines, then start again; examples/config.yaml shows every field of the agent's own"
 _KUBELET_KIND = ("kubelet.config.k8s.io/v1beta1", "KubeletConfiguration")
 _OWN_KIND = "NodeAgentConfiguration"
 _MAX_INT32 = 2**31 - 1
 
-Allowed = frozenset[str]
 
-SUPPORTED: Mapping[str, Allowed] = MappingProxyType(
-    {
-        "stateRecovery": frozenset({"strict"}),
-    }
-)
-"""What the daemon can do today, by field; of options the names. Everything else is understood, and refused by `unsupported`."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedConfig:
-    config: Config
-    source: str
-    root: Node
-    """The text as a tree: later findings get their lines from it."""
-
-    def finding(self, field: str, value: str, allowed: str) -> Finding:
-        """Word a finding about a top-level field, with its line."""
-        key = field.partition("[")[0]
-        inner = (field.partition("[")[2].rstrip("]"),) if "[" in field else ()
-        return Finding(self.source, line_at(self.root, (key, *inner)), field, value, allowed)
-
-
-def parse_config(content: bytes, source: str) -> ParsedConfig:
+def parse_config(content: bytes, source: str) -> Config:
     """Read a configuration.
 
     Args:
@@ -69,26 +44,12 @@ def parse_config(content: bytes, source: str) -> ParsedConfig:
     if len(documents) > 1:
         findings.add(documents[1].line, "", "", "a configuration is one document: a second one starts here")
     if isinstance(root, MapNode):
-        parsed = ParsedConfig(_ConfigReader(root, findings).read(), source, root)
+        config = _ConfigReader(root, findings).read()
     else:
         findings.add(root.line, "", "", "must be an object of fields")
     if findings:
         raise DocumentError(findings.all(), hint=_HINT)
-    return parsed
-
-
-def unsupported(parsed: ParsedConfig) -> tuple[Finding, ...]:
-    """What the configuration asks for and the daemon can't do yet (D1): refused, never ignored."""
-    asked = (("stateRecovery", (parsed.config.state_recovery,)),)
-    found: list[Finding] = []
-    for field, values in asked:
-        able = ", ".join(sorted(SUPPORTED[field])) or "none of them"
-        found.extend(
-            parsed.finding(field, shown(value), f"is not supported yet (supported: {able})")
-            for value in values
-            if value not in SUPPORTED[field]
-        )
-    return tuple(found)
+    return config
 
 
 class _ConfigReader:
@@ -140,7 +101,7 @@ class _ConfigReader:
             check_allocatable=self._flag("checkAllocatable", default.check_allocatable),
             max_pods=fields.integer("maxPods", 0, _MAX_INT32) or default.max_pods,
             pods_per_core=fields.integer("podsPerCore", 0, _MAX_INT32) or 0,
-            state_recovery=fields.one_of("stateRecovery", ("strict", "rebuild")) or default.state_recovery,
+            state_recovery=fields.one_of("stateRecovery", ("recover", "strict")) or default.state_recovery,
         )
         self._check_cgroups(placement)
         self._check_directories(config)

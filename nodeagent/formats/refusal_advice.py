@@ -1,5 +1,7 @@
 """What an operator can do about a refused pod, by reason. Texts only; the decision, its reason and its message are kubelet's."""
 
+from nodeagent.core.refusals import STATE_NOT_SAVED
+
 _AFTERWARDS = "then: nodeagent retry {pod}"
 _ADVICE = {
     "OutOfcpu": "end a pod, or request less cpu: `nodeagent inspect` shows what is taken",
@@ -21,6 +23,7 @@ _ADVICE = {
         "the message says which resource was short: request less of it, or end a pod that holds it (`nodeagent topology`, "
         "`nodeagent inspect`)"
     ),
+    STATE_NOT_SAVED: "mend what the message says of the state file: the agent tries again every second",
 }
 ADVISED = frozenset(_ADVICE)
 """Reasons that have advice of their own; of other resources than these there is general advice."""
@@ -34,6 +37,8 @@ def next_step(reason: str, pod: str) -> str:
         pod: its namespace/name.
 
     """
+    if reason == STATE_NOT_SAVED:
+        return _ADVICE[reason]
     resource = reason.removeprefix("OutOf")
     default = (
         f"request less {resource}, or give the node more of it (`nodeagent topology -o json` shows what it has)"

@@ -1,0 +1,228 @@
+"""What a start makes of the state that it finds: taken as it is, carried over to what has changed, or made anew of what runs.
+
+Nothing that lies there can keep the agent from starting: what can't be used is named and set aside, and every promise that is not
+as it was is told. Only `stateRecovery: strict` refuses, as kubelet does.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nodeagent.core.adoption import claims_of, found
+from nodeagent.core.cgroup import Seen
+from nodeagent.core.layout import container_path
+from nodeagent.core.lifecycle import Runs
+from nodeagent.core.managers import resume, shortfalls
+from nodeagent.core.promises import PodPromises
+from nodeagent.core.records import CpuRecord, MemoryRecord, Records, Unreadable
+from nodeagent.core.recovery import Claim, Difference, Settled, settled
+from nodeagent.core.refusals import StartRefused
+from nodeagent.core.state import NodeState, PodEntry, Refusal, violations
+from nodeagent.core.step import Manifest, new_entry, wanted
+from nodeagent.daemon.logs import Log
+from nodeagent.daemon.machine import Node
+from nodeagent.daemon.startup import (
+    CPU_CHECKPOINT,
+    MAX_CHECKPOINT_BYTES,
+    MEMORY_CHECKPOINT,
+    STATE_FILE,
+    decoded_records,
+)
+from nodeagent.edge import state_files
+from nodeagent.formats.node_state import MAX_BYTES, NodeStateError, SavedState, decode_state, policies_of
+
+_LACKING = ("CPUs or memory that pods were promised are gone",)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What runs, as cgroups and launcher say."""
+
+    seen: Seen
+    runs: Runs
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a person is told of a start that did not find its state as it should be."""
+
+    problems: tuple[str, ...]
+    """Why the files could not be used as they are."""
+    unusable: tuple[str, ...] = ()
+    """Names of the files that are to be set aside before anything is written in their place."""
+    adopted: tuple[str, ...] = ()
+    """Pods that were in no state, by namespace/name."""
+    differences: tuple[Difference, ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
+    """Admitted pods that had no processes and can't have what they ask for any more: (namespace/name, why)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What the agent begins with."""
+
+    state: NodeState
+    recovery: Recovery | None = None
+    """None: the state is on disk as it is."""
+
+
+def start_state(
+    node: Node, manifests: tuple[Manifest, ...], now_ms: int, look: Callable[[], Evidence | None]
+) -> Start | None:
+    """Find the promises that were made, or make them anew.
+
+    Args:
+        node: as discovered.
+        manifests: the pods there are.
+        now_ms: wall clock.
+        look: at what runs; asked only if the files don't say enough. None: told to stop meanwhile, and so is the answer.
+    """
+    problems: list[str] = []
+    saved = _saved(str(Path(node.config.state_directory) / STATE_FILE), problems)
+    if saved is not None:
+        return _carried_over(node, saved, look, now_ms)
+    evidence = look()
+    return None if evidence is None else _made_anew(node, manifests, now_ms, evidence, problems)
+
+
+def _saved(path: str, problems: list[str]) -> SavedState | None:
+    try:
+        content = state_files.read(path, max_bytes=MAX_BYTES)
+    except state_files.StateFileError as err:
+        problems.append(err.message)
+        return None
+    if content is None:
+        return None
+    try:
+        return decode_state(content)
+    except NodeStateError as err:
+        problems.append(f"cannot use {path}: {err}")
+        return None
+
+
+def _carried_over(node: Node, saved: SavedState, look: Callable[[], Evidence | None], now_ms: int) -> Start | None:
+    """Use a state that is whole on a node that may have changed."""
+    policies = policies_of(node.config.placement)
+    problems = [
+        f'it was written under {field} "{saved.policies.get(field)}", the configuration says "{policy}"'
+        for field, policy in policies.items()
+        if saved.policies.get(field) != policy
+    ]
+    promises = None if problems else resume(node.managers, saved.state.promises)
+    if isinstance(promises, StartRefused):
+        problems = [promises.message]
+    elif promises is not None:
+        problems = list(violations(node.managers, replace(saved.state, promises=promises)))
+        if not problems and not shortfalls(node.managers, promises):
+            return _taken_as_it_is(saved.state, replace(saved.state, promises=promises))
+    evidence = look()
+    if evidence is None:
+        return None
+    claims = tuple(
+        Claim(entry.pod, saved.state.promises.of_pod(entry.pod.uid), _is_running(entry, evidence.seen))
+        for entry in saved.state.entries
+        if entry.is_active
+    )
+    placed = settled(node.managers, claims)
+    state = replace(saved.state, promises=placed.promises)
+    for entry in saved.state.entries:
+        state = state.with_entry(_judged(entry, placed, now_ms))
+    if not problems and not placed.differences and not placed.refused:
+        return _taken_as_it_is(saved.state, state)
+    problems = [f"{STATE_FILE} does not fit this node: {p}" for p in problems or _LACKING]
+    return Start(state, _recovery(problems, (STATE_FILE,), placed, state))
+
+
+def _taken_as_it_is(before: NodeState, after: NodeState) -> Start:
+    if before == after:
+        return Start(after)
+    # Pods keep all they have: only what is left for others is another.
+    return Start(after, Recovery((f"the machine or its reservation is not as {STATE_FILE} has it: taken over",)))
+
+
+def _is_running(entry: PodEntry, seen: Seen) -> bool:
+    groups = [seen.get(container_path(entry, status.name)) for status in entry.containers]
+    return any(group is not None and group.is_populated for group in groups)
+
+
+def _judged(entry: PodEntry, placed: Settled, now_ms: int) -> PodEntry:
+    rejected = dict(placed.refused).get(entry.pod.uid)
+    if rejected is None:
+        return entry
+    return replace(entry, refusal=Refusal(rejected.reason, rejected.message, now_ms), containers=())
+
+
+def _made_anew(
+    node: Node, manifests: tuple[Manifest, ...], now_ms: int, evidence: Evidence, problems: list[str]
+) -> Start:
+    """Know pods again by their cgroups, their processes and kubelet's files."""
+    unusable = [STATE_FILE] if problems else []
+    recorded = _recorded(node, problems, unusable)
+    gate = node.config.placement.gate("PodLevelResources")
+    entries = [new_entry(m, now_ms, pod_level_resources=gate) for m in wanted(manifests)]
+    pods = found(node.managers, entries, seen=evidence.seen, runs=evidence.runs, recorded=recorded, now_ms=now_ms)
+    placed = settled(node.managers, tuple(pod.claim for pod in pods))
+    state = NodeState(placed.promises, tuple(_judged(pod.entry, placed, now_ms) for pod in pods))
+    if not problems and not pods:
+        return Start(state)
+    if not problems:
+        problems = [f"there is no {STATE_FILE}"]
+    return Start(state, _recovery(problems, tuple(unusable), placed, state, adopted=state.entries))
+
+
+def _recorded(node: Node, problems: list[str], unusable: list[str]) -> dict[str, PodPromises]:
+    directory = Path(node.config.state_directory)
+    texts: dict[str, bytes | None] = {}
+    for name in (CPU_CHECKPOINT, MEMORY_CHECKPOINT):
+        try:
+            texts[name] = state_files.read(str(directory / name), max_bytes=MAX_CHECKPOINT_BYTES)
+        except state_files.StateFileError as err:
+            texts[name] = None
+            problems.append(err.message)
+            unusable.append(name)
+    records = decoded_records(node, texts[CPU_CHECKPOINT], texts[MEMORY_CHECKPOINT])
+    for name, record in ((CPU_CHECKPOINT, records.cpu), (MEMORY_CHECKPOINT, records.memory)):
+        if isinstance(record, Unreadable):
+            problems.append(f"cannot use {directory / name}: {record.message}")
+            unusable.append(name)
+    return claims_of(
+        Records(
+            cpu=records.cpu if isinstance(records.cpu, CpuRecord) else None,
+            memory=records.memory if isinstance(records.memory, MemoryRecord) else None,
+        )
+    )
+
+
+def _recovery(
+    problems: list[str],
+    unusable: tuple[str, ...],
+    placed: Settled,
+    state: NodeState,
+    adopted: tuple[PodEntry, ...] = (),
+) -> Recovery:
+    names = {entry.pod.uid: entry.pod.full_name for entry in state.entries}
+    refused = tuple((names[uid], rejected.message) for uid, rejected in placed.refused)
+    return Recovery(tuple(problems), unusable, tuple(e.pod.full_name for e in adopted), placed.differences, refused)
+
+
+def recovery_document(recovery: Recovery, set_aside: tuple[str, ...]) -> dict[str, object]:
+    """Spell it for the local API."""
+    return {
+        "adopted": list(recovery.adopted),
+        "differences": [
+            {"pod": d.pod.full_name, "container": d.container, **dict(d.fields)} for d in recovery.differences
+        ],
+        "problems": list(recovery.problems),
+        "refused": [{"pod": pod, "message": message} for pod, message in recovery.refused],
+        "setAside": list(set_aside),
+    }
+
+
+def tell(recovery: Recovery, log: Log) -> None:
+    """Log it, a line for each thing that a person may want to look at."""
+    log.warning("state_recovered", problems=list(recovery.problems), adopted=list(recovery.adopted))
+    for difference in recovery.differences:
+        fields = {"pod": difference.pod.full_name, "pod_uid": difference.pod.uid, **dict(difference.fields)}
+        log.warning("promise_changed", container=difference.container, **fields)
+    for pod, message in recovery.refused:
+        log.warning("pod_refused", pod=pod, message=message)
