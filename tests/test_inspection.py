@@ -111,7 +111,7 @@ def test_document_is_plain_and_its_names_are_stable():
         "atMs", "differences", "hostProcesses", "kind", "node", "pods", "strangers", "summary", "version",
     ]  # fmt: skip
     assert sorted(document["node"]) == [
-        "agent", "cgroupRoot", "cpus", "generation", "numaNodes", "policies", "problems", "sockets",
+        "agent", "cgroupRoot", "cpus", "generation", "numaNodes", "policies", "problems", "recovery", "sockets",
     ]  # fmt: skip
     assert sorted(document["pods"][0]) == [
         "cgroup", "containers", "decidedAtMs", "deletingSinceMs", "effective", "name", "namespace", "phase", "podCpus", "qos",
@@ -242,6 +242,55 @@ def test_offline_cpus_degrade(offline, usable, note):
     found = container_of(document)
     assert (found["degraded"], found["notes"], found["effective"]["cpus"]) == (True, [note], usable)
     assert not has_difference(document)
+
+
+RECOVERY = {
+    "problems": [
+        "cannot use /var/lib/nodeagent/nodeagent_state: the checksum does not match: the file is truncated or damaged"
+    ],
+    "setAside": ["/var/lib/nodeagent/nodeagent_state.aside-1"],
+    "adopted": ["default/web"],
+    "differences": [
+        {
+            "pod": "default/web",
+            "container": "app",
+            "resource": "CPUs",
+            "before": "1,5",
+            "after": "5",
+            "why": "CPUs 1 are reserved",
+        }
+    ],
+    "refused": [{"pod": "default/batch", "message": "not enough CPUs"}],
+}
+
+
+def test_a_recovery_is_told_until_the_agent_starts_again():
+    text = render(inspection(idle().sight(recovery=RECOVERY)))
+    for words in (
+        "RECOVERED",
+        "the checksum does not match",
+        "nodeagent_state.aside-1",
+        "default/web app: CPUs 1,5, now 5",
+        "refused",
+    ):
+        assert words in text
+    assert "every promise is as it was" not in text
+    unchanged = {**RECOVERY, "differences": [], "refused": []}
+    assert "  every promise is as it was\n" in render(inspection(idle().sight(recovery=unchanged)))
+    assert "RECOVERED" not in render(inspection(idle().sight()))
+
+
+def test_who_got_fewer_cpus_than_it_asks_for_is_degraded():
+    world = one(container("app", cpu="2", memory="64Mi"))
+    uid = world.state.entries[0].pod.uid
+    promises = world.state.promises
+    kept = replace(promises.of_pod(uid), cpus=(("app", CpuSet.of(1)),))
+    promises = replace(promises, pods=promises.pods.put(uid, kept), default=promises.default | CpuSet.of(5))
+    world.state = replace(world.state, promises=promises)
+    found = container_of(inspection(world.sight()))
+    assert found["degraded"]
+    [note] = found["notes"]
+    assert note.startswith("degraded: a recovery of the state had 1 too few CPUs for it")
 
 
 # Differences

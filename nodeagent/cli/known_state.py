@@ -48,6 +48,8 @@ class Known:
     is_live: bool
     is_ready: bool = False
     problems: tuple[str, ...] = ()
+    recovery: Mapping[str, Any] | None = None
+    """What the agent told of a start that could not use its state as it was."""
 
 
 def known_state(config_path: str, socket_path: str | None) -> Known:
@@ -86,6 +88,7 @@ def _live(answer: Mapping[str, Any]) -> Known:
             is_live=True,
             is_ready=answer["ready"],
             problems=tuple(answer["problems"]),
+            recovery=answer["recovery"],
         )
     except (NodeStateError, KeyError, TypeError, ValueError, AttributeError, IndexError) as err:
         raise UnknownStateError(
@@ -159,6 +162,7 @@ def sight_of(known: Known) -> Sight:
         is_live=known.is_live,
         is_ready=known.is_ready,
         problems=tuple(problems),
+        recovery=known.recovery,
     )
 
 

@@ -93,6 +93,16 @@ def settled(managers: Managers, claims: Sequence[Claim], promises: Promises | No
     return Settled(balanced, tuple(refused), tuple(differences))
 
 
+def lacking_cpus(managers: Managers, promises: Promises, pod: Pod, name: str) -> int:
+    """How many CPUs of its own a container of an admitted pod asks for and was not promised: a recovery had no more to give."""
+    if not managers.providers.cpu.static:
+        return 0
+    wanted = next(c for c in demand_of(managers.rules, pod).containers if c.name == name)
+    own = promises.own_set(pod.uid, name) or ()
+    # Plain init containers may have given theirs to those after them.
+    return 0 if wanted.kind is ContainerKind.INIT else max(0, wanted.cpus - len(own))
+
+
 # What can be kept
 
 

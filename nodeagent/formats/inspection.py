@@ -67,6 +67,8 @@ class Sight:
     """The state is the running agent's; else it was read from its file."""
     is_ready: bool = False
     problems: tuple[str, ...] = ()
+    recovery: Mapping[str, Any] | None = None
+    """What the running agent told of a start that could not use its state as it was. None: it could."""
 
 
 def inspection(sight: Sight, pod_uids: frozenset[str] | None = None) -> Document:
@@ -163,6 +165,7 @@ def _node(sight: Sight) -> Document:
             "topologyManagerScope": placement.topology_manager_scope,
         },
         "problems": list(sight.problems),
+        "recovery": None if sight.recovery is None else dict(sight.recovery),
         "sockets": len(topology.sockets),
     }
 

@@ -13,6 +13,7 @@ from nodeagent.core.managers import Isolation, Managers, isolation
 from nodeagent.core.pod import Container, ContainerKind
 from nodeagent.core.pod_resources import container_cgroup_amounts
 from nodeagent.core.promises import Promises
+from nodeagent.core.recovery import lacking_cpus
 from nodeagent.core.state import ContainerStatus, Exit, PodEntry, run_id
 from nodeagent.formats.cgroup_values import print_value
 from nodeagent.formats.cpu_places import Places
@@ -55,9 +56,10 @@ def container_document(sight: ContainerSight, places: Places) -> Document:
     usable = own & topology.online if own is not None else CpuSet()
     lie = usable or (sight.seen.cpus_effective if sight.seen is not None else None)
     is_starved = sight.wish is not None and sight.wish.is_starved
+    lacking = lacking_cpus(sight.managers, sight.promises, entry.pod, container.name) if entry.is_active else 0
     return {
         "cgroup": container_path(entry, container.name),
-        "degraded": own is not None and not own <= topology.online,
+        "degraded": lacking > 0 or (own is not None and not own <= topology.online),
         "differs": sight.is_different,
         "effective": None if sight.seen is None else kernel_values(sight.seen),
         "exit": _exit(status.exit),
@@ -65,7 +67,7 @@ def container_document(sight: ContainerSight, places: Places) -> Document:
         "kind": container.kind.value,
         "lastExit": _exit(status.last_exit),
         "name": container.name,
-        "notes": _notes(sight, own, topology.online),
+        "notes": _notes(sight, own, lacking),
         "oomKills": max(status.oom_kills_seen, 0 if sight.seen is None else sight.seen.oom_kills),
         "pid": sight.pids.get(run_id(entry, status)) if status.is_started else None,
         "places": [dict(place) for place in places.of(lie)] if lie else [],
@@ -174,13 +176,16 @@ def _why_shared(sight: ContainerSight, level: Isolation | None) -> str | None:
     why = why_shared(sight.managers.placement, sight.entry.pod, sight.container)
     if level is Isolation.POD:
         return "it runs in its pod's shared pool" + ("" if why is None else f": {why.value}")
-    # None: a node taken over from kubelet may hold promises made under other rules.
-    return "its CPUs were given under other rules" if why is None else why.value
+    return "it could not be given CPUs of its own when the state was recovered" if why is None else why.value
 
 
-def _notes(sight: ContainerSight, own: CpuSet | None, online: CpuSet) -> list[str]:
+def _notes(sight: ContainerSight, own: CpuSet | None, lacking: int) -> list[str]:
     """What else a person should know, one sentence each."""
-    notes = []
+    notes, online = [], sight.managers.topology.online
+    if lacking:
+        notes.append(
+            f"degraded: a recovery of the state had {lacking} too few CPUs for it; remove its manifest and add it again when they are free"
+        )
     if own is not None and not own <= online:
         notes.append(
             f"degraded: its CPUs {own - online} are offline"

@@ -151,6 +151,7 @@ def _attention(document: Document, width: int | None) -> list[str]:
         *_noticeable_pods(document, width),
         *_host_processes(document, width),
         *_problems(document, width),
+        *_recovery(document, width),
         *_strangers(document, width),
         *_differences(document, width),
     ]
@@ -233,6 +234,29 @@ def _problems(document: Document, width: int | None) -> Iterator[str]:
     yield "PROBLEMS"
     for problem in document["node"]["problems"]:
         yield from _broken(f"  {problem}", width)
+    yield ""
+
+
+def _recovery(document: Document, width: int | None) -> Iterator[str]:
+    recovery = document["node"]["recovery"]
+    if recovery is None:
+        return
+    yield "RECOVERED when the agent started"
+    for problem in recovery["problems"]:
+        yield from _broken(f"  {problem}", width)
+    for path in recovery["setAside"]:
+        yield from _broken(f"  set aside: {path}", width)
+    if recovery["adopted"]:
+        yield from _broken(f"  known again by what runs: {', '.join(recovery['adopted'])}", width)
+    for found in recovery["differences"]:
+        where = " ".join(filter(None, (found["pod"], found["container"])))
+        yield from _broken(
+            f"  {where}: {found['resource']} {found['before']}, now {found['after']}: {found['why']}", width
+        )
+    for refused in recovery["refused"]:
+        yield from _broken(f"  {refused['pod']}: refused: {refused['message']}", width)
+    if not recovery["differences"] and not recovery["refused"]:
+        yield "  every promise is as it was"
     yield ""
 
 
