@@ -28,12 +28,14 @@ class _Node(NamedTuple):
     value: Any
     left: "_Node | None"
     right: "_Node | None"
+    leaves: dict[Any, Any]
+    """Leaves of folds at this key and value: shared by all copies of the node."""
     remembered: dict[Any, Any]
     """Results of folds over this subtree: pure functions of it, so filling them in changes nothing that can be seen."""
 
-
-def _node(key: str, rank: tuple[int, str], value: Any, left: _Node | None, right: _Node | None) -> _Node:
-    return _Node(key, rank, value, left, right, {})
+    def over(self, left: "_Node | None", right: "_Node | None") -> "_Node":
+        """The same pod over other subtrees."""
+        return _Node(self.key, self.rank, self.value, left, right, self.leaves, {})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +98,9 @@ _COUNT: Fold[Any, int] = Fold(0, lambda _uid, _value: 1, lambda a, b: a + b)
 def _fold(node: _Node, fold: Fold[V, T]) -> T:
     result: T | None = node.remembered.get(fold)
     if result is None:
-        result = fold.leaf(node.key, node.value)
+        result = node.leaves.get(fold)
+        if result is None:
+            result = node.leaves[fold] = fold.leaf(node.key, node.value)
         if node.left is not None:
             result = fold.join(_fold(node.left, fold), result)
         if node.right is not None:
@@ -107,15 +111,15 @@ def _fold(node: _Node, fold: Fold[V, T]) -> T:
 
 def _put(node: _Node | None, key: str, rank: tuple[int, str], value: Any) -> _Node:
     if node is None:
-        return _node(key, rank, value, None, None)
+        return _Node(key, rank, value, None, None, {}, {})
     if key == node.key:
-        return _node(key, rank, value, node.left, node.right)
+        return _Node(key, rank, value, node.left, node.right, {}, {})
     if rank > node.rank:
         left, right = _split(node, key)
-        return _node(key, rank, value, left, right)
+        return _Node(key, rank, value, left, right, {}, {})
     if key < node.key:
-        return _node(node.key, node.rank, node.value, _put(node.left, key, rank, value), node.right)
-    return _node(node.key, node.rank, node.value, node.left, _put(node.right, key, rank, value))
+        return node.over(_put(node.left, key, rank, value), node.right)
+    return node.over(node.left, _put(node.right, key, rank, value))
 
 
 def _split(node: _Node | None, key: str) -> tuple[_Node | None, _Node | None]:
@@ -123,9 +127,9 @@ def _split(node: _Node | None, key: str) -> tuple[_Node | None, _Node | None]:
         return None, None
     if node.key < key:
         left, right = _split(node.right, key)
-        return _node(node.key, node.rank, node.value, node.left, left), right
+        return node.over(node.left, left), right
     left, right = _split(node.left, key)
-    return left, _node(node.key, node.rank, node.value, right, node.right)
+    return left, node.over(right, node.right)
 
 
 def _without(node: _Node | None, key: str) -> _Node | None:
@@ -134,13 +138,13 @@ def _without(node: _Node | None, key: str) -> _Node | None:
     if key == node.key:
         return _merged(node.left, node.right)
     if key < node.key:
-        return _node(node.key, node.rank, node.value, _without(node.left, key), node.right)
-    return _node(node.key, node.rank, node.value, node.left, _without(node.right, key))
+        return node.over(_without(node.left, key), node.right)
+    return node.over(node.left, _without(node.right, key))
 
 
 def _merged(left: _Node | None, right: _Node | None) -> _Node | None:
     if left is None or right is None:
         return left or right
     if left.rank > right.rank:
-        return _node(left.key, left.rank, left.value, left.left, _merged(left.right, right))
-    return _node(right.key, right.rank, right.value, _merged(left, right.left), right.right)
+        return left.over(left.left, _merged(left.right, right))
+    return right.over(_merged(left, right.left), right.right)

@@ -10,7 +10,7 @@ from nodeagent.core.podmap import Fold
 from nodeagent.core.promises import PodPromises
 
 _PIECE = 2048
-"""Characters up to which neighbouring pieces are joined."""
+"""Characters up to which two neighbouring pieces are joined; what consists of more pieces is only lined up."""
 
 Pieces = tuple[tuple[str, ...], tuple[str, ...]]
 """Of the file and of the text that is summed: entries in order; joined by a comma in the one, by a blank in the other."""
@@ -37,6 +37,6 @@ def _joined(a: Pieces, b: Pieces) -> Pieces:
 
 
 def _merged(a: tuple[str, ...], b: tuple[str, ...], separator: str) -> tuple[str, ...]:
-    if len(a[-1]) + len(b[0]) < _PIECE:
-        return (*a[:-1], f"{a[-1]}{separator}{b[0]}", *b[1:])
+    if len(a) == len(b) == 1 and len(a[0]) + len(b[0]) < _PIECE:
+        return (f"{a[0]}{separator}{b[0]}",)
     return a + b
