@@ -48,6 +48,8 @@ def test_membership(a: frozenset[int], item: int) -> None:
         ("5-5", "5"),
         ("007", "7"),
         ("0,2,4-6", "0,2,4-6"),
+        ("+1-+3", "1-3"),
+        ("0--0", "0"),
     ],
 )
 def test_reads_any_order_and_repetition(text: str, canonical: str) -> None:
@@ -59,6 +61,7 @@ def test_reads_any_order_and_repetition(text: str, canonical: str) -> None:
     [
         ("5-3", 'invalid range "5-3" (5 > 3)'),
         ("x", 'strconv.Atoi: parsing "x": invalid syntax'),
+        ("1--5", 'invalid range "1--5" (1 > -5)'),
         ("1,,2", 'strconv.Atoi: parsing "": invalid syntax'),
         ("-1", 'strconv.Atoi: parsing "": invalid syntax'),
         ("1-", 'strconv.Atoi: parsing "": invalid syntax'),

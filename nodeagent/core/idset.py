@@ -10,8 +10,6 @@ from typing import Self
 MAX_ID = 65_535
 """Largest id accepted in text. The kernel's CONFIG_NR_CPUS is at most 8,192; the bound keeps a hostile `0-9999999999` cheap."""
 
-_INT64_MAX = 2**63 - 1
-
 
 class IdSetSyntaxError(ValueError):
     """A text is no id set. The message is the one that kubelet's parser gives."""
@@ -21,10 +19,10 @@ def _atoi(text: str) -> int:
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not (digits.isascii() and digits.isdigit()):
         raise IdSetSyntaxError(f'strconv.Atoi: parsing "{text}": invalid syntax')
-    number = int(digits) if len(digits) < 30 else _INT64_MAX + 1
+    number = int(digits) if len(digits) < 30 else MAX_ID + 1
     if number > MAX_ID:
         raise IdSetSyntaxError(f'strconv.Atoi: parsing "{text}": value out of range')
-    return number
+    return -number if text.startswith("-") else number
 
 
 @dataclass(frozen=True, slots=True)
