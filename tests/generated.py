@@ -237,7 +237,7 @@ def happen(
         case Add(pod):
             if any(other.uid == pod.uid for other in active):
                 return promises, active, None
-            decision = admit(node, promises, active, pod)
+            decision = admit(node, promises, pod)
             return decision.promises, (*active, pod) if isinstance(decision, Admitted) else active, decision
         case Remove(which) if active:
             gone = active[which % len(active)]

@@ -69,7 +69,7 @@ class World:
     def add(self, new: Pod, *statuses: ContainerStatus, **more) -> "World":
         """Decide on a pod; its containers run unless statuses are given."""
         entry = PodEntry(new, qos_class(new, pod_level_resources=True), f"{new.name}.yaml", NOW_MS - 90_000)
-        match admit(self.managers, self.state.promises, self.state.active_pods(), new):
+        match admit(self.managers, self.state.promises, new):
             case Admitted(promises=promises):
                 entry = replace(entry, containers=statuses or tuple(running(c.name) for c in new.containers), **more)
                 self.state = replace(self.state, promises=promises, entries=(*self.state.entries, entry))

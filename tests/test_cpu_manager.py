@@ -29,7 +29,7 @@ def run(node: Managers, *pods: Pod) -> list[str]:
     """Admit one after the other; the file after each, or the refusal's message."""
     promises, shown = core.initial(node), []
     for one in pods:
-        decision = core.admit(node, promises, (), one)
+        decision = core.admit(node, promises, one)
         promises = decision.promises
         shown.append(text(node, promises) if isinstance(decision, Admitted) else decision.message)
     return shown
@@ -98,7 +98,7 @@ EXAMPLES: list[tuple[str, dict[str, Any], tuple[Pod, ...], str]] = [
 def test_examples(config: dict[str, Any], pods: tuple[Pod, ...], expected: str, errata: Errata) -> None:
     node = managers(errata=errata, **config)
     assert run(node, *pods)[-1] == expected
-    promises = core.admit(node, core.initial(node), (), pods[-1]).promises
+    promises = core.admit(node, core.initial(node), pods[-1]).promises
     if errata is Errata.FIXED:
         assert core.violations(node, promises, pods) == ()
     removed, _ = core.remove_pod(node, promises, "p1")
@@ -132,7 +132,7 @@ def test_a_pod_is_admitted_whole_or_not_at_all(errata: Errata) -> None:
     assert shown[1] == (
         "Allocate failed due to not enough cpus available to satisfy request: requested=4, available=1, which is unexpected"
     )
-    decision = core.admit(node, core.initial(node), (), pod("p3", app("a", "1"), app("b", "40")))
+    decision = core.admit(node, core.initial(node), pod("p3", app("a", "1"), app("b", "40")))
     assert isinstance(decision, Rejected)
     assert decision.promises == core.initial(node)
     assert own(decision.attempted, "a") == "1"
@@ -157,7 +157,7 @@ POD_LEVEL = pod(
 def test_pod_level_resources(errata: Errata) -> None:
     """One set for the pod, exclusive slices, and a shared pool; released with the last container."""
     node = managers(errata=errata, gates=PLRM, topology_manager_policy="restricted", topology_manager_scope="pod")
-    decision = core.admit(node, core.initial(node), (), POD_LEVEL)
+    decision = core.admit(node, core.initial(node), POD_LEVEL)
     assert isinstance(decision, Admitted)
     assert text(node, decision.promises).endswith(
         '"entries":{"p1":{"a":"2,10","b":"3,9,11","i1":"1-2,9","i2":"2-3,9-11","s1":"1"}},'
@@ -190,7 +190,7 @@ def test_empty_pod_shared_pool(errata: Errata) -> None:
         ),
     ):
         node = managers(errata=errata, gates=PLRM, topology_manager_policy=policy, topology_manager_scope="pod")
-        decision = core.admit(node, core.initial(node), (), one)
+        decision = core.admit(node, core.initial(node), one)
         assert isinstance(decision, Rejected)
         assert (decision.reason, decision.message) == (reason, message)
 
@@ -219,7 +219,7 @@ WHY: list[tuple[Pod, str, dict[str, Any], WhyShared | None]] = [
 @pytest.mark.parametrize(("one", "name", "config", "why"), WHY, ids=[f"{c[3]} {len(c[2])}" for c in WHY])
 def test_why_a_container_shares(one: Pod, name: str, config: dict[str, Any], why: WhyShared | None) -> None:
     node = managers(**config)
-    decision = core.admit(node, core.initial(node), (), one)
+    decision = core.admit(node, core.initial(node), one)
     assert isinstance(decision, Admitted)
     report = next(c for c in decision.report.containers if c.name == name)
     assert report.why_shared == why
@@ -227,7 +227,7 @@ def test_why_a_container_shares(one: Pod, name: str, config: dict[str, Any], why
 
 def test_the_report_shows_what_was_merged() -> None:
     node = managers(topology_manager_policy="single-numa-node", reserved_memory={0: "1Gi"})
-    decision = core.admit(node, core.initial(node), (), pod("p1", app("a", "7")))
+    decision = core.admit(node, core.initial(node), pod("p1", app("a", "7")))
     assert isinstance(decision, Admitted)
     (merge,) = decision.report.merges
     assert merge.container == "a"
@@ -362,7 +362,7 @@ def test_impossible_configurations(fields: dict[str, Any], message: str) -> None
 def test_none_gives_nobody_anything() -> None:
     node = core.build(MACHINE_A, Placement())
     assert isinstance(node, Managers)
-    decision = core.admit(node, core.initial(node), (), pod("p", app("a", "2")))
+    decision = core.admit(node, core.initial(node), pod("p", app("a", "2")))
     assert isinstance(decision, Admitted)
     assert decision.promises == core.initial(node)
     assert decision.report.containers[0].why_shared is WhyShared.POLICY_NONE

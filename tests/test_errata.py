@@ -43,14 +43,14 @@ BOTH = pytest.mark.parametrize("errata", [KUBELET, FIXED])
 def admitted(node: Managers, promises: Promises, *pods: Pod) -> Promises:
     """Admit all of them."""
     for one in pods:
-        decision = core.admit(node, promises, (), one)
+        decision = core.admit(node, promises, one)
         assert isinstance(decision, Admitted), (one.uid, decision.message)
         promises = decision.promises
     return promises
 
 
 def refused(node: Managers, promises: Promises, one: Pod) -> str:
-    decision = core.admit(node, promises, (), one)
+    decision = core.admit(node, promises, one)
     assert isinstance(decision, Rejected)
     return decision.message
 
@@ -239,7 +239,7 @@ def test_10_reuse_ends_with_the_pod(errata: Errata) -> None:
 def test_11_gauges_say_what_is(errata: Errata) -> None:
     """Init containers' CPUs are counted twice by kubelet: 4 + 2 + 3 for 4 CPUs."""
     node = managers(MACHINE_A, errata=errata)
-    decision = core.admit(node, core.initial(node), (), pod("p", init("i1", "4"), init("i2", "2"), app("a", "3")))
+    decision = core.admit(node, core.initial(node), pod("p", init("i1", "4"), init("i2", "2"), app("a", "3")))
     assert isinstance(decision, Admitted)
     totals: dict[Series, int] = {}
     apply_moves(totals, decision.moves)

@@ -125,7 +125,7 @@ APART = pod(
 def admitted(node: Managers, *pods: Any) -> Promises:
     promises = core.initial(node)
     for one in pods:
-        decision = core.admit(node, promises, (), one)
+        decision = core.admit(node, promises, one)
         assert isinstance(decision, core.Admitted), decision
         promises = decision.promises
     return promises

@@ -128,7 +128,7 @@ def test_reserved_cpus_that_cannot_be(root: Path, reserved: str, text: str) -> N
 def test_an_amount_that_is_reserved_stays_where_it_was(root: Path) -> None:
     start = on(root, "", static("0,4"))
     assert isinstance(start, Node)
-    decision = admit(start.managers, initial(start.managers), (), pod("a", app(cpu="2"), uid="a"))
+    decision = admit(start.managers, initial(start.managers), pod("a", app(cpu="2"), uid="a"))
     assert isinstance(decision, Admitted)
     promises = decision.promises
     assert promises.own_set("a", "app") == CpuSet.parse("1,5")

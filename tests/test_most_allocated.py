@@ -214,7 +214,7 @@ def placed(of: Managers, *pods: Pod, since: Promises | None = None) -> list[str]
     """Where each goes: its NUMA node, or why not."""
     promises, shown = since or core.initial(of), []
     for one in pods:
-        decision = core.admit(of, promises, (), one)
+        decision = core.admit(of, promises, one)
         promises = decision.promises
         mask = promises.hint(one.uid, "a").mask
         shown.append(str(mask) if isinstance(decision, Admitted) else decision.reason.value)
@@ -232,7 +232,7 @@ def test_small_pods_gather_and_leave_room_for_large_ones(errata: Errata, on: boo
     filler, first = pod("filler", app("a", "1")), pod("first", app("a", "7"))
     promises = core.initial(of)
     for one in (filler, first):
-        promises = core.admit(of, promises, (), one).promises
+        promises = core.admit(of, promises, one).promises
     promises, _ = core.remove_pod(of, promises, "filler")
     assert promises.hint("first", "a").mask == NumaSet.of(1)
     assert placed(of, pod("small", app("a", "1")), pod("large", app("a", "7")), since=promises) == expected
@@ -247,7 +247,7 @@ def test_other_policies_ignore_it() -> None:
 def test_it_looks_at_what_was_given_before_this_container() -> None:
     """In container scope a container of the same pod counts, once it has its CPUs."""
     of = node(TWO, reserved="0")
-    decision = core.admit(of, core.initial(of), (), pod("p", app("a", "8"), app("b", "2"), app("c", "1")))
+    decision = core.admit(of, core.initial(of), pod("p", app("a", "8"), app("b", "2"), app("c", "1")))
     assert isinstance(decision, Admitted)
     hints = [decision.promises.hint("p", name).mask for name in "abc"]
     assert hints == [NumaSet.of(1), NumaSet.of(0), NumaSet.of(0)]

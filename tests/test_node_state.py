@@ -27,6 +27,7 @@ from nodeagent.core.state import ContainerStatus, Exit, NodeState, Phase, PodEnt
 from nodeagent.formats.node_state import (
     VERSION,
     NodeStateError,
+    StateEncoder,
     decode_state,
     encode_state,
     policies_of,
@@ -527,3 +528,15 @@ def assert_kept(of: Pod) -> None:
     state = NodeState(Promises(), (entry,))
     assert decode_state(encode_state(state, POLICIES)).state == state
     assert replace(state, generation=1) != state
+
+
+@given(st.lists(STATES, min_size=1, max_size=3))
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=30)
+def test_what_was_spelt_before_changes_nothing(several: list[NodeState]) -> None:
+    encoder = StateEncoder()
+    for state in several:
+        body = json.dumps(state_document(state, POLICIES), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        assert encoder.encode(state, POLICIES).split(b"\n")[1].decode() == body
+        changed = replace(state, entries=state.entries[1:], generation=state.generation + 1)
+        assert encoder.encode(changed, POLICIES) == encode_state(changed, POLICIES)
+        assert encoder.encode(state, POLICIES) == encode_state(state, POLICIES)

@@ -176,7 +176,7 @@ def test_single_numa_node_admits_if_and_only_if_some_node_fits(
         for group in groups_of(node)
         if len(group) == 1 and (count == 0 or group <= set(node.topology.nodes))
     )
-    decision = core.admit(node, promises, (), asking(count, size))
+    decision = core.admit(node, promises, asking(count, size))
     assert isinstance(decision, Admitted) == (fits or (count == 0 and not pinned))
     if isinstance(decision, Admitted):
         own = decision.promises.own_set("new", "a")
@@ -202,7 +202,7 @@ def test_restricted_admits_if_and_only_if_some_smallest_group_fits(
         for group in groups_of(node)
         if count == 0 or group <= set(node.topology.nodes)
     )
-    decision = core.admit(node, promises, (), asking(count, size))
+    decision = core.admit(node, promises, asking(count, size))
     assert isinstance(decision, Admitted) == fits
     if isinstance(decision, Admitted):
         own, nodes_of_memory = decision.promises.own_set("new", "a"), decision.promises.memory_nodes("new", "a")
@@ -225,7 +225,7 @@ def test_without_alignment_a_pod_is_admitted_if_and_only_if_it_fits_anywhere(
     if node.providers.memory.static:
         fitting = [len(group) for group in groups_of(node) if has_memory(promises, group, size)]
         fits = fits and bool(fitting)
-    decision = core.admit(node, promises, (), asking(count, size))
+    decision = core.admit(node, promises, asking(count, size))
     assert isinstance(decision, Admitted) == fits
     if isinstance(decision, Admitted) and fitting:
         assert len(decision.promises.memory_nodes("new", "a") or ()) == min(fitting)
@@ -238,7 +238,7 @@ def test_best_effort_admits_if_and_only_if_there_are_cpus(like: Managers, events
     node = node_like(like, "best-effort", memory=False)
     promises = lived_through(node, events)
     free = {n: free_cpus(node, promises, frozenset([n])) for n in node.topology.nodes}
-    decision = core.admit(node, promises, (), asking(count, GIB))
+    decision = core.admit(node, promises, asking(count, GIB))
     assert isinstance(decision, Admitted) == (sum(free.values()) >= count)
     if isinstance(decision, Admitted) and max(free.values()) >= count:
         assert len({node.topology.cpu[cpu].numa for cpu in decision.promises.own_set("new", "a") or ()}) == 1
@@ -263,7 +263,7 @@ def test_a_pod_of_several_containers_fits_one_node_by_its_sum(
         if len(group) == 1
     )
     two = pod("new", app("a", str(count - 1), str(size)), app("b", "1", str(size)))
-    decision = core.admit(node, promises, (), two)
+    decision = core.admit(node, promises, two)
     assert isinstance(decision, Admitted) == fits
 
 
@@ -284,7 +284,7 @@ def test_full_pcpus_only_admits_what_whole_free_cores_add_up_to(
         if len(sizes) <= 12
         else None
     )
-    decision = core.admit(node, promises, (), asking(count, GIB))
+    decision = core.admit(node, promises, asking(count, GIB))
     if isinstance(decision, Admitted):
         assert sums is None or count in sums
         assert list(core_errors(node, decision.promises)) == []
@@ -408,7 +408,7 @@ def test_packing_breaks_no_more_cores_than_it_must(topology: Topology, bits: int
 
 def test_reserved_cpus_count_for_what_is_preferred_but_not_for_what_fits() -> None:
     node = managers(topology_manager_policy="best-effort")
-    wide = core.admit(node, core.initial(node), (), pod("p", app("a", "8")))
+    wide = core.admit(node, core.initial(node), pod("p", app("a", "8")))
     assert isinstance(wide, Admitted)
     assert wide.report.merges[0].hints[0] == ("cpu", ((0b10, True), (0b11, False)))
 
@@ -416,5 +416,5 @@ def test_reserved_cpus_count_for_what_is_preferred_but_not_for_what_fits() -> No
 def test_machines_without_memory_managers_take_any_amount() -> None:
     node = core.build(machine(), Placement(cpu_manager_policy="static", reserved_cpu_milli=1000, errata=Errata.FIXED))
     assert isinstance(node, Managers)
-    assert isinstance(core.admit(node, core.initial(node), (), asking(2, 2**50)), Admitted)
+    assert isinstance(core.admit(node, core.initial(node), asking(2, 2**50)), Admitted)
     assert CpuSet(node.providers.cpu.universe) == node.topology.online

@@ -54,7 +54,7 @@ def admitted(on: Managers, *pods: Pod) -> Admitted:
     promises = core.initial(on)
     decisions = []
     for one in pods:
-        decision = core.admit(on, promises, (), one)
+        decision = core.admit(on, promises, one)
         assert isinstance(decision, Admitted), decision.message
         promises = decision.promises
         decisions.append(decision)
@@ -64,7 +64,7 @@ def admitted(on: Managers, *pods: Pod) -> Admitted:
 
 
 def refused(on: Managers, one: Pod) -> tuple[str, str]:
-    decision = core.admit(on, core.initial(on), (), one)
+    decision = core.admit(on, core.initial(on), one)
     assert isinstance(decision, Rejected)
     assert decision.promises == core.initial(on)
     return decision.reason.value, decision.message
@@ -358,9 +358,7 @@ def test_kep_scenario_pod_level_accounting_for_shared_containers() -> None:
     second = pod("second", shared("a"), shared("b"), whole=amounts("8", "7Gi"))
     promises = admitted(node("pod", "single-numa-node"), first, second).promises
     assert [str(promises.pod_set(uid)) for uid in ("first", "second")] == ["1-7", "8-15"]
-    third = core.admit(
-        node("pod", "single-numa-node"), promises, (), pod("third", shared("a"), whole=amounts("1", "1Gi"))
-    )
+    third = core.admit(node("pod", "single-numa-node"), promises, pod("third", shared("a"), whole=amounts("1", "1Gi")))
     assert isinstance(third, Rejected)
 
 
@@ -380,7 +378,7 @@ def test_kep_scenario_sequential_resource_recycle() -> None:
     large = [pod(uid, app("a", "5"), shared("b"), whole=amounts("7", "6Gi")) for uid in ("first", "second")]
     promises, sets = core.initial(on), []
     for one in large:
-        decision = core.admit(on, promises, (), one)
+        decision = core.admit(on, promises, one)
         assert isinstance(decision, Admitted)
         sets.append((str(decision.promises.pod_set(one.uid)), decision.promises.memory_nodes(one.uid, "a")))
         promises, _ = core.remove_pod(on, decision.promises, one.uid)
@@ -482,7 +480,7 @@ def test_kep_policy_none_aligns_nothing() -> None:
         MACHINE, Placement(feature_gates=PLRM, topology_manager_policy="restricted", topology_manager_scope="pod")
     )
     assert isinstance(idle, Managers)
-    decision = core.admit(idle, core.initial(idle), (), one)
+    decision = core.admit(idle, core.initial(idle), one)
     assert isinstance(decision, Admitted)
     assert cpus_of(decision.promises, one) == {"a": "node's pool", "b": "node's pool"}
 
@@ -494,7 +492,7 @@ def test_kep_policy_none_aligns_nothing() -> None:
 def test_kep_gates_off_pods_are_admitted_without_alignment(gates: tuple[tuple[str, bool], ...], scope: str) -> None:
     one = pod("p", app("a", "2"), app("b", "1"), whole=FOUR)
     on = node(scope, gates=gates)
-    decision = core.admit(on, core.initial(on), (), one)
+    decision = core.admit(on, core.initial(on), one)
     assert isinstance(decision, Admitted)
     assert set(cpus_of(decision.promises, one).values()) == {"node's pool"}
     assert gib_of(decision.promises, one) == {}
@@ -587,7 +585,7 @@ def test_kep_metrics_container_scope() -> None:
 
 def test_kep_metrics_errors() -> None:
     on = node("pod", "best-effort")
-    decision = core.admit(on, core.initial(on), (), POD_SCOPE_ADMISSION_FAILURE)
+    decision = core.admit(on, core.initial(on), POD_SCOPE_ADMISSION_FAILURE)
     assert counters(decision) == {
         'resource_manager_allocation_errors_total{resource_name="cpu",source="pod"}': 1,
     }

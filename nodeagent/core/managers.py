@@ -171,15 +171,13 @@ def started_moves(managers: Managers, promises: Promises) -> Moves:
 def admit(
     managers: Managers,
     promises: Promises,
-    active: tuple[Pod, ...],  # noqa: ARG001  nothing stale is left here to sweep: violations() checks that against it
     pod: Pod,
 ) -> Admitted | Rejected:
     """Decide on a pod.
 
     Args:
         managers: as built.
-        promises: of the other pods. Whatever belongs to none of the active ones must have been released.
-        active: the pods that are admitted already, in order.
+        promises: of the pods that are admitted already. What belongs to no active pod must have been released (`violations`).
         pod: with defaults applied.
     """
     outcome = run_admission(managers.providers, promises, demand_of(managers.rules, pod))

@@ -204,7 +204,7 @@ def _completed(managers: Managers, promises: Promises, claim: Claim) -> Promises
     attempts.append(remove_pod(managers, promises, claim.pod.uid)[0])
     last: Rejected | None = None
     for attempt in attempts:
-        decision = admit(managers, attempt, (), claim.pod)
+        decision = admit(managers, attempt, claim.pod)
         if isinstance(decision, Admitted):
             return decision.promises
         last = decision
@@ -261,7 +261,7 @@ def _with_hints(managers: Managers, promises: Promises, pod: Pod) -> Promises:
     is_known = {name for name, _ in held.hints} == {c.name for c in pod.containers}
     if is_known or held.is_nothing or managers.providers.topology.policy is TopologyPolicy.NONE:
         return promises
-    decision = admit(managers, promises, (), pod)
+    decision = admit(managers, promises, pod)
     return decision.promises if isinstance(decision, Admitted) else promises
 
 

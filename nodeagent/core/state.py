@@ -1,6 +1,7 @@
 """The node's state: every promise made and every pod known, one immutable value. Knows no file format and takes no decision."""
 
 import enum
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -177,11 +178,11 @@ def run_prefix(pod_uid: str, container: str) -> str:
 
 def violations(managers: Managers, state: NodeState) -> tuple[str, ...]:
     """Name every invariant that does not hold; a state that is saved or used has none."""
-    uids = [e.pod.uid for e in state.entries]
-    names = [e.pod.full_name for e in state.entries]
+    uids = Counter(e.pod.uid for e in state.entries)
+    names = Counter(e.pod.full_name for e in state.entries)
     found = list(broken_promises(managers, state.promises, state.active_pods()))
-    found += [f"pod {uid} has two entries" for uid in sorted({u for u in uids if uids.count(u) > 1})]
-    found += [f"pod {name} has two entries" for name in sorted({n for n in names if names.count(n) > 1})]
+    found += [f"pod {uid} has two entries" for uid in sorted(u for u, number in uids.items() if number > 1)]
+    found += [f"pod {name} has two entries" for name in sorted(n for n, number in names.items() if number > 1)]
     for entry in state.entries:
         expected = () if entry.refusal else tuple(c.name for c in entry.pod.containers)
         if tuple(c.name for c in entry.containers) != expected:

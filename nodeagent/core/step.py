@@ -268,7 +268,7 @@ def _decide(draft: _Draft, manifest: Manifest, usage: Usage, world: World) -> _D
         short = insufficient(pod, usage, world.allocatable, pod_level_resources=gate)
         if short is not None:
             return _refused(draft, entry, short.reason, short.message, world.now_ms)
-    decision = admit(world.managers, state.promises, state.active_pods(), pod)
+    decision = admit(world.managers, state.promises, pod)
     match decision:
         case Rejected():
             cleaned = draft.plus(replace(state, promises=decision.promises), moves=decision.moves)

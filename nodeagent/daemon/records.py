@@ -12,7 +12,7 @@ from nodeagent.daemon.startup import CPU_CHECKPOINT, MAX_CHECKPOINT_BYTES, MEMOR
 from nodeagent.edge import state_files
 from nodeagent.formats.cpu_checkpoint import encode_cpu_state
 from nodeagent.formats.memory_checkpoint import encode_memory_state
-from nodeagent.formats.node_state import encode_state, policies_of
+from nodeagent.formats.node_state import StateEncoder, policies_of
 
 
 class Recorder:
@@ -23,6 +23,7 @@ class Recorder:
         """Files that a start could not use: nothing is written in their place before they are set aside."""
         self.set_aside: tuple[str, ...] = ()
         """Where they are now."""
+        self._encoder = StateEncoder()
         self._written: dict[str, bytes] = {}
         """What each checkpoint was last made to hold by this process."""
 
@@ -33,7 +34,7 @@ class Recorder:
             StateFileError: it could not be written; the file holds the generation before.
 
         """
-        content = encode_state(state, policies_of(node.config.placement))
+        content = self._encoder.encode(state, policies_of(node.config.placement))
         while self._unusable:
             name, *rest = self._unusable
             aside = state_files.set_aside(str(self._directory / name))

@@ -12,7 +12,7 @@ from typing import Any
 
 from nodeagent.core.config import Placement
 from nodeagent.core.pod import Pod, QosClass
-from nodeagent.core.podmap import PodMap
+from nodeagent.core.podmap import Fold, PodMap
 from nodeagent.core.promises import (
     Block,
     Blocks,
@@ -61,8 +61,33 @@ def policies_of(placement: Placement) -> dict[str, str]:
     return {"cpuManagerPolicy": placement.cpu_manager_policy, "memoryManagerPolicy": placement.memory_manager_policy}
 
 
+class StateEncoder:
+    """Encodes one state after another. What did not change since the one before is not spelt again."""
+
+    def __init__(self) -> None:
+        self._spelt: dict[int, tuple[PodEntry, str]] = {}
+        """The entries of the last state, by identity, and their texts."""
+
+    def encode(self, state: NodeState, policies: Mapping[str, str]) -> bytes:
+        spelt = {}
+        for entry in state.entries:
+            known = self._spelt.get(id(entry))
+            spelt[id(entry)] = (entry, _text(_entry_document(entry))) if known is None else known
+        self._spelt = spelt
+        entries = ",".join([spelt[id(entry)][1] for entry in state.entries])
+        rest = _text({"generation": state.generation, "policies": dict(policies)})
+        promises = _text(_books_document(state.promises))
+        pod_texts: tuple[str, ...] = state.promises.pods.fold(_POD_TEXTS)
+        # The keys are in order: entries, generation, policies, promises; in those the pods come last.
+        body = f'{{"entries":[{entries}],{rest[1:-1]},"promises":{promises[:-1]},"pods":{{{",".join(pod_texts)}}}}}}}'
+        return _with_header(body.encode())
+
+
 def encode_state(state: NodeState, policies: Mapping[str, str]) -> bytes:
-    body = _json(state_document(state, policies))
+    return StateEncoder().encode(state, policies)
+
+
+def _with_header(body: bytes) -> bytes:
     header = _json({"format": FORMAT, "version": VERSION, "sha256": hashlib.sha256(body).hexdigest()})
     return header + b"\n" + body + b"\n"
 
@@ -108,7 +133,11 @@ def decode_state(content: bytes) -> SavedState:
 
 
 def _json(document: object) -> bytes:
-    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    return _text(document).encode()
+
+
+def _text(document: object) -> str:
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def state_from_document(document: object) -> SavedState:
@@ -134,10 +163,12 @@ def _saved_state(document: JsonValue) -> SavedState:
 
 
 def _promises_document(promises: Promises) -> Document:
-    document: Document = {
-        "default": str(promises.default),
-        "pods": {uid: _pod_document(pod) for uid, pod in promises.pods},
-    }
+    return {**_books_document(promises), "pods": {uid: _pod_document(pod) for uid, pod in promises.pods}}
+
+
+def _books_document(promises: Promises) -> Document:
+    """All but the pods."""
+    document: Document = {"default": str(promises.default)}
     if promises.memory:
         document["memory"] = [_memory_node_document(node) for node in promises.memory]
     if promises.cpu_reuse is not None:
@@ -184,6 +215,11 @@ def _pod_document(pod: PodPromises) -> Document:
     if pod.pod_memory is not None:
         document["podMemory"] = _blocks_document(pod.pod_memory)
     return {key: value for key, value in document.items() if value != {}}
+
+
+_POD_TEXTS: Fold[PodPromises, tuple[str, ...]] = Fold(
+    (), lambda uid, pod: (f"{_text(uid)}:{_text(_pod_document(pod))}",), tuple.__add__
+)
 
 
 def _pod(document: JsonValue) -> PodPromises:

@@ -164,7 +164,7 @@ class _Replay:
             self.promises, moves = core.sweep(managers, self.promises, (*self.pods, pod))
             self.count(moves)
             self.is_swept = True
-        decision = core.admit(managers, self.promises, self.pods, pod)
+        decision = core.admit(managers, self.promises, pod)
         self.promises = decision.promises
         self.count(decision.moves)
         if isinstance(decision, Admitted):
