@@ -28,7 +28,7 @@ from every_text import hints, texts, unsaid
 from inspected import NOW_MS, World, container, pod, resources
 from launcher_process import LauncherProcess, wait_for
 from made import GIB, MACHINE_A, PLRM, machine, managers
-from nodeagent.cli import exec as exec_command, retry, simulate
+from nodeagent.cli import checkpoint, exec as exec_command, retry, simulate
 from nodeagent.cli.known_state import find_pods, known_state
 from nodeagent.core import managers as core
 from nodeagent.core.agent_metrics import CAPACITY_REASONS
@@ -229,6 +229,11 @@ def wanted(pod_name: str, container_name: str, directory: Path) -> Namespace:
     return Namespace(pod=pod_name, container=container_name, config=config, socket=agent, argv=["--", "true"])
 
 
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
 EMPTY = core.initial(World().managers)
 CASES = [
     Case("ApiError", "unknown operation", lambda d: ask_an_agent(d, "dance"), "'dance'"),
@@ -242,6 +247,8 @@ CASES = [
     Case("CgroupError", "effective CPUs", lambda d: cgroup_with(d, "cpuset.cpus.effective", "a-b").read(frozenset()), "{}/cpuset.cpus.effective"),
     Case("CgroupError", "events", lambda d: cgroup_with(d, "cgroup.events", "populated yes").read(frozenset()), "{}/cgroup.events"),
     Case("CgroupError", "a directory", lambda d: CgroupTree(f"{d}/{'x' * 300}").read(frozenset()), "{}/xxx"),
+    Case("CheckpointError", "no checkpoint", lambda d: checkpoint._read(str(written(d / "f", "{}"))), "{}/f: it has neither"),
+    Case("CheckpointError", "no file", lambda d: checkpoint._read(f"{d}/none"), "{}/none"),
     Case("CommandError", "no such command", lambda _: exec_command._become(["/nowhere/cmd"]), "'/nowhere/cmd'"),
     Case("CommandError", "no command", lambda d: exec_command._become([str(d)]), "'{}'"),
     Case("DocumentError", "configuration", lambda _: parse_config(b"maxPods: -1", "/etc/x.yaml"), "/etc/x.yaml:1: maxPods: -1"),

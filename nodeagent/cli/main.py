@@ -19,6 +19,7 @@ COMMANDS = {
     "topology": "draw the machine, or print it for other tools",
     "exec": "run a command in a container's cgroup",
     "retry": "decide again on a refused pod",
+    "checkpoint": "say whether a state file of nodeagent or kubelet is whole, show it, or write it in another version",
     "simulate": "replay pod events on a described machine, as the agent or as kubelet 1.36 decides",
 }
 """Subcommand → help; each lives in nodeagent.cli.<name> with `add_arguments` and `run`, and is imported only when asked for."""

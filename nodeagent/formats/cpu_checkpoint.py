@@ -4,6 +4,7 @@ The checksum is FNV-1a over a dump of the decoded contents as Go's spew prints t
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from nodeagent.core.idset import CpuSet, IdSetSyntaxError
 from nodeagent.core.promises import PodPromises, Promises
@@ -237,3 +238,65 @@ def _version_1_sets(value: object) -> dict[str, str]:
                 f"json: cannot unmarshal {kind} into Go struct field CPUManagerCheckpointV1.entries.{uid} of type string"
             )
     return mapping(value, string) or {}
+
+
+@dataclass(frozen=True, slots=True)
+class CpuContents:
+    """A file to the letter: whatever its version, and whether or not its checksum is right."""
+
+    policy: str
+    default: str
+    entries: Mapping[str, Sets]
+    """By pod UID."""
+    containers: Mapping[str, str]
+    """By container id: of version 1, which knows no pods."""
+    pods: Mapping[str, CpuSet]
+    checksum: int
+
+    @property
+    def sums(self) -> dict[str, int]:
+        """The checksum that each version (and the build between two of them) has for this content, where it can say it."""
+        dump = _entries_dump(self.entries)
+        pods = " ".join(_pod_entry_dump(uid, cpus) for uid, cpus in sorted(self.pods.items()))
+        by_id = " ".join(f"{container}:{cpus}" for container, cpus in sorted(self.containers.items()))
+        found = {}
+        if not self.containers:
+            found["3"] = fnv1a_32(_dump(self.policy, self.default, dump, pods))
+            if not self.pods:
+                found["2"] = fnv1a_32(_dump(self.policy, self.default, dump, None))
+                found["2 of a build between releases"] = fnv1a_32(
+                    _dump(self.policy, self.default, dump, None, "CPUManagerCheckpointV2")
+                )
+        if not self.entries and not self.pods:
+            found["1"] = fnv1a_32(_dump(self.policy, self.default, by_id, None, kind="map[string]string"))
+        return found
+
+
+def read_cpu_contents(text: str) -> CpuContents:
+    """Read a file of version 1, 2 or 3 without judging it.
+
+    Raises:
+        GoJsonError: it is none.
+    """
+    found = fields(decoded(text), _NAMES)
+    values = mapping(found["entries"], lambda value: value) or {}
+    is_by_id = any(isinstance(value, str) for value in values.values())
+    return CpuContents(
+        string(found["policyName"]),
+        string(found["defaultCpuSet"]),
+        {} if is_by_id else {uid: _sets(value) for uid, value in values.items()},
+        {container: string(value) for container, value in values.items()} if is_by_id else {},
+        mapping(found["podEntries"], _pod_set) or {},
+        _checksum(found["checksum"]),
+    )
+
+
+def encode_cpu_state_1(policy: str, default: str, containers: Mapping[str, str]) -> str:
+    """Give the text of a file of version 1 (kubelet up to 1.17): sets by container id."""
+    listed = sorted(containers.items())
+    members = [f'"policyName":{quoted(policy)}', f'"defaultCpuSet":"{default}"']
+    if listed:
+        members.append('"entries":{' + ",".join(f'{quoted(container)}:"{cpus}"' for container, cpus in listed) + "}")
+    dump = " ".join(f"{container}:{cpus}" for container, cpus in listed)
+    checksum = fnv1a_32(_dump(policy, default, dump, None, kind="map[string]string"))
+    return "{" + ",".join(members) + f',"checksum":{checksum}}}'

@@ -48,6 +48,11 @@ def _refuse_constant(name: str) -> None:
     raise GoJsonError(f"invalid character '{name[0]}' looking for beginning of value")
 
 
+def keys_of(value: Any) -> frozenset[str]:
+    """Names of an object's fields in lower case; of anything else none."""
+    return frozenset(key.lower() for key, _ in value) if isinstance(value, _Pairs) else frozenset()
+
+
 def fields(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
     """Read an object's fields as a Go struct does; a missing one is None.
 

@@ -138,7 +138,7 @@ def decode_memory_state(text: str, *, pod_level: bool, newer: bool = False) -> M
             record = _version_3(document)
             if record is not None:
                 return record
-        contents = _read(document)
+        contents = read_memory_contents(document)
     except GoJsonError as err:
         return Unreadable(str(err))
     if pod_level and contents.checksum == fnv1a_32(contents.dump(_LEGACY, with_pods=True)):
@@ -169,7 +169,7 @@ _RawEntries = dict[str, dict[str, _RawBlocks] | None] | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Contents:
+class MemoryContents:
     """What a file says to the letter, nulls included: they count in the checksum."""
 
     policy: str
@@ -187,6 +187,15 @@ class _Contents:
             ]
             pods = " ".join(listed)
         return _dump(self.policy, _raw_machine_dump(self.machine), _raw_entries_dump(self.entries), pods, name)
+
+    @property
+    def sums(self) -> dict[str, int]:
+        """The checksum that each version (and 1.36 as first merged) has for this content, where it can say it."""
+        found = {"2": fnv1a_32(self.dump(_LEGACY, with_pods=True))}
+        if not self.pods:
+            found["1"] = fnv1a_32(self.dump(_LEGACY, with_pods=False))
+            found["1 of kubelet 1.36.0"] = fnv1a_32(self.dump(_VERSION_1, with_pods=False))
+        return found
 
     def record(self, *, with_pods: bool = True) -> MemoryRecord | Unreadable:
         machine = []
@@ -210,10 +219,15 @@ def _to_blocks(blocks: _RawBlocks) -> Blocks:
     return tuple(sorted(listed, key=lambda block: (block.resource, tuple(block.nodes))))
 
 
-def _read(document: object) -> _Contents:
+def read_memory_contents(document: object) -> MemoryContents:
+    """Read a decoded file of version 1 or 2 without judging it.
+
+    Raises:
+        GoJsonError: it is none.
+    """
     found = fields(document, _NAMES)
     machine = mapping(found["machineState"], _raw_node)
-    return _Contents(
+    return MemoryContents(
         policy=string(found["policyName"]),
         machine=None if machine is None else {_node_id(key): node for key, node in machine.items()},
         entries=mapping(found["entries"], lambda value: mapping(value, _raw_blocks)),
@@ -317,6 +331,6 @@ def _version_3(document: object) -> MemoryRecord | Unreadable | None:
     if fnv1a_32(f"(string){data}") != checksum:
         return Unreadable(f"could not load v3 checkpoint: {_CORRUPTED}")
     try:
-        return _read(decoded(data)).record()
+        return read_memory_contents(decoded(data)).record()
     except GoJsonError as err:
         return Unreadable(f"could not load v3 checkpoint: {err}")

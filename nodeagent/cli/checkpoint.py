@@ -1,0 +1,128 @@
+"""`nodeagent checkpoint`: is a state file whole, what does it say, and how is that said in another version?"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from nodeagent.cli.main import EXIT_ERROR
+from nodeagent.edge import state_files
+from nodeagent.formats.checkpoint_text import render_checkpoint, summary
+from nodeagent.formats.checkpoint_versions import (
+    WRITABLE,
+    Checkpoint,
+    CheckpointError,
+    Containers,
+    checkpoint_document,
+    converted,
+    read_checkpoint,
+)
+from nodeagent.formats.json_values import MisfitError, parsed
+from nodeagent.formats.node_state import MAX_BYTES
+
+_EXAMPLES = """\
+exit status: 0: the file is whole; 1: it is damaged, or could not be read or converted; 2: wrong arguments
+
+examples:
+  nodeagent checkpoint verify /var/lib/nodeagent/nodeagent_state
+  nodeagent checkpoint show /var/lib/kubelet/cpu_manager_state -o yaml
+  nodeagent checkpoint convert /var/lib/nodeagent/cpu_manager_state --to cpu-v3 --out /tmp/cpu_manager_state
+
+cpu_manager_state (cpu-v1 to cpu-v4), memory_manager_state (memory-v1 to memory-v3) and nodeagent_state are understood.
+next: nodeagent checkpoint show FILE"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EXAMPLES
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    helps = {
+        "verify": "say which version a file is, and whether it is whole",
+        "show": "print what a file says, even a damaged one, as far as it can be read",
+        "convert": "write what a file says in another version",
+    }
+    made = {}
+    for name, text in helps.items():
+        made[name] = actions.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
+        made[name].formatter_class = argparse.RawDescriptionHelpFormatter
+        made[name].epilog = _EXAMPLES
+        made[name].add_argument("file", metavar="FILE", help="a state file of kubelet or nodeagent, of any version")
+    for name in ("verify", "show"):
+        made[name].add_argument(
+            "-o",
+            "--output",
+            choices=("text", "json", "yaml"),
+            default="text",
+            help="form of the answer (default: text)",
+        )
+    convert = made["convert"]
+    convert.add_argument("--to", choices=WRITABLE, required=True, help="the version to write")
+    convert.add_argument("--out", metavar="PATH", help="the file to write (default: stdout, to the byte)")
+    convert.add_argument(
+        "--containers", metavar="FILE", help='ids for cpu-v1: JSON {"CONTAINER_ID": ["POD_UID", "CONTAINER"]}'
+    )
+    convert.add_argument("--lossy", action="store_true", help="leave out what that version can't say")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what is asked.
+
+    Raises:
+        NodeAgentError: the file cannot be read, is no checkpoint, or can't be said in that version.
+    """
+    checkpoint = _read(options.file)
+    if options.action == "convert":
+        return _convert(checkpoint, options)
+    document = checkpoint_document(checkpoint)
+    if options.action == "verify":
+        kept = ("checksum", "note", "policies", "problem", "version", "whole")
+        document = {key: document[key] for key in kept}
+    match options.output:
+        case "json":
+            sys.stdout.write(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+        case "yaml":
+            import yaml  # noqa: PLC0415 - the other forms don't pay for its start-up
+
+            sys.stdout.write(yaml.safe_dump(document, sort_keys=True, allow_unicode=True))
+        case _:
+            text = summary(checkpoint) if options.action == "verify" else render_checkpoint(checkpoint)
+            sys.stdout.write("".join(f"{line}\n" for line in text))
+    return 0 if checkpoint.problem is None else EXIT_ERROR
+
+
+def _read(path: str) -> Checkpoint:
+    content = _content(path)
+    try:
+        return read_checkpoint(content)
+    except CheckpointError as err:
+        raise CheckpointError(f"{path}: {err.message}", hint=err.hint) from err
+
+
+def _content(path: str) -> bytes:
+    content = state_files.read(path, max_bytes=MAX_BYTES, follow_symlinks=True)
+    if content is None:
+        raise CheckpointError(f"{path}: there is no such file", hint=f"see `ls -l {Path(path).parent}`")
+    return content
+
+
+def _convert(checkpoint: Checkpoint, options: argparse.Namespace) -> int:
+    containers = {} if options.containers is None else _containers(options.containers)
+    try:
+        content = converted(checkpoint, options.to, containers, lossy=options.lossy)
+    except CheckpointError as err:
+        raise CheckpointError(f"{options.file}: {err.message}", hint=err.hint) from err
+    if options.out is None:
+        sys.stdout.buffer.write(content)
+    else:
+        state_files.write_atomically(options.out, content)
+    return 0
+
+
+def _containers(path: str) -> Containers:
+    try:
+        rows = parsed(_content(path)).by_name(lambda value: tuple(v.text() for v in value.row(2)))
+    except MisfitError as err:
+        raise CheckpointError(
+            f"{path}: {err}", hint='write it as {"CONTAINER_ID": ["POD_UID", "CONTAINER"]}, one for each container'
+        ) from err
+    return {each: (uid, name) for each, (uid, name) in rows}
