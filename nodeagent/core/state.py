@@ -161,6 +161,19 @@ class NodeState:
         return replace(self, entries=tuple(entry if e.pod.uid == entry.pod.uid else e for e in self.entries))
 
 
+def with_endings(state: NodeState, decided: NodeState) -> NodeState:
+    """Take over of a decision only which pods are to end: what a restart would decide again, so it need not be saved to be done."""
+    for entry in state.entries:
+        after = decided.entry(entry.pod.uid)
+        if after is None or after.deleting_since_ms is None:
+            continue
+        statuses = tuple(
+            replace(old, stop_by_ms=new.stop_by_ms) for old, new in zip(entry.containers, after.containers, strict=True)
+        )
+        state = state.with_entry(replace(entry, deleting_since_ms=after.deleting_since_ms, containers=statuses))
+    return state
+
+
 def run_id(entry: PodEntry, status: ContainerStatus) -> str:
     """Name the container's present attempt for the launcher, which starts an id once and for ever.
 

@@ -16,7 +16,7 @@ from nodeagent.core.lifecycle import Run, is_unsettled
 from nodeagent.core.managers import resume, shortfalls
 from nodeagent.core.plan import Plan, SetAttribute, diff
 from nodeagent.core.refusals import StartRefused
-from nodeagent.core.state import NodeState, PodEntry, violations
+from nodeagent.core.state import NodeState, PodEntry, violations, with_endings
 from nodeagent.core.step import Event, Fact, Turn, World, step
 from nodeagent.daemon.execution import Outcome, carry_out
 from nodeagent.daemon.logs import Log, log_fact
@@ -177,7 +177,7 @@ class Agent:
         decided = step(state, world)
         self._save_failed = not self._save(decided, troubles)
         if self._save_failed:
-            decided = Turn(self.state)
+            decided = self._without_saving(decided)
         outcome = self._write(world, troubles)
         self._act(world, outcome, troubles)
         self._log_facts(decided, outcome, began)
@@ -245,11 +245,17 @@ class Agent:
             self.tally.count_failed_save(err.errno)
             troubles.append(f"{err.message} ({err.hint})")
             self._hold_off(state, err)
+            self._is_saved = False  # it is tried again even if there is nothing left to decide: that tells whether the trouble is over
             return False
         self.state = state
         self._settled_on = self.node.managers
         self._is_saved, self._held_off = True, ()
         return True
+
+    def _without_saving(self, decided: Turn) -> Turn:
+        """Do what may be done though it is not saved: end what is to end, perhaps that makes room. Nothing is given, nothing given back."""
+        self.state = with_endings(self.state, decided.state)
+        return Turn(self.state, tuple(fact for fact in decided.facts if fact.event is Event.POD_ENDING))
 
     def _hold_off(self, decided: NodeState, err: StateFileError) -> None:
         """Refuse what can't be made durable (E22). The refusal is no state: it ends with the trouble."""
