@@ -6,12 +6,17 @@ free CPUs of all nodes end up as equal as they can be. Knows no pods.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from math import floor, sqrt
 
 from nodeagent.core.cpu_assignment import CpuShortage, Picking, ordered_nodes, pick, shortage
 from nodeagent.core.cpu_layout import Group
 
 _INFINITE = float("inf")
+
+_REFERENCE_NODES = 8
+MAX_COMBINATIONS = 5_000
+"""So many are compared where there are more than 8 nodes, those of nodes that take a remainder included: the first ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,10 @@ def _best(distributing: Distributing, free: list[int], count: int, k: int) -> _C
     share = count // k // size * size
     rest = count - share * k
     best: _Choice | None = None
-    for combination in _combinations(range(len(free)), k, overwritten=distributing.overwritten):
+    budget = repeat(None) if len(free) <= _REFERENCE_NODES else iter([None] * MAX_COMBINATIONS)
+    # The reference's memory is overwritten by combinations that don't fit, too (Erratum.COMBINATIONS_OVERWRITTEN).
+    eligible = [x for x in range(len(free)) if distributing.overwritten or free[x] >= share]
+    for combination in _combinations(eligible, k, free, budget, overwritten=distributing.overwritten):
         if best is not None and best.balance == 0:
             break
         nodes = combination.elements()
@@ -91,20 +99,22 @@ def _best(distributing: Distributing, free: list[int], count: int, k: int) -> _C
             after[x] -= share
         remainder, balance = _EMPTY, _deviation(after)
         if rest > 0:
-            remainder, balance = _best_remainder(distributing, after, [x for x in nodes if after[x] >= size], rest)
+            remainder, balance = _best_remainder(
+                distributing, after, [x for x in nodes if after[x] >= size], rest, budget
+            )
         if balance < (_INFINITE if best is None else best.balance):
             best = _Choice(combination, remainder, balance)
     return best
 
 
 def _best_remainder(
-    distributing: Distributing, after: list[int], eligible: list[int], rest: int
+    distributing: Distributing, after: list[int], eligible: list[int], rest: int, budget: Iterator[None]
 ) -> tuple[_Combination, float]:
     """Choose the nodes that take what equal shares leave over, and say how even it gets; infinite if no choice can."""
     size = distributing.group_size
     best, balance = _EMPTY, _INFINITE
     for length in range(len(eligible), 0, -1):
-        for combination in _combinations(eligible, length, overwritten=distributing.overwritten):
+        for combination in _combinations(eligible, length, after, budget, overwritten=distributing.overwritten):
             nodes = combination.elements()
             # Counted in whole groups: by their plain sum the reference can go round for ever (Erratum.DISTRIBUTION_HANGS).
             if size * sum(after[x] // size for x in nodes) < rest:
@@ -112,6 +122,8 @@ def _best_remainder(
             deviation = _deviation(_absorbed(after, nodes, rest, size))
             if deviation < balance:
                 best, balance = combination, deviation
+        if balance == 0 and not distributing.overwritten:
+            break
     return best, balance
 
 
@@ -153,14 +165,32 @@ def _allocate(
     return result
 
 
-def _combinations(items: Sequence[int], length: int, *, overwritten: bool) -> Iterator[_Combination]:
-    """List combinations in lexicographic order of positions.
+def _combinations(
+    items: Sequence[int], length: int, free: Sequence[int], budget: Iterator[None], *, overwritten: bool
+) -> Iterator[_Combination]:
+    """List combinations in lexicographic order of positions, those with the same free CPUs in the same order only once.
+
+    No more than there are items in the budget, which several calls share.
 
     The reference builds them in growing arrays (capacities 1, 2, 4, …) and adds an element in place where there is room, so
     later combinations overwrite parts of a remembered one; without `overwritten` each has its own array.
     """
-    for array in _extended(items, length, [], 0, 0):
-        yield _Combination(array if overwritten else array[:length], length)
+    arrays = _extended(items, length, [], 0, 0) if overwritten else _distinct(items, length, free, 0)
+    for _, array in zip(budget, arrays, strict=False):
+        yield _Combination(array, length)
+
+
+def _distinct(items: Sequence[int], length: int, free: Sequence[int], start: int) -> Iterator[list[int]]:
+    if length == 0:
+        yield []
+        return
+    tried = set()
+    for i in range(start, len(items) - length + 1):
+        # Whatever can follow this one could follow the earlier one that has as many free CPUs.
+        if free[items[i]] not in tried:
+            tried.add(free[items[i]])
+            for rest in _distinct(items, length - 1, free, i + 1):
+                yield [items[i], *rest]
 
 
 def _extended(items: Sequence[int], length: int, prefix: list[int], filled: int, start: int) -> Iterator[list[int]]:
