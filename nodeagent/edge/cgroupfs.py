@@ -6,6 +6,7 @@ import select
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,6 +27,8 @@ Ids = TypeVar("Ids", CpuSet, NumaSet)
 
 MAX_DEPTH = 3
 """QoS class, pod, container: what containers make below is theirs."""
+HELD_AT_ONCE = 512
+"""Processes held by a pidfd each: half of what a process may have open unless it asks for more."""
 _FREEZE_SECONDS = 10.0
 _MODE = 0o755
 
@@ -152,7 +155,8 @@ class CgroupTree:
         except OSError as err:
             raise _failure(f"read {file}", file, err) from err
         try:
-            return os.read(descriptor, 65536).decode()
+            # lists of processes come a page at a time, whatever is asked for
+            return b"".join(iter(lambda: os.read(descriptor, 65536), b"")).decode()
         except OSError as err:
             if err.errno == errno.ENODEV:  # removed after it was opened (kernfs)
                 return None
@@ -192,31 +196,39 @@ class CgroupTree:
                 raise
 
     def processes(self, path: str) -> tuple[int, ...]:
-        """Give the ids of the processes of a cgroup and of those below it; of one that isn't there, none."""
+        """Give the ids of the processes of a cgroup and of those below it, each once; of one that isn't there, none."""
         here = [int(line) for line in (self._text(path, "cgroup.procs") or "").split()]
-        return (*here, *(pid for child in self._children(path) for pid in self.processes(f"{path}/{child}")))
+        below = (pid for child in self._children(path) for pid in self.processes(f"{path}/{child}"))
+        return tuple(dict.fromkeys((*here, *below)))
 
     def terminate(self, path: str) -> None:
         """Send SIGTERM to every process of a cgroup and of those below it.
 
-        A process id could be reused between the look and the signal, so each is held by a pidfd and looked up again.
+        A process id could be reused between the look and the signal, so processes are held by pidfds, and only those that a second
+        look finds there get the signal.
 
         Raises:
-            CgroupError: cgroup.procs cannot be read.
+            CgroupError: cgroup.procs cannot be read, or a process cannot be held.
 
         """
-        for pid in self.processes(path):
-            try:
-                descriptor = os.pidfd_open(pid)
-            except ProcessLookupError:
-                continue
-            try:
-                if pid in self.processes(path):
-                    signal.pidfd_send_signal(descriptor, signal.SIGTERM)
-            except ProcessLookupError:
-                continue
-            finally:
-                os.close(descriptor)
+        pids = self.processes(path)
+        for start in range(0, len(pids), HELD_AT_ONCE):
+            with ExitStack() as held:
+                batch = pids[start : start + HELD_AT_ONCE]
+                descriptors = {pid: d for pid in batch if (d := self._held(pid, held)) is not None}
+                for pid in descriptors.keys() & set(self.processes(path)):
+                    with suppress(ProcessLookupError):
+                        signal.pidfd_send_signal(descriptors[pid], signal.SIGTERM)
+
+    def _held(self, pid: int, held: ExitStack) -> int | None:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return None
+        except OSError as err:
+            raise _failure(f"hold process {pid} to end it", f"/proc/{pid}", err) from err
+        held.callback(os.close, descriptor)
+        return descriptor
 
     def _make(self, path: str) -> None:
         try:

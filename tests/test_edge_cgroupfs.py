@@ -1,0 +1,129 @@
+"""The cgroup file system by itself, on a cgroup of this machine: lists of any length, and signals that reach everybody."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from nodeagent.edge.cgroupfs import HELD_AT_ONCE, CgroupTree
+
+MANY = 1301
+"""More than a page of process ids."""
+CROWD = f"""
+import os, signal
+for _ in range({MANY - 1}):
+    if os.fork() == 0:
+        break
+signal.pause()
+"""
+
+
+def cgroup2() -> Path | None:
+    """Where this machine's cgroup v2 hierarchy can be written to."""
+    with Path("/proc/mounts").open(encoding="utf-8") as mounts:
+        points = [Path(fields[1]) for fields in map(str.split, mounts) if fields[2] == "cgroup2"]
+    return next((point for point in points if os.geteuid() == 0 and os.access(point, os.W_OK)), None)
+
+
+HIERARCHY = cgroup2()
+needs_cgroups = pytest.mark.skipif(HIERARCHY is None, reason="needs root and a cgroup v2 hierarchy")
+
+
+@pytest.fixture
+def pods() -> Iterator[Path]:
+    """A cgroup of this machine, ended and removed afterwards."""
+    assert HIERARCHY is not None
+    made = HIERARCHY / f"nodeagent-test-{os.getpid()}"
+    made.mkdir()
+    yield made
+    (made / "cgroup.kill").write_text("1")
+    wait_until_empty(made)
+    for directory, _, _ in os.walk(made, topdown=False):
+        Path(directory).rmdir()
+
+
+def wait_until_empty(cgroup: Path) -> None:
+    """The kernel notifies on cgroup.events (POLLPRI). Ended processes of ours are waited for, as they count until then."""
+    with (cgroup / "cgroup.events").open() as events:
+        poller = select.poll()
+        poller.register(events, select.POLLPRI)
+        while "populated 1" in events.read():
+            assert poller.poll(20_000), "the cgroup stays populated"
+            events.seek(0)
+
+
+def start(cgroup: Path, program: str) -> subprocess.Popen[bytes]:
+    """Run a Python program in a cgroup from its first instruction on."""
+
+    def enter() -> None:
+        (cgroup / "cgroup.procs").write_text(str(os.getpid()))
+
+    return subprocess.Popen([sys.executable, "-S", "-c", program], preexec_fn=enter)  # noqa: PLW1509 - the child has one thread
+
+
+@pytest.fixture
+def crowd(pods: Path) -> Iterator[Path]:
+    cgroup = pods / "pod1"
+    cgroup.mkdir()
+    first = start(cgroup, CROWD)
+    while len({*(cgroup / "cgroup.procs").read_text().split()}) < MANY:
+        assert first.poll() is None
+        os.sched_yield()
+    yield cgroup
+    with suppress(ProcessLookupError):
+        os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+
+
+class Counting(CgroupTree):
+    lists = 0
+
+    def processes(self, path: str) -> tuple[int, ...]:
+        self.lists += 1
+        return super().processes(path)
+
+
+@needs_cgroups
+def test_a_list_of_processes_is_read_to_its_end(crowd):
+    assert len(CgroupTree(str(crowd.parent)).processes("pod1")) == MANY
+
+
+@needs_cgroups
+def test_every_process_of_many_gets_the_signal_and_the_list_is_not_read_for_each(crowd):
+    tree = Counting(str(crowd.parent))
+
+    tree.terminate("pod1")
+
+    wait_until_empty(crowd)
+    assert tree.lists <= 1 + -(-MANY // HELD_AT_ONCE)
+
+
+def test_a_process_that_left_between_the_looks_gets_no_signal(tmp_path):
+    """A process id that was in the first list only belongs to somebody else now."""
+    ours = [subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"]) for _ in range(2)]
+    left, stayed = (process.pid for process in ours)
+
+    class Leaving(Counting):
+        def processes(self, path: str) -> tuple[int, ...]:
+            super().processes(path)
+            return (left, stayed) if self.lists == 1 else (stayed,)
+
+    Leaving(str(tmp_path)).terminate("pod1")
+
+    assert ours[1].wait(20) == -signal.SIGTERM
+    assert ours[0].poll() is None
+    ours[0].kill()
+    ours[0].wait()
+
+
+def test_a_process_that_is_listed_twice_is_one(tmp_path):
+    """The kernel's list may name one that moved while it was read more than once (cgroup-v2.rst, cgroup.procs)."""
+    (tmp_path / "pod1").mkdir()
+    (tmp_path / "pod1" / "cgroup.procs").write_text("7\n9\n7\n")
+    assert CgroupTree(str(tmp_path)).processes("pod1") == (7, 9)
