@@ -143,3 +143,19 @@ def test_freed_cpus_reach_running_shared_containers(node: Node) -> None:
     node.wait_gone("pinned")
     node.run(f"until [ $(cat {cgroup}/cpuset.cpus.effective) = 0-15 ]; do sleep 0.05; done")
     assert node.allowed(pid)[0] == "0-15"
+
+
+def test_a_process_that_leaves_its_cgroup_keeps_its_cpus_from_others_until_it_ends(node: Node) -> None:
+    leave = "trap '' TERM; echo 0 >/sys/fs/cgroup/cgroup.procs; echo left >/run/left; while :; do sleep 1; done"
+    node.run("rm -f /run/left")
+    node.apply(pod("leaver", container("app", ["sh", "-c", leave], cpu="2")))
+    node.wait_running("leaver")
+    assert node.wait_line("/run/left") == "left"
+    (found,) = [d for d in node.inspect()["differences"] if d["file"] == "cgroup.procs"]
+    pid = int(found["promised"].removeprefix("main process "))
+
+    node.delete("leaver")
+    state = node.wait(lambda state: "deletingSinceMs" in state["entries"][0], "the pod to be ended")
+    assert "uid-leaver" in state["promises"]["pods"], "its CPUs are nobody else's while it runs"
+    node.wait_gone("leaver")
+    assert node.run(f"kill -0 {pid}", check=False).returncode != 0, "it was killed after its grace period"

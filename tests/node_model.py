@@ -7,7 +7,7 @@ grants the parent's, frozen processes don't run, a cgroup with processes can't b
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from nodeagent.core.actions import Action, Forget, KillCgroup, Launch, Terminate, TerminateAll, actions
+from nodeagent.core.actions import Action, Forget, KillCgroup, KillMain, Launch, Terminate, TerminateAll, actions
 from nodeagent.core.cgroup import Attribute, ByteLimit, CgroupSeen, CgroupWish, CpuMax, Value
 from nodeagent.core.idset import CpuSet, NumaSet
 from nodeagent.core.layout import wishes
@@ -60,6 +60,8 @@ class Machine:
         self.now_ms = START_MS
         self.groups: dict[str, Group] = {"": Group()}
         self.runs: dict[str, Run] = {}
+        self.strays: list[Process] = []
+        """Main processes that have left their container's cgroup."""
         self.launcher_answers = True
         self.unstartable: set[str] = set()
         """Names of containers whose program isn't there."""
@@ -152,7 +154,8 @@ class Machine:
                 self._launch(action)
             case Terminate(run_id):
                 self.signals.append(("TERM", run_id))
-                self._terminate([p for g in self._thawed() for p in g.processes if p.run_id == run_id])
+                frozen = [p for path, g in self.groups.items() if self.is_frozen(path) for p in g.processes]
+                self._terminate(p for p in self._of_run(run_id) if p not in frozen)
             case TerminateAll(path):
                 self.signals.append(("TERM", path))
                 self._terminate([p for g in self._thawed() for p in g.processes if g is self.groups[path]])
@@ -161,6 +164,10 @@ class Machine:
                 if path in self.groups and not self.groups[path].is_unkillable:
                     for process in tuple(self.groups[path].processes):
                         self._end(process, Exit(self.now_ms, signal=9))
+            case KillMain(run_id):
+                self.signals.append(("KILL", run_id))
+                for process in self._of_run(run_id):
+                    self._end(process, Exit(self.now_ms, signal=9))
             case Forget(run_ids):
                 for run_id in run_ids:
                     assert self.runs[run_id].exit is not None, f"{run_id} still runs"
@@ -191,7 +198,20 @@ class Machine:
 
     # what happens by itself
 
+    def _of_run(self, run_id: str) -> list[Process]:
+        return [
+            p for p in (*self.strays, *(p for g in self.groups.values() for p in g.processes)) if p.run_id == run_id
+        ]
+
+    def stray(self, run_id: str) -> None:
+        """A container's main process leaves its cgroup for one that isn't ours."""
+        (process,) = self._of_run(run_id)
+        group = self.groups[self.path_of(run_id)]
+        group.processes = [p for p in group.processes if p is not process]
+        self.strays.append(process)
+
     def _end(self, process: Process, how: Exit) -> None:
+        self.strays = [p for p in self.strays if p is not process]
         for group in self.groups.values():
             if process in group.processes:
                 group.processes = [p for p in group.processes if p is not process]

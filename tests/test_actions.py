@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.core.actions import Action, Forget, KillCgroup, Launch, Terminate, TerminateAll, actions
+from nodeagent.core.actions import Action, Forget, KillCgroup, KillMain, Launch, Terminate, TerminateAll, actions
 from nodeagent.core.cgroup import CgroupSeen
 from nodeagent.core.lifecycle import Run
 from nodeagent.core.pod import Container, QosClass
@@ -90,7 +90,15 @@ LAUNCH = Launch(ID, entry_of(STARTED), app(), PATH)
         ),
         pytest.param(STOPPING, DEAD, True, [KillCgroup(PATH)], id="stopping: the main process has ended, others not"),
         pytest.param(replace(RUNNING, stop_by_ms=START_MS), ALIVE, True, [KillCgroup(PATH)], id="the grace is over"),
-        pytest.param(replace(RUNNING, stop_by_ms=START_MS), ALIVE, False, [], id="the grace is over, but it is gone"),
+        pytest.param(
+            replace(RUNNING, stop_by_ms=START_MS),
+            ALIVE,
+            False,
+            [KillMain(ID)],
+            id="the grace is over, it has left its cgroup",
+        ),
+        pytest.param(replace(RUNNING, stop_by_ms=START_MS), DEAD, False, [], id="the grace is over, but it is gone"),
+        pytest.param(STOPPING, ALIVE, False, [Terminate(ID)], id="stopping: it has left its cgroup"),
     ],
 )
 def test_a_container_with_a_command(

@@ -128,7 +128,7 @@ class Host:
 
     def snapshot(self) -> Snapshot:
         runs = {
-            run_id(e, s): Run(run_id(e, s), 1, pid=4711)
+            run_id(e, s): Run(run_id(e, s), 1, pid=os.getpid())
             for e in self.world.state.entries
             for s in e.containers
             if s.is_started
@@ -265,7 +265,7 @@ def test_every_help_says_exit_status_has_examples_and_ends_with_what_comes_next(
 def test_the_help_as_a_whole_lists_the_commands_and_ends_with_what_comes_next(told):
     status, out, err = told("--help")
     assert (status, err) == (0, "")
-    assert all(f"\n    {command} " in out for command in COMMANDS)
+    assert all(re.search(rf"\n    {command}\s", out) for command in COMMANDS)
     assert out.endswith("next: nodeagent inspect\n")
 
 
@@ -313,6 +313,19 @@ def test_a_decision_being_carried_out_is_no_difference(live, told, monkeypatch):
     assert len(looks) == 1
 
 
+def test_a_main_process_outside_its_cgroup_is_a_difference(live, told):
+    (live.cgroups / "besteffort/poduid-web/app/cgroup.procs").write_text("1\n")
+    status, out, _ = told("inspect", "-o", "json", *live.options)
+    assert status == 3
+    (found,) = json.loads(out)["differences"]
+    assert (found["container"], found["file"], found["promised"], found["found"]) == (
+        "app",
+        "cgroup.procs",
+        f"main process {os.getpid()}",
+        "it has left this cgroup",
+    )
+
+
 def test_differences_of_other_pods_do_not_count_for_one_pod(live, told):
     live.world.add(pod("calm", container("app")))
     live.write_cgroups(live.world.seen())
@@ -335,7 +348,7 @@ def test_every_form_shows_the_pod(form, live, told):
 def test_one_pod_is_shown_in_full(live, told):
     _, out, _ = told("inspect", "web", *live.options)
     assert "uid       uid-web\n" in out
-    assert "process    4711, 1 process in all\n" in out
+    assert f"process    {os.getpid()}, 1 process in all\n" in out
 
 
 def test_unknown_pods_are_answered_with_near_names(live, told):

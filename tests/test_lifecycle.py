@@ -116,7 +116,7 @@ def test_the_step_of_a_container_that_fails_for_months_stays_bounded() -> None:
         containers=(ContainerStatus("app", attempt=10**6, started_at_ms=0, exit=ended, backoff_step=10**6),),
     )
     assert next_start_at_ms(entry, "app") == 300 * SECOND
-    again = advance(entry, {}, 300 * SECOND).status("app")
+    again = advance(entry, {}, {}, 300 * SECOND).status("app")
     assert again.attempt == 10**6 + 1
     assert again.backoff_step < 100
 
@@ -376,6 +376,28 @@ def test_a_process_that_ends_on_sigterm_is_not_killed() -> None:
     assert [kind for kind, _ in machine.signals] == ["TERM", "TERM"]
     assert agent.state.entries == ()
     assert machine.runs == {}, "the launcher may forget them"
+
+
+def test_a_main_process_that_left_its_cgroup_is_asked_and_its_cpus_stay_its_own_until_it_ends() -> None:
+    machine, agent = run(pod("a", app(cpu="2")))
+    main = machine.run_of("app")
+    machine.stray(main)
+    machine.strays[0].is_stubborn = True
+    agent.want()
+    agent.rest()
+    assert machine.signals == [("TERM", main)]
+    assert entry(agent).phase is Phase.TERMINATING
+    assert agent.state.promises.own_set("uid-a", "app") is not None
+    agent.settle()
+    assert machine.signals == [("TERM", main), ("KILL", main)]
+    assert agent.state.entries == ()
+
+
+def test_the_next_init_container_waits_for_one_that_left_its_cgroup() -> None:
+    machine, agent = run(pod("a", init(cpu="1"), app(cpu="1")))
+    machine.stray(machine.run_of("init"))
+    agent.rest()
+    assert machine.running() == (next(iter(machine.runs)),), "the app is not started"
 
 
 def test_what_the_main_process_leaves_behind_is_killed_at_once() -> None:

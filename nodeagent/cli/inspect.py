@@ -4,12 +4,14 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from nodeagent.cli.known_state import (
     DEFAULT_CONFIG,
     DEFAULT_SOCKET,
+    Known,
     find_pods,
     known_state,
     processes_of,
@@ -17,6 +19,8 @@ from nodeagent.cli.known_state import (
 )
 from nodeagent.cli.main import EXIT_DIFFERENCE
 from nodeagent.core.idset import CpuSet
+from nodeagent.core.layout import container_path
+from nodeagent.core.state import run_id
 from nodeagent.formats.inspection import Document, HostProcess, HostProcesses, has_difference, inspection
 from nodeagent.formats.inspection_text import render, render_in_full, render_wide
 
@@ -98,12 +102,28 @@ def _look(options: argparse.Namespace) -> Document:
     known = known_state(options.config, options.socket)
     entries = known.state.entries if options.pod is None else find_pods(known.state, options.pod)
     processes = processes_of(known)
-    sight = replace(sight_of(known), process_counts={path: len(pids) for path, pids in processes.items()})
+    sight = replace(
+        sight_of(known),
+        process_counts={path: len(pids) for path, pids in processes.items()},
+        strays=_strays(known, processes),
+    )
     if options.pod is None and not options.no_host_processes:
         exclusive = known.state.promises.exclusive() & known.node.topology.online
         ours = frozenset(pid for pids in processes.values() for pid in pids)
         sight = replace(sight, host=_host_processes(exclusive, ours))
     return inspection(sight, None if options.pod is None else frozenset(e.pod.uid for e in entries))
+
+
+def _strays(known: Known, processes: Mapping[str, Collection[int]]) -> dict[str, int]:
+    """Find main processes that are not where they were started."""
+    strays = {}
+    for entry in known.state.entries:
+        for status in (status for container, status in entry.pairs() if container.command):
+            pid = (known.pids or {}).get(run_id(entry, status))
+            path = container_path(entry, status.name)
+            if pid is not None and pid not in processes.get(path, ()):
+                strays[path] = pid
+    return strays
 
 
 def _host_processes(exclusive: CpuSet, ours: frozenset[int]) -> HostProcesses:

@@ -38,13 +38,20 @@ class KillCgroup:
 
 
 @dataclass(frozen=True, slots=True)
+class KillMain:
+    """SIGKILL to a main process that has left its container's cgroup."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Forget:
     """The launcher may drop these runs: their ends are in the saved state, or concern nobody any more."""
 
     run_ids: tuple[str, ...]
 
 
-Action = Launch | Terminate | TerminateAll | KillCgroup | Forget
+Action = Launch | Terminate | TerminateAll | KillCgroup | KillMain | Forget
 
 
 def actions(state: NodeState, world: World, ready: frozenset[str], signalled: frozenset[str]) -> Iterator[Action]:
@@ -69,9 +76,12 @@ def actions(state: NodeState, world: World, ready: frozenset[str], signalled: fr
             is_running = run is not None and run.exit is None
             if status.stop_by_ms is not None:
                 target = run.id if is_running and run is not None else path
-                if populated and (world.now_ms >= status.stop_by_ms or (container.command and not is_running)):
+                is_late = world.now_ms >= status.stop_by_ms
+                if populated and (is_late or (container.command and not is_running)):
                     yield KillCgroup(path)
-                elif populated and target not in signalled:
+                elif is_late and is_running:
+                    yield KillMain(target)  # it has left, and cgroup.kill does not reach it
+                elif (populated or is_running) and not is_late and target not in signalled:
                     yield Terminate(target) if is_running else TerminateAll(path)
             elif container.command and populated and not is_running:
                 # What the main process left behind goes with it; and whom nobody can wait for must not keep the container from starting.

@@ -56,24 +56,24 @@ def _observed(entry: PodEntry, status: ContainerStatus, run: Run | None, seen: S
     return replace(status, exit=replace(run.exit, is_oom_kill=killed), oom_kills_seen=oom_kills)
 
 
-def advance(entry: PodEntry, seen: Seen, now_ms: int) -> PodEntry:
+def advance(entry: PodEntry, runs: Runs, seen: Seen, now_ms: int) -> PodEntry:
     """Decide on the next starts and stops of an admitted pod."""
     grace_ms = entry.pod.termination_grace_seconds * 1000
     if entry.deleting_since_ms is not None:
-        return _stop_in_order(entry, seen, entry.deleting_since_ms + grace_ms, now_ms)
+        return _stop_in_order(entry, runs, seen, entry.deleting_since_ms + grace_ms, now_ms)
     if entry.outcome is not None:
         return entry
-    outcome = _outcome(entry, seen)
+    outcome = _outcome(entry, runs, seen)
     if outcome is not None:
         return replace(entry, outcome=outcome)
     if _init_failed(entry) or _apps_are_over(entry):
-        return _stop_in_order(entry, seen, now_ms + grace_ms, now_ms)
+        return _stop_in_order(entry, runs, seen, now_ms + grace_ms, now_ms)
     return _start_in_order(entry, seen, now_ms)
 
 
-def is_gone(entry: PodEntry, seen: Seen) -> bool:
-    """No process of the pod is left (D11: the cgroup itself says so)."""
-    return all(not _is_populated(entry, c.name, seen) for c in entry.containers)
+def is_gone(entry: PodEntry, runs: Runs, seen: Seen) -> bool:
+    """No process of the pod is left (D11: the cgroup itself says so), nor a main process that has left its cgroup."""
+    return all(not _is_alive(entry, status, runs, seen) for status in entry.containers)
 
 
 def is_unsettled(entry: PodEntry, runs: Runs, seen: Seen) -> bool:
@@ -82,13 +82,12 @@ def is_unsettled(entry: PodEntry, runs: Runs, seen: Seen) -> bool:
         return False
     for container, status in entry.pairs():
         run = runs.get(run_id(entry, status))
-        is_running = run is not None and run.exit is None
-        if _is_populated(entry, status.name, seen):
-            if status.stop_by_ms is not None or (container.command and not is_running):
+        if _is_alive(entry, status, runs, seen):
+            if status.stop_by_ms is not None or (container.command and not _has_main(entry, status, runs)):
                 return True
         elif status.is_started and run is None and status.stop_by_ms is None:
             return True
-    return entry.deleting_since_ms is not None and is_gone(entry, seen)
+    return entry.deleting_since_ms is not None and is_gone(entry, runs, seen)
 
 
 def wake_at_ms(entry: PodEntry, now_ms: int) -> int | None:
@@ -202,12 +201,12 @@ def _init_failed(entry: PodEntry) -> bool:
     return any(c.kind is ContainerKind.INIT and s.exit is not None and not s.exit.is_success for c, s in entry.pairs())
 
 
-def _outcome(entry: PodEntry, seen: Seen) -> Phase | None:
+def _outcome(entry: PodEntry, runs: Runs, seen: Seen) -> Phase | None:
     """SUCCEEDED or FAILED if nothing of the pod runs, nor will again."""
     if not (_init_failed(entry) or _apps_are_over(entry)):
         return None
     # A start that was only decided on is none: nothing will come of it.
-    if any(s.is_running for s in entry.containers) or not is_gone(entry, seen):
+    if any(s.is_running for s in entry.containers) or not is_gone(entry, runs, seen):
         return None
     if _init_failed(entry):
         return Phase.FAILED
@@ -215,7 +214,7 @@ def _outcome(entry: PodEntry, seen: Seen) -> Phase | None:
     return Phase.SUCCEEDED if all(s.exit is not None and s.exit.is_success for s in apps) else Phase.FAILED
 
 
-def _stop_in_order(entry: PodEntry, seen: Seen, stop_by_ms: int, now_ms: int) -> PodEntry:
+def _stop_in_order(entry: PodEntry, runs: Runs, seen: Seen, stop_by_ms: int, now_ms: int) -> PodEntry:
     """Stop apps and init containers first; sidecars after them, the last one first (KEP-753)."""
     waves = [[s for c, s in entry.pairs() if c.kind is not ContainerKind.SIDECAR]]
     waves += [[s] for c, s in reversed(tuple(entry.pairs())) if c.kind is ContainerKind.SIDECAR]
@@ -223,9 +222,18 @@ def _stop_in_order(entry: PodEntry, seen: Seen, stop_by_ms: int, now_ms: int) ->
         for status in wave:
             if status.stop_by_ms is None:
                 entry = entry.with_status(replace(status, stop_by_ms=max(stop_by_ms, now_ms + MIN_GRACE_MS)))
-        if any(_is_populated(entry, status.name, seen) for status in wave):
+        if any(_is_alive(entry, status, runs, seen) for status in wave):
             break
     return entry
+
+
+def _is_alive(entry: PodEntry, status: ContainerStatus, runs: Runs, seen: Seen) -> bool:
+    return _is_populated(entry, status.name, seen) or _has_main(entry, status, runs)
+
+
+def _has_main(entry: PodEntry, status: ContainerStatus, runs: Runs) -> bool:
+    run = runs.get(run_id(entry, status))
+    return run is not None and run.exit is None
 
 
 def _is_populated(entry: PodEntry, name: str, seen: Seen) -> bool:

@@ -201,7 +201,9 @@ def _end_unwanted(draft: _Draft, wanted: dict[str, Manifest], world: World) -> _
             facts = () if is_wanted else (Fact(Event.POD_REMOVED, entry.pod, entry.source),)
             draft = draft.plus(replace(draft.state, entries=rest), *facts)
             continue
-        ending = lifecycle.advance(replace(entry, deleting_since_ms=world.now_ms), world.seen, world.now_ms)
+        ending = lifecycle.advance(
+            replace(entry, deleting_since_ms=world.now_ms), world.runs or {}, world.seen, world.now_ms
+        )
         draft = draft.plus(draft.state.with_entry(ending), Fact(Event.POD_ENDING, entry.pod, entry.source))
     return draft
 
@@ -209,7 +211,7 @@ def _end_unwanted(draft: _Draft, wanted: dict[str, Manifest], world: World) -> _
 def _remove_gone(draft: _Draft, world: World) -> _Draft:
     """Give back what ended pods held, once their cgroups are empty (D11)."""
     for entry in draft.state.entries:
-        if entry.deleting_since_ms is None or not lifecycle.is_gone(entry, world.seen):
+        if entry.deleting_since_ms is None or not lifecycle.is_gone(entry, world.runs or {}, world.seen):
             continue
         if world.runs is None and any(s.is_started for s in entry.containers):
             continue  # nobody can say whether a start is under way
@@ -304,7 +306,7 @@ def _advance(draft: _Draft, world: World) -> _Draft:
     for entry in draft.state.entries:
         if entry.refusal is not None or (entry.outcome is not None and entry.deleting_since_ms is None):
             continue
-        after = lifecycle.advance(entry, world.seen, world.now_ms)
+        after = lifecycle.advance(entry, world.runs or {}, world.seen, world.now_ms)
         if after == entry:
             continue
         promises = draft.state.promises

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from nodeagent.core.actions import Forget, KillCgroup, Launch, Terminate, TerminateAll, actions
+from nodeagent.core.actions import Forget, KillCgroup, KillMain, Launch, Terminate, TerminateAll, actions
 from nodeagent.core.cgroup import CgroupWish, Seen
-from nodeagent.core.layout import OWN_DIRECTORIES, wishes
+from nodeagent.core.layout import CONTROLLERS, OWN_DIRECTORIES, wishes
 from nodeagent.core.lifecycle import Run, is_unsettled
 from nodeagent.core.managers import resume, shortfalls
 from nodeagent.core.plan import Plan, SetAttribute, diff
@@ -159,7 +159,7 @@ class Agent:
             self.log.warning("manifest_refused", source=source, problems=[problem.text for problem in problems])
         runs = self.runner.look(troubles)
         seen = self._read(troubles)
-        if seen is None:
+        if seen is None or not self._is_ours(seen, runs, troubles):
             return self._tell(None, runs, troubles, began, _RETRY_SECONDS)
         world = World(
             config=self.node.config,
@@ -230,6 +230,20 @@ class Agent:
             troubles.append(f"{err.message} ({err.hint})")
             return None
 
+    def _is_ours(self, seen: Seen, runs: Mapping[str, Run] | None, troubles: list[str]) -> bool:
+        """Whether the pods' cgroup may be written to. systemd makes its units' cgroups itself, and nobody else may (D9)."""
+        if self.node.config.cgroup_root:
+            return True
+        root = seen.get("")
+        # Between its making and the launcher's start systemd puts the unit's first process there: no controllers then.
+        if root is not None and (runs is not None or root.subtree_control >= CONTROLLERS):
+            return True
+        troubles.append(
+            f"the pods' unit is not ready: {self.tree.root} {'is not there' if root is None else 'is new'} "
+            "(systemctl start nodeagent-pods nodeagent-launcher)"
+        )
+        return False
+
     def _save(self, decided: Turn, troubles: list[str]) -> bool:
         """Make the decision durable before anything follows from it. Without that it has not happened."""
         if decided.state == self.state and self._is_saved:
@@ -299,6 +313,8 @@ class Agent:
                     self._terminate_all(path, troubles)
                 case KillCgroup(path):
                     self._kill(path, troubles)
+                case KillMain(run_id):
+                    self.runner.kill(run_id, troubles)
                 case Forget(run_ids):
                     self.runner.forget(run_ids, troubles)
 

@@ -13,6 +13,7 @@ from nodeagent.formats.variables import process_of
 START_ERROR_CODE = 128
 """Exit code of a container that could not be started, as container runtimes report it (kubelet's StartError)."""
 _SIGTERM = 15
+_SIGKILL = 9
 
 
 class Runner:
@@ -72,6 +73,12 @@ class Runner:
         try:
             self._client.signal(run_id, _SIGTERM)
             self.signalled |= {run_id}
+        except LauncherError as err:
+            troubles.append(f"{err.message} ({err.hint})")
+
+    def kill(self, run_id: str, troubles: list[str]) -> None:
+        try:
+            self._client.signal(run_id, _SIGKILL)
         except LauncherError as err:
             troubles.append(f"{err.message} ({err.hint})")
 

@@ -5,7 +5,7 @@ add nothing but words. Names are camelCase, times milliseconds since the epoch, 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from nodeagent.core.cgroup import CgroupSeen, CgroupWish, Seen
@@ -61,6 +61,8 @@ class Sight:
     """Main processes by run id. None: the launcher did not say."""
     process_counts: Mapping[str, int] | None = None
     """Processes by cgroup path."""
+    strays: Mapping[str, int] = field(default_factory=dict)
+    """Main processes that are not in their container's cgroup, by its path."""
     host: HostProcesses | None = None
     """None: nobody looked."""
     is_live: bool = False
@@ -85,7 +87,13 @@ def inspection(sight: Sight, pod_uids: frozenset[str] | None = None) -> Document
     if sight.seen is not None and sight.kernel is not None:
         wanted = wishes(sight.config, sight.managers, sight.kernel, sight.state)
         plan = diff(wanted, sight.seen)
-        found = differences(plan, wanted, sight.seen)
+        found = (
+            *differences(plan, wanted, sight.seen),
+            *(
+                Difference(path, "cgroup.procs", f"main process {pid}", "it has left this cgroup")
+                for path, pid in sorted(sight.strays.items())
+            ),
+        )
     shown = [e for e in sight.state.entries if pod_uids is None or e.pod.uid in pod_uids]
     owners = {path: owner for entry in sight.state.entries for path, owner in _owned(entry)}
     if pod_uids is not None:
