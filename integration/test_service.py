@@ -105,3 +105,20 @@ def test_removal_is_refused_while_pods_run(node: Node) -> None:
     assert "pods are running" in refused.stderr
     assert node.footprint() == before
     assert node.run("systemctl is-active nodeagent").stdout == "active\n"
+
+
+def test_the_pods_unit_stops_and_starts(node: Node) -> None:
+    node.apply(pod("one", container("app", SLEEP, cpu="2")))
+    before = node.wait_running("one")
+    cursor = node.cursor()
+    node.run("systemctl stop nodeagent-pods", timeout_seconds=60)
+    line = node.wait_log(cursor, "trouble")
+    assert "systemctl start nodeagent-pods" in line["problem"] or "launcher" in line["problem"]
+    assert node.run("ls -d /sys/fs/cgroup/nodeagent.slice/nodeagent-pods.service", check=False).returncode != 0
+    node.run("systemctl start nodeagent-pods nodeagent-launcher", timeout_seconds=60)
+    node.wait(
+        lambda state: any(c.get("attempt", 0) > 1 and "startedAtMs" in c for c in state["entries"][0]["containers"]),
+        "the container to be started again",
+        seconds=90,
+    )
+    assert node.state()["promises"] == before["promises"]

@@ -1,0 +1,173 @@
+"""CPUs and huge pages come and go under running pods: nothing that needn't moves, and everything returns."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from integration.guest.guest import Guest
+from integration.node import Document, Node, container, pod
+
+SLEEP = ["sleep", "infinity"]
+CPUS = "/sys/devices/system/cpu"
+DEGRADED = "nodeagent_degraded_containers"
+
+
+@pytest.fixture
+def node(two_sockets: Guest) -> Iterator[Node]:
+    node = Node(two_sockets)
+    yield node
+    node.run(f"echo on >{CPUS}/smt/control; for f in {CPUS}/cpu*/online; do echo 1 >$f; done", check=False)
+    node.clear()
+    online(node, "0-15")
+
+
+def online(node: Node, cpus: str) -> None:
+    """Wait until the agent knows that these CPUs are online."""
+    node.wait(lambda _: node.inspect()["node"]["cpus"]["online"] == cpus, f"the agent to know CPUs {cpus}")
+
+
+def promised(state: Document, name: str) -> list[int]:
+    return members(state["promises"]["pods"][f"uid-{name}"]["cpus"]["app"])
+
+
+def members(text: str) -> list[int]:
+    spans = (span.split("-") for span in text.split(",") if span)
+    return [cpu for span in spans for cpu in range(int(span[0]), int(span[-1]) + 1)]
+
+
+def switch(node: Node, cpu: int, value: int) -> float:
+    """Take a CPU away or bring it back; the guest's time after it."""
+    return float(node.run(f"echo {value} >{CPUS}/cpu{cpu}/online; date +%s.%N").stdout)
+
+
+def now_on(node: Node, name: str, qos: str = "") -> list[int]:
+    return members(node.value(node.cgroup(name, "app", qos=qos), "cpuset.cpus.effective"))
+
+
+def wait_on(node: Node, name: str, cpus: list[int]) -> None:
+    node.wait(lambda _: now_on(node, name) == cpus, f"{name} to be on CPUs {cpus}")
+
+
+def wait_all_is_as(node: Node, before: str) -> None:
+    node.wait(lambda _: node.footprint() == before, "every process and value to be as before")
+
+
+def container_of(node: Node, name: str) -> Document:
+    found: Document = next(p for p in node.inspect()["pods"] if p["name"] == name)["containers"][0]
+    return found
+
+
+def test_a_cpu_goes_and_comes_back(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    node.apply(pod("pinned", container("app", SLEEP, cpu="4")), pod("shared", container("app", SLEEP)))
+    state = node.wait_running("pinned", "shared")
+    mine, before = promised(state, "pinned"), node.footprint()
+    cursor = node.cursor()
+
+    at = switch(node, mine[-1], 0)
+    wait_on(node, "pinned", mine[:-1])
+    line = node.wait_log(cursor, "machine_changed")
+    assert line["gone"] == str(mine[-1])
+    said_at = float(node.run(f"date -d {line['timestamp']} +%s.%N").stdout)
+    with capsys.disabled():
+        print(f"\n  seen {max(0.0, said_at - at):.3f} s after the CPU had gone, on the guest's clock")
+    assert said_at - at < 10, "ten times the second that is promised on a real machine"
+
+    degraded = container_of(node, "pinned")
+    assert degraded["degraded"] is True
+    assert any(f"its CPUs {mine[-1]} are offline" in note for note in degraded["notes"])
+    assert node.metrics()[DEGRADED] == 1
+    assert f"CPUs {mine[-1]} of" in node.wait_log(cursor, "promise_short")["problem"]
+    node.apply(pod("next", container("app", SLEEP, cpu="2")))
+    others = promised(node.wait_running("next"), "next")
+    assert not set(others) & set(mine)
+    node.delete("next")
+    node.wait_gone("next")
+
+    switch(node, mine[-1], 1)
+    wait_on(node, "pinned", mine)
+    wait_all_is_as(node, before)
+    node.wait_log(cursor, "promise_kept_again")
+    assert node.metrics()[DEGRADED] == 0
+
+
+def test_the_last_cpu_goes_and_comes_back(node: Node) -> None:
+    node.apply(pod("one", container("app", SLEEP, cpu="1")), pod("shared", container("app", SLEEP)))
+    state = node.wait_running("one", "shared")
+    (mine,) = promised(state, "one")
+    before = node.footprint()
+    pool = now_on(node, "shared", "besteffort")
+
+    switch(node, mine, 0)
+    wait_on(node, "one", pool)
+    assert container_of(node, "one")["degraded"] is True
+    (pid,) = node.pids(node.cgroup("one", "app"))
+    assert members(node.allowed(pid)[0]) == pool
+
+    switch(node, mine, 1)
+    wait_on(node, "one", [mine])
+    wait_all_is_as(node, before)
+
+
+def test_hyperthreading_off_and_on(node: Node) -> None:
+    node.apply(*(pod(f"p{i}", container("app", SLEEP, cpu="2")) for i in range(3)))
+    state = node.wait_running("p0", "p1", "p2")
+    before = node.footprint()
+    sets = {name: promised(state, name) for name in ("p0", "p1", "p2")}
+
+    node.run(f"echo off >{CPUS}/smt/control", timeout_seconds=60)
+    left = members(node.value(CPUS, "online"))
+    assert len(left) == 8
+    for name, cpus in sets.items():
+        wait_on(node, name, [cpu for cpu in cpus if cpu in left])
+    assert node.metrics()[DEGRADED] == 3
+
+    node.run(f"echo on >{CPUS}/smt/control", timeout_seconds=60)
+    for name, cpus in sets.items():
+        wait_on(node, name, cpus)
+    wait_all_is_as(node, before)
+
+
+def test_cpus_go_while_the_agent_is_away(node: Node) -> None:
+    node.apply(pod("pinned", container("app", SLEEP, cpu="4")))
+    mine = promised(node.wait_running("pinned"), "pinned")
+    before = node.footprint()
+
+    node.run("systemctl stop nodeagent", timeout_seconds=60)
+    switch(node, mine[0], 0)
+    node.run("systemctl start nodeagent", timeout_seconds=60)
+    wait_on(node, "pinned", mine[1:])
+    assert container_of(node, "pinned")["degraded"] is True
+
+    node.run("systemctl stop nodeagent", timeout_seconds=60)
+    switch(node, mine[0], 1)
+    node.run("systemctl start nodeagent", timeout_seconds=60)
+    wait_on(node, "pinned", mine)
+    wait_all_is_as(node, before)
+
+
+def test_more_huge_pages_make_room_without_a_restart(four_nodes: Guest) -> None:
+    node = Node(four_nodes)
+    pages = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages"
+    before = int(node.run(f"cat {pages}").stdout)
+    pid = node.main_pid()
+    big = container("app", SLEEP, cpu="1")
+    wanted = 2 * (sum(pages_of(node)) + 8)
+    for kind in ("requests", "limits"):
+        big["resources"][kind]["hugepages-2Mi"] = f"{wanted}Mi"
+    try:
+        node.apply(pod("big", big))
+        node.wait(lambda state: any("refusal" in e for e in state["entries"]), "the pod to be refused")
+        cursor = node.cursor()
+        node.run(f"echo {before + 8} >{pages}")
+        node.wait_log(cursor, "machine_changed")
+        node.run("nodeagent retry big")
+        node.wait_running("big")
+        assert node.main_pid() == pid
+    finally:
+        node.clear()
+        node.run(f"echo {before} >{pages}")
+
+
+def pages_of(node: Node) -> list[int]:
+    text = node.run("cat /sys/devices/system/node/node*/hugepages/hugepages-2048kB/nr_hugepages").stdout
+    return [int(line) for line in text.split()]
