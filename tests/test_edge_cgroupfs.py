@@ -58,13 +58,14 @@ def wait_until_empty(cgroup: Path) -> None:
             events.seek(0)
 
 
-def start(cgroup: Path, program: str) -> subprocess.Popen[bytes]:
+def start(cgroup: Path, program: str, stdout: int | None = None) -> subprocess.Popen[bytes]:
     """Run a Python program in a cgroup from its first instruction on."""
 
     def enter() -> None:
         (cgroup / "cgroup.procs").write_text(str(os.getpid()))
 
-    return subprocess.Popen([sys.executable, "-S", "-c", program], preexec_fn=enter)  # noqa: PLW1509 - the child has one thread
+    words = [sys.executable, "-S", "-c", program]
+    return subprocess.Popen(words, stdout=stdout, preexec_fn=enter)  # noqa: PLW1509 - this process has one thread
 
 
 @pytest.fixture
@@ -127,3 +128,34 @@ def test_a_process_that_is_listed_twice_is_one(tmp_path):
     (tmp_path / "pod1").mkdir()
     (tmp_path / "pod1" / "cgroup.procs").write_text("7\n9\n7\n")
     assert CgroupTree(str(tmp_path)).processes("pod1") == (7, 9)
+
+
+THREADED = """
+import os, signal, threading
+thread = threading.Thread(target=lambda: signal.sigwait({signal.SIGUSR1}), daemon=True)
+thread.start()
+with open("%s/cgroup.threads", "w") as threads:
+    threads.write(str(thread.native_id))
+print("moved", flush=True)
+signal.pause()
+"""
+
+
+@needs_cgroups
+@pytest.mark.parametrize("where", ["slot", "slot/part"])
+def test_processes_with_threads_in_threaded_cgroups_are_found_and_ended(pods, where):
+    """A threaded cgroup's list of processes cannot be read: they are in that of its domain (cgroup-v2.rst, Threads)."""
+    (pods / "slot" / "part").mkdir(parents=True)
+    (pods / "slot" / "part" / "cgroup.type").write_text("threaded")
+    (pods / "slot" / "unused").mkdir()
+    assert (pods / "slot" / "unused" / "cgroup.type").read_text() == "domain invalid\n"
+    process = start(pods / where, THREADED % (pods / "slot" / "part"), stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"moved\n"
+    tree = CgroupTree(str(pods))
+
+    assert tree.processes("slot") == (process.pid,)
+    tree.terminate("slot")
+
+    assert process.wait(20) == -signal.SIGTERM
+    process.stdout.close()

@@ -198,8 +198,16 @@ class CgroupTree:
     def processes(self, path: str) -> tuple[int, ...]:
         """Give the ids of the processes of a cgroup and of those below it, each once; of one that isn't there, none."""
         here = [int(line) for line in (self._text(path, "cgroup.procs") or "").split()]
-        below = (pid for child in self._children(path) for pid in self.processes(f"{path}/{child}"))
-        return tuple(dict.fromkeys((*here, *below)))
+        return tuple(dict.fromkeys((*here, *self._processes_below(path))))
+
+    def _processes_below(self, path: str) -> Iterator[int]:
+        for child in self._children(path):
+            try:
+                yield from self.processes(f"{path}/{child}")
+            except CgroupError as err:
+                # a threaded cgroup: the kernel lists its processes, and those of all below it, in its domain (cgroup-v2.rst, Threads)
+                if err.errno != errno.EOPNOTSUPP:
+                    raise
 
     def terminate(self, path: str) -> None:
         """Send SIGTERM to every process of a cgroup and of those below it.
