@@ -70,10 +70,29 @@ def test_a_whole_socket_is_one_of_which_nothing_is_in_use(averages: bool) -> Non
     assert text(pick(Picking(NESTED, averages=averages), bits("1-15"), 8)) == "4-7,12-15"
 
 
-@pytest.mark.parametrize(("count", "aligned_set", "packed_set"), [(1, "0", "9"), (2, "0,8", "0,8")])
-def test_one_cpu_comes_from_the_lowest_core_of_its_cache(count: int, aligned_set: str, packed_set: str) -> None:
-    assert text(pick(Picking(LAYOUT_B, align_uncore=True), bits("0,2-15"), count)) == aligned_set
-    assert text(pick(Picking(LAYOUT_B), bits("0,2-15"), count)) == packed_set
+THREES = CpuLayout.of(machine(nodes=1, cores=6, cores_per_uncore=3))
+CACHES = CpuLayout.of(
+    Topology.of(
+        [Cpu(c, c, 0, c // 4, uncore) for c, uncore in enumerate((1, 1, 0, 0, 0, 0, 2, 2))],
+        [NumaNode(0, 0), NumaNode(1, 0)],
+    )
+)
+"""One cache lies in both nodes: 2-5."""
+ALIGNED = [
+    (LAYOUT_B, "0,2-15", 1, "0", "9", "one CPU, of the lowest core of its cache"),
+    (LAYOUT_B, "0,2-15", 2, "0,8", "0,8", "a core"),
+    (LAYOUT_B, "0,2-15", 5, "0,2-3,10-11", "0,2,8-10", "a cache, and one CPU of the lowest core of another"),
+    (THREES, "0,3-5,9-11", 3, "3-4,9", "0,3,9", "a core and a half of a larger cache"),
+    (CACHES, "0-1,4-7", 1, "0", "0", "a cache that lies in another node, too, comes with the CPUs that are here"),
+]
+
+
+@pytest.mark.parametrize(
+    ("layout", "available", "count", "aligned_set", "packed_set"), [c[:5] for c in ALIGNED], ids=[c[5] for c in ALIGNED]
+)
+def test_parts_of_caches(layout: CpuLayout, available: str, count: int, aligned_set: str, packed_set: str) -> None:
+    assert text(pick(Picking(layout, align_uncore=True), bits(available), count)) == aligned_set
+    assert text(pick(Picking(layout), bits(available), count)) == packed_set
 
 
 def test_a_shortage_says_what_is_there_in_whole_cores() -> None:
