@@ -63,7 +63,9 @@ def test_what_the_kernel_killed_for_memory_is_called_so(node: Node) -> None:
 
     _, code, signal, is_oom, _ = status(state, "hungry", "app")["exit"]
     assert (code, signal, is_oom) == (None, 9, True)
-    assert "OOM" in node.run("nodeagent inspect hungry --no-host-processes", check=False).stdout
+    said = node.run("nodeagent inspect hungry --no-host-processes", check=False).stdout
+    assert "OOMKilled" in said
+    assert "1 OOM kill in its cgroup" in said
 
 
 def test_exit_codes_and_restart_counts_are_kept_over_the_agents_absence(node: Node) -> None:

@@ -159,3 +159,25 @@ def test_processes_with_threads_in_threaded_cgroups_are_found_and_ended(pods, wh
 
     assert process.wait(20) == -signal.SIGTERM
     process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("events", "kills"),
+    [
+        pytest.param("low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n", 0, id="nothing happened"),
+        pytest.param(
+            "max 90\noom 3\noom_kill 6\noom_group_kill 3\n", 3, id="three runs of one process, each killed twice over"
+        ),
+        pytest.param("oom 3\noom_kill 3\noom_group_kill 3\n", 3, id="each had ended before the second kill"),
+        pytest.param("oom 3\noom_kill 5\noom_group_kill 3\n", 3, id="one of them had"),
+        pytest.param("oom 1\noom_kill 5\noom_group_kill 1\n", 4, id="four processes at once"),
+        pytest.param("oom 2\noom_kill 2\noom_group_kill 0\n", 2, id="in a cgroup below, of its own limit"),
+        pytest.param("oom 2\noom_kill 2\n", 2, id="a kernel before 5.17"),
+        pytest.param(None, 0, id="no memory controller"),
+    ],
+)
+def test_a_process_killed_for_memory_counts_once(tmp_path, events, kills):
+    (tmp_path / "cgroup.controllers").write_text("memory\n")
+    if events is not None:
+        (tmp_path / "memory.events").write_text(events)
+    assert CgroupTree(str(tmp_path)).read(frozenset())[""].oom_kills == kills

@@ -87,7 +87,7 @@ class CgroupSeen:
     is_populated: bool
     is_frozen: bool
     oom_kills: int = 0
-    """memory.events oom_kill of this cgroup and those below."""
+    """Processes of this cgroup and those below that the kernel has killed for memory."""
 
     def get(self, attribute: Attribute) -> Value | None:
         return dict(self.attributes).get(attribute)

@@ -5,7 +5,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -60,6 +60,17 @@ def _failure(doing: str, path: Path | str, err: OSError) -> CgroupError:
 def _malformed(file: Path, why: str) -> CgroupError:
     hint = "the kernel writes no such text: see `findmnt -t cgroup2`, and cgroupRoot in the configuration"
     return CgroupError(f"cannot understand {file}: {why}", path=str(file), error=None, hint=hint)
+
+
+def _oom_kills(events: Mapping[str, int]) -> int:
+    """Give how many processes the kernel has killed for memory, from `memory.events`.
+
+    Where the cgroup dies as a whole (memory.oom.group), the chosen process is killed first and then once more with all the others;
+    `oom_kill` counts both (mm/oom_kill.c, oom_kill_process), unless it had ended before the second. `oom_group_kill` (kernel 5.17)
+    counts the cgroup's ends.
+    """
+    group_kills = events.get("oom_group_kill", 0)
+    return max(events.get("oom_kill", 0) - group_kills, group_kills)
 
 
 class CgroupTree:
@@ -123,7 +134,7 @@ class CgroupTree:
             mems_effective=self._effective(path, EFFECTIVE_MEMS, NumaSet),
             is_populated=events.get("populated") == 1,
             is_frozen=events.get("frozen") == 1,
-            oom_kills=self._keyed(path, "memory.events").get("oom_kill", 0),
+            oom_kills=_oom_kills(self._keyed(path, "memory.events")),
         )
 
     def _parsed(self, path: str, attribute: Attribute, text: str) -> Value:
