@@ -123,8 +123,17 @@ def _is_passed(pod: Pod, position: int, past: Mapping[str, tuple[int, int, Run]]
 
 def _held(managers: Managers, entry: PodEntry, seen: Seen, recorded: PodPromises) -> PodPromises:
     groups = {c.name: seen.get(container_path(entry, c.name)) for c in entry.containers}
-    if recorded is not NOTHING and not any(_contradicts(recorded, name, group) for name, group in groups.items()):
-        return recorded
+    found = _found(managers, entry, groups)
+    if any(_contradicts(recorded, name, group) for name, group in groups.items()):
+        return found
+    # There is a file for each of the two, and one may be lost.
+    cpus = recorded if recorded.cpus or recorded.pod_cpus is not None else found
+    memory = recorded if recorded.memory or recorded.pod_memory is not None else found
+    return PodPromises(cpus.cpus, cpus.pod_cpus, memory.memory, memory.pod_memory, recorded.hints)
+
+
+def _found(managers: Managers, entry: PodEntry, groups: Mapping[str, CgroupSeen | None]) -> PodPromises:
+    """Give what a pod's cgroups say that it has."""
     demand = demand_of(managers.rules, entry.pod)
     cpus = {name: own for name, group in groups.items() if group is not None and (own := _cpus(group))}
     nodes = {name: mems for name, group in groups.items() if group is not None and (mems := _mems(group))}
