@@ -371,9 +371,21 @@ def test_without_a_daemon_the_saved_state_is_shown(host, told):
 def test_without_a_daemon_and_cgroups_nothing_is_compared(host, told):
     host.save()
     subprocess.run(["rm", "-r", host.cgroups], check=True)
-    status, out, _ = told("inspect", *host.options)
-    assert status == 0
+    status, out, err = told("inspect", *host.options)
+    assert status == 1, "that all is as promised is not known"
     assert "nothing was compared" in out
+    assert f"there is no cgroup {host.cgroups}" in " ".join(out.split())
+    assert err.startswith(f"nodeagent: the pods' cgroups cannot be read ({host.cgroups}), so nothing was compared")
+    assert "hint: start them with `systemctl start nodeagent-pods`" in err
+
+
+def test_with_a_daemon_and_without_cgroups_nothing_is_compared(live, told):
+    subprocess.run(["rm", "-r", live.cgroups], check=True)
+    status, out, err = told("inspect", "web", "-o", "json", *live.options)
+    app, slot = json.loads(out)["pods"][0]["containers"]
+    assert (status, "nothing was compared" in err) == (1, True)
+    assert (app["state"]["name"], app["pid"], app["processes"]) == ("Running", os.getpid(), None)
+    assert (slot["state"]["name"], slot["processes"]) == ("Open", None)
 
 
 def test_a_saved_state_of_other_policies_is_shown_with_the_problem(host, told):

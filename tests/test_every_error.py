@@ -28,7 +28,7 @@ from every_text import hints, texts, unsaid
 from inspected import NOW_MS, World, container, pod, resources
 from launcher_process import LauncherProcess, wait_for
 from made import GIB, MACHINE_A, PLRM, machine, managers
-from nodeagent.cli import checkpoint, exec as exec_command, retry, simulate
+from nodeagent.cli import checkpoint, exec as exec_command, inspect, retry, simulate
 from nodeagent.cli.known_state import find_pods, known_state
 from nodeagent.core import managers as core
 from nodeagent.core.agent_metrics import CAPACITY_REASONS
@@ -266,6 +266,7 @@ CASES = [
     Case("NotifyError", "no address", lambda _: ServiceManager({"NOTIFY_SOCKET": "run/x"}), "'run/x'"),
     Case("NotifyError", "nobody listens", lambda d: ServiceManager({"NOTIFY_SOCKET": f"{d}/s"}).ready(""), "{}/s"),
     Case("NotifyError", "no number", lambda _: ServiceManager({"WATCHDOG_USEC": "soon"}), "'soon'"),
+    Case("NothingComparedError", "no cgroups", lambda d: inspect.check_compared({"differences": None, "node": {"cgroupRoot": f"{d}/pods"}}), "{}/pods"),
     Case("RetryError", "no agent", lambda d: retry.run(Namespace(pod="web", socket=f"{d}/s")), "{}/s"),
     Case("ScenarioError", "no JSON", lambda _: scenario_from_text("{", "f:7"), "f:7"),
     Case("ScenarioError", "an operation", lambda _: scenario_from_text('{"topology": {"cpus": []}, "steps": [{"op": "jump"}]}', "f:7"), '"jump"'),

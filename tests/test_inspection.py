@@ -30,7 +30,7 @@ from nodeagent.formats.cpu_places import Places, places_text
 from nodeagent.formats.effective_config import config_document, config_from_document
 from nodeagent.formats.inspection import HostProcess, HostProcesses, has_difference, inspection
 from nodeagent.formats.inspection_text import render, render_in_full, render_wide
-from nodeagent.formats.inspection_words import ago, bytes_text, exit_text, quota_text
+from nodeagent.formats.inspection_words import ago, bytes_text, exit_text, quota_text, state_text
 from nodeagent.formats.refusal_advice import next_step
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -391,6 +391,41 @@ def test_unknown_cgroups_are_not_taken_for_missing_ones():
     assert document["differences"] is None
     assert not has_difference(document)
     assert "nothing was compared" in render(document)
+
+
+@pytest.mark.parametrize(
+    ("more", "state", "phase"),
+    [
+        ({"pids": None}, "Unknown", "Unknown"),
+        ({"pids": {}}, "Exited, not yet seen", "Running"),
+        ({}, "Running", "Running"),
+    ],
+    ids=["nobody can be asked", "the launcher has no such process", "the launcher has it"],
+)
+def test_a_container_runs_only_if_somebody_says_so(more, state, phase):
+    document = inspection(one(container("app")).sight(seen=None, kernel=None, **more))
+    [shown] = document["pods"]
+    assert (state_text(container_of(document), NOW_MS), shown["phase"]) == (state, phase)
+    assert document["summary"]["byPhase"] == {phase: 1}
+
+
+def test_a_start_that_was_never_confirmed_is_no_unknown_run():
+    world = one(container("app"), statuses=[ContainerStatus("app", attempt=1)])
+    document = inspection(world.sight(seen=None, kernel=None, pids=None))
+    assert container_of(document)["state"]["name"] == "Waiting"
+
+
+def test_processes_that_could_not_be_counted_are_not_none():
+    world = one(container("slot", command=()))
+    slot = "besteffort/poduid-web/slot"
+    known = inspection(world.sight())
+    unread = inspection(world.sight(process_counts={}))
+    unseen = inspection(world.sight(seen=None, kernel=None))
+    missing = inspection(world.sight(seen={k: v for k, v in world.seen().items() if k != slot}))
+    shown = [state_text(container_of(d, "slot"), NOW_MS) for d in (known, unread, unseen, missing)]
+    assert shown == ["Open, empty", "Open, processes not known", "Open, processes not known", "Open, empty"]
+    assert [container_of(d, "slot")["processes"] for d in (known, unread, unseen, missing)] == [0, None, None, 0]
+    assert "process    not known\n" in render_in_full(unread)
 
 
 def test_an_empty_leftover_is_a_difference_and_a_populated_one_a_stranger():

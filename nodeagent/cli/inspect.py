@@ -21,11 +21,16 @@ from nodeagent.cli.main import EXIT_DIFFERENCE
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.layout import container_path
 from nodeagent.core.state import run_id
+from nodeagent.errors import NodeAgentError
 from nodeagent.formats.inspection import Document, HostProcess, HostProcesses, has_difference, inspection
 from nodeagent.formats.inspection_text import render, render_in_full, render_wide
 
 _LOOKS = 5
 _PAUSE_SECONDS = 0.2
+
+
+class NothingComparedError(NodeAgentError):
+    """What was promised is known, what is there is not."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,12 +77,29 @@ def run(options: argparse.Namespace) -> int:
     """Print the inspection.
 
     Raises:
-        NodeAgentError: the state cannot be found out, or there is no such pod.
+        NodeAgentError: the state cannot be found out, there is no such pod, or nothing could be compared with what was promised.
 
     """
     document = _settled(options)
     sys.stdout.write(_printed(document, options))
+    sys.stdout.flush()
+    check_compared(document)
     return EXIT_DIFFERENCE if has_difference(document) else 0
+
+
+def check_compared(document: Document) -> None:
+    """Do nothing if there was anything to compare with.
+
+    Raises:
+        NothingComparedError: there was not.
+
+    """
+    if document["differences"] is None:
+        where = document["node"]["cgroupRoot"] or "nobody says where they are"
+        raise NothingComparedError(
+            f"the pods' cgroups cannot be read ({where}), so nothing was compared with what was promised",
+            hint="start them with `systemctl start nodeagent-pods`, or run this as root; PROBLEMS in `nodeagent inspect` has the reason",
+        )
 
 
 def _settled(options: argparse.Namespace) -> Document:

@@ -60,7 +60,7 @@ class Sight:
     pids: Mapping[str, int] | None = None
     """Main processes by run id. None: the launcher did not say."""
     process_counts: Mapping[str, int] | None = None
-    """Processes by cgroup path."""
+    """Processes by cgroup path; one that could not be read is missing."""
     strays: Mapping[str, int] = field(default_factory=dict)
     """Main processes that are not in their container's cgroup, by its path."""
     host: HostProcesses | None = None
@@ -94,20 +94,21 @@ def inspection(sight: Sight, pod_uids: frozenset[str] | None = None) -> Document
                 for path, pid in sorted(sight.strays.items())
             ),
         )
-    shown = [e for e in sight.state.entries if pod_uids is None or e.pod.uid in pod_uids]
+    entries = [e for e in sight.state.entries if pod_uids is None or e.pod.uid in pod_uids]
     owners = {path: owner for entry in sight.state.entries for path, owner in _owned(entry)}
     if pod_uids is not None:
-        paths = {path for entry in shown for path, _ in _owned(entry)}
+        paths = {path for entry in entries for path, _ in _owned(entry)}
         found = tuple(d for d in found if d.path in paths)
+    pods = _pods(sight, entries, wanted, found)
     return {
         "atMs": sight.now_ms,
         "differences": [_difference(d, owners) for d in found] if sight.seen is not None else None,
         "hostProcesses": None if sight.host is None else _host(sight.host),
         "kind": "Inspection",
         "node": _node(sight),
-        "pods": _pods(sight, shown, wanted, found),
+        "pods": pods,
         "strangers": _strangers(sight, plan) if pod_uids is None else [],
-        "summary": _summary(shown, found, plan if pod_uids is None else Plan(())),
+        "summary": _summary(pods, found, plan if pod_uids is None else Plan(())),
         "version": VERSION,
     }
 
@@ -124,13 +125,13 @@ def _owned(entry: PodEntry) -> list[tuple[str, tuple[str, str | None]]]:
     ]
 
 
-def _summary(entries: Sequence[PodEntry], found: Sequence[Difference], plan: Plan) -> Document:
-    phases = [_phase(entry) for entry in entries]
+def _summary(pods: Sequence[Document], found: Sequence[Difference], plan: Plan) -> Document:
+    phases = [pod["phase"] for pod in pods]
     return {
         "byPhase": {phase: phases.count(phase) for phase in sorted(set(phases))},
-        "containers": sum(len(entry.containers) for entry in entries),
+        "containers": sum(len(pod["containers"]) for pod in pods),
         "differences": len(found),
-        "pods": len(entries),
+        "pods": len(pods),
         "strangers": len(plan.strangers),
     }
 
@@ -205,9 +206,9 @@ def _pod(
                 seen=None if sight.seen is None else sight.seen.get(container_path(entry, container.name)),
                 controllers=None if root is None else root.controllers,
                 is_seen=sight.seen is not None,
-                pids=sight.pids or {},
+                pids=sight.pids,
                 is_different=container_path(entry, container.name) in differing,
-                process_count=(sight.process_counts or {}).get(container_path(entry, container.name), 0),
+                process_count=_process_count(sight, container_path(entry, container.name)),
                 now_ms=sight.now_ms,
             ),
             places,
@@ -223,7 +224,7 @@ def _pod(
         "effective": None if there is None else _pod_values(there),
         "name": pod.name,
         "namespace": pod.namespace,
-        "phase": _phase(entry),
+        "phase": "Unknown" if any(c["state"]["name"] == "Unknown" for c in containers) else _phase(entry),
         "podCpus": None if pool is None else str(pool),
         "qos": entry.qos.value,
         "refusal": _refusal(entry),
@@ -231,6 +232,13 @@ def _pod(
         "starved": any(c["starved"] for c in containers),
         "uid": pod.uid,
     }
+
+
+def _process_count(sight: Sight, path: str) -> int | None:
+    """None: nobody could look."""
+    if sight.seen is None:
+        return None
+    return (sight.process_counts or {}).get(path) if path in sight.seen else 0
 
 
 def _pod_values(there: CgroupSeen) -> Document:

@@ -38,8 +38,10 @@ class ContainerSight:
     """Somebody looked at the cgroups."""
     is_different: bool
     """Its cgroup differs from what was promised."""
-    pids: Mapping[str, int]
-    process_count: int
+    pids: Mapping[str, int] | None
+    """Main processes by run id. None: the launcher did not say."""
+    process_count: int | None
+    """None: nobody could look."""
     now_ms: int
 
     @property
@@ -69,7 +71,7 @@ def container_document(sight: ContainerSight, places: Places) -> Document:
         "name": container.name,
         "notes": _notes(sight, own, lacking),
         "oomKills": max(status.oom_kills_seen, 0 if sight.seen is None else sight.seen.oom_kills),
-        "pid": sight.pids.get(run_id(entry, status)) if status.is_started else None,
+        "pid": (sight.pids or {}).get(run_id(entry, status)) if status.is_started else None,
         "places": [dict(place) for place in places.of(lie)] if lie else [],
         "processes": sight.process_count,
         "promised": {"cpus": None if own is None else str(own), "mems": None if nodes is None else str(nodes)},
@@ -117,7 +119,7 @@ def _exit(ended: Exit | None) -> Document | None:
 
 
 def _state(sight: ContainerSight, *, is_starved: bool) -> Document:
-    """Waiting, Running, Exited as in Kubernetes; Open is a container without a command, which others enter."""
+    """Waiting, Running, Exited, Unknown as in Kubernetes; Open is a container without a command, which others enter."""
     name, reason = _state_and_reason(sight, is_starved=is_starved)
     status = sight.status
     return {
@@ -133,7 +135,10 @@ def _state_and_reason(sight: ContainerSight, *, is_starved: bool) -> tuple[str, 
     entry, status = sight.entry, sight.status
     if sight.container.command and status.exit is not None:
         return _ended(sight, status.exit)
-    if sight.container.command and not _runs(sight):
+    runs = _runs(sight)
+    if sight.container.command and runs is None:
+        return "Unknown", None
+    if sight.container.command and not runs:
         if not entry.is_active or entry.deleting_since_ms is not None:
             return "Exited", "NeverStarted" if status.attempt == 0 else "NotYetObserved"
         if status.started_at_ms is not None:
@@ -145,10 +150,14 @@ def _state_and_reason(sight: ContainerSight, *, is_starved: bool) -> tuple[str, 
     return ("Running" if sight.container.command else "Open"), reason
 
 
-def _runs(sight: ContainerSight) -> bool:
-    """A start was confirmed and its cgroup, where one can look, has processes."""
+def _runs(sight: ContainerSight) -> bool | None:
+    """It was started and its cgroup has processes; where one can't look, the launcher has one. None: neither can be asked."""
     status = sight.status
-    return status.is_started and (sight.is_populated or (not sight.is_seen and status.started_at_ms is not None))
+    if not status.is_started or sight.is_seen:
+        return status.is_started and sight.is_populated
+    if sight.pids is not None:
+        return run_id(sight.entry, status) in sight.pids
+    return False if status.started_at_ms is None else None
 
 
 def _ended(sight: ContainerSight, ended: Exit) -> tuple[str, str | None]:

@@ -319,11 +319,10 @@ def _container_rows(container: Document, at_ms: int) -> list[tuple[str, str]]:
     promised, there = container["promised"], container["effective"]
     cpus = f"CPUs {promised['cpus']}" if promised["cpus"] else "the shared pool"
     mems = "" if promised["mems"] is None else f", memory from NUMA {promised['mems']}"
-    processes = counted(container["processes"], "process", "processes")
     rows = [
         ("container", f"{container['name']} ({container['kind']})"),
         ("state", f"{state_text(container, at_ms)}, {counted(container['restarts'], 'restart')}"),
-        ("process", f"{container['pid']}, {processes} in all" if container["pid"] is not None else processes),
+        ("process", _processes(container)),
         ("promised", f"{cpus}{mems}"),
     ]
     if there is not None:
@@ -340,6 +339,14 @@ def _container_rows(container: Document, at_ms: int) -> list[tuple[str, str]]:
         rows.append(("isolation", f"{container['isolation']}: {why}"))
     rows.append(("cgroup", container["cgroup"]))
     return [*rows, *(("note", remark) for remark in remarks(container, at_ms))]
+
+
+def _processes(container: Document) -> str:
+    pid, count = container["pid"], container["processes"]
+    if count is None:
+        return "not known" if pid is None else str(pid)
+    many = counted(count, "process", "processes")
+    return many if pid is None else f"{pid}, {many} in all"
 
 
 _WIDE_HEADING = (

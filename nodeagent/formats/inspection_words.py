@@ -39,10 +39,20 @@ def state_text(container: Document, at_ms: int) -> str:
         case _, str(reason):
             return reason
         case "Open", _:
-            processes = container["processes"]
-            return f"Open, {counted(processes, 'process', 'processes')}" if processes else "Open, empty"
+            return f"Open, {processes_text(container['processes'])}"
         case name, _:
             return str(name)
+
+
+def processes_text(count: int | None) -> str:
+    """Say how many processes there are; None: nobody could look."""
+    match count:
+        case None:
+            return "processes not known"
+        case 0:
+            return "empty"
+        case _:
+            return counted(count, "process", "processes")
 
 
 def why_text(container: Document) -> str:
