@@ -83,7 +83,7 @@ def remarks(container: Document, at_ms: int) -> list[str]:
     if container["lastExit"] is not None:
         said.append(f"the run before ended {exit_text(container['lastExit'], at_ms)}")
     if container["oomKills"]:
-        said.append(f"{counted(container['oomKills'], 'OOM kill')} in its cgroup")
+        said.append(f"{counted(container['oomKills'], 'process', 'processes')} OOM-killed in its cgroup")
     return [*said, *container["notes"]]
 
 
