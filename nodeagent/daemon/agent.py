@@ -98,7 +98,9 @@ class Agent:
         self._shortfalls: tuple[str, ...] = ()
         self._wishes: Mapping[str, CgroupWish] = {}
         self._troubles: frozenset[str] = frozenset()
-        self._shadows: frozenset[Fact] = frozenset()
+        self._shadows: tuple[Fact, ...] = ()
+        self.notices: dict[str, str] = {}
+        """What else is wrong for the time being, by what it is about; set by others on the deciding thread."""
         self._poll_seconds = _POLL_SECONDS
 
     def change_node(self, node: Node) -> None:
@@ -356,7 +358,7 @@ class Agent:
                 log_fact(self.log, fact, self.state, took)
             elif fact not in self._shadows:
                 log_fact(self.log, fact, self.state, {})
-        self._shadows = frozenset(fact for fact in decided.facts if fact.event is Event.MANIFEST_SHADOWED)
+        self._shadows = tuple(fact for fact in decided.facts if fact.event is Event.MANIFEST_SHADOWED)
 
     def _pause(self, decided: Turn, world: World, troubles: list[str]) -> float:
         """Say how long nothing can change by itself."""
@@ -392,7 +394,13 @@ class Agent:
         is_whole = decided is not None and runs is not None
         self.has_reconciled |= is_whole
         # A wrong manifest has been told when it was found: it is no trouble of the agent's own.
-        problems = (*troubles, *self._shortfalls, *(f"manifest {p.source}: {p.text}" for p in self.manifests.problems))
+        manifests = [(p.source, p.text) for p in self.manifests.problems] + [_shadow(fact) for fact in self._shadows]
+        problems = (
+            *self.notices.values(),
+            *troubles,
+            *self._shortfalls,
+            *(f"manifest {source}: {text}" for source, text in manifests),
+        )
         self.snapshot = Snapshot(
             self.node,
             replace(self.state, entries=(*self.state.entries, *self._held_off)),
@@ -406,7 +414,7 @@ class Agent:
         self.tally.publish(
             self.snapshot,
             decided_something=decided is not None and bool(decided.facts),
-            manifest_problems=len({p.source for p in self.manifests.problems}),
+            manifest_problems=len({source for source, _ in manifests}),
             seconds=time.monotonic() - began,
         )
         return pause
@@ -421,3 +429,12 @@ class Agent:
             if text not in found:
                 self.log.info("promise_kept_again", problem=text)
         self._shortfalls = found
+
+
+def _shadow(fact: Fact) -> tuple[str, str]:
+    """Give the file that doesn't count, and why."""
+    fields = dict(fact.fields)
+    return fact.source, (
+        f"pod {fact.pod.full_name} has the {fields['same']} of one in {fields['first_source']}, which counts: "
+        "remove one of the two manifests"
+    )

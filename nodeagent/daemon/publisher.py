@@ -10,7 +10,7 @@ from nodeagent.core.config import Config
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.logs import Log
 from nodeagent.daemon.wakeups import Reason
-from nodeagent.edge.listening import group_id, listen
+from nodeagent.edge.listening import ListenError, group_id, listen
 from nodeagent.edge.local_api import LocalApi
 from nodeagent.edge.metrics import CONTENT_TYPE
 from nodeagent.edge.metrics_http import MetricsPages
@@ -28,23 +28,30 @@ class Publisher:
     def __init__(self, agent: Agent, config: Config, log: Log) -> None:
         self._agent = agent
         self._config = config
+        self._log = log
         self._thread = ServingThread(lambda doing, err: log.error("serving_failed", doing=doing, problem=str(err)))
+        self._group: int | None = None
+        self._unheard: dict[str, tuple[BindAddress, Service]] = {}
+        """What is not listened to yet, by what it is."""
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
             undo.callback(self._thread.stop)
-            group = group_id(GROUP)
-            api = LocalApi(reads={"state": self._state}, writes={"retry": self._retry}, owner=os.geteuid(), group=group)
+            self._group = group_id(GROUP)
+            api = LocalApi(
+                reads={"state": self._state}, writes={"retry": self._retry}, owner=os.geteuid(), group=self._group
+            )
             undo.callback(api.close)
-            self._serve(undo, UnixAddress(f"{self._config.runtime_directory}/{API_SOCKET}"), api, group)
+            self._unheard["the agent's socket"] = UnixAddress(f"{self._config.runtime_directory}/{API_SOCKET}"), api
             if self._config.metrics_bind_address:
                 pages = MetricsPages(
                     metrics=self._agent.tally.exposition.text,
                     content_type=CONTENT_TYPE,
                     checks={"/healthz": lambda: None, "/readyz": self._unready},
                 )
-                self._serve(undo, parse_bind_address(self._config.metrics_bind_address), pages, group)
+                self._unheard["metrics"] = parse_bind_address(self._config.metrics_bind_address), pages
             self._undo = undo.pop_all()
+        self.listen()
         return self
 
     def __exit__(
@@ -52,8 +59,20 @@ class Publisher:
     ) -> None:
         self._undo.close()
 
-    def _serve(self, undo: ExitStack, address: BindAddress, service: Service, group: int | None) -> None:
-        undo.callback(self._thread.serve(listen(address, group=group), service).close)
+    def listen(self) -> None:
+        """Serve what isn't served yet. An address that can't be had is told, and tried again: pods come first."""
+        for what, (address, service) in tuple(self._unheard.items()):
+            try:
+                server = self._thread.serve(listen(address, group=self._group), service)
+            except ListenError as err:
+                if what not in self._agent.notices:
+                    self._log.error("not_served", what=what, problem=err.message, hint=err.hint)
+                self._agent.notices[what] = f"{what}: {err.message} ({err.hint})"
+                continue
+            self._undo.callback(server.close)
+            del self._unheard[what]
+            if self._agent.notices.pop(what, None) is not None:
+                self._log.info("served_again", what=what)
 
     def _unready(self) -> str | None:
         snapshot = self._agent.snapshot

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nodeagent import __version__
+from nodeagent.core.config import Config
 from nodeagent.core.layout import OWN_DIRECTORIES
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.logs import Log, make_log
@@ -33,6 +34,7 @@ from nodeagent.edge.systemd import ServiceManager
 from nodeagent.edge.uevents import UeventError, Uevents, open_uevent_socket
 from nodeagent.errors import NodeAgentError
 
+_RELOAD = "reload"
 _LAUNCHER_WAIT_SECONDS = 0.5
 _LAUNCHER_RECONNECT_SECONDS = 2.0
 _UEVENTS_RECONNECT_SECONDS = 60.0
@@ -55,7 +57,7 @@ def serve(config_path: str) -> int:
         node = discover(load_config(config_path))
         with state_files.lock_directory(node.config.state_directory):
             return _serve(config_path, node, log=log, manager=manager, wakeups=wakeups)
-    except StartError as err:
+    except (StartError, state_files.StateFileError) as err:
         log.error("start_refused", problem=err.message, hint=err.hint)  # noqa: TRY400 - not a bug of ours: no traceback
         manager.status(f"refused to start: {err.message.splitlines()[0]}")
         return EX_CONFIG
@@ -95,14 +97,13 @@ def _serve(config_path: str, node: Node, *, log: Log, manager: ServiceManager, w
         machine=Machine(),
         recovery=start.recovery,
     )
-    with Publisher(agent, config, log):
+    with Publisher(agent, config, log) as publisher:
         _thread("hotplug", lambda: _follow_hotplug(wakeups, log))
         _thread("launcher-events", lambda: _follow_launcher(client, wakeups))
         log.info("started", version=__version__, config=config_path, cgroup_root=root, pods=len(state.entries))
-        if config.reported_fields:
-            log.info("unused_kubelet_fields", fields=list(config.reported_fields))
+        _tell_configuration(config, log)
         try:
-            _loop(agent, config_path, manager)
+            _loop(agent, publisher, config_path, manager)
         finally:
             manager.stopping(_status(agent))
             manifests.close()
@@ -110,7 +111,14 @@ def _serve(config_path: str, node: Node, *, log: Log, manager: ServiceManager, w
     return 0
 
 
-def _loop(agent: Agent, config_path: str, manager: ServiceManager) -> None:
+def _tell_configuration(config: Config, log: Log) -> None:
+    for note in config.notes:
+        log.warning("configuration_note", problem=note)
+    if config.reported_fields:
+        log.info("unused_kubelet_fields", fields=list(config.reported_fields))
+
+
+def _loop(agent: Agent, publisher: Publisher, config_path: str, manager: ServiceManager) -> None:
     """Turn after turn; each ends with a sign of life to systemd's watchdog."""
     ping_seconds = manager.watchdog_period_seconds() or float("inf")
     reasons = frozenset({Reason.START})
@@ -120,6 +128,7 @@ def _loop(agent: Agent, config_path: str, manager: ServiceManager) -> None:
         if Reason.RELOAD in reasons:
             _reload(agent, config_path, manager)
         if reasons != {Reason.TIMER} or time.monotonic() >= due:
+            publisher.listen()
             due = time.monotonic() + agent.turn(reasons)
             manager.status(_status(agent))
             if agent.has_reconciled and not told_ready:
@@ -143,8 +152,13 @@ def _reload(agent: Agent, config_path: str, manager: ServiceManager) -> None:
     try:
         node = discover(load_config(config_path))
         agent.change_node(node)
+        agent.notices.pop(_RELOAD, None)
         agent.log.info("configuration_reloaded", config=config_path)
+        _tell_configuration(node.config, agent.log)
     except NodeAgentError as err:
+        agent.notices[_RELOAD] = (
+            f"the configuration was not taken over, the one before counts: {err.message} ({err.hint})"
+        )
         agent.log.error("reload_refused", problem=err.message, hint=err.hint)  # noqa: TRY400 - as above
     manager.ready(_status(agent))
 

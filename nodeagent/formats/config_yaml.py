@@ -19,7 +19,7 @@ from nodeagent.formats.findings import DocumentError, Findings
 from nodeagent.formats.placement_fields import PlacementReader
 from nodeagent.formats.tree import MapNode, Node
 
-_HINT = "correct these lines, then start again; examples/config.yaml shows every field of the agent's own"
+_HINT = "correct these lines, then start or reload again; examples/config.yaml shows every field of the agent's own"
 _KUBELET_KIND = ("kubelet.config.k8s.io/v1beta1", "KubeletConfiguration")
 _OWN_KIND = "NodeAgentConfiguration"
 _MAX_INT32 = 2**31 - 1

@@ -1,0 +1,94 @@
+"""What is wrong for the time being is in the snapshot as long as it lasts, and in the log once."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from daemon_model import Daemon, Steps, watched
+from node_model import Machine
+from nodeagent.core.agent_metrics import MANIFEST_PROBLEMS
+from nodeagent.core.idset import CpuSet
+from nodeagent.core.step import Manifest
+from nodeagent.daemon import service
+from nodeagent.daemon.manifest_list import ManifestLook
+from nodeagent.daemon.publisher import Publisher
+from world import SMALL, app, manifests, node, pod
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    machine = Machine(node(SMALL))
+    daemon = Daemon(machine, tmp_path, steps=Steps())
+    with watched(monkeypatch, machine, daemon.steps):
+        daemon.start()
+        daemon.rest()
+        yield daemon
+
+
+def events(daemon: Daemon, event: str) -> list[dict[str, Any]]:
+    return [line for line in daemon.said() if line["event"] == event]
+
+
+def test_a_manifest_that_does_not_count_is_shown_until_it_goes(daemon: Daemon) -> None:
+    one = pod("a", app(cpu="1"))
+    (first,) = manifests(one)
+    daemon.files.look_again = ManifestLook((first, Manifest(one, "z.yaml")))
+    daemon.rest()
+    assert daemon.agent.snapshot.problems == (
+        "manifest z.yaml: pod default/a has the name of one in a.yaml, which counts: remove one of the two manifests",
+    )
+    assert f"{MANIFEST_PROBLEMS} 1.0" in daemon.agent.tally.exposition.text().decode()
+    assert len(events(daemon, "manifest_shadowed")) == 1
+    daemon.files.look_again = ManifestLook((first,))
+    daemon.rest()
+    assert daemon.agent.snapshot.problems == ()
+    assert f"{MANIFEST_PROBLEMS} 0.0" in daemon.agent.tally.exposition.text().decode()
+
+
+def test_a_taken_metrics_port_keeps_no_pod_from_running(daemon: Daemon, tmp_path: Path) -> None:
+    taken = socket.create_server(("127.0.0.1", 0))
+    port = taken.getsockname()[1]
+    config: Any = SimpleNamespace(runtime_directory=str(tmp_path), metrics_bind_address=f"127.0.0.1:{port}")
+    with Publisher(daemon.agent, config, daemon.agent.log) as publisher:
+        publisher.listen()
+        daemon.files.pods = (pod("a", app(cpu="1")),)
+        daemon.rest()
+        assert daemon.machine.running_containers() == ("poduid-a/app",)
+        (problem,) = daemon.agent.snapshot.problems
+        assert problem.startswith("metrics: ")
+        assert str(port) in problem
+        assert len(events(daemon, "not_served")) == 1, "told once"
+        taken.close()
+        publisher.listen()
+        daemon.turn()
+        assert daemon.agent.snapshot.problems == ()
+        with socket.create_connection(("127.0.0.1", port), timeout=20):
+            pass
+    assert len(events(daemon, "served_again")) == 1
+
+
+def test_a_refused_reload_is_shown_until_one_is_taken_over(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("cpuManagerPolicy: dynamic\n")
+    manager: Any = SimpleNamespace(reloading=lambda: None, ready=lambda _status: None)
+    service._reload(daemon.agent, str(config), manager)
+    daemon.turn()
+    (problem,) = daemon.agent.snapshot.problems
+    assert "the one before counts" in problem
+    assert f'{config}:1: cpuManagerPolicy: unknown policy: "dynamic"' in problem
+    config.write_text("metricsBindAddress: '[::]:9753'\n")
+    same = daemon.agent.node
+    monkeypatch.setattr(service, "discover", lambda found: SimpleNamespace(config=found, reserved=CpuSet()))
+    monkeypatch.setattr(daemon.agent, "change_node", lambda _: None)
+    service._reload(daemon.agent, str(config), manager)
+    daemon.turn()
+    assert daemon.agent.node is same
+    assert daemon.agent.snapshot.problems == ()
+    (note,) = events(daemon, "configuration_note")
+    assert "is not a loopback address" in note["problem"]
