@@ -25,7 +25,7 @@ from nodeagent.core.promises import Block, CpuReuse, Hint, PodPromises, Promises
 from nodeagent.core.records import CpuRecord, Records, Unreadable
 from nodeagent.core.refusals import StartRefused
 from nodeagent.core.topology import Cpu, NumaNode, Topology
-from nodeagent.core.topology_manager import TopologyPolicy
+from nodeagent.core.topology_manager import Scope, TopologyPolicy, affinity_refusal
 
 KUBELET, FIXED = Errata.KUBELET_1_36, Errata.FIXED
 
@@ -188,6 +188,27 @@ def test_sockets_are_counted_in_whole_nodes() -> None:
     assert preferred == wanted
 
 
+def test_only_whole_cores_count_for_those_who_get_whole_cores() -> None:
+    node = managers(reserved="0,1", options=("full-pcpus-only",), topology_manager_policy="best-effort")
+    found = listed(node, core.initial(node), pod("p", app("a", "6")), "a")
+    assert found == ((2, True), (3, False))
+    any_cpus = managers(reserved="0,1", topology_manager_policy="best-effort")
+    found = listed(any_cpus, core.initial(any_cpus), pod("p", app("a", "6")), "a")
+    assert found == ((1, True), (2, True), (3, False))
+
+
+@pytest.mark.parametrize(("count", "expected"), [(1, 1), (6, 1), (7, 2), (8, 2), (9, 2)])
+def test_the_fewest_nodes_are_the_largest_ones(count: int, expected: int) -> None:
+    cpus = [Cpu(c, c, 0, 0 if c < 2 else 1) for c in range(8)]
+    layout = CpuLayout.of(Topology.of(cpus, [NumaNode(0, 0), NumaNode(1, 0)]))
+    assert layout.fewest_nodes(count) == expected
+
+
+def test_averages_are_per_group() -> None:
+    layout = CpuLayout.of(machine(nodes=4, cores=2, sockets=2, cores_per_uncore=2))
+    assert (layout.per_core, layout.per_socket, layout.per_uncore) == (2, 8, 4)
+
+
 # Choosing near the hint
 
 UNEVEN = Topology.of(
@@ -220,6 +241,7 @@ def test_a_hint_of_two_sockets_is_both_of_them() -> None:
     node = managers(options=("align-by-socket",), gates=ALPHA)
     assert text(cpu_manager.choose_near(node.providers.cpu, bits("0-6,8-14"), 10, 0b11)) == "0-4,8-12"
     assert text(cpu_manager.choose_near(node.providers.cpu, bits("0-6,8-14"), 4, 0b10)) == "4-5,12-13"
+    assert text(cpu_manager.choose_near(node.providers.cpu, bits("0-6,8-14"), 4, 0b01)) == "0-1,8-9"
 
 
 def test_whole_cores_are_distributed_over_nodes() -> None:
@@ -263,6 +285,14 @@ def test_gauges_of_nodes_carry_their_number() -> None:
     assert moves[2:] == (set_gauge(CPU_PER_NUMA, 3, numa_node="0"), set_gauge(CPU_PER_NUMA, 8, numa_node="1"))
     assert moves[0].amount == 1000 * 3
     assert moves[1].amount == 11
+
+
+def test_only_kubelet_moves_gauges_and_only_where_it_gives_cpus() -> None:
+    fixed = managers()
+    assert cpu_manager.start_moves(fixed.providers.cpu, core.initial(fixed)) == ()
+    without = build(MACHINE_A, Placement(errata=KUBELET))
+    assert isinstance(without, Managers)
+    assert cpu_manager.start_moves(without.providers.cpu, core.initial(without)) == ()
 
 
 BUDGETS = [
@@ -482,6 +512,33 @@ def test_the_fuller_of_two_nodes(a: int, b: int, expected: int | None) -> None:
     assert preferred_of_two(node.providers.cpu, node.providers.memory, promises, a, b) == expected
 
 
+def test_nodes_that_can_give_nothing_have_given_nothing() -> None:
+    node = managers(machine(nodes=2, cores=1), reserved="1,3")
+    providers, promises = node.providers, core.initial(node)
+    assert preferred_of_two(providers.cpu, providers.memory, promises, 0, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("scope", "managed", "message"),
+    [
+        (Scope.POD, False, "Resources cannot be allocated with Topology locality"),
+        (
+            Scope.POD,
+            True,
+            "Pod Scope pod with pod-level resources failed admission under pod-scope topology manager",
+        ),
+        (
+            Scope.CONTAINER,
+            True,
+            "Pod Scope pod with pod-level resources failed admission with a container-level topology manager",
+        ),
+    ],
+)
+def test_words_of_a_refused_merge(scope: Scope, managed: bool, message: str) -> None:
+    found = affinity_refusal(scope, is_managed_pod=managed)
+    assert (found.reason.value, found.message) == ("TopologyAffinityError", message)
+
+
 # Pods that hold all they ask for
 
 HINT = Hint(NumaSet.of(0), preferred=True)
@@ -493,6 +550,7 @@ def holding_node(**more: Any) -> Managers:
 
 
 WHOLE = pod("p", app("a", "2"), shared("b"), whole=amounts("4", "4Gi"))
+FRACTION = pod("p", app("a", "500m"), whole=amounts("1500m", "4Gi"))
 SINGLE = pod("p", app("a", "2"), app("b", "500m"))
 CPUS = (("a", CpuSet.of(1, 9)),)
 MEMORY = (("a", (BLOCK,)), ("b", (BLOCK,)))
@@ -503,6 +561,7 @@ HOLDINGS: list[tuple[str, Pod, PodPromises, bool, bool, bool]] = [
     ("a pod's memory without CPUs", WHOLE, PodPromises((), None, MEMORY, (BLOCK,)), True, True, False),
     ("a pod's nothing", WHOLE, PodPromises(), True, True, False),
     ("sets without containers", WHOLE, PodPromises((), CpuSet.of(1, 9), (), (BLOCK,)), True, True, False),
+    ("no CPUs, but none are its own", FRACTION, PodPromises((), None, MEMORY, (BLOCK,)), True, True, True),
     ("both", SINGLE, PodPromises(CPUS, None, MEMORY), False, False, True),
     ("another container's", SINGLE, PodPromises((("b", CpuSet.of(1, 9)),), None, MEMORY), False, False, False),
     ("no memory", SINGLE, PodPromises(CPUS), False, True, False),

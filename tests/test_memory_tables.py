@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from made import GIB, MACHINE_A, PLRM, amounts, app, init, machine, managers, pod, shared, sidecar
-from nodeagent.core import managers as core, memory_hints, memory_manager, memory_pods
+from nodeagent.core import hint_family, managers as core, memory_hints, memory_manager, memory_pods
 from nodeagent.core.config import Errata, Placement, ReservedMemory
 from nodeagent.core.demand import PodDemand, demand_of, why_shared
 from nodeagent.core.idset import NumaSet
@@ -61,6 +61,10 @@ def test_what_is_taken_from_a_group_comes_back_to_it() -> None:
     assert [(n.assignments, n.cells) for n in machine] == [(1, TWO), (1, TWO)]
     assert list(used_cells(machine)) == [(1, 3), (2, 3)]
     assert release(machine, blocks) == books(5, 7)
+    more = take(machine, TWO, "memory", 2)
+    left = release(more, blocks)
+    assert [(t.free, t.reserved) for n in left for r, t in n.tables if r == "memory"] == [(5, 0), (5, 2)]
+    assert [(n.assignments, n.cells) for n in left] == [(1, TWO), (1, TWO)]
 
 
 def test_what_nobody_has_free_overdraws_the_lowest_node() -> None:
@@ -97,8 +101,15 @@ LENT = MemoryReuse("p", (((ONE, "memory"), 4),))
 
 @pytest.mark.parametrize(
     ("uid", "size", "expected"),
-    [("p", 6, ((2, True),)), ("p", 7, ((2, True),)), ("p", 8, ()), ("q", 6, ()), ("q", 3, ((1, True), (2, True)))],
-    ids=["what it may take over counts", "all of it", "no more", "it is no other pod's", "what is free is"],
+    [
+        ("p", 6, ((2, True),)),
+        ("p", 7, ((2, True),)),
+        ("p", 8, ()),
+        ("q", 6, ()),
+        ("q", 4, ((1, True),)),
+        ("q", 3, ((1, True), (2, True))),
+    ],
+    ids=["what it may take over counts", "all of it", "no more", "no other pod's", "not a byte", "what is free is"],
 )
 def test_groups_with_what_a_pod_may_take_over(uid: str, size: int, expected: Any) -> None:
     promises = stocked(5, 7, reuse=LENT)
@@ -121,6 +132,24 @@ def test_the_best_group_is_preferred_then_small_then_low() -> None:
     assert best_group(groups, promises, "p", (("memory", 6),), NumaSet.of(2)) == (NumaSet.of(2), True)
     assert best_group(groups, promises, "p", (("memory", 6),), ZERO) == (TWO, False)
     assert best_group(groups, promises, "p", (("memory", 20),)) is None
+
+
+def test_groups_that_are_described_are_those_that_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_of_four = books(5, 7, 7, 9)
+    listing = NodeGroups.of(machine_of_four)
+    monkeypatch.setattr(hint_family, "MAX_LISTED_NODES", 0)
+    describing = NodeGroups.of(machine_of_four)
+    assert (len(listing.masks), len(describing.masks)) == (15, 0)
+    insides = [NumaSet(mask) for mask in range(16)]
+    for held in ((), ((ZERO, 2),), ((TWO, 3),), ((TWO, 3), (NumaSet.of(3), 1)), ((NumaSet.of(1, 3), 8),)):
+        promises = stocked(5, 7, 7, 9, reuse=LENT)
+        for nodes, size in held:
+            promises = replace(promises, memory=take(promises.memory, nodes, "memory", size))
+        for size in range(1, 30):
+            for inside in insides:
+                asked = (("memory", size),)
+                expected = best_group(listing, promises, "p", asked, inside)
+                assert best_group(describing, promises, "p", asked, inside) == expected
 
 
 # Hints of containers and pods
@@ -327,6 +356,31 @@ def test_what_is_taken_over_is_taken_off_the_first_lender_then_the_next() -> Non
     held = dict(admitted(node, more).of_pod("q").memory)
     sizes = {name: [block.size_bytes // GIB for block in blocks] for name, blocks in held.items()}
     assert sizes == {"i": [0], "j": [1], "a": [2]}
+
+
+def test_what_is_taken_over_is_counted_to_the_byte() -> None:
+    node = node_of()
+    one = pod("p", init("i", "1", "5"), init("j", "1", "2"), app("a", "1", "4"))
+    held = dict(admitted(node, one).of_pod("p").memory)
+    assert {name: [b.size_bytes for b in blocks] for name, blocks in held.items()} == {"i": [0], "j": [1], "a": [4]}
+
+
+def test_of_what_nobody_lent_all_is_taken() -> None:
+    node = node_of(PAGED)
+    none = Container("i", ContainerKind.INIT, amounts("1", "1Gi", hugepages_2Mi="0"))
+    one = pod("p", none, Container("a", ContainerKind.APP, amounts("1", "1Gi", hugepages_2Mi="64Mi")))
+    demand = demanded(node, one)
+    assert demanded(node, pod("p", replace(none, kind=ContainerKind.APP))).memory == (
+        ("hugepages-2Mi", 0),
+        ("memory", GIB),
+    )
+    first = memory_manager.allocate_container(
+        node.providers.memory, core.initial(node), demand, demand.containers[0]
+    ).promises
+    assert first.memory_reuse == MemoryReuse("p", (((ZERO, "memory"), GIB),))
+    second = memory_manager.allocate_container(node.providers.memory, first, demand, demand.containers[1]).promises
+    taken = {resource: table.reserved for resource, table in second.memory[0].tables}
+    assert taken == {"hugepages-1Gi": 0, "hugepages-2Mi": 64 << 20, "memory": GIB}
 
 
 def test_a_pod_s_blocks_without_containers_come_back() -> None:
