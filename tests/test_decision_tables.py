@@ -12,6 +12,7 @@ from nodeagent.core.config import Errata, Placement
 from nodeagent.core.cpu_assignment import CpuShortage, Picking, pick
 from nodeagent.core.cpu_distribution import Distributing, _deviation, _rounded, distribute
 from nodeagent.core.cpu_layout import CpuLayout
+from nodeagent.core.cpu_options import OPTIONS
 from nodeagent.core.demand import PodDemand, demand_of
 from nodeagent.core.hints import MergeRules, merge
 from nodeagent.core.holding import holds_all, kept_hints, kept_moves
@@ -410,6 +411,61 @@ CONFIGURATIONS: list[tuple[str, dict[str, Any], Topology, tuple[str, str]]] = [
 )
 def test_configurations_that_are_refused(placed: dict[str, Any], topology: Topology, expected: tuple[str, str]) -> None:
     assert start_refused(build(topology, Placement(**placed))) == expected
+
+
+BOOLEANS = {True: ("1", "t", "T", "TRUE", "true", "True"), False: ("0", "f", "F", "FALSE", "false", "False")}
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_booleans_as_go_reads_them(value: bool) -> None:
+    for word in BOOLEANS[value]:
+        placed = Placement(**STATIC, cpu_manager_policy_options=(("strict-cpu-reservation", word),))
+        built = build(MACHINE_A, placed)
+        assert isinstance(built, Managers)
+        assert built.providers.cpu.options.strict_cpu_reservation is value
+
+
+@pytest.mark.parametrize("word", ["", "yes", "tRUE", "2", " true", "on"])
+def test_other_words_are_no_booleans(word: str) -> None:
+    placed = Placement(**STATIC, cpu_manager_policy_options=(("full-pcpus-only", word),))
+    assert start_refused(build(MACHINE_A, placed)) == (
+        (
+            'new static policy error: bad value for option "full-pcpus-only": strconv.ParseBool: '
+            f'parsing "{word}": invalid syntax'
+        ),
+        "cpuManagerPolicyOptions",
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "gates", "refused"),
+    [
+        ("full-pcpus-only", (), None),
+        ("strict-cpu-reservation", (), None),
+        ("prefer-align-cpus-by-uncorecache", (), None),
+        ("distribute-cpus-across-numa", (), None),
+        ("distribute-cpus-across-numa", (("CPUManagerPolicyBetaOptions", False),), "Beta"),
+        ("align-by-socket", (), "Alpha"),
+        ("align-by-socket", ALPHA, None),
+        ("distribute-cpus-across-cores", (), "Alpha"),
+        ("distribute-cpus-across-cores", ALPHA, None),
+    ],
+)
+def test_options_need_their_gates(option: str, gates: Any, refused: str | None) -> None:
+    placed = Placement(**STATIC, cpu_manager_policy_options=((option, "true"),), feature_gates=gates)
+    built = build(MACHINE_A, placed)
+    if refused is None:
+        assert isinstance(built, Managers)
+        options = built.providers.cpu.options
+        assert [name for name in OPTIONS if getattr(options, name.replace("-", "_"))] == [option]
+    else:
+        assert start_refused(built) == (
+            (
+                f'new static policy error: CPU Manager Policy {refused}-level Options not enabled, but option "{option}" '
+                "provided"
+            ),
+            "cpuManagerPolicyOptions",
+        )
 
 
 LARGE = {n: "9" * n for n in (18, 19, 20)}
