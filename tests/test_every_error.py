@@ -615,8 +615,9 @@ HELD_MEMORY = PodPromises(memory=(("app", (Block(NumaSet.of(0), "memory", GIB),)
 def without_reserved_cpus() -> StartRefused:
     left = (cpu for cpu in MACHINE_A.cpus if cpu.id not in (0, 8))
     topology = Topology.of(left, MACHINE_A.numa, offline=CpuSet.parse("0,8"))
-    refused = on_machine(Config(placement=Placement(cpu_manager_policy="static")), topology, CpuSet.parse("0,8"))
-    assert isinstance(refused, StartRefused), refused
+    found = on_machine(Config(placement=Placement(cpu_manager_policy="static")), topology, CpuSet.parse("0,8"))
+    assert isinstance(found, tuple), found
+    (refused,) = found
     return refused
 
 

@@ -11,6 +11,7 @@ from nodeagent.core.managers import Admitted, admit, initial, resume, shortfalls
 from nodeagent.core.refusals import StartRefused
 from nodeagent.core.topology import Topology
 from nodeagent.daemon.machine import Machine, Node, on_machine
+from nodeagent.daemon.startup import StartError, load_node
 from nodeagent.edge.sysfs import read_machine, read_witness
 from nodeagent.formats.sysfs import topology_of
 from nodeagent.formats.sysfs_sample import SysfsError
@@ -82,7 +83,7 @@ def test_a_reading_that_failed_is_done_again(root: Path) -> None:
     assert machine.look(known).online == CpuSet.parse("0-7")
 
 
-def on(root: Path, offline: str, config: Config, reserved: CpuSet | None = None) -> Node | StartRefused:
+def on(root: Path, offline: str, config: Config, reserved: CpuSet | None = None) -> Node | tuple[StartRefused, ...]:
     whole = topology_of(read_machine(str(root)))
     gone = CpuSet.parse(offline)
     topology = Topology.of((c for c in whole.cpus if c.id not in gone), whole.numa, offline=gone)
@@ -119,8 +120,9 @@ def test_a_start_without_a_reserved_cpu_that_is_offline(root: Path) -> None:
     ],
 )
 def test_reserved_cpus_that_cannot_be(root: Path, reserved: str, text: str) -> None:
-    refused = on(root, "4", static(reserved))
-    assert isinstance(refused, StartRefused)
+    found = on(root, "4", static(reserved))
+    assert isinstance(found, tuple)
+    (refused,) = found
     assert refused.message == text
     assert refused.about == "reservedSystemCPUs"
 
@@ -140,3 +142,24 @@ def test_an_amount_that_is_reserved_stays_where_it_was(root: Path) -> None:
     assert after.own_set("a", "app") == CpuSet.parse("1,5"), "it stays promised"
     assert after.default == CpuSet.parse("2-4,6,7")
     assert shortfalls(less.managers, after) == ("pod a, container app: CPUs 1 of 1,5 are offline",)
+
+
+def test_all_that_the_machine_refuses_is_told_at_once_with_lines(root: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "cpuManagerPolicy: static\n"
+        "systemReserved: {cpu: '100'}\n"
+        "topologyManagerPolicy: restricted\n"
+        "topologyManagerPolicyOptions: {no-such: 'true'}\n"
+        "memoryManagerPolicy: Static\n"
+        "reservedMemory:\n- numaNode: 7\n  limits: {memory: 1Gi}\n"
+    )
+    with pytest.raises(StartError) as refused:
+        load_node(str(config), str(root))
+    lines = refused.value.message.splitlines()
+    assert [line.split(": ")[:2] for line in lines] == [
+        [f"{config}:2", "systemReserved"],
+        [f"{config}:4", "topologyManagerPolicyOptions"],
+        [f"{config}:7", "reservedMemory"],
+    ]
+    assert "did not equal 100" in lines[0]

@@ -11,11 +11,11 @@ import pytest
 from daemon_model import Daemon, Steps, watched
 from node_model import Machine
 from nodeagent.core.agent_metrics import MANIFEST_PROBLEMS
-from nodeagent.core.idset import CpuSet
 from nodeagent.core.step import Manifest
 from nodeagent.daemon import service
 from nodeagent.daemon.manifest_list import ManifestLook
 from nodeagent.daemon.publisher import Publisher
+from nodeagent.daemon.startup import load_config
 from world import SMALL, app, manifests, node, pod
 
 
@@ -84,7 +84,7 @@ def test_a_refused_reload_is_shown_until_one_is_taken_over(
     assert f'{config}:1: cpuManagerPolicy: unknown policy: "dynamic"' in problem
     config.write_text("metricsBindAddress: '[::]:9753'\n")
     same = daemon.agent.node
-    monkeypatch.setattr(service, "discover", lambda found: SimpleNamespace(config=found, reserved=CpuSet()))
+    monkeypatch.setattr(service, "load_node", lambda _: SimpleNamespace(config=load_config(str(config))))
     monkeypatch.setattr(daemon.agent, "change_node", lambda _: None)
     service._reload(daemon.agent, str(config), manager)
     daemon.turn()

@@ -119,7 +119,7 @@ def _static(placement: Placement, layout: CpuLayout) -> CpuManager | StartRefuse
     if amount_milli == 0:
         return StartRefused(
             "[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero",
-            "reservedSystemCPUs",
+            "systemReserved",
         )
     options = parse_cpu_options(placement, socket_count=layout.socket_count, numa_count=len(layout.nodes))
     if isinstance(options, StartRefused):
@@ -135,7 +135,7 @@ def _static(placement: Placement, layout: CpuLayout) -> CpuManager | StartRefuse
     if len(reserved) != count:
         return StartRefused(
             f"{_PREFIX}[cpumanager] unable to reserve the required amount of CPUs (size of {reserved} did not equal {count})",
-            "reservedSystemCPUs",
+            "reservedSystemCPUs" if placement.reserved_system_cpus else "systemReserved",
         )
     return _cpu_manager(placement, layout, options, reserved, static=True)
 

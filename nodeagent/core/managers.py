@@ -126,6 +126,12 @@ def build(topology: Topology, placement: Placement) -> Managers | StartRefused:
     )
 
 
+def start_refusals(topology: Topology, placement: Placement) -> tuple[StartRefused, ...]:
+    """Say what each of the managers finds wrong; `build` stops at the first."""
+    makers = (build_topology_manager, build_cpu_manager, build_memory_manager)
+    return tuple(made for made in (make(topology, placement) for make in makers) if isinstance(made, StartRefused))
+
+
 def initial(managers: Managers) -> Promises:
     """Give the promises of a node where nobody holds anything."""
     promises = start(managers, Records())

@@ -199,9 +199,11 @@ class Agent:
         if topology == before and not self._machine_trouble:
             return
         node = on_machine(self.node.config, topology, self.node.reserved)
-        refused = node if isinstance(node, StartRefused) else resume(node.managers, self.state.promises)
-        if isinstance(refused, StartRefused):
-            trouble = f"the machine has changed, and pods cannot be placed on it as it is: {refused.message}"
+        judged = resume(node.managers, self.state.promises) if isinstance(node, Node) else None
+        refusals = node if isinstance(node, tuple) else (judged,) if isinstance(judged, StartRefused) else ()
+        if refusals:
+            why = "; ".join(refused.message for refused in refusals)
+            trouble = f"the machine has changed, and pods cannot be placed on it as it is: {why}"
             way_out = "bring back what is gone, or drain the node and correct config.yaml"
             self._machine_trouble = (f"{trouble} ({way_out})",)
             # Running containers keep to the CPUs that are there.

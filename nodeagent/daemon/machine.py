@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from nodeagent.core.config import Config
 from nodeagent.core.idset import CpuSet
-from nodeagent.core.managers import Managers, build
+from nodeagent.core.managers import Managers, build, start_refusals
 from nodeagent.core.node_capacity import Allocatable, allocatable_of, with_machine
 from nodeagent.core.refusals import StartRefused
 from nodeagent.core.topology import Topology
@@ -48,7 +48,7 @@ class Machine:
         return topology
 
 
-def on_machine(config: Config, topology: Topology, reserved: CpuSet | None = None) -> Node | StartRefused:
+def on_machine(config: Config, topology: Topology, reserved: CpuSet | None = None) -> Node | tuple[StartRefused, ...]:
     """Give the node that this configuration makes of a machine.
 
     Args:
@@ -57,15 +57,19 @@ def on_machine(config: Config, topology: Topology, reserved: CpuSet | None = Non
         reserved: CPUs that the running agent has reserved since its start; None: it is the start. The reserved set
             follows the machine: those that are online are reserved, and no others instead, because pods may have them.
 
+    Returns:
+        The node, or all that is wrong with the configuration on this machine.
+
     """
     config = with_machine(config, topology.memory_bytes)
     wanted = config.placement.reserved_system_cpus if reserved is None else reserved
     present = wanted - topology.offline
     if wanted and not present:
-        return StartRefused(f"all reserved CPUs ({wanted}) are offline", "reservedSystemCPUs")
-    managers = build(topology, replace(config.placement, reserved_system_cpus=present))
+        return (StartRefused(f"all reserved CPUs ({wanted}) are offline", "reservedSystemCPUs"),)
+    placement = replace(config.placement, reserved_system_cpus=present)
+    managers = build(topology, placement)
     if isinstance(managers, StartRefused):
-        return managers
+        return start_refusals(topology, placement)
     room = allocatable_of(
         config, cpu_count=len(topology.online), memory_bytes=topology.memory_bytes, hugepages=topology.hugepages
     )

@@ -21,8 +21,7 @@ from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.startup import (
     EX_CONFIG,
     StartError,
-    discover,
-    load_config,
+    load_node,
     load_state,
 )
 from nodeagent.daemon.wakeups import Reason, Wakeups
@@ -54,7 +53,7 @@ def serve(config_path: str) -> int:
     wakeups = Wakeups()
     _thread("signals", lambda: _wait_for_signals(wakeups))
     try:
-        node = discover(load_config(config_path))
+        node = load_node(config_path)
         with state_files.lock_directory(node.config.state_directory):
             return _serve(config_path, node, log=log, manager=manager, wakeups=wakeups)
     except (StartError, state_files.StateFileError) as err:
@@ -150,7 +149,7 @@ def _reload(agent: Agent, config_path: str, manager: ServiceManager) -> None:
     """Take over a changed configuration, whole or not at all."""
     manager.reloading()
     try:
-        node = discover(load_config(config_path))
+        node = load_node(config_path)
         agent.change_node(node)
         agent.notices.pop(_RELOAD, None)
         agent.log.info("configuration_reloaded", config=config_path)

@@ -15,9 +15,9 @@ from nodeagent.daemon.machine import Node, on_machine
 from nodeagent.edge import state_files
 from nodeagent.edge.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.config_yaml import parse_config
+from nodeagent.formats.config_yaml import line_of, parse_config
 from nodeagent.formats.cpu_checkpoint import decode_cpu_state
-from nodeagent.formats.findings import DocumentError
+from nodeagent.formats.findings import DocumentError, Findings
 from nodeagent.formats.memory_checkpoint import decode_memory_state
 from nodeagent.formats.node_state import MAX_BYTES, NodeStateError, decode_state, policies_of
 from nodeagent.formats.sysfs import topology_of
@@ -54,8 +54,30 @@ def load_config(path: str) -> Config:
         raise StartError(err.message, hint=err.hint) from err
 
 
+def load_node(path: str, root: str = "/") -> Node:
+    """Read the configuration and the machine.
+
+    Raises:
+        StartError: the configuration is missing or wrong, or does not suit this machine: kubelet would not start either,
+            and says it in these words. Every finding is in the message, one a line.
+
+    """
+    config = load_config(path)
+    node = on_machine(config, topology_of(read_machine(root)))
+    if isinstance(node, Node):
+        return node
+    content = state_files.read(path, max_bytes=MAX_CONFIG_BYTES, follow_symlinks=True) or b""
+    findings = Findings(path)
+    for refused in node:
+        findings.add(line_of(content, refused.about), refused.about, "", refused.message)
+    raise StartError(
+        "\n".join(map(str, findings.all())),
+        hint=f"correct {path}, or what it names, then `systemctl restart nodeagent` (or reload)",
+    )
+
+
 def discover(config: Config, root: str = "/", *, reserved: CpuSet | None = None) -> Node:
-    """Read the machine and build the managers for it.
+    """Read the machine and build the managers for a configuration that may not be a file.
 
     Args:
         config: as read.
@@ -63,15 +85,16 @@ def discover(config: Config, root: str = "/", *, reserved: CpuSet | None = None)
         reserved: what a running agent has reserved.
 
     Raises:
-        StartError: kubelet would not start with this configuration on this machine either; its text is in the message.
+        StartError: they don't suit each other.
 
     """
     node = on_machine(config, topology_of(read_machine(root)), reserved)
-    if isinstance(node, StartRefused):
-        raise StartError(
-            node.message, hint=f"correct {node.about} in the configuration (examples/config.yaml), or what it names"
-        )
-    return node
+    if isinstance(node, Node):
+        return node
+    raise StartError(
+        "\n".join(refused.message for refused in node),
+        hint=f"correct {', '.join(refused.about for refused in node)} in config.yaml, or what it names",
+    )
 
 
 def kernel_of(node: Node, controllers: frozenset[str]) -> Kernel:

@@ -52,6 +52,15 @@ def parse_config(content: bytes, source: str) -> Config:
     return config
 
 
+def line_of(content: bytes, field: str) -> int | None:
+    """Give the line of a field of a configuration that could be read; None: it isn't given."""
+    documents = parse_documents(content, "")
+    if not documents or not isinstance(documents[0], MapNode):
+        return None
+    value = documents[0].get(field)
+    return None if value is None else value.line
+
+
 class _ConfigReader:
     def __init__(self, root: MapNode, findings: Findings) -> None:
         self._fields = Fields(root, "", findings)
