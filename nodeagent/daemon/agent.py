@@ -140,6 +140,7 @@ class Agent:
                 hint="drain the node first: remove all manifests, until `nodeagent inspect` shows no pods",
             )
         self.node = node
+        self.manifests.patience_seconds = node.config.file_check_frequency_ms / 1000
 
     def turn(self, reasons: frozenset[Reason]) -> float:
         """Do one turn.

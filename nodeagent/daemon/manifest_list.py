@@ -1,10 +1,13 @@
 """The manifest directory as the deciding thread uses it: pods in order, problems once per file, nothing parsed twice."""
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from nodeagent.core.step import Manifest
 from nodeagent.edge.manifest_watch import ManifestWatch, ManifestWatchError
-from nodeagent.edge.manifests import ManifestDirectoryError, ManifestFile, scan_manifests
+from nodeagent.edge.manifests import ManifestDirectoryError, ManifestFile, ManifestScan, scan_manifests
+from nodeagent.edge.open_files import writers_of
 from nodeagent.formats.pod_manifest import ManifestPod, RefusedPod, parse_manifest
 
 Documents = tuple[ManifestPod | RefusedPod, ...]
@@ -29,9 +32,19 @@ class ManifestLook:
 
 
 class ManifestList:
-    def __init__(self, directory: str, watch: ManifestWatch) -> None:
+    def __init__(
+        self,
+        directory: str,
+        watch: ManifestWatch,
+        patience_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.directory = directory
         self._watch = watch
+        self.patience_seconds = patience_seconds
+        """For how long a file may be open for writing before that is a problem."""
+        self._clock = clock
+        self._open: dict[str, _OpenFile] = {}
         self._parsed: dict[str, tuple[bytes, Documents]] = {}
         self._last: ManifestLook | None = None
 
@@ -50,9 +63,10 @@ class ManifestList:
             problem = ManifestProblem(self.directory, f"{err.message} ({err.hint})")
             return self._told(ManifestLook(is_blind=True, problems=(problem,)))
         parsed: dict[str, tuple[bytes, Documents]] = {}
+        self._follow_writers(scan)
         for file in scan.files:
             if file.content is None:
-                draft.add_unreadable(file)
+                draft.add_unreadable(file, self._open.get(file.name))
                 continue
             before = self._parsed.get(file.name)
             documents = (
@@ -73,6 +87,19 @@ class ManifestList:
             )
         )
 
+    def _follow_writers(self, scan: ManifestScan) -> None:
+        now = self._clock()
+        written = [file.name for file in scan.files if file.being_written]
+        self._open = {name: self._open.get(name, _OpenFile(now)) for name in written}
+        for name, file in self._open.items():
+            if file.problem is None and now - file.since >= self.patience_seconds:
+                path = name if name == self.directory else f"{self.directory}/{name}"
+                writers = ", ".join(f"process {w.pid} ({w.name})" for w in writers_of(path)) or "some process"
+                file.problem = (
+                    f"still open for writing after {self.patience_seconds:.0f} s, by {writers}, so it is not read: "
+                    "let it close the file, or write elsewhere and rename it into place"
+                )
+
     @property
     def problems(self) -> tuple[ManifestProblem, ...]:
         """Found by the last look."""
@@ -88,15 +115,28 @@ class ManifestList:
 
 
 @dataclass
+class _OpenFile:
+    """A file that a process has open for writing."""
+
+    since: float
+    """When it was first seen so, by the list's clock."""
+    problem: str | None = None
+    """Said once it has been so for too long, and not looked up again: who writes."""
+
+
+@dataclass
 class _Draft:
     pods: list[Manifest] = field(default_factory=list)
     unreadable: set[str] = field(default_factory=set)
     misspelt: set[str] = field(default_factory=set)
     problems: list[ManifestProblem] = field(default_factory=list)
 
-    def add_unreadable(self, file: ManifestFile) -> None:
+    def add_unreadable(self, file: ManifestFile, written: _OpenFile | None) -> None:
         self.unreadable.add(file.name)
-        if not file.being_written:  # that will pass, and then we are woken
+        if written is not None:  # that will pass, and then we are woken
+            if written.problem is not None:
+                self.problems.append(ManifestProblem(file.name, written.problem))
+        else:
             self.problems.append(ManifestProblem(file.name, file.problem or "it cannot be read"))
 
     def add_documents(self, source: str, documents: Documents) -> None:

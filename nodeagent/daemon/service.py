@@ -65,7 +65,9 @@ def serve(config_path: str) -> int:
 def _serve(config_path: str, node: Node, *, log: Log, manager: ServiceManager, wakeups: Wakeups) -> int:
     config = node.config
     manifests = ManifestList(
-        config.static_pod_path, ManifestWatch(config.static_pod_path, lambda: wakeups.wake(Reason.MANIFESTS))
+        config.static_pod_path,
+        ManifestWatch(config.static_pod_path, lambda: wakeups.wake(Reason.MANIFESTS)),
+        patience_seconds=config.file_check_frequency_ms / 1000,
     )
     pods, now_ms = manifests.look(rescan=True).pods, time.time_ns() // 1_000_000
     is_strict = config.state_recovery == "strict"

@@ -1,0 +1,121 @@
+"""The manifest directory as the agent uses it: a file that stays open for writing is told of, once, with who has it open."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from nodeagent.daemon.manifest_list import ManifestList, ManifestProblem
+from nodeagent.edge.manifest_watch import ManifestWatch
+from nodeagent.edge.open_files import Writer, writers_of
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers: [{name: app, command: [run]}]
+"""
+PATIENCE = 20.0
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def listed(tmp_path: Path, clock: Clock) -> Iterator[ManifestList]:
+    with closing(ManifestList(str(tmp_path), ManifestWatch(str(tmp_path), lambda: None), PATIENCE, clock)) as made:
+        yield made
+
+
+@contextmanager
+def held_open(path: Path, mode: str = "a") -> Iterator[int]:
+    """Another process has the file open; gives its id."""
+    program = f"file = open({str(path)!r}, {mode!r}); print('open', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"open\n"
+        yield process.pid
+        process.communicate(b"\n")
+
+
+def test_a_file_that_stays_open_for_writing_is_a_problem_after_a_while(
+    listed: ManifestList, tmp_path: Path, clock: Clock
+) -> None:
+    path = tmp_path / "web.yaml"
+    path.write_text(POD)
+    assert [m.pod.name for m in listed.look(rescan=True).pods] == ["web"]
+    with held_open(path) as pid:
+        look = listed.look(rescan=True)
+        assert (look.pods, look.unreadable, look.problems) == ((), {"web.yaml"}, ()), "it may be closed at once"
+        clock.now += PATIENCE - 1
+        assert listed.look(rescan=True).problems == ()
+        clock.now += 1
+
+        look = listed.look(rescan=True)
+
+        [problem] = look.new_problems
+        assert problem == ManifestProblem(
+            "web.yaml",
+            f"still open for writing after 20 s, by process {pid} ({comm(pid)}), so it is not read: "
+            "let it close the file, or write elsewhere and rename it into place",
+        )
+        assert look.unreadable == {"web.yaml"}, "its pod stays as it is"
+        clock.now += 500
+        later = listed.look(rescan=True)
+        assert (later.problems, later.new_problems) == ((problem,), ()), "said once"
+    look = listed.look(rescan=True)
+    assert ([m.pod.name for m in look.pods], look.problems) == (["web"], ())
+
+
+def test_each_writer_has_its_own_time(listed: ManifestList, tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "web.yaml"
+    path.write_text(POD)
+    with held_open(path):
+        listed.look(rescan=True)
+    clock.now += PATIENCE
+    listed.look(rescan=True)
+    with held_open(path):
+        assert listed.look(rescan=True).problems == ()
+
+
+def test_a_directory_that_is_one_file_says_so_too(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "web.yaml"
+    path.write_text(POD)
+    listed = ManifestList(str(path), ManifestWatch(str(path), lambda: None), PATIENCE, clock)
+    with closing(listed), held_open(path) as pid:
+        listed.look(rescan=True)
+        clock.now += PATIENCE
+        [problem] = listed.look(rescan=True).problems
+    assert (problem.source, f"process {pid} (" in problem.text) == (str(path), True)
+
+
+@pytest.mark.parametrize(("mode", "writes"), [("a", True), ("r+", True), ("r", False)])
+def test_only_writers_are_named(tmp_path: Path, mode: str, writes: bool) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    with held_open(path, mode) as pid:
+        assert writers_of(str(path)) == ((Writer(pid, comm(pid)),) if writes else ())
+    assert writers_of(str(path)) == writers_of(str(tmp_path / "none")) == ()
+
+
+def comm(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+def test_we_see_ourselves(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w"):
+        assert [w.pid for w in writers_of(str(tmp_path / "file"))] == [os.getpid()]
