@@ -4,7 +4,7 @@ The order in which groups are looked at is the policy: groups with fewer free CP
 no pods. Distribution across NUMA nodes builds on this (cpu_distribution.py).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from nodeagent.core.cpu_layout import CpuLayout, Group, Nesting
@@ -164,6 +164,8 @@ class _Picker:
         assert not self.picking.whole_cores, "whole cores that add up were all found"
         listed = self.free
         for group in (_ordered_sockets if self.picking.spread else _ordered_cores)(self.layout, listed):
+            if self.need < 1:
+                return
             rest = group.cpus & listed
             while rest and self.need > 0:
                 lowest = rest & -rest
@@ -176,16 +178,16 @@ def ordered_nodes(layout: CpuLayout, free: int) -> list[Group]:
     """NUMA nodes with free CPUs, the fullest first; on a machine with larger sockets, socket by socket."""
     if layout.numa_first:
         return _ordered(layout.nodes, free)
-    return _within(layout.nodes_of_sockets, _ordered(layout.sockets, free), free)
+    return list(_within(layout.nodes_of_sockets, _ordered(layout.sockets, free), free))
 
 
 def _ordered_sockets(layout: CpuLayout, free: int) -> list[Group]:
     if layout.numa_first:
-        return _within(layout.sockets_of_nodes, _ordered(layout.nodes, free), free)
+        return list(_within(layout.sockets_of_nodes, _ordered(layout.nodes, free), free))
     return _ordered(layout.sockets, free)
 
 
-def _ordered_cores(layout: CpuLayout, free: int) -> list[Group]:
+def _ordered_cores(layout: CpuLayout, free: int) -> Iterator[Group]:
     return _within(layout.cores_of_outer, _ordered_outer(layout, free), free)
 
 
@@ -194,16 +196,14 @@ def _ordered_outer(layout: CpuLayout, free: int) -> list[Group]:
 
 
 def _ordered_uncores(layout: CpuLayout, free: int) -> list[Group]:
-    return _within(layout.uncores_of_nodes, ordered_nodes(layout, free), free)
+    return list(_within(layout.uncores_of_nodes, ordered_nodes(layout, free), free))
 
 
-def _within(inner_of: Nesting, outer_order: list[Group], free: int) -> list[Group]:
-    """Order the inner groups of each outer group in turn: those that have a free CPU in both."""
-    ordered: list[Group] = []
+def _within(inner_of: Nesting, outer_order: list[Group], free: int) -> Iterator[Group]:
+    """Order the inner groups of each outer group in turn, as far as is asked for: those that have a free CPU in both."""
     for outer in outer_order:
         inside = outer.cpus & free
-        ordered += _ordered([g for g in inner_of[outer.id] if g.cpus & inside], free)
-    return ordered
+        yield from _ordered([g for g in inner_of[outer.id] if g.cpus & inside], free)
 
 
 def _ordered(groups: Iterable[Group], free: int) -> list[Group]:

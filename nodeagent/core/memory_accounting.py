@@ -49,7 +49,7 @@ def take(machine: Machine, nodes: NumaSet, resource: str, size: int) -> Machine:
         table = node.table(resource)
         moved = 0 if table is None else max(0, min(table.free, size))
         size -= moved
-        changed.append(_moved(replace(node, assignments=node.assignments + 1, cells=nodes), resource, moved))
+        changed.append(MemoryNode(node.id, node.assignments + 1, nodes, _moved_tables(node.tables, resource, moved)))
     return tuple(changed)
 
 
@@ -57,10 +57,12 @@ def charge(machine: Machine, nodes: NumaSet, resource: str, size: int) -> Machin
     """Take all of it: what no node has free overdraws the group's lowest node. Nodes that are gone are passed over."""
     short = size - free_of(machine, nodes, resource)
     machine = take(machine, nodes, resource, size)
+    if short <= 0:
+        return machine
     changed = []
     for node in machine:
         if short > 0 and node.id in nodes and node.table(resource) is not None:
-            changed.append(_moved(node, resource, short))
+            changed.append(replace(node, tables=_moved_tables(node.tables, resource, short)))
             short = 0
         else:
             changed.append(node)
@@ -81,19 +83,21 @@ def release(machine: Machine, blocks: Blocks) -> Machine:
             size -= moved
             assignments = node.assignments - 1
             cells = node.cells if assignments else NumaSet.of(node.id)
-            changed.append(_moved(replace(node, assignments=assignments, cells=cells), block.resource, -moved))
+            changed.append(MemoryNode(node.id, assignments, cells, _moved_tables(node.tables, block.resource, -moved)))
         machine = tuple(changed)
     return machine
 
 
-def _moved(node: MemoryNode, resource: str, size: int) -> MemoryNode:
+def _moved_tables(
+    tables: tuple[tuple[str, MemoryTable], ...], resource: str, size: int
+) -> tuple[tuple[str, MemoryTable], ...]:
     if size == 0:
-        return node
-    tables = tuple(
-        (name, replace(t, free=t.free - size, reserved=t.reserved + size) if name == resource else t)
-        for name, t in node.tables
-    )
-    return replace(node, tables=tables)
+        return tables
+    return tuple([(name, _moved(table, size) if name == resource else table) for name, table in tables])
+
+
+def _moved(table: MemoryTable, size: int) -> MemoryTable:
+    return MemoryTable(table.total, table.system_reserved, table.allocatable, table.reserved + size, table.free - size)
 
 
 def free_of(machine: Machine, nodes: NumaSet, resource: str) -> int:
