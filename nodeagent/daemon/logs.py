@@ -1,6 +1,11 @@
-"""The log: structlog to stderr, JSON for the journal, pretty on a terminal; one line per fact, a fixed event name, fields with units."""
+"""The log: structlog to stderr, JSON for the journal, pretty on a terminal; one line per fact, a fixed event name, fields with units.
+
+In the journal each line has its priority, and what it is about as fields: NODEAGENT_EVENT, NODEAGENT_POD, NODEAGENT_POD_UID,
+NODEAGENT_CONTAINER.
+"""
 
 import logging
+import os
 import sys
 from collections.abc import Mapping
 from typing import TextIO
@@ -9,25 +14,67 @@ import structlog
 
 from nodeagent.core.state import NodeState
 from nodeagent.core.step import Event, Fact
+from nodeagent.edge.journal import Journal, is_journal
 
 Log = structlog.typing.FilteringBoundLogger
+_AS_JSON = structlog.processors.JSONRenderer(sort_keys=True)
+_PRIORITIES = {"debug": "7", "info": "6", "warning": "4", "error": "3", "critical": "2"}
+"""syslog's, by structlog's method."""
 _WARNINGS = frozenset({Event.POD_REFUSED, Event.MANIFEST_SHADOWED, Event.PROMISE_CHANGED})
 
 
-def make_log(stream: TextIO = sys.stderr) -> Log:
+def make_log(stream: TextIO = sys.stderr, environment: Mapping[str, str] = os.environ) -> Log:
     """Give the logger of this process; nothing global is configured."""
-    pretty = stream.isatty()
     processors: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.dev.ConsoleRenderer() if pretty else structlog.processors.JSONRenderer(sort_keys=True),
     ]
+    logger: object = structlog.PrintLogger(stream)
+    if is_journal(stream, environment):
+        logger = _JournalLogger(stream)
+        processors.append(_with_fields)
+    elif stream.isatty():
+        processors.append(structlog.dev.ConsoleRenderer())
+    else:
+        processors.append(_AS_JSON)
     log: Log = structlog.wrap_logger(
-        structlog.PrintLogger(stream),
+        logger,
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
     )
     return log
+
+
+def _with_fields(
+    logger: object, method: str, event: structlog.typing.EventDict
+) -> tuple[tuple[()], dict[str, dict[str, str]]]:
+    fields = {
+        "MESSAGE": str(_AS_JSON(logger, method, dict(event))),
+        "PRIORITY": _PRIORITIES.get(method, "6"),
+        "SYSLOG_IDENTIFIER": "nodeagent",
+        "NODEAGENT_EVENT": str(event["event"]),
+    }
+    fields |= {f"NODEAGENT_{key.upper()}": str(event[key]) for key in ("pod", "pod_uid", "container") if key in event}
+    return (), {"fields": fields}
+
+
+class _JournalLogger:
+    """What structlog hands its lines to. Where the journal takes none any more, they go the way that systemd gave us."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._journal: Journal | None = None
+
+    def msg(self, *, fields: Mapping[str, str]) -> None:
+        try:
+            if self._journal is None:
+                self._journal = Journal()
+            self._journal.send(fields)
+        except OSError:
+            self._journal = None
+            print(f"<{fields['PRIORITY']}>{fields['MESSAGE']}", file=self._stream, flush=True)
+
+    debug = info = warning = error = critical = msg
 
 
 def log_fact(log: Log, fact: Fact, state: NodeState, extra: Mapping[str, str | int]) -> None:
