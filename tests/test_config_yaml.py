@@ -61,7 +61,7 @@ clusterDNS: [10.96.0.10]
 cpuManagerPolicy: static
 cpuManagerReconcilePeriod: 0s
 evictionPressureTransitionPeriod: 0s
-featureGates: {CPUManagerPolicyAlphaOptions: true, RotateKubeletServerCertificate: true}
+featureGates: {CPUManagerPolicyAlphaOptions: true, CPUManagerPolicyOptions: true, RotateKubeletServerCertificate: true}
 kubeReserved: {cpu: 500m, memory: 1Gi}
 systemReserved: {cpu: 250m, memory: 512Mi, ephemeral-storage: 1Gi}
 logging: {flushFrequency: 0, options: {json: {infoBufferSize: "0"}}}
@@ -92,6 +92,7 @@ staticPodPath: /etc/kubernetes/manifests
             "cgroupRoot",
             "clusterDNS",
             "evictionPressureTransitionPeriod",
+            "featureGates[CPUManagerPolicyOptions]",
             "featureGates[RotateKubeletServerCertificate]",
             "logging",
         ),
@@ -204,6 +205,8 @@ FINDINGS = [
     ("evictionHard: {memory.available: -1Gi}", "1: evictionHard: eviction threshold memory.available must be positive: -1Gi"),
     ("evictionHard: {memory.available: some}", '1: evictionHard: "some": quantities must match'),
     ("featureGates: {PodLevelResources: 'true'}", '1: featureGates[PodLevelResources]: "true": must be true or false, not a string'),
+    ("featureGates: {CPUManagerPolicyAlphaOption: true}", '1: featureGates: "CPUManagerPolicyAlphaOption": unknown feature gate, did you mean CPUManagerPolicyAlphaOptions?'),
+    ("featureGates: {podLevelResources: true}", '"podLevelResources": unknown feature gate, did you mean PodLevelResources?'),
     ("cpuCFSQuotaPeriod: 20ms", '1: cpuCFSQuotaPeriod: "20ms": other than 100ms requires feature gate CustomCPUCFSQuotaPeriod'),
     ("cpuCFSQuotaPeriod: 2s\nfeatureGates: {CustomCPUCFSQuotaPeriod: true}", '1: cpuCFSQuotaPeriod: "2s": must be between 1ms and 1sec, inclusive'),
     ("cpuCFSQuotaPeriod: 999us\nfeatureGates: {CustomCPUCFSQuotaPeriod: true}", "must be between 1ms and 1sec, inclusive"),

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +12,13 @@ import pytest
 from daemon_model import Daemon, Steps, watched
 from node_model import Machine
 from nodeagent.core.agent_metrics import MANIFEST_PROBLEMS
+from nodeagent.core.idset import CpuSet
+from nodeagent.core.managers import Managers, build, initial
 from nodeagent.core.step import Manifest
 from nodeagent.daemon import service
 from nodeagent.daemon.manifest_list import ManifestLook
 from nodeagent.daemon.publisher import Publisher
-from nodeagent.daemon.startup import load_config
+from nodeagent.daemon.startup import StartError, load_config
 from world import SMALL, app, manifests, node, pod
 
 
@@ -92,3 +95,23 @@ def test_a_refused_reload_is_shown_until_one_is_taken_over(
     assert daemon.agent.snapshot.problems == ()
     (note,) = events(daemon, "configuration_note")
     assert "is not a loopback address" in note["problem"]
+
+
+def changed(daemon: Daemon, **placement: Any) -> Any:
+    before = daemon.agent.node
+    managers = build(before.topology, replace(before.config.placement, **placement))
+    assert isinstance(managers, Managers)
+    return replace(before, config=replace(before.config, placement=managers.placement), managers=managers)
+
+
+def test_another_policy_is_taken_over_while_nobody_holds_anything(daemon: Daemon) -> None:
+    daemon.agent.change_node(changed(daemon, cpu_manager_policy="none"))
+    daemon.rest()
+    assert daemon.agent.state.promises == initial(daemon.agent.node.managers)
+    daemon.agent.change_node(changed(daemon, cpu_manager_policy="static"))
+    daemon.files.pods = (pod("a", app(cpu="2")),)
+    daemon.rest()
+    assert daemon.agent.state.promises.own_set("uid-a", "app") == CpuSet.of(1, 5)
+    with pytest.raises(StartError, match="the policies change") as refused:
+        daemon.agent.change_node(changed(daemon, cpu_manager_policy="none"))
+    assert "drain the node first" in str(refused.value.hint)

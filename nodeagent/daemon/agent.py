@@ -13,8 +13,9 @@ from nodeagent.core.actions import Forget, KillCgroup, KillMain, Launch, Termina
 from nodeagent.core.cgroup import CgroupWish, Seen
 from nodeagent.core.layout import CONTROLLERS, OWN_DIRECTORIES, wishes
 from nodeagent.core.lifecycle import Run, is_unsettled
-from nodeagent.core.managers import resume, shortfalls
+from nodeagent.core.managers import initial, resume, shortfalls
 from nodeagent.core.plan import Plan, SetAttribute, diff
+from nodeagent.core.promises import Promises
 from nodeagent.core.refusals import StartRefused
 from nodeagent.core.state import NodeState, PodEntry, violations, with_endings
 from nodeagent.core.step import Event, Fact, Turn, World, step
@@ -125,10 +126,10 @@ class Agent:
                 hint="systemctl restart nodeagent (no pod notices)",
             )
         before, after = policies_of(self.node.config.placement), policies_of(node.config.placement)
-        if before != after:
+        if before != after and self.state.promises.pods:
             broken: tuple[str, ...] = (f"the policies change from {before} to {after}",)
         else:
-            promises = resume(node.managers, self.state.promises)
+            promises = _promises_on(node, self.state.promises)
             broken = (
                 (promises.message,)
                 if isinstance(promises, StartRefused)
@@ -200,7 +201,7 @@ class Agent:
         if topology == before and not self._machine_trouble:
             return
         node = on_machine(self.node.config, topology, self.node.reserved)
-        judged = resume(node.managers, self.state.promises) if isinstance(node, Node) else None
+        judged = _promises_on(node, self.state.promises) if isinstance(node, Node) else None
         refusals = node if isinstance(node, tuple) else (judged,) if isinstance(judged, StartRefused) else ()
         if refusals:
             why = "; ".join(refused.message for refused in refusals)
@@ -224,7 +225,7 @@ class Agent:
         """Give the state as it is on the machine there is now. It stays a proposal until a turn has saved it."""
         if self._settled_on is self.node.managers:
             return self.state
-        promises = resume(self.node.managers, self.state.promises)
+        promises = _promises_on(self.node, self.state.promises)
         assert not isinstance(promises, StartRefused), "it was judged when the machine was taken over"
         return replace(self.state, promises=promises)
 
@@ -441,3 +442,8 @@ def _shadow(fact: Fact) -> tuple[str, str]:
         f"pod {fact.pod.full_name} has the {fields['same']} of one in {fields['first_source']}, which counts: "
         "remove one of the two manifests"
     )
+
+
+def _promises_on(node: Node, promises: Promises) -> Promises | StartRefused:
+    """Give the promises as they are on another machine or under another configuration. Where nobody holds any, all is new."""
+    return resume(node.managers, promises) if promises.pods else initial(node.managers)

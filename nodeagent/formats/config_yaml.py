@@ -3,6 +3,7 @@
 What the machine has to say is not known here.
 """
 
+import difflib
 from dataclasses import replace
 from ipaddress import ip_address
 
@@ -14,7 +15,7 @@ from nodeagent.formats import config_schema
 from nodeagent.formats.bind_address import MAX_UNIX_PATH_BYTES, BindAddressError, TcpAddress, parse_bind_address
 from nodeagent.formats.documents import parse_documents
 from nodeagent.formats.durations import DurationSyntaxError, parse_duration_ns
-from nodeagent.formats.fields import Fields
+from nodeagent.formats.fields import Fields, nearest
 from nodeagent.formats.findings import DocumentError, Findings
 from nodeagent.formats.placement_fields import PlacementReader
 from nodeagent.formats.tree import MapNode, Node
@@ -22,6 +23,8 @@ from nodeagent.formats.tree import MapNode, Node
 _HINT = "correct these lines, then start or reload again; examples/config.yaml shows every field of the agent's own"
 _KUBELET_KIND = ("kubelet.config.k8s.io/v1beta1", "KubeletConfiguration")
 _OWN_KIND = "NodeAgentConfiguration"
+_KUBELET_GATES = frozenset({"CPUManagerPolicyOptions", "TopologyManagerPolicyOptions"})
+"""Gates of kubelet's that are on for good, and look like ours."""
 _MAX_INT32 = 2**31 - 1
 
 
@@ -202,6 +205,8 @@ class _ConfigReader:
         for name, value in placement.feature_gates:
             if name in DEFAULT_GATES:
                 gates.append((name, value))
+            elif name not in _KUBELET_GATES and _is_misspelt(name):
+                self._fields.report("featureGates", f"unknown feature gate{nearest(name, DEFAULT_GATES)}", name)
             else:
                 self._reported.append(f"featureGates[{name}]")
         return replace(placement, feature_gates=tuple(gates))
@@ -360,6 +365,13 @@ class _ConfigReader:
             other = taken.setdefault(path, key)
             if other != key:
                 self._fields.report(key, f"must be another directory than {other}", path)
+
+
+def _is_misspelt(name: str) -> bool:
+    """Kubelet has gates that are nothing to the agent; one that looks like ours is hardly one of them."""
+    return bool(
+        difflib.get_close_matches(name.casefold(), [gate.casefold() for gate in DEFAULT_GATES], n=1, cutoff=0.9)
+    )
 
 
 def _is_loopback(host: str) -> bool:
