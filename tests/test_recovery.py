@@ -14,6 +14,7 @@ from nodeagent.core.idset import CpuSet
 from nodeagent.core.node_capacity import allocatable_of
 from nodeagent.core.pod import Pod
 from nodeagent.core.state import Exit, NodeState, violations
+from nodeagent.core.step import Event
 from nodeagent.core.topology import Cpu, NumaNode, Topology
 from nodeagent.daemon.machine import Node as DaemonNode
 from nodeagent.daemon.records import checkpoints
@@ -356,3 +357,65 @@ def test_cpus_that_are_gone_are_replaced_for_pods_without_processes_only(tmp_pat
             "pod default/b, container app: CPUs 2,6 → 2-3: CPUs 6 are not online"
         ]
     life.go_on(found)
+
+
+# Manifests that cannot be read when the state is lost
+
+
+def lost(life: Life) -> None:
+    for name in (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT):
+        truncated(life.directory / name)
+
+
+@pytest.mark.parametrize("how", ["blind", "unreadable"])
+def test_who_runs_waits_for_a_manifest_and_keeps_everything(tmp_path: Path, how: str) -> None:
+    life = Life(tmp_path, STATIC, *PODS)
+    lost(life)
+    running, starts = life.processes(), list(life.machine.starts)
+    manifests = life.agent.wanted
+    life.agent.wanted = () if how == "blind" else manifests[1:]
+    found = life.start()
+    assert [e.pod.name for e in found.state.entries] == ([] if how == "blind" else ["b", "c", "d", "e"])
+    agent = WatchedAgent(life.machine)
+    agent.state, agent.saved = found.state, encode_state(found.state, policies_of(STATIC.config.placement))
+    agent.is_blind, agent.wanted = how == "blind", life.agent.wanted
+    agent.rest()
+    assert life.processes() == running, "nobody ends whom nobody knows"
+    life.machine.launcher_answers = False
+    agent.is_blind, agent.wanted = False, manifests
+    agent.rest()
+    known = {e.pod.name for e in agent.state.entries}
+    assert "a" not in known, "nobody can say what its processes are"
+    life.machine.launcher_answers = True
+    agent.rest()
+    assert life.processes() == running
+    assert life.machine.starts == starts
+    over = ("uid-b", "first")  # it has run, and its empty cgroup belonged to nobody
+    assert {**sets(agent.state), over: None} == {**sets(life.before), over: None}
+    adopted = [f.pod.name for f in agent.facts if f.event is Event.POD_ADOPTED]
+    assert "a" in adopted
+    changed = {(f.pod.name, f.container) for f in agent.facts if f.event is Event.PROMISE_CHANGED}
+    assert changed <= {("e", "app")}, "its turn had not come, and its empty cgroup belonged to nobody"
+
+
+def test_a_new_pod_is_placed_beside_those_whom_nobody_knows(tmp_path: Path) -> None:
+    """Pod a's manifest was removed while the agent was down, and the state is lost: its processes run on."""
+    life = Life(tmp_path, STATIC, pod("a", app("app", "2")))
+    lost(life)
+    life.agent.want(pod("new", app("app", "2")))
+    agent = life.go_on(life.start())
+    assert sets(agent.state) == {("uid-new", "app"): CpuSet.of(2, 6)}
+    assert agent.machine.running_containers() == ("poduid-a/app", "poduid-new/app")
+    assert agent.plan().strangers == ("poduid-a/app",)
+    assert agent.state.promises.default == CpuSet.parse("0-1,3-5,7")
+
+
+def test_who_needs_their_cpus_waits_for_them(tmp_path: Path) -> None:
+    life = Life(tmp_path, STATIC, pod("a", app("app", "2")))
+    lost(life)
+    life.agent.want(pod("new", app("app", "6")))
+    agent = life.go_on(life.start())
+    assert agent.machine.running_containers() == ("poduid-a/app",)
+    life.machine.groups["poduid-a/app"].processes.clear()
+    agent.rest()
+    assert agent.machine.running_containers() == ("poduid-new/app",)

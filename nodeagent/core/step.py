@@ -11,12 +11,14 @@ from nodeagent.core import lifecycle
 from nodeagent.core.adoption import found, populated_pods
 from nodeagent.core.cgroup import Seen
 from nodeagent.core.config import Config
-from nodeagent.core.layout import pod_path
+from nodeagent.core.idset import CpuSet
+from nodeagent.core.layout import OWN_DIRECTORIES, pod_path
 from nodeagent.core.lifecycle import Runs
 from nodeagent.core.managers import Admitted, Managers, Rejected, Report, admit, remove_pod, start_container
 from nodeagent.core.metric_moves import Move
 from nodeagent.core.node_capacity import Allocatable, Usage, insufficient, usage_of
 from nodeagent.core.pod import Pod, qos_class
+from nodeagent.core.promises import Promises
 from nodeagent.core.recovery import settled
 from nodeagent.core.state import ContainerStatus, NodeState, PodEntry, Refusal
 
@@ -229,8 +231,9 @@ def _admit_new(draft: _Draft, wanted: dict[str, Manifest], world: World) -> _Dra
     new = [m for m in wanted.values() if m.pod.full_name not in names and m.pod.uid not in uids]
     draft, new = _adopt_running(draft, new, world)
     usage = usage_of(draft.state.active_pods(), pod_level_resources=gate)
+    strangers = _cpus_of_strangers(draft.state, world) if new else CpuSet()
     for manifest in new:
-        draft = _decide(draft, manifest, usage, world)
+        draft = _decide(draft, manifest, usage, strangers, world)
         if draft.state.entries[-1].is_active:
             usage = usage.plus(manifest.pod, pod_level_resources=gate)
     return draft
@@ -262,7 +265,18 @@ def _adopt_running(draft: _Draft, new: list[Manifest], world: World) -> tuple[_D
     return draft.plus(state, *facts), left
 
 
-def _decide(draft: _Draft, manifest: Manifest, usage: Usage, world: World) -> _Draft:
+def _cpus_of_strangers(state: NodeState, world: World) -> CpuSet:
+    """CPUs on which processes run that no pod owns: whoever is promised them has to wait for their end."""
+    owned = {pod_path(entry) for entry in state.entries if entry.is_active}
+    unknown = populated_pods(world.seen) - owned - {"", *OWN_DIRECTORIES}
+    cpus = CpuSet()
+    for path, group in world.seen.items() if unknown else ():
+        if group.is_populated and path.rpartition("/")[0] in unknown:
+            cpus |= group.cpus_effective or CpuSet()
+    return cpus
+
+
+def _decide(draft: _Draft, manifest: Manifest, usage: Usage, strangers: CpuSet, world: World) -> _Draft:
     pod, state = manifest.pod, draft.state
     gate = world.config.placement.gate("PodLevelResources")
     entry = new_entry(manifest, world.now_ms, pod_level_resources=gate)
@@ -270,7 +284,7 @@ def _decide(draft: _Draft, manifest: Manifest, usage: Usage, world: World) -> _D
         short = insufficient(pod, usage, world.allocatable, pod_level_resources=gate)
         if short is not None:
             return _refused(draft, entry, short.reason, short.message, world.now_ms)
-    decision = admit(world.managers, state.promises, pod)
+    decision = _admitted_beside(world.managers, state.promises, pod, strangers)
     match decision:
         case Rejected():
             cleaned = draft.plus(replace(state, promises=decision.promises), moves=decision.moves)
@@ -280,6 +294,17 @@ def _decide(draft: _Draft, manifest: Manifest, usage: Usage, world: World) -> _D
             fields = (("qos", entry.qos.value), ("unused_fields", " ".join(manifest.unused_fields)))
             fact = Fact(Event.POD_ADMITTED, pod, manifest.source, None, fields, decision.report)
             return draft.plus(after, fact, moves=decision.moves)
+
+
+def _admitted_beside(managers: Managers, promises: Promises, pod: Pod, strangers: CpuSet) -> Admitted | Rejected:
+    """Decide on a pod: with CPUs that it can have at once, if there are enough of them."""
+    taken = promises.default & strangers
+    if taken:
+        decision = admit(managers, replace(promises, default=promises.default - taken), pod)
+        if isinstance(decision, Admitted):
+            whole = replace(decision.promises, default=decision.promises.default | taken)
+            return replace(decision, promises=whole)
+    return admit(managers, promises, pod)
 
 
 def new_entry(manifest: Manifest, now_ms: int, *, pod_level_resources: bool) -> PodEntry:
