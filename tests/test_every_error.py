@@ -29,7 +29,7 @@ from inspected import NOW_MS, World, container, pod, resources
 from launcher_process import LauncherProcess, wait_for
 from made import GIB, MACHINE_A, PLRM, machine, managers
 from nodeagent.cli import checkpoint, exec as exec_command, inspect, retry, simulate
-from nodeagent.cli.known_state import find_pods, known_state
+from nodeagent.cli.known_state import known_state
 from nodeagent.core import managers as core
 from nodeagent.core.agent_metrics import CAPACITY_REASONS
 from nodeagent.core.config import Config, Errata, Placement, ReservedMemory
@@ -69,6 +69,7 @@ from nodeagent.formats.inspection_text import render_in_full
 from nodeagent.formats.launcher_protocol import decode_hello
 from nodeagent.formats.memory_checkpoint import decode_memory_state
 from nodeagent.formats.node_state import decode_state
+from nodeagent.formats.pod_names import find_pods
 from nodeagent.formats.refusal_advice import ADVISED, next_step
 from nodeagent.formats.scenario import scenario_from_text
 from nodeagent.formats.scenario_replay import replay

@@ -7,7 +7,7 @@ import sys
 from typing import NoReturn
 
 from nodeagent.cli.inspect import add_source_arguments
-from nodeagent.cli.known_state import Known, find_pod, known_state, sight_of
+from nodeagent.cli.known_state import Known, known_state, sight_of
 from nodeagent.core.entering import obstacle
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.layout import container_path, wishes
@@ -15,6 +15,7 @@ from nodeagent.core.state import PodEntry
 from nodeagent.edge.cgroup_entry import join, own_cgroup, own_cpus, used_below
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.inspection import Sight
+from nodeagent.formats.pod_names import find_pod
 
 EXIT_NOT_ENTERED = 125
 """As container tools have it: what fails is nodeagent, not the command."""

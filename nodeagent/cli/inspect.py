@@ -12,7 +12,6 @@ from nodeagent.cli.known_state import (
     DEFAULT_CONFIG,
     DEFAULT_SOCKET,
     Known,
-    find_pods,
     known_state,
     processes_of,
     sight_of,
@@ -24,6 +23,7 @@ from nodeagent.core.state import run_id
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.inspection import Document, HostProcess, HostProcesses, has_difference, inspection
 from nodeagent.formats.inspection_text import render, render_in_full, render_wide
+from nodeagent.formats.pod_names import find_pods
 
 _LOOKS = 5
 _PAUSE_SECONDS = 0.2

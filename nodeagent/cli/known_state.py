@@ -10,7 +10,7 @@ from typing import Any
 from nodeagent.core.cgroup import Seen
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.layout import OWN_DIRECTORIES, container_path
-from nodeagent.core.state import NodeState, PodEntry, violations
+from nodeagent.core.state import NodeState, violations
 from nodeagent.daemon.machine import Node
 from nodeagent.daemon.startup import STATE_FILE, discover, kernel_of, load_config
 from nodeagent.edge import state_files
@@ -30,10 +30,6 @@ _SOCKET_NAME = "agent.sock"
 
 class UnknownStateError(NodeAgentError):
     """Nobody can say what the node's state is."""
-
-
-class UnknownPodError(NodeAgentError):
-    """There is no such pod, or more than one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,42 +188,3 @@ def processes_of(known: Known) -> dict[str, tuple[int, ...]]:
         except CgroupError:
             continue
     return found
-
-
-def find_pods(state: NodeState, name: str) -> tuple[PodEntry, ...]:
-    """Find pods by UID, namespace/name or name.
-
-    Raises:
-        UnknownPodError: there is none.
-
-    """
-    found = tuple(e for e in state.entries if name in {e.pod.uid, e.pod.full_name, e.pod.name})
-    if found:
-        return found
-    names = [e.pod.full_name for e in state.entries]
-    near = _near(name, [*names, *(e.pod.name for e in state.entries)])
-    hint = (f"did you mean {near}? " if near else "") + "`nodeagent inspect` lists the pods"
-    raise UnknownPodError(f"no pod '{name}' is known", hint=hint)
-
-
-def find_pod(state: NodeState, name: str) -> PodEntry:
-    """Find one pod by UID, namespace/name or name.
-
-    Raises:
-        UnknownPodError: there is none, or more than one.
-
-    """
-    found = find_pods(state, name)
-    if len(found) > 1:
-        names = ", ".join(e.pod.full_name for e in found)
-        raise UnknownPodError(
-            f"there are {len(found)} pods '{name}'",
-            hint=f"name one of them in full, as `nodeagent inspect` does: {names}",
-        )
-    return found[0]
-
-
-def _near(name: str, names: list[str]) -> str:
-    import difflib  # noqa: PLC0415 - only for a mistyped name
-
-    return " or ".join(difflib.get_close_matches(name, names, n=2))

@@ -17,6 +17,7 @@ from nodeagent.edge.metrics_http import MetricsPages
 from nodeagent.edge.serving import Service, ServingThread
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.bind_address import BindAddress, UnixAddress, parse_bind_address
+from nodeagent.formats.pod_names import find_pod
 
 API_SOCKET = "agent.sock"
 GROUP = "nodeagent"
@@ -83,12 +84,9 @@ class Publisher:
 
     def _retry(self, arguments: Mapping[str, Any]) -> dict[str, object]:
         """Decide again on a refused pod, named by uid, namespace/name or name."""
-        wanted = arguments.get("pod")
-        for entry in self._agent.snapshot.state.entries:
-            if wanted in {entry.pod.uid, entry.pod.full_name, entry.pod.name}:
-                if entry.refusal is None:
-                    raise NodeAgentError(f"pod {entry.pod.full_name} is not refused", hint="see `nodeagent inspect`")
-                self._agent.retries.add(entry.pod.uid)
-                self._agent.wakeups.wake(Reason.REQUEST)
-                return {"pod": entry.pod.full_name, "uid": entry.pod.uid, "refusedBefore": entry.refusal.reason}
-        raise NodeAgentError(f"no pod '{wanted}' is known", hint="see `nodeagent inspect` for the names")
+        entry = find_pod(self._agent.snapshot.state, str(arguments.get("pod")))
+        if entry.refusal is None:
+            raise NodeAgentError(f"pod {entry.pod.full_name} is not refused", hint="see `nodeagent inspect`")
+        self._agent.retries.add(entry.pod.uid)
+        self._agent.wakeups.wake(Reason.REQUEST)
+        return {"pod": entry.pod.full_name, "uid": entry.pod.uid, "refusedBefore": entry.refusal.reason}

@@ -1,0 +1,59 @@
+"""What the running agent answers over its socket to those who name a pod."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from daemon_model import Daemon, Steps, watched
+from node_model import Machine
+from nodeagent.daemon.publisher import API_SOCKET, Publisher
+from nodeagent.edge.local_api_client import ApiError, call
+from world import SMALL, app, node, pod
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    """Runs with a pod x/big and a pod y/big, which was refused."""
+    machine = Machine(node(SMALL))
+    daemon = Daemon(machine, tmp_path, steps=Steps())
+    with watched(monkeypatch, machine, daemon.steps):
+        daemon.start()
+        small, large = pod("big", app(cpu="1"), uid="uid-x"), pod("big", app(cpu="99"), uid="uid-y")
+        daemon.files.pods = (replace(small, namespace="x"), replace(large, namespace="y"))
+        daemon.rest()
+        config: Any = SimpleNamespace(runtime_directory=str(tmp_path), metrics_bind_address="")
+        with Publisher(daemon.agent, config, daemon.agent.log) as publisher:
+            publisher.listen()
+            yield daemon
+
+
+def retry(directory: Path, name: str) -> Any:
+    return call(f"{directory}/{API_SOCKET}", "retry", pod=name)
+
+
+def test_a_name_that_two_pods_have_is_refused_and_both_are_named(daemon: Daemon, tmp_path: Path) -> None:
+    with pytest.raises(ApiError) as caught:
+        retry(tmp_path, "big")
+    assert caught.value.message == "there are 2 pods 'big'"
+    assert caught.value.hint.endswith(": x/big, y/big")
+    assert daemon.agent.retries.take() == frozenset()
+
+
+@pytest.mark.parametrize("name", ["y/big", "uid-y"])
+def test_a_pod_named_in_full_is_decided_again(daemon: Daemon, tmp_path: Path, name: str) -> None:
+    answer = retry(tmp_path, name)
+    assert (answer["pod"], answer["uid"], answer["refusedBefore"]) == ("y/big", "uid-y", "OutOfcpu")
+    assert daemon.agent.retries.take() == {"uid-y"}
+
+
+def test_a_pod_that_runs_and_one_that_is_not_there_are_refused(daemon: Daemon, tmp_path: Path) -> None:
+    with pytest.raises(ApiError, match="pod x/big is not refused"):
+        retry(tmp_path, "x/big")
+    with pytest.raises(ApiError, match="no pod 'bigg' is known") as caught:
+        retry(tmp_path, "bigg")
+    assert "did you mean" in caught.value.hint
+    assert daemon.agent.retries.take() == frozenset()
