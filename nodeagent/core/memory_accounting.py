@@ -41,6 +41,11 @@ def _table(total: int, reserved: int, pages: int) -> MemoryTable:
 
 def take(machine: Machine, nodes: NumaSet, resource: str, size: int) -> Machine:
     """Move up to `size` bytes from free to reserved, lowest node first. Counts once on every node of the group."""
+    return _taken(machine, nodes, resource, size)[0]
+
+
+def _taken(machine: Machine, nodes: NumaSet, resource: str, size: int) -> tuple[Machine, int]:
+    """Give what was too much, too."""
     changed = []
     for node in machine:
         if node.id not in nodes:
@@ -50,13 +55,12 @@ def take(machine: Machine, nodes: NumaSet, resource: str, size: int) -> Machine:
         moved = 0 if table is None else max(0, min(table.free, size))
         size -= moved
         changed.append(MemoryNode(node.id, node.assignments + 1, nodes, _moved_tables(node.tables, resource, moved)))
-    return tuple(changed)
+    return tuple(changed), size
 
 
 def charge(machine: Machine, nodes: NumaSet, resource: str, size: int) -> Machine:
     """Take all of it: what no node has free overdraws the group's lowest node. Nodes that are gone are passed over."""
-    short = size - free_of(machine, nodes, resource)
-    machine = take(machine, nodes, resource, size)
+    machine, short = _taken(machine, nodes, resource, size)
     if short <= 0:
         return machine
     changed = []

@@ -67,10 +67,13 @@ class Insufficient:
 
 def usage_of(pods: Iterable[Pod], *, pod_level_resources: bool = True) -> Usage:
     """Count all these pods."""
-    usage = Usage()
+    count = 0
+    amounts: dict[str, int] = {}
     for pod in pods:
-        usage = usage.plus(pod, pod_level_resources=pod_level_resources)
-    return usage
+        count += 1
+        for name, amount in _requested(pod, pod_level_resources):
+            amounts[name] = amounts.get(name, 0) + amount
+    return Usage(count, tuple(sorted(amounts.items())))
 
 
 def insufficient(

@@ -197,9 +197,8 @@ def violations(managers: Managers, state: NodeState) -> tuple[str, ...]:
     found += [f"pod {uid} has two entries" for uid in sorted(u for u, number in uids.items() if number > 1)]
     found += [f"pod {name} has two entries" for name in sorted(n for n, number in names.items() if number > 1)]
     for entry in state.entries:
-        expected = () if entry.refusal else tuple(c.name for c in entry.pod.containers)
-        if tuple(c.name for c in entry.containers) != expected:
-            found.append(
-                f"pod {entry.pod.uid}: statuses of containers {[c.name for c in entry.containers]}, expected {list(expected)}"
-            )
+        expected = [] if entry.refusal else [c.name for c in entry.pod.containers]
+        statuses = [c.name for c in entry.containers]
+        if statuses != expected:
+            found.append(f"pod {entry.pod.uid}: statuses of containers {statuses}, expected {expected}")
     return tuple(found)
