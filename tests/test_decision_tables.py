@@ -125,6 +125,16 @@ def test_a_combination_of_three_is_three_nodes_in_the_reference_too() -> None:
 
 
 @pytest.mark.parametrize(
+    ("available", "count", "expected"),
+    [("0-23", 9, "0-8"), ("0-23", 24, "0-23"), ("0,2,4-23", 4, "4-7"), ("0,2,4,6,8-23", 3, "8-10")],
+)
+def test_distribution_on_more_nodes_than_kubelet_takes(available: str, count: int, expected: str) -> None:
+    """Twelve nodes of two CPUs: as few as can be, and the first of equals."""
+    layout = CpuLayout.of(machine(nodes=12, cores=2, threads=1, sockets=1))
+    assert text(distribute(Distributing(Picking(layout), 1), bits(available), count)) == expected
+
+
+@pytest.mark.parametrize(
     ("values", "expected"),
     [([4, 2], 1.0), ([1, 0, 0], 0.471), ([3, 3, 3], 0.0), ([8, 1, 1], 3.3), ([0, 0, 0, 1], 0.433)],
 )
