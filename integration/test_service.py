@@ -5,7 +5,7 @@ import json
 import pytest
 
 from integration.guest.guest import Guest
-from integration.node import Node, container, pod
+from integration.node import CONFIG, Node, container, pod
 
 SLEEP = ["sleep", "infinity"]
 
@@ -122,3 +122,42 @@ def test_the_pods_unit_stops_and_starts(node: Node) -> None:
         seconds=90,
     )
     assert node.state()["promises"] == before["promises"]
+
+
+def test_the_journal_can_be_searched_by_pod_and_priority(node: Node) -> None:
+    node.apply(pod("one", container("app", SLEEP, cpu="2")), pod("big", container("app", SLEEP, cpu="64")))
+    node.wait_running("one")
+    node.wait(lambda state: any("refusal" in e for e in state["entries"]), "the other to be refused")
+    text = node.run("journalctl -q -o json NODEAGENT_POD_UID=uid-big").stdout
+    (line,) = [json.loads(line) for line in text.splitlines()][-1:]
+    assert (line["NODEAGENT_EVENT"], line["NODEAGENT_POD"], line["PRIORITY"]) == ("pod_refused", "default/big", "4")
+    assert line["_SYSTEMD_UNIT"] == "nodeagent.service"
+    assert "uid-big" in node.run("journalctl -q -p warning -u nodeagent -o cat").stdout
+
+
+def test_a_taken_port_and_a_refused_reload_are_shown_and_pods_run(node: Node) -> None:
+    usual = node.guest.get(CONFIG)
+    try:
+        node.run("systemctl stop nodeagent", timeout_seconds=60)
+        node.run(
+            "systemd-run --unit taken --quiet python3 -c"
+            " 'import socket,time; s=socket.create_server((\"127.0.0.1\",9753)); time.sleep(1e6)'"
+        )
+        node.run("until ss -ltn | grep -q :9753; do sleep 0.1; done")
+        node.run("systemctl start nodeagent", timeout_seconds=60)
+        node.apply(pod("one", container("app", SLEEP, cpu="2")))
+        node.wait_running("one")
+        assert any(problem.startswith("metrics: ") for problem in node.inspect()["node"]["problems"])
+        node.run("systemctl stop taken")
+        node.guest.put(CONFIG, usual + b"\nnoSuchField: 1\n")
+        node.run("systemctl reload nodeagent", timeout_seconds=60)
+        node.wait(
+            lambda _: [p for p in node.inspect()["node"]["problems"] if "noSuchField" in p],
+            "inspect to tell of the reload",
+        )
+        assert not any(problem.startswith("metrics: ") for problem in node.inspect()["node"]["problems"])
+    finally:
+        node.run("systemctl stop taken", check=False)
+        node.guest.put(CONFIG, usual)
+        node.run("systemctl reload-or-restart nodeagent", timeout_seconds=60)
+    node.wait(lambda _: node.inspect()["node"]["problems"] == [], "the problems to be over")
