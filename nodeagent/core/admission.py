@@ -189,6 +189,8 @@ def _allocated(providers: Providers, outcome: Outcome, pod: PodDemand, container
 
 
 def _after(outcome: Outcome, allocation: Allocation) -> Outcome:
+    if allocation.promises is outcome.promises and not allocation.moves and allocation.refusal is None:
+        return outcome
     return Outcome(allocation.promises, (*outcome.moves, *allocation.moves), outcome.merges, allocation.refusal)
 
 

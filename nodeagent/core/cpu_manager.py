@@ -212,12 +212,12 @@ def allocate_container(
     if isinstance(chosen, CpuShortage):
         return _failed(manager, promises, (requests,), unexpected(chosen.message))
     cpus = CpuSet(chosen)
-    held_by_pod = promises.of_pod(pod.uid)
-    after = replace(
-        promises,
-        default=promises.default - cpus,
-        pods=promises.pods.put(pod.uid, replace(held_by_pod, cpus=put(held_by_pod.cpus, container.name, cpus))),
-    )
+    of_pod = promises.of_pod(pod.uid)
+    sets = put(of_pod.cpus, container.name, cpus)
+    given = PodPromises(sets, of_pod.pod_cpus, of_pod.memory, of_pod.pod_memory, of_pod.hints)
+    pods = promises.pods.put(pod.uid, given)
+    left = promises.default - cpus
+    after = Promises(left, pods, promises.memory, promises.cpu_reuse, promises.memory_reuse)
     moves = (
         requests,
         *full,

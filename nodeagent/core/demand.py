@@ -100,9 +100,9 @@ class PodDemand:
 def demand_of(rules: DemandRules, pod: Pod) -> PodDemand:
     gates = rules.gates
     guaranteed = qos_class(pod, pod_level_resources=gates.pod_level_resources) is QosClass.GUARANTEED
-    managed = gates.is_managed_pod(pod)
+    managed = pod.resources is not None and gates.is_managed_pod(pod)
     containers = tuple(
-        _container(rules, container, guaranteed=guaranteed, managed=managed) for container in pod.containers
+        [_container(rules, container, guaranteed=guaranteed, managed=managed) for container in pod.containers]
     )
     if managed:
         assert pod.resources is not None
@@ -111,7 +111,8 @@ def demand_of(rules: DemandRules, pod: Pod) -> PodDemand:
     else:
         cpus = _peak_cpus(containers)
         memory = _peak_memory(containers) if guaranteed else ()
-    return PodDemand(pod.uid, guaranteed, managed, gates.is_skipped_pod(pod), containers, cpus, memory)
+    skipped = pod.resources is not None and gates.is_skipped_pod(pod)
+    return PodDemand(pod.uid, guaranteed, managed, skipped, containers, cpus, memory)
 
 
 def why_shared(placement: Placement, pod: Pod, container: Container) -> WhyShared | None:
@@ -162,7 +163,13 @@ def _container(rules: DemandRules, container: Container, *, guaranteed: bool, ma
 
 def _whole_cpus(resources: ResourceRequirements) -> int:
     request = resources.requests.get(CPU)
-    return request.value() if request is not None and request.is_whole() else 0
+    if request is None:
+        return 0
+    whole, rest = divmod(request.nano, 10**9)
+    if rest:
+        # Less than a thousandth short of a whole number counts as whole.
+        return request.value() if request.is_whole() else 0
+    return whole
 
 
 def _amounts(rules: DemandRules, resources: ResourceRequirements) -> Amounts | None:
