@@ -163,6 +163,31 @@ def test_memory_hugepages_and_distances(tmp_path: Path) -> None:
     assert topology.hugepages == (("hugepages-2Mi", 1030 * 2**21),)
 
 
+def test_distances_of_every_possible_node_are_told_apart_by_the_list_of_those(tmp_path: Path) -> None:
+    """As a captured machine has them, one of whose two nodes is offline."""
+    extra = (
+        (f"{NODES}/possible", "0-2\n"),
+        *((f"{NODES}/node{n}/distance", row) for n, row in ((0, "10 30 21"), (2, "21 30 10"))),
+    )
+    topology = discover(replace(TWO, nodes=((0, "0-1,4-5"), (2, "2-3,6-7")), extra=extra).grow(tmp_path))
+    assert [node.distances for node in topology.numa] == [(10, 21), (21, 10)]
+
+
+def test_distances_that_only_some_nodes_have_are_an_error_and_none_at_all_are_none(tmp_path: Path) -> None:
+    root = TWO.grow(tmp_path)
+    (root / NODES / "node1/distance").unlink()
+    with pytest.raises(SysfsError, match="node1/distance: found no such file, though other nodes have one"):
+        discover(root)
+    (root / NODES / "node0/distance").unlink()
+    assert [node.distances for node in discover(root).numa] == [None, None]
+
+
+def test_a_node_without_meminfo_has_no_memory_as_in_cadvisor(tmp_path: Path) -> None:
+    root = TWO.grow(tmp_path)
+    (root / NODES / "node1/meminfo").unlink()
+    assert [node.memory_bytes for node in discover(root).numa] == [8 * 2**30, 0]
+
+
 def test_without_numa_directories_nodes_have_no_memory(tmp_path: Path) -> None:
     topology = discover(replace(TWO, nodes=()).grow(tmp_path))
     assert [(node.memory_bytes, node.hugepages, node.distances) for node in topology.numa] == [(0, (), None)] * 2
@@ -318,6 +343,8 @@ MALFORMED = (
     (f"{NODES}/node0/meminfo", "MemTotal: 99999999999999999999 kB"),
     (f"{NODES}/node0/distance", "10 twenty"),
     (f"{NODES}/node0/distance", ""),
+    (f"{NODES}/node0/distance", "10"),
+    (f"{NODES}/node1/distance", "21 10 21"),
     (f"{NODES}/node0/hugepages/hugepages-2048kB/nr_hugepages", "-1"),
     (f"{NODES}/node0/hugepages/hugepages-2048kB/nr_hugepages", "9223372036854775807"),
     (f"{CPUS}/cpu70000/online", "1"),

@@ -5,7 +5,7 @@ so its leniency is kept where it changes them. A file that is there and malforme
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nodeagent.core.idset import MAX_ID, CpuSet
@@ -81,9 +81,10 @@ def topology_of(sample: SysfsSample) -> Topology:
             cpus += (_cpu(sample, cpu, core, node.id, uncores.get(core), classes) for cpu in core.cpus)
     has_nodes = any(node.directory is not None for node in nodes)
     hugepages = _hugepages(sample, HUGEPAGES)
+    distances = _distances(sample, nodes)
     return Topology.of(
         cpus,
-        (_numa_node(sample, node) for node in nodes),
+        (_numa_node(sample, node, distances) for node in nodes),
         offline=offline,
         l3=_l3_groups(sample, online),
         socket_count=_socket_count(sample, online),
@@ -315,14 +316,36 @@ def _socket_count(sample: SysfsSample, online: CpuSet) -> int:
     return len(set(packages))
 
 
-def _numa_node(sample: SysfsSample, node: _Node) -> NumaNode:
+def _distances(sample: SysfsSample, nodes: Sequence[_Node]) -> dict[int, tuple[int, ...]]:
+    """Distances by node, each to the nodes in order of their ids; empty where the kernel tells none, as in old captures.
+
+    A row has a value per node online, so one per directory. A captured machine has values for all possible nodes, without directories.
+    """
+    rows = {node: sample.numbers(f"{node.directory}/distance") for node in nodes if node.directory is not None}
+    if all(row is None for row in rows.values()):
+        return {}
+    ids = sorted(node.id for node in rows)
+    distances = {}
+    for node, row in rows.items():
+        path = f"{node.directory}/distance"
+        if row is None:
+            raise sample.error(path, "found no such file, though other nodes have one")
+        told = ids if len(row) == len(ids) else list(sample.cpu_list(f"{NODES}/possible") or ())
+        if len(row) != len(told) or not set(ids) <= set(told):
+            wanted = f"expected one distance to each of {len(ids)} nodes"
+            raise sample.error(path, wanted, value=sample.files[path].strip())
+        distances[node.id] = tuple(value for id_, value in zip(told, row, strict=True) if id_ in ids)
+    return distances
+
+
+def _numa_node(sample: SysfsSample, node: _Node, distances: Mapping[int, tuple[int, ...]]) -> NumaNode:
     if node.directory is None:  # cAdvisor gives such nodes neither memory, huge pages nor distances
         return NumaNode(node.id, memory_bytes=0)
     return NumaNode(
         id=node.id,
         memory_bytes=sample.total_memory_bytes(f"{node.directory}/meminfo") or 0,  # no file: no memory, as in cAdvisor
         hugepages=_hugepages(sample, f"{node.directory}/hugepages"),
-        distances=sample.numbers(f"{node.directory}/distance"),
+        distances=distances.get(node.id),
     )
 
 

@@ -33,6 +33,7 @@ WANTED = (
     f"{CPUS}/cpu#/cache/index#/type",
     f"{CPUS}/cpu#/cache/index#/shared_cpu_map",
     f"{CPUS}/cpu#/cache/index#/shared_cpu_list",
+    f"{NODES}/possible",
     f"{NODES}/node#/cpu#/",
     f"{NODES}/node#/cpulist",
     f"{NODES}/node#/cpumap",
