@@ -48,6 +48,7 @@ from nodeagent.daemon.machine import on_machine
 from nodeagent.daemon.startup import load_config
 from nodeagent.edge import state_files, uevents
 from nodeagent.edge.cgroup_entry import join
+from nodeagent.edge.cgroup_watch import CgroupWatch
 from nodeagent.edge.cgroupfs import CgroupTree
 from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.edge.listening import listen
@@ -154,8 +155,7 @@ def without_file_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def watch_without_file_descriptors(directory: Path) -> None:
-    watch = ManifestWatch(str(directory), lambda: None)
+def watch_without_file_descriptors(watch: ManifestWatch | CgroupWatch) -> None:
     try:
         with without_file_descriptors():
             watch.renew()
@@ -260,9 +260,10 @@ CASES = [
     Case("LauncherProtocolError", "another version", lambda _: decode_hello(b'{"hello": {"version": 3}}'), "'version': 3"),
     Case("ListenError", "no directory", lambda d: listen(UnixAddress(f"{d}/none/s")), "{}/none/s"),
     Case("ListenError", "a file in its place", lambda d: ((d / "s").write_text(""), listen(UnixAddress(f"{d}/s"))), "{}/s"),
+    Case("CgroupWatchError", "no file descriptor left", lambda d: watch_without_file_descriptors(CgroupWatch(str(d), lambda: None)), "{}"),
     Case("ManifestDirectoryError", "none", lambda d: scan_manifests(f"{d}/none"), "{}/none"),
     Case("ManifestDirectoryError", "too long", lambda d: scan_manifests(f"{d}/{'x' * 300}"), "{}/xxx"),
-    Case("ManifestWatchError", "no file descriptor left", watch_without_file_descriptors, "{}"),
+    Case("ManifestWatchError", "no file descriptor left", lambda d: watch_without_file_descriptors(ManifestWatch(str(d), lambda: None)), "{}"),
     Case("NodeStateError", "no state", lambda _: decode_state(b"nonsense\n"), "header: it is no JSON"),
     Case("NotifyError", "no address", lambda _: ServiceManager({"NOTIFY_SOCKET": "run/x"}), "'run/x'"),
     Case("NotifyError", "nobody listens", lambda d: ServiceManager({"NOTIFY_SOCKET": f"{d}/s"}).ready(""), "{}/s"),

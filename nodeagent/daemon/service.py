@@ -26,6 +26,7 @@ from nodeagent.daemon.startup import (
 )
 from nodeagent.daemon.wakeups import Reason, Wakeups
 from nodeagent.edge import state_files
+from nodeagent.edge.cgroup_watch import CgroupWatch, CgroupWatchError
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.edge.manifest_watch import ManifestWatch
@@ -34,8 +35,10 @@ from nodeagent.edge.uevents import UeventError, Uevents, open_uevent_socket
 from nodeagent.errors import NodeAgentError
 
 _RELOAD = "reload"
+_CGROUPS = "cgroups"
 _LAUNCHER_WAIT_SECONDS = 0.5
 _LAUNCHER_RECONNECT_SECONDS = 2.0
+_CGROUPS_SETTLE_SECONDS = 0.03
 _UEVENTS_RECONNECT_SECONDS = 60.0
 
 
@@ -98,15 +101,17 @@ def _serve(config_path: str, node: Node, *, log: Log, manager: ServiceManager, w
         machine=Machine(),
         recovery=start.recovery,
     )
+    watch = CgroupWatch(root, lambda: wakeups.wake(Reason.CGROUPS))
     with Publisher(agent, config, log) as publisher:
         _thread("hotplug", lambda: _follow_hotplug(wakeups, log))
         _thread("launcher-events", lambda: _follow_launcher(client, wakeups))
         log.info("started", version=__version__, config=config_path, cgroup_root=root, pods=len(state.entries))
         _tell_configuration(config, log)
         try:
-            _loop(agent, publisher, config_path, manager)
+            _loop(agent, publisher, watch, config_path, manager)
         finally:
             manager.stopping(_status(agent))
+            watch.stop()
             manifests.close()
     log.info("stopped", pods=len(agent.state.entries))
     return 0
@@ -119,7 +124,7 @@ def _tell_configuration(config: Config, log: Log) -> None:
         log.info("unused_kubelet_fields", fields=list(config.reported_fields))
 
 
-def _loop(agent: Agent, publisher: Publisher, config_path: str, manager: ServiceManager) -> None:
+def _loop(agent: Agent, publisher: Publisher, watch: CgroupWatch, config_path: str, manager: ServiceManager) -> None:
     """Turn after turn; each ends with a sign of life to systemd's watchdog."""
     ping_seconds = manager.watchdog_period_seconds() or float("inf")
     reasons = frozenset({Reason.START})
@@ -130,6 +135,7 @@ def _loop(agent: Agent, publisher: Publisher, config_path: str, manager: Service
             _reload(agent, config_path, manager)
         if reasons != {Reason.TIMER} or time.monotonic() >= due:
             publisher.listen()
+            _renew(watch, agent)
             due = time.monotonic() + agent.turn(reasons)
             manager.status(_status(agent))
             if agent.has_reconciled and not told_ready:
@@ -138,6 +144,20 @@ def _loop(agent: Agent, publisher: Publisher, config_path: str, manager: Service
                 told_ready = True
         manager.ping_watchdog()
         reasons = agent.wakeups.wait(max(0.0, min(due - time.monotonic(), ping_seconds)))
+        if reasons == {Reason.CGROUPS}:
+            # Our own writes are seen too, and whoever writes against us must not keep us busy.
+            reasons |= agent.wakeups.wait(_CGROUPS_SETTLE_SECONDS) - {Reason.TIMER}
+
+
+def _renew(watch: CgroupWatch, agent: Agent) -> None:
+    try:
+        watch.renew()
+    except CgroupWatchError as err:
+        if _CGROUPS not in agent.notices:
+            agent.log.warning("cgroups_unwatched", problem=err.message, hint=err.hint)
+        agent.notices[_CGROUPS] = f"{err.message} ({err.hint})"
+    else:
+        agent.notices.pop(_CGROUPS, None)
 
 
 def _status(agent: Agent) -> str:

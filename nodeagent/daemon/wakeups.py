@@ -11,6 +11,7 @@ class Reason(enum.Enum):
     MANIFESTS = "manifests"
     RUNS = "runs"
     HOTPLUG = "hotplug"
+    CGROUPS = "cgroups"
     REQUEST = "request"
     TIMER = "timer"
     RELOAD = "reload"
