@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from nodeagent.core.cpu_assignment import CpuShortage
 from nodeagent.core.cpu_manager import choose_near, with_pod
 from nodeagent.core.cpu_restore import given_cpus
-from nodeagent.core.demand import PodDemand, demand_of
+from nodeagent.core.demand import ContainerDemand, PodDemand, demand_of
 from nodeagent.core.idset import CpuSet, NumaSet
 from nodeagent.core.managers import Admitted, Managers, Rejected, admit, initial, remove_pod, resume
 from nodeagent.core.memory_accounting import breaks_group, charge
@@ -170,17 +170,32 @@ def _kept_memory(
         )
 
     if _is_by_pod(managers, demand):
-        whole = before.pod_memory
-        parts = tuple((name, blocks) for name, blocks in before.memory if fits(blocks))
-        if whole is None or not fits(whole) or len(parts) != len(before.memory):
+        whole, names = before.pod_memory or (), {c.name for c in demand.containers}
+        parts = tuple((name, blocks) for name, blocks in before.memory if name in names and fits(blocks))
+        if not whole or not fits(whole) or _amounts(whole) != dict(demand.memory or ()) or parts != before.memory:
             return held, ()
         return replace(held, memory=parts, pod_memory=whole), whole
-    names = {c.name for c in demand.containers}
-    parts = tuple((name, blocks) for name, blocks in before.memory if name in names and fits(blocks))
+    wanted = {c.name: c for c in demand.containers}
+    parts = tuple(
+        (name, blocks)
+        for name, blocks in before.memory
+        if name in wanted and fits(blocks) and _is_asked_for(wanted[name], _amounts(blocks))
+    )
     groups = {block.nodes for _, blocks in parts for block in blocks}
     if len(groups) > 1 and any(not a.isdisjoint(b) for a in groups for b in groups if a != b):
         return held, ()
     return replace(held, memory=parts), tuple(block for _, blocks in parts for block in blocks)
+
+
+def _amounts(blocks: Blocks) -> dict[str, int]:
+    return {block.resource: block.size_bytes for block in blocks}
+
+
+def _is_asked_for(container: ContainerDemand, held: dict[str, int]) -> bool:
+    wanted = dict(container.memory or ())
+    if container.kind is ContainerKind.INIT:  # those after it may have taken some over
+        return all(size <= wanted.get(resource, -1) for resource, size in held.items())
+    return bool(held) and held == wanted
 
 
 def _is_by_pod(managers: Managers, demand: PodDemand) -> bool:
