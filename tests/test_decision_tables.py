@@ -14,12 +14,14 @@ from nodeagent.core.cpu_distribution import Distributing, _deviation, _rounded, 
 from nodeagent.core.cpu_layout import CpuLayout
 from nodeagent.core.cpu_options import OPTIONS
 from nodeagent.core.demand import PodDemand, demand_of
-from nodeagent.core.hints import MergeRules, merge
+from nodeagent.core.hint_family import HintFamily, merge_families
+from nodeagent.core.hints import HintList, Merged, MergeRules, merge
 from nodeagent.core.holding import holds_all, kept_hints, kept_moves
 from nodeagent.core.idset import CpuSet, NumaSet
 from nodeagent.core.manager_metrics import CPU_PER_NUMA, CPU_REQUESTS, MEMORY_REQUESTS, aligned, plus, set_gauge
 from nodeagent.core.managers import Admitted, Managers, Rejected, build
 from nodeagent.core.metric_moves import Series
+from nodeagent.core.node_search import Steps
 from nodeagent.core.pod import Pod
 from nodeagent.core.podmap import PodMap
 from nodeagent.core.promises import Block, CpuReuse, Hint, PodPromises, Promises
@@ -566,6 +568,13 @@ def test_files_that_are_refused(record: Any, message: str, errata: Errata) -> No
 def test_merged(lists: Any, expected: tuple[int, bool]) -> None:
     found = merge(MergeRules(0b11, single_node=False), lists)
     assert (found.mask, found.preferred) == expected
+
+
+def test_the_narrowest_of_what_lists_and_families_prefer() -> None:
+    both: HintList = ((0b011, True), (0b100, True))
+    rules = MergeRules(0b111, single_node=False)
+    for lists in ([both, HintFamily(both, None, 1)], [HintFamily(both, None, 1)], [HintFamily(both, None, 2), both]):
+        assert merge_families(rules, lists, Steps(100)) == Merged(0b100, preferred=True)
 
 
 @pytest.mark.parametrize(
