@@ -1,38 +1,65 @@
 #!/bin/sh
-# Install nodeagent on this host: a virtual environment, three systemd units, a sample configuration. Run by `make install`.
+# Install nodeagent on this host, or upgrade it: a virtual environment, three systemd units, a sample configuration, the documents.
+# Run by `make install`.
 # PREFIX: where the environment goes. WHEELS: a directory of wheels to install from without a network.
 set -eu
+umask 022 # root's may be narrower, and not only root runs what is installed
 prefix=${PREFIX:-/opt/nodeagent}
 units=${UNITS:-/etc/systemd/system}
 etc=${ETC:-/etc/nodeagent}
+bin=${BIN:-/usr/local/bin}
 here=$(cd "$(dirname "$0")/.." && pwd)
 
-if [ "$(id -u)" != 0 ]; then
-    echo "install: must be root" >&2
-    echo "hint: sudo make install" >&2
+refuse() {
+    echo "install: $1" >&2
+    echo "hint: $2" >&2
     exit 1
+}
+
+[ "$(id -u)" = 0 ] || refuse "must be root" "sudo make install"
+case $prefix in
+/*) ;;
+*) refuse "PREFIX must be an absolute path, not '$prefix'" "sudo make install PREFIX=/opt/nodeagent" ;;
+esac
+case $prefix in
+*[!A-Za-z0-9/._+-]*) refuse "PREFIX may have letters, digits and / . _ + - only, not '$prefix'" "it is written into the units" ;;
+esac
+if [ -e "$prefix" ] && [ ! -e "$prefix/pyvenv.cfg" ] && [ -n "$(ls -A "$prefix")" ]; then
+    refuse "PREFIX $prefix has other things in it" "name a directory of its own: uninstalling removes it whole"
 fi
 
 if [ ! -x "$prefix/bin/python" ]; then
-    python3 -m venv "$prefix" || {
-        echo "install: python3 cannot make a virtual environment" >&2
-        echo "hint: apt-get install python3-venv" >&2
-        exit 1
-    }
+    python3 -m venv "$prefix" || refuse "python3 cannot make a virtual environment" "apt-get install python3-venv"
 fi
+# built elsewhere: in a checkout, root's build directory would stay, and modules that are gone would come back from it
+build=$(mktemp -d)
+trap 'rm -rf "$build"' EXIT
+cp -R "$here/nodeagent" "$here/pyproject.toml" "$here/README.md" "$here/LICENSE" "$build/"
 if [ -n "${WHEELS:-}" ]; then
-    "$prefix/bin/pip" install --quiet --disable-pip-version-check --no-index --find-links "$WHEELS" --upgrade "${SOURCE:-$here}"
+    "$prefix/bin/pip" install --quiet --disable-pip-version-check --no-index --find-links "$WHEELS" --upgrade "$build"
 else
-    "$prefix/bin/pip" install --quiet --disable-pip-version-check --upgrade "${SOURCE:-$here}"
+    "$prefix/bin/pip" install --quiet --disable-pip-version-check --upgrade "$build"
 fi
+rm -rf "$prefix/share/nodeagent"
+install -d "$prefix/share/nodeagent"
+cp -R "$here/docs" "$here/examples" "$prefix/share/nodeagent/"
+chmod -R u=rwX,go=rX "$prefix/share/nodeagent"
 
 getent group nodeagent >/dev/null || groupadd --system nodeagent
-install -d -m 755 "$etc" "$etc/manifests" /usr/local/bin
+install -d -m 755 "$etc" "$etc/manifests" "$bin"
+before=$(readlink "$bin/nodeagent" || true)
 [ -e "$etc/config.yaml" ] || install -m 644 "$here/examples/config.yaml" "$etc/config.yaml"
-install -m 644 "$here"/systemd/*.service "$units/"
-ln -sf "$prefix/bin/nodeagent" /usr/local/bin/nodeagent
+for unit in "$here"/systemd/*.service; do
+    sed "s|/opt/nodeagent/|$prefix/|g" "$unit" >"$build/unit"
+    install -m 644 "$build/unit" "$units/$(basename "$unit")"
+done
+ln -sf "$prefix/bin/nodeagent" "$bin/nodeagent"
 if [ -d /run/systemd/system ]; then
     systemctl daemon-reload
 fi
-echo "nodeagent is installed in $prefix; configuration: $etc/config.yaml, manifests: $etc/manifests"
-echo "start it with: systemctl enable --now nodeagent"
+echo "nodeagent is installed in $prefix; configuration: $etc/config.yaml, manifests: $etc/manifests, documents: $prefix/share/nodeagent"
+if [ -z "$before" ]; then
+    echo "start it with: systemctl enable --now nodeagent"
+else
+    echo "change over to it with: systemctl restart nodeagent && systemctl reload nodeagent-launcher (pods run on)"
+fi

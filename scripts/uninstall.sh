@@ -2,9 +2,11 @@
 # Remove nodeagent from this host. Refuses while pods run; STOP_PODS=1 stops them first. Run by `make uninstall`.
 # Configuration and state stay, unless PURGE=1.
 set -eu
-prefix=${PREFIX:-/opt/nodeagent}
 units=${UNITS:-/etc/systemd/system}
 etc=${ETC:-/etc/nodeagent}
+bin=${BIN:-/usr/local/bin}
+prefix=${PREFIX:-$(sed -n 's|^ExecStart=\(.*\)/bin/nodeagent run.*|\1|p' "$units/nodeagent.service" 2>/dev/null || true)}
+prefix=${prefix:-/opt/nodeagent}
 
 if [ "$(id -u)" != 0 ]; then
     echo "uninstall: must be root" >&2
@@ -32,8 +34,11 @@ systemctl disable --now nodeagent.service 2>/dev/null || true
 # the launcher goes with the pods' unit, after every container's grace period
 systemctl disable nodeagent-launcher.service 2>/dev/null || true
 systemctl disable --now nodeagent-pods.service 2>/dev/null || true
-rm -f "$units/nodeagent.service" "$units/nodeagent-launcher.service" "$units/nodeagent-pods.service" /usr/local/bin/nodeagent
-rm -rf "$prefix"
+rm -f "$units/nodeagent.service" "$units/nodeagent-launcher.service" "$units/nodeagent-pods.service" "$bin/nodeagent"
+# only what the installation has made there
+if [ -e "$prefix/pyvenv.cfg" ]; then
+    rm -rf "$prefix"
+fi
 [ -d /run/systemd/system ] && systemctl daemon-reload
 if [ "${PURGE:-0}" = 1 ]; then
     rm -rf "$etc" /var/lib/nodeagent /var/lib/nodeagent-pods /run/nodeagent /run/nodeagent-pods

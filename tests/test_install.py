@@ -1,0 +1,158 @@
+"""Installing and removing, with the host's commands replaced by ones that only write down what they were asked for."""
+
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PIP = """#!/bin/sh
+for source; do :; done
+echo "$source" >"$LOG/source"
+(cd "$source" && find . -type f) >"$LOG/sources"
+mkdir -p "$source/build" && touch "$source/build/stale.py"
+"""
+PYTHON = f"""#!/bin/sh
+mkdir -p "$3/bin" && touch "$3/pyvenv.cfg"
+printf '#!/bin/sh\\n' >"$3/bin/python"
+cat >"$3/bin/pip" <<'END'
+{PIP}END
+chmod +x "$3/bin/python" "$3/bin/pip"
+"""
+STUBS = {
+    "id": "echo 0",
+    "getent": "exit 2",
+    "groupadd": 'echo "$@" >>"$LOG/groupadd"',
+    "systemctl": 'echo "$@" >>"$LOG/systemctl"; [ "$1" != show ]',
+}
+
+
+class Host:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.prefix = directory / "prefix"
+        commands = directory / "commands"
+        commands.mkdir()
+        for name, text in {**{n: f"#!/bin/sh\n{t}\n" for n, t in STUBS.items()}, "python3": PYTHON}.items():
+            (commands / name).write_text(text)
+            (commands / name).chmod(0o755)
+        places = {name.upper(): str(directory / name) for name in ("units", "etc", "bin", "log")}
+        for place in ("units", "log"):
+            (directory / place).mkdir()
+        self.checkout = directory / "checkout"
+        for part in ("nodeagent", "systemd", "scripts", "examples", "docs"):
+            shutil.copytree(ROOT / part, self.checkout / part, ignore=shutil.ignore_patterns("__pycache__"))
+        for part in ("pyproject.toml", "README.md", "LICENSE"):
+            shutil.copy(ROOT / part, self.checkout)
+        self.environment = {**os.environ, **places, "PATH": f"{commands}:{os.environ['PATH']}"}
+
+    def run(self, script: str, *, umask: int = 0o077, **variables: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            ["sh", self.checkout / "scripts" / script],
+            env={"PREFIX": str(self.prefix), **self.environment, **variables},
+            umask=umask,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    def unit(self, name: str) -> str:
+        return (self.directory / "units" / name).read_text()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    return Host(tmp_path)
+
+
+def files_of(directory: Path) -> set[Path]:
+    return {path.relative_to(directory) for path in directory.rglob("*")}
+
+
+def test_the_units_start_what_was_installed(host: Host) -> None:
+    status, out, err = host.run("install.sh")
+    assert (status, err) == (0, "")
+    assert f"ExecStart={host.prefix}/bin/nodeagent run " in host.unit("nodeagent.service")
+    assert f"ExecStart={host.prefix}/bin/python -I -m nodeagent.launcher " in host.unit("nodeagent-launcher.service")
+    for unit in ROOT.glob("systemd/*.service"):
+        assert host.unit(unit.name).replace(str(host.prefix), "/opt/nodeagent") == unit.read_text()
+    assert (host.directory / "bin/nodeagent").readlink() == host.prefix / "bin/nodeagent"
+    assert out.splitlines()[-1] == "start it with: systemctl enable --now nodeagent"
+
+
+def test_a_checkout_stays_as_it_was(host: Host) -> None:
+    before = files_of(host.checkout)
+    host.run("install.sh")
+    sources = (host.directory / "log/sources").read_text().split()
+    assert files_of(host.checkout) == before
+    assert {"./pyproject.toml", "./README.md", "./nodeagent/cli/main.py"} <= set(sources)
+    assert not Path((host.directory / "log/source").read_text().strip()).exists(), "nothing of the build is left"
+
+
+def test_all_may_read_what_root_installs_whatever_its_umask(host: Host) -> None:
+    for path in (host.checkout / "docs").iterdir():
+        path.chmod(0o600)
+    host.run("install.sh", umask=0o077)
+    installed = [host.prefix, host.directory / "etc", *host.prefix.rglob("*"), *(host.directory / "etc").rglob("*")]
+    for path in installed:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        assert mode & 0o044 == 0o044, path
+        assert not mode & 0o022, path
+        assert not path.is_dir() or mode & 0o011 == 0o011, path
+
+
+def test_documents_and_examples_are_installed_and_only_those_there_are(host: Host) -> None:
+    host.run("install.sh")
+    left = host.prefix / "share/nodeagent/docs/gone.md"
+    left.write_text("of an older version")
+    host.run("install.sh")
+    for part in ("docs", "examples"):
+        assert files_of(host.prefix / "share/nodeagent" / part) == files_of(ROOT / part)
+
+
+def test_an_upgrade_keeps_the_configuration_and_says_how_to_change_over(host: Host) -> None:
+    host.run("install.sh")
+    config = host.directory / "etc/config.yaml"
+    config.write_text("mine")
+    status, out, _ = host.run("install.sh")
+    assert (status, config.read_text()) == (0, "mine")
+    assert out.splitlines()[-1].startswith(
+        "change over to it with: systemctl restart nodeagent && systemctl reload nodeagent-launcher"
+    )
+
+
+@pytest.mark.parametrize(
+    ("prefix", "problem"),
+    [
+        ("relative", "PREFIX must be an absolute path, not 'relative'"),
+        ("/opt/a b", "PREFIX may have letters, digits and / . _ + - only, not '/opt/a b'"),
+        ("/usr", "PREFIX /usr has other things in it"),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused(host: Host, prefix: str, problem: str) -> None:
+    status, _, err = host.run("install.sh", PREFIX=prefix)
+    assert (status, err.splitlines()[0]) == (1, f"install: {problem}")
+    assert err.splitlines()[1].startswith("hint: ")
+
+
+def test_removal_finds_the_place_by_the_unit_and_removes_what_was_installed(host: Host) -> None:
+    host.run("install.sh")
+    status, out, err = host.run("uninstall.sh", PREFIX="")
+    assert (status, err) == (0, "")
+    assert "nodeagent is gone" in out
+    assert not host.prefix.exists()
+    assert list((host.directory / "units").iterdir()) == list((host.directory / "bin").iterdir()) == []
+
+
+def test_removal_touches_no_directory_that_the_installation_did_not_make(host: Host) -> None:
+    host.run("install.sh")
+    other = host.directory / "other"
+    other.mkdir()
+    (other / "precious").touch()
+    host.run("uninstall.sh", PREFIX=str(other))
+    assert (other / "precious").exists()
