@@ -143,3 +143,23 @@ def test_nodes_that_are_alike_are_not_told_apart(count: int) -> None:
     steps = Steps(10_000)
     assert fittest_cover(cover, count // 2, steps, distances=far) == (1 << count // 2) - 1
     assert steps.taken <= count * count
+
+
+def test_nodes_too_far_away_are_not_gone_through() -> None:
+    """Half of twelve nodes in a ring: there are 924 sets of six."""
+    count = 12
+    amounts = tuple((node, (1,)) for node in range(count))
+    ring = {a: {b: 10 + min((a - b) % count, (b - a) % count) for b in range(count)} for a in range(count)}
+    steps = Steps(10_000)
+    found = fittest_cover(Cover((1 << count) - 1, (6,), amounts), 6, steps, distances=ring)
+    assert found == 0b111111
+    assert steps.taken <= 150
+
+
+def test_of_each_kind_the_lower_nodes_are_kept() -> None:
+    """24 nodes of three kinds: 7 numbers of nodes are tried, the first six in vain."""
+    amounts = tuple((node, ((1, 0), (0, 1), (0, 0))[node % 3]) for node in range(24))
+    steps = Steps(10_000)
+    found = narrowest(Cover((1 << 24) - 1, (6, 6), amounts), steps)
+    assert found == sum(1 << node for node in range(18) if node % 3 < 2)
+    assert steps.taken <= 1_300
