@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: all demo test test-unit test-guests test-vectors soak guest guest-packages install uninstall format readme clean
+.PHONY: all demo test test-unit test-guests test-vectors soak guest guest-packages install uninstall format readme bench bench-matrix bench-docs clean
 
 all: test
 
@@ -56,6 +56,18 @@ format: $(VENV)/.ready
 # The README's tables, from the code that they are about.
 readme: $(VENV)/.ready
 	$(BIN)/python scripts/readme.py
+
+# Every figure with a goal, beside the goal, in some two minutes; kept in benchmarks/results/goals.json.
+bench: $(VENV)/.ready
+	$(BIN)/python -m benchmarks
+
+# One more admission on every machine, with every number of pods and every set of options; benchmarks/results/matrix.json.
+bench-matrix: $(VENV)/.ready
+	$(BIN)/python -m benchmarks --long
+
+# The kept figures into docs/performance.md.
+bench-docs: $(VENV)/.ready
+	$(BIN)/python -m benchmarks --docs
 
 clean:
 	rm -rf $(VENV) .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

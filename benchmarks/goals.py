@@ -1,0 +1,247 @@
+"""The table of goals: each row is a piece of work, what it may take, and how it is measured."""
+
+import gzip
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import world
+from benchmarks import ROOT
+from benchmarks.nodes import asking, crowd, fresh, large_node, node, scanned, texts, topology
+from benchmarks.timing import Clock, elapsed_ms
+from machine_tree import Cache, Machine
+from nodeagent.core import managers as core
+from nodeagent.core.managers import Admitted, Managers, resume
+from nodeagent.core.state import violations
+from nodeagent.edge.sysfs import read_machine
+from nodeagent.formats.node_state import StateEncoder, decode_state, encode_state, policies_of
+from nodeagent.formats.scenario import scenario_from_text
+from nodeagent.formats.scenario_replay import timed_adds
+from nodeagent.formats.sysfs import topology_of
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure. Times are of this machine."""
+
+    group: str
+    name: str
+    measured: float
+    """ms, or a ratio."""
+    goal: float | None = None
+    """ms on the reference machine, or a ratio."""
+    kubelet: str = ""
+    unit: str = "ms"
+
+
+SHAPES: tuple[tuple[str, str, float], ...] = (
+    ("0.08 ms", "as much", 0.08),
+    ("0.68 ms", "a third", 0.68 / 3),
+    ("0.54 ms", "a half", 0.54 / 2),
+    ("0.58 ms", "a half", 0.58 / 2),
+    ("0.99 ms", "a half", 0.99 / 2),
+    ("2.6 ms", "a fifth", 2.6 / 5),
+    ("1.9 ms", "a half", 1.9 / 2),
+    ("8.7 ms", "a fifth", 8.7 / 5),
+    ("2,976 ms", "a thousandth", 2.976),
+)
+"""Of tests/vectors/perf.jsonl.gz, in its order: kubelet's median per admission, and the goal."""
+
+POLICIES = ("single-numa-node", "best-effort", "restricted")
+BURST = 200
+
+
+def rows(clock: Clock) -> Iterator[Row]:
+    yield from shapes(clock)
+    yield from many_nodes(clock)
+    yield from growth(clock)
+    yield from restoration(clock)
+    yield from encoding(clock)
+    yield from discovery(clock)
+    yield from cold_start(clock)
+
+
+def shapes(clock: Clock) -> Iterator[Row]:
+    lines = gzip.decompress((ROOT / "tests" / "vectors" / "perf.jsonl.gz").read_bytes()).decode().splitlines()
+    for line, (kubelet, _, goal) in zip(lines, SHAPES, strict=True):
+        scenario = scenario_from_text(line, "perf.jsonl")
+
+        def run(scenario=scenario) -> list[float]:
+            times: list[float] = []
+            until = time.perf_counter() + 0.15
+            while time.perf_counter() < until or len(times) < 20:
+                times += [ns / 1e6 for ns in timed_adds(scenario, time.perf_counter_ns)]
+            return times
+
+        yield Row("admission", scenario.id, clock.best_of(run, 7), goal, kubelet)
+
+
+def many_nodes(clock: Clock) -> Iterator[Row]:
+    """CPUs, memory and two sizes of huge pages: four providers of hints."""
+    requests = (("one node", "4", "8Gi"), ("CPUs of three, memory of one", "20", "8Gi"), ("four nodes", "26", "200Gi"))
+    for nodes, goal, kubelet in ((8, 20, "21 minutes"), (34, 100, "never ends")):
+        for policy in POLICIES:
+            for words, cpus, memory in requests:
+                of = node(topology(nodes * 8, nodes, pages=2), policy=policy, memory=True)
+                one = asking("p", cpus, memory=memory, pages=2)
+                yield Row(
+                    "many NUMA nodes",
+                    f"{nodes} nodes × 4 providers, {policy}, {words}",
+                    clock.best(admission(of, core.initial(of), one), 9),
+                    goal,
+                    kubelet,
+                )
+
+
+def admission(of: Managers, promises: core.Promises, one: core.Pod) -> Callable[[], object]:
+    return lambda: texts(of, core.admit(of, promises, one).promises)
+
+
+def growth(clock: Clock) -> Iterator[Row]:
+    """What an admission costs with 1,000 pods present, as a multiple of what it costs with 10; over 200 admissions."""
+    for memory in (False, True):
+        words = "CPUs and memory" if memory else "CPUs"
+        few, many = clock.best_of_each([burst(memory=memory, present=present) for present in (10, 1000)], 15)
+        yield Row(
+            "growth",
+            f"1,000 pods present / 10: {BURST} pods in one turn, with all three files; {words}",
+            many / few,
+            1.5,
+            unit="×",
+        )
+        few, many = clock.best_of_each([one_by_one(memory=memory, present=present) for present in (10, 1000)], 7)
+        yield Row(
+            "growth",
+            f"1,000 pods present / 10: one pod at a time, with both kubelet texts; {words}",
+            many / few,
+            unit="×",
+        )
+
+
+def burst(*, memory: bool, present: int) -> Callable[[], list[float]]:
+    """What the daemon does between reading and fsync: decide on all pods, check, encode the truth, then kubelet's files."""
+    of = large_node(memory=memory)
+    pods = [world.pod(f"p{number * 7919 % 1201:04}", world.app("c", "1")) for number in range(present + BURST)]
+    before = scanned(of, world.empty_state(of), pods[:present]).state
+    policies = policies_of(of.config.placement)
+
+    def run() -> list[float]:
+        encoder = StateEncoder()
+        encoder.encode(before, policies)
+        texts(of.managers, before.promises)
+        begin = time.perf_counter_ns()
+        after = scanned(of, before, pods).state
+        broken = violations(of.managers, after)
+        encoder.encode(after, policies)
+        texts(of.managers, after.promises)
+        spent_ms = (time.perf_counter_ns() - begin) / 1e6
+        assert not broken
+        assert len(after.active_pods()) == present + BURST
+        return [spent_ms]
+
+    return run
+
+
+def one_by_one(*, memory: bool, present: int) -> Callable[[], list[float]]:
+    of = node(topology(1280, 4), policy="best-effort" if memory else "none", memory=memory)
+    before = crowd(of, present)
+    pods = [asking(f"p{number * 37 % BURST:03}", "1") for number in range(BURST)]
+
+    def run() -> list[float]:
+        promises, times = before, []
+        for one in pods:
+            begin = time.perf_counter_ns()
+            decision = core.admit(of, promises, one)
+            texts(of, decision.promises)
+            times.append((time.perf_counter_ns() - begin) / 1e6)
+            assert isinstance(decision, Admitted)
+            promises = decision.promises
+        return times
+
+    return run
+
+
+def restoration(clock: Clock) -> Iterator[Row]:
+    for memory in (False, True):
+        of = large_node(memory=memory)
+        pods = [world.pod(f"p{number:04}", world.app("c", "1")) for number in range(1000)]
+        state = scanned(of, world.empty_state(of), pods).state
+        content = encode_state(state, policies_of(of.config.placement))
+
+        def restore(of=of, content=content, pods=pods) -> None:
+            saved = decode_state(content).state
+            assert not violations(of.managers, saved)
+            promises = resume(of.managers, saved.promises)
+            assert isinstance(promises, core.Promises)
+            texts(of.managers, promises)
+            assert scanned(of, saved, pods).state == saved
+
+        words = "CPUs and memory" if memory else "CPUs"
+        yield Row(
+            "restoration",
+            f"restoring 1,000 pods: read, check, both kubelet texts, one turn; {words}",
+            clock.best(restore, 11),
+            500,
+        )
+
+
+def encoding(clock: Clock) -> Iterator[Row]:
+    """Of a state about which nothing is remembered."""
+    for present in (10, 100, 1000):
+        of = large_node(memory=True)
+        policies = policies_of(of.config.placement)
+        pods = [world.pod(f"p{number:04}", world.app("c", "1")) for number in range(present)]
+        state = scanned(of, world.empty_state(of), pods).state
+
+        def kubelets(of=of, state=state) -> list[float]:
+            promises = fresh(state).promises
+            return [elapsed_ms(lambda: texts(of.managers, promises))]
+
+        def truth(policies=policies, state=state) -> list[float]:
+            again = fresh(state)
+            return [elapsed_ms(lambda: encode_state(again, policies))]
+
+        yield Row("encoding", f"encoding both kubelet texts of {present:,} pods", clock.best_of(kubelets, 9))
+        yield Row("encoding", f"encoding nodeagent_state of {present:,} pods", clock.best_of(truth, 9))
+
+
+def discovery(clock: Clock) -> Iterator[Row]:
+    yield Row("discovery", "discovery of this machine", clock.best(lambda: topology_of(read_machine("/"))))
+    half = 256
+    cores = tuple(f"{core},{core + half}" for core in range(half))
+    spans = [(node * half // 34, (node + 1) * half // 34 - 1) for node in range(34)]
+    nodes = tuple((number, f"{a}-{b},{a + half}-{b + half}") for number, (a, b) in enumerate(spans))
+    caches = tuple(Cache(3, 3, cpus, number) for number, cpus in nodes)
+    tree = Machine(cores, (f"0-{half - 1},{half}-{2 * half - 1}",), nodes, caches)
+    with tempfile.TemporaryDirectory() as directory:
+        root = str(tree.grow(Path(directory)))
+        yield Row(
+            "discovery",
+            "discovery of 512 CPUs on 34 NUMA nodes, from a copied tree",
+            clock.best(lambda: topology_of(read_machine(root))),
+        )
+
+
+def cold_start(clock: Clock) -> Iterator[Row]:
+    """A new process each time, as a shell starts it. `inspect` finds no agent here and says so."""
+    command = str(Path(sys.executable).with_name("nodeagent"))
+    with tempfile.TemporaryDirectory() as directory:
+        missing = str(Path(directory) / "agent.sock")
+        for words in (["--help"], ["inspect", "--socket", missing]):
+            shown = " ".join(words[:1])
+
+            def run(words=words) -> None:
+                subprocess.run(
+                    [command, *words],
+                    capture_output=True,
+                    check=False,
+                    env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+                )
+
+            run()
+            yield Row("cold start", f"cold start: nodeagent {shown}", clock.best(run, 7))

@@ -1,0 +1,127 @@
+"""The figures as JSON, as text and as the tables of docs/performance.md."""
+
+import os
+import platform
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.goals import Row
+from benchmarks.matrix import NODES, OPTIONS, Cell
+from benchmarks.timing import REFERENCE_LOOP_MS, Clock
+
+Document = dict[str, Any]
+
+
+def document(clock: Clock, rows: Iterable[Row], cells: Iterable[Cell]) -> Document:
+    return {
+        "machine": machine(),
+        "loopMs": round(min(clock.loops_ms), 3),
+        "rows": [
+            {
+                "group": row.group,
+                "name": row.name,
+                "measured": round(row.measured, 4),
+                "unit": row.unit,
+                "goal": None if row.goal is None else round(row.goal, 4),
+                "kubelet": row.kubelet,
+            }
+            for row in rows
+        ],
+        "matrix": [[c.cpus, c.nodes, c.pods, c.options, round(c.ms, 4), c.admitted] for c in cells],
+    }
+
+
+def machine() -> Document:
+    model = "unknown"
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
+    except OSError:
+        model = platform.processor() or model
+    return {"cpu": model, "cpus": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
+
+
+def factor(found: Document) -> float:
+    return REFERENCE_LOOP_MS / float(found["loopMs"])
+
+
+def calibrated(found: Document, row: Document) -> float:
+    return float(row["measured"]) * (factor(found) if row["unit"] == "ms" else 1)
+
+
+def verdict(found: Document, row: Document) -> str:
+    if row["goal"] is None:
+        return ""
+    return "reached" if calibrated(found, row) <= row["goal"] else "missed"
+
+
+def missed(found: Document) -> list[str]:
+    return [row["name"] for row in found["rows"] if verdict(found, row) == "missed"]
+
+
+def introduction(found: Document) -> str:
+    of = found["machine"]
+    return (
+        f"Measured on {of['cpus']} CPUs ({of['cpu']}), Linux {of['kernel']}, Python {of['python']}. The calibration loop takes "
+        f"{found['loopMs']:.2f} ms here, {REFERENCE_LOOP_MS} ms on the reference machine: "
+        f"times × {factor(found):.2f} are compared with the goals."
+    )
+
+
+def table(found: Document) -> list[list[str]]:
+    head = ["work", "kubelet", "goal", "measured", "calibrated", "of the goal", ""]
+    body = [
+        [
+            row["name"],
+            row["kubelet"],
+            amount(row["goal"], row["unit"]),
+            amount(row["measured"], row["unit"]),
+            amount(calibrated(found, row), row["unit"]) if row["unit"] == "ms" else "",
+            f"{calibrated(found, row) / row['goal']:.2f}" if row["goal"] else "",
+            verdict(found, row),
+        ]
+        for row in found["rows"]
+    ]
+    return [head, *body]
+
+
+def matrix(found: Document) -> list[list[str]]:
+    """The slowest admission over all numbers of CPUs and of pods present, calibrated."""
+    slowest: dict[tuple[str, int], float] = {}
+    for _, nodes, _, options, ms, _ in found["matrix"]:
+        key = (options, nodes)
+        slowest[key] = max(slowest.get(key, 0), ms * factor(found))
+    columns = [nodes for nodes in NODES if any(key[1] == nodes for key in slowest)]
+    head = ["policy and options", *(f"{nodes} NUMA" for nodes in columns)]
+    return [head, *([name, *(amount(slowest[name, nodes], "ms") for nodes in columns)] for name in OPTIONS)]
+
+
+def amount(value: float | None, unit: str) -> str:
+    if value is None:
+        return ""
+    return f"{value:.2g} {unit}" if value < 1 else f"{value:,.3g} {unit}" if value < 100 else f"{value:,.0f} {unit}"
+
+
+def aligned(rows: list[list[str]]) -> Iterator[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+
+
+def markdown(rows: list[list[str]]) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]])
+
+
+def rewritten(text: str, short: Document, long: Document) -> str:
+    """Put the tables into docs/performance.md, between their markers."""
+    parts = {
+        "goals": f"{introduction(short)}\n\n{markdown(table(short))}",
+        "matrix": f"{introduction(long)}\n\n{markdown(matrix(long))}",
+    }
+    for name, part in parts.items():
+        pattern = rf"(<!-- {name}: [^\n]* -->\n).*?(<!-- /{name} -->)"
+        text = re.sub(pattern, lambda match, part=part: f"{match[1]}{part}\n{match[2]}", text, flags=re.DOTALL)
+    return text
