@@ -267,6 +267,18 @@ def test_the_help_as_a_whole_lists_the_commands_and_ends_with_what_comes_next(to
     assert (status, err) == (0, "")
     assert all(re.search(rf"\n    {command}\s", out) for command in COMMANDS)
     assert out.endswith("next: nodeagent inspect\n")
+    documents = re.search(r"^documents and examples: (.*)$", out, re.MULTILINE)
+    assert documents is not None
+    assert {"docs", "examples"} <= {path.name for path in Path(documents[1]).iterdir()}
+
+
+def test_documents_that_texts_name_exist():
+    """What a hint points to is among what is installed, and help says where."""
+    root = Path(__file__).parent.parent
+    texts = [source.read_text() for source in root.glob("nodeagent/**/*.py")]
+    named = {name for text in texts for name in re.findall(r"\b(?:docs|examples)/[\w.-]+", text)}
+    assert named >= {"docs/simulate.md", "examples/config.yaml"}
+    assert [name for name in named if not (root / name).is_file()] == []
 
 
 def next_commands(text: str) -> set[str]:

@@ -2,6 +2,7 @@
 # ruff: noqa: E501 (tables: one case, one line)
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -13,10 +14,11 @@ from nodeagent.core.idset import CpuSet
 from nodeagent.core.pod import Resources
 from nodeagent.core.quantity import Quantity
 from nodeagent.formats import config_schema
-from nodeagent.formats.config_yaml import parse_config
+from nodeagent.formats.config_yaml import _ConfigReader, parse_config
 from nodeagent.formats.durations import DurationSyntaxError, parse_duration_ns
-from nodeagent.formats.findings import DocumentError, Finding
+from nodeagent.formats.findings import DocumentError, Finding, Findings
 from nodeagent.formats.scenario_config import placement_from_scenario
+from nodeagent.formats.tree import MapNode
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "config.yaml"
 
@@ -44,6 +46,18 @@ def test_nothing_configured_is_the_default() -> None:
 def test_the_example_loads_and_says_the_defaults() -> None:
     config = read(EXAMPLE.read_text())
     assert config == read("cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n")
+
+
+KUBELETS = frozenset({"apiVersion", "kind", "cpuManagerPolicy", "cpuManagerPolicyOptions", "cpuManagerReconcilePeriod", "reservedSystemCPUs", "systemReserved", "kubeReserved", "topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions", "memoryManagerPolicy", "reservedMemory", "evictionHard", "mergeDefaultEvictionSettings", "featureGates", "fileCheckFrequency", "cpuCFSQuota", "cpuCFSQuotaPeriod", "maxPods", "podsPerCore", "staticPodPath", "cgroupRoot", "cgroupsPerQOS", "kubeReservedCgroup", "systemReservedCgroup"})  # fmt: skip
+"""Fields that kubelet has too and that mean something here."""
+
+
+def test_the_example_has_every_field_of_the_agents_own() -> None:
+    reader = _ConfigReader(MapNode(), Findings("empty"))
+    reader.read()
+    own = reader._fields._known - set(config_schema.KUBELET_UNUSED) - KUBELETS
+    given = set(re.findall(r"^([A-Za-z]+):", EXAMPLE.read_text(), re.MULTILINE))
+    assert own - given == {"errata"}, "which is for simulate only"
 
 
 def test_a_kubelets_file_works_as_it_is() -> None:
@@ -178,7 +192,7 @@ FINDINGS = [
     ("cpuManagerPolicy: static", "1: cpuManagerPolicy: [cpumanager] unable to determine reserved CPU resources for static policy"),
     ("cpuManagerPolicy: static\nsystemReserved: {cpu: 0}", "unable to determine reserved CPU resources for static policy"),
     ("cpuManagerPolicyOptions: {full-pcpus-only: true}", "1: cpuManagerPolicyOptions[full-pcpus-only]: true: must be a string (quote it), not a boolean"),
-    ("cpuManagerReconcilePeriod: 5", "1: cpuManagerReconcilePeriod: 5: must be a string (quote it), not a number"),
+    ("cpuManagerReconcilePeriod: 5", "1: cpuManagerReconcilePeriod: 5: must be a duration such as 10s or 1m30s, not a number"),
     ("cpuManagerReconcilePeriod: 5x", '1: cpuManagerReconcilePeriod: time: invalid duration "5x": must be a duration such as 10s or 1m30s'),
     ("cpuManagerReconcilePeriod: -5s", '1: cpuManagerReconcilePeriod: "-5s": must be between 100ms and 1h'),
     ("cpuManagerReconcilePeriod: 2h", "must be between 100ms and 1h"),
@@ -213,8 +227,8 @@ FINDINGS = [
     ("maxPods: -1", "1: maxPods: -1: must be between 0 and 2147483647"),
     ("maxPods: 99999999999", "must be between 0 and 2147483647"),
     ("cgroupsPerQOS: false", "1: cgroupsPerQOS: false: must be true"),
-    ("errata: kubelet-1.36", '1: errata: "kubelet-1.36": is for nodeagent simulate and explain only'),
-    ("errata: fixed", "is for nodeagent simulate and explain only"),
+    ("errata: kubelet-1.36", '1: errata: "kubelet-1.36": is for nodeagent simulate only'),
+    ("errata: fixed", "is for nodeagent simulate only"),
     ("numReservedCPUs: 2", "1: numReservedCPUs: unknown field, did you mean reservedSystemCPUs?"),
     ("cpuManagerPolcy: none", "1: cpuManagerPolcy: unknown field, did you mean cpuManagerPolicy?"),
     ("cpumanagerpolicy: none", "1: cpumanagerpolicy: unknown field, did you mean cpuManagerPolicy?"),

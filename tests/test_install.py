@@ -1,6 +1,7 @@
 """Installing and removing, with the host's commands replaced by ones that only write down what they were asked for."""
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -111,8 +112,13 @@ def test_documents_and_examples_are_installed_and_only_those_there_are(host: Hos
     left = host.prefix / "share/nodeagent/docs/gone.md"
     left.write_text("of an older version")
     host.run("install.sh")
+    shared = host.prefix / "share/nodeagent"
     for part in ("docs", "examples"):
-        assert files_of(host.prefix / "share/nodeagent" / part) == files_of(ROOT / part)
+        assert files_of(shared / part) == files_of(ROOT / part)
+    for unit in ROOT.glob("systemd/*.service"):
+        documents = re.findall(r"file:(\S+)", host.unit(unit.name))
+        assert documents == [str(shared / "README.md")]
+        assert Path(documents[0]).is_file()
 
 
 def test_an_upgrade_keeps_the_configuration_and_says_how_to_change_over(host: Host) -> None:

@@ -4,6 +4,7 @@ import argparse
 import importlib
 import os
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 from nodeagent import __version__
@@ -40,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="nodeagent",
         description="Pins pods to whole CPUs next to their memory.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="more on one command: nodeagent COMMAND --help\nnext: nodeagent inspect",
+        epilog=f"documents and examples: {_documents()}\nmore on one command: nodeagent COMMAND --help\nnext: nodeagent inspect",
     )
     parser.add_argument("--version", action="version", version=f"nodeagent {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -66,6 +67,14 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_ERROR
     return status
+
+
+def _documents() -> str:
+    """Where docs/ and examples/ lie: as installed (scripts/install.sh), or in a checkout."""
+    for directory in (Path(sys.prefix, "share/nodeagent"), Path(__file__).parents[2]):
+        if (directory / "docs").is_dir():
+            return str(directory)
+    return "in the project's source"
 
 
 if __name__ == "__main__":

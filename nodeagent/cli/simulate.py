@@ -19,7 +19,7 @@ class SimulateInputError(NodeAgentError):
     def __init__(self, path: str, why: str) -> None:
         super().__init__(
             f"cannot read scenarios from {path}: {why}",
-            hint="give a file of JSON lines, or - for stdin; docs/simulate.md describes them",
+            hint="give a file of JSON lines, or - for stdin; docs/simulate.md (`nodeagent --help` says where) describes them",
         )
 
 
@@ -40,7 +40,7 @@ examples:
   nodeagent simulate scenarios.jsonl
   nodeagent simulate - <scenarios.jsonl | jq .steps[].admitted
 
-next: docs/simulate.md describes a scenario; nodeagent topology -o json prints this machine for one"""
+next: docs/simulate.md (nodeagent --help says where) describes a scenario; nodeagent topology -o json prints this machine for one"""
 
 
 def _positive(text: str) -> int:

@@ -47,7 +47,7 @@ def load_config(path: str) -> Config:
         if content is None:
             raise StartError(
                 f"no configuration at {path}",
-                hint="copy examples/config.yaml there, or name another file with --config",
+                hint="copy examples/config.yaml there (`nodeagent --help` says where it lies), or name another file with --config",
             )
         return parse_config(content, path)
     except (state_files.StateFileError, DocumentError) as err:

@@ -20,7 +20,7 @@ from nodeagent.formats.findings import DocumentError, Findings
 from nodeagent.formats.placement_fields import PlacementReader
 from nodeagent.formats.tree import MapNode, Node
 
-_HINT = "correct these lines, then start or reload again; examples/config.yaml shows every field of the agent's own"
+_HINT = "correct these lines, then start or reload again; examples/config.yaml (`nodeagent --help` says where) has every field of our own"
 _KUBELET_KIND = ("kubelet.config.k8s.io/v1beta1", "KubeletConfiguration")
 _OWN_KIND = "NodeAgentConfiguration"
 _KUBELET_GATES = frozenset({"CPUManagerPolicyOptions", "TopologyManagerPolicyOptions"})
@@ -75,7 +75,7 @@ class _ConfigReader:
         fields, default = self._fields, Config()
         is_kubelets = self._kind()
         if fields.has("errata"):
-            reason = "is for nodeagent simulate and explain only: the daemon never reproduces kubelet's mistakes"
+            reason = "is for nodeagent simulate only: the daemon never reproduces kubelet's mistakes"
             fields.report("errata", reason, fields.string("errata"))
         system, kube = self._reserved("systemReserved"), self._reserved("kubeReserved")
         eviction_bytes, eviction_percent = self._eviction()
@@ -259,7 +259,7 @@ class _ConfigReader:
                 seen.add((entry.numa_node, name))
 
     def _duration_ns(self, key: str) -> int | None:
-        text = self._fields.string(key)
+        text = self._fields.string(key, wanted="a duration such as 10s or 1m30s")
         if text is None:
             return None
         try:

@@ -69,15 +69,14 @@ class Fields:
         text = shown(_plain(node)) if plain and isinstance(node, Scalar) else ""
         self._findings.add(node.line, path, text, f"must be {wanted}, not {kind_of(node)}")
 
-    def string(self, key: str, *, secret: bool = False) -> str | None:
+    def string(self, key: str, *, secret: bool = False, wanted: str = "a string (quote it)") -> str | None:
+        """Read a text; `wanted` says what to write in the place of a number or a flag."""
         node = self._node(key)
         if node is None:
             return None
         if isinstance(node, Scalar) and isinstance(node.value, str):
             return node.value
-        self._wrong_type(
-            self.at(key), node, "a string (quote it)" if isinstance(node, Scalar) else "a string", secret=secret
-        )
+        self._wrong_type(self.at(key), node, wanted if isinstance(node, Scalar) else "a string", secret=secret)
         return None
 
     def integer(self, key: str, low: int, high: int) -> int | None:

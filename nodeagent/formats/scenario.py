@@ -31,7 +31,8 @@ class ScenarioError(NodeAgentError):
     def __init__(self, where: str, problem: str, value: object = None) -> None:
         found = "" if value is None else f", not {shown(value)}"
         super().__init__(
-            f"{where}: {problem}{found}", hint="docs/simulate.md has the form of a scenario, and one to start from"
+            f"{where}: {problem}{found}",
+            hint="docs/simulate.md (`nodeagent --help` says where) has the form of a scenario",
         )
 
 
