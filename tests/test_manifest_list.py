@@ -81,6 +81,21 @@ def test_a_file_that_stays_open_for_writing_is_a_problem_after_a_while(
     assert ([m.pod.name for m in look.pods], look.problems) == (["web"], ())
 
 
+def test_a_writer_that_the_agent_may_not_see_can_be_found_by_others(
+    listed: ManifestList, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service's sandbox hides the files of processes with more rights than it has itself."""
+    monkeypatch.setattr("nodeagent.daemon.manifest_list.writers_of", lambda _: ())
+    path = tmp_path / "web.yaml"
+    with path.open("w"):
+        listed.look(rescan=True)
+        clock.now += PATIENCE
+        [problem] = listed.look(rescan=True).problems
+    assert problem.text.startswith(
+        f"still open for writing after 20 s, by whom `fuser -v {path}` names, so it is not read"
+    )
+
+
 def test_each_writer_has_its_own_time(listed: ManifestList, tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "web.yaml"
     path.write_text(POD)

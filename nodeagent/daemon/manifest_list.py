@@ -94,7 +94,10 @@ class ManifestList:
         for name, file in self._open.items():
             if file.problem is None and now - file.since >= self.patience_seconds:
                 path = name if name == self.directory else f"{self.directory}/{name}"
-                writers = ", ".join(f"process {w.pid} ({w.name})" for w in writers_of(path)) or "some process"
+                writers = (
+                    ", ".join(f"process {w.pid} ({w.name})" for w in writers_of(path))
+                    or f"whom `fuser -v {path}` names"
+                )
                 file.problem = (
                     f"still open for writing after {self.patience_seconds:.0f} s, by {writers}, so it is not read: "
                     "let it close the file, or write elsewhere and rename it into place"
