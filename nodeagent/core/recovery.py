@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from nodeagent.core.cpu_assignment import CpuShortage
-from nodeagent.core.cpu_manager import choose_near, with_pod
+from nodeagent.core.cpu_manager import choose_near, release_container, with_pod
 from nodeagent.core.cpu_restore import given_cpus
 from nodeagent.core.demand import ContainerDemand, PodDemand, demand_of
 from nodeagent.core.idset import CpuSet, NumaSet
@@ -18,6 +18,7 @@ from nodeagent.core.pod import ContainerKind, Pod
 from nodeagent.core.promises import NOTHING, Blocks, Hint, PodPromises, Promises, put
 from nodeagent.core.refusals import StartRefused
 from nodeagent.core.topology_manager import Scope, TopologyPolicy
+from nodeagent.core.violations import pod_violations
 
 _AGAIN = "remove its manifest and add it again when there is room"
 
@@ -215,17 +216,27 @@ def _completed(managers: Managers, promises: Promises, claim: Claim) -> Promises
     if not lacks and not waits:
         return _with_hints(managers, promises, claim.pod)
     topped = None if waits else _topped_up(managers, promises, demand)
-    attempts = [] if topped is None else [topped]
+    attempts = [] if topped is None else [topped, _without_inits(managers, topped, claim.pod)]
     attempts.append(remove_pod(managers, promises, claim.pod.uid)[0])
     last: Rejected | None = None
     for attempt in attempts:
         decision = admit(managers, attempt, claim.pod)
-        if isinstance(decision, Admitted):
+        if isinstance(decision, Rejected):
+            last = decision
+        elif not any(pod_violations(claim.pod, decision.promises.of_pod(claim.pod.uid))):
+            # What init containers lend may be with a later container already, where an earlier one is looked after only now.
             return decision.promises
-        last = decision
     assert last is not None
     # CPUs that are only offline may return: until then D14 holds.
     return promises if claim.is_running or not lacks else last
+
+
+def _without_inits(managers: Managers, promises: Promises, pod: Pod) -> Promises:
+    """Take back what plain init containers have alone: they have run, or are not worth moving the others for."""
+    for container in pod.containers:
+        if container.kind is ContainerKind.INIT:
+            promises, _ = release_container(managers.providers.cpu, promises, pod.uid, container.name)
+    return promises
 
 
 def _lacks(managers: Managers, demand: PodDemand, held: PodPromises) -> bool:

@@ -24,7 +24,7 @@ def cpu_violations(manager: CpuManager, promises: Promises, active: tuple[Pod, .
     for uid, held in promises.pods:
         pod = pods.get(uid)
         if pod is not None:
-            found += _pod_violations(pod, held)
+            found += pod_violations(pod, held)
     return tuple(found)
 
 
@@ -58,7 +58,7 @@ def _node_violations(manager: CpuManager, promises: Promises) -> Iterator[str]:
         yield f"reserved CPUs {manager.reserved & given} are held by a pod"
 
 
-def _pod_violations(pod: Pod, held: PodPromises) -> Iterator[str]:
+def pod_violations(pod: Pod, held: PodPromises) -> Iterator[str]:
     """CPUs within a pod: only what never runs at the same time, or shares the pod's pool, may overlap."""
     sets = dict(held.cpus)
     beside: list[tuple[Container, CpuSet]] = []
