@@ -274,9 +274,9 @@ def test_a_recovery_is_told_until_the_agent_starts_again():
         "refused",
     ):
         assert words in text
-    assert "every promise is as it was" not in text
+    assert "no promise of a pod that runs has changed" not in text
     unchanged = {**RECOVERY, "differences": [], "refused": []}
-    assert "  every promise is as it was\n" in render(inspection(idle().sight(recovery=unchanged)))
+    assert "  no promise of a pod that runs has changed\n" in render(inspection(idle().sight(recovery=unchanged)))
     assert "RECOVERED" not in render(inspection(idle().sight()))
 
 

@@ -138,7 +138,8 @@ class Agent:
         if broken:
             raise StartError(
                 f"the promises made do not fit: {'; '.join(broken)}",
-                hint="drain the node first: remove all manifests, until `nodeagent inspect` shows no pods",
+                hint="`systemctl restart nodeagent` takes it over as far as that is possible, and tells what is not "
+                "(stateRecovery: recover); or drain the node: remove all manifests, until `nodeagent inspect` shows no pods",
             )
         self.node = node
         self.manifests.patience_seconds = node.config.file_check_frequency_ms / 1000

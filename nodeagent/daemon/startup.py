@@ -123,7 +123,10 @@ def load_state(node: Node, manifests: tuple[Manifest, ...], now_ms: int) -> Node
 
     """
     path = str(Path(node.config.state_directory) / STATE_FILE)
-    way_out = f"drain the node: `systemctl stop nodeagent-pods`, move {path} away, `systemctl start nodeagent`"
+    way_out = (
+        "set stateRecovery to recover, which makes promises anew of what runs; "
+        f"or drain the node: `systemctl stop nodeagent-pods`, move {path} away, `systemctl start nodeagent`"
+    )
     content = _read(path, MAX_BYTES)
     if content is None:
         return _imported(node, manifests, now_ms)

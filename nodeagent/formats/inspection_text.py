@@ -256,7 +256,7 @@ def _recovery(document: Document, width: int | None) -> Iterator[str]:
     for refused in recovery["refused"]:
         yield from _broken(f"  {refused['pod']}: refused: {refused['message']}", width)
     if not recovery["differences"] and not recovery["refused"]:
-        yield "  every promise is as it was"
+        yield "  no promise of a pod that runs has changed"
     yield ""
 
 

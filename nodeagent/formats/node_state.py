@@ -42,7 +42,7 @@ class NodeStateError(NodeAgentError):
     """The bytes are no state that this version can read. `is_newer`: a later version wrote them."""
 
     def __init__(self, message: str, *, is_newer: bool = False) -> None:
-        way_out = "nobody can mend it by hand: drain the node, move the file away, `systemctl start nodeagent`"
+        way_out = "`systemctl restart nodeagent` makes it anew of what runs (stateRecovery: recover); or drain the node, move it away"
         super().__init__(
             message, hint="install the nodeagent that wrote it (`nodeagent --version`)" if is_newer else way_out
         )
