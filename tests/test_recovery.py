@@ -11,8 +11,9 @@ from node_model import Agent, Group, started
 from nodeagent.core.cgroup import Attribute
 from nodeagent.core.config import ReservedMemory
 from nodeagent.core.idset import CpuSet
+from nodeagent.core.lifecycle import Run
 from nodeagent.core.node_capacity import allocatable_of
-from nodeagent.core.pod import Pod
+from nodeagent.core.pod import Pod, RestartPolicy
 from nodeagent.core.state import Exit, NodeState, violations
 from nodeagent.core.step import Event
 from nodeagent.core.topology import Cpu, NumaNode, Topology
@@ -419,3 +420,60 @@ def test_who_needs_their_cpus_waits_for_them(tmp_path: Path) -> None:
     life.machine.groups["poduid-a/app"].processes.clear()
     agent.rest()
     assert agent.machine.running_containers() == ("poduid-new/app",)
+
+
+def test_a_node_is_taken_over_from_kubelet(tmp_path: Path) -> None:
+    """There are kubelet's two files and manifests, and nothing of ours: who is in both keeps CPUs and memory."""
+    life = Life(tmp_path, NUMA, *PODS)
+    (tmp_path / STATE_FILE).unlink()
+    life.reboot()
+    life.machine.runs.clear()
+    life.agent.want(*(p for p in PODS if p.name != "d"))
+    found = life.start()
+    expected = {key: cpus for key, cpus in sets(life.before).items() if key[0] != "uid-d"}
+    assert sets(found.state) == expected
+    assert recovery(found).unusable == ()
+    assert recovery(found).differences == ()
+    assert recovery(found).adopted == ("default/a", "default/b", "default/e")
+    life.machine.starts.clear()
+    agent = life.go_on(found)
+    assert agent.machine.running_containers() == (
+        "poduid-a/app",
+        "poduid-b/first",
+        "poduid-c/app",
+        "poduid-e/still",
+    )
+    assert {key: cpus for key, cpus in sets(agent.state).items() if key in expected} == expected
+
+
+def test_a_pod_that_came_back_under_its_uid_is_known_by_its_last_life(tmp_path: Path) -> None:
+    life = Life(tmp_path, STATIC, pod("a", app("app", "1")))
+    [run_id] = life.processes()
+    [before] = life.before.entries
+    earlier = Run("uid-a/app/1.7", 5, exit=Exit(9, code=0))
+    foreign = Run("uid-a/app/nonsense", 5, exit=Exit(9, code=0))
+    life.machine.runs |= {earlier.id: earlier, foreign.id: foreign}
+    lost(life)
+    [entry] = life.start().state.entries
+    assert entry.decided_at_ms == before.decided_at_ms
+    assert entry.containers[0].attempt == 1
+    life.machine.exit(run_id, 3)
+    [entry] = life.start().state.entries
+    assert entry.containers[0].exit == Exit(life.machine.now_ms, code=3), "an end that nobody has read yet is not lost"
+
+
+def test_of_an_end_that_was_forgotten_nobody_knows(tmp_path: Path) -> None:
+    """Two jobs in a pod that never restarts: one has ended and been read, and then the state is lost. It does not run again."""
+    two = replace(pod("a", app("one"), app("two")), restart_policy=RestartPolicy.NEVER)
+    life = Life(tmp_path, STATIC, two)
+    [over] = [run_id for run_id in life.processes() if "/one/" in run_id]
+    life.machine.exit(over, 0)
+    life.agent.rest()
+    assert over not in life.machine.runs, "it was read, and the launcher has forgotten it"
+    lost(life)
+    starts = list(life.machine.starts)
+    agent = life.go_on(life.start())
+    assert life.machine.starts == starts
+    ended = agent.state.entries[0].status("one").exit
+    assert ended is not None
+    assert ended.reason == "ContainerStatusUnknown"

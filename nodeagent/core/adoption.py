@@ -48,8 +48,12 @@ def found(
         now_ms: wall clock.
     """
     pods = []
+    by_prefix: dict[str, dict[str, Run]] = {}
+    for run_id, run in runs.items():
+        before, slash, tail = run_id.rpartition("/")
+        by_prefix.setdefault(before + slash, {})[tail] = run
     for entry in entries:
-        past = _past(entry, runs)
+        past = _past(entry, by_prefix)
         there = [seen.get(container_path(entry, c.name)) for c in entry.containers]
         if not past and not any(there) and entry.pod.uid not in recorded:
             continue
@@ -63,15 +67,12 @@ def found(
 # What it did
 
 
-def _past(entry: PodEntry, runs: Runs) -> dict[str, tuple[int, int, Run]]:
+def _past(entry: PodEntry, runs: Mapping[str, Mapping[str, Run]]) -> dict[str, tuple[int, int, Run]]:
     """Give the last run of each container in the pod's last life: (moment of the decision, attempt, run)."""
     lives: dict[int, dict[str, tuple[int, int, Run]]] = {}
     for container in entry.pod.containers:
-        prefix = run_prefix(entry.pod.uid, container.name)
-        for run_id, run in runs.items():
-            if not run_id.startswith(prefix):
-                continue
-            moment, attempt = _life(run_id[len(prefix) :])
+        for tail, run in runs.get(run_prefix(entry.pod.uid, container.name), {}).items():
+            moment, attempt = _life(tail)
             last = lives.setdefault(moment, {})
             if attempt and (container.name not in last or last[container.name][1] < attempt):
                 last[container.name] = (moment, attempt, run)
