@@ -15,7 +15,7 @@ exit status: 0: told to stop; 78: a person must mend the configuration or the st
 
 examples:
   systemctl enable --now nodeagent
-  nodeagent run --config examples/config.yaml
+  nodeagent run --config /etc/nodeagent/config.yaml
 
 SIGHUP (systemctl reload nodeagent) reads the configuration again. Stopping it stops no pod.
 next: nodeagent inspect, or journalctl -u nodeagent"""
