@@ -54,4 +54,4 @@ def cells(clock: Clock, *, every: bool) -> Iterator[Cell]:
         def run(of=of, promises=promises, one=one) -> object:
             return texts(of, core.admit(of, promises, one).promises)
 
-        yield Cell(cpus, nodes, pods, name, clock.best(run, 5), isinstance(decision, core.Admitted))
+        yield Cell(cpus, nodes, pods, name, clock.best(run, 9), isinstance(decision, core.Admitted))
