@@ -20,6 +20,11 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
     ("reservedSystemCPUs", "", "CPUs that no pod gets alone; `static` needs it, or an amount of cpu in one of the next two"),
     ("systemReserved, kubeReserved", "", "`cpu` and `memory` that pods can't have"),
     ("topologyManagerPolicy", _PLACED.topology_manager_policy, "`best-effort`, `restricted`, `single-numa-node`"),
+    (
+        "isolatedCPUs",
+        _PLACED.isolated_cpus,
+        "for exclusive use, `prefer` the CPUs that `isolcpus` keeps free of others' load, or give `only` these",
+    ),
     ("topologyManagerScope", _PLACED.topology_manager_scope, "`pod`: one decision for all containers of a pod"),
     ("topologyManagerPolicyOptions", "", "`prefer-closest-numa-nodes`, `max-allowable-numa-nodes`, `prefer-most-allocated-numa-node`"),
     ("memoryManagerPolicy", _PLACED.memory_manager_policy, "`Static`: Guaranteed pods' memory and huge pages on chosen NUMA nodes"),

@@ -579,6 +579,7 @@ CONFIGURATIONS: list[tuple[dict[str, Any], str]] = [
         {"topology_manager_policy": "restricted", "topology_manager_policy_options": option("max-allowable-numa-nodes", "9" * 20)},
         "value out of range",
     ),
+    ({"isolated_cpus": "only"}, "no CPU that isn't reserved is isolated"),
     (reserving((7, {"memory": "1Gi"}), node="1Gi"), "NUMA node 7 that does not exist"),
     (reserving((0, {"cpu": "1"})), 'the limit type "cpu" for NUMA node 0'),
     (reserving((0, {"memory": "0"})), 'may not be zero for NUMA node 0 and resource "memory"'),

@@ -58,6 +58,8 @@ class Placement:
     reserved_memory: tuple[ReservedMemory, ...] = ()
     memory_reservation: Resources = Resources()
     """The node's reservation per memory resource: systemReserved + kubeReserved + hard eviction threshold."""
+    isolated_cpus: str = "ignore"
+    """`prefer` CPUs isolated at boot for exclusive use, or use `only` these; `ignore`: as kubelet."""
     feature_gates: tuple[tuple[str, bool], ...] = ()
     """Only the configured ones; ask with `gate()`."""
     errata: Errata = Errata.FIXED

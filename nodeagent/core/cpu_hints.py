@@ -19,7 +19,7 @@ def container_hints(
         if len(own) != container.cpus:
             return ()
         return _hints(manager, own.bits, 0, container.cpus)
-    return _hints(manager, manager.free_pool(promises), reusable_cpus(promises, pod.uid), container.cpus)
+    return _hints(manager, manager.free_cpus(promises), reusable_cpus(promises, pod.uid), container.cpus)
 
 
 def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints | None:
@@ -38,7 +38,7 @@ def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints 
     if assigned.bit_count() == pod.cpus:
         return _hints(manager, assigned, 0, pod.cpus)
     reusable = reusable_cpus(promises, pod.uid) | assigned
-    return _hints(manager, manager.free_pool(promises), reusable, pod.cpus)
+    return _hints(manager, manager.free_cpus(promises), reusable, pod.cpus)
 
 
 def _hints(manager: CpuManager, available: int, reusable: int, count: int) -> Hints:

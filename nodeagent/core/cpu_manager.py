@@ -53,6 +53,10 @@ class CpuManager:
     distributing: Distributing | None
     pod_level_managers: bool
     quirks: frozenset[Erratum]
+    grantable: int = -1
+    """CPUs that may be given exclusively, as a mask; all but under `isolatedCPUs: only`."""
+    preferred: int = 0
+    """CPUs to be given first where they suffice (`isolatedCPUs: prefer`)."""
     node_sets: tuple[NodeSet, ...] = ()
     """Every set of NUMA nodes, in the order of hints; empty if nobody asks for hints, or if there are too many."""
 
@@ -69,8 +73,12 @@ class CpuManager:
         return self.layout.whole_cores(cpus) if self.picking.whole_cores else cpus
 
     def free_pool(self, promises: Promises) -> int:
-        """What may still be handed out."""
+        """The shared pool without the reserved CPUs."""
         return promises.default.bits & ~self.reserved.bits
+
+    def free_cpus(self, promises: Promises) -> int:
+        """What may still be given exclusively."""
+        return self.free_pool(promises) & self.grantable
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +110,12 @@ def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | 
                 )
             return _cpu_manager(placement, layout, CpuOptions(), CpuSet(), static=False)
         case "static":
-            return _static(placement, layout)
+            return _static(topology, placement, layout)
         case unknown:
             return StartRefused(f'unknown policy: "{unknown}"', "cpuManagerPolicy")
 
 
-def _static(placement: Placement, layout: CpuLayout) -> CpuManager | StartRefused:
+def _static(topology: Topology, placement: Placement, layout: CpuLayout) -> CpuManager | StartRefused:
     if placement.reserved_system_cpus:
         amount_milli: int | None = 1000 * len(placement.reserved_system_cpus)
     else:
@@ -137,7 +145,20 @@ def _static(placement: Placement, layout: CpuLayout) -> CpuManager | StartRefuse
             f"{_PREFIX}[cpumanager] unable to reserve the required amount of CPUs (size of {reserved} did not equal {count})",
             "reservedSystemCPUs" if placement.reserved_system_cpus else "systemReserved",
         )
-    return _cpu_manager(placement, layout, options, reserved, static=True)
+    made = _cpu_manager(placement, layout, options, reserved, static=True)
+    isolated = topology.isolated.bits & layout.online & ~reserved.bits
+    match placement.isolated_cpus:
+        case "only" if not isolated:
+            return StartRefused(
+                "isolatedCPUs is only, and no CPU that isn't reserved is isolated: see /sys/devices/system/cpu/isolated",
+                "isolatedCPUs",
+            )
+        case "only":
+            return replace(made, grantable=isolated)
+        case "prefer":
+            return replace(made, preferred=isolated)
+        case _:
+            return made
 
 
 def _cpu_manager(
@@ -207,7 +228,7 @@ def allocate_container(
         return Allocation(_with_reuse(promises, pod.uid, container.kind, held), (requests, *full))
     mask = promises.hint(pod.uid, container.name).mask
     chosen = choose_near(
-        manager, manager.free_pool(promises) | reusable, container.cpus, None if mask is None else mask.bits
+        manager, manager.free_cpus(promises) | reusable, container.cpus, None if mask is None else mask.bits
     )
     if isinstance(chosen, CpuShortage):
         return _failed(manager, promises, (requests,), unexpected(chosen.message))
@@ -238,9 +259,9 @@ def check_full_cores(manager: CpuManager, promises: Promises, count: int, reusab
             f"SMT Alignment Error: requested {count} cpus not multiple cpus per core = {per_core}",
         )
     # kubelet leaves out cores that are half reserved, but counts CPUs of cores that are half in use.
-    free = manager.usable(manager.free_pool(promises) | reusable)
+    free = manager.usable(manager.free_cpus(promises) | reusable)
     if not whole_only:
-        free = promises.default.bits & ~manager.reserved_cores
+        free = promises.default.bits & ~manager.reserved_cores & manager.grantable
     available = free.bit_count()
     if not layout.adds_up(free, count) if whole_only else count > available:
         return Refusal(
@@ -252,7 +273,23 @@ def check_full_cores(manager: CpuManager, promises: Promises, count: int, reusab
 
 
 def choose_near(manager: CpuManager, available: int, count: int, mask: int | None) -> int | CpuShortage:
-    """Choose from the NUMA nodes of the mask first, then from everywhere."""
+    """Choose from the NUMA nodes of the mask first, then from everywhere; preferred CPUs where they suffice for both."""
+    preferred = available & manager.preferred
+    if preferred and _suffices(manager, preferred, available, count, mask):
+        chosen = _choose_near(manager, preferred, count, mask)
+        if not isinstance(chosen, CpuShortage):
+            return chosen
+    return _choose_near(manager, available, count, mask)
+
+
+def _suffices(manager: CpuManager, preferred: int, available: int, count: int, mask: int | None) -> bool:
+    """Whether as many are there, and as many on the NUMA nodes of the mask, as if all available ones were chosen from."""
+    aligned = -1 if mask is None else _aligned_cpus(manager, mask)
+    near = min(count, manager.usable(available & aligned).bit_count())
+    return manager.usable(preferred & aligned).bit_count() >= near and manager.usable(preferred).bit_count() >= count
+
+
+def _choose_near(manager: CpuManager, available: int, count: int, mask: int | None) -> int | CpuShortage:
     near = 0
     if mask is not None:
         there = manager.usable(available & _aligned_cpus(manager, mask))

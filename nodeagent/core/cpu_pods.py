@@ -75,7 +75,7 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
         if refusal is not None:
             return _failed(promises, (), refusal)
     mask = promises.hint(pod.uid, pod.containers[0].name).mask
-    chosen = choose_near(manager, manager.free_pool(promises), pod.cpus, None if mask is None else mask.bits)
+    chosen = choose_near(manager, manager.free_cpus(promises), pod.cpus, None if mask is None else mask.bits)
     if isinstance(chosen, CpuShortage):
         return _failed(promises, (), unexpected(chosen.message))
     held = promises.of_pod(pod.uid)

@@ -268,7 +268,7 @@ def _topped_up(managers: Managers, promises: Promises, demand: PodDemand) -> Pro
         if own is None or len(own) >= wanted.cpus:
             continue
         near = managers.topology.numa_of(own)
-        chosen = choose_near(cpu, cpu.free_pool(promises), wanted.cpus - len(own), near.bits)
+        chosen = choose_near(cpu, cpu.free_cpus(promises), wanted.cpus - len(own), near.bits)
         if isinstance(chosen, CpuShortage):
             return None
         whole = own | CpuSet(chosen)

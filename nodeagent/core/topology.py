@@ -57,6 +57,10 @@ class Topology:
     """As kubelet counts CPUs: differs from the online ones only on machines without NUMA directories."""
     skipped: CpuSet = field(default_factory=CpuSet)
     """Online CPUs that kubelet doesn't see, and so nobody gets: without topology files, or in no NUMA node's directory."""
+    isolated: CpuSet = field(default_factory=CpuSet)
+    """CPUs that the kernel's scheduler balances no load onto since the boot (kernel parameter isolcpus)."""
+    nohz_full: CpuSet = field(default_factory=CpuSet)
+    """CPUs without a timer tick while one task runs there (kernel parameter nohz_full)."""
     memory_bytes: int = 0
     """Of the whole machine, as /proc/meminfo has it; the sum of the nodes where that wasn't measured."""
     hugepages: tuple[tuple[str, int], ...] = ()
@@ -97,6 +101,8 @@ class Topology:
         socket_count: int | None = None,
         reported_cpu_count: int | None = None,
         skipped: CpuSet | None = None,
+        isolated: CpuSet | None = None,
+        nohz_full: CpuSet | None = None,
         memory_bytes: int | None = None,
         hugepages: Iterable[tuple[str, int]] | None = None,
     ) -> "Topology":
@@ -113,6 +119,8 @@ class Topology:
             socket_count=len({c.socket for c in sorted_cpus}) if socket_count is None else socket_count,
             reported_cpu_count=len(sorted_cpus) if reported_cpu_count is None else reported_cpu_count,
             skipped=skipped or CpuSet(),
+            isolated=isolated or CpuSet(),
+            nohz_full=nohz_full or CpuSet(),
             memory_bytes=sum(n.memory_bytes for n in sorted_numa) if memory_bytes is None else memory_bytes,
             hugepages=_hugepage_sums(sorted_numa) if hugepages is None else tuple(sorted(hugepages)),
         )

@@ -39,6 +39,7 @@ def config_document(config: Config) -> Document:
         "topologyManagerPolicy": placement.topology_manager_policy,
         "topologyManagerPolicyOptions": dict(placement.topology_manager_policy_options),
         "topologyManagerScope": placement.topology_manager_scope,
+        "isolatedCPUs": placement.isolated_cpus,
     }
 
 
@@ -54,6 +55,7 @@ def config_from_document(document: Mapping[str, Any]) -> Config:
         reserved_cpu_milli=document["reservedCPUMillicores"],
         topology_manager_policy=document["topologyManagerPolicy"],
         topology_manager_scope=document["topologyManagerScope"],
+        isolated_cpus=document["isolatedCPUs"],
         topology_manager_policy_options=tuple(document["topologyManagerPolicyOptions"].items()),
         memory_manager_policy=document["memoryManagerPolicy"],
         reserved_memory=tuple(ReservedMemory(node, _resources(limits)) for node, limits in document["reservedMemory"]),

@@ -144,7 +144,8 @@ def _node(sight: Sight) -> Document:
     topology, promises = sight.managers.topology, sight.state.promises
     placement = sight.config.placement
     shared = shared_pool(sight.managers, promises, topology.online)
-    available = shared - sight.managers.reserved if placement.cpu_manager_policy == "static" else CpuSet()
+    cpu = sight.managers.providers.cpu
+    available = CpuSet(cpu.free_cpus(promises)) & shared if cpu.static else CpuSet()
     exclusive = promises.exclusive()
     return {
         "agent": {"launcherKnown": sight.pids is not None, "live": sight.is_live, "ready": sight.is_ready},
@@ -154,6 +155,7 @@ def _node(sight: Sight) -> Document:
             "availableCount": len(available),
             "exclusive": str(exclusive),
             "exclusiveCount": len(exclusive),
+            "isolated": str(topology.isolated),
             "offline": str(topology.offline),
             "online": str(topology.online),
             "onlineCount": len(topology.online),
@@ -171,6 +173,7 @@ def _node(sight: Sight) -> Document:
             "memoryManagerPolicy": placement.memory_manager_policy,
             "topologyManagerPolicy": placement.topology_manager_policy,
             "topologyManagerPolicyOptions": dict(sorted(placement.topology_manager_policy_options)),
+            "isolatedCPUs": placement.isolated_cpus,
             "topologyManagerScope": placement.topology_manager_scope,
         },
         "problems": list(sight.problems),

@@ -54,10 +54,11 @@ def _node(document: Document, width: int | None) -> list[str]:
     node, summary = document["node"], document["summary"]
     cpus = node["cpus"]
     offline = f", offline {cpus['offline']}" if cpus["offline"] else ""
+    isolated = f", isolated {cpus['isolated']}" if cpus["isolated"] else ""
     phases = ", ".join(f"{count} {phase}" for phase, count in summary["byPhase"].items())
     machine = f"{counted(node['sockets'], 'socket')}, {counted(node['numaNodes'], 'NUMA node')}"
     rows = [
-        ("node", f"{counted(cpus['onlineCount'], 'CPU')} ({cpus['online']}){offline}, {machine}"),
+        ("node", f"{counted(cpus['onlineCount'], 'CPU')} ({cpus['online']}){offline}{isolated}, {machine}"),
         ("reserved", _set(cpus["reserved"], cpus["reservedCount"])),
         ("shared", _set(cpus["shared"], cpus["sharedMillicores"] // 1000, _shared(cpus))),
         ("exclusive", _set(cpus["exclusive"], cpus["exclusiveCount"])),

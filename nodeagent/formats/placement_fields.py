@@ -55,6 +55,7 @@ class PlacementReader:
             memory_manager_policy=fields.string("memoryManagerPolicy") or default.memory_manager_policy,
             reserved_memory=self.reserved_memory(),
             memory_reservation=memory_reservation,
+            isolated_cpus=fields.one_of("isolatedCPUs", ("ignore", "prefer", "only")) or default.isolated_cpus,
             feature_gates=fields.booleans("featureGates"),
             errata=errata,
         )

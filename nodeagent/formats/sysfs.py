@@ -91,6 +91,8 @@ def topology_of(sample: SysfsSample) -> Topology:
         # cAdvisor counts directories, offline CPUs too, where there are no NUMA directories.
         reported_cpu_count=len(cpus) if has_nodes else len(present),
         skipped=online - offline - CpuSet.from_ids(c.id for c in cpus),
+        isolated=sample.cpu_list(f"{CPUS}/isolated"),
+        nohz_full=_nohz_full(sample),
         memory_bytes=sample.total_memory_bytes("proc/meminfo"),
         hugepages=hugepages or None,
     )
@@ -104,6 +106,13 @@ def _online(sample: SysfsSample, present: Iterable[int]) -> CpuSet:
     if not online:
         raise sample.error(path, "expected at least one CPU", value="")
     return online
+
+
+def _nohz_full(sample: SysfsSample) -> CpuSet | None:
+    path = f"{CPUS}/nohz_full"
+    # A kernel that could and was not told to writes the word for a null pointer, or (before 4.15) a NUL.
+    nothing = sample.files.get(path, "").strip(" \n\0") in {"", "(null)"}
+    return None if nothing else sample.cpu_list(path)
 
 
 def _offline(sample: SysfsSample, present: Iterable[int], online: CpuSet) -> CpuSet:

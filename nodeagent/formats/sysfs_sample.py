@@ -17,6 +17,8 @@ HUGEPAGES = "sys/kernel/mm/hugepages"
 
 WANTED = (
     f"{CPUS}/online",
+    f"{CPUS}/isolated",
+    f"{CPUS}/nohz_full",
     f"{CPUS}/cpu#/online",
     f"{CPUS}/cpu#/cpu_capacity",
     f"{CPUS}/cpu#/cpufreq/base_frequency",

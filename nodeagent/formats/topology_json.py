@@ -46,6 +46,8 @@ def topology_document(topology: Topology) -> dict[str, Any]:
         "l3": [str(group) for group in topology.l3],
         "offline": str(topology.offline),
         "skipped": str(topology.skipped),
+        "isolated": str(topology.isolated),
+        "nohzFull": str(topology.nohz_full),
     }
     return document
 
@@ -90,6 +92,8 @@ def topology_from_document(document: object) -> Topology:
         socket_count=_optional(top, "sockets", "", _number()),
         reported_cpu_count=_optional(top, "reportedCPUs", "", _number()),
         skipped=_optional(top, "skipped", "", _cpu_set),
+        isolated=_optional(top, "isolated", "", _cpu_set),
+        nohz_full=_optional(top, "nohzFull", "", _cpu_set),
         memory_bytes=_optional(top, "memory", "", _number()),
         hugepages=_optional(top, "hugepages", "", _hugepages),
     )

@@ -148,6 +148,10 @@ def _others(topology: Topology, width: int) -> list[str]:
             lines += _wrapped("", f"{_node_title(topology, node)}, no CPUs", width)
     if topology.offline:
         lines += _wrapped("", f"offline CPUs: {topology.offline}", width)
+    if topology.isolated:
+        lines += _wrapped("", f"isolated CPUs (isolcpus): {topology.isolated}", width)
+    if topology.nohz_full:
+        lines += _wrapped("", f"tickless CPUs (nohz_full): {topology.nohz_full}", width)
     if topology.skipped:
         lines += _wrapped("", f"unused CPUs, of no known core or NUMA node: {topology.skipped}", width)
     return ["", *lines] if lines else []
