@@ -161,3 +161,20 @@ def test_a_taken_port_and_a_refused_reload_are_shown_and_pods_run(node: Node) ->
         node.guest.put(CONFIG, usual)
         node.run("systemctl reload-or-restart nodeagent", timeout_seconds=60)
     node.wait(lambda _: node.inspect()["node"]["problems"] == [], "the problems to be over")
+
+
+def test_the_agent_is_in_a_sandbox_and_workloads_are_not(node: Node) -> None:
+    """Everything else in these tests runs in the same sandbox."""
+    node.run("systemd-analyze security --no-pager --threshold=25 nodeagent.service", timeout_seconds=60)
+    write = (
+        "touch /opt/nodeagent/written && mount -t tmpfs none /mnt && umount /mnt && echo yes >/run/free; exec sleep 1e6"
+    )
+    node.run("rm -f /run/free")
+    node.apply(pod("free", container("app", ["sh", "-c", write], cpu="1")))
+    node.wait_running("free")
+    assert node.wait_line("/run/free") == "yes"
+    node.run("rm /opt/nodeagent/written")
+    status = node.run(f"grep -E 'CapBnd|Seccomp:|NoNewPrivs' /proc/{node.main_pid()}/status").stdout.split()
+    shown = dict(zip(status[::2], status[1::2], strict=True))
+    assert (shown["NoNewPrivs:"], shown["Seccomp:"]) == ("1", "2")
+    assert int(shown["CapBnd:"], 16).bit_count() == 4
