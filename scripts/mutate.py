@@ -22,7 +22,7 @@ import sys
 import time
 import types
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,15 @@ MODULES = (
     "pod_resources", "demand", "admission", "managers", "holding", "promises", "idset",
 )  # fmt: skip
 """Who gets what, and why: the managers, the hints, the demands and the arithmetic of sets beneath them."""
+QUICK = (
+    "decision_tables", "memory_tables", "node_search", "cpu_assignment", "cpu_manager", "idset", "errata", "most_allocated",
+    "pod_level_resources", "pod_resources",
+)  # fmt: skip
+"""Tests for mutants that have to be imported: their modules are quickly collected."""
 TESTS = (
-    "cpu_assignment", "cpu_manager", "idset", "most_allocated", "pod_level_resources", "pod_resources",
-    "decision_tables", "memory_tables", "node_search", "hint_families", "errata", "every_finding", "machine_changes", "recovery",
-    "core_metric_totals", "layout", "plan", "node_capacity", "lifecycle", "step", "checkpoints", "node_state",
-    "oracles", "properties", "vectors",
+    *QUICK,
+    "hint_families", "every_finding", "machine_changes", "recovery", "core_metric_totals", "layout", "plan", "node_capacity",
+    "lifecycle", "step", "checkpoints", "node_state", "oracles", "properties", "vectors",
 )  # fmt: skip
 VECTORS = 8
 """Every so many-th of the reference's decisions is replayed: a run of the tests has all or a quarter of them."""
@@ -74,26 +78,30 @@ class Mutants(file_mutation.MutationVisitor):
         return not isinstance(node, cst.FunctionDef) and super()._skip_node_and_children(node)
 
 
-def mutants_of(name: str) -> Iterator[dict[str, Any]]:
-    """Each with the text before and after, and, unless it's read while importing, the function that it changes."""
-    source = (CORE / f"{name}.py").read_text()
+def mutants_of(name: str, draw: Callable[[list[int]], list[int]]) -> tuple[int, list[dict[str, Any]]]:
+    """How many there are, and those that are drawn.
+
+    Each has the text before and after, and, unless it's read while importing, the function that it changes.
+    """
+    path = CORE / f"{name}.py"
+    source = path.read_text()
     visitor = Mutants()
     module = cst.metadata.MetadataWrapper(cst.parse_module(source)).visit(visitor)
-    original = functions(compile(source, str(CORE / f"{name}.py"), "exec"))
-    for number, (mutation, line) in enumerate(zip(visitor.mutations, visitor.lines, strict=True)):
+    original = functions(compile(source, path, "exec"))
+    mutants = []
+    for number in sorted(draw(list(range(len(visitor.mutations))))):
+        mutation, line = visitor.mutations[number], visitor.lines[number]
         replacement = file_mutation.ChildReplacementTransformer(mutation.original_node, mutation.mutated_node)
         code = module.visit(replacement).code
         mutant = {"module": name, "number": number, "line": line, "text": source.splitlines()[line - 1].strip()}
         mutant |= {"was": module.code_for_node(mutation.original_node).strip(), "code": code, "function": None}
         mutant["becomes"] = module.code_for_node(mutation.mutated_node).strip()
-        try:
-            changed = functions(compile(code, str(CORE / f"{name}.py"), "exec"))
-        except SyntaxError:
-            continue
-        different = [path for path in original if changed[path] != original[path]]
+        changed = functions(compile(code, path, "exec"))
+        different = [each for each in original if changed[each] != original[each]]
         if mutation.contained_by_top_level_function is not None and len(different) == 1:
             mutant["function"] = different[0]
-        yield mutant
+        mutants.append(mutant)
+    return len(visitor.mutations), mutants
 
 
 def functions(code: types.CodeType) -> dict[str, types.CodeType]:
@@ -110,10 +118,11 @@ def chosen(names: Iterable[str], share: float, seed: int) -> tuple[dict[str, int
     """How many mutants there are per module, and a random sample, the same for the same seed."""
     counts, sample = {}, []
     for name in names:
-        everything = list(mutants_of(name))
-        counts[name] = len(everything)
-        drawn = random.Random(f"{seed} {name}").sample(everything, math.ceil(share * len(everything)))  # noqa: S311 - no secret
-        sample += sorted(drawn, key=lambda mutant: mutant["number"])
+        drawing = random.Random(f"{seed} {name}")  # noqa: S311 - no secret
+        counts[name], drawn = mutants_of(
+            name, lambda numbers, drawing=drawing: drawing.sample(numbers, math.ceil(share * len(numbers)))
+        )
+        sample += drawn
     return counts, sample
 
 
@@ -174,8 +183,10 @@ class Session:
         settings.load_profile("mutation")
 
     def pytest_collection_finish(self) -> None:
+        test_vectors = sys.modules.get("test_vectors")
+        if test_vectors is None:
+            return
         import decision_vectors
-        import test_vectors
 
         kept = {name: tuple(decision_vectors.vectors(name))[::VECTORS] for name in decision_vectors.FILES}
         test_vectors.vectors = lambda name: iter(kept[name])
@@ -190,9 +201,9 @@ class Session:
         return True
 
 
-def pytest_session(session: Session) -> int:
+def pytest_session(session: Session, names: Iterable[str]) -> int:
     sys.path.insert(0, str(ROOT))
-    files = [str(ROOT / "tests" / f"test_{name}.py") for name in TESTS]
+    files = [str(ROOT / "tests" / f"test_{name}.py") for name in names]
     flags = ["-qq", "-s", "--assert=plain", "--tb=no", "-p", "no:cacheprovider", "-p", "no:unraisableexception"]
     result = pytest.main([*flags, f"--rootdir={ROOT}", *files], plugins=[session])
     return int(result)
@@ -345,12 +356,12 @@ def judge(mutants: list[dict[str, Any]], report: Callable[[dict[str, Any]], None
 
     session = Session(work)
     collecting.begin()
-    os._exit(0 if pytest_session(session) == 0 else 1)
+    os._exit(0 if pytest_session(session, TESTS) == 0 else 1)
 
 
 def is_noticed(session: Session, items: list[pytest.Item], tell: Callable[[str], None]) -> bool:
     """Run tests until one fails."""
-    for item, following in zip(items, [*items[1:], None], strict=True):
+    for item, following in zip(items, [*items[1:], None], strict=False):
         tell(item.nodeid)
         run(item, following)
         if session.failed:
@@ -367,17 +378,18 @@ def judge_imported(mutant: dict[str, Any], times: dict[str, float]) -> None:
 
         def work(items: list[pytest.Item]) -> int:
             by_name = {item.nodeid: item for item in items}
-            if by_name.keys() != times.keys():
+            if by_name.keys() != set(names):
                 return 1  # other tests are made
-            order = [by_name[name] for name in sorted(times, key=times.__getitem__)]
-            return int(is_noticed(session, order, tell))
+            return int(is_noticed(session, [by_name[name] for name in names], tell))
 
         session = Session(work)
-        return pytest_session(session)
+        return pytest_session(session, QUICK)
 
+    files = {f"tests/test_{name}.py" for name in QUICK}
+    names = sorted((name for name in times if name.split("::")[0] in files), key=times.__getitem__)
     start = time.perf_counter()
     mutant["outcome"], mutant["by"] = Child(child).outcome(times)
-    mutant["seconds"], mutant["tests"] = round(time.perf_counter() - start, 2), len(times)
+    mutant["seconds"], mutant["tests"] = round(time.perf_counter() - start, 2), len(names)
 
 
 def table(counts: dict[str, int], mutants: list[dict[str, Any]]) -> str:

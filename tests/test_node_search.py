@@ -1,5 +1,6 @@
 """The search for sets of NUMA nodes against going through all of them, and the bounds that keep it short."""
 
+from dataclasses import replace
 from functools import reduce
 from itertools import product
 from operator import and_
@@ -163,3 +164,10 @@ def test_of_each_kind_the_lower_nodes_are_kept() -> None:
     found = narrowest(Cover((1 << 24) - 1, (6, 6), amounts), steps)
     assert found == sum(1 << node for node in range(18) if node % 3 < 2)
     assert steps.taken <= 1_300
+
+
+def test_a_node_that_must_stay_is_not_like_one_that_may_go() -> None:
+    cover = Cover(0b101, (1,), ((0, (1,)), (2, (1,))), forced=0b100)
+    assert fittest_remainder(0b101, [cover], 1, Steps(100)) == 0b100
+    assert fittest_remainder(0b101, [replace(cover, forced=0b001)], 1, Steps(100)) == 0b001
+    assert fittest_remainder(0b101, [replace(cover, forced=0)], 1, Steps(100)) == 0b001
