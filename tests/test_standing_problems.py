@@ -114,4 +114,4 @@ def test_another_policy_is_taken_over_while_nobody_holds_anything(daemon: Daemon
     assert daemon.agent.state.promises.own_set("uid-a", "app") == CpuSet.of(1, 5)
     with pytest.raises(StartError, match="the policies change") as refused:
         daemon.agent.change_node(changed(daemon, cpu_manager_policy="none"))
-    assert "drain the node first" in str(refused.value.hint)
+    assert "drain the node" in str(refused.value.hint)
