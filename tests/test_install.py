@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from integration.guest.images import _project_files
+
 ROOT = Path(__file__).parent.parent
 PIP = """#!/bin/sh
 for source; do :; done
@@ -162,3 +164,9 @@ def test_removal_touches_no_directory_that_the_installation_did_not_make(host: H
     (other / "precious").touch()
     host.run("uninstall.sh", PREFIX=str(other))
     assert (other / "precious").exists()
+
+
+def test_guests_have_all_that_is_installed() -> None:
+    parts = set(re.findall(r'"\$here/([\w.]+)"', (ROOT / "scripts/install.sh").read_text()))
+    assert parts >= {"nodeagent", "docs", "examples", "README.md"}
+    assert parts <= {path.parts[0] for path in _project_files()}

@@ -27,7 +27,7 @@ _KEPT_IMAGES = 3
 _DISK_SIZE = "2G"  # sparse
 _SOURCE = "usr/src/nodeagent"
 # Parts of the repository that the installed program doesn't come from: editing a test makes no new image.
-_NOT_INSTALLED = (".ci/", "benchmarks/", "docs/", "integration/", "tests/")
+_NOT_INSTALLED = (".ci/", "benchmarks/", "integration/", "tests/")
 
 
 @dataclass(frozen=True, slots=True)
