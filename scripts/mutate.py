@@ -45,12 +45,12 @@ MODULES = (
 """Who gets what, and why: the managers, the hints, the demands and the arithmetic of sets beneath them."""
 QUICK = (
     "decision_tables", "memory_tables", "node_search", "cpu_assignment", "cpu_manager", "idset", "errata", "most_allocated",
-    "pod_level_resources", "pod_resources",
+    "pod_level_resources", "pod_resources", "hint_families",
 )  # fmt: skip
 """Tests for mutants that have to be imported: their modules are quickly collected."""
 TESTS = (
     *QUICK,
-    "hint_families", "every_finding", "machine_changes", "recovery", "core_metric_totals", "layout", "plan", "node_capacity",
+    "every_finding", "machine_changes", "recovery", "core_metric_totals", "layout", "plan", "node_capacity",
     "lifecycle", "step", "checkpoints", "node_state", "oracles", "properties", "vectors",
 )  # fmt: skip
 VECTORS = 8

@@ -13,16 +13,16 @@ from nodeagent.core.cpu_assignment import CpuShortage, Picking, pick
 from nodeagent.core.cpu_distribution import Distributing, _deviation, _rounded, distribute
 from nodeagent.core.cpu_layout import CpuLayout
 from nodeagent.core.cpu_options import OPTIONS
-from nodeagent.core.demand import PodDemand, demand_of
+from nodeagent.core.demand import ContainerDemand, PodDemand, WhyShared, demand_of
 from nodeagent.core.hint_family import HintFamily, merge_families
 from nodeagent.core.hints import HintList, Merged, MergeRules, merge
 from nodeagent.core.holding import holds_all, kept_hints, kept_moves
 from nodeagent.core.idset import CpuSet, NumaSet
 from nodeagent.core.manager_metrics import CPU_PER_NUMA, CPU_REQUESTS, MEMORY_REQUESTS, aligned, plus, set_gauge
-from nodeagent.core.managers import Admitted, Managers, Rejected, build
+from nodeagent.core.managers import Admitted, Isolation, Managers, Rejected, build
 from nodeagent.core.metric_moves import Series
 from nodeagent.core.node_search import Steps
-from nodeagent.core.pod import Pod
+from nodeagent.core.pod import ContainerKind, Pod
 from nodeagent.core.podmap import PodMap
 from nodeagent.core.promises import Block, CpuReuse, Hint, PodPromises, Promises
 from nodeagent.core.records import CpuRecord, Records, Unreadable
@@ -552,6 +552,24 @@ def test_files_that_are_refused(record: Any, message: str, errata: Errata) -> No
     assert start_refused(found) == (message, "cpu_manager_state")
 
 
+@pytest.mark.parametrize("errata", [KUBELET, FIXED])
+def test_strictly_reserved_cpus_are_in_no_pool(errata: Errata) -> None:
+    node = managers(errata=errata, options=("strict-cpu-reservation",))
+    found = core.start(node, Records(cpu=CpuRecord("static", "0-15")))
+    assert start_refused(found) == (
+        'some of strictly reserved cpus: "0,8" are present in defaultCpuSet: "0-15"',
+        "cpu_manager_state",
+    )
+
+
+def test_what_a_pod_holds_beside_its_containers_is_not_free_after_a_start() -> None:
+    node = managers(gates=PLRM, topology_manager_policy="best-effort", topology_manager_scope="pod")
+    promises = admitted(node, pod("p", app("a", "4"), whole=amounts("6", "4Gi")))
+    assert len(promises.pod_set("p") or CpuSet()) == 6
+    assert len(promises.own_set("p", "a") or CpuSet()) == 4
+    assert core.resume(node, promises) == promises
+
+
 # Hints, merged and compared
 
 
@@ -709,6 +727,30 @@ def test_what_is_kept_is_counted_as_kubelet_counts_it() -> None:
         ),
         *[Series("kubelet_memory_manager_pinning_requests_total")] * 2,
     ]
+
+
+# Words that logs, metrics and `inspect` have in common
+
+
+def test_the_words_for_sharing() -> None:
+    assert [level.value for level in Isolation] == ["host", "pod", "container"]
+    assert [why.value for why in WhyShared] == [
+        "the CPU manager's policy is none",
+        "it requests no CPU",
+        "its CPU or memory limit differs from its request",
+        "its pod is not Guaranteed",
+        "its CPU request is not a whole number",
+        "the CPU request of its pod as a whole is not a whole number",
+        "its pod has resources of its own and the gate PodLevelResourceManagers is off",
+        "it runs in its pod's shared pool",
+    ]
+
+
+def test_who_says_nothing_asks_for_nothing() -> None:
+    assert ContainerDemand("a", ContainerKind.APP, 1).memory == ()
+    assert PodDemand("p", True, False, False, (), 0).memory == ()
+    assert Hint() == Hint(None, preferred=False)
+    assert str(CpuSet.parse("65535")) == "65535"
 
 
 # Admission again

@@ -81,6 +81,11 @@ def test_names_what_is_wrong_in_kubelets_words(text: str, message: str) -> None:
     assert str(caught.value) == message
 
 
+def test_the_largest_number() -> None:
+    assert MAX_ID == 65_535
+    assert list(CpuSet.parse("65534-65535")) == [65_534, 65_535]
+
+
 def test_a_number_of_any_length_is_refused_as_out_of_range() -> None:
     with pytest.raises(IdSetSyntaxError, match="value out of range"):
         CpuSet.parse("0-" + "9" * 5000)

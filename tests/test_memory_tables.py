@@ -73,6 +73,13 @@ def test_what_nobody_has_free_overdraws_the_lowest_node() -> None:
         assert tuple(t.free for n in machine for r, t in n.tables if r == "memory") == free
 
 
+def test_less_than_nothing_wraps_around_as_in_the_reference() -> None:
+    numa = [NumaNode(0, 5, (("hugepages-2Mi", 4),), ())]
+    tables = dict(initial_machine(Topology.of([], numa), {(0, "memory"): 3, (0, "hugepages-2Mi"): 1})[0].tables)
+    assert tables["memory"].allocatable == tables["memory"].free == 2**64 - 2
+    assert tables["hugepages-2Mi"].allocatable == 3
+
+
 def test_a_single_free_byte_counts_and_less_than_none_doesn_t() -> None:
     assert free_of(books(1, 7), TWO, "memory") == 8
     assert free_of(books(1, 7), ONE, "memory") == 7
