@@ -111,10 +111,21 @@ class Node:
         return [int(line) for line in self.value(cgroup, "cgroup.procs").split()]
 
     def inspect(self) -> Document:
-        answer = self.run("nodeagent inspect -o json --no-host-processes", check=False)
-        assert answer.returncode in {0, 3}, answer.stderr
-        document: Document = json.loads(answer.stdout)
-        return document
+        """Look as the agent tells it, once it tells what is saved: that is saved first."""
+        saved = self.state().get("generation", 0)
+        deadline = time.monotonic() + self.guest.patience(60)
+        while True:
+            answer = self.run("nodeagent inspect -o json --no-host-processes", check=False)
+            assert answer.returncode in {0, 3}, answer.stderr
+            document: Document = json.loads(answer.stdout)
+            if document["node"]["generation"] >= saved:
+                return document
+            assert time.monotonic() < deadline, f"generation {saved} is saved and not told"
+
+    def inspect_pod(self, name: str) -> str:
+        """What `nodeagent inspect POD` prints of a pod that is saved."""
+        self.inspect()
+        return self.run(f"nodeagent inspect {name} --no-host-processes", check=False).stdout
 
     def metrics(self) -> dict[str, float]:
         """By series, as exposed: `name{label="value"}`."""

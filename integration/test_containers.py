@@ -63,7 +63,7 @@ def test_what_the_kernel_killed_for_memory_is_called_so(node: Node) -> None:
 
     _, code, signal, is_oom, _ = status(state, "hungry", "app")["exit"]
     assert (code, signal, is_oom) == (None, 9, True)
-    said = node.run("nodeagent inspect hungry --no-host-processes", check=False).stdout
+    said = node.inspect_pod("hungry")
     assert "OOMKilled" in said
     assert "1 process OOM-killed in its cgroup" in said
 
@@ -109,9 +109,7 @@ def test_the_launchers_end_is_not_the_pods_end(node: Node) -> None:
     node.run("echo >/run/go")
     state = node.wait(lambda s: "exit" in status(s, "worker", "app"), "the exit code", seconds=60)
     assert status(state, "worker", "app")["exit"][1:] == [None, None, False, None]
-    assert (
-        "ContainerStatusUnknown" in node.run("nodeagent inspect worker -o wide --no-host-processes", check=False).stdout
-    )
+    assert "ContainerStatusUnknown" in node.inspect_pod("worker")
     node.apply(pod("later", container("app", ["sleep", "infinity"], cpu="1")))
     node.wait_running("later")
 
@@ -162,7 +160,7 @@ def test_a_refused_pod_is_shown_with_the_next_step_and_admitted_on_retry_when_it
         lambda s: any(e["pod"]["metadata"]["name"] == "late" and "refusal" in e for e in s["entries"]), "the refusal"
     )
     assert "uid-late" not in state["promises"]["pods"]
-    shown = node.run("nodeagent inspect late --no-host-processes", check=False).stdout
+    shown = node.inspect_pod("late")
     assert "OutOfcpu" in shown
     assert "nodeagent retry default/late" in shown
 

@@ -177,4 +177,4 @@ def test_the_agent_is_in_a_sandbox_and_workloads_are_not(node: Node) -> None:
     status = node.run(f"grep -E 'CapBnd|Seccomp:|NoNewPrivs' /proc/{node.main_pid()}/status").stdout.split()
     shown = dict(zip(status[::2], status[1::2], strict=True))
     assert (shown["NoNewPrivs:"], shown["Seccomp:"]) == ("1", "2")
-    assert int(shown["CapBnd:"], 16).bit_count() == 4
+    assert int(shown["CapBnd:"], 16).bit_count() == 5
