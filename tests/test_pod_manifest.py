@@ -563,14 +563,3 @@ def test_the_examples_are_pods(file: str, qos: QosClass) -> None:
     assert result.unused_fields == ()
     assert result.pod.name == file.removesuffix(".yaml")
     assert qos_class(result.pod, pod_level_resources=True) is qos
-
-
-def test_every_example_is_tested() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.yaml")} == {
-        "guaranteed.yaml",
-        "burstable.yaml",
-        "best-effort.yaml",
-        "init-and-sidecar.yaml",
-        "cgroup-only.yaml",
-        "config.yaml",
-    }
