@@ -338,6 +338,15 @@ def test_a_main_process_outside_its_cgroup_is_a_difference(live, told):
     )
 
 
+def test_a_refused_pod_is_shown_among_the_others(live, told):
+    live.refuse()
+    status, out, err = told("inspect", *live.options)
+    assert (status, err) == (0, "")
+    assert "default/web  Running" in out
+    assert "default/big  Refused" in out
+    assert "OutOfcpu: too little" in out
+
+
 def test_differences_of_other_pods_do_not_count_for_one_pod(live, told):
     live.world.add(pod("calm", container("app")))
     live.write_cgroups(live.world.seen())

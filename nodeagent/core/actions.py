@@ -68,7 +68,7 @@ def actions(state: NodeState, world: World, ready: frozenset[str], signalled: fr
     if runs is None:
         return
     for entry in state.entries:
-        for container, status in entry.pairs() if entry.refusal is None else ():
+        for container, status in entry.pairs():
             path = container_path(entry, status.name)
             there = world.seen.get(path)
             populated = there is not None and there.is_populated

@@ -126,7 +126,8 @@ class PodEntry:
         return Phase.RUNNING if all(_has_begun(c, s) for c, s in self.pairs()) else Phase.PENDING
 
     def pairs(self) -> Iterator[tuple[Container, ContainerStatus]]:
-        return zip(self.pod.containers, self.containers, strict=True)
+        """Give each container with its status; those of a refused pod have none."""
+        return zip(self.pod.containers if self.refusal is None else (), self.containers, strict=True)
 
     def status(self, name: str) -> ContainerStatus:
         return next(c for c in self.containers if c.name == name)

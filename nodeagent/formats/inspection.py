@@ -216,7 +216,7 @@ def _pod(
             ),
             places,
         )
-        for container, status in (entry.pairs() if entry.refusal is None else ())
+        for container, status in entry.pairs()
     ]
     pool = promises.pod_set(pod.uid)
     return {
