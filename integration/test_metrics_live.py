@@ -44,6 +44,8 @@ def test_an_admission_and_a_departure_move_what_kubelet_would_move(node: Node) -
     assert moved("kubelet_cpu_manager_pinning_requests_total") == (1, 1)
     assert moved("cpu_manager_pinning_requests_total") == (1, 1), "the name without the prefix is an alias"
     assert moved("kubelet_cpu_manager_pinning_errors_total") == (0, 0)
+    assert moved("kubelet_topology_manager_admission_requests_total") == (2, 2), "the third did not come that far"
+    assert moved("kubelet_topology_manager_admission_duration_ms_count") == (2, 2)
     assert moved("kubelet_cpu_manager_exclusive_cpu_allocation_count") == (2, 0)
     assert moved("kubelet_cpu_manager_shared_pool_size_millicores") == (-2000, 0)
     assert moved('nodeagent_pod_refusals_total{reason="OutOfcpu"}') == (1, 1)

@@ -111,6 +111,10 @@ def test_a_pod_that_cannot_be_saved_is_refused_and_admitted_later(daemon: Daemon
     assert unready(daemon) is None
     assert STATE_NOT_SAVED not in shown(daemon)
     assert "trouble_over" in [line["event"] for line in daemon.said()]
+    found = metrics(daemon)
+    admissions = found["kubelet_topology_manager_admission_requests_total"]
+    assert admissions == 3, "what was not saved has not happened"
+    assert found["kubelet_topology_manager_admission_duration_ms_count"] == admissions
 
 
 FROM: dict[str, Callable[[int], Callable[[int, str], bool]]] = {

@@ -5,6 +5,7 @@ Knows neither files nor the clock: everything observed is in the World.
 """
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from nodeagent.core import lifecycle
@@ -104,8 +105,29 @@ class _Draft:
         return _Draft(state, self.facts + facts, self.moves + moves)
 
 
-def step(state: NodeState, world: World) -> Turn:
-    """Decide on everything that the world asks for."""
+Decide = Callable[[Managers, Promises, Pod, CpuSet], Admitted | Rejected]
+"""A decision on one pod: see `admitted_beside`."""
+
+
+def admitted_beside(managers: Managers, promises: Promises, pod: Pod, strangers: CpuSet) -> Admitted | Rejected:
+    """Decide on a pod: with CPUs that it can have at once, where strangers' processes don't run, if there are enough of them."""
+    taken = promises.default & strangers
+    if taken:
+        decision = admit(managers, replace(promises, default=promises.default - taken), pod)
+        if isinstance(decision, Admitted):
+            whole = replace(decision.promises, default=decision.promises.default | taken)
+            return replace(decision, promises=whole)
+    return admit(managers, promises, pod)
+
+
+def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Turn:
+    """Decide on everything that the world asks for.
+
+    Args:
+        state: as it is.
+        world: what was observed.
+        decide: how to decide on each new pod; for those who have a clock and measure that.
+    """
     draft = _Draft(state)
     if world.runs is not None:
         draft = _observe(draft, world.runs, world)
@@ -115,7 +137,7 @@ def step(state: NodeState, world: World) -> Turn:
         draft = _end_unwanted(_follow_files(draft, wanted), wanted, world)
     draft = _remove_gone(draft, world)
     if not world.is_blind:
-        draft = _admit_new(draft, wanted, world)
+        draft = _admit_new(draft, wanted, world, decide)
     if world.runs is not None:
         draft = _advance(draft, world)
     moments = [lifecycle.wake_at_ms(entry, world.now_ms) for entry in draft.state.entries]
@@ -224,7 +246,7 @@ def _remove_gone(draft: _Draft, world: World) -> _Draft:
     return draft
 
 
-def _admit_new(draft: _Draft, wanted: dict[str, Manifest], world: World) -> _Draft:
+def _admit_new(draft: _Draft, wanted: dict[str, Manifest], world: World, decide: Decide) -> _Draft:
     gate = world.config.placement.gate("PodLevelResources")
     names = {e.pod.full_name for e in draft.state.entries}
     uids = {e.pod.uid for e in draft.state.entries}
@@ -233,7 +255,7 @@ def _admit_new(draft: _Draft, wanted: dict[str, Manifest], world: World) -> _Dra
     usage = usage_of(draft.state.active_pods(), pod_level_resources=gate)
     strangers = _cpus_of_strangers(draft.state, world) if new else CpuSet()
     for manifest in new:
-        draft = _decide(draft, manifest, usage, strangers, world)
+        draft = _decide(draft, manifest, usage, strangers, world, decide)
         if draft.state.entries[-1].is_active:
             usage = usage.plus(manifest.pod, pod_level_resources=gate)
     return draft
@@ -276,7 +298,7 @@ def _cpus_of_strangers(state: NodeState, world: World) -> CpuSet:
     return cpus
 
 
-def _decide(draft: _Draft, manifest: Manifest, usage: Usage, strangers: CpuSet, world: World) -> _Draft:
+def _decide(draft: _Draft, manifest: Manifest, usage: Usage, strangers: CpuSet, world: World, decide: Decide) -> _Draft:
     pod, state = manifest.pod, draft.state
     gate = world.config.placement.gate("PodLevelResources")
     entry = new_entry(manifest, world.now_ms, pod_level_resources=gate)
@@ -284,7 +306,7 @@ def _decide(draft: _Draft, manifest: Manifest, usage: Usage, strangers: CpuSet, 
         short = insufficient(pod, usage, world.allocatable, pod_level_resources=gate)
         if short is not None:
             return _refused(draft, entry, short.reason, short.message, world.now_ms)
-    decision = _admitted_beside(world.managers, state.promises, pod, strangers)
+    decision = decide(world.managers, state.promises, pod, strangers)
     match decision:
         case Rejected():
             cleaned = draft.plus(replace(state, promises=decision.promises), moves=decision.moves)
@@ -294,17 +316,6 @@ def _decide(draft: _Draft, manifest: Manifest, usage: Usage, strangers: CpuSet, 
             fields = (("qos", entry.qos.value), ("unused_fields", " ".join(manifest.unused_fields)))
             fact = Fact(Event.POD_ADMITTED, pod, manifest.source, None, fields, decision.report)
             return draft.plus(after, fact, moves=decision.moves)
-
-
-def _admitted_beside(managers: Managers, promises: Promises, pod: Pod, strangers: CpuSet) -> Admitted | Rejected:
-    """Decide on a pod: with CPUs that it can have at once, if there are enough of them."""
-    taken = promises.default & strangers
-    if taken:
-        decision = admit(managers, replace(promises, default=promises.default - taken), pod)
-        if isinstance(decision, Admitted):
-            whole = replace(decision.promises, default=decision.promises.default | taken)
-            return replace(decision, promises=whole)
-    return admit(managers, promises, pod)
 
 
 def new_entry(manifest: Manifest, now_ms: int, *, pod_level_resources: bool) -> PodEntry:

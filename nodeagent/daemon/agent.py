@@ -28,7 +28,7 @@ from nodeagent.daemon.recovery import Recovery
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.snapshot import Snapshot
 from nodeagent.daemon.startup import StartError, kernel_of
-from nodeagent.daemon.tally import Tally
+from nodeagent.daemon.tally import Stopwatch, Tally
 from nodeagent.daemon.wakeups import Reason, Wakeups
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.state_files import StateFileError
@@ -179,14 +179,15 @@ class Agent:
             now_ms=time.time_ns() // 1_000_000,
             retried=self.retries.take(),
         )
-        decided = step(state, world)
+        watch = Stopwatch()
+        decided = step(state, world, watch.decide)
         self._save_failed = not self._save(decided, troubles)
         if self._save_failed:
-            decided = self._without_saving(decided)
+            decided, watch = self._without_saving(decided), Stopwatch()
         outcome = self._write(world, troubles)
         self._act(world, outcome, troubles)
         self._log_facts(decided, outcome, began)
-        self.tally.count(decided, outcome, self._drift(outcome))
+        self.tally.count(decided, outcome, self._drift(outcome), watch.took_ms)
         self.recorder.project(self.node, self.state.promises, troubles)
         self._wishes = {w.path: w for w in self._wanted(world.seen)}
         return self._tell(decided, runs, troubles, began, self._pause(decided, world, troubles))

@@ -1,17 +1,40 @@
 """What the metrics count, added up by the deciding thread; readers get one immutable snapshot per turn."""
 
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
 from nodeagent import __version__
 from nodeagent.core import agent_metrics as names
-from nodeagent.core.managers import gauges, isolation, started_moves
+from nodeagent.core.idset import CpuSet
+from nodeagent.core.manager_metrics import TOPOLOGY_DURATION
+from nodeagent.core.managers import Admitted, Managers, Rejected, gauges, isolation, started_moves
 from nodeagent.core.metric_moves import Series
 from nodeagent.core.metric_totals import MetricsSnapshot, MetricTotals
 from nodeagent.core.plan import SetAttribute
+from nodeagent.core.pod import Pod
 from nodeagent.core.promises import Promises
-from nodeagent.core.step import Event, Turn
+from nodeagent.core.step import Event, Turn, admitted_beside
 from nodeagent.daemon.execution import Outcome
 from nodeagent.daemon.machine import Node
 from nodeagent.daemon.snapshot import Snapshot
 from nodeagent.edge.metrics import Exposition
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """What the decisions on pods took, one after the other."""
+
+    clock: Callable[[], float] = time.monotonic
+    took_ms: list[int] = field(default_factory=list)
+    """Whole milliseconds, as kubelet observes them: most are 0."""
+
+    def decide(self, managers: Managers, promises: Promises, pod: Pod, strangers: CpuSet) -> Admitted | Rejected:
+        """Decide as `step` would without it."""
+        began = self.clock()
+        decision = admitted_beside(managers, promises, pod, strangers)
+        self.took_ms.append(int(1000 * (self.clock() - began)))
+        return decision
 
 
 class Tally:
@@ -20,9 +43,13 @@ class Tally:
         self._totals.move(started_moves(node.managers, promises))
         self.exposition = Exposition(self._snapshot({}), aliases=node.config.metrics_aliases)
 
-    def count(self, decided: Turn, outcome: Outcome, drift: tuple[SetAttribute, ...]) -> None:
+    def count(
+        self, decided: Turn, outcome: Outcome, drift: tuple[SetAttribute, ...], admissions_ms: Sequence[int]
+    ) -> None:
         """Count one turn."""
         self._totals.move(decided.moves)
+        for milliseconds in admissions_ms:
+            self._totals.observe(TOPOLOGY_DURATION, milliseconds)
         self._totals.count(names.CGROUP_WRITES, amount=len(outcome.written))
         for _, err in outcome.failed:
             self._totals.count(names.CGROUP_WRITE_ERRORS, names.error_label(err.errno))
