@@ -311,6 +311,14 @@ START_REFUSALS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"topology_manager_policy": "X"}, 'unknown policy: "X"'),
     ({"topology_manager_policy": "restricted", "topology_manager_scope": "X"}, 'unknown scope: "X"'),
+    ({"topology_manager_policy": "X", "topology_manager_scope": "Y"}, 'unknown policy: "X"'),
+    (
+        {
+            "topology_manager_policy": "X",
+            "topology_manager_policy_options": options("prefer-closest-numa-nodes", value="yes"),
+        },
+        'bad value for option "prefer-closest-numa-nodes": strconv.ParseBool: parsing "yes": invalid syntax',
+    ),
     (
         {"topology_manager_policy": "restricted", "topology_manager_policy_options": options("x")},
         'unknown Topology Manager Policy option: "x"',

@@ -60,13 +60,9 @@ class _Options:
 def build_topology_manager(topology: Topology, placement: Placement) -> TopologyManager | StartRefused:
     """Judge the configuration of the topology manager; the texts are kubelet's."""
     default_mask = topology.node_ids.bits
-    try:
-        policy = TopologyPolicy(placement.topology_manager_policy)
-    except ValueError:
-        return StartRefused(f'unknown policy: "{placement.topology_manager_policy}"', "topologyManagerPolicy")
-    if policy is TopologyPolicy.NONE:
+    if placement.topology_manager_policy == TopologyPolicy.NONE:
         # Scope and options are not looked at.
-        return TopologyManager(policy, Scope.CONTAINER, MergeRules(default_mask, single_node=False))
+        return TopologyManager(TopologyPolicy.NONE, Scope.CONTAINER, MergeRules(default_mask, single_node=False))
     options = _parse_options(placement)
     if isinstance(options, StartRefused):
         return options
@@ -74,6 +70,10 @@ def build_topology_manager(topology: Topology, placement: Placement) -> Topology
         return StartRefused("cannot discover NUMA topology: error getting NUMA distances from cadvisor", _OPTIONS)
     if len(topology.numa) > options.max_nodes:
         return StartRefused(f"unsupported on machines with more than {options.max_nodes} NUMA Nodes", _OPTIONS)
+    try:
+        policy = TopologyPolicy(placement.topology_manager_policy)
+    except ValueError:
+        return StartRefused(f'unknown policy: "{placement.topology_manager_policy}"', "topologyManagerPolicy")
     try:
         scope = Scope(placement.topology_manager_scope)
     except ValueError:
