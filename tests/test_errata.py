@@ -1,5 +1,6 @@
 """Each erratum in both modes: what kubelet 1.36 does, and what nodeagent does instead."""
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ from nodeagent.core.cpu_manager import with_pod
 from nodeagent.core.errata import ERRATA, Erratum, reproduced
 from nodeagent.core.idset import CpuSet, NumaSet
 from nodeagent.core.layout import Kernel, wishes
-from nodeagent.core.manager_metrics import CPU_EXCLUSIVE
+from nodeagent.core.manager_metrics import CPU_EXCLUSIVE, CPU_SHARED_POOL
 from nodeagent.core.managers import Admitted, Managers, Rejected
 from nodeagent.core.metric_moves import Series, apply_moves
 from nodeagent.core.node_capacity import allocatable_of
@@ -34,7 +35,8 @@ from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FI
 from nodeagent.edge import state_files
 from nodeagent.edge.state_files import StateFileError
 from nodeagent.formats.node_state import decode_state
-from nodeagent.formats.scenario_replay import encoded_cpus, encoded_memory
+from nodeagent.formats.scenario import scenario_from_text
+from nodeagent.formats.scenario_replay import encoded_cpus, encoded_memory, replay
 
 KUBELET, FIXED = Errata.KUBELET_1_36, Errata.FIXED
 BOTH = pytest.mark.parametrize("errata", [KUBELET, FIXED])
@@ -245,6 +247,33 @@ def test_11_gauges_say_what_is(errata: Errata) -> None:
     apply_moves(totals, decision.moves)
     assert dict(core.gauges(node, decision.promises))[Series(CPU_EXCLUSIVE)] == 4
     assert totals.get(Series(CPU_EXCLUSIVE)) == (None if errata is FIXED else 9)
+
+
+@BOTH
+def test_11_simulate_shows_them(errata: Errata) -> None:
+    containers = {name: {"cpu": amount, "memory": "1Gi"} for name, amount in (("i1", "4"), ("i2", "2"), ("a", "3"))}
+    listed = [{"name": name, "resources": {"limits": limits}} for name, limits in containers.items()]
+    scenario = {
+        "id": "gauges",
+        "topology": {"cpus": [{"id": c, "core": c % 8, "socket": c % 8 // 4, "numa": c % 8 // 4} for c in range(16)]},
+        "config": {"errata": errata.value, "cpuManagerPolicy": "static", "reservedSystemCPUs": "0,8"},
+        "steps": [
+            {
+                "op": "add",
+                "pod": {
+                    "metadata": {"uid": "p", "name": "p"},
+                    "spec": {"initContainers": listed[:2], "containers": listed[2:]},
+                },
+            },
+            {"op": "removePod", "podUID": "p"},
+        ],
+    }
+    result = replay(scenario_from_text(json.dumps(scenario), "gauges"))
+    shown = [
+        tuple(each["metrics"].get(name, 0) for name in (CPU_EXCLUSIVE, CPU_SHARED_POOL))
+        for each in (result, *result["steps"])
+    ]
+    assert shown == ([(0, 14000), (4, 10000), (0, 14000)] if errata is FIXED else [(0, 14000), (9, 5000), (5, 9000)])
 
 
 @BOTH

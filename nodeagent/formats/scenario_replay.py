@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from nodeagent.core import managers as core
 from nodeagent.core.config import Errata
+from nodeagent.core.errata import Erratum
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.manager_metrics import CPU_PER_NUMA, METRICS, TOPOLOGY_DURATION, Moves
 from nodeagent.core.managers import Admitted, Managers, Rejected
@@ -107,6 +108,7 @@ class _Replay:
             managers, promises, was_filled=isinstance(cpu, CpuRecord) and CpuSet.parse(cpu.default) != promises.default
         )
         self.count(core.started_moves(managers, promises))
+        self.gauge(managers, promises)
         promises = core.start_memory(managers, promises, records)
         if isinstance(promises, StartRefused):
             raise _StartRefusedError(promises.message)
@@ -119,6 +121,11 @@ class _Replay:
 
     def count(self, moves: Moves) -> None:
         apply_moves(self.totals, moves)
+
+    def gauge(self, managers: Managers, promises: Promises) -> None:
+        """Set the gauges as the agent does: from the state. kubelet's have moved with the counters."""
+        if not managers.reproduces(Erratum.GAUGES_DRIFT):
+            self.totals.update(core.gauges(managers, promises))
 
     def shown(self) -> Document:
         """The files and metrics as they are now."""
@@ -154,6 +161,7 @@ class _Replay:
                     shown |= {} if step.op == "removeContainer" else {"error": "no such active pod"}
                 else:
                     self.change(managers, step, pod)
+        self.gauge(managers, self.promises)
         self.cpu_file.follow(managers, self.promises, attempted)
         self.memory_file.follow(managers, self.promises, attempted)
         return {**shown, "pods": pods_document(managers, self.promises, self.pods), **self.shown()}
