@@ -236,6 +236,11 @@ def written(path: Path, text: str) -> Path:
 
 
 EMPTY = core.initial(World().managers)
+SPLIT_CORE = {"topology": {"cpus": [{"id": c, "core": 0, "socket": c, "numa": 0} for c in (0, 1)]}}
+FEW_DISTANCES = {
+    "topology": {"cpus": [{"id": c, "core": c, "socket": 0, "numa": c} for c in (0, 1)]},
+    "numa": [{"id": 0, "memory": 1, "distances": [10]}],
+}
 CASES = [
     Case("ApiError", "unknown operation", lambda d: ask_an_agent(d, "dance"), "'dance'"),
     Case("ApiError", "an error of an operation", lambda d: ask_an_agent(d, "retry"), "'web'"),
@@ -272,8 +277,11 @@ CASES = [
     Case("RetryError", "no agent", lambda d: retry.run(Namespace(pod="web", socket=f"{d}/s")), "{}/s"),
     Case("ScenarioError", "no JSON", lambda _: scenario_from_text("{", "f:7"), "f:7"),
     Case("ScenarioError", "an operation", lambda _: scenario_from_text('{"topology": {"cpus": []}, "steps": [{"op": "jump"}]}', "f:7"), '"jump"'),
+    Case("ScenarioError", "no container", lambda _: scenario_from_text('{"topology": {"cpus": []}, "steps": [{"op": "removeContainer"}]}', "f:7"), "steps[0]: container"),
     Case("ScenarioError", "its configuration", lambda _: scenario_from_text('{"topology": {"cpus": []}, "config": {"cpuManagerPolcy": "x"}}', "f:7"), "f:7: config: cpuManagerPolcy"),
     Case("ScenarioError", "its machine", lambda _: scenario_from_text('{"topology": {"cpus": [{"id": "a"}]}}', "f:7"), '"a"'),
+    Case("ScenarioError", "a core in two sockets", lambda _: scenario_from_text(json.dumps(SPLIT_CORE), "f:7"), "core 0 (CPUs 0-1)"),
+    Case("ScenarioError", "distances to some nodes", lambda _: scenario_from_text(json.dumps(FEW_DISTANCES), "f:7"), "[10]"),
     Case("SimulateInputError", "no file", lambda d: simulate.run(Namespace(file=f"{d}/none", bench=None)), "{}/none"),
     Case("StartError", "no configuration", lambda d: load_config(f"{d}/none"), "{}/none"),
     Case("StartError", "a wrong one", lambda d: load_config(config_file(d, "maxPods: many")), '"many"'),

@@ -92,9 +92,11 @@ def _scenario(document: Mapping[str, Any], where: str) -> Scenario:
     if not isinstance(steps, list):
         raise ScenarioError(where, "steps: must be a list", steps)
     identity = str(document.get("id", where))
+    topology = topology_from_document(document)
+    _check_machine(topology, where)
     return Scenario(
         id=identity,
-        topology=topology_from_document(document),
+        topology=topology,
         placement=placement_from_scenario(_object(document, "config", where)),
         steps=tuple(_step(step, f"{where}: steps[{i}]") for i, step in enumerate(steps)),
         files=tuple(sorted((str(k), str(v)) for k, v in _object(document, "files", where).items())),
@@ -103,6 +105,26 @@ def _scenario(document: Mapping[str, Any], where: str) -> Scenario:
             for key, value in sorted(_object(document, "initialContainers", where).items())
         ),
     )
+
+
+def _check_machine(topology: Topology, where: str) -> None:
+    """Refuse what discovery finds on no machine: cores in several sockets, NUMA nodes or caches, distances to some nodes only."""
+    for core, cpus in topology.cores.items():
+        for name, groups in (
+            ("sockets", topology.sockets),
+            ("NUMA nodes", topology.nodes),
+            ("uncore caches", topology.uncores),
+        ):
+            found = [number for number, members in groups.items() if members & cpus]
+            if len(found) > 1:
+                lie = ", ".join(map(str, found))
+                raise ScenarioError(
+                    where, f"topology.cpus: core {core} (CPUs {cpus}) lies in the {name} {lie}: must be one"
+                )
+    for node in topology.numa:
+        if node.distances is not None and len(node.distances) != len(topology.numa):
+            allowed = f"distances of NUMA node {node.id}: must be one for each of the {len(topology.numa)} nodes"
+            raise ScenarioError(where, f"numa: {allowed}", list(node.distances))
 
 
 def _object(document: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
@@ -130,6 +152,8 @@ def _step(value: Any, where: str) -> Step:
         pod = pod_from_document(value["pod"])
         return Step(op, pod, pod.uid)
     container = value.get("container")
+    if op == "removeContainer" and container is None:
+        raise ScenarioError(where, "container: must be given")
     return Step(op, None, str(value.get("podUID", "")), None if container is None else str(container))
 
 
