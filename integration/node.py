@@ -227,5 +227,7 @@ def _runs(state: Document, name: str) -> bool:
     for entry in state["entries"]:
         if entry["pod"]["metadata"]["name"] == name:
             assert "refusal" not in entry, entry["refusal"]
-            return all("startedAtMs" in c for c in entry["containers"])
+            spec = entry["pod"]["spec"]
+            commanded = {c["name"] for c in (*spec.get("initContainers", ()), *spec["containers"]) if "command" in c}
+            return all("startedAtMs" in c for c in entry["containers"] if c["name"] in commanded)
     return False
