@@ -36,7 +36,9 @@ test-vectors: $(VENV)/.ready
 test-guests: guest-packages
 	$(PYTEST) integration --long
 
+# Hours. The fuzzing goes on where it was left: ten million inputs in all, then none.
 soak: guest-packages
+	$(BIN)/python tests/fuzz.py
 	$(PYTEST) integration --soak
 
 # A root shell in a guest that has nodeagent installed and running.

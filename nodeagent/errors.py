@@ -2,9 +2,16 @@
 
 
 class NodeAgentError(Exception):
-    """Something outside went wrong: one line that names the thing and its value, and the next step."""
+    """Something outside went wrong: a message that names the thing and its value, safe to print, and the next step."""
 
     def __init__(self, message: str, *, hint: str) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = "\n".join(map(printable, message.split("\n")))
         self.hint = hint
+        super().__init__(self.message)
+
+
+def printable(text: str) -> str:
+    """Give a text with everything escaped that a terminal could act on: controls, line ends, changes of direction, half characters."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from nodeagent.core.promises import Blocks, PodPromises
+from nodeagent.errors import printable
 from nodeagent.formats.checkpoint_versions import Checkpoint
 from nodeagent.formats.columns import table
 from nodeagent.formats.inspection_words import bytes_text, counted
@@ -10,6 +11,10 @@ from nodeagent.formats.inspection_words import bytes_text, counted
 
 def summary(checkpoint: Checkpoint) -> Iterator[str]:
     """Say in a few lines what it is, and whether it is whole."""
+    return map(printable, _summary(checkpoint))
+
+
+def _summary(checkpoint: Checkpoint) -> Iterator[str]:
     pods = checkpoint.promises.pods
     containers = len(checkpoint.by_id) or sum(len({n for n, _ in (*p.cpus, *p.memory)}) for _, p in pods)
     policies = ", ".join(f"{field} {policy}" for field, policy in sorted(checkpoint.policies.items()))
@@ -22,7 +27,11 @@ def summary(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def render_checkpoint(checkpoint: Checkpoint) -> Iterator[str]:
-    """Print everything: what is left for all, then a line per container."""
+    """Print everything: what is left for all, then a line per container. Names in it are as hostile as the file."""
+    return map(printable, _lines(checkpoint))
+
+
+def _lines(checkpoint: Checkpoint) -> Iterator[str]:
     yield from summary(checkpoint)
     promises = checkpoint.promises
     if not checkpoint.version.startswith("memory"):

@@ -4,11 +4,12 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from nodeagent.errors import NodeAgentError
+from nodeagent.errors import NodeAgentError, printable
 
 MAX_FINDINGS = 100
 """A hostile file has one finding per byte; nobody reads more than this, and the log stays bounded."""
 _MAX_SHOWN = 80
+_MAX_FIELD = 200
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -41,7 +42,7 @@ class DocumentError(NodeAgentError):
 def shown(value: object) -> str:
     """Spell a value for a finding: one line, bounded, nothing that a terminal could act on."""
     text = json.dumps(value[:_MAX_SHOWN] if isinstance(value, str) else value, ensure_ascii=True, default=str)
-    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
+    return printable(text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…")
 
 
 class Findings:
@@ -50,10 +51,13 @@ class Findings:
     def __init__(self, source: str) -> None:
         self._source = source
         self._found: list[Finding] = []
+        self._fields: set[str] = set()
         self._suppressed = 0
 
     def add(self, line: int | None, field: str, value: str, allowed: str) -> None:
-        finding = Finding(self._source, line, field, value, allowed)
+        self._fields.add(field)
+        place = field if len(field) <= _MAX_FIELD else field[: _MAX_FIELD - 1] + "…"
+        finding = Finding(self._source, line, printable(place), value, printable(allowed))
         if finding in self._found:
             return  # a field that is read twice is wrong once
         if len(self._found) < MAX_FINDINGS:
@@ -68,7 +72,7 @@ class Findings:
 
     def fields(self) -> frozenset[str]:
         """Paths that have a finding so far."""
-        return frozenset(finding.field for finding in self._found if finding.field)
+        return frozenset(self._fields - {""})
 
     def full(self) -> bool:
         """Whether further findings would only be counted: no need to word them."""

@@ -4,6 +4,7 @@ Field names match in any letter case, null is the zero value, unknown fields are
 """
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -30,6 +31,8 @@ def decoded(text: str) -> Any:
     Raises:
         GoJsonError: the text is no JSON.
     """
+    if "\\u" in text:
+        text = _ESCAPE.sub(_of_whole_characters, text)
     try:
         return json.loads(text, object_pairs_hook=_Pairs, parse_constant=_refuse_constant)
     except json.JSONDecodeError as err:
@@ -38,6 +41,21 @@ def decoded(text: str) -> Any:
         raise GoJsonError(f"invalid character {text[err.pos]!r} looking for beginning of value") from err
     except RecursionError as err:
         raise GoJsonError("exceeded max depth") from err
+    except GoJsonError:
+        raise
+    except ValueError as err:  # Python reads no number of more than 4300 digits
+        raise GoJsonError("json: cannot unmarshal number into Go value: too many digits") from err
+
+
+_ESCAPE = re.compile(
+    r"\\(?:(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+
+
+def _of_whole_characters(escape: re.Match[str]) -> str:
+    """Half a surrogate pair is no character: Go reads U+FFFD."""
+    return r"\ufffd" if escape["half"] else escape[0]
 
 
 class _Pairs(list[tuple[str, Any]]):

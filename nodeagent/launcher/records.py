@@ -67,12 +67,24 @@ class Records:
         for path in sorted(self.directory.glob("*.json")):
             try:
                 content = json.loads(path.read_bytes())
-                runs.append(Run(**{name: value for name, value in content.items() if name in known}))
-            except (ValueError, TypeError, AttributeError) as err:
+                run = Run(**{name: value for name, value in content.items() if name in known})
+                if not (is_sound(run) and path == self.path(run.id)):
+                    raise ValueError("it has a value that was never written there")  # noqa: TRY301 - set aside like all
+                runs.append(run)
+            except (ValueError, TypeError, AttributeError, RecursionError) as err:
                 # only a loss of power leaves half a record behind, and then the process is gone too
                 log("record_set_aside", path=str(path), error=str(err))
                 path.replace(path.with_suffix(".unreadable"))
         return runs
+
+
+def is_sound(run: Run) -> bool:
+    """Whether the values are of the kinds that records have, and the pid is one."""
+    kinds = {"int": (int,), "str": (str,), "bool": (bool,), "None": (type(None),)}
+    return 0 < run.pid < 2**31 and all(
+        type(getattr(run, field.name)) in [kind for name in str(field.type).split(" | ") for kind in kinds[name]]
+        for field in dataclasses.fields(run)
+    )
 
 
 def parent_and_start_ticks(pid: int) -> tuple[int, int]:
