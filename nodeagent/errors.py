@@ -1,13 +1,22 @@
 """The errors that come from outside. A refusal of a pod is a value (see core), a bug is an assert; everything else is one of these."""
 
+_MOST_CHARACTERS = 10_000
+"""Of one line: a damaged file may hold a name of megabytes."""
+
 
 class NodeAgentError(Exception):
     """Something outside went wrong: a message that names the thing and its value, safe to print, and the next step."""
 
     def __init__(self, message: str, *, hint: str) -> None:
-        self.message = "\n".join(map(printable, message.split("\n")))
+        self.message = "\n".join(map(_line, message.split("\n")))
         self.hint = hint
         super().__init__(self.message)
+
+
+def _line(text: str) -> str:
+    if len(text) > _MOST_CHARACTERS:
+        text = f"{text[:_MOST_CHARACTERS]}… ({len(text) - _MOST_CHARACTERS} characters more)"
+    return printable(text)
 
 
 def printable(text: str) -> str:

@@ -8,7 +8,7 @@ from nodeagent.core.state import NodeState
 from nodeagent.daemon.machine import Node
 from nodeagent.daemon.recovery import Recovery, recovery_document
 from nodeagent.formats.effective_config import config_document
-from nodeagent.formats.node_state import policies_of, state_document
+from nodeagent.formats.node_state import policies_of, public_document
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Snapshot:
         runs = self.runs or {}
         return {
             "config": config_document(self.node.config),
-            "state": state_document(self.state, policies_of(self.node.config.placement)),
+            "state": public_document(self.state, policies_of(self.node.config.placement)),
             "reservedCPUs": str(self.node.reserved),
             "cgroupRoot": self.cgroup_root,
             "launcher": self.runs is not None,

@@ -22,7 +22,7 @@ from nodeagent.formats.cpu_checkpoint import (
 from nodeagent.formats.go_json import GoJsonError, decoded, fields, keys_of
 from nodeagent.formats.json_values import MisfitError, parsed
 from nodeagent.formats.memory_checkpoint import decode_memory_state, encode_memory_state, read_memory_contents
-from nodeagent.formats.node_state import FORMAT, NodeStateError, SavedState, decode_state, state_document
+from nodeagent.formats.node_state import FORMAT, NodeStateError, SavedState, decode_state, public_document
 
 WRITABLE = ("cpu-v1", "cpu-v2", "cpu-v3", "memory-v1", "memory-v2")
 NEWER = ("cpu-v4", "memory-v3")
@@ -301,7 +301,7 @@ def checkpoint_document(checkpoint: Checkpoint) -> Document:
         "whole": checkpoint.problem is None,
     }
     if checkpoint.saved is not None:
-        return document | {"state": state_document(checkpoint.saved.state, checkpoint.saved.policies)}
+        return document | {"state": public_document(checkpoint.saved.state, checkpoint.saved.policies)}
     if checkpoint.version.startswith("cpu"):
         document["defaultCpuSet"] = str(promises.default)
         document["containerIds"] = {each: str(cpus) for each, cpus in sorted(checkpoint.by_id.items())}

@@ -18,7 +18,9 @@ MAX_RESOURCES = 64
 class Fields:
     """One object. Every field that is read, or named as unused, is known; `close` reports the others."""
 
-    def __init__(self, node: MapNode, path: str, findings: Findings, *, keyed: bool = False) -> None:
+    def __init__(
+        self, node: MapNode, path: str, findings: Findings, *, keyed: bool = False, secret: bool = False
+    ) -> None:
         """Read `node`.
 
         Args:
@@ -26,9 +28,11 @@ class Fields:
             path: where it stands, as findings show it.
             findings: where findings go.
             keyed: the object is a map of free keys, written `path[key]`.
+            secret: unknown fields are not named: they may be pieces of a value that should have been quoted.
         """
         self.path = path
         self._keyed = keyed
+        self._secret = secret
         self.line = node.line
         self._entries = {entry.key: entry for entry in node}
         self._findings = findings
@@ -126,14 +130,14 @@ class Fields:
         self._wrong_type(self.at(key), node, wanted, secret=secret)
         return ()
 
-    def objects(self, key: str) -> tuple["Fields", ...]:
+    def objects(self, key: str, *, secret: bool = False) -> tuple["Fields", ...]:
         found = []
-        for index, item in enumerate(self._items(key, "a list of objects")):
+        for index, item in enumerate(self._items(key, "a list of objects", secret=secret)):
             path = f"{self.at(key)}[{index}]"
             if isinstance(item, MapNode):
-                found.append(Fields(item, path, self._findings))
+                found.append(Fields(item, path, self._findings, secret=secret))
             else:
-                self._wrong_type(path, item, "an object")
+                self._wrong_type(path, item, "an object", secret=secret)
         return tuple(found)
 
     def strings(self, key: str, *, secret: bool = False) -> tuple[str, ...]:
@@ -207,7 +211,11 @@ class Fields:
     def close(self) -> None:
         """Report every field that nobody asked for, with the nearest known name."""
         for key, entry in self._entries.items():
-            if key not in self._known:
+            if key not in self._known and self._secret:
+                self._findings.add(
+                    entry.line, self.path, "", f"has an unknown field; known are {', '.join(sorted(self._known))}"
+                )
+            elif key not in self._known:
                 meant = "" if self._findings.full() else nearest(key, self._known)
                 self._findings.add(entry.line, self.at(key), "", f"unknown field{meant}")
 

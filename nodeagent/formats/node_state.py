@@ -93,13 +93,23 @@ def _with_header(body: bytes) -> bytes:
 
 
 def state_document(state: NodeState, policies: Mapping[str, str]) -> Document:
-    """Give the state as JSON values: the file's second line, and what the local API answers."""
+    """Give the state as JSON values, for those who may know everything: the file's second line."""
     return {
         "generation": state.generation,
         "policies": dict(policies),
         "promises": _promises_document(state.promises),
         "entries": [_entry_document(entry) for entry in state.entries],
     }
+
+
+def public_document(state: NodeState, policies: Mapping[str, str]) -> Document:
+    """Give the state without the containers' variables, which may hold secrets: for the local API, and to be printed."""
+    document = state_document(state, policies)
+    for entry in document["entries"]:
+        spec = entry["pod"]["spec"]
+        for container in (*spec["containers"], *spec.get("initContainers", ())):
+            container.pop("env", None)
+    return document
 
 
 def decode_state(content: bytes, *, judge: bool = True) -> SavedState:
@@ -145,7 +155,7 @@ def _text(document: object) -> str:
 
 
 def state_from_document(document: object) -> SavedState:
-    """Read what `state_document` gave.
+    """Read what `state_document` or `public_document` gave.
 
     Raises:
         NodeStateError: something in it is missing, or of another kind.

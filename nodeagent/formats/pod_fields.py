@@ -131,7 +131,7 @@ class PodReader:
             resources=ResourceRequirements() if resources is None else self._requirements(resources),
             command=fields.strings("command", secret=True),
             args=fields.strings("args", secret=True),
-            env=tuple(self._variable(item) for item in fields.objects("env")),
+            env=tuple(self._variable(item) for item in fields.objects("env", secret=True)),
             working_dir=fields.string("workingDir") or None,
             run_as_user=identity.user,
             run_as_group=identity.group,
@@ -149,7 +149,7 @@ class PodReader:
         return replace(container, kind=ContainerKind.SIDECAR if sidecar else ContainerKind.INIT)
 
     def _variable(self, fields: Fields) -> tuple[str, str]:
-        name = fields.string("name") or ""
+        name = fields.string("name", secret=True) or ""
         value = fields.string("value", secret=True) or ""
         if self._strict:
             fields.refuse(pod_schema.ENV_REFUSED)

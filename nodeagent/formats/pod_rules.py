@@ -117,7 +117,8 @@ def _process(path: Path, container: Container) -> Iterator[Breach]:
     for index, (name, _) in enumerate(container.env):
         if not _VARIABLE.fullmatch(name):
             rule = "must be of printable ASCII characters other than '='" if name else "is required"
-            yield Breach((*path, "env", index, "name"), shown(name) if name else "", rule)
+            # A name that is none may be `PASSWORD=…`, as a shell has it.
+            yield Breach((*path, "env", index, "name"), "", rule)
     process = process_of(container)
     if process is None:
         # Values may hold secrets: neither they nor their names are shown.

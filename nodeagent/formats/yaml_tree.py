@@ -28,6 +28,13 @@ _STANDARD = "tag:yaml.org,2002:"
 _TYPES: dict[str, tuple[type, ...]] = {"bool": (bool,), "int": (int,), "null": (type(None),)}
 
 
+_TAGS = "tags are not supported (quote it if ! is meant as text)"
+
+
+def _shown_tag(tag: str) -> str:
+    return shown(tag) if tag.startswith(_STANDARD) else ""
+
+
 @dataclass(slots=True)
 class _Open:
     """A collection whose end has not come yet."""
@@ -161,7 +168,7 @@ class _Builder:
     def _start(self, event: yaml.CollectionStartEvent, line: int) -> None:
         is_map = isinstance(event, yaml.MappingStartEvent)
         if event.tag not in (None, "!", _STANDARD + ("map" if is_map else "seq")):
-            raise self._abort(line, "tags are not supported", shown(event.tag))
+            raise self._abort(line, _TAGS, _shown_tag(event.tag))
         if self._open and self._open[-1].is_map and self._open[-1].key is None:
             raise self._abort(line, "a key must be a plain value")
         self._count(1, line)
@@ -185,7 +192,8 @@ class _Builder:
         if self._aliases > MAX_ALIASES:
             raise self._abort(line, f"has more than {MAX_ALIASES} aliases")
         if anchor is None or anchor not in self._anchors:
-            raise self._abort(line, "refers to an anchor that isn't there", shown(anchor))
+            # Its name isn't shown, nor a tag of one's own: either may be a password that should have been quoted.
+            raise self._abort(line, "refers to an anchor that isn't there (quote it if * is meant as text)")
         built = self._anchors[anchor]
         if built is None:
             raise self._abort(line, "contains itself", shown(anchor))
@@ -247,10 +255,10 @@ class _Builder:
         if kind == "str":
             return text
         if kind not in _TYPES or event.tag == kind:
-            raise self._abort(line, "tags are not supported", shown(event.tag))
+            raise self._abort(line, _TAGS, _shown_tag(event.tag))
         value = self._resolved(text, line)
         if type(value) not in _TYPES[kind]:
-            raise self._abort(line, f"is no {kind}", shown(text))
+            raise self._abort(line, f"is no {kind}")
         return value
 
     def _resolved(self, text: str, line: int) -> ScalarValue:
