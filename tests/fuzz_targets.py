@@ -102,7 +102,7 @@ def fits_a_line(message: str, most: int = 1000) -> None:
 def refusal(err: NodeAgentError) -> Hashable:
     assert err.hint
     for line in err.message.splitlines():
-        fits_a_line(line)
+        fits_a_line(line, 100_000)  # ten for each escaped character
     return kind_of(err.message)
 
 
