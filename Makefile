@@ -38,6 +38,7 @@ test-guests: guest-packages
 
 # Hours. The fuzzing goes on where it was left: ten million inputs in all, then none.
 soak: guest-packages
+	$(PYTEST) tests/test_load.py --host-soak
 	$(BIN)/python tests/fuzz.py
 	$(PYTEST) integration --soak
 

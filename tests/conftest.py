@@ -16,3 +16,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="replay every decision vector; without it default.jsonl.gz and a quarter of the others, by commit",
     )
+    parser.addoption(
+        "--host-soak", action="store_true", help="load on the host in full: a thousand pods, 100,000 file events"
+    )
+
+
+@pytest.fixture
+def host_soak(request: pytest.FixtureRequest) -> bool:
+    """Whether the long forms are to run."""
+    return bool(request.config.getoption("--host-soak"))
