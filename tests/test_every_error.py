@@ -30,6 +30,7 @@ from launcher_process import LauncherProcess, wait_for
 from made import GIB, MACHINE_A, PLRM, machine, managers
 from nodeagent.cli import checkpoint, exec as exec_command, inspect, retry, simulate
 from nodeagent.cli.known_state import known_state
+from nodeagent.cli.sources import known_from, topology_from
 from nodeagent.core import managers as core
 from nodeagent.core.agent_metrics import CAPACITY_REASONS
 from nodeagent.core.config import Config, Errata, Placement, ReservedMemory
@@ -230,11 +231,17 @@ def wanted(pod_name: str, container_name: str, directory: Path) -> Namespace:
     return Namespace(pod=pod_name, container=container_name, config=config, socket=agent, argv=["--", "true"])
 
 
+def about(**options: str) -> Namespace:
+    """Which node is meant, where nothing else was said."""
+    return Namespace(**({"config": None, "socket": None, "root": None, "machine": None} | options))
+
+
 def written(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
 
 
+DESCRIBED = '{"topology": {"cpus": [{"id": 0, "core": 0, "socket": 0, "numa": 0}]}}'
 EMPTY = core.initial(World().managers)
 SPLIT_CORE = {"topology": {"cpus": [{"id": c, "core": 0, "socket": c, "numa": 0} for c in (0, 1)]}}
 FEW_DISTANCES = {
@@ -248,6 +255,9 @@ CASES = [
     Case("ApiUnavailable", "no socket", lambda d: call(str(d / "s"), "state"), "{}/s"),
     Case("ApiUnavailable", "no listener", lambda d: call(str(socket_file(d / "s")), "state"), "{}/s"),
     Case("ApiUnavailable", "half an answer", lambda d: call(listener_that_says(b"{", d / "s"), "state"), "{}/s"),
+    Case("CaptureError", "no JSON", lambda d: topology_from(about(machine=str(written(d / "f", "{")))), "{}/f is no capture of a node: it is no JSON"),
+    Case("CaptureError", "no machine", lambda d: topology_from(about(machine=str(written(d / "f", "{}")))), "topology: must be given, and kind is no NodeCapture"),
+    Case("CaptureError", "of a later version", lambda d: topology_from(about(machine=str(written(d / "f", '{"kind": "NodeCapture", "version": 99}')))), "version 99"),
     Case("CgroupEntryError", "no cgroup", lambda d: join(str(d / "gone")), "{}/gone"),
     Case("CgroupError", "weight", lambda d: cgroup_with(d, "cpu.weight", "heavy").read(frozenset()), "'heavy'"),
     Case("CgroupError", "effective CPUs", lambda d: cgroup_with(d, "cpuset.cpus.effective", "a-b").read(frozenset()), "{}/cpuset.cpus.effective"),
@@ -283,6 +293,8 @@ CASES = [
     Case("ScenarioError", "a core in two sockets", lambda _: scenario_from_text(json.dumps(SPLIT_CORE), "f:7"), "core 0 (CPUs 0-1)"),
     Case("ScenarioError", "distances to some nodes", lambda _: scenario_from_text(json.dumps(FEW_DISTANCES), "f:7"), "[10]"),
     Case("SimulateInputError", "no file", lambda d: simulate.run(Namespace(file=f"{d}/none", bench=None)), "{}/none"),
+    Case("SourceError", "no file", lambda d: topology_from(about(machine=f"{d}/none")), "{}/none"),
+    Case("SourceError", "no configuration", lambda d: known_from(about(machine=str(written(d / "f", DESCRIBED)))), "{}/f"),
     Case("StartError", "no configuration", lambda d: load_config(f"{d}/none"), "{}/none"),
     Case("StartError", "a wrong one", lambda d: load_config(config_file(d, "maxPods: many")), '"many"'),
     Case("StartError", "a directory in its place", lambda d: load_config(str(d)), "{}"),

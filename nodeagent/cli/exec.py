@@ -6,8 +6,8 @@ import signal
 import sys
 from typing import NoReturn
 
-from nodeagent.cli.inspect import add_source_arguments
 from nodeagent.cli.known_state import Known, known_state, sight_of
+from nodeagent.cli.sources import add_agent_arguments
 from nodeagent.core.entering import obstacle
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.layout import container_path, wishes
@@ -39,7 +39,7 @@ class CommandError(NodeAgentError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "nodeagent exec [--config FILE] [--socket PATH] POD CONTAINER -- COMMAND [ARG ...]"
-    add_source_arguments(parser)
+    add_agent_arguments(parser)
     parser.add_argument("pod", metavar="POD", help="name, namespace/name or UID")
     parser.add_argument("container", metavar="CONTAINER", help="name of one of its containers")
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND [ARG ...]", help="what to run there")

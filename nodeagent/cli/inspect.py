@@ -4,24 +4,13 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any
 
-from nodeagent.cli.known_state import (
-    DEFAULT_CONFIG,
-    DEFAULT_SOCKET,
-    Known,
-    known_state,
-    processes_of,
-    sight_of,
-)
+from nodeagent.cli.known_state import Known, full_sight_of
 from nodeagent.cli.main import EXIT_DIFFERENCE
-from nodeagent.core.idset import CpuSet
-from nodeagent.core.layout import container_path
-from nodeagent.core.state import run_id
+from nodeagent.cli.sources import add_node_arguments, known_from
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.inspection import Document, HostProcess, HostProcesses, has_difference, inspection
+from nodeagent.formats.inspection import Document, has_difference, inspection
 from nodeagent.formats.inspection_text import render, render_in_full, render_wide
 from nodeagent.formats.pod_names import find_pods
 
@@ -47,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="don't look which host processes may run on exclusive CPUs (with POD it is never looked)",
     )
-    add_source_arguments(parser)
+    add_node_arguments(parser)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = """\
 exit status: 0: all is as promised; 3: there is a difference; 1: it could not be found out; 2: wrong arguments
@@ -57,20 +46,10 @@ examples:
   nodeagent inspect default/web
   nodeagent inspect -o wide | grep exclusive
   nodeagent inspect -o json | jq '.pods[] | select(.phase == "Refused") | .refusal'
+  nodeagent inspect --machine node.json
 
 The agent is asked over its socket (as root, or as a member of the group nodeagent). If it doesn't run, root gets its saved state.
 next: nodeagent inspect POD shows one in full, nodeagent topology who owns which CPU"""
-
-
-def add_source_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say where the state comes from."""
-    parser.add_argument(
-        "--config",
-        default=DEFAULT_CONFIG,
-        metavar="FILE",
-        help=f"the agent's configuration, read if it doesn't run (default: {DEFAULT_CONFIG})",
-    )
-    parser.add_argument("--socket", metavar="PATH", help=f"the agent's socket (default: {DEFAULT_SOCKET})")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -80,14 +59,14 @@ def run(options: argparse.Namespace) -> int:
         NodeAgentError: the state cannot be found out, there is no such pod, or nothing could be compared with what was promised.
 
     """
-    document = _settled(options)
+    document, is_here = _settled(options)
     sys.stdout.write(_printed(document, options))
     sys.stdout.flush()
-    check_compared(document)
+    check_compared(document, is_here=is_here)
     return EXIT_DIFFERENCE if has_difference(document) else 0
 
 
-def check_compared(document: Document) -> None:
+def check_compared(document: Document, *, is_here: bool = True) -> None:
     """Do nothing if there was anything to compare with.
 
     Raises:
@@ -96,23 +75,30 @@ def check_compared(document: Document) -> None:
     """
     if document["differences"] is None:
         where = document["node"]["cgroupRoot"] or "nobody says where they are"
+        here = "start them with `systemctl start nodeagent-pods`, or run this as root; PROBLEMS in `nodeagent inspect` has the reason"
+        elsewhere = "only the promises count; `nodeagent capture`, as root on the node while its pods run, takes the cgroups too"
         raise NothingComparedError(
             f"the pods' cgroups cannot be read ({where}), so nothing was compared with what was promised",
-            hint="start them with `systemctl start nodeagent-pods`, or run this as root; PROBLEMS in `nodeagent inspect` has the reason",
+            hint=here if is_here else elsewhere,
         )
 
 
-def _settled(options: argparse.Namespace) -> Document:
-    """Look again while what is found may only be a decision being carried out: a difference counts when two looks agree on it."""
-    document = _look(options)
+def _settled(options: argparse.Namespace) -> tuple[Document, bool]:
+    """Look again while what is found may only be a decision being carried out: a difference counts when two looks agree on it.
+
+    The second value: it is this node's.
+    """
+    known = known_from(options)
+    document = _look(known, options)
     for _ in range(_LOOKS - 1):
-        if not (document["node"]["agent"]["live"] and has_difference(document)):
-            return document
+        if not (known.is_live and known.is_here and has_difference(document)):
+            return document, known.is_here
         time.sleep(_PAUSE_SECONDS)
-        before, document = document, _look(options)
+        known = known_from(options)
+        before, document = document, _look(known, options)
         if _stands(before, document):
-            return document
-    return document
+            return document, known.is_here
+    return document, known.is_here
 
 
 def _stands(before: Document, after: Document) -> bool:
@@ -120,48 +106,10 @@ def _stands(before: Document, after: Document) -> bool:
     return before["node"]["generation"] == after["node"]["generation"] and all(before[k] == after[k] for k in keys)
 
 
-def _look(options: argparse.Namespace) -> Document:
-    known = known_state(options.config, options.socket)
+def _look(known: Known, options: argparse.Namespace) -> Document:
     entries = known.state.entries if options.pod is None else find_pods(known.state, options.pod)
-    processes = processes_of(known)
-    sight = replace(
-        sight_of(known),
-        process_counts={path: len(pids) for path, pids in processes.items()},
-        strays=_strays(known, processes),
-    )
-    if options.pod is None and not options.no_host_processes:
-        exclusive = known.state.promises.exclusive() & known.node.topology.online
-        ours = frozenset(pid for pids in processes.values() for pid in pids)
-        sight = replace(sight, host=_host_processes(exclusive, ours))
+    sight = full_sight_of(known, host_processes=options.pod is None and not options.no_host_processes)
     return inspection(sight, None if options.pod is None else frozenset(e.pod.uid for e in entries))
-
-
-def _strays(known: Known, processes: Mapping[str, Collection[int]]) -> dict[str, int]:
-    """Find main processes that are not where they were started."""
-    strays = {}
-    for entry in known.state.entries:
-        for status in (status for container, status in entry.pairs() if container.command):
-            pid = (known.pids or {}).get(run_id(entry, status))
-            path = container_path(entry, status.name)
-            if pid is not None and pid not in processes.get(path, ()):
-                strays[path] = pid
-    return strays
-
-
-def _host_processes(exclusive: CpuSet, ours: frozenset[int]) -> HostProcesses:
-    """Look who else may run on exclusive CPUs (D12)."""
-    if not exclusive:
-        return HostProcesses()
-    from nodeagent.edge.processes import may_run_on  # noqa: PLC0415 - costs start-up time, and only matters here
-
-    scan = may_run_on(exclusive, excluding=ours.__contains__)
-    threads = [p for p in scan.found if p.is_kernel_thread]
-    return HostProcesses(
-        processes=tuple(HostProcess(p.pid, p.name, p.cpus & exclusive) for p in scan.found if not p.is_kernel_thread),
-        kernel_threads=len(threads),
-        kernel_thread_cpus=CpuSet.from_ids(cpu for p in threads for cpu in p.cpus & exclusive),
-        hidden=len(scan.hidden),
-    )
 
 
 def _printed(document: Document, options: argparse.Namespace) -> str:

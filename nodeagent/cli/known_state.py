@@ -1,25 +1,37 @@
-"""Where commands know the node's state from: the running agent, else its state file. The only place that tells them apart."""
+"""What commands know of a node: its state, from the running agent, else its state file, and what is seen of its cgroups and processes.
+
+Which node is meant, this one or a captured one, is decided in cli/sources.py.
+"""
 
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from nodeagent.core.cgroup import Seen
+from nodeagent.core.config import Config
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.layout import OWN_DIRECTORIES, container_path
-from nodeagent.core.state import NodeState, violations
+from nodeagent.core.state import NodeState, run_id, violations
 from nodeagent.daemon.machine import Node
 from nodeagent.daemon.startup import STATE_FILE, discover, kernel_of, load_config
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.local_api_client import ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
+from nodeagent.formats.capture import Sighting
 from nodeagent.formats.effective_config import config_from_document
-from nodeagent.formats.inspection import Sight
-from nodeagent.formats.node_state import MAX_BYTES, NodeStateError, decode_state, policies_of, state_from_document
+from nodeagent.formats.inspection import HostProcess, HostProcesses, Sight
+from nodeagent.formats.node_state import (
+    MAX_BYTES,
+    NodeStateError,
+    SavedState,
+    decode_state,
+    policies_of,
+    state_from_document,
+)
 
 DEFAULT_CONFIG = "/etc/nodeagent/config.yaml"
 DEFAULT_SOCKET = "/run/nodeagent/agent.sock"
@@ -46,6 +58,14 @@ class Known:
     problems: tuple[str, ...] = ()
     recovery: Mapping[str, Any] | None = None
     """What the agent told of a start that could not use its state as it was."""
+    policies: Mapping[str, str] | None = None
+    """Under which the state was saved; None: those of the node's configuration."""
+    is_here: bool = True
+    """The node is the one that this program runs on; else its processes cannot be looked at."""
+    at_ms: int | None = None
+    """When all this was so; None: it is so now."""
+    sighting: Sighting | None = None
+    """What was seen when the node was captured; None: one has to look."""
 
 
 def known_state(config_path: str, socket_path: str | None) -> Known:
@@ -94,9 +114,9 @@ def _live(answer: Mapping[str, Any]) -> Known:
 
 
 def _saved(node: Node, down: ApiUnavailable) -> Known:
-    path = str(Path(node.config.state_directory) / STATE_FILE)
+    path = _state_path(node.config)
     try:
-        content = state_files.read(path, max_bytes=MAX_BYTES)
+        saved = saved_in(node.config)
     except state_files.StateFileError as err:
         if os.geteuid() == 0:
             raise
@@ -104,26 +124,51 @@ def _saved(node: Node, down: ApiUnavailable) -> Known:
             f"the agent does not answer ({down.message}), and only root may read what it has saved",
             hint="start it with `systemctl start nodeagent`, or run this command as root",
         ) from err
-    if content is None:
+    if saved is None:
         raise UnknownStateError(
             f"the agent does not answer ({down.message}), and has saved no state in {path}",
             hint="start it with `systemctl start nodeagent`; `journalctl -u nodeagent` says why it may not run",
         )
+    problems = [f"the agent does not run: {down.message}", *misfits(node, saved, path)]
+    root, pids = _launcher(node, problems)
+    return Known(node, saved.state, root, pids, is_live=False, problems=tuple(problems), policies=saved.policies)
+
+
+def saved_in(config: Config, root: str = "") -> SavedState | None:
+    """Read what the agent has saved below a root; None: nothing.
+
+    Raises:
+        NodeAgentError: it cannot be read.
+
+    """
+    path = root + _state_path(config)
+    content = state_files.read(path, max_bytes=MAX_BYTES)
+    if content is None:
+        return None
     try:
-        saved = decode_state(content)
+        return decode_state(content)
     except NodeStateError as err:
         raise UnknownStateError(
             f"cannot use {path}: {err}", hint="start the agent: it says what to do (`journalctl -u nodeagent`)"
         ) from err
-    problems = [f"the agent does not run: {down.message}"]
-    problems += [
+
+
+def saved_at_ms(config: Config, root: str) -> int:
+    """Say when a state that is there was saved."""
+    return Path(root + _state_path(config)).stat().st_mtime_ns // 1_000_000
+
+
+def _state_path(config: Config) -> str:
+    return str(Path(config.state_directory) / STATE_FILE)
+
+
+def misfits(node: Node, saved: SavedState, path: str) -> list[str]:
+    """Say what of a saved state does not fit the node it is shown on."""
+    return [
         f'{path} was written under {field} "{saved.policies.get(field)}", the configuration says "{policy}"'
         for field, policy in policies_of(node.config.placement).items()
         if saved.policies.get(field) != policy
-    ]
-    problems += [f"the saved state does not fit: {broken}" for broken in violations(node.managers, saved.state)]
-    root, pids = _launcher(node, problems)
-    return Known(node, saved.state, root, pids, is_live=False, problems=tuple(problems))
+    ] + [f"the saved state does not fit: {broken}" for broken in violations(node.managers, saved.state)]
 
 
 def _launcher(node: Node, problems: list[str]) -> tuple[str | None, Mapping[str, int] | None]:
@@ -142,22 +187,56 @@ def _launcher(node: Node, problems: list[str]) -> tuple[str | None, Mapping[str,
 
 
 def sight_of(known: Known) -> Sight:
-    """Look at the cgroups, and put everything that is known together."""
-    problems = list(known.problems)
+    """Look at the cgroups, and put everything that is known together; of processes there are only the main ones."""
+    return _sight(known, known.sighting or _cgroups(known))
+
+
+def full_sight_of(known: Known, *, host_processes: bool) -> Sight:
+    """Look at the cgroups and at the processes in them, and, if wanted, at those of the host on exclusive CPUs (D12)."""
+    return _sight(known, sighting_of(known, host_processes=host_processes))
+
+
+def sighting_of(known: Known, *, host_processes: bool) -> Sighting:
+    """Give what is seen of cgroups and processes, now or when the node was captured."""
+    if known.sighting is not None:
+        return known.sighting if host_processes else replace(known.sighting, host=None)
+    processes = _processes(known)
+    ours = frozenset(pid for pids in processes.values() for pid in pids)
+    exclusive = known.state.promises.exclusive() & known.node.topology.online
+    return replace(
+        _cgroups(known),
+        process_counts={path: len(pids) for path, pids in processes.items()},
+        strays=_strays(known, processes),
+        host=_host_processes(exclusive, ours) if host_processes and known.is_here else None,
+    )
+
+
+def _cgroups(known: Known) -> Sighting:
+    problems: list[str] = []
     seen = _seen(known.cgroup_root, problems)
+    at_ms = time.time_ns() // 1_000_000 if known.at_ms is None else known.at_ms
+    return Sighting(at_ms, os.sysconf("SC_PAGE_SIZE"), seen, tuple(problems))
+
+
+def _sight(known: Known, sighting: Sighting) -> Sight:
+    seen = sighting.seen
     root = None if seen is None else seen.get("")
+    kernel = None if root is None else replace(kernel_of(known.node, root.controllers), page_bytes=sighting.page_bytes)
     return Sight(
         config=known.node.config,
         managers=known.node.managers,
         state=known.state,
-        now_ms=time.time_ns() // 1_000_000,
-        kernel=None if root is None else kernel_of(known.node, root.controllers),
+        now_ms=sighting.at_ms,
+        kernel=kernel,
         seen=seen,
         cgroup_root=known.cgroup_root,
         pids=known.pids,
+        process_counts=sighting.process_counts,
+        strays=sighting.strays,
+        host=sighting.host,
         is_live=known.is_live,
         is_ready=known.is_ready,
-        problems=tuple(problems),
+        problems=(*known.problems, *sighting.problems),
         recovery=known.recovery,
     )
 
@@ -176,7 +255,7 @@ def _seen(root: str | None, problems: list[str]) -> Seen | None:
     return seen
 
 
-def processes_of(known: Known) -> dict[str, tuple[int, ...]]:
+def _processes(known: Known) -> dict[str, tuple[int, ...]]:
     """Give the processes of all containers by cgroup path. What can't be read is left out: it is shown as 0 processes."""
     if known.cgroup_root is None:
         return {}
@@ -188,3 +267,31 @@ def processes_of(known: Known) -> dict[str, tuple[int, ...]]:
         except CgroupError:
             continue
     return found
+
+
+def _strays(known: Known, processes: Mapping[str, Collection[int]]) -> dict[str, int]:
+    """Find main processes that are not where they were started."""
+    strays = {}
+    for entry in known.state.entries:
+        for status in (status for container, status in entry.pairs() if container.command):
+            pid = (known.pids or {}).get(run_id(entry, status))
+            path = container_path(entry, status.name)
+            if pid is not None and pid not in processes.get(path, ()):
+                strays[path] = pid
+    return strays
+
+
+def _host_processes(exclusive: CpuSet, ours: frozenset[int]) -> HostProcesses:
+    """Look who else may run on exclusive CPUs (D12)."""
+    if not exclusive:
+        return HostProcesses()
+    from nodeagent.edge.processes import may_run_on  # noqa: PLC0415 - costs start-up time, and only matters here
+
+    scan = may_run_on(exclusive, excluding=ours.__contains__)
+    threads = [p for p in scan.found if p.is_kernel_thread]
+    return HostProcesses(
+        processes=tuple(HostProcess(p.pid, p.name, p.cpus & exclusive) for p in scan.found if not p.is_kernel_thread),
+        kernel_threads=len(threads),
+        kernel_thread_cpus=CpuSet.from_ids(cpu for p in threads for cpu in p.cpus & exclusive),
+        hidden=len(scan.hidden),
+    )

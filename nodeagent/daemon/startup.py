@@ -11,6 +11,7 @@ from nodeagent.core.records import Records
 from nodeagent.core.refusals import StartRefused
 from nodeagent.core.state import NodeState, violations
 from nodeagent.core.step import Manifest, new_entry
+from nodeagent.core.topology import Topology
 from nodeagent.daemon.machine import Node, on_machine
 from nodeagent.edge import state_files
 from nodeagent.edge.sysfs import read_machine
@@ -76,19 +77,24 @@ def load_node(path: str, root: str = "/") -> Node:
     )
 
 
-def discover(config: Config, root: str = "/", *, reserved: CpuSet | None = None) -> Node:
-    """Read the machine and build the managers for a configuration that may not be a file.
+def discover(config: Config, *, reserved: CpuSet | None = None) -> Node:
+    """Read this machine and build the managers for a configuration that may not be a file; else as `node_of`."""
+    return node_of(config, topology_of(read_machine()), reserved)
+
+
+def node_of(config: Config, topology: Topology, reserved: CpuSet | None = None) -> Node:
+    """Build the managers.
 
     Args:
         config: as read.
-        root: of the file system that describes the machine.
+        topology: the machine.
         reserved: what a running agent has reserved.
 
     Raises:
         StartError: they don't suit each other.
 
     """
-    node = on_machine(config, topology_of(read_machine(root)), reserved)
+    node = on_machine(config, topology, reserved)
     if isinstance(node, Node):
         return node
     raise StartError(

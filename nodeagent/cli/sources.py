@@ -1,0 +1,167 @@
+"""Which node a command is about: this one, a copied file-system root (`--root`), or a capture in a file (`--machine`).
+
+The options and their meaning, the same for every command that reads a node.
+"""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from nodeagent.cli.known_state import (
+    DEFAULT_CONFIG,
+    DEFAULT_SOCKET,
+    PODS_CGROUP,
+    Known,
+    known_state,
+    misfits,
+    saved_at_ms,
+    saved_in,
+)
+from nodeagent.core.managers import initial
+from nodeagent.core.state import NodeState
+from nodeagent.core.topology import Topology
+from nodeagent.daemon.machine import Node
+from nodeagent.daemon.startup import load_config, node_of
+from nodeagent.edge import state_files
+from nodeagent.edge.sysfs import read_machine
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.capture import MAX_BYTES, Capture, CaptureError, decode_capture
+from nodeagent.formats.node_state import SavedState
+from nodeagent.formats.sysfs import topology_of
+from nodeagent.formats.topology_json import TopologyDocumentError, topology_from_document
+
+
+class SourceError(NodeAgentError):
+    """What was named does not say what the command needs."""
+
+
+def add_agent_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where this node's agent is."""
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help=f"the configuration, where no running agent says which counts (default: {DEFAULT_CONFIG})",
+    )
+    parser.add_argument("--socket", metavar="PATH", help=f"the agent's socket (default: {DEFAULT_SOCKET})")
+
+
+def add_node_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which node it is about."""
+    add_agent_arguments(parser)
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument(
+        "--root",
+        metavar="DIR",
+        help="not this node: a copied file-system root, with its sys/, proc/, and etc/ and var/lib/nodeagent where it has them",
+    )
+    other.add_argument(
+        "--machine",
+        metavar="FILE",
+        help="not this node: what `nodeagent capture` took of one, or a machine as `nodeagent topology -o json` prints it",
+    )
+
+
+def topology_from(options: argparse.Namespace) -> Topology:
+    """Give the machine alone. Neither an agent nor a configuration is needed.
+
+    Raises:
+        NodeAgentError: it can't be read.
+
+    """
+    if options.machine is not None:
+        return _machine_file(options.machine)[0]
+    return topology_of(read_machine(options.root or "/"))
+
+
+def node_from(options: argparse.Namespace) -> Node:
+    """Give the machine with its managers, as `--config` says, else as the agent runs (or ran, when it was captured).
+
+    For decisions about a node without its pods; `known_from` tells what was promised, too.
+
+    Raises:
+        NodeAgentError: they can't be read, or don't suit each other.
+
+    """
+    if options.config is not None:
+        return node_of(load_config(options.config), topology_from(options))
+    return known_from(options).node
+
+
+def known_from(options: argparse.Namespace) -> Known:
+    """Give the node with what was promised on it.
+
+    Of this node a running agent says its configuration; of another one `--config` counts before what was captured.
+
+    Raises:
+        NodeAgentError: with what to do.
+
+    """
+    if options.machine is not None:
+        return _captured(options.machine, options.config)
+    if options.root is not None and Path(options.root).resolve() != Path("/"):
+        return _copied(options.root.rstrip("/"), options.config)
+    return known_state(options.config or DEFAULT_CONFIG, options.socket)
+
+
+def _machine_file(path: str) -> tuple[Topology, Capture | None]:
+    content = state_files.read(path, max_bytes=MAX_BYTES, follow_symlinks=True)
+    if content is None:
+        raise SourceError(f"there is no file {path}", hint="make one with `nodeagent capture -o FILE`")
+    found = decode_capture(content, path)
+    if isinstance(found, Capture):
+        return topology_of(found.sample), found
+    try:
+        return topology_from_document(found), None
+    except TopologyDocumentError as err:
+        raise CaptureError(path, f"{err.message}, and kind is no NodeCapture") from err
+
+
+def _captured(path: str, config_path: str | None) -> Known:
+    topology, capture = _machine_file(path)
+    agent = None if capture is None else capture.agent
+    if agent is None:
+        if config_path is None:
+            raise SourceError(f"{path} holds no configuration", hint="name one with --config FILE")
+        known = _unpromised(node_of(load_config(config_path), topology), f"{path} holds no pods")
+    elif config_path is None:
+        known = Known(
+            node=node_of(agent.config, topology, agent.reserved),
+            state=agent.state,
+            cgroup_root=agent.cgroup_root,
+            pids=agent.pids,
+            is_live=agent.is_live,
+            is_ready=agent.is_ready,
+            problems=agent.problems,
+            recovery=agent.recovery,
+            policies=agent.policies,
+        )
+    else:
+        node = node_of(load_config(config_path), topology)
+        problems = misfits(node, SavedState(agent.state, agent.policies), path)
+        known = Known(node, agent.state, agent.cgroup_root, agent.pids, is_live=False, problems=tuple(problems))
+    return replace(known, is_here=False, at_ms=0, sighting=None if capture is None else capture.sighting)
+
+
+def _copied(root: str, config_path: str | None) -> Known:
+    config = load_config(config_path or f"{root}{DEFAULT_CONFIG}")
+    node = node_of(config, topology_of(read_machine(root)))
+    saved = saved_in(config, root)
+    if saved is None:
+        unpromised = _unpromised(node, f"there is no saved state in {root}{config.state_directory}")
+        return replace(unpromised, is_here=False, at_ms=0)
+    cgroups = f"{root}{config.cgroup_root or PODS_CGROUP}"
+    return Known(
+        node,
+        saved.state,
+        cgroups if Path(cgroups).is_dir() else None,
+        pids=None,
+        is_live=False,
+        problems=tuple(misfits(node, saved, root)),
+        policies=saved.policies,
+        is_here=False,
+        at_ms=saved_at_ms(config, root),
+    )
+
+
+def _unpromised(node: Node, why: str) -> Known:
+    return Known(node, NodeState(initial(node.managers)), None, None, is_live=False, problems=(why,))

@@ -1,0 +1,279 @@
+"""A node in one file (`nodeagent capture`), for tests, for offline use with every command, and for bug reports: Capture ↔ JSON.
+
+Holds what was read of the machine, what the agent has promised under which configuration, and what was seen of cgroups and processes.
+Containers' commands, arguments and environments stay out: they may hold secrets. docs/capture.md describes the format.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from nodeagent.core.cgroup import Attribute, CgroupSeen, Seen
+from nodeagent.core.config import Config
+from nodeagent.core.idset import CpuSet, NumaSet
+from nodeagent.core.pod import Container
+from nodeagent.core.state import NodeState
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.cgroup_values import (
+    EFFECTIVE_CPUS,
+    EFFECTIVE_MEMS,
+    CgroupValueError,
+    parse_flat_keyed,
+    parse_value,
+    print_value,
+)
+from nodeagent.formats.effective_config import config_document, config_from_document
+from nodeagent.formats.inspection import HostProcess, HostProcesses
+from nodeagent.formats.json_values import JsonValue, MisfitError, parsed
+from nodeagent.formats.node_state import NodeStateError, state_document, state_from_document
+from nodeagent.formats.sysfs_sample import SysfsSample
+
+KIND = "NodeCapture"
+VERSION = 1
+"""A field is added without a new one; none is renamed or removed."""
+MAX_BYTES = 256 * 2**20
+LEFT_OUT = ("left-out",)
+"""Stands for the command of a container that has one."""
+
+Document = dict[str, Any]
+
+
+class CaptureError(NodeAgentError):
+    """A file is no capture."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(
+            f"{path} is no capture of a node: {why}",
+            hint="make one with `nodeagent capture -o FILE`; for the machine alone, `nodeagent topology -o json` will do",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What was seen of cgroups and processes, at one time."""
+
+    at_ms: int
+    page_bytes: int
+    seen: Seen | None = None
+    problems: tuple[str, ...] = ()
+    """With reading the cgroups."""
+    process_counts: Mapping[str, int] = field(default_factory=dict)
+    strays: Mapping[str, int] = field(default_factory=dict)
+    host: HostProcesses | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedAgent:
+    """What the agent told, or what was found of it where it did not run."""
+
+    config: Config
+    state: NodeState
+    policies: Mapping[str, str]
+    reserved: CpuSet
+    cgroup_root: str | None
+    pids: Mapping[str, int] | None
+    is_live: bool
+    is_ready: bool
+    problems: tuple[str, ...]
+    recovery: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    nodeagent: str
+    """Version of the program that took it."""
+    kernel: str
+    """Release; empty: not known, as of a copied root."""
+    sample: SysfsSample
+    sighting: Sighting
+    agent: CapturedAgent | None = None
+    """None: there was neither an agent nor a configuration."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Texts of further files that `nodeagent check` judges, by path below the root."""
+
+
+def encode_capture(capture: Capture) -> str:
+    """Spell it; equal captures are equal texts."""
+    return json.dumps(capture_document(capture), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def capture_document(capture: Capture) -> Document:
+    sighting = capture.sighting
+    return {
+        "kind": KIND,
+        "version": VERSION,
+        "nodeagent": capture.nodeagent,
+        "kernel": capture.kernel,
+        "atMs": sighting.at_ms,
+        "pageBytes": sighting.page_bytes,
+        "machine": {
+            "files": {path: _lasting(path, text) for path, text in capture.sample.files.items()},
+            "directories": {path: list(names) for path, names in capture.sample.directories.items()},
+        },
+        "settings": dict(capture.settings),
+        "agent": None if capture.agent is None else _agent_document(capture.agent),
+        "cgroups": None if sighting.seen is None else {path: _texts(seen) for path, seen in sighting.seen.items()},
+        "cgroupProblems": list(sighting.problems),
+        "processes": {"counts": dict(sighting.process_counts), "strays": dict(sighting.strays)},
+        "hostProcesses": None if sighting.host is None else _host_document(sighting.host),
+    }
+
+
+def _lasting(path: str, text: str) -> str:
+    """Leave out of the long files what changes all the time and nobody asks for."""
+    name = path.rpartition("/")[2]
+    wanted = {"meminfo": ("MemTotal:",), "cpuinfo": ("processor", "physical id")}.get(name)
+    if wanted is None:
+        return text
+    return "".join(line for line in text.splitlines(keepends=True) if any(word in line for word in wanted))
+
+
+def _agent_document(agent: CapturedAgent) -> Document:
+    return {
+        "config": config_document(agent.config),
+        "state": state_document(without_secrets(agent.state), agent.policies),
+        "reservedCPUs": str(agent.reserved),
+        "cgroupRoot": agent.cgroup_root,
+        "pids": None if agent.pids is None else dict(agent.pids),
+        "live": agent.is_live,
+        "ready": agent.is_ready,
+        "problems": list(agent.problems),
+        "recovery": None if agent.recovery is None else dict(agent.recovery),
+    }
+
+
+def without_secrets(state: NodeState) -> NodeState:
+    """Take out of every pod what a person may have hidden a secret in; whether a container has a command stays."""
+
+    def bare(container: Container) -> Container:
+        return replace(container, command=LEFT_OUT if container.command else (), args=(), env=())
+
+    entries = (
+        replace(e, pod=replace(e.pod, containers=tuple(bare(c) for c in e.pod.containers))) for e in state.entries
+    )
+    return replace(state, entries=tuple(entries))
+
+
+def _texts(seen: CgroupSeen) -> dict[str, str]:
+    """Give the cgroup's files as the kernel has them."""
+    effective = {EFFECTIVE_CPUS: seen.cpus_effective, EFFECTIVE_MEMS: seen.mems_effective}
+    return {
+        "cgroup.controllers": " ".join(sorted(seen.controllers)),
+        "cgroup.subtree_control": " ".join(sorted(seen.subtree_control)),
+        "cgroup.events": f"populated {int(seen.is_populated)}\nfrozen {int(seen.is_frozen)}",
+        "memory.events": f"oom_kill {seen.oom_kills}",
+        **{name: str(ids) for name, ids in effective.items() if ids is not None},
+        **{
+            attribute.value: "" if isinstance(value, CpuSet | NumaSet) and not value else print_value(value)
+            for attribute, value in seen.attributes
+        },
+    }
+
+
+def _host_document(host: HostProcesses) -> Document:
+    return {
+        "processes": [{"pid": p.pid, "name": p.name, "cpus": str(p.cpus)} for p in host.processes],
+        "kernelThreads": host.kernel_threads,
+        "kernelThreadCPUs": str(host.kernel_thread_cpus),
+        "hidden": host.hidden,
+    }
+
+
+def decode_capture(content: bytes, path: str) -> Capture | Document:
+    """Read a capture, or give the document that is something else (a described machine).
+
+    Raises:
+        CaptureError: naming what does not fit.
+
+    """
+    try:
+        document = parsed(content)
+        if document.object().get("kind") != KIND:
+            return dict(document.object())
+        return _capture(document, path)
+    except (MisfitError, NodeStateError, CgroupValueError) as err:
+        raise CaptureError(path, str(err)) from err
+
+
+def _capture(document: JsonValue, path: str) -> Capture:
+    version = document.field("version").whole(1)
+    if version > VERSION:
+        raise MisfitError(f"version {version} was written by a later nodeagent; this one reads up to {VERSION}")
+    machine, agent = document.field("machine"), document.optional("agent")
+    files = machine.field("files").by_name(JsonValue.text)
+    directories = machine.field("directories").by_name(lambda names: names.each(JsonValue.text))
+    return Capture(
+        nodeagent=document.field("nodeagent").text(),
+        kernel=document.field("kernel").text(),
+        sample=SysfsSample(MappingProxyType(dict(files)), MappingProxyType(dict(directories)), path),
+        sighting=_sighting(document),
+        agent=None if agent is None else _agent(agent),
+        settings=dict(document.field("settings").by_name(JsonValue.text)),
+    )
+
+
+def _sighting(document: JsonValue) -> Sighting:
+    cgroups, processes = document.optional("cgroups"), document.field("processes")
+    host = document.optional("hostProcesses")
+    seen = None
+    if cgroups is not None:
+        seen = {path: _seen(path, dict(texts)) for path, texts in cgroups.by_name(lambda c: c.by_name(JsonValue.text))}
+    return Sighting(
+        at_ms=document.field("atMs").whole(),
+        page_bytes=document.field("pageBytes").whole(1),
+        seen=seen,
+        problems=document.field("cgroupProblems").each(JsonValue.text),
+        process_counts=dict(processes.field("counts").by_name(JsonValue.whole)),
+        strays=dict(processes.field("strays").by_name(JsonValue.whole)),
+        host=None if host is None else _host(host),
+    )
+
+
+def _seen(path: str, texts: Mapping[str, str]) -> CgroupSeen:
+    events = parse_flat_keyed(texts.get("cgroup.events", ""))
+    cpus, mems = texts.get(EFFECTIVE_CPUS), texts.get(EFFECTIVE_MEMS)
+    return CgroupSeen(
+        path=path,
+        controllers=frozenset(texts.get("cgroup.controllers", "").split()),
+        subtree_control=frozenset(texts.get("cgroup.subtree_control", "").split()),
+        attributes=tuple((a, parse_value(a, texts[a.value])) for a in Attribute if a.value in texts),
+        cpus_effective=None if cpus is None else JsonValue(cpus, f"cgroups[{path}].{EFFECTIVE_CPUS}").cpus(),
+        mems_effective=None if mems is None else JsonValue(mems, f"cgroups[{path}].{EFFECTIVE_MEMS}").nodes(),
+        is_populated=events.get("populated") == 1,
+        is_frozen=events.get("frozen") == 1,
+        oom_kills=parse_flat_keyed(texts.get("memory.events", "")).get("oom_kill", 0),
+    )
+
+
+def _host(document: JsonValue) -> HostProcesses:
+    return HostProcesses(
+        processes=document.field("processes").each(
+            lambda p: HostProcess(p.field("pid").whole(), p.field("name").text(), p.field("cpus").cpus())
+        ),
+        kernel_threads=document.field("kernelThreads").whole(),
+        kernel_thread_cpus=document.field("kernelThreadCPUs").cpus(),
+        hidden=document.field("hidden").whole(),
+    )
+
+
+def _agent(document: JsonValue) -> CapturedAgent:
+    try:
+        config = config_from_document(document.field("config").object())
+    except (KeyError, TypeError, ValueError, AttributeError) as err:
+        raise MisfitError(f"agent.config: {type(err).__name__}: {err}") from err
+    saved = state_from_document(document.field("state").value)
+    root, pids, recovery = (document.optional(name) for name in ("cgroupRoot", "pids", "recovery"))
+    return CapturedAgent(
+        config=config,
+        state=saved.state,
+        policies=saved.policies,
+        reserved=document.field("reservedCPUs").cpus(),
+        cgroup_root=None if root is None else root.text(),
+        pids=None if pids is None else dict(pids.by_name(JsonValue.whole)),
+        is_live=document.field("live").flag(),
+        is_ready=document.field("ready").flag(),
+        problems=document.field("problems").each(JsonValue.text),
+        recovery=None if recovery is None else recovery.object(),
+    )

@@ -1,0 +1,104 @@
+"""Which node a command is about: this one, a copied root, or a capture; and whose configuration counts."""
+
+import json
+import os
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+import pytest
+
+from inspected import World, container, pod, running
+from machine_tree import Machine
+from nodeagent.cli.sources import SourceError, add_node_arguments, known_from, node_from, topology_from
+from nodeagent.core.config import Placement
+from nodeagent.core.idset import CpuSet
+from nodeagent.daemon.startup import STATE_FILE
+from nodeagent.edge.sysfs import read_machine
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.node_state import encode_state, policies_of
+from nodeagent.formats.sysfs import topology_of
+from nodeagent.formats.topology_json import topology_document
+
+MACHINE = Machine(("0,4", "1,5", "2,6", "3,7"), ("0-1,4-5", "2-3,6-7"), ((0, "0-1,4-5"), (1, "2-3,6-7")))
+STATIC = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
+SAVED_AT_S = 1_700_000_000
+
+
+def options(*words: str) -> Namespace:
+    parser = ArgumentParser(exit_on_error=False)
+    add_node_arguments(parser)
+    return parser.parse_args(words)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A node that was copied with its configuration and its state: one pod with CPUs of its own."""
+    root = MACHINE.grow(tmp_path / "root")
+    (root / "etc/nodeagent").mkdir(parents=True)
+    (root / "etc/nodeagent/config.yaml").write_text(json.dumps(STATIC))
+    world = World(topology_of(read_machine(str(root))), Placement("static", reserved_system_cpus=CpuSet.of(0)))
+    world.add(pod("web", container("app", cpu="2", memory="64Mi")), running("app"))
+    state = root / "var/lib/nodeagent" / STATE_FILE
+    state.parent.mkdir(parents=True)
+    state.write_bytes(encode_state(world.state, policies_of(world.config.placement)))
+    os.utime(state, (SAVED_AT_S, SAVED_AT_S))
+    return root
+
+
+@pytest.fixture
+def described(root: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "machine.json"
+    path.write_text(json.dumps(topology_document(topology_from(options("--root", str(root))))))
+    return path
+
+
+def test_without_options_it_is_this_machine() -> None:
+    assert topology_from(options()) == topology_of(read_machine())
+
+
+def test_a_copied_root_brings_machine_configuration_and_state(root: Path) -> None:
+    known = known_from(options("--root", str(root)))
+    assert known.node.config.placement.cpu_manager_policy == "static"
+    assert known.state.promises.exclusive() == CpuSet.parse("1,5")
+    assert (known.is_here, known.is_live, known.at_ms, known.problems) == (False, False, SAVED_AT_S * 1000, ())
+
+
+def test_the_configuration_given_counts_before_the_copied_one(root: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(json.dumps(STATIC | {"reservedSystemCPUs": "1"}))
+    known = known_from(options("--root", str(root), "--config", str(other)))
+    assert known.node.reserved == CpuSet.of(1)
+    assert any("does not fit" in problem for problem in known.problems)
+    assert node_from(options("--root", str(root), "--config", str(other))).reserved == CpuSet.of(1)
+    assert node_from(options("--root", str(root))).reserved == CpuSet.of(0)
+
+
+def test_a_root_without_a_state_is_a_node_without_pods(root: Path) -> None:
+    (root / "var/lib/nodeagent" / STATE_FILE).unlink()
+    known = known_from(options("--root", str(root)))
+    assert known.state.entries == ()
+    assert known.problems == (f"there is no saved state in {root}/var/lib/nodeagent",)
+
+
+def test_a_root_without_a_configuration_says_which_file_is_missing(root: Path) -> None:
+    (root / "etc/nodeagent/config.yaml").unlink()
+    with pytest.raises(NodeAgentError, match=f"no configuration at {root}/etc/nodeagent/config.yaml"):
+        known_from(options("--root", str(root)))
+
+
+def test_a_described_machine_is_a_node_without_pods(root: Path, described: Path) -> None:
+    config = str(root / "etc/nodeagent/config.yaml")
+    known = known_from(options("--machine", str(described), "--config", config))
+    assert known.node.topology == topology_of(read_machine(str(root)))
+    assert known.state.entries == ()
+    assert known.problems == (f"{described} holds no pods",)
+
+
+def test_a_described_machine_alone_has_no_managers(described: Path) -> None:
+    with pytest.raises(SourceError, match="holds no configuration"):
+        node_from(options("--machine", str(described)))
+
+
+def test_one_node_at_a_time() -> None:
+    with pytest.raises(Exception, match="not allowed with argument"):
+        options("--root", "/copy", "--machine", "node.json")
