@@ -18,6 +18,7 @@ COMMANDS = {
     "run": "run the agent (what nodeagent.service does)",
     "inspect": "show pods, their CPUs and memory, and every difference from what was promised",
     "topology": "draw the machine, or print it for other tools",
+    "capture": "take the node into one file, without secrets: for other commands' --machine, tests and bug reports",
     "exec": "run a command in a container's cgroup",
     "retry": "decide again on a refused pod",
     "checkpoint": "say whether a state file of nodeagent or kubelet is whole, show it, or write it in another version",

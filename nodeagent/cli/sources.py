@@ -69,7 +69,7 @@ def topology_from(options: argparse.Namespace) -> Topology:
 
     """
     if options.machine is not None:
-        return _machine_file(options.machine)[0]
+        return machine_file(options.machine)[0]
     return topology_of(read_machine(options.root or "/"))
 
 
@@ -98,12 +98,23 @@ def known_from(options: argparse.Namespace) -> Known:
     """
     if options.machine is not None:
         return _captured(options.machine, options.config)
-    if options.root is not None and Path(options.root).resolve() != Path("/"):
+    if is_copied(options):
         return _copied(options.root.rstrip("/"), options.config)
     return known_state(options.config or DEFAULT_CONFIG, options.socket)
 
 
-def _machine_file(path: str) -> tuple[Topology, Capture | None]:
+def is_copied(options: argparse.Namespace) -> bool:
+    """Whether a root other than this node's own was named."""
+    return options.root is not None and Path(options.root).resolve() != Path("/")
+
+
+def machine_file(path: str) -> tuple[Topology, Capture | None]:
+    """Read what `--machine` names; without a capture, the machine is only described.
+
+    Raises:
+        NodeAgentError: it is neither.
+
+    """
     content = state_files.read(path, max_bytes=MAX_BYTES, follow_symlinks=True)
     if content is None:
         raise SourceError(f"there is no file {path}", hint="make one with `nodeagent capture -o FILE`")
@@ -117,7 +128,7 @@ def _machine_file(path: str) -> tuple[Topology, Capture | None]:
 
 
 def _captured(path: str, config_path: str | None) -> Known:
-    topology, capture = _machine_file(path)
+    topology, capture = machine_file(path)
     agent = None if capture is None else capture.agent
     if agent is None:
         if config_path is None:

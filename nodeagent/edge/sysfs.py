@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import MappingProxyType
 
+from nodeagent.formats.settings import SETTINGS, Settings
 from nodeagent.formats.sysfs_sample import CPUS, ONLINE_WITNESS, WANTED, SysfsError, SysfsSample
 from nodeagent.formats.sysfs_witness import WITNESS
 
@@ -55,6 +56,24 @@ def read_witness(root: str = "/") -> SysfsSample:
         SysfsError: with the path: a file can't be read or is none.
     """
     return _read(root.rstrip("/") if root else ".", WITNESS)
+
+
+def read_settings(root: str = "/") -> Settings:
+    """Read the settings of kernel and services that `nodeagent check` judges. What one may not read is named, not an error."""
+    base = root.rstrip("/") if root else "."
+    files: dict[str, str] = {}
+    directories: dict[str, tuple[str, ...]] = {}
+    unreadable = []
+    for pattern in SETTINGS:
+        try:
+            sample = _read(base, (pattern,))
+        except SysfsError:
+            unreadable.append(pattern)
+        else:
+            files |= sample.files
+            directories |= sample.directories
+    sample = SysfsSample(MappingProxyType(files), MappingProxyType(directories), base)
+    return Settings(sample, tuple(unreadable))
 
 
 def _read(base: str, wanted: Iterable[str]) -> SysfsSample:

@@ -28,6 +28,7 @@ from nodeagent.formats.effective_config import config_document, config_from_docu
 from nodeagent.formats.inspection import HostProcess, HostProcesses
 from nodeagent.formats.json_values import JsonValue, MisfitError, parsed
 from nodeagent.formats.node_state import NodeStateError, state_document, state_from_document
+from nodeagent.formats.settings import Settings, known_parameters
 from nodeagent.formats.sysfs_sample import SysfsSample
 
 KIND = "NodeCapture"
@@ -90,8 +91,7 @@ class Capture:
     sighting: Sighting
     agent: CapturedAgent | None = None
     """None: there was neither an agent nor a configuration."""
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """Texts of further files that `nodeagent check` judges, by path below the root."""
+    settings: Settings = field(default_factory=Settings)
 
 
 def encode_capture(capture: Capture) -> str:
@@ -108,11 +108,11 @@ def capture_document(capture: Capture) -> Document:
         "kernel": capture.kernel,
         "atMs": sighting.at_ms,
         "pageBytes": sighting.page_bytes,
-        "machine": {
-            "files": {path: _lasting(path, text) for path, text in capture.sample.files.items()},
-            "directories": {path: list(names) for path, names in capture.sample.directories.items()},
+        "machine": _sample_document(capture.sample),
+        "settings": {
+            **_sample_document(capture.settings.sample),
+            "unreadable": list(capture.settings.unreadable),
         },
-        "settings": dict(capture.settings),
         "agent": None if capture.agent is None else _agent_document(capture.agent),
         "cgroups": None if sighting.seen is None else {path: _texts(seen) for path, seen in sighting.seen.items()},
         "cgroupProblems": list(sighting.problems),
@@ -121,9 +121,18 @@ def capture_document(capture: Capture) -> Document:
     }
 
 
+def _sample_document(sample: SysfsSample) -> Document:
+    return {
+        "files": {path: _lasting(path, text) for path, text in sample.files.items()},
+        "directories": {path: list(names) for path, names in sample.directories.items()},
+    }
+
+
 def _lasting(path: str, text: str) -> str:
-    """Leave out of the long files what changes all the time and nobody asks for."""
+    """Leave out what changes all the time, and what nobody asks for and may be secret."""
     name = path.rpartition("/")[2]
+    if name == "cmdline":
+        return known_parameters(text)
     wanted = {"meminfo": ("MemTotal:",), "cpuinfo": ("processor", "physical id")}.get(name)
     if wanted is None:
         return text
@@ -201,17 +210,21 @@ def _capture(document: JsonValue, path: str) -> Capture:
     version = document.field("version").whole(1)
     if version > VERSION:
         raise MisfitError(f"version {version} was written by a later nodeagent; this one reads up to {VERSION}")
-    machine, agent = document.field("machine"), document.optional("agent")
-    files = machine.field("files").by_name(JsonValue.text)
-    directories = machine.field("directories").by_name(lambda names: names.each(JsonValue.text))
+    settings, agent = document.field("settings"), document.optional("agent")
     return Capture(
         nodeagent=document.field("nodeagent").text(),
         kernel=document.field("kernel").text(),
-        sample=SysfsSample(MappingProxyType(dict(files)), MappingProxyType(dict(directories)), path),
+        sample=_sample(document.field("machine"), path),
         sighting=_sighting(document),
         agent=None if agent is None else _agent(agent),
-        settings=dict(document.field("settings").by_name(JsonValue.text)),
+        settings=Settings(_sample(settings, path), settings.field("unreadable").each(JsonValue.text)),
     )
+
+
+def _sample(document: JsonValue, path: str) -> SysfsSample:
+    files = document.field("files").by_name(JsonValue.text)
+    directories = document.field("directories").by_name(lambda names: names.each(JsonValue.text))
+    return SysfsSample(MappingProxyType(dict(files)), MappingProxyType(dict(directories)), path)
 
 
 def _sighting(document: JsonValue) -> Sighting:

@@ -1,0 +1,103 @@
+"""`nodeagent capture`: takes a node into one file, which every command that reads a node takes in its place."""
+
+import argparse
+import os
+import sys
+import time
+from dataclasses import replace
+
+from nodeagent import __version__
+from nodeagent.cli.known_state import Known, sighting_of
+from nodeagent.cli.sources import SourceError, add_node_arguments, is_copied, known_from, machine_file
+from nodeagent.edge import state_files
+from nodeagent.edge.sysfs import read_machine, read_settings
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.capture import Capture, CapturedAgent, Sighting, encode_capture
+from nodeagent.formats.node_state import policies_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--output", metavar="FILE", default="-", help="the file to write (default: -, stdout)")
+    add_node_arguments(parser)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = """\
+exit status: 0: taken; 1: the machine could not be read, or the file not be written; 2: wrong arguments
+
+examples:
+  nodeagent capture -o node.json
+  nodeagent capture --root /mnt/copy -o node.json
+  nodeagent capture | xz >node.json.xz
+
+Holds the machine's description, the agent's configuration, its promises, what is in the pods' cgroups, the settings that `nodeagent
+check` judges, and versions; never a container's command, arguments or environment. docs/capture.md (nodeagent --help says where)
+describes it. Without an agent that answers, root gets its saved state; else the machine alone is taken, and stderr says so.
+next: nodeagent inspect --machine node.json, nodeagent topology --machine node.json"""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the capture.
+
+    Raises:
+        NodeAgentError: the machine can't be read, the file can't be written, or what was named is not there.
+
+    """
+    text = encode_capture(_capture(options))
+    if options.output == "-":
+        sys.stdout.write(text)
+    else:
+        state_files.write_atomically(options.output, text.encode())
+    return 0
+
+
+def _capture(options: argparse.Namespace) -> Capture:
+    known = _known(options)
+    agent = None if known is None else _agent(known)
+    if options.machine is not None:
+        capture = machine_file(options.machine)[1]
+        if capture is None:
+            raise SourceError(
+                f"{options.machine} describes a machine and is no capture",
+                hint="take one on the node itself: nodeagent capture -o FILE",
+            )
+        return replace(capture, agent=agent)
+    root = options.root or "/"
+    if known is not None:
+        sighting = sighting_of(known, host_processes=True)
+    else:
+        at_ms = 0 if is_copied(options) else time.time_ns() // 1_000_000
+        sighting = Sighting(at_ms, os.sysconf("SC_PAGE_SIZE"))
+    settings = read_settings(root)
+    return Capture(
+        nodeagent=__version__,
+        kernel=settings.sample.files.get("proc/sys/kernel/osrelease", "").strip(),
+        sample=read_machine(root),
+        sighting=sighting,
+        agent=agent,
+        settings=settings,
+    )
+
+
+def _known(options: argparse.Namespace) -> Known | None:
+    try:
+        return known_from(options)
+    except NodeAgentError as err:
+        if options.config is not None or options.socket is not None:
+            raise
+        print(f"nodeagent: only the machine is taken: {err.message}", file=sys.stderr)
+        print(f"hint: {err.hint}", file=sys.stderr)
+        return None
+
+
+def _agent(known: Known) -> CapturedAgent:
+    return CapturedAgent(
+        config=known.node.config,
+        state=known.state,
+        policies=known.policies or policies_of(known.node.config.placement),
+        reserved=known.node.reserved,
+        cgroup_root=known.cgroup_root,
+        pids=known.pids,
+        is_live=known.is_live,
+        is_ready=known.is_ready,
+        problems=known.problems,
+        recovery=known.recovery,
+    )

@@ -1,0 +1,71 @@
+"""Settings of kernel and services that make a node fit or not (`nodeagent check`): which files say them, unjudged."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from nodeagent.formats.sysfs_sample import CPUS, NODES, SysfsSample
+
+CGROUPS = "sys/fs/cgroup"
+PODS_UNIT = f"{CGROUPS}/nodeagent.slice/nodeagent-pods.service"
+KUBELET_STATE = "var/lib/kubelet/cpu_manager_state"
+SERVICES = ("irqbalance", "kubelet", "numad", "tuned")
+"""Those that write what the agent relies on, or move processes and interrupts."""
+
+SETTINGS = (
+    "proc/cmdline",
+    "proc/sys/kernel/osrelease",
+    "proc/sys/kernel/numa_balancing",
+    f"{CPUS}/smt/control",
+    f"{CPUS}/smt/active",
+    f"{CPUS}/cpu#/cpufreq/scaling_governor",
+    f"{NODES}/node#/hugepages/hugepages-#kB/free_hugepages",
+    f"{CGROUPS}/cgroup.controllers",
+    f"{CGROUPS}/cgroup.subtree_control",
+    f"{PODS_UNIT}/cgroup.controllers",
+    *(f"{CGROUPS}/system.slice/{name}.service/cgroup.events" for name in SERVICES),
+    KUBELET_STATE,
+)
+"""Files below the root, in the notation of `sysfs_sample.WANTED`."""
+
+KERNEL_PARAMETERS = frozenset(
+    {
+        "cgroup_disable",
+        "cgroup_no_v1",
+        "default_hugepagesz",
+        "hugepages",
+        "hugepagesz",
+        "irqaffinity",
+        "isolcpus",
+        "maxcpus",
+        "mitigations",
+        "nohz",
+        "nohz_full",
+        "nosmt",
+        "nr_cpus",
+        "numa",
+        "numa_balancing",
+        "rcu_nocbs",
+        "systemd.unified_cgroup_hierarchy",
+        "transparent_hugepage",
+    }
+)
+"""What is ever asked for of the kernel's command line. Others may be secret, and stay out of captures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    sample: SysfsSample = field(default_factory=lambda: SysfsSample(MappingProxyType({}), MappingProxyType({})))
+    unreadable: tuple[str, ...] = ()
+    """Those of `SETTINGS` that could not be read."""
+
+
+def known_parameters(cmdline: str) -> str:
+    """Leave the parameters that are ever asked for."""
+    return " ".join(word for word in cmdline.split() if word.partition("=")[0] in KERNEL_PARAMETERS) + "\n"
+
+
+def parameters(cmdline: str) -> Mapping[str, str]:
+    """Values by name; where one is given twice, the last counts, as for most of the kernel's own."""
+    pairs = (word.partition("=") for word in cmdline.split())
+    return {name: value for name, _, value in pairs}

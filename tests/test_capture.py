@@ -1,0 +1,233 @@
+"""A node in a file: the same answers as the node itself gave, no secret, the same text for the same node, and no trust in what it says."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import json_schema
+from inspected import container, pod, running
+from nodeagent.cli import known_state
+from nodeagent.cli.main import main
+from nodeagent.core.pod import Pod
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.capture import Capture, CaptureError, decode_capture, encode_capture
+from nodeagent.formats.settings import KERNEL_PARAMETERS, known_parameters
+from nodeagent.formats.sysfs import topology_of
+from test_cli_inspect import Host
+from test_sources import root as root  # noqa: PLC0414 - a fixture
+
+SECRET = "hunter2-the-secret"
+
+
+def with_secret() -> Pod:
+    from dataclasses import replace
+
+    hiding = replace(
+        container("hiding"),
+        command=("run", f"--password={SECRET}"),
+        args=(SECRET,),
+        env=(("TOKEN", SECRET), (SECRET, "x")),
+    )
+    return pod("keeper", hiding, container("slot", command=()))
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    """A node whose clock stands still, so that ages do not differ."""
+    now = time.time_ns()
+    monkeypatch.setattr(known_state.time, "time_ns", lambda: now)
+    made = Host(tmp_path)
+    made.world.add(with_secret(), running("hiding"), running("slot"))
+    made.write_cgroups(made.world.seen())
+    yield made
+    made.stop()
+    assert made.bugs == []
+
+
+def told(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    status = main(list(words))
+    out, err = capfd.readouterr()
+    return status, out, err
+
+
+@pytest.mark.parametrize("is_live", [True, False], ids=["agent runs", "agent is down"])
+@pytest.mark.parametrize("is_drifted", [False, True], ids=["as promised", "drifted"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["inspect", "-o", "json"],
+        ["inspect"],
+        ["inspect", "web", "--no-host-processes"],
+        ["topology"],
+        ["topology", "-o", "json"],
+    ],
+    ids=" ".join,
+)
+def test_a_capture_answers_as_the_node_did(
+    host: Host, is_live: bool, is_drifted: bool, command: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    if is_drifted:
+        host.drift()
+    host.save()
+    if is_live:
+        host.start_daemon()
+    file = str(host.directory / "node.json")
+    assert told(capfd, "capture", "-o", file, *host.options) == (0, "", "")
+    answer = told(capfd, *command, *host.options)
+    assert answer[1]
+    assert told(capfd, *command, "--machine", file) == answer
+
+
+def test_no_secret_of_a_container_is_in_it(host: Host, capfd: pytest.CaptureFixture[str]) -> None:
+    host.start_daemon()
+    _, text, _ = told(capfd, "capture", *host.options)
+    assert SECRET not in text
+    assert "--password" not in text
+    assert "TOKEN" not in text
+    json_schema.check(json.loads(text), "capture")
+    assert SECRET.encode() in b"".join(p.read_bytes() for p in [saved(host)]), "else there was none to be left out"
+
+
+def saved(host: Host) -> Path:
+    host.save()
+    return host.state / "nodeagent_state"
+
+
+def test_of_the_kernels_command_line_only_known_parameters_are_kept() -> None:
+    line = f"quiet isolcpus=managed_irq,2-3 luks.key={SECRET} nohz_full=2-3 systemd.setenv=A={SECRET} nosmt\n"
+    assert known_parameters(line) == "isolcpus=managed_irq,2-3 nohz_full=2-3 nosmt\n"
+    assert {"isolcpus", "nohz_full", "nosmt"} <= KERNEL_PARAMETERS
+
+
+def test_a_captured_root_is_the_same_text_each_time_and_once_more_captured(
+    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    for path in (first, second):
+        assert told(capfd, "capture", "--root", str(root), "-o", str(path)) == (0, "", "")
+    assert first.read_bytes() == second.read_bytes()
+    assert told(capfd, "capture", "--machine", str(first)) == (0, first.read_text(), "")
+    for command in (["topology"], ["topology", "-o", "yaml"], ["inspect", "-o", "json"]):
+        copied, captured = (told(capfd, *command, *node) for node in (["--root", str(root)], ["--machine", str(first)]))
+        assert copied == captured
+    assert "A  default/web app  1,5" in told(capfd, "topology", "--machine", str(first))[1]
+
+
+def test_free_memory_does_not_change_it(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    before = told(capfd, "capture", "--root", str(root))
+    (root / "proc/meminfo").write_text("MemTotal:       16777216 kB\nMemFree:  9 kB\nDirty: 3 kB\n")
+    (root / "proc/cpuinfo").write_text((root / "proc/cpuinfo").read_text().replace("\n\n", "\ncpu MHz : 801.2\n\n"))
+    assert told(capfd, "capture", "--root", str(root)) == before
+
+
+def test_without_an_agent_the_machine_alone_is_taken_and_that_is_said(
+    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (root / "etc/nodeagent/config.yaml").unlink()
+    status, text, err = told(capfd, "capture", "--root", str(root))
+    assert status == 0
+    assert json.loads(text)["agent"] is None
+    assert err.startswith(
+        f"nodeagent: only the machine is taken: no configuration at {root}/etc/nodeagent/config.yaml\n"
+    )
+    (tmp_path / "node.json").write_text(text)
+    assert told(capfd, "topology", "--machine", str(tmp_path / "node.json"))[0] == 0
+
+
+def test_a_described_machine_is_not_captured(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "m.json").write_text('{"topology": {"cpus": [{"id": 0, "core": 0, "socket": 0, "numa": 0}]}}')
+    status, out, err = told(capfd, "capture", "--machine", str(tmp_path / "m.json"))
+    assert (status, out) == (1, "")
+    assert "describes a machine and is no capture\nhint: take one on the node itself" in err
+
+
+def test_a_directory_that_is_not_there_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    status, _, err = told(capfd, "capture", "-o", str(tmp_path / "none" / "node.json"))
+    assert status == 1
+    assert f"{tmp_path}/none" in err
+
+
+# What a capture says is not trusted
+
+
+@pytest.fixture
+def document(root: Path, capfd: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    captured: dict[str, Any] = json.loads(told(capfd, "capture", "--root", str(root))[1])
+    captured["cgroups"] = {"": {"cgroup.controllers": "cpu", "cpuset.cpus.effective": "0-1", "cpu.max": "max 100000"}}
+    captured["hostProcesses"] = {
+        "processes": [{"pid": 1, "name": "init", "cpus": "0"}],
+        "kernelThreads": 3,
+        "kernelThreadCPUs": "0-1",
+        "hidden": 0,
+    }
+    return captured
+
+
+def decoded(document: dict[str, Any]) -> Capture:
+    found = decode_capture(json.dumps(document).encode(), "node.json")
+    assert isinstance(found, Capture)
+    return found
+
+
+def test_it_is_read_as_it_was_written(document: dict[str, Any]) -> None:
+    capture = decoded(document)
+    again = decoded(json.loads(encode_capture(capture)))
+    assert again == capture
+    assert topology_of(again.sample) == topology_of(capture.sample)
+
+
+def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Every place in a document, of files and directories some only."""
+    yield path
+    if isinstance(value, dict):
+        for number, (name, item) in enumerate(sorted(value.items())):
+            if number < 3 or path not in {("machine", "files"), ("machine", "directories")}:
+                yield from places(item, (*path, name))
+    elif isinstance(value, list):
+        for index, item in enumerate(value[:2]):
+            yield from places(item, (*path, index))
+
+
+def test_nothing_in_it_that_is_of_another_kind_is_more_than_an_error_that_names_the_file(
+    document: dict[str, Any],
+) -> None:
+    strays, refused = [], 0
+    for path in list(places(document))[1:]:
+        parent: Any = document
+        for step in path[:-1]:
+            parent = parent[step]
+        right = parent[path[-1]]
+        for other in (None, True, -1, 1.5, "x", [], {}, [["x"]], {"x": None}):
+            parent[path[-1]] = other
+            try:
+                found = decode_capture(json.dumps(document).encode(), "node.json")
+                if isinstance(found, Capture):
+                    topology_of(found.sample)
+            except NodeAgentError as err:
+                refused += 1
+                strays += [] if "node.json" in err.message else [(path, err.message)]
+        parent[path[-1]] = right
+    assert strays == []
+    assert refused > 500
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"atMs": -1}, "atMs: must be a whole number from 0, not -1"),
+        ({"version": 2}, "version 2 was written by a later nodeagent; this one reads up to 1"),
+        ({"cgroups": {"a": {"cpu.weight": "heavy"}}}, "cpu.weight holds 'heavy'"),
+        (
+            {"cgroups": {"a": {"cpuset.cpus.effective": "1-"}}},
+            "cgroups[a].cpuset.cpus.effective: must be a set of CPUs",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(document: dict[str, Any], change: dict[str, Any], message: str) -> None:
+    with pytest.raises(CaptureError) as caught:
+        decoded(document | change)
+    assert message in caught.value.message
