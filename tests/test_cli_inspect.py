@@ -511,6 +511,37 @@ def test_topology_without_an_agent_is_just_the_machine(host, told):
     assert "owners" not in out
 
 
+@pytest.mark.parametrize(
+    ("choice", "environment", "is_terminal", "is_coloured"),
+    [
+        ("auto", {}, True, True),
+        ("auto", {}, False, False),
+        ("auto", {"NO_COLOR": "1"}, True, False),
+        ("auto", {"NO_COLOR": ""}, True, True),
+        ("auto", {"TERM": "dumb"}, True, False),
+        ("always", {"NO_COLOR": "1"}, False, True),
+        ("never", {}, True, False),
+    ],
+)
+def test_topology_is_coloured_for_eyes_that_see_it(
+    choice, environment, is_terminal, is_coloured, live, told, monkeypatch
+):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
+    status, out, _ = told("topology", "--color", choice, *live.options)
+    assert (status, "\x1b[" in out) == (0, is_coloured)
+
+
+def test_topology_draws_owners_in_every_picture(live, told):
+    for form, owned in (("svg", ">CPU 0: shared<"), ("hwloc-xml", '<info name="Owner" value="shared"/>')):
+        status, out, err = told("topology", "-o", form, *live.options)
+        assert (status, err) == (0, "")
+        assert owned in out
+
+
 # exec
 
 

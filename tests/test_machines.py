@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hwloc_rules import checked
 from nodeagent.cli import topology as command
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.quantity import Quantity
@@ -200,6 +202,28 @@ def test_drawing_fits_80_columns_and_shows_every_cpu(
         assert {str(cpu.id) for cpu in topology_of(read_machine(str(root))).cpus} <= set(words)
     else:
         assert text.startswith("hugepages:")
+
+
+def test_lstopo_is_given_what_hwloc_demands(machine: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    _, root = machine
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    assert command.run(parser.parse_args(["--root", str(root), "-o", "hwloc-xml"])) == 0
+    written = checked(capsys.readouterr().out)
+    topology = topology_of(read_machine(str(root)))
+    assert sum(box.get("type") == "PU" for box in written.iter("object")) == len(topology.cpus)
+    assert sum(box.get("type") == "NUMANode" for box in written.iter("object")) == len(topology.numa)
+
+
+def test_picture_shows_every_cpu(machine: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    _, root = machine
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    assert command.run(parser.parse_args(["--root", str(root), "-o", "svg"])) == 0
+    text = capsys.readouterr().out
+    topology = topology_of(read_machine(str(root)))
+    drawn = [int(number) for number in re.findall(r"<title>CPU (\d+): ", text)]
+    assert sorted(drawn) == sorted(topology.online | topology.offline)
 
 
 def test_deviations_are_about_machines_that_exist() -> None:

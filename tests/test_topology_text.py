@@ -6,7 +6,7 @@ import pytest
 
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.topology import Cpu, NumaNode, Topology
-from nodeagent.formats.topology_text import render_topology
+from nodeagent.formats.topology_text import render_topology, terminal_paint
 
 
 def machine(sockets: int, nodes: int, caches: int, cores: int, threads: int) -> Topology:
@@ -149,3 +149,24 @@ def test_dies_are_named_where_there_are_several() -> None:
 
 def test_too_many_nodes_for_a_matrix() -> None:
     assert "too many for this width" in render_topology(machine(40, 1, 1, 1, 1))
+
+
+def test_colours_change_nothing_but_the_colour() -> None:
+    topology = machine(2, 4, 2, 8, 2)
+    owner = {cpu.id: f"default/pod-{cpu.id % 11} app" for cpu in topology.cpus if cpu.id % 3} | {
+        0: "reserved",
+        3: "shared",
+    }
+    coloured = render_topology(topology, owner, paint=terminal_paint(owner))
+    assert re.sub(r"\x1b\[[0-9;]+m", "", coloured) == render_topology(topology, owner)
+    assert coloured.count("\x1b[0m") == len(owner) + len(set(owner.values()))
+
+
+def test_containers_of_one_pod_have_one_colour() -> None:
+    paint = terminal_paint({0: "default/web app", 1: "default/web side", 2: "default/db app", 3: "reserved"})
+    first, second, third, fourth, none = (
+        paint(label, "x") for label in ("default/web app", "default/web side", "default/db app", "reserved", "")
+    )
+    assert first == second
+    assert len({first, third, fourth, none}) == 4
+    assert none == "x"

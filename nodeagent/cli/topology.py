@@ -2,18 +2,29 @@
 
 import argparse
 import json
+import os
 import sys
 
 from nodeagent.cli.sources import add_node_arguments, known_from, topology_from
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.cpu_owners import owners
 from nodeagent.formats.topology_json import topology_document
-from nodeagent.formats.topology_text import render_topology
+from nodeagent.formats.topology_text import render_topology, terminal_paint
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "-o", "--output", choices=("text", "json", "yaml"), default="text", help="form of the answer (default: text)"
+        "-o",
+        "--output",
+        choices=("text", "json", "yaml", "svg", "hwloc-xml"),
+        default="text",
+        help="form of the answer: svg is a picture, hwloc-xml is for lstopo (default: text)",
+    )
+    parser.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="colours in text (default: auto, in a terminal, unless NO_COLOR is set)",
     )
     add_node_arguments(parser)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -22,8 +33,11 @@ exit status: 0: shown; 1: the machine could not be read; 2: wrong arguments
 
 examples:
   nodeagent topology
+  nodeagent topology -o svg >node.svg
+  nodeagent topology -o hwloc-xml >node.xml && lstopo -i node.xml
   nodeagent topology --root /mnt/copy -o json
 
+Who owns which CPU, the agent says, or its saved state; text, svg and hwloc-xml show it.
 next: nodeagent inspect"""
 
 
@@ -31,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the machine.
 
     Raises:
-        SysfsError: the machine's description can't be read.
+        NodeAgentError: the machine's description can't be read.
     """
     topology = topology_from(args)
     match args.output:
@@ -41,10 +55,29 @@ def run(args: argparse.Namespace) -> int:
             import yaml  # noqa: PLC0415  the other forms don't pay for its start-up
 
             text = yaml.safe_dump(topology_document(topology), sort_keys=True)
+        case "svg":
+            from nodeagent.formats.topology_svg import render_svg  # noqa: PLC0415  as above
+
+            text = render_svg(topology, _owners(args))
+        case "hwloc-xml":
+            from nodeagent.formats.topology_hwloc import render_hwloc_xml  # noqa: PLC0415  as above
+
+            text = render_hwloc_xml(topology, _owners(args))
         case _:
-            text = render_topology(topology, _owners(args))
+            owner = _owners(args)
+            if owner and wants_colour(args.color):
+                text = render_topology(topology, owner, paint=terminal_paint(owner))
+            else:
+                text = render_topology(topology, owner)
     sys.stdout.write(text)
     return 0
+
+
+def wants_colour(choice: str) -> bool:
+    """Whether stdout is for eyes that see colours: https://no-color.org, and terminfo's `dumb`."""
+    if choice != "auto":
+        return choice == "always"
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _owners(args: argparse.Namespace) -> dict[int, str] | None:

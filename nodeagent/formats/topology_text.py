@@ -4,59 +4,79 @@ Legible without colour, within the width, from 2 CPUs to hundreds. Knows owners 
 """
 
 import re
-import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from nodeagent.core.idset import CpuSet
-from nodeagent.core.topology import NumaNode, Topology
+from nodeagent.core.topology import Topology
+from nodeagent.formats.topology_parts import (
+    RESERVED,
+    SHARED,
+    core_groups,
+    marks,
+    node_title,
+    nodes_without_cpus,
+    notes,
+    pod_numbers,
+    summary,
+)
 
-_FIXED_MARKS = {"reserved": "#", "shared": "."}
-_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _MAX_LABEL = 44
+_SGR = {RESERVED: "33", SHARED: "32"}
+_SGR_OF_PODS = ("1;36", "1;35", "1;34", "1;31", "1;96", "1;95", "1;94", "1;91")
+"""ECMA-48 colours of what pods hold, in turn; the marks tell apart those that have the same."""
+
+Paint = Callable[[str, str], str]
+"""Label, text → the text, coloured or not."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Cores of one NUMA node that are drawn together."""
+def terminal_paint(owner: Mapping[int, str]) -> Paint:
+    """Give the colours of these owners, for a terminal."""
+    numbers = pod_numbers(owner)
+    codes = _SGR | {label: _SGR_OF_PODS[number % len(_SGR_OF_PODS)] for label, number in numbers.items()}
 
-    die: int | None
-    l3: int | None
-    uncore: int | None
-    core_class: str | None
+    def paint(label: str, text: str) -> str:
+        return f"\x1b[{codes[label]}m{text}\x1b[0m" if label in codes and text else text
 
-    def title(self, *, with_die: bool, l3_nodes: Iterable[int]) -> str:
-        others = ", ".join(map(str, l3_nodes))
-        parts = [
-            f"die {self.die}" if with_die else "",
-            "no L3" if self.l3 is None else f"L3 #{self.l3}",
-            f"shared with NUMA node {others}" if others else "",
-            "" if self.uncore is None else f"uncore cache {self.uncore}",
-            f"{self.core_class} cores" if self.core_class else "",
-        ]
-        return ", ".join(part for part in parts if part)
+    return paint
 
 
-def render_topology(topology: Topology, owner: Mapping[int, str] | None = None, width: int = 80) -> str:
+def _plain(_: str, text: str) -> str:
+    return text
+
+
+def render_topology(
+    topology: Topology, owner: Mapping[int, str] | None = None, width: int = 80, paint: Paint = _plain
+) -> str:
     """Draw the machine.
 
     Args:
         topology: the machine.
         owner: label by CPU: `reserved`, `shared`, or what holds it alone; a CPU without an entry has no mark.
         width: no line is longer, if it is at least 40.
+        paint: what colours CPUs and owners.
     """
-    marks = _marks(owner or {})
-    lines = _wrapped("", _summary(topology), width)
+    owner = owner or {}
+    cells = _Cells(topology, owner, marks(owner), paint)
+    lines = _wrapped("", summary(topology), width)
     for socket, cpus in topology.sockets.items():
         lines += ["", f"socket {socket}"]
         for node in topology.numa:
             part = topology.nodes.get(node.id, CpuSet()) & cpus
             if part:
-                lines += _wrapped("  ", _node_title(topology, node), width)
-                lines += _groups(topology, node.id, part, _Cells(topology, owner or {}, marks), width)
-    lines += _others(topology, width) + _distances(topology, width) + _legend(owner or {}, marks, width)
+                lines += _wrapped("  ", node_title(topology, node), width)
+                for group in core_groups(topology, node.id, part):
+                    lines += _wrapped("    ", group.title, width)
+                    lines += _rows("      ", (cells.core(cpus) for cpus in group.cores), width)
+    lines += _others(topology, width) + _distances(topology, width) + _legend(cells, width)
     return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    text: str
+    """As it is painted."""
+    width: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,94 +86,44 @@ class _Cells:
     topology: Topology
     owner: Mapping[int, str]
     marks: Mapping[str, str]
+    paint: Paint
 
-    def core(self, cpus: Iterable[int]) -> str:
-        digits = len(str(self.topology.cpus[-1].id)) if self.topology.cpus else 1
+    def core(self, cpus: tuple[int, ...]) -> tuple[_Word, ...]:
+        """A word for each CPU; brackets hold the core together."""
+        digits = len(str(self.topology.cpus[-1].id))
         mark_width = max((len(mark) for mark in self.marks.values()), default=0)
-        return "[" + " ".join(f"{cpu:>{digits}}{self._mark(cpu):<{mark_width}}" for cpu in cpus) + "]"
-
-    def _mark(self, cpu: int) -> str:
-        return self.marks.get(self.owner.get(cpu, ""), "")
-
-
-def _summary(topology: Topology) -> str:
-    threads = _counted(len(topology.cpus), "CPU")
-    parts = [
-        f"{threads} in {_counted(len(topology.cores), 'core')}",
-        _counted(len(topology.sockets), "socket"),
-        _counted(len(topology.numa), "NUMA node"),
-        _size(topology.memory_bytes),
-        *_hugepages(topology.hugepages),
-    ]
-    return ", ".join(parts)
+        words = []
+        for place, cpu in enumerate(cpus):
+            label = self.owner.get(cpu, "")
+            inner = f"{cpu:>{digits}}{self.marks.get(label, ''):<{mark_width}}"
+            before, after = "[" if place == 0 else "", "]" if place == len(cpus) - 1 else ""
+            words.append(_Word(f"{before}{self.paint(label, inner)}{after}", len(before + inner + after)))
+        return tuple(words)
 
 
-def _counted(number: int, name: str) -> str:
-    return f"{number} {name}" if number == 1 else f"{number} {name}s"
-
-
-def _size(size_bytes: int) -> str:
-    power = max(0, min(len(_UNITS) - 1, (size_bytes.bit_length() - 1) // 10))
-    tenths = size_bytes * 10 >> 10 * power
-    return f"{tenths // 10}.{tenths % 10} {_UNITS[power]}" if power else f"{size_bytes} B"
-
-
-def _hugepages(amounts: Iterable[tuple[str, int]]) -> list[str]:
-    return [f"{name} {_size(amount_bytes)}" for name, amount_bytes in amounts if amount_bytes]
-
-
-def _node_title(topology: Topology, node: NumaNode) -> str:
-    cpus = topology.nodes.get(node.id, CpuSet())
-    sockets = sum(not members.isdisjoint(cpus) for members in topology.sockets.values())
-    spans = [f"spans {sockets} sockets"] if sockets > 1 else []
-    return ", ".join([f"NUMA node {node.id}: {_size(node.memory_bytes)}", *_hugepages(node.hugepages), *spans])
-
-
-def _groups(topology: Topology, node: int, part: CpuSet, cells: _Cells, width: int) -> list[str]:
-    """One socket's part of one NUMA node: per group a title, then its cores."""
-    l3_of = {cpu: index for index, group in enumerate(topology.l3) for cpu in group & part}
-    cores: dict[_Group, dict[int, list[int]]] = {}
-    for cpu in (topology.cpu[number] for number in part):
-        group = _Group(cpu.die, l3_of.get(cpu.id), cpu.uncore, cpu.core_class)
-        cores.setdefault(group, {}).setdefault(cpu.core, []).append(cpu.id)
-    with_die = len({group.die for group in cores}) > 1
-    lines = []
-    for group, members in cores.items():
-        l3_nodes = set() if group.l3 is None else set(topology.numa_of(topology.l3[group.l3])) - {node}
-        lines += _wrapped("    ", group.title(with_die=with_die, l3_nodes=sorted(l3_nodes)), width)
-        lines += _rows("      ", (cells.core(cpus) for cpus in members.values()), width)
-    return lines
-
-
-def _rows(indent: str, cores: Iterable[str], width: int) -> list[str]:
+def _rows(indent: str, cores: Iterable[tuple[_Word, ...]], width: int) -> list[str]:
     """As many cores in a row as fit; a core that alone is too long is broken."""
-    rows: list[str] = []
-    row = indent
+    rows = [indent]
+    used = len(indent)
     for core in cores:
-        if row != indent and len(row) + 1 + len(core) > width:
-            rows.append(row)
-            row = indent
-        row += core if row == indent else f" {core}"
-        if len(row) > width:
-            *broken, row = textwrap.wrap(row, width, subsequent_indent=f"{indent} ")
-            rows += broken
-    return [*rows, row]
+        if used > len(indent) and used + sum(1 + word.width for word in core) > width:
+            rows.append(indent)
+            used = len(indent)
+        for word in core:
+            if used > len(indent) and used + 1 + word.width > width:
+                rows.append(f"{indent} ")
+                used = len(indent) + 1
+            gap = "" if rows[-1].isspace() else " "
+            rows[-1] += gap + word.text
+            used += len(gap) + word.width
+    return rows
 
 
 def _others(topology: Topology, width: int) -> list[str]:
     """What has no place in the drawing."""
-    lines = []
-    for node in topology.numa:
-        if node.id not in topology.nodes:
-            lines += _wrapped("", f"{_node_title(topology, node)}, no CPUs", width)
-    if topology.offline:
-        lines += _wrapped("", f"offline CPUs: {topology.offline}", width)
-    if topology.isolated:
-        lines += _wrapped("", f"isolated CPUs (isolcpus): {topology.isolated}", width)
-    if topology.nohz_full:
-        lines += _wrapped("", f"tickless CPUs (nohz_full): {topology.nohz_full}", width)
-    if topology.skipped:
-        lines += _wrapped("", f"unused CPUs, of no known core or NUMA node: {topology.skipped}", width)
+    offline = [f"offline CPUs: {topology.offline}"] if topology.offline else []
+    said = [*nodes_without_cpus(topology), *offline, *notes(topology)]
+    lines = [line for note in said for line in _wrapped("", note, width)]
     return ["", *lines] if lines else []
 
 
@@ -174,33 +144,18 @@ def _distances(topology: Topology, width: int) -> list[str]:
     return [*lines, *(f"  {node:>{label}}{row}" for node, row in rows)]
 
 
-def _marks(owner: Mapping[int, str]) -> dict[str, str]:
-    """A mark per label: fixed ones, then letters in order of the labels' lowest CPUs."""
-    labels = list(dict.fromkeys(owner[cpu] for cpu in sorted(owner)))
-    others = [label for label in labels if label not in _FIXED_MARKS]
-    length = 1
-    while len(others) > len(_LETTERS) ** length:
-        length += 1
-    return {label: mark for label, mark in _FIXED_MARKS.items() if label in labels} | {
-        label: _letters(index, length) for index, label in enumerate(others)
-    }
-
-
-def _letters(index: int, length: int) -> str:
-    letters = [_LETTERS[index // len(_LETTERS) ** place % len(_LETTERS)] for place in reversed(range(length))]
-    return "".join(letters).capitalize()
-
-
-def _legend(owner: Mapping[int, str], marks: Mapping[str, str], width: int) -> list[str]:
-    if not marks:
+def _legend(cells: _Cells, width: int) -> list[str]:
+    if not cells.marks:
         return []
     lines = ["", "owners"]
-    label_width = min(_MAX_LABEL, max(map(len, marks)))
-    mark_width = max(map(len, marks.values()))
-    for label, mark in marks.items():
-        cpus = CpuSet.from_ids(cpu for cpu, name in owner.items() if name == label)
+    label_width = min(_MAX_LABEL, max(map(len, cells.marks)))
+    mark_width = max(map(len, cells.marks.values()))
+    for label, mark in cells.marks.items():
+        cpus = CpuSet.from_ids(cpu for cpu, name in cells.owner.items() if name == label)
         short = label if len(label) <= label_width else label[: label_width - 1] + "…"
-        lines += _wrapped(f"  {mark:<{mark_width}}  {short:<{label_width}}  ", str(cpus), width)
+        name = f"{mark:<{mark_width}}  {short:<{label_width}}"
+        first, *rest = _wrapped(f"  {name}  ", str(cpus), width)
+        lines += [first.replace(name.rstrip(), cells.paint(label, name.rstrip()), 1), *rest]
     return lines
 
 

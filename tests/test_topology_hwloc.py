@@ -1,0 +1,78 @@
+"""The machine for lstopo: what hwloc demands holds on every machine, and what it says is the machine."""
+
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from hwloc_rules import checked, mask
+from nodeagent.core.idset import CpuSet
+from nodeagent.core.topology import Cpu, NumaNode, Topology
+from nodeagent.formats.topology_hwloc import render_hwloc_xml
+from test_topology_text import SHAPES, machine
+
+
+def sets(root: ET.Element, kind: str) -> list[int]:
+    return sorted(mask(box.get("cpuset", "")) for box in root.iter("object") if box.get("type") == kind)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_it_is_the_machine(shape: tuple[int, int, int, int, int]) -> None:
+    topology = machine(*shape)
+    root = checked(render_hwloc_xml(topology))
+    assert sets(root, "PU") == sorted(1 << cpu.id for cpu in topology.cpus)
+    assert sets(root, "Core") == sorted(cpus.bits for cpus in topology.cores.values())
+    assert sets(root, "Package") == sorted(cpus.bits for cpus in topology.sockets.values())
+    assert sets(root, "L3Cache") == sorted(cpus.bits for cpus in topology.l3)
+    nodes = {box.get("os_index"): box for box in root.iter("object") if box.get("type") == "NUMANode"}
+    assert {int(number or -1): mask(box.get("cpuset", "")) for number, box in nodes.items()} == {
+        number: cpus.bits for number, cpus in topology.nodes.items()
+    }
+    assert {box.get("local_memory") for box in nodes.values()} == {str(64 * 2**30)}
+    assert {page.get("count") for page in root.iter("page_type")} == {"512"}
+    assert len(root.findall("distances2")) == (len(topology.numa) > 1)
+
+
+def test_offline_cpus_are_known_and_not_usable() -> None:
+    (box,) = checked(render_hwloc_xml(machine(1, 1, 1, 2, 1))).findall("object")
+    assert mask(box.get("complete_cpuset", "")) == 0b11 | 1 << 5000
+    assert mask(box.get("cpuset", "")) == mask(box.get("allowed_cpuset", "")) == 0b11
+
+
+def test_what_crosses_a_box_that_is_there_is_left_out() -> None:
+    """hwloc knows trees only."""
+    cpus = [Cpu(number, core=number, socket=number // 2, numa=number // 3) for number in range(6)]
+    topology = Topology.of(cpus, [NumaNode(0, 1), NumaNode(1, 1)], l3=[CpuSet.parse("0-2"), CpuSet.parse("3-5")])
+    root = checked(render_hwloc_xml(topology))
+    assert sets(root, "L3Cache") == [0b000111, 0b111000]
+    assert sets(root, "Package") == [0b000011, 0b110000]
+    assert sets(root, "NUMANode") == [0b000111, 0b111000]
+
+
+def test_memory_without_cpus_belongs_to_the_machine() -> None:
+    topology = Topology.of([Cpu(0, core=0, socket=0, numa=0)], [NumaNode(0, 1024), NumaNode(7, 2048)])
+    (box,) = checked(render_hwloc_xml(topology)).findall("object")
+    assert [(child.get("os_index"), child.get("local_memory")) for child in box if child.get("type") == "NUMANode"] == [
+        ("0", "1024"),
+        ("7", "2048"),
+    ]
+
+
+def test_owners_and_core_classes_are_told() -> None:
+    cpus = [
+        Cpu(number, core=number, socket=0, numa=0, core_class="efficiency" if number else "performance")
+        for number in range(2)
+    ]
+    root = checked(render_hwloc_xml(Topology.of(cpus, [NumaNode(0, 0)]), {1: 'default/"web" app'}))
+    (pu,) = (box for box in root.iter("object") if box.get("type") == "PU" and box.find("info") is not None)
+    said = {info.get("name"): info.get("value") for info in pu.findall("info")}
+    assert said["Owner"] == 'default/"web" app'
+    assert (said["lstopoStyle"] or "").startswith("Background=#1f5fa8;Text=")
+    kinds = {kind.get("forced_efficiency"): kind.get("cpuset") for kind in root.findall("cpukind")}
+    assert kinds == {"0": "0x00000002", "1": "0x00000001"}
+
+
+def test_dies_are_told_where_there_are_several() -> None:
+    cpus = [Cpu(number, core=number, socket=0, numa=0, die=number // 2) for number in range(4)]
+    assert sets(checked(render_hwloc_xml(Topology.of(cpus, [NumaNode(0, 0)]))), "Die") == [0b0011, 0b1100]
+    same = [Cpu(number, core=number, socket=0, numa=0, die=0) for number in range(4)]
+    assert sets(checked(render_hwloc_xml(Topology.of(same, [NumaNode(0, 0)]))), "Die") == []
