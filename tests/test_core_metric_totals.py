@@ -112,6 +112,8 @@ def test_a_counter_that_kubelet_names_only_when_it_moves() -> None:
     ("name", "value", "counted_as"),
     [
         (m.CGROUP_WRITE_ERRORS, m.error_label(16), "EBUSY"),
+        (m.CGROUP_WRITE_ERRORS, m.error_label(95), "EOPNOTSUPP"),
+        (m.CGROUP_WRITE_ERRORS, m.error_label(11), "EAGAIN"),
         (m.CGROUP_WRITE_ERRORS, m.error_label(None), "differs"),
         (m.CGROUP_WRITE_ERRORS, m.error_label(110), "other"),
         (m.CGROUP_WRITE_ERRORS, m.error_label(999_999), "other"),

@@ -75,6 +75,7 @@ DIFFERS = "differs"
 """The kernel took the value and granted another (cpuset.*.effective)."""
 _CGROUP_ERRNOS = (
     "EACCES",
+    "EAGAIN",
     "EBUSY",
     "EINVAL",
     "EIO",
@@ -135,6 +136,8 @@ def start_series(kind: str) -> Iterator[Series]:
 
 def error_label(error: int | None) -> str:
     """Give the label value for an errno. None: the kernel said nothing and did something else."""
+    if error == errno.EOPNOTSUPP:
+        return "EOPNOTSUPP"  # on Linux ENOTSUP is the same number, and Python's name for it
     return DIFFERS if error is None else errno.errorcode.get(error, OTHER)
 
 
