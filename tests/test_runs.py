@@ -118,6 +118,21 @@ def test_a_start_that_fails_is_a_run_that_ended(host: Host) -> None:
     assert host.troubles == []
 
 
+def test_a_start_whose_cgroup_is_not_fit_for_it_is_trouble_and_tried_again(host: Host) -> None:
+    launch = first_attempt(pod_with("{name: c, command: [echo, hello]}"))
+    runner, config = Runner(host.launcher.client), Config(log_directory=str(host.logs))
+    runner.launch(launch, config, str(host.launcher.root), host.troubles)
+    (trouble,) = host.troubles
+    assert trouble.startswith(f"cannot start default/web c in {host.launcher.root}/{launch.path}: No such file")
+    assert runner.look([]) == {}, "it is no end of the container's: nothing was started"
+    cgroup = host.launcher.directory / "cgroup" / launch.path
+    cgroup.mkdir(parents=True)
+    (cgroup / "cgroup.procs").touch()
+    runner.launch(launch, config, str(host.launcher.root), host.troubles)
+    assert host.launcher.end_of(launch.run_id).exit_code == 0
+    assert len(host.troubles) == 1
+
+
 def test_a_pod_of_before_the_bound_on_its_strings_fails_to_start(host: Host) -> None:
     launch = first_attempt(pod_with("{name: c, command: [x]}"))
     launch = replace(launch, container=replace(launch.container, args=("x" * MAX_PROCESS_BYTES,)))

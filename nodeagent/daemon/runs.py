@@ -7,7 +7,15 @@ from nodeagent.core.config import Config
 from nodeagent.core.lifecycle import Run
 from nodeagent.core.state import Exit
 from nodeagent.edge.launcher import LauncherClient, LauncherError
-from nodeagent.formats.launcher_protocol import Exited, Killed, Returned, RunStatus, StartFailed, StartRequest
+from nodeagent.formats.launcher_protocol import (
+    Exited,
+    Killed,
+    Returned,
+    RunStatus,
+    StartFailed,
+    StartRequest,
+    StartStage,
+)
 from nodeagent.formats.variables import process_of
 
 START_ERROR_CODE = 128
@@ -62,7 +70,13 @@ class Runner:
         except LauncherError as err:
             troubles.append(f"{err.message} ({err.hint})")
             return
-        if isinstance(answer, StartFailed):
+        if isinstance(answer, StartFailed) and answer.stage is StartStage.CGROUP:
+            # The cgroup was not fit for it: no fault of the container's, which waits until it is.
+            troubles.append(
+                f"cannot start {pod.full_name} {container.name} in {request.cgroup}: {answer.message} "
+                "(somebody else may have changed or removed that cgroup: see cgroup.type and cpuset.cpus.effective there)"
+            )
+        elif isinstance(answer, StartFailed):
             self._fail(launch.run_id, f"{answer.stage}: {answer.message}")
 
     def _fail(self, run_id: str, why: str) -> None:
