@@ -30,6 +30,7 @@ from nodeagent.daemon.recovery import Evidence, start_state, tell
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.wakeups import Reason, Wakeups
 from nodeagent.edge import state_files
+from nodeagent.edge.cgroupfs import CgroupError
 from nodeagent.formats.launcher_protocol import (
     Exited,
     Killed,
@@ -67,6 +68,16 @@ class Steps:
     fails: Callable[[int, str], int | None] = lambda _number, _call: None
     """(how many calls that change files there were, which one comes) → the errno with which it fails."""
     files: int = 0
+    denies: Callable[[str], CgroupError | None] = lambda _name: None
+    """A step that writes to a cgroup → the kernel's answer, if that is no."""
+
+    def deny(self, name: str, do: Callable[[], None] = lambda: None) -> None:
+        """Do a write to a cgroup, or let it fail."""
+        self.take(name)
+        denied = self.denies(name)
+        if denied is not None:
+            raise denied
+        do()
 
     def take(self, name: str) -> bool:
         """Do a step. True: only half of it."""
@@ -144,13 +155,12 @@ class Tree:
         return self.machine.seen()
 
     def apply(self, change: Any) -> None:
-        self.steps.take(f"cgroup {type(change).__name__} {change.path} {getattr(change, 'attribute', '')}")
-        self.machine.apply(change)
+        name = f"cgroup {type(change).__name__} {change.path} {getattr(change, 'attribute', '')}"
+        self.steps.deny(name, lambda: self.machine.apply(change))
         self.after()
 
     def kill(self, path: str) -> None:
-        self.steps.take(f"kill {path}")
-        self.machine.act(KillCgroup(path))
+        self.steps.deny(f"kill {path}", lambda: self.machine.act(KillCgroup(path)))
         self.after()
 
     def terminate(self, path: str) -> None:
@@ -182,7 +192,10 @@ class Client:
         return Exited(run.id, 1, None, run.started_at_ms, run.exit.finished_at_ms, end)
 
     def start(self, request: StartRequest) -> RunStatus | StartFailed:
-        self.steps.take(f"start {request.id}")
+        try:
+            self.steps.deny(f"start {request.id}")
+        except CgroupError as err:
+            return StartFailed(request.id, StartStage.CGROUP, err.errno or 0, err.message)
         path = str(request.cgroup).removeprefix(f"{ROOT}/")
         entry: Any = None
         self.machine.act(Launch(request.id, entry, Container(request.id.split("/")[1]), path))
@@ -274,8 +287,8 @@ class Daemon:
         """Turn until nothing changes any more, letting time pass only where something waits for it."""
         for _ in range(turns):
             before = self._everything()
-            self.turn()
-            if self._everything() == before:
+            pause = self.turn()
+            if self._everything() == before and pause > 0:
                 return
         raise AssertionError(f"no rest after {turns} turns: {self.agent.snapshot.problems}")
 

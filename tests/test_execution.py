@@ -128,6 +128,12 @@ def test_a_failure_holds_back_what_relies_on_it_and_nothing_else(
             id="a file that is no cpuset does not keep anybody frozen",
         ),
         pytest.param([RemoveCgroup("pod1"), MAKE_APP], [RemoveCgroup("pod1")], [], id="what cannot be removed stays"),
+        pytest.param(
+            [RemoveCgroup("pod1/app"), RemoveCgroup("pod1"), RemoveCgroup("pod11")],
+            [RemoveCgroup("pod1/app")],
+            [RemoveCgroup("pod1")],
+            id="and so does what is above it",
+        ),
     ],
 )
 def test_what_a_failure_holds_back(changes: list[Change], broken: list[Change], held_back: list[Change]) -> None:

@@ -19,7 +19,7 @@ from nodeagent.core.promises import Promises
 from nodeagent.core.refusals import StartRefused
 from nodeagent.core.state import NodeState, PodEntry, violations, with_endings
 from nodeagent.core.step import Event, Fact, Turn, World, step
-from nodeagent.daemon.execution import Outcome, carry_out
+from nodeagent.daemon.execution import Answer, Outcome, answered, carry_out
 from nodeagent.daemon.logs import Log, log_fact
 from nodeagent.daemon.machine import Machine, Node, on_machine
 from nodeagent.daemon.manifest_list import ManifestList
@@ -103,6 +103,8 @@ class Agent:
         self.notices: dict[str, str] = {}
         """What else is wrong for the time being, by what it is about; set by others on the deciding thread."""
         self._poll_seconds = _POLL_SECONDS
+        self._answer = Answer()
+        """What is done about cgroup writes that failed."""
 
     def change_node(self, node: Node) -> None:
         """Take over another configuration.
@@ -302,7 +304,8 @@ class Agent:
         wanted = self._wanted(world.seen)
         plan: Plan = diff(wanted, world.seen)
         outcome = carry_out(plan, wanted, self.tree)
-        troubles += [f"{err.message} ({err.hint})" for _, err in outcome.failed]
+        self._answer = answered(outcome, self._answer)
+        troubles += self._answer.troubles
         troubles += [
             f"processes run in {self.tree.root / path}, which no pod owns, on CPUs {world.seen[path].cpus_effective} "
             f"(end them: echo 1 > {self.tree.root / path}/cgroup.kill)"
@@ -372,7 +375,9 @@ class Agent:
         pauses = [config.cpu_manager_reconcile_period_ms / 1000, config.file_check_frequency_ms / 1000]
         if decided.wake_at_ms is not None:
             pauses.append(max(0.0, (decided.wake_at_ms - world.now_ms) / 1000))
-        if troubles:
+        if self._answer.pause_seconds is not None:
+            pauses.append(self._answer.pause_seconds)
+        if set(troubles) - {*self._answer.troubles}:
             pauses.append(_RETRY_SECONDS)
         if world.runs is not None and any(is_unsettled(entry, world.runs, world.seen) for entry in self.state.entries):
             pauses.append(self._poll_seconds)

@@ -1,4 +1,7 @@
-"""Carries a plan out, change by change, and says what that left: written, failed, held back. The order is the plan's."""
+"""Carries a plan out, change by change, and says what that left: written, failed, held back. The order is the plan's.
+
+What a failure means is `core/write_failures`'s; here it is answered: looked at again at once, soon, or at the next reconcile.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -7,7 +10,10 @@ from typing import Protocol
 from nodeagent.core.cgroup import Attribute, CgroupWish
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.plan import Change, EnableControllers, MakeCgroup, Plan, RemoveCgroup, SetAttribute
+from nodeagent.core.write_failures import WriteFailure
 from nodeagent.edge.cgroupfs import CgroupError
+
+_RETRY_SECONDS = 1.0
 
 
 class Tree(Protocol):
@@ -22,9 +28,41 @@ class Outcome:
     written: tuple[Change, ...]
     failed: tuple[tuple[Change, CgroupError], ...]
     held_back: tuple[Change, ...]
-    """Not tried: a cgroup above, a CPU that must be left first or the CPUs to thaw on were not to be had."""
+    """Not tried: a cgroup above, a CPU that must be left first or the CPUs to thaw on were not to be had; or one below is left."""
     ready: frozenset[str]
     """Cgroups for processes that hold what is promised, with nobody else on their exclusive CPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is done about the writes of one turn that failed."""
+
+    has_vanished: bool = False
+    """A cgroup or file was gone when its write came to it."""
+    troubles: tuple[str, ...] = ()
+    pause_seconds: float | None = None
+    """After which to look again. None: the next reconcile is soon enough."""
+
+
+def answered(outcome: Outcome, before: Answer) -> Answer:
+    """Answer each failure by its class.
+
+    Args:
+        outcome: of this turn.
+        before: the answer of the turn before: if things were gone then too, the look at once has not helped.
+
+    """
+    gone = [err for _, err in outcome.failed if err.failure is WriteFailure.GONE]
+    if gone and not before.has_vanished:
+        told = [err for _, err in outcome.failed if err.failure is not WriteFailure.GONE]
+        return Answer(has_vanished=True, troubles=_texts(told), pause_seconds=0.0)
+    errors = [err for _, err in outcome.failed]
+    only_refused = all(err.failure is WriteFailure.REFUSED for err in errors)
+    return Answer(bool(gone), _texts(errors), None if only_refused else _RETRY_SECONDS)
+
+
+def _texts(errors: Iterable[CgroupError]) -> tuple[str, ...]:
+    return tuple(f"{err.message} ({err.hint})" for err in errors)
 
 
 @dataclass
@@ -38,6 +76,8 @@ class _Progress:
     """They could not be made: none of their files is there."""
     misplaced: set[str] = field(default_factory=set)
     """Their `cpuset.cpus` could not be written: whoever thaws there may wake on others' CPUs."""
+    left: set[str] = field(default_factory=set)
+    """They could not be removed, and those above them cannot be either."""
 
 
 def carry_out(plan: Plan, wishes: Iterable[CgroupWish], tree: Tree) -> Outcome:
@@ -62,7 +102,9 @@ def carry_out(plan: Plan, wishes: Iterable[CgroupWish], tree: Tree) -> Outcome:
 
 
 def _note_undone(change: Change, progress: _Progress) -> None:
-    if not isinstance(change, RemoveCgroup):
+    if isinstance(change, RemoveCgroup):
+        progress.left.add(change.path)
+    else:
         progress.unusable.add(change.path)
     if isinstance(change, MakeCgroup):
         progress.missing.add(change.path)
@@ -79,7 +121,7 @@ def _is_held_back(change: Change, progress: _Progress) -> bool:
         case MakeCgroup() | EnableControllers():
             return _is_out_of_reach(change.path, progress)
         case RemoveCgroup():
-            return False
+            return any(path.startswith(change.path + "/") for path in progress.left)
 
 
 def _is_out_of_reach(path: str, progress: _Progress) -> bool:

@@ -13,6 +13,7 @@ from typing import TypeVar
 from nodeagent.core.cgroup import Attribute, CgroupSeen, Value
 from nodeagent.core.idset import CpuSet, IdSetSyntaxError, NumaSet
 from nodeagent.core.plan import Change, EnableControllers, MakeCgroup, RemoveCgroup, SetAttribute
+from nodeagent.core.write_failures import WriteFailure, write_failure
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.cgroup_values import (
     EFFECTIVE_CPUS,
@@ -41,14 +42,24 @@ class CgroupError(NodeAgentError):
         self.path = path
         self.errno = error
 
+    @property
+    def failure(self) -> WriteFailure:
+        """What it means if it was a write that failed."""
+        return write_failure(self.errno)
+
 
 _HINTS = {
     errno.EACCES: "run as root, or give the pods' unit Delegate=yes",
     errno.EPERM: "run as root, or give the pods' unit Delegate=yes",
     errno.EROFS: "is /sys/fs/cgroup mounted read-only? nodeagent.service needs ProtectControlGroups=no",
     errno.ENOENT: "is the controller enabled for this cgroup? see cgroup.controllers there, and `systemctl status nodeagent-pods`",
+    errno.ENODEV: "somebody has removed this cgroup: the pods' cgroups are the agent's; see `systemctl status nodeagent-pods`",
     errno.EBUSY: "a process may live in a cgroup that has children; see cgroup.procs there",
-    errno.ENOSPC: "too many cgroups: see cgroup.max.descendants of the cgroups above",
+    errno.EAGAIN: "too many cgroups: see cgroup.max.descendants and cgroup.max.depth of the cgroups above",
+    errno.ENOSPC: "the kernel has no room for it: compare cpuset.*.effective of the cgroups above, and count the cgroups in /proc/cgroups",
+    errno.EINVAL: "the kernel does not know such a value: are these CPUs and nodes there? see `nodeagent topology`, and dmesg",
+    errno.ERANGE: "the value is out of the kernel's bounds: compare the pod's resources with `nodeagent inspect`",
+    errno.EOPNOTSUPP: "somebody has made the cgroup threaded: see cgroup.type there and above",
 }
 
 
@@ -161,19 +172,18 @@ class CgroupTree:
         file = f"{self.root}/{path}/{name}"
         try:
             descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return None
+            try:
+                # lists of processes come a page at a time, whatever is asked for
+                return b"".join(iter(lambda: os.read(descriptor, 65536), b"")).decode()
+            finally:
+                os.close(descriptor)
         except OSError as err:
-            raise _failure(f"read {file}", file, err) from err
-        try:
-            # lists of processes come a page at a time, whatever is asked for
-            return b"".join(iter(lambda: os.read(descriptor, 65536), b"")).decode()
-        except OSError as err:
-            if err.errno == errno.ENODEV:  # removed after it was opened (kernfs)
+            if err.errno in {
+                errno.ENOENT,
+                errno.ENODEV,
+            }:  # the latter: removed after it was looked up, or opened (kernfs)
                 return None
             raise _failure(f"read {file}", file, err) from err
-        finally:
-            os.close(descriptor)
 
     def apply(self, change: Change) -> None:
         """Carry out one change and, where the kernel may grant something else than was asked for, look what it granted.
@@ -282,15 +292,17 @@ class CgroupTree:
     def _verify(self, path: str, attribute: Attribute, value: Value) -> None:
         match attribute, value:
             case Attribute.CPUSET_CPUS, CpuSet():
-                self._compare(path, EFFECTIVE_CPUS, value, self._effective(path, EFFECTIVE_CPUS, CpuSet) or CpuSet())
+                self._compare(path, EFFECTIVE_CPUS, value, self._effective(path, EFFECTIVE_CPUS, CpuSet))
             case Attribute.CPUSET_MEMS, NumaSet():
-                self._compare(path, EFFECTIVE_MEMS, value, self._effective(path, EFFECTIVE_MEMS, NumaSet) or NumaSet())
+                self._compare(path, EFFECTIVE_MEMS, value, self._effective(path, EFFECTIVE_MEMS, NumaSet))
             case Attribute.FREEZE, True:
                 self._wait_until_frozen(path)
             case _:
                 pass
 
-    def _compare(self, path: str, name: str, wanted: CpuSet | NumaSet, granted: CpuSet | NumaSet) -> None:
+    def _compare(self, path: str, name: str, wanted: CpuSet | NumaSet, granted: CpuSet | NumaSet | None) -> None:
+        if granted is None:
+            raise _failure(f"read {self.root / path / name}", self.root / path / name, OSError(errno.ENOENT, name))
         if granted != wanted:
             raise CgroupError(
                 f"{self.root / path}/{name} is '{granted}', wanted '{wanted}'",
@@ -304,21 +316,24 @@ class CgroupTree:
         file = f"{self.root}/{path}/cgroup.events"
         try:
             descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                self._poll_until_frozen(path, descriptor)
+            finally:
+                os.close(descriptor)
         except OSError as err:
             raise _failure(f"read {file}", file, err) from err
-        try:
-            poller = select.poll()
-            poller.register(descriptor, select.POLLPRI)
-            deadline = time.monotonic() + _FREEZE_SECONDS
-            while parse_flat_keyed(os.pread(descriptor, 4096, 0).decode()).get("frozen") != 1:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise CgroupError(
-                        f"{self.root / path} did not freeze within {_FREEZE_SECONDS:.0f} s",
-                        path=str(self.root / path),
-                        error=None,
-                        hint="a process may hang in the kernel (state D): see `ps -o pid,stat,wchan`",
-                    )
-                poller.poll(left * 1000)
-        finally:
-            os.close(descriptor)
+
+    def _poll_until_frozen(self, path: str, events: int) -> None:
+        poller = select.poll()
+        poller.register(events, select.POLLPRI)
+        deadline = time.monotonic() + _FREEZE_SECONDS
+        while parse_flat_keyed(os.pread(events, 4096, 0).decode()).get("frozen") != 1:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise CgroupError(
+                    f"{self.root / path} did not freeze within {_FREEZE_SECONDS:.0f} s",
+                    path=str(self.root / path),
+                    error=None,
+                    hint="a process may hang in the kernel (state D): see `ps -o pid,stat,wchan`",
+                )
+            poller.poll(left * 1000)
