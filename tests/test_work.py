@@ -8,7 +8,7 @@ import pytest
 
 from made import GIB, app, machine, managers, pod
 from node_model import started
-from nodeagent.core import cpu_distribution, managers as core, memory_groups, topology_manager
+from nodeagent.core import affinity_score, cpu_distribution, managers as core, memory_groups, topology_manager
 from nodeagent.core.admission import MergeReport
 from nodeagent.core.hint_family import MAX_STEPS, HintFamily
 from nodeagent.core.hints import HintList, MergeRules, masks_by_size, merge
@@ -16,7 +16,7 @@ from nodeagent.core.managers import Admitted, Managers, Rejected
 from nodeagent.core.node_search import Steps
 from nodeagent.core.pod import Pod
 from nodeagent.core.podmap import Fold
-from nodeagent.core.promises import Promises
+from nodeagent.core.promises import PodPromises, Promises
 from nodeagent.core.topology import NumaNode, Topology
 from nodeagent.formats import node_state
 from nodeagent.formats.node_state import StateEncoder
@@ -188,6 +188,9 @@ def test_nodes_that_are_alike_are_combined_once(monkeypatch: pytest.MonkeyPatch,
 # Growth with the pods that are there (D24)
 
 
+TOPOLOGY_ALPHA = (("TopologyManagerPolicyAlphaOptions", True),)
+
+
 def crowd(present: int) -> tuple[Managers, Promises]:
     of = managers(machine(nodes=4, cores=160), reserved="0")
     promises = core.initial(of)
@@ -220,6 +223,28 @@ def test_one_pod_more_spells_one_pod_and_joins_a_path(present: int) -> None:
     assert leaves == 20
     # A path of a treap of n pods is about 2 ln n nodes long, with two joins each.
     assert joins <= 20 * 2 * 35
+
+
+def test_the_fuller_node_is_found_without_a_look_at_the_pods_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    fold = affinity_score._ALONE
+
+    def leaf(uid: str, held: PodPromises) -> affinity_score.BytesByNode:
+        looked.append(uid)
+        return fold.leaf(uid, held)
+
+    monkeypatch.setattr(affinity_score, "_ALONE", replace(fold, leaf=leaf))
+    of = managers(
+        machine(nodes=4, cores=160), reserved="0", topology_manager_policy="single-numa-node", gates=TOPOLOGY_ALPHA,
+        topology_manager_policy_options=(("prefer-most-allocated-numa-node", "true"),), reserved_memory={0: "1Gi"},
+    )  # fmt: skip
+    promises = core.initial(of)
+    for number in range(60):
+        decision = core.admit(of, promises, pod(f"p{number * 7 % 60:02}", app("c", "1", "1Mi")))
+        assert isinstance(decision, Admitted)
+        promises = decision.promises
+    assert promises.memory_nodes("p00", "c") == promises.memory_nodes("p59", "c")
+    assert len(looked) == len(set(looked)) == 59, "each once; nobody has been decided on after the last"
 
 
 def test_a_state_saved_again_spells_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,16 @@ Each manager compares the share it has given away, in whole percent; it has no o
 has one.
 """
 
+from collections.abc import Mapping
+
 from nodeagent.core.cpu_manager import CpuManager
-from nodeagent.core.idset import NumaSet
 from nodeagent.core.memory_manager import MemoryManager
-from nodeagent.core.promises import Promises
+from nodeagent.core.pod import MEMORY
+from nodeagent.core.podmap import Fold
+from nodeagent.core.promises import PodPromises, Promises
+
+BytesByNode = Mapping[int, int]
+"""Regular memory of blocks that lie on one NUMA node alone, by that node."""
 
 
 def preferred_of_two(cpu: CpuManager, memory: MemoryManager, promises: Promises, a: int, b: int) -> int | None:
@@ -34,17 +40,27 @@ def _cpu_share(cpu: CpuManager, promises: Promises, node: int) -> int:
 
 def _memory_share(promises: Promises, node: int) -> int:
     """Regular memory in containers' blocks on this node alone, of what can be given there."""
-    alone = NumaSet.of(node)
-    assigned = sum(
-        block.size_bytes
-        for _, pod in promises.pods
-        for _, blocks in pod.memory
-        for block in blocks
-        if block.resource == "memory" and block.nodes == alone
-    )
+    assigned = promises.pods.fold(_ALONE).get(node, 0)
     accounting = next((n for n in promises.memory if n.id == node), None)
     table = None if accounting is None else accounting.table("memory")
     return _percent(assigned, 0 if table is None else table.allocatable)
+
+
+def _alone(_uid: str, pod: PodPromises) -> BytesByNode:
+    found: dict[int, int] = {}
+    for _, blocks in pod.memory:
+        for block in blocks:
+            if block.resource == MEMORY and len(block.nodes) == 1:
+                (node,) = block.nodes
+                found[node] = found.get(node, 0) + block.size_bytes
+    return found
+
+
+def _summed(a: BytesByNode, b: BytesByNode) -> BytesByNode:
+    return {node: a.get(node, 0) + b.get(node, 0) for node in a.keys() | b.keys()} if a and b else a or b
+
+
+_ALONE: Fold[PodPromises, BytesByNode] = Fold({}, _alone, _summed)
 
 
 def _percent(part: int, whole: int) -> int:
