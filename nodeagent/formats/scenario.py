@@ -4,7 +4,7 @@ The form is the one of the decision vectors (see docs). Knows how things are spe
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -192,24 +192,38 @@ def memory_state_document(text: str | None) -> Document | None:
         return None
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {"raw": text}
     if not isinstance(document, dict):
         return {"raw": text}
     document.pop("checksum", None)
-    for containers in (document.get("entries") or {}).values():
-        for blocks in containers.values():
+    for blocks in _lists_of_blocks(document):
+        if all(map(_is_block, blocks)):
             blocks.sort(key=_block_order)
-    for pod in (document.get("podEntries") or {}).values():
-        pod.get("memoryBlocks", []).sort(key=_block_order)
     return document
 
 
 def has_one_text(document: Document) -> bool:
     """Whether no list of blocks has an order to choose: then the exact text is the only one possible."""
-    lists = [blocks for containers in (document.get("entries") or {}).values() for blocks in containers.values()]
-    lists += [pod.get("memoryBlocks", []) for pod in (document.get("podEntries") or {}).values()]
-    return all(len(blocks) < 2 for blocks in lists)
+    return all(len(blocks) < 2 for blocks in _lists_of_blocks(document))
+
+
+def _lists_of_blocks(document: Document) -> Iterator[list[Any]]:
+    """Find them in a file that may be anybody's."""
+    found = [blocks for containers in _values(document.get("entries")) for blocks in _values(containers)]
+    found += [pod.get("memoryBlocks") for pod in _values(document.get("podEntries")) if isinstance(pod, dict)]
+    return (blocks for blocks in found if isinstance(blocks, list))
+
+
+def _values(value: Any) -> tuple[Any, ...]:
+    return tuple(value.values()) if isinstance(value, dict) else ()
+
+
+def _is_block(value: Any) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+        return False
+    nodes = value.get("numaAffinity")
+    return isinstance(nodes, list) and all(isinstance(node, int) for node in nodes)
 
 
 def _block_order(block: Document) -> tuple[str, list[int]]:
