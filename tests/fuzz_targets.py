@@ -62,6 +62,7 @@ from nodeagent.formats.memory_checkpoint import decode_memory_state, read_memory
 from nodeagent.formats.node_state import NodeStateError, _with_header, decode_state, encode_state
 from nodeagent.formats.pod_manifest import ManifestPod, parse_manifest, pod_from_document, pod_to_document
 from nodeagent.formats.scenario import ScenarioError, scenario_from_text
+from nodeagent.formats.scenario_replay import replay
 from nodeagent.formats.sysfs import topology_of
 from nodeagent.formats.sysfs_sample import SysfsError, SysfsSample
 from nodeagent.formats.topology_json import TopologyDocumentError, topology_document, topology_from_document
@@ -227,7 +228,7 @@ def scenario(content: bytes) -> Hashable:
         found = scenario_from_text(content.decode(errors="replace"), "line 1")
     except ScenarioError as err:
         return refusal(err)
-    return len(found.steps), len(found.topology.cpus)
+    return len(json.dumps(replay(found)))
 
 
 def machine_document(content: bytes) -> Hashable:
@@ -517,9 +518,10 @@ RUN = (
 )
 _SCENARIO = (
     b'{"id":"x","topology":{"cpus":[{"id":0,"core":0,"socket":0,"numa":0,"uncore":0},{"id":1,"core":0,"socket":0,"numa":0}]},'
-    b'"numa":[{"id":0,"memory":1024,"hugepages":{"2Mi":2},"distances":[10]}],"config":{"cpuManagerPolicy":"static",'
+    b'"numa":[{"id":0,"memory":1024,"hugepages":{"hugepages-2Mi":2},"distances":[10]}],"config":{"cpuManagerPolicy":"static",'
     b'"reservedSystemCPUs":"0"},"steps":[{"op":"add","pod":{"metadata":{"name":"a","uid":"u"},"spec":{"containers":[{"name":"c",'
-    b'"resources":{"limits":{"cpu":"1"}}}]}}},{"op":"remove","podUID":"u"}]}'
+    b'"resources":{"limits":{"cpu":"1","memory":"1Mi"}}}]}}},{"op":"start","podUID":"u","container":"c"},{"op":"restart"},'
+    b'{"op":"removeContainer","podUID":"u","container":"c"},{"op":"removePod","podUID":"u"}]}'
 )
 
 TARGETS = (
@@ -536,7 +538,12 @@ TARGETS = (
     Target("id-set", id_set, (b"0-3,8", b"", b"4095"), words(", - 0- -1 + 4095 4096 0-4095")),
     Target("duration", duration, (b"10s", b"1m30s", b"1.5h"), words("ns us \u00b5s ms s m h . - + 0")),
     Target("bind-address", bind_address, (b"127.0.0.1:9", b"[::1]:1", b"unix:/run/x"), words("unix: / : [ ] :: 65535")),
-    Target("scenario", scenario, (_SCENARIO,), JSON_WORDS + words('"op": "add" "podUID": "container": "files":')),
+    Target(
+        "scenario",
+        scenario,
+        (_SCENARIO,),
+        JSON_WORDS + words('"op": "add" "restart" "podUID": "files": "cpu_manager_state": "errata":'),
+    ),
     Target(
         "machine-document", machine_document, (_SCENARIO, json.dumps(topology_document(SMALL)).encode()), JSON_WORDS
     ),

@@ -49,6 +49,11 @@ FOUND = {
     "a tab in a field's name": ("configuration", b"full\t-pcpus-only: 1\n"),
     "a field's name of a thousand characters": ("configuration", b"x" * 1000 + b": 1\n"),
     "half a character in a field of a machine": ("machine-document", rb'{"topology":{"cpus":[{"numa\ud800":0}]}}'),
+    "half a character in a state whose sum is right": (
+        "truth-summed",
+        rb'{"entries":[],"generation":0,"policies":{"a\ud800":""},"promises":{"default":"","pods":{}}}',
+    ),
+    "a change of direction in a kind": ("manifest", "kind: P\u202eod".encode()),
     "half a character in a field of a scenario": ("scenario", rb'{"topology":{"\ud800cpus":[]}}'),
     "a record with half a pid": ("launcher-record", fuzz_targets.RUN.replace(b'"pid":7', b'"pid":0.5')),
     "a record with a pid beyond all": (

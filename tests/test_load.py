@@ -218,7 +218,7 @@ def test_a_flood_of_file_events_coalesces_and_none_of_the_last_ones_is_lost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], *, host_soak: bool
 ) -> None:
     """Writing a file is three events at least (made or renamed, modified, closed): so many writes are more than twice as many events."""
-    writes, pods = (35_000, 50) if host_soak else (2_000, 20)
+    writes, pods = (50_000, 50) if host_soak else (2_000, 20)
     manifests, state = directories(tmp_path)
     of = node(MACHINE_64)
     machine, woken = Quick(of), itertools.count()

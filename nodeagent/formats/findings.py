@@ -45,6 +45,10 @@ def shown(value: object) -> str:
     return printable(text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…")
 
 
+def _bounded(text: str) -> str:
+    return printable(text if len(text) <= _MAX_FIELD else text[: _MAX_FIELD - 1] + "…")
+
+
 class Findings:
     """Collects the findings about one source, in the order in which they are met."""
 
@@ -56,8 +60,7 @@ class Findings:
 
     def add(self, line: int | None, field: str, value: str, allowed: str) -> None:
         self._fields.add(field)
-        place = field if len(field) <= _MAX_FIELD else field[: _MAX_FIELD - 1] + "…"
-        finding = Finding(self._source, line, printable(place), value, printable(allowed))
+        finding = Finding(self._source, line, _bounded(field), _bounded(value), printable(allowed))
         if finding in self._found:
             return  # a field that is read twice is wrong once
         if len(self._found) < MAX_FINDINGS:

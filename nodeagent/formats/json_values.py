@@ -5,6 +5,7 @@ For what people write, where everything that is wrong is told at once, there is 
 
 import enum
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -15,6 +16,8 @@ from nodeagent.formats.findings import shown
 T = TypeVar("T")
 E = TypeVar("E", bound=enum.Enum)
 
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Where half of a surrogate pair may be escaped; no program of ours escapes any."""
 MAX_WHOLE = 2**64 - 1
 """Of amounts, as far as any kernel file goes, and more than enough for times."""
 
@@ -31,9 +34,14 @@ def parsed(text: bytes) -> "JsonValue":
 
     """
     try:
-        return JsonValue(json.loads(text.decode()))
+        value = json.loads(text.decode())
+        if _HALF.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+        return JsonValue(value)
     except RecursionError as err:
         raise MisfitError("it is nested too deeply") from err
+    except UnicodeEncodeError as err:
+        raise MisfitError("it has half of a surrogate pair, which is no character") from err
     except ValueError as err:
         raise MisfitError(f"it is no JSON: {err}") from err
 
