@@ -225,6 +225,9 @@ class Files:
     look_again: ManifestLook | None = None
     problems: tuple[Any, ...] = ()
 
+    def at_start(self) -> tuple[Any, ...]:
+        return self.look(rescan=True).pods
+
     def look(self, *, rescan: bool) -> ManifestLook:
         assert rescan in {True, False}
         return self.look_again or ManifestLook(manifests(*self.pods))
@@ -261,7 +264,7 @@ class Daemon:
         def look() -> Evidence:
             return Evidence(tree.read(frozenset()), runner.look([]) or {})
 
-        start = start_state(node, self.files.look(rescan=True).pods, self.machine.now_ms, look)
+        start = start_state(node, self.files.at_start(), self.machine.now_ms, look)
         assert start is not None
         if start.recovery is not None:
             tell(start.recovery, log)

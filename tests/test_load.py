@@ -256,3 +256,37 @@ def ran(daemon: Daemon) -> dict[str, str]:
     active = {e.pod.uid: e.pod for e in entries if e.is_active and e.deleting_since_ms is None}
     started = {run.id.split("/")[0] for run in daemon.machine.runs.values() if run.exit is None}
     return {pod.name: pod.containers[0].command[1] for uid, pod in active.items() if uid in started}
+
+
+KINDS: dict[str, Callable[[int], str]] = {
+    "invalid": lambda _: "kind: Pod\nmetadata: {name: A}\n",
+    "of one name": lambda _: manifest(0),
+    "more than fit": lambda number: manifest(EXCLUSIVE + number),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_of_thousands_of_files_gets_one_answer_in_bounded_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, *, host_soak: bool
+) -> None:
+    count = 10_000 if host_soak else 3_000
+    manifests, state = directories(tmp_path)
+    for number in range(count):
+        (manifests / f"{number:05}.yaml").write_text(KINDS[kind](number))
+    machine, before, took = Quick(node(MACHINE_64)), rss_mib(), []
+    with agent_of(machine.node, machine, manifests, state) as daemon:
+        for _ in range(3):
+            began = time.process_time()
+            daemon.agent.turn(frozenset({Reason.MANIFESTS}))
+            took.append(time.process_time() - began)
+        answers = {"invalid": "manifest_refused", "of one name": "manifest_shadowed", "more than fit": "pod_refused"}
+        told = [line["source"] for line in daemon.said() if line["event"] == answers[kind]]
+        entries, grown = len(daemon.agent.state.entries), rss_mib() - before
+    assert len(told) == len(set(told)) == count - {"invalid": 0, "of one name": 1, "more than fit": 1000}[kind]
+    assert entries == {"invalid": 0, "of one name": 1, "more than fit": count}[kind]
+    assert max(took) < 30
+    assert grown < 200
+    tell(
+        capsys,
+        f"{count} manifests, {kind}: the first turn took {took[0]:.1f} s, each other {took[-1]:.1f} s, {grown:.0f} MiB more memory",
+    )

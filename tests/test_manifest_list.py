@@ -134,3 +134,12 @@ def comm(pid: int) -> str:
 def test_we_see_ourselves(tmp_path: Path) -> None:
     with (tmp_path / "file").open("w"):
         assert [w.pid for w in writers_of(str(tmp_path / "file"))] == [os.getpid()]
+
+
+def test_what_is_wrong_before_the_first_turn_is_told_in_it(listed: ManifestList, tmp_path: Path) -> None:
+    (tmp_path / "good.yaml").write_text(POD)
+    (tmp_path / "wrong.yaml").write_text(POD.replace("web", "Web"))
+    assert [m.pod.name for m in listed.at_start()] == ["web"]
+    [problem] = listed.look(rescan=True).new_problems
+    assert problem.source == "wrong.yaml"
+    assert listed.look(rescan=True).new_problems == ()

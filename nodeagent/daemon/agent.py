@@ -99,7 +99,8 @@ class Agent:
         self._shortfalls: tuple[str, ...] = ()
         self._wishes: Mapping[str, CgroupWish] = {}
         self._troubles: frozenset[str] = frozenset()
-        self._shadows: tuple[Fact, ...] = ()
+        self._shadows: tuple[tuple[str, str], ...] = ()
+        """Files whose pods don't count, and why, as of the last turn."""
         self.notices: dict[str, str] = {}
         """What else is wrong for the time being, by what it is about; set by others on the deciding thread."""
         self._poll_seconds = _POLL_SECONDS
@@ -362,12 +363,16 @@ class Agent:
 
     def _log_facts(self, decided: Turn, outcome: Outcome, began: float) -> None:
         took = {"writes": len(outcome.written), "duration_ms": round((time.monotonic() - began) * 1000)}
+        shadows = []
+        told = frozenset(self._shadows)
         for fact in decided.facts:
             if fact.event is not Event.MANIFEST_SHADOWED:
                 log_fact(self.log, fact, self.state, took)
-            elif fact not in self._shadows:
+                continue
+            shadows.append(_shadow(fact))
+            if shadows[-1] not in told:
                 log_fact(self.log, fact, self.state, {})
-        self._shadows = tuple(fact for fact in decided.facts if fact.event is Event.MANIFEST_SHADOWED)
+        self._shadows = tuple(shadows)
 
     def _pause(self, decided: Turn, world: World, troubles: list[str]) -> float:
         """Say how long nothing can change by itself."""
@@ -405,7 +410,7 @@ class Agent:
         is_whole = decided is not None and runs is not None
         self.has_reconciled |= is_whole
         # A wrong manifest has been told when it was found: it is no trouble of the agent's own.
-        manifests = [(p.source, p.text) for p in self.manifests.problems] + [_shadow(fact) for fact in self._shadows]
+        manifests = [*((p.source, p.text) for p in self.manifests.problems), *self._shadows]
         problems = (
             *self.notices.values(),
             *troubles,

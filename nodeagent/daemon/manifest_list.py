@@ -48,6 +48,12 @@ class ManifestList:
         self._parsed: dict[str, tuple[bytes, Documents]] = {}
         self._last: ManifestLook | None = None
 
+    def at_start(self) -> tuple[Manifest, ...]:
+        """Give the valid pods there are before the first turn. What is wrong is still to be told by the first look."""
+        pods = self.look(rescan=True).pods
+        self._last = None
+        return pods
+
     def look(self, *, rescan: bool) -> ManifestLook:
         """Give the valid pods; with `rescan`, or at the first look, of the directory as it is now."""
         if self._last is not None and not rescan:
@@ -112,7 +118,7 @@ class ManifestList:
         self._watch.stop()
 
     def _told(self, look: ManifestLook) -> ManifestLook:
-        known = self._last.problems if self._last is not None else ()
+        known = frozenset(self._last.problems if self._last is not None else ())
         self._last = replace(look, new_problems=tuple(p for p in look.problems if p not in known))
         return self._last
 

@@ -72,7 +72,7 @@ def _serve(config_path: str, node: Node, *, log: Log, manager: ServiceManager, w
         ManifestWatch(config.static_pod_path, lambda: wakeups.wake(Reason.MANIFESTS)),
         patience_seconds=config.file_check_frequency_ms / 1000,
     )
-    pods, now_ms = manifests.look(rescan=True).pods, time.time_ns() // 1_000_000
+    pods, now_ms = manifests.at_start(), time.time_ns() // 1_000_000
     is_strict = config.state_recovery == "strict"
     start = Start(load_state(node, pods, now_ms)) if is_strict else None
     client = LauncherClient(Path(config.launcher_socket))
