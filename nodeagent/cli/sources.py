@@ -48,6 +48,11 @@ def add_agent_arguments(parser: argparse.ArgumentParser) -> None:
 def add_node_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that say which node it is about."""
     add_agent_arguments(parser)
+    add_machine_arguments(parser)
+
+
+def add_machine_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name another machine than this one."""
     other = parser.add_mutually_exclusive_group()
     other.add_argument(
         "--root",

@@ -18,7 +18,7 @@ from nodeagent.edge.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.config_yaml import line_of, parse_config
 from nodeagent.formats.cpu_checkpoint import decode_cpu_state
-from nodeagent.formats.findings import DocumentError, Findings
+from nodeagent.formats.findings import DocumentError, Finding, Findings
 from nodeagent.formats.memory_checkpoint import decode_memory_state
 from nodeagent.formats.node_state import MAX_BYTES, NodeStateError, decode_state, policies_of
 from nodeagent.formats.sysfs import topology_of
@@ -44,15 +44,28 @@ def load_config(path: str) -> Config:
 
     """
     try:
-        content = state_files.read(path, max_bytes=MAX_CONFIG_BYTES, follow_symlinks=True)
-        if content is None:
-            raise StartError(
-                f"no configuration at {path}",
-                hint="copy examples/config.yaml there (`nodeagent --help` says where it lies), or name another file with --config",
-            )
-        return parse_config(content, path)
-    except (state_files.StateFileError, DocumentError) as err:
+        return parse_config(config_content(path), path)
+    except DocumentError as err:
         raise StartError(err.message, hint=err.hint) from err
+
+
+def config_content(path: str) -> bytes:
+    """Read the configuration's text.
+
+    Raises:
+        StartError: it is missing, or cannot be read.
+
+    """
+    try:
+        content = state_files.read(path, max_bytes=MAX_CONFIG_BYTES, follow_symlinks=True)
+    except state_files.StateFileError as err:
+        raise StartError(err.message, hint=err.hint) from err
+    if content is None:
+        raise StartError(
+            f"no configuration at {path}",
+            hint="copy examples/config.yaml there (`nodeagent --help` says where it lies), or name another file with --config",
+        )
+    return content
 
 
 def load_node(path: str, root: str = "/") -> Node:
@@ -63,18 +76,24 @@ def load_node(path: str, root: str = "/") -> Node:
             and says it in these words. Every finding is in the message, one a line.
 
     """
-    config = load_config(path)
-    node = on_machine(config, topology_of(read_machine(root)))
+    config, topology = load_config(path), topology_of(read_machine(root))
+    node = on_machine(config, topology)
     if isinstance(node, Node):
         return node
     content = state_files.read(path, max_bytes=MAX_CONFIG_BYTES, follow_symlinks=True) or b""
-    findings = Findings(path)
-    for refused in node:
-        findings.add(line_of(content, refused.about), refused.about, "", refused.message)
     raise StartError(
-        "\n".join(map(str, findings.all())),
+        "\n".join(map(str, machine_findings(config, topology, content, path))),
         hint=f"correct {path}, or what it names, then `systemctl restart nodeagent` (or reload)",
     )
+
+
+def machine_findings(config: Config, topology: Topology, content: bytes, path: str) -> tuple[Finding, ...]:
+    """Say all that does not suit a machine, with the lines of the configuration's text."""
+    node = on_machine(config, topology)
+    findings = Findings(path)
+    for refused in () if isinstance(node, Node) else node:
+        findings.add(line_of(content, refused.about), refused.about, "", refused.message)
+    return findings.all()
 
 
 def discover(config: Config, *, reserved: CpuSet | None = None) -> Node:

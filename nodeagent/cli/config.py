@@ -1,0 +1,155 @@
+"""`nodeagent config`: is a configuration right, what does it come to, and what becomes of kubelet's?"""
+
+import argparse
+import sys
+from typing import Any
+
+from nodeagent.cli.documents import printed
+from nodeagent.cli.known_state import DEFAULT_CONFIG
+from nodeagent.cli.main import EXIT_ERROR
+from nodeagent.cli.sources import add_machine_arguments, add_node_arguments, known_from, topology_from
+from nodeagent.core.config import Config
+from nodeagent.core.topology import Topology
+from nodeagent.daemon.startup import StartError, config_content, load_config, machine_findings
+from nodeagent.edge import state_files
+from nodeagent.formats.config_text import KIND, config_fields, config_text
+from nodeagent.formats.config_yaml import parse_config
+from nodeagent.formats.findings import DocumentError, Finding
+from nodeagent.formats.kubelet_migration import migrated
+
+VERSION = 1
+"""Of the document that validate prints."""
+
+_EXAMPLES = """\
+exit status: 0: done; the configuration is right; 1: it is not, or could not be read; 2: wrong arguments
+
+examples:
+  nodeagent config validate /etc/nodeagent/config.yaml
+  nodeagent config validate new.yaml --machine node.json -o json
+  nodeagent config show
+  nodeagent config show new.yaml
+  nodeagent config migrate-from-kubelet /var/lib/kubelet/config.yaml -o config.yaml
+
+next: `systemctl reload nodeagent` takes a changed configuration over; then: nodeagent inspect"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EXAMPLES
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    helps = {
+        "validate": "say all that is wrong with a configuration, on this machine or another one",
+        "show": "print every field with its value: of a file, else of the running agent or a captured node",
+        "migrate-from-kubelet": "make a configuration of a KubeletConfiguration; what has no use here becomes a comment",
+    }
+    made = {}
+    for name, text in helps.items():
+        made[name] = actions.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
+        made[name].formatter_class = argparse.RawDescriptionHelpFormatter
+        made[name].epilog = _EXAMPLES
+    made["validate"].add_argument("file", nargs="?", default=DEFAULT_CONFIG, metavar="FILE", help=_FILE_HELP)
+    add_machine_arguments(made["validate"])
+    made["validate"].add_argument("--alone", action="store_true", help="don't ask whether it suits a machine")
+    made["show"].add_argument("file", nargs="?", metavar="FILE", help="a configuration (default: the node's)")
+    add_node_arguments(made["show"])
+    for name in ("validate", "show"):
+        made[name].add_argument(
+            "-o", "--output", choices=("text", "json", "yaml"), default="text", help="form (default: text)"
+        )
+    migrate = made["migrate-from-kubelet"]
+    migrate.add_argument("file", metavar="FILE", help="kubelet's --config file, often /var/lib/kubelet/config.yaml")
+    migrate.add_argument("-o", "--output", metavar="FILE", default="-", help="the file to write (default: -, stdout)")
+
+
+_FILE_HELP = f"the configuration (default: {DEFAULT_CONFIG})"
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what is asked.
+
+    Raises:
+        NodeAgentError: a file cannot be read or written, or is wrong.
+
+    """
+    match options.action:
+        case "validate":
+            return _validate(options)
+        case "show":
+            return _show(options)
+        case _:
+            return _migrate(options)
+
+
+def _validate(options: argparse.Namespace) -> int:
+    content = config_content(options.file)
+    topology = None if options.alone else topology_from(options)
+    config, findings = _judged(content, options.file, topology)
+    if findings and options.output == "text":
+        raise StartError(
+            "\n".join(map(str, findings)),
+            hint=f"correct {options.file}; `nodeagent config show {options.file}` prints it once it is right",
+        )
+    document = {
+        "kind": "ConfigValidation",
+        "version": VERSION,
+        "file": options.file,
+        "valid": not findings,
+        "findings": [
+            {"line": f.line, "field": f.field, "value": f.value, "allowed": f.allowed} for f in findings
+        ],
+        "machine": topology is not None,
+        "notes": [] if config is None else list(config.notes),
+        "unusedFields": [] if config is None else list(config.reported_fields),
+    }  # fmt: skip
+    sys.stdout.write(printed(document, options.output, _valid_text))
+    return EXIT_ERROR if findings else 0
+
+
+def _judged(content: bytes, path: str, topology: Topology | None) -> tuple[Config | None, tuple[Finding, ...]]:
+    try:
+        config = parse_config(content, path)
+    except DocumentError as err:
+        return None, err.findings
+    return config, () if topology is None else machine_findings(config, topology, content, path)
+
+
+def _valid_text(document: Any) -> str:
+    suits = " and suits the machine" if document["machine"] else ""
+    unused = ", ".join(document["unusedFields"])
+    lines = [
+        f"{document['file']} is right{suits}",
+        *(f"note: {note}" for note in document["notes"]),
+        *([f"without use here: {unused}"] if unused else []),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _show(options: argparse.Namespace) -> int:
+    if options.file is not None:
+        fields = config_fields(load_config(options.file))
+    else:
+        fields = config_fields(known_from(options).node.config, with_places=False)
+    document = {"kind": KIND, **fields}
+    sys.stdout.write(printed(document, options.output, lambda _: config_text(fields)))
+    return 0
+
+
+def _migrate(options: argparse.Namespace) -> int:
+    content = config_content(options.file)
+    try:
+        migration = migrated(content, options.file)
+    except DocumentError as err:
+        raise StartError(
+            err.message, hint=f"nodeagent refuses these fields: correct {options.file}, then migrate it again"
+        ) from err
+    if options.output == "-":
+        sys.stdout.write(migration.text)
+    else:
+        state_files.write_atomically(options.output, migration.text.encode(), mode=0o644)
+    said = [f"kept: {', '.join(migration.kept) or 'nothing'}"]
+    if migration.commented:
+        said.append(f"commented out: {', '.join(migration.commented)}")
+    if migration.partly_used:
+        said.append(f"kept, of no effect here: {', '.join(migration.partly_used)}")
+    print("\n".join(said), file=sys.stderr)
+    return 0

@@ -1,0 +1,119 @@
+"""A KubeletConfiguration → a configuration of nodeagent's with the same effect: what has no use here becomes a comment that says so.
+
+Keeps the file's own lines, order and comments wherever the text allows it.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nodeagent.core.config import Config
+from nodeagent.formats.config_text import KIND
+from nodeagent.formats.config_yaml import parse_config
+from nodeagent.formats.documents import parse_documents
+from nodeagent.formats.findings import DocumentError
+from nodeagent.formats.tree import ListNode, MapNode, Node, Number, Scalar
+from nodeagent.formats.yaml_lines import yaml_lines
+
+_NO_USE = "without use here"
+_STATIC_PODS = "kubelet's own pods: name nodeagent's directory, or leave it at /etc/nodeagent/manifests"
+_ANCHOR = re.compile(r"(^|[\s\[{,:-])[&*]\w")
+_KINDS = {"apiVersion", "kind"}
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    text: str
+    config: Config
+    """What it means."""
+    kept: tuple[str, ...]
+    commented: tuple[str, ...]
+    """Top-level fields that became comments."""
+    partly_used: tuple[str, ...]
+    """What of the kept fields has no use here, such as `evictionHard[nodefs.available]`."""
+
+
+def migrated(content: bytes, source: str) -> Migration:
+    """Translate.
+
+    Raises:
+        DocumentError: the file is wrong, or has a field that decides about placement and is not supported.
+
+    """
+    before = parse_config(content, source)
+    documents = parse_documents(content, source)
+    root = documents[0] if documents else MapNode()
+    assert isinstance(root, MapNode), "parse_config has read it"
+    reported = set(before.reported_fields)
+    reasons = {entry.key: _NO_USE for entry in root if entry.key in reported}
+    reasons |= {entry.key: _STATIC_PODS for entry in root if entry.key == "staticPodPath"}
+    wanted = replace(before, static_pod_path=Config().static_pod_path, reported_fields=())
+    text = _edited(content, root, reasons)
+    if text is None or not _means(text, wanted):
+        text = _rewritten(root, reasons)
+    return Migration(
+        text=text,
+        config=parse_config(text.encode(), source),
+        kept=tuple(entry.key for entry in root if entry.key not in reasons and entry.key not in _KINDS),
+        commented=tuple(reasons),
+        partly_used=tuple(name for name in before.reported_fields if name not in reasons),
+    )
+
+
+def _means(text: str, wanted: Config) -> bool:
+    """Whether an edited text still says what it said: it may have been of a form that lines do not show."""
+    try:
+        found = parse_config(text.encode(), "")
+    except DocumentError:
+        return False
+    return replace(found, reported_fields=()) == wanted
+
+
+def _edited(content: bytes, root: MapNode, reasons: dict[str, str]) -> str | None:
+    """Change the text line by line; None: its fields share lines, or need each other (anchors)."""
+    lines = content.decode("utf-8-sig").splitlines()
+    starts = [entry.line for entry in root]
+    if None in starts or len(set(starts)) < len(starts) or not root.entries:
+        return None
+    begins = [start - 1 for start in starts if start is not None]
+    if any(lines[start][:1].isspace() or lines[start][:1] in {"{", "-", "?", '"'} for start in begins):
+        return None
+    if any(_ANCHOR.search(line) for line in lines):
+        return None
+    result = [line for line in lines[: begins[0]] if line.strip() != "---"]
+    result.append(f"kind: {KIND}")
+    for entry, start, end in zip(root, begins, [*begins[1:], len(lines)], strict=True):
+        own = lines[start:end]
+        after: list[str] = []
+        while own[-1].lstrip().startswith("#") or not own[-1].strip() or own[-1].strip() in {"...", "---"}:
+            after.insert(0, own.pop())
+        if entry.key in reasons:
+            result += [f"# {reasons[entry.key]}:", *(f"# {line}" for line in own)]
+        elif entry.key not in _KINDS:
+            result += own
+        result += [line for line in after if line.strip() not in {"...", "---"}]
+    return "\n".join(result) + "\n"
+
+
+def _rewritten(root: MapNode, reasons: dict[str, str]) -> str:
+    """Write the values anew."""
+    result = [f"kind: {KIND}"]
+    for entry in root:
+        own = yaml_lines({entry.key: _plain(entry.value)})
+        if entry.key in reasons:
+            result += [f"# {reasons[entry.key]}:", *(f"# {line}" for line in own)]
+        elif entry.key not in _KINDS:
+            result += own
+    return "\n".join(result) + "\n"
+
+
+def _plain(node: Node) -> Any:
+    match node:
+        case Scalar(value=Number(text=text)):
+            return text
+        case Scalar(value=value):
+            return value
+        case ListNode(items=items):
+            return [_plain(item) for item in items]
+        case MapNode():
+            return {entry.key: _plain(entry.value) for entry in node}

@@ -1,0 +1,229 @@
+"""`nodeagent config`: everything that is wrong with a file, what a configuration comes to, and what becomes of kubelet's."""
+# ruff: noqa: E501 (tables: one case, one line)
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, strategies as st
+
+import json_schema
+from machine_tree import Machine
+from nodeagent.cli.main import main
+from nodeagent.core.config import DEFAULT_GATES, Config
+from nodeagent.formats.config_text import KIND, config_fields, config_text
+from nodeagent.formats.config_yaml import parse_config
+from nodeagent.formats.kubelet_migration import migrated
+
+ROOT = Path(__file__).parent.parent
+GOLDEN = Path(__file__).parent / "golden"
+KUBELETS = GOLDEN / "kubelet-config.yaml"
+
+Told = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def told(capfd: pytest.CaptureFixture[str]) -> Told:
+    def tell(*words: str) -> tuple[int, str, str]:
+        status = main(["config", *words])
+        out, err = capfd.readouterr()
+        return status, out, err
+
+    return tell
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> str:
+    """A machine with 8 CPUs."""
+    cores = ("0,4", "1,5", "2,6", "3,7")
+    return str(Machine(cores, ("0-1,4-5", "2-3,6-7"), ((0, "0-1,4-5"), (1, "2-3,6-7"))).grow(tmp_path / "root"))
+
+
+def written(directory: Path, text: str) -> str:
+    path = directory / "config.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def read(text: str) -> Config:
+    return parse_config(text.encode(), "f")
+
+
+# validate
+
+
+def test_the_example_is_right(told: Told, node: str) -> None:
+    example = str(ROOT / "examples" / "config.yaml")
+    assert told("validate", example, "--root", node) == (0, f"{example} is right and suits the machine\n", "")
+    assert told("validate", example, "--alone") == (0, f"{example} is right\n", "")
+
+
+def test_everything_wrong_is_told_at_once_with_its_line(told: Told, tmp_path: Path) -> None:
+    file = written(tmp_path, "maxPods: many\ncpuManagerPolicy: static\ncpuManagerPolcy: x\n")
+    status, out, err = told("validate", file, "--alone")
+    assert (status, out) == (1, "")
+    assert f'{file}:1: maxPods: "many"' in err
+    assert f"{file}:3: cpuManagerPolcy" in err
+    assert err.count(f"{file}:") == 3
+    assert err.splitlines()[-1] == f"hint: correct {file}; `nodeagent config show {file}` prints it once it is right"
+
+
+def test_what_does_not_suit_the_machine_is_told_with_its_line(told: Told, tmp_path: Path, node: str) -> None:
+    file = written(tmp_path, "cpuManagerPolicy: static\nreservedSystemCPUs: '77'\n")
+    status, _, err = told("validate", file, "--root", node)
+    assert status == 1
+    assert f"{file}:2: reservedSystemCPUs" in err
+    assert told("validate", file, "--alone")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {"valid": True, "findings": [], "unusedFields": [], "notes": []}),
+        ("failSwapOn: true\n", {"valid": True, "unusedFields": ["failSwapOn"]}),
+        ("maxPods: -1\n", {"valid": False, "findings": [{"line": 1, "field": "maxPods", "value": "-1", "allowed": "must be between 0 and 2147483647"}]}),
+    ],
+)  # fmt: skip
+def test_as_json_it_is_as_its_schema_says(text: str, expected: dict[str, object], told: Told, tmp_path: Path) -> None:
+    file = written(tmp_path, text)
+    status, out, err = told("validate", file, "--alone", "-o", "json")
+    document = json.loads(out)
+    json_schema.check(document, "config-validation")
+    assert (status, err) == (0 if expected["valid"] else 1, "")
+    assert {name: document[name] for name in expected} == expected
+    assert (document["file"], document["machine"]) == (file, False)
+    assert yaml.safe_load(told("validate", file, "--alone", "-o", "yaml")[1]) == document
+
+
+def test_notes_and_unused_fields_are_told(told: Told, tmp_path: Path) -> None:
+    file = written(tmp_path, "metricsBindAddress: 0.0.0.0:80\nfailSwapOn: true\n")
+    _, out, _ = told("validate", file, "--alone")
+    assert "\nnote: metricsBindAddress 0.0.0.0:80 is not a loopback address" in out
+    assert out.endswith("\nwithout use here: failSwapOn\n")
+
+
+@pytest.mark.parametrize("action", ["validate", "show", "migrate-from-kubelet"])
+def test_a_file_that_is_not_there_is_named(action: str, told: Told, tmp_path: Path) -> None:
+    status, out, err = told(action, str(tmp_path / "none.yaml"))
+    assert (status, out) == (1, "")
+    assert err.startswith(f"nodeagent: no configuration at {tmp_path}/none.yaml\nhint: ")
+
+
+# show
+
+
+def test_every_field_is_shown_and_reads_back_as_the_same(told: Told) -> None:
+    status, out, err = told("show", str(ROOT / "examples" / "config.yaml"))
+    assert (status, err) == (0, "")
+    assert read(out) == read((ROOT / "examples" / "config.yaml").read_text())
+    assert "cpuManagerPolicy: static\n" in out
+    assert "maxPods: 1000 # default\n" in out
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "cpuManagerPolicyOptions": st.dictionaries(st.sampled_from(["full-pcpus-only", "align-by-socket"]), st.sampled_from(["true", "false"])),
+            "reservedSystemCPUs": st.sampled_from(["0", "0-3,8"]),
+            "systemReserved": st.dictionaries(st.sampled_from(["cpu", "memory"]), st.sampled_from(["1", "500m", "2"])),
+            "topologyManagerPolicy": st.sampled_from(["none", "best-effort", "restricted"]),
+            "memoryManagerPolicy": st.just("Static"),
+            "reservedMemory": st.just([{"numaNode": 0, "limits": {"memory": "1536Mi", "hugepages-2Mi": "4Mi"}}]),
+            "evictionHard": st.sampled_from([{}, {"memory.available": "5.5%"}, {"memory.available": "0%"}, {"memory.available": "123456"}, {"pid.available": "5%"}]),
+            "featureGates": st.dictionaries(st.sampled_from(sorted(DEFAULT_GATES)), st.booleans()),
+            "cpuManagerReconcilePeriod": st.sampled_from(["1m", "1.5s", "150ms"]),
+            "cpuCFSQuota": st.booleans(),
+            "maxPods": st.integers(0, 5000),
+            "stateDirectory": st.just("/srv/state"),
+            "cgroupRoot": st.just("/sys/fs/cgroup/x"),
+            "metricsBindAddress": st.sampled_from(["", "unix:/run/m", "127.0.0.1:1"]),
+        },
+    )
+)  # fmt: skip
+def test_what_is_shown_of_any_configuration_reads_back_as_the_same(document: dict[str, object]) -> None:
+    config = read(json.dumps(document))
+    fields = config_fields(config)
+    bare = replace(config, reported_fields=())
+    assert read(config_text(fields)) == bare
+    assert read(json.dumps(fields)) == bare
+
+
+def test_as_json_and_yaml_it_is_a_configuration_too(told: Told) -> None:
+    example = str(ROOT / "examples" / "config.yaml")
+    shown = json.loads(told("show", example, "-o", "json")[1])
+    assert shown["kind"] == KIND
+    assert yaml.safe_load(told("show", example, "-o", "yaml")[1]) == shown
+    assert read(json.dumps(shown)) == read(told("show", example)[1])
+
+
+def test_without_a_file_it_is_the_nodes(told: Told, node: str) -> None:
+    (Path(node) / "etc/nodeagent").mkdir(parents=True)
+    written(Path(node) / "etc/nodeagent", "maxPods: 7\nstateDirectory: /srv/state\n")
+    status, out, _ = told("show", "--root", node)
+    assert status == 0
+    assert "maxPods: 7\n" in out
+    assert "stateDirectory" not in out, "a running agent doesn't tell"
+
+
+# migrate-from-kubelet
+
+
+def test_kubelets_file_keeps_what_counts_and_comments_on_the_rest(told: Told) -> None:
+    status, out, err = told("migrate-from-kubelet", str(KUBELETS))
+    assert (status, out) == (0, (GOLDEN / "kubelet-config-migrated.yaml").read_text())
+    assert err == (
+        "kept: cpuManagerPolicy, cpuManagerPolicyOptions, evictionHard, maxPods, reservedSystemCPUs, topologyManagerPolicy\n"
+        "commented out: authentication, clusterDNS, staticPodPath\n"
+        "kept, of no effect here: evictionHard[nodefs.available]\n"
+    )
+
+
+def test_it_is_written_to_a_file(told: Told, tmp_path: Path) -> None:
+    target = tmp_path / "new.yaml"
+    assert told("migrate-from-kubelet", str(KUBELETS), "-o", str(target))[:2] == (0, "")
+    assert target.read_text() == (GOLDEN / "kubelet-config-migrated.yaml").read_text()
+    assert target.stat().st_mode & 0o777 == 0o644
+
+
+FORMS = {
+    "JSON": json.dumps(yaml.safe_load(KUBELETS.read_text())),
+    "indented JSON": json.dumps(yaml.safe_load(KUBELETS.read_text()), indent=2),
+    "quoted keys": '"cpuManagerPolicy": none\n"failSwapOn": false\n',
+    "anchors": "failSwapOn: &no false\ncpuCFSQuota: *no\n",
+    "an anchor in what is dropped": "authentication: &a {x: '1'}\nevictionHard: {memory.available: 1Mi}\nlogging: *a\n",
+    "a document's marks": "---\n# first\nfailSwapOn: false\nmaxPods: 3\n...\n",
+    "CRLF": "failSwapOn: false\r\nmaxPods: 3\r\n",
+    "a byte order mark": "\ufefffailSwapOn: false\nmaxPods: 3\n",
+    "a block text": "providerID: |\n  a\n  # no comment\n\nmaxPods: 3\n",
+    "a cgroup's name": "kind: KubeletConfiguration\ncgroupRoot: /kube\nmaxPods: 3\n",
+    "nothing": "",
+    "only comments": "# nothing\n",
+    "complex keys": "? maxPods\n: 3\n? failSwapOn\n: false\n",
+    "a number": "reservedSystemCPUs: '1'\nevictionHard: {memory.available: '1.5Gi'}\nmemorySwap: {x: 1.50}\n",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_it_means_the_same_in_every_form(form: str) -> None:
+    content = FORMS[form].encode()
+    before = parse_config(content, "f")
+    migration = migrated(content, "f")
+    after = parse_config(migration.text.encode(), "f")
+    assert after == migration.config
+    unused = [name for name in after.reported_fields if "[" not in name]
+    assert unused == []
+    same = {"reported_fields": (), "static_pod_path": "/x"}
+    assert replace(after, **same) == replace(before, **same)
+    assert after.static_pod_path == Config().static_pod_path
+    assert KIND in migration.text
+
+
+def test_what_is_refused_is_not_migrated(told: Told, tmp_path: Path) -> None:
+    status, out, err = told("migrate-from-kubelet", written(tmp_path, "cgroupsPerQOS: false\n"))
+    assert (status, out) == (1, "")
+    assert "cgroupsPerQOS: false: must be true" in err
+    assert "then migrate it again" in err
