@@ -28,7 +28,7 @@ from every_text import hints, texts, unsaid
 from inspected import NOW_MS, World, container, pod, resources
 from launcher_process import LauncherProcess, wait_for
 from made import GIB, MACHINE_A, PLRM, machine, managers
-from nodeagent.cli import checkpoint, exec as exec_command, inspect, retry, simulate
+from nodeagent.cli import check, checkpoint, exec as exec_command, inspect, retry, simulate
 from nodeagent.cli.known_state import known_state
 from nodeagent.cli.sources import known_from, topology_from
 from nodeagent.core import managers as core
@@ -58,7 +58,7 @@ from nodeagent.edge.local_api_client import call
 from nodeagent.edge.manifest_watch import ManifestWatch
 from nodeagent.edge.manifests import scan_manifests
 from nodeagent.edge.serving import ServingThread
-from nodeagent.edge.sysfs import read_machine
+from nodeagent.edge.sysfs import read_machine, write_setting
 from nodeagent.edge.systemd import ServiceManager
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats import launcher_protocol as protocol
@@ -231,7 +231,7 @@ def wanted(pod_name: str, container_name: str, directory: Path) -> Namespace:
     return Namespace(pod=pod_name, container=container_name, config=config, socket=agent, argv=["--", "true"])
 
 
-def about(**options: str) -> Namespace:
+def about(**options: Any) -> Namespace:
     """Which node is meant, where nothing else was said."""
     return Namespace(**({"config": None, "socket": None, "root": None, "machine": None} | options))
 
@@ -265,6 +265,7 @@ CASES = [
     Case("CgroupError", "a directory", lambda d: CgroupTree(f"{d}/{'x' * 300}").read(frozenset()), "{}/xxx"),
     Case("CheckpointError", "no checkpoint", lambda d: checkpoint._read(str(written(d / "f", "{}"))), "{}/f: it has neither"),
     Case("CheckpointError", "no file", lambda d: checkpoint._read(f"{d}/none"), "{}/none"),
+    Case("CheckError", "a copy", lambda d: check.run(about(machine=str(written(d / "f", DESCRIBED)), fix=True)), "not a copy"),
     Case("CommandError", "no such command", lambda _: exec_command._become(["/nowhere/cmd"]), "'/nowhere/cmd'"),
     Case("CommandError", "no command", lambda d: exec_command._become([str(d)]), "'{}'"),
     Case("DocumentError", "configuration", lambda _: parse_config(b"maxPods: -1", "/etc/x.yaml"), "/etc/x.yaml:1: maxPods: -1"),
@@ -303,6 +304,7 @@ CASES = [
     Case("StateFileError", "a FIFO in its place", lambda d: state_files.read(fifo(d / "f"), max_bytes=9), "{}/f"),
     Case("StateFileError", "no directory", lambda d: state_files.write_atomically(f"{d}/none/f", b""), "{}/none"),
     Case("StateFileError", "in use", locked_twice, f"pid {os.getpid()}"),
+    Case("SysfsError", "a setting", lambda d: write_setting("proc/sys/none", "0", str(d)), "{}/proc/sys/none"),
     Case("SysfsError", "malformed", lambda d: topology_of(read_machine(malformed_machine(d))), '"zero"'),
     Case("SysfsError", "no machine", lambda d: topology_of(read_machine(str(d))), "{}"),
     Case("TopologyDocumentError", "a field", lambda _: topology_from_document({"topology": {"cpus": "many"}}), "topology.cpus"),

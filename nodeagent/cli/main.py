@@ -19,6 +19,7 @@ COMMANDS = {
     "inspect": "show pods, their CPUs and memory, and every difference from what was promised",
     "topology": "draw the machine, or print it for other tools",
     "capture": "take the node into one file, without secrets: for other commands' --machine, tests and bug reports",
+    "check": "say whether this node is fit for pinning, and what mends it",
     "config": "say whether a configuration is right, what it comes to, and what becomes of kubelet's",
     "exec": "run a command in a container's cgroup",
     "retry": "decide again on a refused pod",

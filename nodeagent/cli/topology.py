@@ -2,9 +2,9 @@
 
 import argparse
 import json
-import os
 import sys
 
+from nodeagent.cli.colour import add_color_argument, wants_colour
 from nodeagent.cli.sources import add_node_arguments, known_from, topology_from
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.cpu_owners import owners
@@ -20,12 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="text",
         help="form of the answer: svg is a picture, hwloc-xml is for lstopo (default: text)",
     )
-    parser.add_argument(
-        "--color",
-        choices=("auto", "always", "never"),
-        default="auto",
-        help="colours in text (default: auto, in a terminal, unless NO_COLOR is set)",
-    )
+    add_color_argument(parser)
     add_node_arguments(parser)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = """\
@@ -71,13 +66,6 @@ def run(args: argparse.Namespace) -> int:
                 text = render_topology(topology, owner)
     sys.stdout.write(text)
     return 0
-
-
-def wants_colour(choice: str) -> bool:
-    """Whether stdout is for eyes that see colours: https://no-color.org, and terminfo's `dumb`."""
-    if choice != "auto":
-        return choice == "always"
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _owners(args: argparse.Namespace) -> dict[int, str] | None:

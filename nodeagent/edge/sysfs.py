@@ -76,6 +76,28 @@ def read_settings(root: str = "/") -> Settings:
     return Settings(sample, tuple(unreadable))
 
 
+def write_setting(path: str, text: str, root: str = "/") -> None:
+    """Change one setting that is there.
+
+    Raises:
+        SysfsError: it is not, or cannot be changed.
+
+    """
+    full = f"{root.rstrip('/')}/{path}"
+    try:
+        descriptor = os.open(full, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            os.write(descriptor, text.encode())
+        finally:
+            os.close(descriptor)
+    except OSError as err:
+        raise SysfsError(
+            full,
+            f"'{text}' cannot be written: {err.strerror}",
+            hint=f"run this as root, or write it yourself: echo {text} | sudo tee {full}",
+        ) from err
+
+
 def _read(base: str, wanted: Iterable[str]) -> SysfsSample:
     files: dict[str, str] = {}
     directories: dict[str, tuple[str, ...]] = {}

@@ -9,6 +9,8 @@ from nodeagent.formats.sysfs_sample import CPUS, NODES, SysfsSample
 CGROUPS = "sys/fs/cgroup"
 PODS_UNIT = f"{CGROUPS}/nodeagent.slice/nodeagent-pods.service"
 KUBELET_STATE = "var/lib/kubelet/cpu_manager_state"
+KUBEPODS = (f"{CGROUPS}/kubepods.slice/cgroup.events", f"{CGROUPS}/kubepods/cgroup.events")
+"""Of kubelet's pods, whatever program kubelet is part of."""
 SERVICES = ("irqbalance", "kubelet", "numad", "tuned")
 """Those that write what the agent relies on, or move processes and interrupts."""
 
@@ -24,9 +26,13 @@ SETTINGS = (
     f"{CGROUPS}/cgroup.subtree_control",
     f"{PODS_UNIT}/cgroup.controllers",
     *(f"{CGROUPS}/system.slice/{name}.service/cgroup.events" for name in SERVICES),
+    *KUBEPODS,
     KUBELET_STATE,
 )
 """Files below the root, in the notation of `sysfs_sample.WANTED`."""
+
+COMMAND_LINE = "in GRUB_CMDLINE_LINUX of /etc/default/grub, then: sudo update-grub && sudo reboot"
+"""Where the kernel's parameters are set."""
 
 KERNEL_PARAMETERS = frozenset(
     {

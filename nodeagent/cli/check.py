@@ -1,0 +1,133 @@
+"""`nodeagent check`: is this node fit? Every check with its verdict, its reason and what mends it."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from nodeagent.cli.colour import add_color_argument, wants_colour
+from nodeagent.cli.documents import printed
+from nodeagent.cli.known_state import DEFAULT_CONFIG
+from nodeagent.cli.main import EXIT_DIFFERENCE
+from nodeagent.cli.sources import add_node_arguments, is_copied, known_from, machine_file, node_from, topology_from
+from nodeagent.core.topology import Topology
+from nodeagent.daemon.machine import Node
+from nodeagent.daemon.startup import StartError, load_config, node_of
+from nodeagent.edge.sysfs import read_settings, write_setting
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.fitness import fitness_document, is_fit, render_fitness, verdicts
+from nodeagent.formats.settings import Settings
+from nodeagent.formats.verdicts import Facts, Verdict
+
+
+class CheckError(NodeAgentError):
+    """What was asked for cannot be done there."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-o", "--output", choices=("text", "json", "yaml"), default="text", help="form of the answer (default: text)"
+    )
+    parser.add_argument("--strict", action="store_true", help="warnings and what is unknown count as unfit, too")
+    parser.add_argument(
+        "--fix",
+        action="store_true",
+        help="first set what moves nobody and lasts until the next boot: kernel.numa_balancing and the governors",
+    )
+    add_color_argument(parser)
+    add_node_arguments(parser)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = """\
+exit status: 0: fit; 3: not fit (a failure; with --strict a warning or something unknown); 1: it could not be found out;
+2: wrong arguments
+
+examples:
+  nodeagent check
+  nodeagent check --strict -o json | jq -r '.checks[] | select(.level != "ok") | .fix'
+  nodeagent check --root /mnt/copy
+  sudo nodeagent check --fix
+
+Levels: ok; note: worth knowing; warning: pods run less well, or less alone, than they could; failure: the agent cannot do its work;
+unknown: what says it cannot be read.
+next: nodeagent topology draws the machine, nodeagent config validate judges the configuration"""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check, and mend what is asked for.
+
+    Raises:
+        NodeAgentError: the machine can't be read, or a setting not be written.
+
+    """
+    is_elsewhere = options.machine is not None or is_copied(options)
+    found = verdicts(_facts(options))
+    if options.fix:
+        if is_elsewhere:
+            raise CheckError(
+                "only this node can be mended, not a copy", hint="leave out --fix, or run it on the node itself"
+            )
+        fix(found)
+        found = verdicts(_facts(options))
+    colours = options.output == "text" and wants_colour(options.color)
+    text = printed(fitness_document(found), options.output, lambda d: render_fitness(d, coloured=colours))
+    sys.stdout.write(text)
+    return 0 if is_fit(found, strict=options.strict) else EXIT_DIFFERENCE
+
+
+def fix(found: tuple[Verdict, ...], root: str = "/") -> None:
+    """Write what the verdicts say may be written, and say so.
+
+    Raises:
+        SysfsError: it cannot be.
+
+    """
+    for verdict in found:
+        for write in verdict.writes:
+            write_setting(write.path, write.text, root)
+        if verdict.writes:
+            count = len(verdict.writes)
+            said = f"/{verdict.writes[0].path}" if count == 1 else f"{count} files such as /{verdict.writes[0].path}"
+            print(f"fixed {verdict.check}: {verdict.writes[0].text} into {said}", file=sys.stderr)
+
+
+def _facts(options: argparse.Namespace) -> Facts:
+    topology = topology_from(options)
+    settings = _settings(options)
+    try:
+        node = _node(options, topology)
+    except NodeAgentError as err:
+        return Facts(topology, settings, config_problem=err.message, config_is_missing=_is_unconfigured(options))
+    return Facts(topology, settings, node.config, node.managers)
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    if options.machine is None:
+        return read_settings(options.root or "/")
+    capture = machine_file(options.machine)[1]
+    return Settings() if capture is None else capture.settings
+
+
+def _node(options: argparse.Namespace, topology: Topology) -> Node:
+    """Give what `--config` says, else the agent; where it never ran, the configuration that it would start with."""
+    if options.config is not None:
+        return node_from(options)
+    try:
+        return known_from(options).node
+    except StartError:
+        raise
+    except NodeAgentError:
+        if options.machine is not None:
+            raise
+        return node_of(load_config(_default_config(options)), topology)
+
+
+def _default_config(options: argparse.Namespace) -> str:
+    return f"{(options.root or '').rstrip('/')}{DEFAULT_CONFIG}"
+
+
+def _is_unconfigured(options: argparse.Namespace) -> bool:
+    if options.config is not None:
+        return False
+    if options.machine is not None:
+        capture = machine_file(options.machine)[1]
+        return capture is None or capture.agent is None
+    return not Path(_default_config(options)).exists()

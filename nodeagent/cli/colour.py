@@ -1,0 +1,21 @@
+"""Whether a command's text is coloured: the option and the conventions that decide where it isn't given."""
+
+import argparse
+import os
+import sys
+
+
+def add_color_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="colours in text (default: auto, in a terminal, unless NO_COLOR is set)",
+    )
+
+
+def wants_colour(choice: str) -> bool:
+    """Whether stdout is for eyes that see colours: https://no-color.org, and terminfo's `dumb`."""
+    if choice != "auto":
+        return choice == "always"
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,153 @@
+"""Do machine and configuration suit each other: isolation, SMT, reserved CPUs, huge pages? One function a check; pure."""
+
+from nodeagent.core.idset import CpuSet
+from nodeagent.core.topology import Topology
+from nodeagent.formats.settings import COMMAND_LINE, PODS_UNIT
+from nodeagent.formats.sysfs_sample import CPUS, NODES
+from nodeagent.formats.verdicts import Facts, Level, Verdict
+
+_EXAMPLE = "sudo cp examples/config.yaml /etc/nodeagent/ # nodeagent --help says where examples lie"
+
+
+def configuration(facts: Facts) -> Verdict:
+    problem = facts.config_problem
+    if problem is None:
+        return Verdict("configuration", Level.OK, "it is right, and suits the machine")
+    if facts.config_is_missing:
+        return Verdict("configuration", Level.WARNING, f"{problem}: what depends on it was not checked", _EXAMPLE)
+    return Verdict("configuration", Level.FAILURE, "; ".join(problem.splitlines()), "nodeagent config validate")
+
+
+def online_cpus(facts: Facts) -> Verdict:
+    topology = facts.topology
+    lost = [
+        *([f"{topology.offline} offline"] if topology.offline else []),
+        *([f"{topology.skipped} of no known core or NUMA node"] if topology.skipped else []),
+    ]
+    if lost:
+        fix = f"echo 1 | sudo tee /sys/devices/system/cpu/cpu{min(topology.offline)}/online" if topology.offline else ""
+        return Verdict("cpus", Level.NOTE, f"CPUs that nobody gets: {', '.join(lost)}", fix)
+    return Verdict("cpus", Level.OK, f"{len(topology.online)} of {len(topology.online)} are online")
+
+
+def isolcpus(facts: Facts) -> Verdict:
+    isolated = facts.topology.isolated & facts.topology.online
+    if not isolated:
+        return Verdict("isolcpus", Level.OK, "no CPU is isolated: the host's processes may run on exclusive CPUs, too")
+    if facts.config is None:
+        return Verdict("isolcpus", Level.NOTE, f"CPUs {isolated} are isolated; isolatedCPUs says how they are given")
+    reserved = isolated & _reserved(facts)
+    if reserved:
+        why = f"reserved CPUs {reserved} are isolated: the scheduler spreads no load of the host over them"
+        return Verdict("isolcpus", Level.WARNING, why, "reservedSystemCPUs in config.yaml: CPUs that are not isolated")
+    if facts.config.placement.isolated_cpus == "ignore":
+        why = f"CPUs {isolated} are isolated, and given like others: the load of shared containers is not spread over them"
+        return Verdict("isolcpus", Level.WARNING, why, "isolatedCPUs: prefer (or only) in config.yaml")
+    return Verdict(
+        "isolcpus", Level.OK, f"CPUs {isolated} are isolated; isolatedCPUs is {facts.config.placement.isolated_cpus}"
+    )
+
+
+def nohz_full(facts: Facts) -> Verdict:
+    tickless = facts.topology.nohz_full & facts.topology.online
+    if not tickless:
+        return Verdict(
+            "nohz-full", Level.OK, "every CPU has its timer tick (nohz_full takes it from those that run one thread)"
+        )
+    both = tickless & _reserved(facts)
+    if both:
+        why = f"reserved CPUs {both} are tickless: the host's many threads pay for that at each entry into the kernel"
+        others = f"nohz_full={tickless - both}" if tickless - both else "no nohz_full"
+        return Verdict("nohz-full", Level.WARNING, why, f"{others} {COMMAND_LINE}")
+    return Verdict("nohz-full", Level.OK, f"CPUs {tickless} are tickless")
+
+
+def smt(facts: Facts) -> Verdict:
+    topology = facts.topology
+    if all(len(cpus) < 2 for cpus in topology.cores.values()):
+        control = facts.text(f"{CPUS}/smt/control")
+        return Verdict("smt", Level.OK, f"every core has one thread{f' (SMT is {control})' if control else ''}")
+    if not facts.is_static or facts.config is None:
+        return Verdict("smt", Level.OK, "cores have several threads; no CPU is given exclusively")
+    options = dict(facts.config.placement.cpu_manager_policy_options)
+    if options.get("full-pcpus-only") == "true":
+        return Verdict("smt", Level.OK, "full-pcpus-only: a core's threads have one owner")
+    why = "cores have several threads, and two owners may share a core"
+    return Verdict("smt", Level.NOTE, why, 'cpuManagerPolicyOptions: {full-pcpus-only: "true"} in config.yaml')
+
+
+def reserved_cpus(facts: Facts) -> Verdict:
+    name, reserved, topology = "reserved-cpus", _reserved(facts), facts.topology
+    if not facts.is_static:
+        return Verdict(
+            name,
+            Level.OK if facts.config else Level.UNKNOWN,
+            "no CPU is given exclusively" if facts.config else "no configuration says it",
+        )
+    whole = _whole_cores(topology, reserved)
+    if whole != reserved:
+        why = f"CPUs {reserved} are reserved, their siblings {whole - reserved} are not: whoever gets those shares a core with the host"
+        return Verdict(name, Level.WARNING, why, f'reservedSystemCPUs: "{whole}" in config.yaml')
+    used_up = [node for node, cpus in topology.nodes.items() if cpus <= reserved]
+    if used_up:
+        why = f"{reserved} are all the CPUs of NUMA node {', '.join(map(str, used_up))}: pods can't use its memory from near"
+        return Verdict(
+            name, Level.WARNING, why, "reserve CPUs on several NUMA nodes: reservedSystemCPUs in config.yaml"
+        )
+    places = ", ".join(str(node) for node, cpus in topology.nodes.items() if cpus & reserved)
+    return Verdict(name, Level.OK, f"{reserved or 'none'}: whole cores{f' on NUMA node {places}' if places else ''}")
+
+
+def huge_pages(facts: Facts) -> Verdict:
+    name = "huge-pages"
+    sizes = [(size, amount) for size, amount in facts.topology.hugepages if amount]
+    if not sizes:
+        why = "there are none: a pod that asks for some is refused"
+        return Verdict(name, Level.NOTE, why, "echo 512 | sudo tee /proc/sys/vm/nr_hugepages")
+    uneven = _uneven(facts.topology)
+    if uneven is not None:
+        size, amounts = uneven
+        said = ", ".join(f"{amount >> 20} MiB on node {node}" for node, amount in amounts.items())
+        least = min(amounts, key=lambda node: amounts[node])
+        kib = _page_kib(size)
+        path = f"/{NODES}/node{least}/hugepages/hugepages-{kib}kB/nr_hugepages"
+        pages = max(amounts.values()) // (kib * 1024) if kib else 0
+        return Verdict(
+            name, Level.WARNING, f"{size} are uneven: {said}", f"echo {pages} | sudo tee {path}" if kib else ""
+        )
+    controllers = facts.text(f"{PODS_UNIT}/cgroup.controllers")
+    limits = (
+        ""
+        if controllers is None or "hugetlb" in controllers.split()
+        else "; limits are promised and not enforced (no hugetlb controller)"
+    )
+    said = ", ".join(f"{size} {amount >> 20} MiB" for size, amount in sizes)
+    return Verdict(name, Level.NOTE if limits else Level.OK, f"{said}, the same on every NUMA node with CPUs{limits}")
+
+
+def _uneven(topology: Topology) -> tuple[str, dict[int, int]] | None:
+    """The first page size of which NUMA nodes with CPUs have different amounts."""
+    for size, _ in topology.hugepages:
+        amounts = {node.id: dict(node.hugepages).get(size, 0) for node in topology.numa if node.id in topology.nodes}
+        if len(set(amounts.values())) > 1:
+            return size, amounts
+    return None
+
+
+def _page_kib(size: str) -> int:
+    """Size of a page in the words of sysfs; 0: it is not told."""
+    units = {"Ki": 1, "Mi": 1024, "Gi": 1024**2}
+    text = size.removeprefix("hugepages-")
+    return int(text[:-2]) * units[text[-2:]] if text[-2:] in units and text[:-2].isdigit() else 0
+
+
+def _reserved(facts: Facts) -> CpuSet:
+    return CpuSet() if facts.managers is None else facts.managers.reserved
+
+
+def _whole_cores(topology: Topology, cpus: CpuSet) -> CpuSet:
+    whole = CpuSet()
+    for core in topology.cores.values():
+        if core & cpus:
+            whole |= core
+    return whole
