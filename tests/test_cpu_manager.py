@@ -258,6 +258,7 @@ START_REFUSALS: list[tuple[dict[str, Any], str]] = [
         "new none policy error: None policy: received unsupported options=map[a:b c:d]",
     ),
     ({"cpu_manager_policy_options": options("x")}, STATIC_ERROR + 'unknown CPU Manager Policy option: "x"'),
+    ({"cpu_manager_policy_options": options('a"\x1b')}, STATIC_ERROR + r'unknown CPU Manager Policy option: "a\"\x1b"'),
     (
         {"cpu_manager_policy_options": options("align-by-socket", value="false")},
         STATIC_ERROR + 'CPU Manager Policy Alpha-level Options not enabled, but option "align-by-socket" provided',

@@ -66,7 +66,7 @@ def test_reads_any_order_and_repetition(text: str, canonical: str) -> None:
         ("-1", 'strconv.Atoi: parsing "": invalid syntax'),
         ("1-", 'strconv.Atoi: parsing "": invalid syntax'),
         (" 1", 'strconv.Atoi: parsing " 1": invalid syntax'),
-        ("1\n", 'strconv.Atoi: parsing "1\n": invalid syntax'),
+        ("1\n", r'strconv.Atoi: parsing "1\n": invalid syntax'),
         ("٣", 'strconv.Atoi: parsing "٣": invalid syntax'),
         (
             "0-99999999999999999999999999999999",

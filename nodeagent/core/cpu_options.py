@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from nodeagent.core.config import Placement
+from nodeagent.core.go_text import go_quoted
 from nodeagent.core.refusals import StartRefused
 
 _FIELD = "cpuManagerPolicyOptions"
@@ -47,7 +48,8 @@ def parse_boolean(option: str, value: str, field: str) -> bool | StartRefused:
     parsed = _BOOLEANS.get(value)
     if parsed is None:
         return StartRefused(
-            f'bad value for option "{option}": strconv.ParseBool: parsing "{value}": invalid syntax', field
+            f"bad value for option {go_quoted(option)}: strconv.ParseBool: parsing {go_quoted(value)}: invalid syntax",
+            field,
         )
     return parsed
 
@@ -64,7 +66,7 @@ def parse_cpu_options(placement: Placement, *, socket_count: int, numa_count: in
     for option, text in sorted(placement.cpu_manager_policy_options):
         maturity = _MATURITY.get(option)
         if maturity is None:
-            return StartRefused(f'unknown CPU Manager Policy option: "{option}"', _FIELD)
+            return StartRefused(f"unknown CPU Manager Policy option: {go_quoted(option)}", _FIELD)
         if maturity != _STABLE and not placement.gate(f"CPUManagerPolicy{maturity}Options"):
             return StartRefused(
                 f'CPU Manager Policy {maturity}-level Options not enabled, but option "{option}" provided', _FIELD

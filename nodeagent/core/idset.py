@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Self
 
+from nodeagent.core.go_text import go_quoted
+
 MAX_ID = 65_535
 """Largest id accepted in text. The kernel's CONFIG_NR_CPUS is at most 8,192; the bound keeps a hostile `0-9999999999` cheap."""
 
@@ -18,10 +20,10 @@ class IdSetSyntaxError(ValueError):
 def _atoi(text: str) -> int:
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not (digits.isascii() and digits.isdigit()):
-        raise IdSetSyntaxError(f'strconv.Atoi: parsing "{text}": invalid syntax')
+        raise IdSetSyntaxError(f"strconv.Atoi: parsing {go_quoted(text)}: invalid syntax")
     number = int(digits) if len(digits) < 30 else MAX_ID + 1
     if number > MAX_ID:
-        raise IdSetSyntaxError(f'strconv.Atoi: parsing "{text}": value out of range')
+        raise IdSetSyntaxError(f"strconv.Atoi: parsing {go_quoted(text)}: value out of range")
     return -number if text.startswith("-") else number
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from nodeagent.core.config import Placement
 from nodeagent.core.cpu_options import parse_boolean
+from nodeagent.core.go_text import go_quoted
 from nodeagent.core.hint_family import MAX_STEPS, HintFamily, Hints, merge_families
 from nodeagent.core.hints import Comparison, Merged, MergeRules, merge
 from nodeagent.core.node_search import Steps
@@ -105,7 +106,7 @@ def _parse_options(placement: Placement) -> _Options | StartRefused:
     max_nodes = _DEFAULT_MAX_NODES
     for option, text in sorted(placement.topology_manager_policy_options):
         if option not in (_CLOSEST, _MAX_NODES, _MOST_ALLOCATED):
-            return StartRefused(f'unknown Topology Manager Policy option: "{option}"', _OPTIONS)
+            return StartRefused(f"unknown Topology Manager Policy option: {go_quoted(option)}", _OPTIONS)
         if option == _MOST_ALLOCATED and not placement.gate("TopologyManagerPolicyAlphaOptions"):
             return StartRefused(
                 f'Topology Manager Policy Alpha-level Options not enabled, but option "{option}" provided', _OPTIONS
@@ -126,9 +127,9 @@ def _parse_options(placement: Placement) -> _Options | StartRefused:
 def _parse_max_nodes(text: str) -> int | StartRefused:
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not (digits.isascii() and digits.isdigit()):
-        why = f'strconv.Atoi: parsing "{text}": invalid syntax'
+        why = f"strconv.Atoi: parsing {go_quoted(text)}: invalid syntax"
     elif len(digits.lstrip("0")) > 19 or not -(2**63) <= int(text) < 2**63:
-        why = f'strconv.Atoi: parsing "{text}": value out of range'
+        why = f"strconv.Atoi: parsing {go_quoted(text)}: value out of range"
     elif int(text) < _DEFAULT_MAX_NODES:
         return StartRefused(
             f'the minimum value of "{_MAX_NODES}" should not be less than {_DEFAULT_MAX_NODES}', _OPTIONS

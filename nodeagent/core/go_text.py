@@ -1,0 +1,31 @@
+"""Text as Go's strconv.Quote and the verb %q write it: kubelet's messages quote what a configuration says with them."""
+
+_SHORT = {
+    "\a": r"\a",
+    "\b": r"\b",
+    "\f": r"\f",
+    "\n": r"\n",
+    "\r": r"\r",
+    "\t": r"\t",
+    "\v": r"\v",
+    "\\": r"\\",
+    '"': r"\"",
+}
+_ASCII_END = 0x80
+_WIDE = 0x10000
+
+
+def go_quoted(text: str) -> str:
+    """Put text in double quotes; what can't be printed becomes an escape."""
+    return '"' + "".join(map(_escaped, text)) + '"'
+
+
+def _escaped(character: str) -> str:
+    if character in _SHORT:
+        return _SHORT[character]
+    if character.isprintable():
+        return character
+    code = ord(character)
+    if code < _ASCII_END:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < _WIDE else f"\\U{code:08x}"
