@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: all demo test test-unit test-guests test-vectors soak guest guest-packages install uninstall format readme bench bench-matrix bench-docs clean
+.PHONY: all demo test test-unit test-guests test-vectors soak guest guest-packages install uninstall format readme bench bench-matrix bench-docs figures clean
 
 all: test
 
@@ -71,6 +71,11 @@ bench-matrix: $(VENV)/.ready
 # The kept figures into docs/performance.md.
 bench-docs: $(VENV)/.ready
 	$(BIN)/python -m benchmarks --docs
+
+# What the tests of reliability count, into docs/reliability.md; what guests counted stays as it was kept.
+figures: $(VENV)/.ready
+	NODEAGENT_KEEP_FIGURES=1 $(PYTEST) -q tests/test_crash_points.py tests/test_damage.py tests/test_full_disk.py tests/test_write_failures.py
+	$(BIN)/python scripts/reliability.py
 
 clean:
 	rm -rf $(VENV) .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

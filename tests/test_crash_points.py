@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from daemon_model import Daemon, Files, Steps, watched
-from figures import tell
+from figures import keep, tell
 from node_model import CrashError, Machine, Process
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.layout import container_path
@@ -283,6 +283,7 @@ def test_dying_at_any_step_changes_nothing_in_the_end(
         assert life.end(daemon) == expected, f"died {'in' if halfway else 'before'} {plan[number]}"
         shutil.rmtree(life.directory)
     tell(capsys, f"{name}: {len(deaths)} crash points ({kinds(plan)}; {len(halves)} half writes)")
+    keep("crash points", name, crash_points=len(deaths), half_writes_among_them=len(halves))
     assert plan or name == "restart", "only an idle restart does nothing"
 
 
@@ -311,4 +312,5 @@ def test_dying_again_and_again_it_comes_to_the_same_end(
                 continue
         break
     assert len(steps.done) <= number, "it did not die at last"
+    keep("deaths in a row", name, deaths=number)
     assert life.end(daemon) == expected

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import test_checkpoint_versions as versions
-from figures import tell
+from figures import keep, tell
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.records import CpuRecord, MemoryRecord, Unreadable
 from nodeagent.core.state import NodeState
@@ -115,6 +115,7 @@ def test_damage_is_refused_or_harmless(tmp_path: Path, capsys: pytest.CaptureFix
                 assert found is None or found in (whole, unseen), f"{reader} takes for another state: {damaged!r}"
                 counts["refused" if found is None else "taken, unchanged" if found == whole else "taken unseen"] += 1
     tell(capsys, f"damage to {name}, {len(content)} bytes: {counts}")
+    keep("damaged files", name, truncations=counts["truncations"], flips=counts["flips"])
     assert counts["truncations"] >= len(content)
     assert counts["refused"] > counts["taken, unchanged"]
 
@@ -168,6 +169,7 @@ def test_whatever_lies_there_a_start_keeps_who_runs(
         counts["recovered"] += 1
         counts["set aside"] += victim in told.unusable
     tell(capsys, f"starts with {name} damaged, {len(content)} bytes: {counts}")
+    keep("starts with damaged files", name, starts=counts["starts"])
     assert counts["starts"] == 2 * len(content)
     assert counts["set aside"] > len(content), "what can't be read is never overwritten"
 

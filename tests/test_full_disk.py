@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from daemon_model import Daemon, Steps, watched
-from figures import tell
+from figures import keep, tell
 from node_model import Machine
 from nodeagent.core.refusals import STATE_NOT_SAVED
 from nodeagent.core.state import Phase
@@ -169,6 +169,7 @@ def test_whichever_call_fails(
         kinds.add(hit[0])
         number += 1
     tell(capsys, f"failing calls, {how}: {number} ({', '.join(sorted(kinds))}); {outcomes}")
+    keep("failed saves", how, failing_calls=number)
     assert kinds >= {"open", "fchmod", "write", "fsync", "replace"}
     assert number >= 20
     if how == "from then on":

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from daemon_model import Steps, watched
-from figures import tell
+from figures import keep, tell
 from nodeagent.core.agent_metrics import CGROUP_WRITE_ERRORS, error_label
 from nodeagent.core.cgroup import Attribute
 from nodeagent.core.idset import CpuSet
@@ -166,6 +166,7 @@ def test_every_write_may_fail_in_every_way(
         injected[CLASSES[error]] += 1
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(injected.items()))
     tell(capsys, f"{name}: {injected.total()} faults at {len(plan)} cgroup writes ({kinds})")
+    keep("failed cgroup writes", name, faults=injected.total(), writes=len(plan))
 
 
 @pytest.mark.parametrize(("error", "kind"), CLASSES.items(), ids=str)

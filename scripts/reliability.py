@@ -1,0 +1,65 @@
+# ruff: noqa: INP001, E501 - a script of its own, with a table of one row per line
+"""Writes what the tests have counted into docs/reliability.md: `make figures`. Tests hold the page to the kept counts."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "reliability.md"
+RESULTS = ROOT / "tests" / "results"
+
+
+class Row(NamedTuple):
+    topic: str
+    """What the test keeps its counts under."""
+    says: str
+    test: str
+
+
+ROWS = (
+    Row("crash points", "the agent dies before each call that changes something, and in the middle of each write", "tests/test_crash_points.py"),
+    Row("deaths in a row", "each process gets one step further than the one before it", "tests/test_crash_points.py"),
+    Row("damaged files", "every truncated prefix and every flipped bit of each version of each file, by each reader", "tests/test_damage.py"),
+    Row("starts with damaged files", "a start with each prefix, and with a flipped bit in each byte", "tests/test_damage.py"),
+    Row("failed saves", "each call of a save fails: full, quota, read-only, broken disk", "tests/test_full_disk.py"),
+    Row("failed cgroup writes", "each cgroup write of admissions and removals fails with each answer of the kernel", "tests/test_write_failures.py"),
+)  # fmt: skip
+
+
+def kept(topic: str) -> dict[str, dict[str, int]]:
+    file = RESULTS / f"{topic.replace(' ', '-')}.json"
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
+def totals(cases: dict[str, dict[str, int]]) -> dict[str, int]:
+    """Add the cases up."""
+    names = dict.fromkeys(name for counts in cases.values() for name in counts)
+    return {name: sum(counts.get(name, 0) for counts in cases.values()) for name in names}
+
+
+def table() -> str:
+    lines = ["| what is done | by | counted |", "| --- | --- | --- |"]
+    for row in ROWS:
+        cases = kept(row.topic)
+        if cases:
+            counts = [f"{count:,} {name}" for name, count in totals(cases).items()]
+            cases_text = [f"{len(cases)} cases"] if len(cases) > 1 else []
+            lines.append(f"| {row.says} | `{row.test}` | {', '.join(cases_text + counts)} |")
+    return "\n".join(lines)
+
+
+def rewritten(text: str) -> str:
+    return re.sub(
+        r"(<!-- counts: [^\n]* -->\n).*?(<!-- /counts -->)",
+        lambda match: f"{match[1]}{table()}\n{match[2]}",
+        text,
+        flags=re.DOTALL,
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rewritten(PAGE.read_text()))
+    sys.exit(0)
