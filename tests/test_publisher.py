@@ -1,5 +1,6 @@
 """What the running agent answers over its socket to those who name a pod."""
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from daemon_model import Daemon, Steps, watched
 from node_model import Machine
 from nodeagent.daemon.publisher import API_SOCKET, Publisher
+from nodeagent.daemon.snapshot import Snapshot
 from nodeagent.edge.local_api_client import ApiError, call
 from world import SMALL, app, node, pod
 
@@ -57,3 +59,40 @@ def test_a_pod_that_runs_and_one_that_is_not_there_are_refused(daemon: Daemon, t
         retry(tmp_path, "bigg")
     assert "did you mean" in caught.value.hint
     assert daemon.agent.retries.take() == frozenset()
+
+
+def test_an_answer_that_takes_for_ever_holds_no_decision_up(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def document(_: Snapshot) -> dict[str, object]:
+        asked.set()
+        assert go_on.wait(60)
+        return {}
+
+    monkeypatch.setattr(Snapshot, "document", document)
+    client = threading.Thread(target=lambda: call(f"{tmp_path}/{API_SOCKET}", "state", timeout_seconds=60))
+    client.start()
+    assert asked.wait(60)
+    daemon.files.pods = (*daemon.files.pods, pod("new", app(cpu="1")))
+    daemon.rest()
+    assert "new" in {each.name for each in daemon.agent.state.active_pods()}
+    assert client.is_alive(), "the serving thread was busy all the time"
+    go_on.set()
+    client.join(60)
+    assert not client.is_alive()
+
+
+def test_many_questions_about_one_state_spell_it_once(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spelt: list[Snapshot] = []
+    document = Snapshot.document
+    monkeypatch.setattr(Snapshot, "document", lambda snapshot: (spelt.append(snapshot), document(snapshot))[1])
+    answers = [call(f"{tmp_path}/{API_SOCKET}", "state") for _ in range(20)]
+    assert all(answer == answers[0] for answer in answers)
+    assert spelt == [daemon.agent.snapshot]
+    daemon.turn()
+    assert call(f"{tmp_path}/{API_SOCKET}", "state")["state"] == answers[0]["state"]
+    assert len(spelt) == 2

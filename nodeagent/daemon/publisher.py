@@ -9,6 +9,7 @@ from typing import Any, Self
 from nodeagent.core.config import Config
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.logs import Log
+from nodeagent.daemon.snapshot import Snapshot
 from nodeagent.daemon.wakeups import Reason
 from nodeagent.edge.listening import ListenError, group_id, listen
 from nodeagent.edge.local_api import LocalApi
@@ -34,6 +35,9 @@ class Publisher:
         self._group: int | None = None
         self._unheard: dict[str, tuple[BindAddress, Service]] = {}
         """What is not listened to yet, by what it is."""
+        self._spelt_of: Snapshot | None = None
+        self._spelt: dict[str, object] = {}
+        """The last snapshot asked for, in the serving thread."""
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
@@ -80,7 +84,11 @@ class Publisher:
         return None if snapshot.is_ready else "; ".join(snapshot.problems) or "the first reconcile is not finished"
 
     def _state(self, _: Mapping[str, Any]) -> dict[str, object]:
-        return self._agent.snapshot.document()
+        """Spell each snapshot once: a flood of questions must not take the deciding thread's time."""
+        snapshot = self._agent.snapshot
+        if snapshot is not self._spelt_of:
+            self._spelt, self._spelt_of = snapshot.document(), snapshot
+        return self._spelt
 
     def _retry(self, arguments: Mapping[str, Any]) -> dict[str, object]:
         """Decide again on a refused pod, named by uid, namespace/name or name."""
