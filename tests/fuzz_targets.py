@@ -511,7 +511,7 @@ _OWN = encode_state(
     {"cpuManagerPolicy": "static", "memoryManagerPolicy": "None"},
 )
 _TRUTHS = (versions.OWN, _OWN)
-_START = encode_start(StartRequest("u/c/0", ("sleep", "1"), (("A", "b"),), "web/c", "/sys/fs/cgroup/pods/a"))
+START = encode_start(StartRequest("u/c/0", ("sleep", "1"), (("A", "b"),), "web/c", "/sys/fs/cgroup/pods/a"))
 RUN = (
     b'{"id":"u/c/0","pid":7,"start_ticks":1,"boot_id":"b","cgroup":null,"grace_seconds":30,"started_at_ms":1,'
     b'"finished_at_ms":null,"exit_code":null,"signal":null,"core_dumped":false,"unknown":null}'
@@ -578,7 +578,7 @@ TARGETS = (
         "launcher-request",
         launcher_request,
         (
-            _START,
+            START,
             b'{"op":"hello","protocol":1}',
             b'{"op":"ack","ids":["a"]}',
             b'{"op":"list","after":""}',

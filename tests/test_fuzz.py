@@ -1,5 +1,8 @@
 """The short form of the fuzzing (`make soak` has the long one), and the inputs by which it found something, each by its name."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 import fuzz_targets
@@ -62,6 +65,12 @@ FOUND = {
     ),
     "a record nested too deeply": ("launcher-record", b"[" * 100_000),
 }
+
+
+def test_a_cgroup_of_ninety_thousand_parts_is_refused_without_a_look_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "resolve", lambda path: pytest.fail(f"looked up {len(str(path))} characters"))
+    order = json.loads(fuzz_targets.START) | {"cgroup": "/sys/fs/cgroup/pods" + "/a" * 90_000}
+    assert fuzz_targets.launcher_request(json.dumps(order).encode())[0] == "outside_cgroup"
 
 
 @pytest.mark.parametrize("name", FOUND)

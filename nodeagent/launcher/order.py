@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 MAX_ID = 120
+PATH_MAX = 4096  # limits.h
 ID = re.compile(rf"[A-Za-z0-9._:@/-]{{1,{MAX_ID}}}")
 IDENTIFIER = re.compile(r"[ -~]{0,400}")  # one line of the journal's header: a pod's name (253) and a container's (63)
 
@@ -65,4 +66,5 @@ def parse_order(message: Mapping[str, Any], root: Path | None) -> Order:
 
 def is_plain(cgroup: str) -> bool:
     """Path() drops '.' and doubled slashes, resolve() also '..' and symlinks: the spelling that none of this changes."""
-    return str(Path(cgroup)) == cgroup and Path(cgroup).resolve() == Path(cgroup)
+    # resolve() asks the kernel once for each part, however many there are.
+    return len(cgroup) < PATH_MAX and str(Path(cgroup)) == cgroup and Path(cgroup).resolve() == Path(cgroup)
