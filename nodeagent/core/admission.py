@@ -3,7 +3,7 @@
 The order is kubelet's container manager's: CPUs, then memory. Core never logs: what it saw goes into the outcome.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from nodeagent.core import cpu_hints, memory_hints
@@ -26,12 +26,30 @@ from nodeagent.core.topology_manager import Scope, TopologyManager, TopologyPoli
 
 
 @dataclass(frozen=True, slots=True)
+class Allocated:
+    """One call of a manager's allocate has come back."""
+
+    manager: str
+    """`cpu` or `memory`."""
+    container: str | None
+    """None: for the pod as a whole."""
+    before: Promises
+    after: Promises
+    refusal: Refusal | None
+
+
+AllocationObserver = Callable[[Allocated], None]
+
+
+@dataclass(frozen=True, slots=True)
 class Providers:
     """The managers that give hints and allocate, and the one that merges."""
 
     cpu: CpuManager
     memory: MemoryManager
     topology: TopologyManager
+    observer: AllocationObserver | None = None
+    """Is told what each manager has allocated; decides nothing."""
 
 
 ResourceHints = tuple[tuple[str, Hints], ...]
@@ -132,9 +150,10 @@ def _by_pod(providers: Providers, outcome: Outcome, pod: PodDemand) -> Outcome:
         return outcome
     outcome = _with_hint(outcome, pod, pod.containers)
     if _is_by_pod(providers.topology, pod):
-        outcome = _after(outcome, allocate_pod_cpus(providers.cpu, outcome.promises, pod))
+        outcome = _after(providers, outcome, "cpu", None, allocate_pod_cpus(providers.cpu, outcome.promises, pod))
         if outcome.refusal is None:
-            outcome = _after(outcome, allocate_pod_memory(providers.memory, outcome.promises, pod))
+            allocation = allocate_pod_memory(providers.memory, outcome.promises, pod)
+            outcome = _after(providers, outcome, "memory", None, allocation)
     else:
         outcome = _each_container(providers, outcome, pod)
     return _counted_alignment(providers, outcome) if outcome.refusal is None else _counted_error(outcome)
@@ -182,13 +201,19 @@ def _with_hint(outcome: Outcome, pod: PodDemand, containers: Sequence[ContainerD
 
 
 def _allocated(providers: Providers, outcome: Outcome, pod: PodDemand, container: ContainerDemand) -> Outcome:
-    outcome = _after(outcome, allocate_cpus(providers.cpu, outcome.promises, pod, container))
+    allocation = allocate_cpus(providers.cpu, outcome.promises, pod, container)
+    outcome = _after(providers, outcome, "cpu", container.name, allocation)
     if outcome.refusal is not None:
         return outcome
-    return _after(outcome, allocate_memory(providers.memory, outcome.promises, pod, container))
+    allocation = allocate_memory(providers.memory, outcome.promises, pod, container)
+    return _after(providers, outcome, "memory", container.name, allocation)
 
 
-def _after(outcome: Outcome, allocation: Allocation) -> Outcome:
+def _after(
+    providers: Providers, outcome: Outcome, manager: str, container: str | None, allocation: Allocation
+) -> Outcome:
+    if providers.observer is not None:
+        providers.observer(Allocated(manager, container, outcome.promises, allocation.promises, allocation.refusal))
     if allocation.promises is outcome.promises and not allocation.moves and allocation.refusal is None:
         return outcome
     return Outcome(allocation.promises, (*outcome.moves, *allocation.moves), outcome.merges, allocation.refusal)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from nodeagent.core.cpu_layout import CpuLayout, Group, Nesting
+from nodeagent.core.observing import PickObserver, Rule, Took
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class Picking:
     """Judge wholeness by average sizes (Erratum.AVERAGE_GROUP_SIZES)."""
     whole_cores: bool = False
     """Take whole cores only (full-pcpus-only without Erratum.HALF_CORES_HANDED_OUT), of any sizes that add up."""
+    observer: PickObserver | None = None
+    """Is told every group that is taken; decides nothing."""
 
 
 def shortage(requested: int, available: int) -> CpuShortage:
@@ -71,19 +74,21 @@ class _Picker:
         self.need = need
         self.result = 0
 
-    def take(self, cpus: int) -> None:
+    def take(self, cpus: int, rule: Rule) -> None:
         # `need` goes by the size of what is taken, even if parts of it were not free (asymmetric cores, see the errata).
         self.result |= cpus
         self.free &= ~cpus
         self.need -= cpus.bit_count()
+        if self.picking.observer is not None:
+            self.picking.observer(Took(rule, cpus))
 
-    def take_groups(self, groups: Iterable[Group]) -> None:
+    def take_groups(self, groups: Iterable[Group], rule: Rule) -> None:
         """Take each group that is not larger than what is needed; larger ones are passed over."""
         for group in groups:
             if self.need < 1:
                 return
             if self.need >= group.size and self.is_takeable(group.cpus) and self.leaves_enough(group):
-                self.take(group.cpus)
+                self.take(group.cpus, rule)
 
     def leaves_enough(self, group: Group) -> bool:
         # Cores of different sizes: what is still needed must add up without this one.
@@ -100,9 +105,9 @@ class _Picker:
     def take_whole_nodes_and_sockets(self) -> None:
         if self.need < self.layout.smallest_large:
             return
-        kinds = (self.whole_nodes, self.whole_sockets)
-        for whole in kinds if self.layout.numa_first else reversed(kinds):
-            self.take_groups(whole())
+        kinds = ((self.whole_nodes, Rule.WHOLE_NODE), (self.whole_sockets, Rule.WHOLE_SOCKET))
+        for whole, rule in kinds if self.layout.numa_first else reversed(kinds):
+            self.take_groups(whole(), rule)
 
     def whole_nodes(self) -> list[Group]:
         return [g for g in ordered_nodes(self.layout, self.free) if (g.cpus & self.free) == g.cpus]
@@ -119,7 +124,7 @@ class _Picker:
         for uncore in _ordered_uncores(self.layout, self.free):
             if not self.picking.averages or self.need >= self.layout.per_uncore:
                 ordered = _ordered_uncores(self.layout, self.free)
-                self.take_groups([g for g in ordered if (g.cpus & self.free) == g.cpus])
+                self.take_groups([g for g in ordered if (g.cpus & self.free) == g.cpus], Rule.WHOLE_CACHE)
             if self.need < 1:
                 return
             self.take_part_of(uncore)
@@ -137,7 +142,7 @@ class _Picker:
         if self.need % 2 and per_core > 1 and part.bit_count() > self.need and not self.picking.whole_cores:
             part ^= 1 << (part.bit_length() - 1)
         if part.bit_count() == self.need:
-            self.take(part)
+            self.take(part, Rule.PART_OF_CACHE)
 
     def take_whole_cores(self) -> None:
         if self.need < 1:
@@ -146,17 +151,20 @@ class _Picker:
         if layout.core_size is not None and (layout.core_size == layout.per_core or not self.picking.averages):
             # All whole cores have as many free CPUs: nothing to sort, and no more to look at than are taken.
             self.take_groups(
-                core
-                for outer in _ordered_outer(layout, free)
-                for core in layout.cores_of_outer[outer.id]
-                if core.cpus & free == core.cpus
+                (
+                    core
+                    for outer in _ordered_outer(layout, free)
+                    for core in layout.cores_of_outer[outer.id]
+                    if core.cpus & free == core.cpus
+                ),
+                Rule.WHOLE_CORE,
             )
             return
         ordered = _ordered_cores(layout, free)
         if self.picking.averages:
-            self.take_groups([c for c in ordered if (c.cpus & free).bit_count() == layout.per_core])
+            self.take_groups([c for c in ordered if (c.cpus & free).bit_count() == layout.per_core], Rule.WHOLE_CORE)
         else:
-            self.take_groups([c for c in ordered if (c.cpus & free) == c.cpus])
+            self.take_groups([c for c in ordered if (c.cpus & free) == c.cpus], Rule.WHOLE_CORE)
 
     def take_single_cpus(self) -> None:
         if self.need < 1:
@@ -170,7 +178,7 @@ class _Picker:
             while rest and self.need > 0:
                 lowest = rest & -rest
                 if self.is_takeable(lowest):
-                    self.take(lowest)
+                    self.take(lowest, Rule.SINGLE_CPU)
                 rest ^= lowest
 
 

@@ -11,6 +11,7 @@ from math import floor, sqrt
 
 from nodeagent.core.cpu_assignment import CpuShortage, Picking, ordered_nodes, pick, shortage
 from nodeagent.core.cpu_layout import Group
+from nodeagent.core.observing import Spread
 
 _INFINITE = float("inf")
 
@@ -144,7 +145,10 @@ def _allocate(
     size = distributing.group_size
     share = count // k // size * size
     result = 0
+    observer = distributing.picking.observer
     for x in choice.nodes.elements():
+        if observer is not None:
+            observer(Spread(nodes[x].id, share, is_remainder=False))
         picked = pick(distributing.picking, free & ~result & nodes[x].cpus, share)
         # Too few on a node that was never checked (Erratum.COMBINATIONS_OVERWRITTEN): nothing from there.
         result |= picked if isinstance(picked, int) else 0
@@ -155,6 +159,8 @@ def _allocate(
         for x in choice.remainder.elements():
             inside = free & ~result & nodes[x].cpus
             if rest > 0 and inside.bit_count() >= size:
+                if observer is not None:
+                    observer(Spread(nodes[x].id, size, is_remainder=True))
                 picked = pick(distributing.picking, inside, size)
                 result |= picked if isinstance(picked, int) else 0
                 rest -= size

@@ -31,6 +31,7 @@ from nodeagent.core.manager_metrics import (
     plus,
     set_gauge,
 )
+from nodeagent.core.observing import Choosing, Source
 from nodeagent.core.pod import ContainerKind
 from nodeagent.core.promises import NOTHING, CpuReuse, PodPromises, Promises, dropped, put
 from nodeagent.core.refusals import Reason, Refusal, StartRefused, unexpected
@@ -67,6 +68,11 @@ class CpuManager:
         if self.picking.whole_cores:
             available = self.layout.whole_cores(available)
         return distribute(self.distributing, available, count)
+
+    def tell(self, choosing: Choosing) -> None:
+        """Let whoever observes know from where CPUs are going to be chosen."""
+        if self.picking.observer is not None:
+            self.picking.observer(choosing)
 
     def usable(self, cpus: int) -> int:
         """Those of these CPUs that can be given to anybody: under full-pcpus-only, whole cores."""
@@ -276,7 +282,7 @@ def choose_near(manager: CpuManager, available: int, count: int, mask: int | Non
     """Choose from the NUMA nodes of the mask first, then from everywhere; preferred CPUs where they suffice for both."""
     preferred = available & manager.preferred
     if preferred and _suffices(manager, preferred, available, count, mask):
-        chosen = _choose_near(manager, preferred, count, mask)
+        chosen = _choose_near(manager, preferred, count, mask, isolated=True)
         if not isinstance(chosen, CpuShortage):
             return chosen
     return _choose_near(manager, available, count, mask)
@@ -289,14 +295,20 @@ def _suffices(manager: CpuManager, preferred: int, available: int, count: int, m
     return manager.usable(preferred & aligned).bit_count() >= near and manager.usable(preferred).bit_count() >= count
 
 
-def _choose_near(manager: CpuManager, available: int, count: int, mask: int | None) -> int | CpuShortage:
+def _choose_near(
+    manager: CpuManager, available: int, count: int, mask: int | None, *, isolated: bool = False
+) -> int | CpuShortage:
     near = 0
     if mask is not None:
         there = manager.usable(available & _aligned_cpus(manager, mask))
-        chosen = manager.assign(there, _near_count(manager, available, there, count))
+        wanted = _near_count(manager, available, there, count)
+        manager.tell(Choosing(Source.HINT, there, wanted, isolated))
+        chosen = manager.assign(there, wanted)
         if isinstance(chosen, CpuShortage):
             return chosen
         near = chosen
+    source = Source.ANYWHERE if mask is None else Source.ELSEWHERE
+    manager.tell(Choosing(source, available & ~near, count - near.bit_count(), isolated))
     rest = manager.assign(available & ~near, count - near.bit_count())
     return rest if isinstance(rest, CpuShortage) else near | rest
 

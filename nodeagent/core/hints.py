@@ -60,11 +60,11 @@ def merge(rules: MergeRules, lists: Sequence[HintList], compare: Comparison | No
     masks = _intersections(rules, lists)
     if not masks:
         return Merged(rules.default_mask, preferred=False)
-    return Merged(_best_non_preferred(rules, lists, masks), preferred=False)
+    return Merged(min(masks, key=non_preferred_rank(rules, wanted_count(lists))), preferred=False)
 
 
 def _preferred(rules: MergeRules, lists: Sequence[HintList]) -> set[int]:
-    """Masks on which all lists agree as preferred."""
+    """Give the masks on which all lists agree as preferred."""
     common: set[int] | None = None
     anywhere: set[int] = set()
     for hints in lists:
@@ -80,6 +80,7 @@ def _preferred(rules: MergeRules, lists: Sequence[HintList]) -> set[int]:
 
 
 def _intersections(rules: MergeRules, lists: Sequence[HintList]) -> set[int]:
+    """Give what one hint out of each list can have in common."""
     found = {rules.default_mask}
     for hints in lists:
         masks = {rules.default_mask if mask is None else mask for mask, _ in hints}
@@ -87,10 +88,14 @@ def _intersections(rules: MergeRules, lists: Sequence[HintList]) -> set[int]:
     return found
 
 
-def _best_non_preferred(rules: MergeRules, lists: Sequence[HintList], masks: Iterable[int]) -> int:
-    """Prefer masks of the size that every list can be narrowed to, then smaller ones (the largest first), then larger."""
+def wanted_count(lists: Iterable[HintList]) -> int:
+    """Count the nodes that every list can be narrowed to."""
     narrowest = [min((m.bit_count() for m, _ in hints if m is not None), default=0) for hints in lists]
-    wanted = max(narrowest, default=0)
+    return max(narrowest, default=0)
+
+
+def non_preferred_rank(rules: MergeRules, wanted: int) -> Callable[[int], tuple[int, int, tuple[int, int, int]]]:
+    """Rank masks: first those of the size that every list can be narrowed to, then smaller ones (the largest first), then larger."""
     fit = fitness(rules)
 
     def rank(mask: int) -> tuple[int, int, tuple[int, int, int]]:
@@ -99,7 +104,7 @@ def _best_non_preferred(rules: MergeRules, lists: Sequence[HintList], masks: Ite
             return 0, 0, fit(mask)
         return (1, -size, fit(mask)) if size < wanted else (2, 0, fit(mask))
 
-    return min(masks, key=rank)
+    return rank
 
 
 def fitness(rules: MergeRules) -> Callable[[int], tuple[int, int, int]]:

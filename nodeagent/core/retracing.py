@@ -1,0 +1,66 @@
+"""Why was this pod admitted, or refused? The decision on a known pod, taken once more on the nearest state to the one it was taken on.
+
+Which pods have gone since, nobody knows any more: whether the result is the same is part of the answer. Knows no files.
+"""
+
+from dataclasses import dataclass
+
+from nodeagent.core.managers import Admitted, Rejected
+from nodeagent.core.node_capacity import Insufficient
+from nodeagent.core.promises import PodPromises
+from nodeagent.core.state import NodeState, PodEntry
+from nodeagent.core.tracing import Trace, trace
+from nodeagent.core.trial import Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Retraced:
+    """A decision taken again."""
+
+    before: Trial
+    """The node on which it was taken again: without the pod itself."""
+    trace: Trace
+    reproduced: bool
+    """It came out as it did then: the same refusal, or the same CPUs and memory."""
+    left_out: tuple[str, ...]
+    """Pods that were decided on later, and are therefore not on that node."""
+
+
+def retraced(trial: Trial, state: NodeState, entry: PodEntry) -> Retraced:
+    """Decide again on a pod of the state.
+
+    Args:
+        trial: the node as it is now.
+        state: the same node's.
+        entry: of the pod.
+    """
+    uid = entry.pod.uid
+    position = [e.pod.uid for e in state.entries].index(uid)
+    later = tuple(e.pod for e in state.entries[position + 1 :] if e.is_active)
+    tries = [later, ()] if later else [()]
+    found: list[Retraced] = []
+    for pods in tries:
+        before = trial.without(frozenset({uid, *(pod.uid for pod in pods)}))
+        again = trace(before, entry.pod)
+        same = _is_same(trial, entry, again)
+        found.append(Retraced(before, again, same, tuple(pod.full_name for pod in pods)))
+        if same:
+            return found[-1]
+    # Neither is how it was: then the node as it is now says more.
+    return found[-1]
+
+
+def _is_same(trial: Trial, entry: PodEntry, again: Trace) -> bool:
+    match again.decision:
+        case Admitted(promises=promises):
+            return entry.refusal is None and _lasting(promises.of_pod(entry.pod.uid), entry) == _lasting(
+                trial.promises.of_pod(entry.pod.uid), entry
+            )
+        case Rejected(reason=reason, message=message) | Insufficient(reason=reason, message=message):
+            return entry.refusal is not None and (entry.refusal.reason, entry.refusal.message) == (reason, message)
+
+
+def _lasting(held: PodPromises, entry: PodEntry) -> object:
+    """What doesn't change while the pod runs: init containers give their memory back when they have run."""
+    apps = {c.name for c in entry.pod.apps()}
+    return held.cpus, held.pod_cpus, tuple(item for item in held.memory if item[0] in apps), held.pod_memory

@@ -1,0 +1,90 @@
+"""What is left on each NUMA node, and who holds the rest: the other side of a refusal, and how fragmented a node is. Decides nothing."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from nodeagent.core.idset import CpuSet, NumaSet
+from nodeagent.core.managers import Managers
+from nodeagent.core.pod import Pod
+from nodeagent.core.promises import Promises
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A container, or a pod as a whole, that has CPUs of its own on a NUMA node."""
+
+    pod: str
+    container: str | None
+    cpus: CpuSet
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRoom:
+    resource: str
+    allocatable_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """One NUMA node."""
+
+    node: int
+    cpus: CpuSet
+    free: CpuSet
+    """What may still be given exclusively."""
+    whole_cores: int
+    """Cores of which every CPU is free."""
+    split: CpuSet
+    """Free CPUs whose core is not wholly free."""
+    whole_caches: int
+    """Uncore caches of which every CPU is free; 0 where the node has none of its own."""
+    caches: int
+    reserved: CpuSet
+    holders: tuple[Holder, ...]
+    memory: tuple[MemoryRoom, ...]
+    """Empty under memory manager policy None."""
+    group: NumaSet | None
+    """The group of nodes that memory here is given from; None: it is not used in a group."""
+
+
+def rooms(managers: Managers, promises: Promises, pods: Iterable[Pod]) -> tuple[Room, ...]:
+    """Look at every NUMA node, those without CPUs too.
+
+    Args:
+        managers: of the node.
+        promises: as they are.
+        pods: the active ones: their names.
+    """
+    names = {pod.uid: pod.full_name for pod in pods}
+    held = [
+        Holder(names.get(uid, uid), name, cpus)
+        for uid, of_pod in promises.pods
+        for name, cpus in (of_pod.cpus if of_pod.pod_cpus is None else ((None, of_pod.pod_cpus),))
+    ]
+    held.sort(key=lambda holder: (holder.pod, holder.container or ""))
+    return tuple(_room(managers, promises, node.id, held) for node in managers.topology.numa)
+
+
+def _room(managers: Managers, promises: Promises, node: int, held: list[Holder]) -> Room:
+    topology, cpu = managers.topology, managers.providers.cpu
+    cpus = topology.nodes.get(node, CpuSet())
+    free = CpuSet(cpu.free_cpus(promises)) & cpus if cpu.static else CpuSet()
+    whole = CpuSet(cpu.layout.whole_cores(free.bits))
+    caches = {c.uncore: topology.uncores[c.uncore] for c in topology.cpus if c.numa == node and c.uncore is not None}
+    books = next((n for n in promises.memory if n.id == node), None)
+    return Room(
+        node=node,
+        cpus=cpus,
+        free=free,
+        whole_cores=len({topology.cpu[number].core for number in whole}),
+        split=free - whole,
+        whole_caches=sum(1 for members in caches.values() if members <= free),
+        caches=len(caches),
+        reserved=managers.reserved & cpus,
+        holders=tuple(Holder(h.pod, h.container, h.cpus & cpus) for h in held if h.cpus & cpus),
+        memory=()
+        if books is None
+        else tuple(MemoryRoom(resource, t.allocatable, max(0, t.free)) for resource, t in books.tables),
+        group=None if books is None or len(books.cells) < 2 else books.cells,
+    )
