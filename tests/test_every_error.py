@@ -4,6 +4,7 @@
 An error class, a reason of refusal or a text of one that has no row here fails, and so does a row that provokes nothing known.
 """
 
+import argparse
 import importlib
 import json
 import os
@@ -28,8 +29,9 @@ from every_text import hints, texts, unsaid
 from inspected import NOW_MS, World, container, pod, resources
 from launcher_process import LauncherProcess, wait_for
 from made import GIB, MACHINE_A, PLRM, machine, managers
-from nodeagent.cli import check, checkpoint, exec as exec_command, inspect, retry, simulate
+from nodeagent.cli import check, checkpoint, exec as exec_command, explain, inspect, retry, simulate
 from nodeagent.cli.known_state import known_state
+from nodeagent.cli.pod_files import pods_of
 from nodeagent.cli.sources import known_from, topology_from
 from nodeagent.core import managers as core
 from nodeagent.core.agent_metrics import CAPACITY_REASONS
@@ -77,6 +79,7 @@ from nodeagent.formats.scenario import scenario_from_text
 from nodeagent.formats.scenario_replay import replay
 from nodeagent.formats.sysfs import topology_of
 from nodeagent.formats.topology_json import topology_from_document
+from nodeagent.formats.topology_spec import topology_from_spec
 from nodeagent.launcher import order, server
 from test_cpu_manager import ALPHA, START_REFUSALS
 
@@ -236,6 +239,13 @@ def about(**options: Any) -> Namespace:
     return Namespace(**({"config": None, "socket": None, "root": None, "machine": None} | options))
 
 
+def explained(directory: Path, name: str, text: str = "") -> object:
+    """Ask why a pod of a described machine was admitted, which has none."""
+    parser = argparse.ArgumentParser()
+    explain.add_arguments(parser)
+    return explain.run(parser.parse_args([name, "--topology", "4c", "--config", config_file(directory, text)]))
+
+
 def written(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
@@ -271,6 +281,7 @@ CASES = [
     Case("DocumentError", "configuration", lambda _: parse_config(b"maxPods: -1", "/etc/x.yaml"), "/etc/x.yaml:1: maxPods: -1"),
     Case("DocumentError", "no YAML", lambda _: parse_config(b"a: [", "/etc/x.yaml"), "/etc/x.yaml:1"),
     Case("ExecError", "no agent, no configuration", lambda d: exec_command.run(wanted("web", "app", d)), "{}/none.yaml" if os.geteuid() == 0 else "only root"),
+    Case("ExplainError", "a pod of an empty machine", lambda d: explained(d, "web"), "'web'"),
     Case("LauncherError", "no launcher", lambda d: LauncherClient(d / "s").hello(), "{}/s"),
     Case("LauncherProtocolError", "no JSON", lambda _: decode_hello(b"Hello!"), "Hello!"),
     Case("LauncherProtocolError", "another version", lambda _: decode_hello(b'{"hello": {"version": 3}}'), "'version': 3"),
@@ -285,6 +296,9 @@ CASES = [
     Case("NotifyError", "nobody listens", lambda d: ServiceManager({"NOTIFY_SOCKET": f"{d}/s"}).ready(""), "{}/s"),
     Case("NotifyError", "no number", lambda _: ServiceManager({"WATCHDOG_USEC": "soon"}), "'soon'"),
     Case("NothingComparedError", "no cgroups", lambda d: inspect.check_compared({"differences": None, "node": {"cgroupRoot": f"{d}/pods"}}), "{}/pods"),
+    Case("PodFileError", "no manifest", lambda d: pods_of([str(d)]), "{}: there is no manifest"),
+    Case("PodFileError", "a file without pods", lambda d: pods_of([str(written(d / "f", ""))]), "no pod in {}/f"),
+    Case("PodFileError", "a FIFO", lambda d: (fifo(d / "f"), pods_of([str(d)])), "{}/f is a FIFO"),
     Case("RetryError", "no agent", lambda d: retry.run(Namespace(pod="web", socket=f"{d}/s")), "{}/s"),
     Case("ScenarioError", "no JSON", lambda _: scenario_from_text("{", "f:7"), "f:7"),
     Case("ScenarioError", "an operation", lambda _: scenario_from_text('{"topology": {"cpus": []}, "steps": [{"op": "jump"}]}', "f:7"), '"jump"'),
@@ -308,6 +322,8 @@ CASES = [
     Case("SysfsError", "malformed", lambda d: topology_of(read_machine(malformed_machine(d))), '"zero"'),
     Case("SysfsError", "no machine", lambda d: topology_of(read_machine(str(d))), "{}"),
     Case("TopologyDocumentError", "a field", lambda _: topology_from_document({"topology": {"cpus": "many"}}), "topology.cpus"),
+    Case("TopologySpecError", "no machine", lambda _: topology_from_spec("2x"), '"2x"'),
+    Case("TrialError", "a configuration that does not suit", lambda d: explained(d, "web", "reservedSystemCPUs: '99'"), "99 is not a subset"),
     Case("UeventError", "the socket broke", lambda _: uevents.drain(closed_socket()), "Bad file descriptor"),
     Case("UnknownPodError", "none", lambda _: find_pods(NodeState(EMPTY), "wbe"), "'wbe'"),
     Case("UnknownStateError", "never saved", lambda d: known_state(config_file(d), f"{d}/s"), "{}/state/nodeagent_state"),

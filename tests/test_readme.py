@@ -9,7 +9,7 @@ import pytest
 
 from nodeagent.cli.exec import EXIT_CANNOT_RUN, EXIT_NOT_ENTERED, EXIT_NOT_FOUND
 from nodeagent.cli.known_state import DEFAULT_CONFIG, DEFAULT_SOCKET, PODS_CGROUP
-from nodeagent.cli.main import COMMANDS, EXIT_DIFFERENCE, EXIT_ERROR, EXIT_USAGE
+from nodeagent.cli.main import COMMANDS, EXIT_DIFFERENCE, EXIT_ERROR, EXIT_REFUSED, EXIT_USAGE
 from nodeagent.core.config import Config
 from nodeagent.core.errata import ERRATA
 from nodeagent.daemon.startup import CPU_CHECKPOINT, EX_CONFIG, MEMORY_CHECKPOINT, STATE_FILE
@@ -68,7 +68,7 @@ def test_its_exit_statuses_are_the_programs() -> None:
     rows = re.findall(r"^\| ([\d, ]+) \| ", README.partition("| status |")[2].partition("\n\n")[0], re.MULTILINE)
     said = {int(number) for row in rows for number in row.split(", ")}
     assert said == {
-        0, EXIT_ERROR, EXIT_USAGE, EXIT_DIFFERENCE, EX_CONFIG, EXIT_NOT_ENTERED, EXIT_CANNOT_RUN, EXIT_NOT_FOUND
+        0, EXIT_ERROR, EXIT_USAGE, EXIT_DIFFERENCE, EXIT_REFUSED, EX_CONFIG, EXIT_NOT_ENTERED, EXIT_CANNOT_RUN, EXIT_NOT_FOUND
     }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from nodeagent.errors import NodeAgentError
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_DIFFERENCE = 3
+EXIT_REFUSED = 4
 
 COMMANDS = {
     "run": "run the agent (what nodeagent.service does)",
@@ -24,6 +25,7 @@ COMMANDS = {
     "exec": "run a command in a container's cgroup",
     "retry": "decide again on a refused pod",
     "checkpoint": "say whether a state file of nodeagent or kubelet is whole, show it, or write it in another version",
+    "explain": "say why a pod was admitted or refused, step by step, and what would admit it",
     "simulate": "replay pod events on a described machine, as the agent or as kubelet 1.36 decides",
 }
 """Subcommand → help; each lives in nodeagent.cli.<name> with `add_arguments` and `run`, and is imported only when asked for."""

@@ -1,0 +1,67 @@
+"""The pods of manifests that commands are given with `-f`: a file, a directory of them, or stdin."""
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from nodeagent.core.pod import Pod
+from nodeagent.edge.manifests import MAX_FILE_BYTES, ManifestFile, scan_manifests
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.findings import DocumentError, Finding
+from nodeagent.formats.pod_manifest import RefusedPod, parse_manifest
+
+
+class PodFileError(NodeAgentError):
+    """A manifest can't be read, or has no pod."""
+
+
+def pods_of(paths: Sequence[str]) -> tuple[Pod, ...]:
+    """Read all pods, as the daemon reads its manifests: by file name, then by document.
+
+    Args:
+        paths: of files and directories; `-` is stdin.
+
+    Raises:
+        NodeAgentError: one can't be read, is no pod, or there is no pod in any; every finding is named.
+    """
+    pods: list[Pod] = []
+    for path in paths:
+        for name, content in _contents(path):
+            pods += _pods(name, content)
+    if not pods:
+        raise PodFileError(
+            f"no pod in {', '.join(paths)}", hint="a manifest has kind: Pod; see examples/guaranteed.yaml"
+        )
+    return tuple(pods)
+
+
+def _contents(path: str) -> Iterable[tuple[str, bytes]]:
+    if path == "-":
+        content = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise PodFileError(
+                f"stdin has more than {MAX_FILE_BYTES} bytes", hint="write them to files, and name these with --file"
+            )
+        return [("stdin", content)]
+    scan = scan_manifests(path)
+    if not scan.files:
+        raise PodFileError(f"{path}: there is no manifest", hint=f"see `ls -l {path}`")
+    return [_content(path, file) for file in scan.files]
+
+
+def _content(path: str, file: ManifestFile) -> tuple[str, bytes]:
+    if file.content is None:
+        raise PodFileError(file.problem or f"{path}/{file.name} can't be read", hint=f"see `ls -l {path}`")
+    return (path if file.name == path else f"{path}/{file.name}"), file.content
+
+
+def _pods(name: str, content: bytes) -> list[Pod]:
+    pods = []
+    findings: list[Finding] = []
+    for document in parse_manifest(content, name):
+        if isinstance(document, RefusedPod):
+            findings += document.findings
+        else:
+            pods.append(document.pod)
+    if findings:
+        raise DocumentError(findings, hint="correct these lines; examples/guaranteed.yaml has the form")
+    return pods

@@ -1,0 +1,244 @@
+"""An explanation as a document of plain values: the decision, its steps, what was short, what would help. docs/explain.md describes it.
+
+Words for people are explanation_words' and explanation_text's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nodeagent.core.config import Config
+from nodeagent.core.idset import CpuSet
+from nodeagent.core.managers import Admitted, ContainerReport, Isolation, isolation
+from nodeagent.core.merge_trace import MergeTrace
+from nodeagent.core.pod import qos_class
+from nodeagent.core.remedies import Remedy
+from nodeagent.core.rooms import Room, rooms
+from nodeagent.core.state import PodEntry
+from nodeagent.core.tracing import Choice, CpuStep, MemoryStep, Step, Trace
+from nodeagent.core.trial import Trial
+from nodeagent.formats.explanation_words import remedy_text, why_refused
+
+Document = dict[str, Any]
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """One pod's decision, and all that is told about it."""
+
+    before: Trial
+    trace: Trace
+    remedies: tuple[Remedy, ...] = ()
+    """Of a refused pod."""
+    entry: PodEntry | None = None
+    """Of a pod that the node knows; None: the decision is tried out on a manifest."""
+    reproduced: bool | None = None
+    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def explanation(explained: Sequence[Explained], *, config: Config, trial: Trial, where: str) -> Document:
+    """Describe everything.
+
+    Args:
+        explained: the pods, in the order of the decisions.
+        config: as decided under.
+        trial: the node.
+        where: the machine, in a few words.
+    """
+    return {
+        "configuration": configuration(config),
+        "machine": machine(trial, where),
+        "pods": [_pod(each) for each in explained],
+        "version": VERSION,
+    }
+
+
+def configuration(config: Config) -> Document:
+    """Describe what decides on placement."""
+    placement = config.placement
+    return {
+        "checkAllocatable": config.check_allocatable,
+        "cpuManagerPolicy": placement.cpu_manager_policy,
+        "cpuManagerPolicyOptions": dict(sorted(placement.cpu_manager_policy_options)),
+        "errata": placement.errata.value,
+        "isolatedCPUs": placement.isolated_cpus,
+        "memoryManagerPolicy": placement.memory_manager_policy,
+        "topologyManagerPolicy": placement.topology_manager_policy,
+        "topologyManagerPolicyOptions": dict(sorted(placement.topology_manager_policy_options)),
+        "topologyManagerScope": placement.topology_manager_scope,
+    }
+
+
+def machine(trial: Trial, where: str) -> Document:
+    """Describe the machine and what is kept from pods."""
+    topology = trial.managers.topology
+    return {
+        "cpus": len(topology.online),
+        "numaNodes": len(topology.numa),
+        "reserved": str(trial.managers.reserved),
+        "sockets": len(topology.sockets),
+        "source": where,
+    }
+
+
+def _pod(explained: Explained) -> Document:
+    trace = explained.trace
+    pod, decision = trace.pod, trace.decision
+    gate = explained.before.managers.placement.gate("PodLevelResources")
+    is_admitted = isinstance(decision, Admitted)
+    return {
+        "containers": _containers(explained),
+        "decision": "admitted" if is_admitted else "refused",
+        "message": None if isinstance(decision, Admitted) else decision.message,
+        "name": pod.name,
+        "namespace": pod.namespace,
+        "nodes": [room_document(room) for room in _rooms(explained)],
+        "notes": list(explained.notes),
+        "qos": qos_class(pod, pod_level_resources=gate).value,
+        "reason": None if isinstance(decision, Admitted) else str(decision.reason),
+        "recorded": _recorded(explained),
+        "remedies": [_remedy(remedy) for remedy in explained.remedies],
+        "steps": [step_document(step) for step in trace.steps],
+        "uid": pod.uid,
+        "why": [] if is_admitted else why_refused(explained.before, trace),
+    }
+
+
+def _rooms(explained: Explained) -> tuple[Room, ...]:
+    before = explained.before
+    return rooms(before.managers, before.promises, before.pods)
+
+
+def _containers(explained: Explained) -> list[Document]:
+    decision, managers, pod = explained.trace.decision, explained.before.managers, explained.trace.pod
+    if not isinstance(decision, Admitted):
+        return []
+    reports = {report.name: report for report in decision.report.containers}
+    promises = decision.promises
+    found = []
+    for container, demand in zip(pod.containers, explained.trace.demand.containers, strict=True):
+        level = isolation(managers, promises, pod, container.name)
+        nodes = promises.memory_nodes(pod.uid, container.name)
+        found.append(
+            {
+                "cpus": _cpus(reports[container.name], promises.default),
+                "exclusiveCpus": demand.cpus,
+                "isolation": level.value,
+                "kind": container.kind.value,
+                "memoryNodes": None if nodes is None else str(nodes),
+                "name": container.name,
+                "numaNodes": str(managers.topology.numa_of(CpuSet.parse(_cpus(reports[container.name], CpuSet())))),
+                "whyShared": None if level is Isolation.CONTAINER else _why_shared(reports[container.name]),
+            }
+        )
+    return found
+
+
+def _cpus(report: ContainerReport, shared: CpuSet) -> str:
+    return str(shared if report.cpus is None else report.cpus)
+
+
+def _why_shared(report: ContainerReport) -> str | None:
+    return None if report.why_shared is None else report.why_shared.value
+
+
+def _recorded(explained: Explained) -> Document | None:
+    entry = explained.entry
+    if entry is None:
+        return None
+    refusal = entry.refusal
+    return {
+        "atMs": entry.decided_at_ms,
+        "decision": "admitted" if refusal is None else "refused",
+        "message": None if refusal is None else refusal.message,
+        "reason": None if refusal is None else refusal.reason,
+        "reproduced": explained.reproduced,
+        "withoutLaterPods": list(explained.left_out),
+    }
+
+
+def _remedy(remedy: Remedy) -> Document:
+    return {
+        "after": remedy.after,
+        "before": remedy.before,
+        "change": remedy.change.value,
+        "resource": remedy.resource,
+        "subject": list(remedy.subject),
+        "text": remedy_text(remedy),
+    }
+
+
+def room_document(room: Room) -> Document:
+    """Describe what a NUMA node has left."""
+    return {
+        "caches": room.caches,
+        "cpus": str(room.cpus),
+        "free": str(room.free),
+        "freeCount": len(room.free),
+        "group": None if room.group is None else str(room.group),
+        "holders": [{"container": h.container, "cpus": str(h.cpus), "pod": h.pod} for h in room.holders],
+        "memory": {m.resource: {"allocatable": m.allocatable_bytes, "free": m.free_bytes} for m in room.memory},
+        "node": room.node,
+        "reserved": str(room.reserved),
+        "splitCpus": str(room.split),
+        "wholeCaches": room.whole_caches,
+        "wholeCores": room.whole_cores,
+    }
+
+
+def step_document(step: Step) -> Document:
+    """Describe one step of an admission."""
+    match step:
+        case MergeTrace():
+            return {
+                "admitted": step.admitted,
+                "allSets": step.all_sets,
+                "candidates": [
+                    {
+                        "becauseOf": list(candidate.because_of),
+                        "nodes": str(candidate.nodes),
+                        "opinions": {resource: opinion.value for resource, opinion in candidate.opinions},
+                        "verdict": candidate.verdict.value,
+                    }
+                    for candidate in step.candidates
+                ],
+                "container": step.container,
+                "nodes": None if step.nodes is None else str(step.nodes),
+                "preferred": step.preferred,
+                "step": "merge",
+            }
+        case CpuStep():
+            return {
+                "choices": [_choice(choice) for choice in step.choices],
+                "container": step.container,
+                "cpus": str(step.cpus),
+                "refused": step.refused,
+                "reused": str(step.reused),
+                "step": "cpus",
+            }
+        case MemoryStep():
+            hint = step.hint
+            return {
+                "blocks": [{"bytes": b.size_bytes, "nodes": str(b.nodes), "resource": b.resource} for b in step.blocks],
+                "container": step.container,
+                "hint": None if hint.mask is None else str(hint.mask),
+                "refused": step.refused,
+                "step": "memory",
+                "taken": [{"bytes": size, "node": node, "resource": resource} for node, resource, size in step.taken],
+            }
+
+
+def _choice(choice: Choice) -> Document:
+    return {
+        "available": str(choice.available),
+        "container": choice.container,
+        "count": choice.count,
+        "groups": [
+            {"cpus": str(g.cpus), "remainder": g.is_remainder, "rule": g.rule.value, "shareOf": g.share_of}
+            for g in choice.groups
+        ],
+        "isolated": choice.isolated,
+        "source": choice.source.value,
+    }

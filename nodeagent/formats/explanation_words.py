@@ -1,0 +1,197 @@
+"""A refusal in plain words: what was missing where, and what would help. Single sentences; layout is explanation_text's."""
+
+from collections.abc import Iterator
+
+from nodeagent.core.demand import Amounts
+from nodeagent.core.managers import Admitted
+from nodeagent.core.merge_trace import MergeTrace, Opinion
+from nodeagent.core.node_capacity import Insufficient
+from nodeagent.core.pod import CPU
+from nodeagent.core.refusals import Reason
+from nodeagent.core.remedies import Change, Remedy
+from nodeagent.core.rooms import Room, rooms
+from nodeagent.core.tracing import CpuStep, MemoryStep, Trace
+from nodeagent.core.trial import Trial
+from nodeagent.formats.inspection_words import bytes_text, counted
+
+_MOST_NODES = 8
+"""Of more nodes only the best are told one by one."""
+
+
+def why_refused(before: Trial, trace: Trace) -> list[str]:
+    """Say what was missing where.
+
+    Args:
+        before: the node on which the pod was refused.
+        trace: of the decision.
+    """
+    decision = trace.decision
+    assert not isinstance(decision, Admitted), "only a refusal has a why"
+    if isinstance(decision, Insufficient):
+        return list(_capacity(before, decision))
+    if decision.reason is Reason.EMPTY_POD_SHARED_POOL:
+        return list(_budget(trace))
+    last = trace.steps[-1] if trace.steps else None
+    nodes = rooms(before.managers, before.promises, before.pods)
+    if isinstance(last, MergeTrace):
+        return list(_merge(before, trace, last, nodes))
+    if isinstance(last, CpuStep):
+        return list(_cpus(before, trace, last, nodes))
+    if isinstance(last, MemoryStep):
+        return list(_memory(trace, last, nodes))
+    return ["the message says it all"]
+
+
+def _capacity(before: Trial, short: Insufficient) -> Iterator[str]:
+    missing = short.requested - (short.capacity - short.used)
+    if short.resource == "pods":
+        yield f"the node takes {short.capacity} pods (maxPods, podsPerCore), and has {short.used}"
+        return
+    left = max(0, short.capacity - short.used)
+    yield (
+        f"the pod requests {_amount(short.resource, short.requested)} {short.resource}; of {_amount(short.resource, short.capacity)} "
+        f"for pods, {_amount(short.resource, left)} left: {_amount(short.resource, missing)} short"
+    )
+    yield f"the {counted(len(before.pods), 'pod')} on the node request {_amount(short.resource, short.used)} of it"
+    yield "this is counted for the node as a whole (checkAllocatable), before any CPU or NUMA node is looked at"
+
+
+def _amount(resource: str, amount: int) -> str:
+    if resource != CPU:
+        return bytes_text(amount) if amount else "0"
+    return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"
+
+
+def _budget(trace: Trace) -> Iterator[str]:
+    demand = trace.demand
+    alone = [f"{c.name} {c.cpus}" for c in demand.containers if c.cpus]
+    sharing = [c.name for c in demand.containers if not c.cpus]
+    yield f"the pod as a whole has {counted(demand.cpus, 'CPU')}; alone take: {', '.join(alone) or 'nobody'}"
+    if sharing:
+        yield f"{', '.join(sharing)} would share what is left of the pod's CPUs and memory, and something of it is used up"
+
+
+def _wanted(trace: Trace, container: str | None) -> tuple[str, int, Amounts]:
+    """Who wants how many CPUs and how much memory."""
+    if container is None:
+        return "the pod as a whole", trace.demand.cpus, trace.demand.memory or ()
+    demand = next(c for c in trace.demand.containers if c.name == container)
+    return f"container {container}", demand.cpus, demand.memory or ()
+
+
+def _merge(before: Trial, trace: Trace, merge: MergeTrace, nodes: tuple[Room, ...]) -> Iterator[str]:
+    who, cpus, memory = _wanted(trace, merge.container)
+    topology = before.managers.providers.topology
+    single = topology.rules.single_node
+    fewest = before.managers.providers.cpu.layout.fewest_nodes(cpus) if cpus else 1
+    where = "a single NUMA node" if single or fewest == 1 else f"{fewest} NUMA nodes, the fewest that could hold it"
+    yield f"{who} wants {_wants(cpus, memory)} on {where} (topologyManagerPolicy {topology.policy.value})"
+    if single and fewest > 1:
+        largest = max((len(room.cpus) for room in nodes), default=0)
+        yield f"no NUMA node is that large: the largest has {counted(largest, 'CPU')}"
+        return
+    yield from _lacking(cpus, memory, nodes)
+    fitting = {
+        resource: [str(c.nodes) for c in merge.candidates if dict(c.opinions)[resource] is Opinion.PREFERRED]
+        for resource, _ in (merge.candidates[0].opinions if merge.candidates else ())
+    }
+    wishes = {resource: found for resource, found in fitting.items() if found}
+    if len(wishes) > 1:
+        said = "; ".join(f"{resource} would go to {' or '.join(found)}" for resource, found in wishes.items())
+        yield f"no set of NUMA nodes suits all of it: {said}"
+
+
+def _wants(cpus: int, memory: Amounts) -> str:
+    parts = [counted(cpus, "CPU")] if cpus else []
+    parts += [f"{bytes_text(size)} of {resource}" for resource, size in memory if size]
+    return " and ".join(parts) or "nothing of its own"
+
+
+def _lacking(cpus: int, memory: Amounts, nodes: tuple[Room, ...]) -> Iterator[str]:
+    """Say of each node what it has too little of, those that come nearest first."""
+    said = []
+    for room in nodes:
+        short = cpus - len(room.free)
+        parts = []
+        if cpus and short > 0:
+            parts.append(f"{counted(len(room.free), 'CPU')} free of {len(room.cpus)}, {short} short")
+        free = {m.resource: m.free_bytes for m in room.memory}
+        parts += [
+            f"{_amount(resource, free.get(resource, 0))} of {resource} free, {bytes_text(size - free.get(resource, 0))} short"
+            for resource, size in memory
+            if room.memory and size > free.get(resource, 0)
+        ]
+        if room.group is not None:
+            parts.append(f"its memory is given only together with that of NUMA {room.group}")
+        if parts:
+            held = ", ".join(f"{h.pod} {h.container or ''}".rstrip() + f" has {h.cpus}" for h in room.holders)
+            reserved = f"reserved {room.reserved}" if room.reserved else ""
+            taken = "; ".join(part for part in (held, reserved) if part)
+            said.append((short, room.node, f"NUMA {room.node}: {'; '.join(parts)}" + (f" ({taken})" if taken else "")))
+    said.sort()
+    yield from (text for _, _, text in said[:_MOST_NODES])
+    if len(said) > _MOST_NODES:
+        yield f"and {len(said) - _MOST_NODES} NUMA nodes that have less"
+
+
+def _cpus(before: Trial, trace: Trace, step: CpuStep, nodes: tuple[Room, ...]) -> Iterator[str]:
+    who, cpus, _ = _wanted(trace, step.container)
+    layout = before.managers.providers.cpu.layout
+    free = sum(len(room.free) for room in nodes)
+    options = before.managers.providers.cpu.options
+    if options.full_pcpus_only:
+        cores = sum(room.whole_cores for room in nodes)
+        split = [str(room.split) for room in nodes if room.split]
+        yield f"{who} wants {counted(cpus, 'CPU')}, and full-pcpus-only gives whole cores of {layout.per_core} only"
+        if cpus % (layout.per_core or 1):
+            yield f"{cpus} is no multiple of {layout.per_core}"
+            return
+        halves = f"; {','.join(split)} are halves of cores" if split else ""
+        yield f"{counted(cores, 'core')} are free as a whole, {counted(free, 'CPU')} in all{halves}"
+    else:
+        yield f"{who} wants {counted(cpus, 'CPU')} of its own, and {free} can still be given: {max(0, cpus - free)} short"
+    yield from _holders(nodes)
+    if before.managers.placement.isolated_cpus == "only":
+        yield "isolatedCPUs is only: no other CPUs than the isolated ones are given"
+
+
+def _holders(nodes: tuple[Room, ...]) -> Iterator[str]:
+    for room in nodes[:_MOST_NODES]:
+        if room.cpus:
+            held = [f"{h.pod} {h.container or ''}".rstrip() + f" has {h.cpus}" for h in room.holders]
+            held += [f"reserved {room.reserved}"] if room.reserved else []
+            yield f"NUMA {room.node}: {len(room.free)} of {len(room.cpus)} free" + (
+                f" ({', '.join(held)})" if held else ""
+            )
+
+
+def _memory(trace: Trace, step: MemoryStep, nodes: tuple[Room, ...]) -> Iterator[str]:
+    who, _, memory = _wanted(trace, step.container)
+    wanted = ", ".join(f"{bytes_text(size)} of {resource}" for resource, size in memory)
+    yield f"{who} wants {wanted} from NUMA {'nodes' if step.hint.mask is None else step.hint.mask}"
+    for room in nodes[:_MOST_NODES]:
+        free = {m.resource: m.free_bytes for m in room.memory}
+        amounts = ", ".join(f"{_amount(r, free.get(r, 0))} of {r}" for r, _ in memory)
+        group = "" if room.group is None else f", given only together with that of NUMA {room.group}"
+        yield f"NUMA {room.node}: free are {amounts}{group}"
+
+
+def remedy_text(remedy: Remedy) -> str:
+    """Say what to change."""
+    match remedy.change:
+        case Change.REQUEST:
+            what = f"{remedy.resource} {remedy.after} instead of {remedy.before}"
+            if not remedy.subject:
+                return f"let the pod as a whole request {what}"
+            if len(remedy.subject) == 1:
+                return f"let container {remedy.subject[0]} request {what}"
+            return (
+                f"let no container request more {remedy.resource} than {remedy.after}: {', '.join(remedy.subject)} do"
+            )
+        case Change.CONFIGURATION:
+            field, _, option = remedy.subject[0].partition(".")
+            if option:
+                return f"set {field} without {option}"
+            return f"set {field}: {remedy.after} (it is {remedy.before})"
+        case Change.REMOVAL:
+            return f"end {' and '.join(f'pod {name}' for name in remedy.subject)}"

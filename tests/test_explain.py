@@ -1,0 +1,136 @@
+"""`nodeagent explain`: its answer for pods that are tried out, in words and as a document, and its errors."""
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nodeagent.cli import explain
+from nodeagent.cli.main import main
+
+ROOT = Path(__file__).parent.parent
+GOLDEN = Path(__file__).parent / "golden"
+CONFIG = """\
+cpuManagerPolicy: static
+cpuManagerPolicyOptions: {full-pcpus-only: "true"}
+reservedSystemCPUs: "0,8"
+topologyManagerPolicy: single-numa-node
+memoryManagerPolicy: Static
+evictionHard: {memory.available: 100Mi}
+reservedMemory: [{numaNode: 0, limits: {memory: 100Mi}}]
+checkAllocatable: false
+"""
+MACHINE = "2s.4c.2t,memory=8Gi"
+"""16 CPUs on two NUMA nodes; siblings are c and c+8."""
+
+Told = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
+    """Run a command in a directory of its own, where `config.yaml` lies."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text(CONFIG)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        try:
+            status = main(list(words))
+        except SystemExit as end:
+            status = int(end.code or 0)
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+def container(name: str, cpu: str, memory: str) -> dict[str, Any]:
+    return {"name": name, "command": ["x"], "resources": {"limits": {"cpu": cpu, "memory": memory}}}
+
+
+def pod(name: str, *containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"containers": list(containers), **spec},
+    }
+
+
+def manifest(name: str, *pods: dict[str, Any]) -> str:
+    Path(name).write_text("---\n".join(yaml.safe_dump(each) for each in pods))
+    return name
+
+
+def explained(told: Told, *pods: dict[str, Any], options: tuple[str, ...] = ()) -> tuple[int, list[dict[str, Any]]]:
+    """The documents of pods that come one after the other."""
+    file = manifest("pods.yaml", *pods)
+    status, out, err = told(
+        "explain", "-f", file, "--topology", MACHINE, "--config", "config.yaml", "-o", "json", *options
+    )
+    assert err == ""
+    document = json.loads(out)
+    assert document["version"] == 1
+    return status, document["pods"]
+
+
+def golden(name: str, text: str) -> None:
+    """Compare with the kept text; where there is none, keep it, and fail once."""
+    path = GOLDEN / name
+    if not path.exists():
+        path.write_text(text)
+        pytest.fail(f"{path} is new: read it, then run again")
+    assert text == path.read_text()
+
+
+def test_the_words_of_an_admission_and_of_refusals(told: Told) -> None:
+    file = manifest(
+        "pods.yaml",
+        pod("web", container("app", "4", "6Gi")),
+        pod("odd", container("app", "3", "1Gi")),
+        pod("wide", container("app", "10", "1Gi")),
+        pod("split", container("app", "4", "7Gi")),
+        pod("last", container("app", "8", "1Gi")),
+        pod("full", container("app", "4", "1Gi")),
+    )
+    status, out, err = told("explain", "-f", file, "--topology", MACHINE, "--config", "config.yaml")
+    assert (status, err) == (4, "")
+    assert max(map(len, out.splitlines())) <= 80
+    golden("explain-pods.txt", out)
+
+
+def test_an_admitted_pod_is_exit_status_0(told: Told) -> None:
+    status, (document,) = explained(told, pod("web", container("app", "4", "1Gi")))
+    assert (status, document["decision"], document["reason"]) == (0, "admitted", None)
+    assert document["why"] == document["remedies"] == []
+    assert [step["step"] for step in document["steps"]] == ["merge", "cpus", "memory"]
+
+
+def test_the_examples_of_the_help_work_as_pasted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    examples = re.findall(r"^  nodeagent (.*)$", explain._EXAMPLES.partition("on a node:")[0], re.MULTILINE)
+    assert len(examples) >= 2
+    for example in examples:
+        assert main(shlex.split(example)) == 0
+        assert "guaranteed" in capsys.readouterr().out
+
+
+def test_yaml_says_what_json_says(told: Told) -> None:
+    words = ("explain", "-f", manifest("p.yaml", pod("web", container("app", "4", "1Gi"))), "--topology", MACHINE)
+    as_json = told(*words, "--config", "config.yaml", "-o", "json")[1]
+    as_yaml = told(*words, "--config", "config.yaml", "-o", "yaml")[1]
+    assert yaml.safe_load(as_yaml) == json.loads(as_json)
+
+
+def test_a_manifest_that_is_wrong_is_named_with_its_line(told: Told) -> None:
+    Path("p.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{nme: app}]}\n")
+    status, out, err = told("explain", "-f", "p.yaml", "--topology", MACHINE, "--config", "config.yaml")
+    assert (status, out) == (1, "")
+    assert "p.yaml:4: spec.containers[0].nme" in err
+    assert "hint: " in err
