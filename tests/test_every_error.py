@@ -239,11 +239,21 @@ def about(**options: Any) -> Namespace:
     return Namespace(**({"config": None, "socket": None, "root": None, "machine": None} | options))
 
 
+def asked(command: ModuleType, *words: str) -> Namespace:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return parser.parse_args(words)
+
+
 def explained(directory: Path, name: str, text: str = "") -> object:
     """Ask why a pod of a described machine was admitted, which has none."""
-    parser = argparse.ArgumentParser()
-    explain.add_arguments(parser)
-    return explain.run(parser.parse_args([name, "--topology", "4c", "--config", config_file(directory, text)]))
+    return explain.run(asked(explain, name, "--topology", "4c", "--config", config_file(directory, text)))
+
+
+def compared(directory: Path) -> object:
+    """Compare two configurations on a machine without pods."""
+    path = config_file(directory)
+    return simulate.run(asked(simulate, "--compare", path, path, "--topology", "4c"))
 
 
 def written(path: Path, text: str) -> Path:
@@ -310,6 +320,8 @@ CASES = [
     Case("SimulateInputError", "no file", lambda d: simulate.run(Namespace(file=f"{d}/none", bench=None)), "{}/none"),
     Case("SourceError", "no file", lambda d: topology_from(about(machine=f"{d}/none")), "{}/none"),
     Case("SourceError", "no configuration", lambda d: known_from(about(machine=str(written(d / "f", DESCRIBED)))), "{}/f"),
+    Case("SimulateError", "no pod", compared, "no pod to decide on"),
+    Case("SimulateInputError", "no file", lambda d: simulate.run(asked(simulate, f"{d}/none")), "{}/none"),
     Case("StartError", "no configuration", lambda d: load_config(f"{d}/none"), "{}/none"),
     Case("StartError", "a wrong one", lambda d: load_config(config_file(d, "maxPods: many")), '"many"'),
     Case("StartError", "a directory in its place", lambda d: load_config(str(d)), "{}"),

@@ -1,4 +1,4 @@
-"""`nodeagent simulate`: what would be decided on a described machine? Scenarios in, one result line each out."""
+"""`nodeagent simulate`: what would be decided? Scenarios replayed, or pods on this, a copied or a described machine."""
 
 import argparse
 import json
@@ -8,9 +8,27 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from nodeagent.cli.trial_arguments import add_trial_arguments
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.scenario import Scenario, scenario_from_text
 from nodeagent.formats.scenario_replay import replay, timed_adds
+
+_EXAMPLES = """\
+exit status: 0: all was decided, also where pods are refused; 1: something could not be read; 2: wrong arguments
+
+examples:
+  nodeagent simulate examples/scenario.jsonl
+  nodeagent simulate -f examples/guaranteed.yaml --topology 2s.2n.8c.2t --config examples/config.yaml
+  nodeagent simulate --capacity -f examples/guaranteed.yaml --topology 2s.2n.8c.2t --config examples/config.yaml
+  nodeagent simulate --compare examples/config.yaml examples/strict-reservation/config.yaml -f examples/guaranteed.yaml --topology 2n.4c.2t
+
+on a node:
+  nodeagent simulate --capacity -f pod.yaml
+  nodeagent simulate --compare /etc/nodeagent/config.yaml new.yaml
+  nodeagent simulate - <scenarios.jsonl | jq .steps[].admitted
+
+Nothing is changed. --compare decides anew on all pods that are there, then on those of -f.
+next: nodeagent explain -f pod.yaml says why; docs/simulate.md (nodeagent --help says where) describes scenarios and -o json"""
 
 
 class SimulateInputError(NodeAgentError):
@@ -25,22 +43,40 @@ class SimulateInputError(NodeAgentError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("file", metavar="FILE|-", help="scenarios, one JSON object per line; - reads stdin")
+    parser.add_argument(
+        "file", nargs="?", metavar="SCENARIOS|-", help="scenarios, one JSON object per line; - reads stdin"
+    )
     parser.add_argument(
         "--bench",
         metavar="N",
         type=_positive,
         help="replay each scenario N times in memory and print the time of its add steps (decision and both checkpoint texts)",
     )
+    parser.add_argument(
+        "-f",
+        "--file",
+        dest="manifests",
+        action="append",
+        metavar="FILE|-|DIR",
+        help="decide on these pods: a manifest, - for stdin, or a directory of manifests; can be given again",
+    )
+    parser.add_argument(
+        "--capacity", action="store_true", help="how many more of these pods fit, all of them together?"
+    )
+    parser.add_argument(
+        "--compare", nargs=2, metavar=("A.yaml", "B.yaml"), help="decide under two configurations, side by side"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "json", "yaml"),
+        default="text",
+        help="form of the answer about pods (default: text; about scenarios it is JSON lines)",
+    )
+    add_trial_arguments(parser)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = """\
-exit status: 0: all were replayed; 1: a scenario could not be read; 2: wrong arguments
-
-examples:
-  nodeagent simulate scenarios.jsonl
-  nodeagent simulate - <scenarios.jsonl | jq .steps[].admitted
-
-next: docs/simulate.md (nodeagent --help says where) describes a scenario; nodeagent topology -o json prints this machine for one"""
+    parser.epilog = _EXAMPLES
+    parser.set_defaults(parser=parser)
 
 
 def _positive(text: str) -> int:
@@ -51,7 +87,23 @@ def _positive(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one line per scenario."""
+    """Print one line per scenario, or what becomes of the pods.
+
+    Raises:
+        NodeAgentError: scenarios, manifests, machine or configuration can't be read.
+    """
+    about_pods = args.manifests is not None or args.compare is not None
+    if (args.file is None) != about_pods:
+        args.parser.error("give either scenarios, or pods with -f (or --compare)")
+    if args.capacity and (args.manifests is None or args.compare is not None):
+        args.parser.error("--capacity needs pods with -f, and goes with no --compare")
+    if args.compare is not None and args.config is not None:
+        args.parser.error("--compare names both configurations: leave --config out")
+    if about_pods:
+        from nodeagent.cli.simulate_pods import simulate_pods  # noqa: PLC0415 - replaying doesn't pay for its start-up
+
+        sys.stdout.write(simulate_pods(args))
+        return 0
     for number, line in enumerate(_lines(args.file), start=1):
         if not line.strip():
             continue

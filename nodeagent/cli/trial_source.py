@@ -1,12 +1,14 @@
-"""On which node decisions are tried out: the live one, a captured or a described machine; under its own or another configuration."""
+"""On which node decisions are tried out: the live one, a copied or a described machine; under its own or another configuration."""
 
 import argparse
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from nodeagent.cli.known_state import DEFAULT_CONFIG, DEFAULT_SOCKET, known_state
+from nodeagent.cli.known_state import DEFAULT_CONFIG, Known, known_state
 from nodeagent.core.config import Config, Errata
 from nodeagent.core.managers import initial, resume
 from nodeagent.core.node_capacity import Allocatable
+from nodeagent.core.pod import Pod
 from nodeagent.core.refusals import StartRefused
 from nodeagent.core.state import NodeState
 from nodeagent.core.topology import Topology
@@ -24,97 +26,108 @@ class TrialError(NodeAgentError):
 
 
 @dataclass(frozen=True, slots=True)
+class TrialMachine:
+    """A machine, and who is on it."""
+
+    topology: Topology
+    where: str
+    """In a few words."""
+    known: Known | None = None
+    """None: nobody is on it, or is to be looked at."""
+
+    @property
+    def pods(self) -> tuple[Pod, ...]:
+        """Those that hold what they were promised, in the order of the decisions."""
+        return () if self.known is None else self.known.state.active_pods()
+
+
+@dataclass(frozen=True, slots=True)
 class TrialNode:
     trial: Trial
     config: Config
-    state: NodeState | None
-    """Of the live node; None: it is a described machine, or it is looked at as if it were empty."""
+    source: str
+    """Where the configuration is from."""
     where: str
     """The machine, in a few words."""
+    state: NodeState | None = None
+    """None: it has no pods, or is looked at as if it had none."""
 
 
-def add_trial_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say on which node, and under which rules."""
-    machine = parser.add_mutually_exclusive_group()
-    machine.add_argument("--root", metavar="DIR", help="a copied file-system root with sys/ and proc/, without pods")
-    machine.add_argument(
-        "--topology",
-        metavar="SPEC",
-        help="a machine in a few words: 2s.2n.8c.2t has 2 sockets of 2 NUMA nodes of 8 cores of 2 threads; docs/explain.md has all of it",
-    )
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help=f"decide under this configuration (default: the running agent's; on other machines {DEFAULT_CONFIG})",
-    )
-    parser.add_argument("--socket", metavar="PATH", help=f"the agent's socket (default: {DEFAULT_SOCKET})")
-    parser.add_argument("--empty", action="store_true", help="as if this node had no pods; asks no agent")
-    parser.add_argument(
-        "--errata",
-        choices=tuple(item.value for item in Errata),
-        default=Errata.FIXED.value,
-        help="whose decisions: nodeagent's (fixed, default), or kubelet's with its mistakes (kubelet-1.36)",
-    )
-
-
-def trial_node(options: argparse.Namespace, config_path: str | None = None) -> TrialNode:
-    """Find the node.
-
-    Args:
-        options: as parsed by these arguments.
-        config_path: instead of `--config`.
+def machine_of(options: argparse.Namespace) -> TrialMachine:
+    """Find the machine, and who is on it.
 
     Raises:
-        NodeAgentError: machine, configuration or state can't be read, or don't go together.
+        NodeAgentError: it can't be read, or nobody knows its pods.
     """
-    given = config_path or options.config
-    path = given or DEFAULT_CONFIG
-    errata = Errata(options.errata)
     if options.topology is not None:
-        return _empty(topology_from_spec(options.topology), path, errata, f"described: {options.topology}")
+        return TrialMachine(topology_from_spec(options.topology), f"as described, {options.topology}")
     if options.root is not None:
-        return _empty(topology_of(read_machine(options.root)), path, errata, f"copied: {options.root}")
+        return TrialMachine(topology_of(read_machine(options.root)), f"copied to {options.root}")
     if options.empty:
-        return _empty(topology_of(read_machine()), path, errata, "this one, without its pods")
-    return _live(options, given, errata)
-
-
-def _empty(topology: Topology, path: str, errata: Errata, where: str) -> TrialNode:
-    node = _node(load_config(path), topology, errata, path)
-    return TrialNode(Trial(node.managers, initial(node.managers), (), _room(node)), node.config, None, where)
-
-
-def _node(config: Config, topology: Topology, errata: Errata, path: str | None) -> Node:
-    config = replace(config, placement=replace(config.placement, errata=errata))
-    node = on_machine(config, topology)
-    if isinstance(node, Node):
-        return node
-    raise TrialError(
-        "\n".join(f"{path or 'the default configuration'}: {refused.about}: {refused.message}" for refused in node),
-        hint="name a configuration that suits this machine with --config",
-    )
-
-
-def _live(options: argparse.Namespace, path: str | None, errata: Errata) -> TrialNode:
+        return TrialMachine(topology_of(read_machine()), "this one, without its pods")
     try:
         known = known_state(DEFAULT_CONFIG, options.socket)
     except NodeAgentError as err:
         raise TrialError(
             err.message, hint=f"{err.hint}; or try it on another machine: --empty, --topology 2s.2n.8c.2t, --root DIR"
         ) from err
+    return TrialMachine(known.node.topology, "this one" if known.is_live else "this one, as its agent left it", known)
+
+
+def empty_node(machine: TrialMachine, path: str, errata: Errata) -> TrialNode:
+    """Give the machine as a node without pods.
+
+    Args:
+        machine: as found.
+        path: of the configuration.
+        errata: whose decisions.
+
+    Raises:
+        NodeAgentError: the configuration can't be read, or doesn't suit the machine.
+    """
+    node = _node(load_config(path), machine.topology, errata, path)
+    return TrialNode(
+        Trial.of(node.managers, initial(node.managers), (), _room(node)), node.config, Path(path).name, machine.where
+    )
+
+
+def trial_node(options: argparse.Namespace) -> TrialNode:
+    """Find the node as it is.
+
+    Raises:
+        NodeAgentError: machine, configuration or state can't be read, or don't go together.
+    """
+    machine = machine_of(options)
+    known = machine.known
+    if known is None:
+        return empty_node(machine, options.config or DEFAULT_CONFIG, Errata(options.errata))
+    errata = Errata(options.errata)
     node, promises = known.node, known.state.promises
-    where = "this one, with its pods" + ("" if known.is_live else " as they were saved")
-    if path is not None or errata is not Errata.FIXED:
-        node = _node(node.config if path is None else load_config(path), node.topology, errata, path)
+    source = "the agent's"
+    if options.config is not None or errata is not Errata.FIXED:
+        config = node.config if options.config is None else load_config(options.config)
+        source = source if options.config is None else Path(options.config).name
+        node = _node(config, node.topology, errata, source)
         judged = resume(node.managers, promises)
         if isinstance(judged, StartRefused):
             raise TrialError(
-                f"the pods there are don't fit that configuration: {judged.about}: {judged.message}",
-                hint="--empty leaves them out; nodeagent simulate decides on them anew",
+                f"what the pods there have doesn't go together with {source}: {judged.about}: {judged.message}",
+                hint="--empty leaves them out; `nodeagent simulate --compare` decides on them anew",
             )
         promises = judged
-    trial = Trial(node.managers, promises, known.state.active_pods(), _room(node))
-    return TrialNode(trial, node.config, known.state, where)
+    trial = Trial.of(node.managers, promises, machine.pods, _room(node))
+    return TrialNode(trial, node.config, source, machine.where, known.state)
+
+
+def _node(config: Config, topology: Topology, errata: Errata, source: str) -> Node:
+    config = replace(config, placement=replace(config.placement, errata=errata))
+    node = on_machine(config, topology)
+    if isinstance(node, Node):
+        return node
+    raise TrialError(
+        "\n".join(f"{source}: {refused.about}: {refused.message}" for refused in node),
+        hint="name a configuration that suits this machine with --config",
+    )
 
 
 def _room(node: Node) -> Allocatable | None:

@@ -6,7 +6,6 @@ Each is tried on the core itself: what is offered here has been admitted. Knows 
 import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 from nodeagent.core.config import Placement
 from nodeagent.core.managers import Admitted
@@ -215,7 +214,7 @@ def _placements(placement: Placement) -> Iterator[tuple[str, str, str, Placement
 
 
 def _removals(trials: _Trials) -> Iterator[Remedy]:
-    """Find the pods of which one is enough, those that hold least; else the first two that are."""
+    """Find the pods of which one is enough, those that hold least; else several, none of which could stay."""
     pods = sorted(trials.trial.pods, key=lambda pod: (_size(trials.trial, pod), pod.full_name))
     best: int | tuple[int, int] | None = None
     for pod in pods:
@@ -227,10 +226,22 @@ def _removals(trials: _Trials) -> Iterator[Remedy]:
             yield Remedy(Change.REMOVAL, (pod.full_name,))
     if best is not None:
         return
-    for pair in combinations(pods, 2):
-        if trials.admits(trial=trials.trial.without(frozenset(pod.uid for pod in pair))):
-            yield Remedy(Change.REMOVAL, tuple(sorted(pod.full_name for pod in pair)))
-            return
+    gone: list[Pod] = []
+    for pod in reversed(pods):
+        gone.append(pod)
+        if trials.admits(trial=_without(trials.trial, gone)):
+            break
+    else:
+        return
+    for pod in reversed(gone[:-1]):
+        others = [other for other in gone if other is not pod]
+        if trials.admits(trial=_without(trials.trial, others)):
+            gone = others
+    yield Remedy(Change.REMOVAL, tuple(sorted(pod.full_name for pod in gone)))
+
+
+def _without(trial: Trial, pods: list[Pod]) -> Trial:
+    return trial.without(frozenset(pod.uid for pod in pods))
 
 
 def _size(trial: Trial, pod: Pod) -> tuple[int, int]:

@@ -3,11 +3,11 @@
 The same steps as a turn of the daemon takes (step.py), on values that nobody keeps.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from nodeagent.core.config import Placement
 from nodeagent.core.managers import Admitted, Managers, Rejected, admit, build, remove_pod, resume
-from nodeagent.core.node_capacity import Allocatable, Insufficient, insufficient, usage_of
+from nodeagent.core.node_capacity import Allocatable, Insufficient, Usage, insufficient, usage_of
 from nodeagent.core.pod import Pod
 from nodeagent.core.promises import Promises
 from nodeagent.core.refusals import StartRefused
@@ -23,6 +23,20 @@ class Trial:
     """The active ones, in the order of the decisions on them."""
     allocatable: Allocatable | None = None
     """None: the node's capacity is not checked before the managers decide."""
+    usage: Usage = field(default_factory=Usage)
+    """What those pods have asked for."""
+
+    @classmethod
+    def of(
+        cls, managers: Managers, promises: Promises, pods: tuple[Pod, ...] = (), allocatable: Allocatable | None = None
+    ) -> "Trial":
+        """Count what the pods have asked for."""
+        gate = managers.placement.gate("PodLevelResources")
+        return cls(managers, promises, pods, allocatable, usage_of(pods, pod_level_resources=gate))
+
+    @property
+    def _gate(self) -> bool:
+        return self.managers.placement.gate("PodLevelResources")
 
     def judge(self, pod: Pod, managers: Managers | None = None) -> Admitted | Rejected | Insufficient:
         """Decide on one more pod, as the daemon does.
@@ -32,9 +46,7 @@ class Trial:
             managers: the node's, with observers.
         """
         if self.allocatable is not None:
-            gate = self.managers.placement.gate("PodLevelResources")
-            usage = usage_of(self.pods, pod_level_resources=gate)
-            short = insufficient(pod, usage, self.allocatable, pod_level_resources=gate)
+            short = insufficient(pod, self.usage, self.allocatable, pod_level_resources=self._gate)
             if short is not None:
                 return short
         return admit(managers or self.managers, self.promises, pod)
@@ -43,7 +55,8 @@ class Trial:
         """Give the node as it is when that was decided."""
         match decision:
             case Admitted():
-                return replace(self, promises=decision.promises, pods=(*self.pods, pod))
+                usage = self.usage.plus(pod, pod_level_resources=self._gate)
+                return replace(self, promises=decision.promises, pods=(*self.pods, pod), usage=usage)
             case Rejected():
                 return replace(self, promises=decision.promises)
             case Insufficient():
@@ -51,10 +64,20 @@ class Trial:
 
     def without(self, uids: frozenset[str]) -> "Trial":
         """Give the node as it is when those pods have gone."""
-        promises = self.promises
+        promises, usage = self.promises, self.usage
         for uid in sorted(uids):
             promises, _ = remove_pod(self.managers, promises, uid)
-        return replace(self, promises=promises, pods=tuple(pod for pod in self.pods if pod.uid not in uids))
+        for pod in self.pods:
+            if pod.uid in uids:
+                usage = usage.minus(pod, pod_level_resources=self._gate)
+        left = tuple(pod for pod in self.pods if pod.uid not in uids)
+        return replace(self, promises=promises, pods=left, usage=usage)
+
+    def making_way(self, pod: Pod) -> "Trial":
+        """Give the node without those that this pod replaces: a changed manifest ends the pod of its name first."""
+        return self.without(
+            frozenset(old.uid for old in self.pods if old.full_name == pod.full_name or old.uid == pod.uid)
+        )
 
     def under(self, placement: Placement) -> "Trial | StartRefused":
         """Give the node with the same promises and another configuration, if the two go together."""

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodeagent.core.config import Config
-from nodeagent.core.idset import CpuSet
-from nodeagent.core.managers import Admitted, ContainerReport, Isolation, isolation
+from nodeagent.core.demand import demand_of
+from nodeagent.core.layout import shared_pool
+from nodeagent.core.managers import Admitted, Managers, isolation
 from nodeagent.core.merge_trace import MergeTrace
-from nodeagent.core.pod import qos_class
+from nodeagent.core.pod import Pod, qos_class
+from nodeagent.core.promises import Promises
 from nodeagent.core.remedies import Remedy
 from nodeagent.core.rooms import Room, rooms
 from nodeagent.core.state import PodEntry
@@ -89,7 +91,9 @@ def _pod(explained: Explained) -> Document:
     gate = explained.before.managers.placement.gate("PodLevelResources")
     is_admitted = isinstance(decision, Admitted)
     return {
-        "containers": _containers(explained),
+        "containers": placed_containers(explained.before.managers, pod, decision, decision.promises)
+        if isinstance(decision, Admitted)
+        else [],
         "decision": "admitted" if is_admitted else "refused",
         "message": None if isinstance(decision, Admitted) else decision.message,
         "name": pod.name,
@@ -111,37 +115,35 @@ def _rooms(explained: Explained) -> tuple[Room, ...]:
     return rooms(before.managers, before.promises, before.pods)
 
 
-def _containers(explained: Explained) -> list[Document]:
-    decision, managers, pod = explained.trace.decision, explained.before.managers, explained.trace.pod
-    if not isinstance(decision, Admitted):
-        return []
+def placed_containers(managers: Managers, pod: Pod, decision: Admitted, promises: Promises) -> list[Document]:
+    """Describe what each container of an admitted pod has got.
+
+    Args:
+        managers: that decided.
+        pod: with defaults applied.
+        decision: on it.
+        promises: of the moment that is described, with the pod.
+    """
     reports = {report.name: report for report in decision.report.containers}
-    promises = decision.promises
+    pool = shared_pool(managers, promises, managers.topology.online)
     found = []
-    for container, demand in zip(pod.containers, explained.trace.demand.containers, strict=True):
+    for container, demand in zip(pod.containers, demand_of(managers.rules, pod).containers, strict=True):
+        report = reports[container.name]
         level = isolation(managers, promises, pod, container.name)
         nodes = promises.memory_nodes(pod.uid, container.name)
         found.append(
             {
-                "cpus": _cpus(reports[container.name], promises.default),
+                "cpus": str(pool if report.cpus is None else report.cpus),
                 "exclusiveCpus": demand.cpus,
                 "isolation": level.value,
                 "kind": container.kind.value,
                 "memoryNodes": None if nodes is None else str(nodes),
                 "name": container.name,
-                "numaNodes": str(managers.topology.numa_of(CpuSet.parse(_cpus(reports[container.name], CpuSet())))),
-                "whyShared": None if level is Isolation.CONTAINER else _why_shared(reports[container.name]),
+                "numaNodes": None if report.cpus is None else str(managers.topology.numa_of(report.cpus)),
+                "whyShared": None if report.why_shared is None else report.why_shared.value,
             }
         )
     return found
-
-
-def _cpus(report: ContainerReport, shared: CpuSet) -> str:
-    return str(shared if report.cpus is None else report.cpus)
-
-
-def _why_shared(report: ContainerReport) -> str | None:
-    return None if report.why_shared is None else report.why_shared.value
 
 
 def _recorded(explained: Explained) -> Document | None:

@@ -32,20 +32,25 @@ _VERDICTS = {
 
 def render_explanation(document: Document, width: int = WIDTH) -> str:
     """Print all pods, one after the other."""
-    lines: list[str] = [*_head(document, width)]
+    lines: list[str] = [*head(document, width)]
     for pod in document["pods"]:
         lines += ["", *_pod(pod, document["configuration"], width)]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _head(document: Document, width: int) -> Iterator[str]:
-    machine, config = document["machine"], document["configuration"]
+def head(document: Document, width: int) -> Iterator[str]:
+    """Say on which machine and under which rules."""
+    yield from machine_text(document["machine"], width)
+    yield from _wrapped(f"rules    {rules_text(document['configuration'])}", width)
+
+
+def machine_text(machine: Document, width: int) -> Iterator[str]:
+    """Say which machine it is."""
     yield from _wrapped(
         f"machine  {counted(machine['sockets'], 'socket')}, {counted(machine['numaNodes'], 'NUMA node')}, "
         f"{counted(machine['cpus'], 'CPU')} (reserved {machine['reserved'] or 'none'}): {machine['source']}",
         width,
     )
-    yield from _wrapped(f"rules    {rules_text(config)}", width)
 
 
 def rules_text(config: Document) -> str:
@@ -77,7 +82,7 @@ def _pod(pod: Document, config: Document, width: int) -> Iterator[str]:
         yield from _wrapped(f"{_INDENT}{text}", width)
     if pod["containers"]:
         yield ""
-        yield from _indented(table([_container(c) for c in pod["containers"]], width - len(_INDENT)))
+        yield from _indented(table([container_text(c) for c in pod["containers"]], width - len(_INDENT)))
     if pod["why"]:
         yield ""
         yield "What is missing"
@@ -118,7 +123,8 @@ def _recorded(pod: Document) -> Iterator[str]:
         yield f"It was refused for another reason: {recorded['reason']}: {recorded['message']}"
 
 
-def _container(container: Document) -> list[str]:
+def container_text(container: Document) -> list[str]:
+    """Say in cells: the container, its CPUs, where they and its memory lie, why it shares."""
     level = {"container": "exclusive", "pod": "the pod's", "host": "shared"}[container["isolation"]]
     memory = "" if container["memoryNodes"] is None else f"memory NUMA {container['memoryNodes']}"
     where = f"NUMA {container['numaNodes']}" if container["numaNodes"] else ""

@@ -1,0 +1,71 @@
+"""`nodeagent explain`: hints, merge, CPUs and memory of a decision, and what would admit a refused pod."""
+
+import argparse
+import sys
+from dataclasses import replace
+
+from nodeagent.cli.documents import printed
+from nodeagent.cli.main import EXIT_REFUSED
+from nodeagent.cli.pod_files import pods_of
+from nodeagent.cli.trial_source import TrialNode, trial_node
+from nodeagent.core.managers import Admitted
+from nodeagent.core.pod import Pod
+from nodeagent.core.remedies import remedies
+from nodeagent.core.retracing import retraced
+from nodeagent.core.tracing import trace
+from nodeagent.core.trial import Trial
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.explanation import Explained, explanation
+from nodeagent.formats.explanation_text import render_explanation
+from nodeagent.formats.pod_names import find_pod
+
+_REPLACED = "A pod of this name is there already: it is taken for ended, as a changed manifest ends it."
+
+
+class ExplainError(NodeAgentError):
+    """There is nothing to explain."""
+
+
+def explain_pods(options: argparse.Namespace) -> int:
+    """Print the explanation; the result is the exit status.
+
+    Raises:
+        NodeAgentError: the node or the manifests can't be read, or there is no such pod.
+    """
+    pods = () if options.file is None else pods_of(options.file)
+    node = trial_node(options)
+    explained = _known(node, options.pod) if options.pod is not None else _tried(node, pods)
+    document = explanation(explained, config=node.config, trial=node.trial, where=node.where)
+    sys.stdout.write(printed(document, options.output, render_explanation))
+    sys.stdout.flush()
+    return 0 if all(isinstance(each.trace.decision, Admitted) for each in explained) else EXIT_REFUSED
+
+
+def _known(node: TrialNode, name: str) -> list[Explained]:
+    if node.state is None:
+        raise ExplainError(
+            f"pod '{name}' is none of this machine's: it has no pods",
+            hint="give the pod's manifest with -f; without --empty, --root or --topology the live node is asked",
+        )
+    entry = find_pod(node.state, name)
+    found = retraced(node.trial, node.state, entry)
+    explained = _explained(found.before, entry.pod)
+    return [replace(explained, entry=entry, reproduced=found.reproduced, left_out=found.left_out)]
+
+
+def _tried(node: TrialNode, pods: tuple[Pod, ...]) -> list[Explained]:
+    """Decide on each pod beside those before it."""
+    trial, found = node.trial, []
+    for pod in pods:
+        there = len(trial.pods)
+        trial = trial.making_way(pod)
+        notes = (_REPLACED,) if len(trial.pods) < there else ()
+        explained = _explained(trial, pod)
+        found.append(replace(explained, notes=notes))
+        trial = trial.after(pod, explained.trace.decision)
+    return found
+
+
+def _explained(trial: Trial, pod: Pod) -> Explained:
+    told = trace(trial, pod)
+    return Explained(trial, told, () if isinstance(told.decision, Admitted) else remedies(trial, pod))

@@ -1,0 +1,58 @@
+"""`nodeagent simulate -f`: pods decided one after the other, copies of them until one is refused, or two configurations compared."""
+
+import argparse
+from collections.abc import Sequence
+
+from nodeagent.cli.documents import printed
+from nodeagent.cli.pod_files import pods_of
+from nodeagent.cli.trial_source import TrialNode, empty_node, machine_of, trial_node
+from nodeagent.core.config import Errata
+from nodeagent.core.filling import fill
+from nodeagent.core.pod import Pod
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.simulation import Run, comparison, run_document
+from nodeagent.formats.simulation_text import render_comparison, render_run
+
+
+class SimulateError(NodeAgentError):
+    """There is nothing to decide on."""
+
+
+def simulate_pods(options: argparse.Namespace) -> str:
+    """Give the answer's text.
+
+    Raises:
+        NodeAgentError: manifests, machine or configuration can't be read, or there is nothing to decide on.
+    """
+    pods = () if options.manifests is None else pods_of(options.manifests)
+    if options.compare is not None:
+        return _compared(options, pods)
+    node = trial_node(options)
+    if options.capacity:
+        capacity = fill(node.trial, pods)
+        found = Run(node.config, node.source, node.trial, capacity.after, (), capacity, tuple(pods))
+    else:
+        found = _run(node, node.source, pods)
+    return printed(run_document(found, node.where), options.output, render_run)
+
+
+def _run(node: TrialNode, source: str, pods: Sequence[Pod]) -> Run:
+    trial = node.trial
+    decisions = []
+    for pod in pods:
+        trial = trial.making_way(pod)
+        decision = trial.judge(pod)
+        decisions.append((pod, decision))
+        trial = trial.after(pod, decision)
+    return Run(node.config, source, node.trial, trial, tuple(decisions))
+
+
+def _compared(options: argparse.Namespace, pods: Sequence[Pod]) -> str:
+    """Decide anew on the pods that are there, then on those given."""
+    machine = machine_of(options)
+    names = {pod.full_name for pod in pods}
+    every = (*(pod for pod in machine.pods if pod.full_name not in names), *pods)
+    if not every:
+        raise SimulateError("there is no pod to decide on", hint="name manifests with --file")
+    first, second = (_run(empty_node(machine, path, Errata(options.errata)), path, every) for path in options.compare)
+    return printed(comparison(first, second, machine.where), options.output, render_comparison)

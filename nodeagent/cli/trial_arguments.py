@@ -1,0 +1,30 @@
+"""The options that say on which node, and under which rules, decisions are tried out. trial_source follows them."""
+
+import argparse
+
+from nodeagent.cli.run import DEFAULT_CONFIG
+from nodeagent.core.config import Errata
+
+
+def add_trial_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say on which node, and under which rules."""
+    machine = parser.add_mutually_exclusive_group()
+    machine.add_argument("--root", metavar="DIR", help="a copied file-system root with sys/ and proc/, without pods")
+    machine.add_argument(
+        "--topology",
+        metavar="SPEC",
+        help="a machine in a few words: 2s.2n.8c.2t has 2 sockets of 2 NUMA nodes of 8 cores of 2 threads; docs/explain.md has all of it",
+    )
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help=f"decide under this configuration (default: the running agent's; on other machines {DEFAULT_CONFIG})",
+    )
+    parser.add_argument("--socket", metavar="PATH", help="the agent's socket (default: /run/nodeagent/agent.sock)")
+    parser.add_argument("--empty", action="store_true", help="as if the node had no pods; asks no agent")
+    parser.add_argument(
+        "--errata",
+        choices=tuple(item.value for item in Errata),
+        default=Errata.FIXED.value,
+        help="whose decisions: nodeagent's (fixed, default), or kubelet's with its mistakes (kubelet-1.36)",
+    )

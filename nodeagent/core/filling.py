@@ -1,0 +1,43 @@
+"""How many more of these pods fit? Copies are admitted one after the other until one is refused. Nothing is kept."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from nodeagent.core.managers import Admitted, Rejected
+from nodeagent.core.node_capacity import Insufficient
+from nodeagent.core.pod import Pod
+from nodeagent.core.trial import Trial
+
+MAX_COPIES = 10_000
+"""Pods that ask for nothing fit without end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """How often all of the pods fit together."""
+
+    copies: int
+    after: Trial
+    """The node with all whole copies."""
+    refused: Pod | None
+    """Of the copy that didn't fit; None: the search has ended before."""
+    decision: Rejected | Insufficient | None
+
+
+def fill(trial: Trial, pods: Sequence[Pod]) -> Capacity:
+    """Admit copies of the pods, all of them in order, until one is refused.
+
+    Args:
+        trial: the node to begin with.
+        pods: one copy; names and UIDs get a number each time.
+    """
+    for number in range(1, MAX_COPIES + 1):
+        after = trial
+        for pod in pods:
+            copy = replace(pod, uid=f"{pod.uid}-{number}", name=f"{pod.name}-{number}")
+            decision = after.judge(copy)
+            if not isinstance(decision, Admitted):
+                return Capacity(number - 1, trial, copy, decision)
+            after = after.after(copy, decision)
+        trial = after
+    return Capacity(MAX_COPIES, trial, None, None)

@@ -1,0 +1,129 @@
+"""Pods decided one after the other, as a document: decisions, final placement, what is left. docs/simulate.md describes it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nodeagent.core.config import Config
+from nodeagent.core.filling import Capacity
+from nodeagent.core.idset import CpuSet
+from nodeagent.core.layout import shared_pool
+from nodeagent.core.managers import Admitted, Isolation, Rejected
+from nodeagent.core.node_capacity import Insufficient
+from nodeagent.core.pod import Pod
+from nodeagent.core.rooms import Room, rooms
+from nodeagent.core.trial import Trial
+from nodeagent.formats.explanation import configuration, machine, placed_containers, room_document
+
+Document = dict[str, Any]
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Pods decided on one node."""
+
+    config: Config
+    source: str
+    """The configuration's name."""
+    before: Trial
+    after: Trial
+    decisions: tuple[tuple[Pod, Admitted | Rejected | Insufficient], ...]
+    capacity: Capacity | None = None
+    copied: tuple[Pod, ...] = ()
+    """Of whose copies it is the capacity."""
+
+
+def run_document(run: Run, where: str) -> Document:
+    """Describe one run.
+
+    Args:
+        run: as decided.
+        where: the machine, in a few words.
+    """
+    return {
+        **_side(run),
+        "capacity": None if run.capacity is None else _capacity(run.capacity, run.copied),
+        "machine": machine(run.after, where),
+        "version": VERSION,
+    }
+
+
+def comparison(first: Run, second: Run, where: str) -> Document:
+    """Put two runs of the same pods side by side.
+
+    Args:
+        first: under one configuration.
+        second: under the other.
+        where: the machine, in a few words.
+    """
+    sides = [_side(first), _side(second)]
+    pairs = zip(sides[0]["pods"], sides[1]["pods"], strict=True)
+    return {
+        "differing": [f"{a['namespace']}/{a['name']}" for a, b in pairs if _own(a) != _own(b)],
+        "machine": machine(first.after, where),
+        "sides": sides,
+        "version": VERSION,
+    }
+
+
+def _own(pod: Document) -> Document:
+    """Give what was decided on the pod alone: who shares is where all who share are."""
+    containers = [{**c, "cpus": ""} if c["isolation"] == Isolation.HOST.value else c for c in pod["containers"]]
+    return {**pod, "containers": containers}
+
+
+def _side(run: Run) -> Document:
+    left = rooms(run.after.managers, run.after.promises, run.after.pods)
+    admitted = sum(isinstance(decision, Admitted) for _, decision in run.decisions)
+    return {
+        "configuration": {**configuration(run.config), "file": run.source},
+        "nodes": [{**room_document(room), "fragmentationPercent": _fragmentation(room)} for room in left],
+        "pods": [_pod(run, pod, decision) for pod, decision in run.decisions],
+        "reserved": str(run.after.managers.reserved),
+        "shared": str(shared_pool(run.after.managers, run.after.promises, run.after.managers.topology.online)),
+        "summary": {
+            "admitted": admitted,
+            "before": len(run.before.pods),
+            "freeCpus": sum(len(room.free) for room in left),
+            "largestFreeNode": max((len(_usable(run, room)) for room in left), default=0),
+            "refused": len(run.decisions) - admitted,
+        },
+    }
+
+
+def _usable(run: Run, room: Room) -> CpuSet:
+    """What one container could have there."""
+    return CpuSet(run.after.managers.providers.cpu.usable(room.free.bits))
+
+
+def _fragmentation(room: Room) -> int:
+    """How much of the free CPUs is no whole core."""
+    return 100 * len(room.split) // len(room.free) if room.free else 0
+
+
+def _pod(run: Run, pod: Pod, decision: Admitted | Rejected | Insufficient) -> Document:
+    refusal = None if isinstance(decision, Admitted) else decision
+    return {
+        "containers": []
+        if not isinstance(decision, Admitted)
+        else placed_containers(run.after.managers, pod, decision, run.after.promises),
+        "decision": "admitted" if refusal is None else "refused",
+        "message": None if refusal is None else refusal.message,
+        "name": pod.name,
+        "namespace": pod.namespace,
+        "reason": None if refusal is None else str(refusal.reason),
+        "uid": pod.uid,
+    }
+
+
+def _capacity(capacity: Capacity, copied: Sequence[Pod]) -> Document:
+    decision = capacity.decision
+    return {
+        "complete": decision is not None,
+        "copies": capacity.copies,
+        "of": [pod.full_name for pod in copied],
+        "message": None if decision is None else decision.message,
+        "pod": None if capacity.refused is None else capacity.refused.full_name,
+        "reason": None if decision is None else str(decision.reason),
+    }

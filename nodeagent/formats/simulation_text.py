@@ -1,0 +1,135 @@
+"""A simulation for people: who got what, who was refused, what is left on each NUMA node. Adds words and layout, no fact."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nodeagent.formats.columns import broken, table
+from nodeagent.formats.explanation_text import container_text, head, len_of, machine_text, rules_text
+from nodeagent.formats.inspection_words import bytes_text, counted
+
+Document = Mapping[str, Any]
+WIDTH = 80
+
+
+def render_run(document: Document, width: int = WIDTH) -> str:
+    """Print one run."""
+    lines = [*head(document, width), ""]
+    if document["capacity"] is not None:
+        lines += [*_capacity(document, width), ""]
+    else:
+        lines += [*_pods(document, width), ""]
+    lines += [*_nodes(document, width)]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def render_comparison(document: Document, width: int = WIDTH) -> str:
+    """Print two runs side by side; what differs is marked with *."""
+    one, other = document["sides"]
+    rows = [
+        ["", one["configuration"]["file"], other["configuration"]["file"]],
+        ["rules", rules_text(one["configuration"]), rules_text(other["configuration"])],
+        ["reserved", one["reserved"] or "none", other["reserved"] or "none"],
+        ["admitted", _share(one), _share(other)],
+        ["free CPUs", str(one["summary"]["freeCpus"]), str(other["summary"]["freeCpus"])],
+        ["  on one node at most", str(one["summary"]["largestFreeNode"]), str(other["summary"]["largestFreeNode"])],
+        ["split CPUs", _split(one), _split(other)],
+        ["", "", ""],
+    ]
+    differing = set(document["differing"])
+    for a, b in zip(one["pods"], other["pods"], strict=True):
+        name = f"{a['namespace']}/{a['name']}"
+        rows.append([f"{'* ' if name in differing else ''}{name}", _outcome(a), _outcome(b)])
+    verdict = (
+        f"{counted(len(differing), 'pod')} of {len(one['pods'])} marked with * are decided differently."
+        if differing
+        else "Both decide alike on every pod."
+    )
+    lines = [*machine_text(document["machine"], width), "", *table(rows, width), "", *broken(verdict, width)]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _share(side: Document) -> str:
+    return f"{side['summary']['admitted']} of {len(side['pods'])}"
+
+
+def _split(side: Document) -> str:
+    return ",".join(node["splitCpus"] for node in side["nodes"] if node["splitCpus"]) or "none"
+
+
+def _outcome(pod: Document) -> str:
+    if pod["decision"] == "refused":
+        return f"refused: {pod['reason']}"
+    return "; ".join(_placed(container) for container in pod["containers"])
+
+
+def _placed(container: Document) -> str:
+    if container["isolation"] == "host":
+        return f"{container['name']} shared"
+    return " ".join(part for part in container_text(container)[:4] if part)
+
+
+def _pods(document: Document, width: int) -> Iterator[str]:
+    summary = document["summary"]
+    beside = (
+        f", beside {counted(summary['before'], 'pod')} that {'is' if summary['before'] == 1 else 'are'} there already"
+    )
+    yield from broken(
+        f"{counted(summary['admitted'], 'pod')} admitted, {summary['refused']} refused{beside if summary['before'] else ''}",
+        width,
+    )
+    rows = [["POD", "CONTAINER", "CPUS", "WHERE", "MEMORY"]]
+    for pod in document["pods"]:
+        name = f"{pod['namespace']}/{pod['name']}"
+        for container in pod["containers"]:
+            rows.append([name, *container_text(container)[:4]])
+            name = ""
+    if len(rows) > 1:
+        yield ""
+        yield from table(rows, width)
+    refused = [pod for pod in document["pods"] if pod["decision"] == "refused"]
+    if refused:
+        yield ""
+        yield "Refused (nodeagent explain says more)"
+    for pod in refused:
+        yield from broken(f"  {pod['namespace']}/{pod['name']}: {pod['reason']}: {pod['message']}", width)
+
+
+def _capacity(document: Document, width: int) -> Iterator[str]:
+    capacity = document["capacity"]
+    names = " + ".join(capacity["of"])
+    if not capacity["complete"]:
+        yield from broken(f"{capacity['copies']} and more fit of: {names} (no more were tried)", width)
+        return
+    yield from broken(f"{capacity['copies']} more {'fits' if capacity['copies'] == 1 else 'fit'} of: {names}", width)
+    yield from broken(f"the next, {capacity['pod']}, is refused: {capacity['reason']}: {capacity['message']}", width)
+
+
+def _nodes(document: Document, width: int) -> Iterator[str]:
+    resources = sorted({name for node in document["nodes"] for name in node["memory"]})
+    has_caches = any(node["caches"] for node in document["nodes"])
+    rows = [
+        ["NUMA", "CPUS", "FREE", "WHOLE CORES", "SPLIT", *(["CACHES"] if has_caches else []), *map(_heading, resources)]
+    ]
+    for node in document["nodes"]:
+        amounts = [node["memory"].get(name, {"free": 0, "allocatable": 0}) for name in resources]
+        rows.append(
+            [
+                str(node["node"]),
+                str(len_of(node["cpus"])),
+                str(node["freeCount"]),
+                str(node["wholeCores"]),
+                f"{len_of(node['splitCpus'])} ({node['fragmentationPercent']}%)",
+                *([f"{node['wholeCaches']} of {node['caches']}"] if has_caches else []),
+                *(f"{bytes_text(a['free'])} of {bytes_text(a['allocatable'])}" for a in amounts),
+            ]
+        )
+    yield "Left for CPUs of their own (SPLIT: free, and of cores that aren't)"
+    yield from table(rows, width)
+    summary = document["summary"]
+    yield from broken(
+        f"in all {counted(summary['freeCpus'], 'CPU')}, at most {summary['largestFreeNode']} of one NUMA node", width
+    )
+
+
+def _heading(resource: str) -> str:
+    return f"{resource.upper()} FREE"

@@ -1,0 +1,181 @@
+"""`nodeagent simulate` of pods: who gets what, what is left, how many more fit, and two configurations side by side."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nodeagent.cli import simulate
+from nodeagent.cli.main import main
+from tried import CONFIG, MACHINE, ROOT, Told, container, golden, manifest, pod, told
+
+__all__ = ["told"]
+ON = ("--topology", MACHINE)
+UNDER = ("--config", "config.yaml")
+PODS = (
+    pod("web", container("app", "4", "6Gi"), container("log", "500m", "64Mi")),
+    pod("odd", container("app", "3", "1Gi")),
+    pod("big", container("app", "6", "4Gi")),
+    pod("more", container("app", "4", "4Gi")),
+)
+
+
+def simulated(told: Told, *words: str) -> dict[str, Any]:
+    status, out, err = told("simulate", *words, "-o", "json")
+    assert (status, err) == (0, "")
+    document: dict[str, Any] = json.loads(out)
+    assert document["version"] == 1
+    return document
+
+
+def test_the_words_of_decisions_and_of_what_is_left(told: Told) -> None:
+    status, out, err = told("simulate", "-f", manifest("pods.yaml", *PODS), *ON, *UNDER)
+    assert (status, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 80
+    golden("simulate-pods.txt", out)
+
+
+def test_the_document_says_who_got_what_and_what_is_left(told: Told) -> None:
+    document = simulated(told, "-f", manifest("pods.yaml", *PODS), *ON, *UNDER)
+    web, odd, *_ = document["pods"]
+    assert [(c["name"], c["isolation"], c["cpus"], c["numaNodes"]) for c in web["containers"]] == [
+        ("app", "container", "1-2,9-10", "0"),
+        ("log", "host", "0,3,7-8,11,15", None),
+    ], "those that share are shown where they run in the end"
+    assert (odd["decision"], odd["reason"], odd["containers"]) == ("refused", "SMTAlignmentError", [])
+    assert document["summary"] == {"admitted": 2, "before": 0, "freeCpus": 4, "largestFreeNode": 2, "refused": 2}
+    first = document["nodes"][0]
+    assert (first["free"], first["wholeCores"], first["splitCpus"], first["fragmentationPercent"]) == ("3,11", 1, "", 0)
+    assert first["holders"] == [{"container": "app", "cpus": "1-2,9-10", "pod": "default/web"}]
+
+
+def test_free_cpus_of_cores_in_use_are_fragmented(told: Told) -> None:
+    Path("config.yaml").write_text(CONFIG.replace("cpuManagerPolicyOptions", "#"))
+    document = simulated(told, "-f", manifest("p.yaml", pod("odd", container("app", "3", "1Gi"))), *ON, *UNDER)
+    assert [(n["free"], n["splitCpus"], n["fragmentationPercent"]) for n in document["nodes"]] == [
+        ("3,10-11", "10", 33),
+        ("4-7,12-15", "", 0),
+    ]
+
+
+def test_capacity_counts_what_more_fits_and_says_what_ends_it(told: Told) -> None:
+    file = manifest("p.yaml", pod("four", container("app", "4", "1Gi")))
+    document = simulated(told, "--capacity", "-f", file, *ON, *UNDER)
+    assert document["capacity"] == {
+        "complete": True,
+        "copies": 3,
+        "message": "Resources cannot be allocated with Topology locality",
+        "of": ["default/four"],
+        "pod": "default/four-4",
+        "reason": "TopologyAffinityError",
+    }
+    status, out, _ = told("simulate", "--capacity", "-f", file, *ON, *UNDER)
+    assert status == 0
+    assert "3 more fit of: default/four\nthe next, default/four-4, is refused: TopologyAffinityError: " in out
+
+
+def test_capacity_of_several_pods_counts_them_together(told: Told) -> None:
+    file = manifest("p.yaml", pod("four", container("app", "4", "1Gi")), pod("two", container("app", "2", "1Gi")))
+    capacity = simulated(told, "--capacity", "-f", file, *ON, *UNDER)["capacity"]
+    assert (capacity["copies"], capacity["pod"]) == (2, "default/four-3")
+
+
+def test_a_capacity_without_end_is_said_to_be_one(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nodeagent.core.filling.MAX_COPIES", 5)
+    file = manifest("p.yaml", pod("idle", {"name": "app", "command": ["x"]}))
+    status, out, _ = told("simulate", "--capacity", "-f", file, *ON, *UNDER)
+    assert status == 0
+    assert "5 and more fit of: default/idle (no more were tried)" in out
+
+
+def test_two_configurations_are_put_side_by_side(told: Told) -> None:
+    Path("lax.yaml").write_text(
+        CONFIG.replace("single-numa-node", "best-effort").replace("full-pcpus-only", "align-by-socket")
+        + "featureGates: {CPUManagerPolicyAlphaOptions: true}\n"
+    )
+    words = ("--compare", "config.yaml", "lax.yaml", "-f", manifest("pods.yaml", *PODS), *ON)
+    document = simulated(told, *words)
+    assert document["differing"] == ["default/odd", "default/big", "default/more"], (
+        "who shares is where all who share are"
+    )
+    strict, lax = document["sides"]
+    assert [side["configuration"]["file"] for side in (strict, lax)] == ["config.yaml", "lax.yaml"]
+    assert [pod["decision"] for pod in strict["pods"]] == ["admitted", "refused", "admitted", "refused"]
+    assert [pod["decision"] for pod in lax["pods"]][1] == "admitted"
+    status, out, err = told("simulate", *words)
+    assert (status, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 80
+    golden("simulate-compare.txt", out)
+
+
+def test_one_configuration_twice_decides_alike(told: Told) -> None:
+    words = ("--compare", "config.yaml", "config.yaml", "-f", manifest("pods.yaml", *PODS), *ON)
+    assert simulated(told, *words)["differing"] == []
+    assert told("simulate", *words)[1].endswith("Both decide alike on every pod.\n")
+
+
+def test_a_directory_is_read_as_the_daemon_reads_its_manifests(told: Told) -> None:
+    Path("pods").mkdir()
+    manifest("pods/2.yaml", pod("second", container("app", "2", "1Gi")))
+    manifest("pods/1.yaml", pod("first", container("app", "2", "1Gi")))
+    Path("pods/.hidden.yaml").write_text("nonsense: [")
+    document = simulated(told, "-f", "pods", *ON, *UNDER)
+    assert [pod["name"] for pod in document["pods"]] == ["first", "second"]
+
+
+def test_a_second_pod_of_one_name_replaces_the_first(told: Told) -> None:
+    document = simulated(
+        told, "-f", manifest("p.yaml", pod("web", container("app", "4", "1Gi"))), "-f", "p.yaml", *ON, *UNDER
+    )
+    assert [pod["containers"][0]["cpus"] for pod in document["pods"]] == ["1-2,9-10", "1-2,9-10"]
+    assert document["summary"]["freeCpus"] == 10
+
+
+def test_kubelets_errata_are_reproduced_when_asked_for(told: Told) -> None:
+    """Erratum 5: CPUs that an init container lends to the next one are not counted as whole cores."""
+    Path("config.yaml").write_text(CONFIG.replace('"0,8"', '"0,3"'))
+    lending = pod("web", container("app", "4", "1Gi"), initContainers=[container("first", "4", "1Gi")])
+    decisions = {}
+    for errata in ("fixed", "kubelet-1.36"):
+        words = ("-f", manifest("p.yaml", lending), "--topology", "3c.2t", *UNDER, "--errata", errata)
+        document = simulated(told, *words)
+        assert document["configuration"]["errata"] == errata
+        decisions[errata] = document["pods"][0]["reason"]
+    assert decisions == {"fixed": None, "kubelet-1.36": "SMTAlignmentError"}
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["scenarios.jsonl", "-f", "p.yaml"], "either scenarios, or pods"),
+        (["scenarios.jsonl", "--compare", "a", "b"], "either scenarios, or pods"),
+        (["--capacity", "--compare", "a", "b"], "--capacity needs pods with -f, and goes with no --compare"),
+        (["--capacity", "scenarios.jsonl"], "--capacity needs pods with -f"),
+        (["--compare", "a", "b", "--config", "c"], "leave --config out"),
+        (["--topology", "4c", "--root", "/", "-f", "p.yaml"], "not allowed with argument"),
+    ],
+)
+def test_arguments_that_contradict_each_other_are_exit_status_2(told: Told, words: list[str], complaint: str) -> None:
+    status, out, err = told("simulate", *words)
+    assert (status, out) == (2, "")
+    assert complaint in err
+
+
+def test_the_examples_of_the_help_work_as_pasted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    examples = re.findall(r"^  nodeagent (.*)$", simulate._EXAMPLES.partition("on a node:")[0], re.MULTILINE)
+    assert len(examples) >= 4
+    for example in examples:
+        assert main(shlex.split(example)) == 0
+        assert capsys.readouterr().out
+
+
+def test_yaml_says_what_json_says(told: Told) -> None:
+    words = ("-f", manifest("pods.yaml", *PODS), *ON, *UNDER)
+    assert yaml.safe_load(told("simulate", *words, "-o", "yaml")[1]) == simulated(told, *words)
