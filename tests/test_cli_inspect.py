@@ -284,7 +284,7 @@ def test_documents_that_texts_name_exist():
     texts = [source.read_text() for source in root.glob("nodeagent/**/*.py")]
     named = {name for text in texts for name in re.findall(r"\b(?:docs|examples)/[\w.-]+", text)}
     assert named >= {"docs/simulate.md", "examples/config.yaml"}
-    assert [name for name in named if not (root / name).is_file()] == []
+    assert [name for name in named if not (root / name).exists()] == []
 
 
 def next_commands(text: str) -> set[str]:

@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from nodeagent.cli.exec import EXIT_CANNOT_RUN, EXIT_NOT_ENTERED, EXIT_NOT_FOUND
 from nodeagent.cli.known_state import DEFAULT_CONFIG, DEFAULT_SOCKET, PODS_CGROUP
-from nodeagent.cli.main import COMMANDS, EXIT_DIFFERENCE, EXIT_ERROR, EXIT_REFUSED, EXIT_USAGE
+from nodeagent.cli.main import COMMANDS, EXIT_DIFFERENCE, EXIT_ERROR, EXIT_REFUSED, EXIT_USAGE, main
 from nodeagent.core.config import Config
 from nodeagent.core.errata import ERRATA
 from nodeagent.daemon.startup import CPU_CHECKPOINT, EX_CONFIG, MEMORY_CHECKPOINT, STATE_FILE
@@ -79,8 +80,23 @@ def test_its_places_are_the_programs() -> None:
     assert [place for place in places if place not in README.partition("| place |")[2].partition("\n\n")[0]] == []
 
 
+@pytest.mark.parametrize("document", ["README.md", "docs/explain.md"])
+def test_what_it_shows_is_what_is_printed(
+    document: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    shown = _SHOWN.findall((ROOT / document).read_text())
+    assert shown
+    for command, output in shown:
+        main(shlex.split(command))
+        assert output in capsys.readouterr().out, command
+
+
+_SHOWN = re.compile(r"^```\n\$ nodeagent (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
+
+
 def test_it_is_short() -> None:
-    """Without its tables an operator reads it in one go."""
-    text = [line for line in README.splitlines() if not line.startswith("|")]
+    """Without its tables, and what commands print, an operator reads it in one go."""
+    text = [line for line in _SHOWN.sub("", README).splitlines() if not line.startswith("|")]
     assert len(text) < 120
     assert max(map(len, text)) <= 140
