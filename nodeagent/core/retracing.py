@@ -1,6 +1,7 @@
 """Why was this pod admitted, or refused? The decision on a known pod, taken once more on the nearest state to the one it was taken on.
 
-Which pods have gone since, nobody knows any more: whether the result is the same is part of the answer. Knows no files.
+Which pods have gone since, nobody knows any more: whether the result is the same is part of the answer. A refused pod is judged on the
+node as it is now: that is what a person can change. Knows no files.
 """
 
 from dataclasses import dataclass
@@ -20,8 +21,8 @@ class Retraced:
     before: Trial
     """The node on which it was taken again: without the pod itself."""
     trace: Trace
-    reproduced: bool
-    """It came out as it did then: the same refusal, or the same CPUs and memory."""
+    reproduced: bool | None
+    """It came out as it did then: the same refusal, or the same CPUs and memory. None: the pod has ended, and has given them back."""
     left_out: tuple[str, ...]
     """Pods that were decided on later, and are therefore not on that node."""
 
@@ -36,7 +37,8 @@ def retraced(trial: Trial, state: NodeState, entry: PodEntry) -> Retraced:
     """
     uid = entry.pod.uid
     position = [e.pod.uid for e in state.entries].index(uid)
-    later = tuple(e.pod for e in state.entries[position + 1 :] if e.is_active)
+    after = state.entries[position + 1 :] if entry.is_active else ()
+    later = tuple(e.pod for e in after if e.is_active)
     tries = [later, ()] if later else [()]
     found: list[Retraced] = []
     for pods in tries:
@@ -50,7 +52,9 @@ def retraced(trial: Trial, state: NodeState, entry: PodEntry) -> Retraced:
     return found[-1]
 
 
-def _is_same(trial: Trial, entry: PodEntry, again: Trace) -> bool:
+def _is_same(trial: Trial, entry: PodEntry, again: Trace) -> bool | None:
+    if entry.outcome is not None:
+        return None
     match again.decision:
         case Admitted(promises=promises):
             return entry.refusal is None and _lasting(promises.of_pod(entry.pod.uid), entry) == _lasting(

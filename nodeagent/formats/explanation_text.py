@@ -3,7 +3,7 @@
 Adds words and layout to the document, no fact. Legible without colour; no line is longer than the width, as far as words allow.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from nodeagent.formats.columns import broken, table
@@ -13,8 +13,10 @@ Document = Mapping[str, Any]
 WIDTH = 80
 _MOST_CANDIDATES = 16
 _INDENT = "  "
+_MAX_NODES = "max-allowable-numa-nodes"
 _SOURCES = {
     "hint": "on the NUMA nodes of the merged hint",
+    "sockets": "on the sockets of the merged hint (align-by-socket)",
     "elsewhere": "on other NUMA nodes, as the hint's have no more",
     "anywhere": "anywhere",
     "pod": "out of the pod's own set",
@@ -23,8 +25,8 @@ _VERDICTS = {
     "wins": "wins",
     "several nodes": "loses: more than a single NUMA node",
     "more nodes": "loses: the winner has fewer nodes",
-    "farther apart": "loses: as many nodes, farther apart",
-    "less allocated": "loses: as good, but less of it is allocated",
+    "farther apart": "loses: as many nodes, farther apart (prefer-closest-numa-nodes)",
+    "less allocated": "loses: less of it is allocated (prefer-most-allocated-numa-node)",
     "higher number": "loses: as good, but its numbers are higher",
     "other size": "loses: another number of nodes than all can be narrowed to",
 }
@@ -55,11 +57,10 @@ def machine_text(machine: Document, width: int) -> Iterator[str]:
 
 def rules_text(config: Document) -> str:
     """Say what decides, in a line."""
-    options = [name for name, value in config["cpuManagerPolicyOptions"].items() if value.lower() in ("true", "1", "t")]
-    topology = [
-        name if value.lower() in ("true", "1", "t") else f"{name}={value}"
-        for name, value in config["topologyManagerPolicyOptions"].items()
-    ]
+    options = enabled(config["cpuManagerPolicyOptions"])
+    given = config["topologyManagerPolicyOptions"]
+    topology = enabled({name: value for name, value in given.items() if name != _MAX_NODES})
+    topology += [f"{name}={value}" for name, value in given.items() if name == _MAX_NODES]
     parts = [
         "cpu " + " ".join([config["cpuManagerPolicy"], *options]),
         "memory " + config["memoryManagerPolicy"],
@@ -72,6 +73,11 @@ def rules_text(config: Document) -> str:
     if config["errata"] != "fixed":
         parts.append(f"with the errata of {config['errata']}")
     return ", ".join(parts)
+
+
+def enabled(options: Document) -> list[str]:
+    """Name the options that are on, as Go reads booleans."""
+    return [name for name, value in options.items() if value in ("1", "t", "T", "TRUE", "true", "True")]
 
 
 def _pod(pod: Document, config: Document, width: int) -> Iterator[str]:
@@ -107,7 +113,9 @@ def _recorded(pod: Document) -> Iterator[str]:
         return
     then = recorded["decision"]
     later = recorded["withoutLaterPods"]
-    if recorded["reproduced"]:
+    if recorded["reproduced"] is None:
+        yield "The pod has ended, and has given back what it had: what follows is how it would be decided now."
+    elif recorded["reproduced"]:
         without = f" without the {counted(len(later), 'pod')} that came later" if later else ""
         yield f"Decided again{without}, it comes out as it did: what follows is how."
     elif then == "admitted":
@@ -152,7 +160,7 @@ def _step(number: int, step: Document, config: Document, width: int) -> Iterator
         if not step["allSets"]:
             yield f"{inner}of so many NUMA nodes not every set is listed"
     if step["step"] == "cpus":
-        yield from _choices(step, inner, width)
+        yield from _choices(step, enabled(config["cpuManagerPolicyOptions"]), inner, width)
     if step["step"] == "memory":
         yield from _taken(step, inner, width)
 
@@ -193,11 +201,12 @@ def _verdict(candidate: Document, step: Document) -> str:
             return _VERDICTS[verdict]
 
 
-def _choice(choice: Document) -> str:
+def _choice(choice: Document, options: Collection[str]) -> str:
     isolated = "isolated " if choice["isolated"] else ""
+    source = "sockets" if choice["source"] == "hint" and "align-by-socket" in options else choice["source"]
     slice_of = "" if choice["container"] is None else f"for {choice['container']}, "
     free = len_of(choice["available"])
-    return f"{slice_of}{choice['count']} of {free} {isolated}free {_SOURCES[choice['source']]}: {choice['available']}"
+    return f"{slice_of}{choice['count']} of {free} {isolated}free {_SOURCES[source]}: {choice['available']}"
 
 
 def len_of(cpus: str) -> int:
@@ -206,20 +215,25 @@ def len_of(cpus: str) -> int:
     return sum(int(last or first) - int(first) + 1 for first, _, last in ranges)
 
 
-def _choices(step: Document, inner: str, width: int) -> Iterator[str]:
+def _choices(step: Document, options: Collection[str], inner: str, width: int) -> Iterator[str]:
     if step["reused"]:
         yield from _wrapped(f"{inner}{step['reused']}: what the pod's init containers had before", width)
     for choice in step["choices"]:
-        yield from _wrapped(f"{inner}{_choice(choice)}", width)
-        rows = [[group["cpus"], _rule(group)] for group in choice["groups"]]
+        yield from _wrapped(f"{inner}{_choice(choice, options)}", width)
+        rows = [[group["cpus"], _rule(group, options)] for group in choice["groups"]]
         yield from (f"{inner}{_INDENT}{line}" for line in table(rows, width - len(inner) - len(_INDENT)))
 
 
-def _rule(group: Document) -> str:
+def _rule(group: Document, options: Collection[str]) -> str:
     share = ""
     if group["shareOf"] is not None:
         share = f", NUMA {group['shareOf']}'s {'part of the remainder' if group['remainder'] else 'equal share'}"
-    return f"{_RULES[group['rule']]}{share}"
+    rule = _RULES[group["rule"]]
+    if group["rule"] == "whole core" and "full-pcpus-only" in options:
+        rule += " (full-pcpus-only gives nothing else)"
+    if group["rule"] == "single CPU" and "distribute-cpus-across-cores" in options:
+        rule = "single CPUs, one after the other (distribute-cpus-across-cores)"
+    return f"{rule}{share}"
 
 
 _RULES = {

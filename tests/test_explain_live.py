@@ -1,0 +1,98 @@
+"""`nodeagent explain` and `simulate` on a node with an agent: whose pods, under which configuration, and what is said without one."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inspected import NOW_MS, container, pod
+from nodeagent.core.state import PodEntry, QosClass, Refusal
+from test_cli_inspect import Host, host, live, told
+from tried import Told, manifest
+
+__all__ = ["host", "live", "told"]
+SHARING: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "new"},
+    "spec": {"containers": [{"name": "app", "command": ["x"]}]},
+}
+
+
+@pytest.fixture
+def new_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    return manifest("new.yaml", SHARING)
+
+
+def socket_of(live: Host) -> tuple[str, str]:
+    return "--socket", str(live.socket)
+
+
+def test_a_pod_of_the_node_is_explained_as_it_was_decided(live: Host, told: Told) -> None:
+    status, out, err = told("explain", "web", *socket_of(live))
+    assert (status, err) == (0, "")
+    assert "pod default/web (BestEffort): admitted\n" in out
+    assert "  Decided again, it comes out as it did: what follows is how.\n" in out
+    assert "the CPU manager's policy is none" in out.replace("\n", " ").replace("  ", " ")
+
+
+def test_a_refused_pod_that_fits_by_now_is_told_with_the_command_that_admits_it(live: Host, told: Told) -> None:
+    refused = pod("late", container("app"))
+    entry = PodEntry(refused, QosClass.BEST_EFFORT, "late.yaml", NOW_MS, Refusal("OutOfpods", "too many", NOW_MS))
+    live.world.state = replace(live.world.state, entries=(*live.world.state.entries, entry))
+    status, out, err = told("explain", "late", *socket_of(live))
+    assert (status, err) == (0, "")
+    assert "It was refused: OutOfpods: too many\n" in out
+    assert "By now it would be admitted: nodeagent retry default/late\n" in out
+    document = json.loads(told("explain", "late", *socket_of(live), "-o", "json")[1])
+    recorded = document["pods"][0]["recorded"]
+    assert (recorded["decision"], recorded["reason"], recorded["reproduced"]) == ("refused", "OutOfpods", False)
+
+
+def test_an_unknown_pod_is_exit_status_1_with_the_next_step(live: Host, told: Told) -> None:
+    status, out, err = told("explain", "wbe", *socket_of(live))
+    assert (status, out) == (1, "")
+    assert err == "nodeagent: no pod 'wbe' is known\nhint: did you mean web? `nodeagent inspect` lists the pods\n"
+
+
+def test_a_manifest_is_tried_beside_the_pods_that_are_there(live: Host, told: Told, new_pod: str) -> None:
+    status, out, err = told("simulate", "-f", new_pod, *socket_of(live))
+    assert (status, err) == (0, "")
+    assert "1 pod admitted, 0 refused, beside 1 pod that is there already\n" in out
+    assert "this one\n" in out
+    out = told("simulate", "-f", new_pod, "--empty", "--config", str(live.config))[1]
+    assert "1 pod admitted, 0 refused\n" in out
+    assert "this one, without its pods" in out.replace("\n ", "")
+
+
+def test_a_manifest_of_a_pod_that_is_there_takes_its_place(live: Host, told: Told, new_pod: str) -> None:
+    Path(new_pod).write_text(Path(new_pod).read_text().replace("name: new", "name: web"))
+    status, out, err = told("explain", "-f", new_pod, *socket_of(live))
+    assert (status, err) == (0, "")
+    assert "A pod of this name is there already: it is taken for ended" in out
+
+
+def test_nothing_is_changed(live: Host, told: Told, new_pod: str) -> None:
+    before = live.world.state
+    for words in (("explain", "-f", new_pod), ("explain", "web"), ("simulate", "--capacity", "-f", new_pod)):
+        assert told(*words, *socket_of(live))[0] == 0
+    assert live.world.state is before
+
+
+def test_two_configurations_are_compared_on_the_nodes_own_pods(live: Host, told: Told) -> None:
+    config = str(live.config)
+    document = json.loads(told("simulate", "--compare", config, config, *socket_of(live), "-o", "json")[1])
+    assert [[p["name"] for p in side["pods"]] for side in document["sides"]] == [["web"], ["web"]]
+
+
+def test_without_an_agent_and_a_configuration_other_machines_are_named(
+    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodeagent.cli.trial_source.DEFAULT_CONFIG", str(tmp_path / "none.yaml"))
+    status, out, err = told("explain", "web", "--socket", str(tmp_path / "none.sock"))
+    assert (status, out) == (1, "")
+    assert f"no configuration at {tmp_path}/none.yaml" in err
+    assert "--topology 2s.2n.8c.2t" in err.splitlines()[-1]
