@@ -317,7 +317,6 @@ CASES = [
     Case("ScenarioError", "its machine", lambda _: scenario_from_text('{"topology": {"cpus": [{"id": "a"}]}}', "f:7"), '"a"'),
     Case("ScenarioError", "a core in two sockets", lambda _: scenario_from_text(json.dumps(SPLIT_CORE), "f:7"), "core 0 (CPUs 0-1)"),
     Case("ScenarioError", "distances to some nodes", lambda _: scenario_from_text(json.dumps(FEW_DISTANCES), "f:7"), "[10]"),
-    Case("SimulateInputError", "no file", lambda d: simulate.run(Namespace(file=f"{d}/none", bench=None)), "{}/none"),
     Case("SourceError", "no file", lambda d: topology_from(about(machine=f"{d}/none")), "{}/none"),
     Case("SourceError", "no configuration", lambda d: known_from(about(machine=str(written(d / "f", DESCRIBED)))), "{}/f"),
     Case("SimulateError", "no pod", compared, "no pod to decide on"),

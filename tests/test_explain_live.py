@@ -10,9 +10,10 @@ import pytest
 from inspected import NOW_MS, container, pod
 from nodeagent.core.state import PodEntry, QosClass, Refusal
 from test_cli_inspect import Host, host, live, told
-from tried import Told, manifest
+from test_sources import described, root
+from tried import Told, container as limited, manifest, pod as written
 
-__all__ = ["host", "live", "told"]
+__all__ = ["described", "host", "live", "root", "told"]
 SHARING: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -91,8 +92,73 @@ def test_two_configurations_are_compared_on_the_nodes_own_pods(live: Host, told:
 def test_without_an_agent_and_a_configuration_other_machines_are_named(
     told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nodeagent.cli.trial_source.DEFAULT_CONFIG", str(tmp_path / "none.yaml"))
+    monkeypatch.setattr("nodeagent.cli.sources.DEFAULT_CONFIG", str(tmp_path / "none.yaml"))
     status, out, err = told("explain", "web", "--socket", str(tmp_path / "none.sock"))
     assert (status, out) == (1, "")
     assert f"no configuration at {tmp_path}/none.yaml" in err
     assert "--topology 2s.2n.8c.2t" in err.splitlines()[-1]
+
+
+# Other machines
+
+
+def test_a_pod_of_a_copied_node_is_explained_with_its_saved_state(root: Path, told: Told) -> None:
+    status, out, err = told("explain", "web", "--root", str(root))
+    assert (status, err) == (0, "")
+    assert f"copied to {root}" in out.replace("\n  ", " ")
+    assert "Decided again, it comes out as it did" in out
+    assert "  app  exclusive 1,5  NUMA 0\n" in out
+
+
+def test_a_captured_node_is_explained_as_the_node_itself(root: Path, told: Told, tmp_path: Path) -> None:
+    capture = tmp_path / "node.json"
+    assert told("capture", "--root", str(root), "-o", str(capture))[0] == 0
+    documents = [
+        json.loads(told("explain", "web", *where, "-o", "json")[1])["pods"]
+        for where in (("--root", str(root)), ("--machine", str(capture)))
+    ]
+    assert documents[0] == documents[1]
+
+
+def test_pods_are_tried_beside_those_of_a_copied_node_or_without_them(
+    root: Path, told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    big = manifest("big.yaml", written("big", limited("app", "6", "1Mi")))
+    status, out, _ = told("explain", "-f", big, "--root", str(root))
+    assert status == 4
+    assert "  * end pod default/web\n" in out
+    config = str(root / "etc/nodeagent/config.yaml")
+    assert told("explain", "-f", big, "--root", str(root), "--empty", "--config", config)[0] == 0
+
+
+def test_a_described_machine_needs_a_configuration(
+    root: Path, described: Path, told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    web = manifest("web.yaml", written("web", limited("app", "2", "1Mi")))
+    status, out, err = told("simulate", "-f", web, "--machine", str(described))
+    assert (status, out) == (1, "")
+    assert "holds no configuration" in err
+    config = str(root / "etc/nodeagent/config.yaml")
+    assert "exclusive 1,5" in told("simulate", "-f", web, "--machine", str(described), "--config", config)[1]
+
+
+def test_another_configuration_takes_the_pods_over_or_says_why_not(root: Path, told: Told, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text("cpuManagerPolicy: static\nreservedSystemCPUs: '0'\ntopologyManagerPolicy: restricted\n")
+    status, out, err = told("explain", "web", "--root", str(root), "--config", str(other))
+    assert (status, err) == (0, "")
+    assert "topology restricted per container" in out
+    assert "on which NUMA nodes? NUMA 0, preferred by all" in out
+    other.write_text("cpuManagerPolicy: static\nreservedSystemCPUs: '1'\n")
+    status, out, err = told("explain", "web", "--root", str(root), "--config", str(other))
+    assert (status, out) == (1, "")
+    assert "what the pods there have doesn't go together with other.yaml" in err
+    assert "--empty leaves them out" in err
+
+
+def test_kubelets_decision_on_a_known_pod_can_be_asked_for(root: Path, told: Told) -> None:
+    document = json.loads(told("explain", "web", "--root", str(root), "--errata", "kubelet-1.36", "-o", "json")[1])
+    assert document["configuration"]["errata"] == "kubelet-1.36"
+    assert document["pods"][0]["recorded"]["reproduced"] is True

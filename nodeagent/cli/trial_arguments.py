@@ -9,7 +9,14 @@ from nodeagent.core.config import Errata
 def add_trial_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that say on which node, and under which rules."""
     machine = parser.add_mutually_exclusive_group()
-    machine.add_argument("--root", metavar="DIR", help="a copied file-system root with sys/ and proc/, without pods")
+    machine.add_argument(
+        "--root", metavar="DIR", help="not this node: a copied file-system root, with its pods where it has them"
+    )
+    machine.add_argument(
+        "--machine",
+        metavar="FILE",
+        help="not this node: what `nodeagent capture` took of one, with its pods, or a machine as `nodeagent topology -o json` prints it",
+    )
     machine.add_argument(
         "--topology",
         metavar="SPEC",
@@ -18,7 +25,7 @@ def add_trial_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config",
         metavar="FILE",
-        help=f"decide under this configuration (default: the running agent's; on other machines {DEFAULT_CONFIG})",
+        help=f"decide under this configuration (default: the node's own; of a described machine {DEFAULT_CONFIG})",
     )
     parser.add_argument("--socket", metavar="PATH", help="the agent's socket (default: /run/nodeagent/agent.sock)")
     parser.add_argument("--empty", action="store_true", help="as if the node had no pods; asks no agent")

@@ -1,11 +1,13 @@
-"""On which node decisions are tried out: the live one, a copied or a described machine; under its own or another configuration."""
+"""On which node decisions are tried out: this one, a copied, captured or described machine; under its own or another configuration."""
 
 import argparse
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nodeagent.cli.known_state import DEFAULT_CONFIG, Known, known_state
+from nodeagent.cli.known_state import DEFAULT_CONFIG, Known
+from nodeagent.cli.sources import is_copied, known_from, topology_from
 from nodeagent.core.config import Config, Errata
+from nodeagent.core.idset import CpuSet
 from nodeagent.core.managers import initial, resume
 from nodeagent.core.node_capacity import Allocatable
 from nodeagent.core.pod import Pod
@@ -15,9 +17,7 @@ from nodeagent.core.topology import Topology
 from nodeagent.core.trial import Trial
 from nodeagent.daemon.machine import Node, on_machine
 from nodeagent.daemon.startup import load_config
-from nodeagent.edge.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.sysfs import topology_of
 from nodeagent.formats.topology_spec import topology_from_spec
 
 
@@ -61,17 +61,22 @@ def machine_of(options: argparse.Namespace) -> TrialMachine:
     """
     if options.topology is not None:
         return TrialMachine(topology_from_spec(options.topology), f"as described, {options.topology}")
-    if options.root is not None:
-        return TrialMachine(topology_of(read_machine(options.root)), f"copied to {options.root}")
+    where = options.machine or (f"copied to {options.root}" if is_copied(options) else "this one")
     if options.empty:
-        return TrialMachine(topology_of(read_machine()), "this one, without its pods")
+        return TrialMachine(topology_from(options), f"{where}, without its pods")
     try:
-        known = known_state(DEFAULT_CONFIG, options.socket)
+        known = known_from(options if is_other(options) else argparse.Namespace(**{**vars(options), "config": None}))
     except NodeAgentError as err:
         raise TrialError(
-            err.message, hint=f"{err.hint}; or try it on another machine: --empty, --topology 2s.2n.8c.2t, --root DIR"
+            err.message,
+            hint=f"{err.hint}; or leave its pods out with --empty, or describe a machine: --topology 2s.2n.8c.2t",
         ) from err
-    return TrialMachine(known.node.topology, "this one" if known.is_live else "this one, as its agent left it", known)
+    return TrialMachine(known.node.topology, where, known)
+
+
+def is_other(options: argparse.Namespace) -> bool:
+    """Whether another node than this one is meant; its own configuration may be missing, so one that is given is needed to read it."""
+    return options.machine is not None or is_copied(options)
 
 
 def empty_node(machine: TrialMachine, path: str, errata: Errata) -> TrialNode:
@@ -102,12 +107,13 @@ def trial_node(options: argparse.Namespace) -> TrialNode:
     if known is None:
         return empty_node(machine, options.config or DEFAULT_CONFIG, Errata(options.errata))
     errata = Errata(options.errata)
-    node, promises = known.node, known.state.promises
-    source = "the agent's"
+    node, promises, source = known.node, known.state.promises, "its own"
     if options.config is not None or errata is not Errata.FIXED:
-        config = node.config if options.config is None else load_config(options.config)
-        source = source if options.config is None else Path(options.config).name
-        node = _node(config, node.topology, errata, source)
+        config, reserved = node.config, node.reserved
+        if options.config is not None:
+            source = Path(options.config).name
+            config, reserved = load_config(options.config), CpuSet()
+        node = _node(config, node.topology, errata, source, reserved)
         judged = resume(node.managers, promises)
         if isinstance(judged, StartRefused):
             raise TrialError(
@@ -119,9 +125,9 @@ def trial_node(options: argparse.Namespace) -> TrialNode:
     return TrialNode(trial, node.config, source, machine.where, known.state)
 
 
-def _node(config: Config, topology: Topology, errata: Errata, source: str) -> Node:
+def _node(config: Config, topology: Topology, errata: Errata, source: str, reserved: CpuSet = CpuSet()) -> Node:
     config = replace(config, placement=replace(config.placement, errata=errata))
-    node = on_machine(config, topology)
+    node = on_machine(config, topology, reserved or None)
     if isinstance(node, Node):
         return node
     raise TrialError(
