@@ -142,11 +142,11 @@ def configured(placement: Placement, remedy: Remedy) -> Placement:
 
 
 def requesting(new: Pod, remedy: Remedy) -> Pod:
-    amount = Quantity.parse(remedy.after)
+    wanted = {name: Quantity.parse(after) for name, _, after in remedy.amounts}
 
     def less(resources: Any) -> Any:
         requests, limits = (
-            Resources.of({name: amount if name == remedy.resource else old for name, old in part})
+            Resources.of({name: wanted.get(name, old) for name, old in part})
             for part in (resources.requests, resources.limits)
         )
         return ResourceRequirements(requests, limits)
@@ -320,7 +320,9 @@ def helped(made: Managers, *pods: Pod) -> set[tuple[str, tuple[str, ...], str]]:
     trial = Trial.of(made, initial(made))
     for each in pods[:-1]:
         trial = trial.after(each, trial.judge(each))
-    return {(r.change.value, r.subject, r.after) for r in remedies(trial, pods[-1])}
+    return {
+        (r.change.value, r.subject, r.after or " ".join(a[2] for a in r.amounts)) for r in remedies(trial, pods[-1])
+    }
 
 
 def test_the_smallest_changes_are_the_next_amounts_rules_and_pods() -> None:
@@ -355,6 +357,16 @@ def test_containers_that_ask_for_too_much_together_are_bounded_alike() -> None:
     made = managers(topology_manager_policy="single-numa-node", topology_manager_scope="pod")
     found = helped(made, pod("p", app("a", "8"), app("b", "8"), app("c", "1")))
     assert ("request", ("a", "b"), "3") in found
+
+
+def test_a_pod_whose_containers_leave_nothing_to_share_is_offered_more_of_all_that_is_short() -> None:
+    made = managers(
+        topology_manager_policy="best-effort", topology_manager_scope="pod", gates=PLRM, reserved_memory={0: "1Gi"}
+    )
+    containers = (app("a", "3", "1Gi"), app("b", "1", "1Gi"), shared("c"))
+    assert ("request", (), "5 2049Mi") in helped(made, pod("p", *containers, whole=amounts("4", "2Gi")))
+    found = helped(made, pod("p", *containers, whole=amounts("4", "3Gi")))
+    assert {("request", (), "5"), ("request", ("a",), "2")} <= found
 
 
 def test_the_search_ends() -> None:

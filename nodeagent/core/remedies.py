@@ -10,7 +10,16 @@ from dataclasses import dataclass, replace
 from nodeagent.core.config import Placement
 from nodeagent.core.managers import Admitted
 from nodeagent.core.node_capacity import Insufficient
-from nodeagent.core.pod import CPU, HUGEPAGES_PREFIX, MEMORY, Container, Pod, ResourceRequirements, Resources
+from nodeagent.core.pod import (
+    CPU,
+    HUGEPAGES_PREFIX,
+    MEMORY,
+    Container,
+    ContainerKind,
+    Pod,
+    ResourceRequirements,
+    Resources,
+)
 from nodeagent.core.quantity import Quantity
 from nodeagent.core.refusals import StartRefused
 from nodeagent.core.trial import Trial
@@ -36,9 +45,11 @@ class Remedy:
     change: Change
     subject: tuple[str, ...]
     """REQUEST: the containers' names, none for the pod's own amounts; CONFIGURATION: the field; REMOVAL: the pods' names."""
-    resource: str = ""
+    amounts: tuple[tuple[str, str, str], ...] = ()
+    """REQUEST: (resource, what it is, what it could be), spelled as in a manifest."""
     before: str = ""
     after: str = ""
+    """CONFIGURATION: what the field is, and could be; empty: without the option."""
 
 
 def remedies(trial: Trial, pod: Pod) -> tuple[Remedy, ...]:
@@ -47,6 +58,7 @@ def remedies(trial: Trial, pod: Pod) -> tuple[Remedy, ...]:
     return (
         *_requests(trials, CPU, _fewer_cpus),
         *_requests(trials, CPU, _whole_cores),
+        *_larger_budget(trials),
         *(remedy for resource in _memory_resources(pod) for remedy in _requests(trials, resource, _less_memory)),
         *_configurations(trials),
         *_removals(trials),
@@ -104,7 +116,11 @@ def _requests(trials: _Trials, resource: str, search: _Search) -> Iterator[Remed
 
 
 def _request(containers: tuple[str, ...], resource: str, before: int, after: int) -> Remedy:
-    return Remedy(Change.REQUEST, containers, resource, _spelled(resource, before), _spelled(resource, after))
+    return Remedy(Change.REQUEST, containers, (_amount(resource, before, after),))
+
+
+def _amount(resource: str, before: int, after: int) -> tuple[str, str, str]:
+    return resource, _spelled(resource, before), _spelled(resource, after)
 
 
 def _spelled(resource: str, amount: int) -> str:
@@ -172,6 +188,35 @@ def _less_memory(trials: _Trials, pod_with: Callable[[int], Pod], asked: int) ->
     return low * _MIB
 
 
+def _larger_budget(trials: _Trials) -> Iterator[Remedy]:
+    """Give the pod as a whole more than its containers take alone: something for those that share (EmptyPodSharedPoolError)."""
+    pod = trials.pod
+    if pod.resources is None:
+        return
+    short = [name for name, _ in pod.resources.requests if _alone(pod, name) >= _asked(pod.resources, name)]
+    cores = range(1, 2 * trials.trial.managers.providers.cpu.layout.per_core + 1) if CPU in short else (0,)
+    for more in cores:
+        changed, amounts = pod, []
+        for name in short:
+            before = _asked(pod.resources, name)
+            after = _alone(pod, name) + (more if name == CPU else _page(name))
+            changed = _with_pod_amount(changed, name, after)
+            amounts.append(_amount(name, before, after))
+        if amounts and trials.admits(changed):
+            yield Remedy(Change.REQUEST, (), tuple(amounts))
+            return
+
+
+def _alone(pod: Pod, resource: str) -> int:
+    """What containers that stay ask for themselves."""
+    return sum(_asked(c.resources, resource) for c in pod.containers if c.kind is not ContainerKind.INIT)
+
+
+def _page(resource: str) -> int:
+    """The least amount of memory that is worth naming."""
+    return _MIB if resource == MEMORY else Quantity.parse(resource.removeprefix(HUGEPAGES_PREFIX)).value()
+
+
 def _configurations(trials: _Trials) -> Iterator[Remedy]:
     placement = trials.trial.managers.placement
     tried = False
@@ -181,12 +226,12 @@ def _configurations(trials: _Trials) -> Iterator[Remedy]:
         other = trials.trial.under(changed)
         if not isinstance(other, StartRefused) and trials.admits(trial=other):
             tried = tried or field == "topologyManagerPolicy"
-            yield Remedy(Change.CONFIGURATION, (field,), "", before, after)
+            yield Remedy(Change.CONFIGURATION, (field,), (), before, after)
     short = trials.trial.judge(trials.pod)
     if isinstance(short, Insufficient) and short.resource == "pods" and trials.trial.allocatable is not None:
         room = replace(trials.trial.allocatable, pods=short.used + 1)
         if trials.admits(trial=replace(trials.trial, allocatable=room)):
-            yield Remedy(Change.CONFIGURATION, ("maxPods",), "", str(short.capacity), str(short.used + 1))
+            yield Remedy(Change.CONFIGURATION, ("maxPods",), (), str(short.capacity), str(short.used + 1))
 
 
 def _placements(placement: Placement) -> Iterator[tuple[str, str, str, Placement]]:

@@ -164,9 +164,9 @@ def _recorded(explained: Explained) -> Document | None:
 def _remedy(remedy: Remedy) -> Document:
     return {
         "after": remedy.after,
+        "amounts": [{"after": after, "before": before, "resource": name} for name, before, after in remedy.amounts],
         "before": remedy.before,
         "change": remedy.change.value,
-        "resource": remedy.resource,
         "subject": list(remedy.subject),
         "text": remedy_text(remedy),
     }

@@ -167,6 +167,8 @@ def _step(number: int, step: Document, config: Document, width: int) -> Iterator
 
 def _merge_result(step: Document, config: Document) -> str:
     policy = config["topologyManagerPolicy"]
+    if step["admitted"] and _is_open(step):
+        return "any: nothing that it asks for is given by NUMA node"
     nodes = "any" if step["nodes"] is None else f"NUMA {step['nodes']}"
     if step["admitted"]:
         how = "preferred by all" if step["preferred"] else f"not preferred by all, which {policy} accepts"
@@ -176,9 +178,14 @@ def _merge_result(step: Document, config: Document) -> str:
     return f"{nodes} is the best, but not preferred by all: {policy} refuses it"
 
 
+def _is_open(step: Document) -> bool:
+    """Whether nobody minds where."""
+    return all(opinion == "any" for candidate in step["candidates"] for opinion in candidate["opinions"].values())
+
+
 def _candidates(step: Document) -> list[list[str]]:
     candidates = step["candidates"]
-    if not candidates:
+    if not candidates or _is_open(step):
         return []
     # The winner is shown, however many sets there are before it.
     shown = [c for i, c in enumerate(candidates) if i < _MOST_CANDIDATES or c["verdict"] == "wins"]
@@ -197,6 +204,8 @@ def _verdict(candidate: Document, step: Document) -> str:
             return f"loses: not preferred by {names}"
         case "wins" if not step["admitted"]:
             return "best, and refused"
+        case "wins" if "no" in candidate["opinions"].values():
+            return "taken, though not all offer it: nothing else is left"
         case verdict:
             return _VERDICTS[verdict]
 

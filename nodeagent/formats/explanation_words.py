@@ -6,7 +6,7 @@ from nodeagent.core.demand import Amounts
 from nodeagent.core.managers import Admitted
 from nodeagent.core.merge_trace import MergeTrace, Opinion
 from nodeagent.core.node_capacity import Insufficient
-from nodeagent.core.pod import CPU
+from nodeagent.core.pod import CPU, ContainerKind
 from nodeagent.core.refusals import Reason
 from nodeagent.core.remedies import Change, Remedy
 from nodeagent.core.rooms import Room, rooms
@@ -63,12 +63,25 @@ def _amount(resource: str, amount: int) -> str:
 
 
 def _budget(trace: Trace) -> Iterator[str]:
+    """The pod's own amounts, beside what its containers take of them alone."""
     demand = trace.demand
-    alone = [f"{c.name} {c.cpus}" for c in demand.containers if c.cpus]
+    staying = [c for c in demand.containers if c.kind is not ContainerKind.INIT]
+    for name, amount in (("CPUs", demand.cpus), *(demand.memory or ())):
+        taken = [(c.name, c.cpus if name == "CPUs" else dict(c.memory or ()).get(name, 0)) for c in staying]
+        alone = [(container, size) for container, size in taken if size]
+        said = ", ".join(f"{container} {_size(name, size)}" for container, size in alone)
+        left = max(0, amount - sum(size for _, size in alone))
+        yield (
+            f"of the pod's {_size(name, amount)} {name} its containers take alone: {said or 'nothing'}; "
+            f"left: {_size(name, left)}"
+        )
     sharing = [c.name for c in demand.containers if not c.cpus]
-    yield f"the pod as a whole has {counted(demand.cpus, 'CPU')}; alone take: {', '.join(alone) or 'nobody'}"
     if sharing:
-        yield f"{', '.join(sharing)} would share what is left of the pod's CPUs and memory, and something of it is used up"
+        yield f"{', '.join(sharing)} can only have what is left"
+
+
+def _size(name: str, amount: int) -> str:
+    return str(amount) if name == "CPUs" or not amount else bytes_text(amount)
 
 
 def _wanted(trace: Trace, container: str | None) -> tuple[str, int, Amounts]:
@@ -180,14 +193,13 @@ def remedy_text(remedy: Remedy) -> str:
     """Say what to change."""
     match remedy.change:
         case Change.REQUEST:
-            what = f"{remedy.resource} {remedy.after} instead of {remedy.before}"
+            what = " and ".join(f"{name} {after} instead of {before}" for name, before, after in remedy.amounts)
             if not remedy.subject:
                 return f"let the pod as a whole request {what}"
             if len(remedy.subject) == 1:
                 return f"let container {remedy.subject[0]} request {what}"
-            return (
-                f"let no container request more {remedy.resource} than {remedy.after}: {', '.join(remedy.subject)} do"
-            )
+            name, _, most = remedy.amounts[0]
+            return f"let no container request more {name} than {most}: {', '.join(remedy.subject)} do"
         case Change.CONFIGURATION:
             field, _, option = remedy.subject[0].partition(".")
             if option:
