@@ -11,7 +11,7 @@ import yaml
 
 from nodeagent.cli import explain
 from nodeagent.cli.main import main
-from tried import MACHINE, ROOT, Told, container, golden, manifest, pod, told
+from tried import CONFIG, MACHINE, ROOT, Told, container, golden, manifest, pod, told
 
 __all__ = ["told"]
 
@@ -42,6 +42,40 @@ def test_the_words_of_an_admission_and_of_refusals(told: Told) -> None:
     assert (status, err) == (4, "")
     assert max(map(len, out.splitlines())) <= 80
     golden("explain-pods.txt", out)
+
+
+def whole(cpu: str, memory: str) -> dict[str, Any]:
+    return {"resources": {"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": cpu, "memory": memory}}}
+
+
+def test_the_words_of_pods_with_amounts_of_their_own_of_init_containers_and_of_huge_pages(told: Told) -> None:
+    Path("config.yaml").write_text(
+        CONFIG.replace("full-pcpus-only", "distribute-cpus-across-numa").replace("single-numa-node", "restricted")
+        + "topologyManagerScope: pod\nfeatureGates: {PodLevelResourceManagers: true}\n"
+    )
+    sharing = {"name": "log", "command": ["x"]}
+    file = manifest(
+        "pods.yaml",
+        pod("budget", container("app", "2", "1Gi"), sharing, **whole("2", "1Gi")),
+        pod("mixed", container("app", "2", "1Gi"), sharing, **whole("4", "2Gi")),
+        pod("lending", container("app", "2", "1Gi"), initContainers=[container("first", "3", "2Gi")]),
+        pod(
+            "pages",
+            {
+                "name": "app",
+                "command": ["x"],
+                "resources": {"limits": {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "1Gi"}},
+            },
+        ),
+        pod("spread", container("app", "5", "8500Mi")),
+        pod("plain", sharing),
+    )
+    status, out, err = told(
+        "explain", "-f", file, "--topology", f"{MACHINE},hugepages-2Mi=512Mi", "--config", "config.yaml"
+    )
+    assert (status, err) == (4, "")
+    assert max(map(len, out.splitlines())) <= 80
+    golden("explain-more-pods.txt", out)
 
 
 def test_an_admitted_pod_is_exit_status_0(told: Told) -> None:

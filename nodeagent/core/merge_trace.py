@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from nodeagent.core.admission import MergeReport
 from nodeagent.core.affinity_score import preferred_of_two
+from nodeagent.core.demand import PodDemand
 from nodeagent.core.hint_family import MAX_STEPS, HintFamily, Hints
 from nodeagent.core.hints import fitness, masks_by_size, non_preferred_rank, wanted_count
 from nodeagent.core.idset import NumaSet
@@ -72,15 +73,18 @@ class MergeTrace:
     """By size, then by number."""
     all_sets: bool
     """Every set that some resource offers is among the candidates."""
+    silent: tuple[str, ...] = ()
+    """Resources that are wanted and gave no hint: the memory manager's way where it has no room (kubelet's, too)."""
 
 
-def trace_merge(managers: Managers, promises: Promises, report: MergeReport) -> MergeTrace:
+def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod: PodDemand) -> MergeTrace:
     """Tell one merge.
 
     Args:
         managers: that merged.
         promises: at the moment of the merge.
         report: what came of it.
+        pod: what it asks for.
     """
     topology, merged = managers.providers.topology, report.merged
     rules = topology.rules
@@ -104,8 +108,17 @@ def trace_merge(managers: Managers, promises: Promises, report: MergeReport) -> 
             Candidate(NumaSet(mask), opinions[mask], *judge.verdict(mask, opinions[mask]))
             for mask in sorted(seen, key=lambda mask: (mask.bit_count(), mask))
         ),
+        silent=_silent(report, pod),
         all_sets=every or not any(isinstance(hints, HintFamily) for _, hints in report.hints),
     )
+
+
+def _silent(report: MergeReport, pod: PodDemand) -> tuple[str, ...]:
+    amounts = pod.memory if report.container is None else None
+    for container in pod.containers:
+        amounts = container.memory if container.name == report.container else amounts
+    said = {name for name, hints in report.hints if isinstance(hints, HintFamily) or (None, True) not in hints}
+    return tuple(name for name, size in amounts or () if size and name not in said)
 
 
 _OFFERS = (Opinion.PREFERRED, Opinion.POSSIBLE)

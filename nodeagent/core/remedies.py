@@ -6,6 +6,7 @@ Each is tried on the core itself: what is offered here has been admitted. Knows 
 import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from nodeagent.core.config import Placement
 from nodeagent.core.managers import Admitted
@@ -55,14 +56,16 @@ class Remedy:
 def remedies(trial: Trial, pod: Pod) -> tuple[Remedy, ...]:
     """Look for changes, those of the manifest first; several of one kind only if they are equally small."""
     trials = _Trials(trial, pod)
-    return (
+    resources = _memory_resources(pod)
+    requests = (
         *_requests(trials, CPU, _fewer_cpus),
         *_requests(trials, CPU, _whole_cores),
         *_larger_budget(trials),
-        *(remedy for resource in _memory_resources(pod) for remedy in _requests(trials, resource, _less_memory)),
-        *_configurations(trials),
-        *_removals(trials),
+        *(remedy for resource in resources for remedy in _requests(trials, resource, _less_of(resource))),
     )
+    if not requests:
+        requests = tuple(_together(trials, resources))
+    return (*requests, *_configurations(trials), *_removals(trials))
 
 
 class _Trials:
@@ -75,10 +78,19 @@ class _Trials:
 
     def admits(self, pod: Pod | None = None, trial: Trial | None = None) -> bool:
         """Whether the core admits it; no, when too much was tried already."""
-        if self.left <= 0:
+        if self.left <= 0 or (pod is not None and not _is_within_budget(pod)):
             return False
         self.left -= 1
         return isinstance((trial or self.trial).judge(pod or self.pod), Admitted)
+
+
+def _is_within_budget(pod: Pod) -> bool:
+    """Whether the containers' requests are within the pod's own, as a manifest's must be."""
+    return pod.resources is None or all(
+        _alone(pod, name) <= _asked(pod.resources, name)
+        and all(_asked(c.resources, name) <= _asked(pod.resources, name) for c in pod.containers)
+        for name, _ in pod.resources.requests
+    )
 
 
 _Search = Callable[[_Trials, Callable[[int], Pod], int], int | None]
@@ -101,30 +113,68 @@ def _requests(trials: _Trials, resource: str, search: _Search) -> Iterator[Remed
             fit = search(trials, lambda value: _with_pod_amount(pod, resource, value), amount)
             if fit is not None:
                 found = True
-                yield _request((), resource, amount, fit)
+                yield _request((), pod.resources, resource, fit)
     asking = [(c, amount) for c in pod.containers if (amount := _asked(c.resources, resource))]
     for container, amount in asking:
         fit = search(trials, _changer(pod, (container,), resource), amount)
         if fit is not None:
             found = True
-            yield _request((container.name,), resource, amount, fit)
+            yield _request((container.name,), container.resources, resource, fit)
     if not found and len(asking) > 1:
-        most = max(amount for _, amount in asking)
+        most, largest = max(((amount, c) for c, amount in asking), key=lambda item: item[0])
         fit = search(trials, _changer(pod, tuple(c for c, _ in asking), resource), most)
         if fit is not None:
-            yield _request(tuple(c.name for c, amount in asking if amount > fit), resource, most, fit)
+            names = tuple(c.name for c, amount in asking if amount > fit)
+            yield _request(names, largest.resources, resource, fit)
 
 
-def _request(containers: tuple[str, ...], resource: str, before: int, after: int) -> Remedy:
-    return Remedy(Change.REQUEST, containers, (_amount(resource, before, after),))
+def _request(containers: tuple[str, ...], now: ResourceRequirements, resource: str, after: int) -> Remedy:
+    return Remedy(Change.REQUEST, containers, (_amount(now, resource, after),))
 
 
-def _amount(resource: str, before: int, after: int) -> tuple[str, str, str]:
-    return resource, _spelled(resource, before), _spelled(resource, after)
+def _amount(now: ResourceRequirements, resource: str, after: int) -> tuple[str, str, str]:
+    return resource, str(now.requests.get(resource)), str(_quantity(resource, after))
 
 
-def _spelled(resource: str, amount: int) -> str:
-    return str(Quantity.of(amount) if resource == CPU else Quantity.of_bytes(amount))
+def _quantity(resource: str, amount: int) -> Quantity:
+    return Quantity.of(amount) if resource == CPU else Quantity.of_bytes(amount)
+
+
+def _together(trials: _Trials, resources: list[str]) -> Iterator[Remedy]:
+    """Change all amounts of one container: as many CPUs as may be, and then as much of the rest."""
+    for container in trials.pod.containers:
+        now = container.resources
+        asked = {name: amount for name in (CPU, *resources) if (amount := _asked(now, name))}
+        if len(asked) < 2:
+            continue
+        least = {name: _least(name) for name in asked}
+        cpus = asked.get(CPU, 0)
+        per_core = trials.trial.managers.providers.cpu.layout.per_core
+        for count in (*range(cpus, 0, -1), *range(cpus + 1, cpus + per_core)) if cpus else (0,):
+            found = least | ({CPU: count} if cpus else {})
+            if not trials.admits(_changed(trials.pod, container, found)):
+                continue
+            for name in asked.keys() - {CPU}:
+                if trials.admits(_changed(trials.pod, container, found | {name: asked[name]})):
+                    found[name] = asked[name]
+                    continue
+                with_rest = partial(_with_rest, trials.pod, container, found, name)
+                found[name] = _less_of(name)(trials, with_rest, asked[name]) or least[name]
+            amounts = tuple(_amount(now, name, found[name]) for name in asked if found[name] != asked[name])
+            yield Remedy(Change.REQUEST, (container.name,), amounts)
+            break
+
+
+def _with_rest(pod: Pod, container: Container, rest: dict[str, int], resource: str, value: int) -> Pod:
+    return _changed(pod, container, rest | {resource: value})
+
+
+def _changed(pod: Pod, container: Container, amounts: dict[str, int]) -> Pod:
+    resources = container.resources
+    for name, amount in amounts.items():
+        resources = _with_amount(resources, name, amount)
+    other = replace(container, resources=resources)
+    return replace(pod, containers=tuple(other if c is container else c for c in pod.containers))
 
 
 def _asked(resources: ResourceRequirements, resource: str) -> int:
@@ -155,10 +205,12 @@ def _with_pod_amount(pod: Pod, resource: str, value: int) -> Pod:
 
 
 def _with_amount(resources: ResourceRequirements, resource: str, value: int) -> ResourceRequirements:
-    amount = Quantity.of(value) if resource == CPU else Quantity.of_bytes(value)
+    """Give the list with another request; a limit that was equal stays so. Nothing of a resource: it isn't named."""
+    was = resources.requests.get(resource)
 
     def put(part: Resources) -> Resources:
-        return Resources(tuple((name, amount if name == resource else old) for name, old in part))
+        amounts = {name: _quantity(resource, value) if (name, old) == (resource, was) else old for name, old in part}
+        return Resources.of({name: amount for name, amount in amounts.items() if amount.nano})
 
     return ResourceRequirements(put(resources.requests), put(resources.limits))
 
@@ -177,15 +229,25 @@ def _whole_cores(trials: _Trials, pod_with: Callable[[int], Pod], asked: int) ->
     return next((count for count in rounded if trials.admits(pod_with(count))), None)
 
 
-def _less_memory(trials: _Trials, pod_with: Callable[[int], Pod], asked: int) -> int | None:
-    """Find the most whole MiB below what is asked for, by halving; None: not even one."""
-    low, high = 1, (asked - 1) // _MIB
-    if high < low or not trials.admits(pod_with(low * _MIB)):
-        return None
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if trials.admits(pod_with(middle * _MIB)) else (low, middle - 1)
-    return low * _MIB
+def _less_of(resource: str) -> _Search:
+    """Find the most whole MiB, or pages, below what is asked for, by halving; pages can be none at all."""
+    unit = _page(resource)
+
+    def less(trials: _Trials, pod_with: Callable[[int], Pod], asked: int) -> int | None:
+        low, high = _least(resource) // unit, (asked - 1) // unit
+        if high < low or not trials.admits(pod_with(low * unit)):
+            return None
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if trials.admits(pod_with(middle * unit)) else (low, middle - 1)
+        return low * unit
+
+    return less
+
+
+def _least(resource: str) -> int:
+    """Cpu: one; memory: what is worth naming; huge pages: none."""
+    return 1 if resource == CPU else _MIB if resource == MEMORY else 0
 
 
 def _larger_budget(trials: _Trials) -> Iterator[Remedy]:
@@ -193,17 +255,16 @@ def _larger_budget(trials: _Trials) -> Iterator[Remedy]:
     pod = trials.pod
     if pod.resources is None:
         return
-    short = [name for name, _ in pod.resources.requests if _alone(pod, name) >= _asked(pod.resources, name)]
-    cores = range(1, 2 * trials.trial.managers.providers.cpu.layout.per_core + 1) if CPU in short else (0,)
-    for more in cores:
-        changed, amounts = pod, []
-        for name in short:
-            before = _asked(pod.resources, name)
-            after = _alone(pod, name) + (more if name == CPU else _page(name))
-            changed = _with_pod_amount(changed, name, after)
-            amounts.append(_amount(name, before, after))
-        if amounts and trials.admits(changed):
-            yield Remedy(Change.REQUEST, (), tuple(amounts))
+    own = {name: _asked(pod.resources, name) for name, _ in pod.resources.requests}
+    least = {name: max(asked, _alone(pod, name) + _page(name)) for name, asked in own.items()}
+    for more in range(2 * trials.trial.managers.providers.cpu.layout.per_core):
+        wanted = {name: amount + (more if name == CPU else 0) for name, amount in least.items()}
+        changed = pod
+        for name, amount in wanted.items():
+            changed = _with_pod_amount(changed, name, amount)
+        if wanted != own and trials.admits(changed):
+            amounts = tuple(_amount(pod.resources, name, wanted[name]) for name in own if wanted[name] != own[name])
+            yield Remedy(Change.REQUEST, (), amounts)
             return
 
 
@@ -213,7 +274,9 @@ def _alone(pod: Pod, resource: str) -> int:
 
 
 def _page(resource: str) -> int:
-    """The least amount of memory that is worth naming."""
+    """The least amount that is worth naming."""
+    if resource == CPU:
+        return 1
     return _MIB if resource == MEMORY else Quantity.parse(resource.removeprefix(HUGEPAGES_PREFIX)).value()
 
 

@@ -94,7 +94,7 @@ def trace(trial: Trial, pod: Pod) -> Trace:
     demand = demand_of(trial.managers.rules, pod)
     if isinstance(decision, Insufficient):
         return Trace(pod, demand, decision, ())
-    return Trace(pod, demand, decision, tuple(_steps(trial, decision, seen, pod)))
+    return Trace(pod, demand, decision, tuple(_steps(trial, decision, seen, pod, demand)))
 
 
 def _observed(managers: Managers, seen: list[Choosing | Spread | Took | Allocated]) -> Managers:
@@ -108,7 +108,11 @@ def _observed(managers: Managers, seen: list[Choosing | Spread | Took | Allocate
 
 
 def _steps(
-    trial: Trial, decision: Admitted | Rejected, seen: list[Choosing | Spread | Took | Allocated], pod: Pod
+    trial: Trial,
+    decision: Admitted | Rejected,
+    seen: list[Choosing | Spread | Took | Allocated],
+    pod: Pod,
+    demand: PodDemand,
 ) -> list[Step]:
     """Put the merges before what was allocated under them."""
     steps: list[Step] = []
@@ -120,14 +124,14 @@ def _steps(
             picks.append(event)
             continue
         if merges and (merges[0].container is None or merges[0].container == event.container):
-            steps.append(trace_merge(trial.managers, promises, merges.pop(0)))
+            steps.append(trace_merge(trial.managers, promises, merges.pop(0), demand))
         promises = event.after
         step = _cpu_step(event, picks, pod) if event.manager == "cpu" else _memory_step(event, pod)
         if step is not None:
             steps.append(step)
         picks = []
     # A merge that admitted nothing has no allocation after it.
-    steps += [trace_merge(trial.managers, promises, merge) for merge in merges]
+    steps += [trace_merge(trial.managers, promises, merge, demand) for merge in merges]
     return steps
 
 

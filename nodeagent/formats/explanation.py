@@ -209,6 +209,7 @@ def step_document(step: Step) -> Document:
                 "container": step.container,
                 "nodes": None if step.nodes is None else str(step.nodes),
                 "preferred": step.preferred,
+                "silent": list(step.silent),
                 "step": "merge",
             }
         case CpuStep():

@@ -99,7 +99,7 @@ def _pod(pod: Document, config: Document, width: int) -> Iterator[str]:
         for remedy in pod["remedies"]:
             yield from _wrapped(f"{_INDENT}* {remedy['text']}", width)
         if not pod["remedies"]:
-            yield f"{_INDENT}nothing that was tried: no smaller request, laxer rule or other pod's end"
+            yield f"{_INDENT}no single change: no smaller request, no laxer rule, no other pod's end"
     if pod["steps"]:
         yield ""
         yield "Step by step"
@@ -157,6 +157,13 @@ def _step(number: int, step: Document, config: Document, width: int) -> Iterator
         yield from (f"{inner}{line}" for line in table(rows, width - len(inner)))
         if len(step["candidates"]) > _MOST_CANDIDATES:
             yield f"{inner}and {len(step['candidates']) - _MOST_CANDIDATES} more sets, which lose too (-o json has all)"
+        if step["silent"]:
+            names = " and ".join(step["silent"])
+            yield from _wrapped(
+                f"{inner}no set has room for its {names}; the memory manager then says nothing here (as in kubelet), and decides when it "
+                "allocates",
+                width,
+            )
         if not step["allSets"]:
             yield f"{inner}of so many NUMA nodes not every set is listed"
     if step["step"] == "cpus":
@@ -196,12 +203,12 @@ def _candidates(step: Document) -> list[list[str]]:
 
 
 def _verdict(candidate: Document, step: Document) -> str:
-    names = " and ".join(candidate["becauseOf"])
+    names = candidate["becauseOf"]
     match candidate["verdict"]:
         case "no room":
-            return f"loses: {names} can't be had there"
+            return f"loses: {names[0]} can't be had there" if len(names) == 1 else "loses: can't be had there"
         case "not preferred":
-            return f"loses: not preferred by {names}"
+            return f"loses: not preferred by {names[0]}" if len(names) == 1 else "loses: not preferred"
         case "wins" if not step["admitted"]:
             return "best, and refused"
         case "wins" if "no" in candidate["opinions"].values():

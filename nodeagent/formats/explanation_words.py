@@ -2,8 +2,11 @@
 
 from collections.abc import Iterator
 
+from nodeagent.core.cpu_pods import check_pod as check_cpus
 from nodeagent.core.demand import Amounts
+from nodeagent.core.idset import CpuSet
 from nodeagent.core.managers import Admitted
+from nodeagent.core.memory_pods import check_pod as check_memory
 from nodeagent.core.merge_trace import MergeTrace, Opinion
 from nodeagent.core.node_capacity import Insufficient
 from nodeagent.core.pod import CPU, ContainerKind
@@ -93,6 +96,11 @@ def _wanted(trace: Trace, container: str | None) -> tuple[str, int, Amounts]:
 
 
 def _merge(before: Trial, trace: Trace, merge: MergeTrace, nodes: tuple[Room, ...]) -> Iterator[str]:
+    over = _over_budget(before, trace) if merge.container is None else None
+    if over is not None:
+        yield over
+        yield from _budget(trace)
+        return
     who, cpus, memory = _wanted(trace, merge.container)
     topology = before.managers.providers.topology
     single = topology.rules.single_node
@@ -103,6 +111,14 @@ def _merge(before: Trial, trace: Trace, merge: MergeTrace, nodes: tuple[Room, ..
         largest = max((len(room.cpus) for room in nodes), default=0)
         yield f"no NUMA node is that large: the largest has {counted(largest, 'CPU')}"
         return
+    lent = CpuSet()
+    for step in trace.steps:
+        lent |= step.cpus if isinstance(step, CpuStep) else CpuSet()
+    if lent:
+        yield (
+            f"CPUs {lent} of the pod's other containers, on NUMA {before.managers.topology.numa_of(lent)}, are not free for it, or "
+            "count in wherever it goes where it can take them over"
+        )
     yield from _lacking(cpus, memory, nodes)
     fitting = {
         resource: [str(c.nodes) for c in merge.candidates if dict(c.opinions)[resource] is Opinion.PREFERRED]
@@ -112,6 +128,17 @@ def _merge(before: Trial, trace: Trace, merge: MergeTrace, nodes: tuple[Room, ..
     if len(wishes) > 1:
         said = "; ".join(f"{resource} would go to {' or '.join(found)}" for resource, found in wishes.items())
         yield f"no set of NUMA nodes suits all of it: {said}"
+
+
+def _over_budget(before: Trial, trace: Trace) -> str | None:
+    """Say what is wrong with the pod's own amounts, for which there are no hints at all."""
+    demand, providers = trace.demand, before.managers.providers
+    if not demand.is_managed:
+        return None
+    refusal = check_cpus(providers.cpu, demand) if providers.cpu.static and demand.cpus else None
+    if refusal is None and providers.memory.static and demand.memory is not None:
+        refusal = check_memory(providers.memory, demand)
+    return None if refusal is None else refusal.message
 
 
 def _wants(cpus: int, memory: Amounts) -> str:
@@ -187,6 +214,9 @@ def _memory(trace: Trace, step: MemoryStep, nodes: tuple[Room, ...]) -> Iterator
         amounts = ", ".join(f"{_amount(r, free.get(r, 0))} of {r}" for r, _ in memory)
         group = "" if room.group is None else f", given only together with that of NUMA {room.group}"
         yield f"NUMA {room.node}: free are {amounts}{group}"
+    total = {r: sum(m.free_bytes for room in nodes for m in room.memory if m.resource == r) for r, _ in memory}
+    if all(total[resource] >= size for resource, size in memory):
+        yield "in all there is enough; but a NUMA node whose memory is in use by itself, or in a group, can't be taken into another group"
 
 
 def remedy_text(remedy: Remedy) -> str:
