@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+import json_schema
 from nodeagent.cli import explain
 from nodeagent.cli.main import main
 from tried import CONFIG, MACHINE, ROOT, Told, container, golden, manifest, pod, told
@@ -24,7 +25,7 @@ def explained(told: Told, *pods: dict[str, Any], options: tuple[str, ...] = ()) 
     )
     assert err == ""
     document = json.loads(out)
-    assert document["version"] == 1
+    json_schema.check(document, "explanation")
     return status, document["pods"]
 
 
@@ -42,6 +43,21 @@ def test_the_words_of_an_admission_and_of_refusals(told: Told) -> None:
     assert (status, err) == (4, "")
     assert max(map(len, out.splitlines())) <= 80
     golden("explain-pods.txt", out)
+
+
+def test_every_kind_of_document_is_as_its_schema_says(told: Told) -> None:
+    Path("config.yaml").write_text(
+        CONFIG + "topologyManagerScope: pod\nfeatureGates: {PodLevelResourceManagers: true}\n"
+    )
+    _, documents = explained(
+        told,
+        pod("mixed", container("app", "2", "1Gi"), {"name": "log", "command": ["x"]}, **whole("4", "2Gi")),
+        pod("lending", container("app", "2", "1Gi"), initContainers=[container("first", "2", "1Gi")]),
+        pod("big", container("app", "12", "1Gi")),
+        pod("odd", container("app", "1", "1Gi")),
+    )
+    assert {step["step"] for document in documents for step in document["steps"]} == {"merge", "cpus", "memory"}
+    assert {r["change"] for document in documents for r in document["remedies"]} >= {"request", "configuration"}
 
 
 def whole(cpu: str, memory: str) -> dict[str, Any]:

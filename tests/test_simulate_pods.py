@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+import json_schema
 from nodeagent.cli import simulate
 from nodeagent.cli.main import main
 from tried import CONFIG, MACHINE, ROOT, Told, container, golden, manifest, pod, told
@@ -28,7 +29,7 @@ def simulated(told: Told, *words: str) -> dict[str, Any]:
     status, out, err = told("simulate", *words, "-o", "json")
     assert (status, err) == (0, "")
     document: dict[str, Any] = json.loads(out)
-    assert document["version"] == 1
+    json_schema.check(document, document["kind"].lower())
     return document
 
 

@@ -51,6 +51,7 @@ def explanation(explained: Sequence[Explained], *, config: Config, trial: Trial,
     """
     return {
         "configuration": configuration(config),
+        "kind": "Explanation",
         "machine": machine(trial, where),
         "pods": [_pod(each) for each in explained],
         "version": VERSION,

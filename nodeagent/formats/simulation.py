@@ -43,6 +43,7 @@ def run_document(run: Run, where: str) -> Document:
     """
     return {
         **_side(run),
+        "kind": "Simulation",
         "capacity": None if run.capacity is None else _capacity(run.capacity, run.copied),
         "machine": machine(run.after, where),
         "version": VERSION,
@@ -61,6 +62,7 @@ def comparison(first: Run, second: Run, where: str) -> Document:
     pairs = zip(sides[0]["pods"], sides[1]["pods"], strict=True)
     return {
         "differing": [f"{a['namespace']}/{a['name']}" for a, b in pairs if _own(a) != _own(b)],
+        "kind": "Comparison",
         "machine": machine(first.after, where),
         "sides": sides,
         "version": VERSION,
