@@ -49,7 +49,7 @@ examples:
   nodeagent inspect --machine node.json
 
 The agent is asked over its socket (as root, or as a member of the group nodeagent). If it doesn't run, root gets its saved state.
-next: nodeagent inspect POD shows one in full, nodeagent topology who owns which CPU"""
+next: nodeagent inspect POD shows one in full, nodeagent explain POD why it is so, nodeagent topology who owns which CPU"""
 
 
 def run(options: argparse.Namespace) -> int:

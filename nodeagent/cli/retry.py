@@ -34,7 +34,7 @@ examples:
   nodeagent retry default/web
 
 A refusal is final until the manifest changes: retry after you have made room.
-next: nodeagent inspect shows what is taken and what was refused"""
+next: nodeagent explain POD says what would admit it, nodeagent inspect shows what is taken and what was refused"""
 
 
 def run(options: argparse.Namespace) -> int:

@@ -236,4 +236,6 @@ def remedy_text(remedy: Remedy) -> str:
                 return f"set {field} without {option}"
             return f"set {field}: {remedy.after} (it is {remedy.before})"
         case Change.REMOVAL:
-            return f"end {' and '.join(f'pod {name}' for name in remedy.subject)}"
+            if len(remedy.subject) == 1:
+                return f"end pod {remedy.subject[0]}"
+            return f"end {len(remedy.subject)} pods: {', '.join(remedy.subject)}"

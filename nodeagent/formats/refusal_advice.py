@@ -2,7 +2,7 @@
 
 from nodeagent.core.refusals import STATE_NOT_SAVED
 
-_AFTERWARDS = "then: nodeagent retry {pod}"
+_AFTERWARDS = "`nodeagent explain {pod}` says what would do; then: nodeagent retry {pod}"
 _ADVICE = {
     "OutOfcpu": "end a pod, or request less cpu: `nodeagent inspect` shows what is taken",
     "OutOfmemory": "end a pod, or request less memory: `nodeagent inspect` shows what is taken",
