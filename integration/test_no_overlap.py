@@ -7,10 +7,14 @@ import pytest
 
 from integration.guest.guest import Guest
 from integration.overlap.proof import Evidence, churn, guest_module, put_tools
+from tests.figures import keep
 
 CHURN_EVENTS = 300
 SOAK_EVENTS = 10_000
 CONTROL_EVENTS = 30
+DISTURBED_EVENTS = 40
+DISTURBED_EVERY = 8
+"""So many pod events from one kill of the agent, or one CPU that goes and comes back, to the next."""
 SEED = 20_260
 _CONTROL_UNIT = "nodeagent-kubelet-order.service"
 _CONFIG = "/etc/nodeagent/config.yaml"
@@ -30,6 +34,33 @@ def test_no_foreign_process_runs_on_an_exclusive_cpu(two_sockets: Guest, request
     assert evidence.findings.owners >= events // 4
     assert evidence.findings.handovers >= evidence.findings.owners // 4
     assert evidence.findings.switches >= events * 10
+    keep("churn", "one run", pod_events=events, switches=evidence.findings.switches, overlaps=0)
+
+
+def test_nor_while_the_agent_is_killed_and_cpus_go_and_come_back(
+    two_sockets: Guest, request: pytest.FixtureRequest
+) -> None:
+    events = SOAK_EVENTS if request.config.getoption("--soak") else DISTURBED_EVENTS
+
+    evidence = churn(two_sockets, events=events, seed=SEED + 1, disturbed_every=DISTURBED_EVERY)
+
+    show(evidence, request)
+    assert evidence.gaps == ()
+    assert evidence.pod_events == events
+    assert evidence.findings.faults == ()
+    assert evidence.findings.untold == 0
+    assert evidence.findings.owners >= events // 4
+    disturbances = events // DISTURBED_EVERY
+    assert min(evidence.kills, evidence.hotplugs) >= disturbances // 2 - 1
+    keep(
+        "churn with faults",
+        "one run",
+        pod_events=events,
+        kills_of_the_agent=evidence.kills,
+        hotplugs=evidence.hotplugs,
+        switches=evidence.findings.switches,
+        overlaps=0,
+    )
 
 
 def test_kubelets_order_of_writes_is_caught(two_sockets: Guest, request: pytest.FixtureRequest) -> None:

@@ -26,6 +26,8 @@ ROWS = (
     Row("starts with damaged files", "a start with each prefix, and with a flipped bit in each byte", "tests/test_damage.py"),
     Row("failed saves", "each call of a save fails: full, quota, read-only, broken disk", "tests/test_full_disk.py"),
     Row("failed cgroup writes", "each cgroup write of admissions and removals fails with each answer of the kernel", "tests/test_write_failures.py"),
+    Row("churn", "pods come and go at random, watched by the kernel's scheduler events", "integration/test_no_overlap.py"),
+    Row("churn with faults", "the same, while the agent is killed and CPUs go offline and come back", "integration/test_no_overlap.py"),
 )  # fmt: skip
 
 

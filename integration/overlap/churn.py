@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from integration.overlap import wire, workload
+from integration.overlap.disturbance import Disturbance
 from integration.overlap.trace import Trace
 from integration.overlap.wire import Kind
 from integration.overlap.workload import PodPlan
@@ -83,22 +84,26 @@ class Churn:
         self.done += len(happened)
         return happened
 
-    def act(self, now: float) -> None:
+    def is_quiet(self) -> bool:
+        """No container is being started."""
+        return all(pod.is_ready or pod.is_leaving for pod in self.pods.values())
+
+    def act(self, now: float, *, may_arrive: bool = True) -> None:
         """Begin new arrivals and departures, as many as may be under way at once."""
-        while self.begun < self.events and self.begun - self.done < self.at_once and self._begin(now):
+        while self.begun < self.events and self.begun - self.done < self.at_once and self._begin(now, may_arrive):
             self.begun += 1
 
-    def _begin(self, now: float) -> bool:
+    def _begin(self, now: float, may_arrive: bool) -> bool:
         """Begin one, at random among those that are possible; False: none is."""
         settled = [pod for pod in self.pods.values() if pod.is_ready and not pod.is_leaving]
         shared = [pod for pod in self.pods.values() if not pod.plan.cpus]
         settled_shared = [pod for pod in settled if not pod.plan.cpus]
         room = self.exclusive_cpus - sum(pod.plan.exclusive_cpus for pod in self.pods.values())
         least, most = _SHARED_PODS
-        if len(shared) < least:
+        if len(shared) < least and may_arrive:
             return self._arrive(now, PodPlan(self.made))
-        moves = ["exclusive"] * 4 if room > 0 else []
-        moves += ["shared"] if len(shared) < most else []
+        moves = ["exclusive"] * 4 if room > 0 and may_arrive else []
+        moves += ["shared"] if len(shared) < most and may_arrive else []
         moves += ["depart"] * 3 if [pod for pod in settled if pod.plan.cpus] else []
         moves += ["depart shared"] if len(settled_shared) > least else []
         if not moves:
@@ -171,6 +176,7 @@ def run(options: argparse.Namespace) -> None:
         cgroup_of(_PODS),
         (os.cpu_count() or 1) - _KEPT_FREE_CPUS,
     )
+    disturbance = Disturbance(random.Random(options.seed), churn.cgroup, options.disturbed_every)
     workload.install()
     trace = Trace()
     began = time.monotonic()
@@ -178,7 +184,8 @@ def run(options: argparse.Namespace) -> None:
         trace.start((int(launcher),))
         send(wire.record(Kind.FORMATS, json.dumps(trace.formats()).encode()))
         while not churn.is_over():
-            churn.act(time.monotonic())
+            churn.act(time.monotonic(), may_arrive=not disturbance.holds_arrivals(churn.done))
+            disturbance.act(churn.done, is_quiet=churn.is_quiet())
             _send_pages(trace.pages(), time.monotonic_ns() - _LATENESS_NS)
             for happened in churn.look(time.monotonic()):
                 send(wire.record(Kind.POD_EVENT, json.dumps(happened).encode()))
@@ -187,10 +194,12 @@ def run(options: argparse.Namespace) -> None:
         seconds = time.monotonic() - began
         _send_pages(trace.stop(), None)
         summary = {"pod_events": churn.done, "seconds": seconds, "losses": trace.losses()}
+        summary |= {"kills": disturbance.kills, "hotplugs": disturbance.hotplugs}
         summary["launcher_stayed"] = launcher == _property(_LAUNCHER, "MainPID")
         send(wire.record(Kind.SUMMARY, json.dumps(summary).encode()))
         sys.stdout.flush()
     finally:
+        disturbance.end()
         _remove_all(churn)
         trace.discard()
 
@@ -207,6 +216,7 @@ def main() -> int:
     parser.add_argument("--events", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--disturbed-every", type=int, default=0)
     try:
         run(parser.parse_args())
     except ChurnError as err:

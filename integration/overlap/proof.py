@@ -32,6 +32,10 @@ class Evidence:
     """In the guest, from the first arrival to the last event."""
     losses: dict[str, int]
     launcher_stayed: bool
+    kills: int
+    """Of the agent."""
+    hotplugs: int
+    """A CPU went offline and came back."""
     waits_seconds: tuple[float, ...]
     """From each manifest's change to its effect."""
 
@@ -56,6 +60,7 @@ class Evidence:
         taken = f"{found.handovers} CPUs taken over within 10 s of another container's task"
         return (
             f"{self.pod_events} pod events in {self.seconds:.0f} s (slowest {slowest}); {record}",
+            f"{self.kills} times the agent was killed, {self.hotplugs} times a CPU went and came back",
             f"{owners}; {stays}",
             f"{taken}, the closest after {closest}",
             f"overlaps: {found.overlap_count}, strays: {found.stray_count}, broken promises: {len(found.promises)}",
@@ -118,8 +123,8 @@ def guest_module(name: str, *arguments: str) -> tuple[str, ...]:
     return ("env", f"PYTHONPATH={_GUEST_DIRECTORY}", PYTHON, "-m", f"integration.overlap.{name}", *arguments)
 
 
-def churn(guest: Guest, *, events: int, seed: int, at_once: int = 4) -> Evidence:
-    """Let that many pods arrive and depart on a node without pods.
+def churn(guest: Guest, *, events: int, seed: int, at_once: int = 4, disturbed_every: int = 0) -> Evidence:
+    """Let that many pods arrive and depart on a node without pods; after so many of them, kill the agent or switch a CPU.
 
     Raises:
         ProofError: it did not come to its end; with what the churn and the agent said last.
@@ -129,7 +134,7 @@ def churn(guest: Guest, *, events: int, seed: int, at_once: int = 4) -> Evidence
     pods = guest.run("systemctl show --property ControlGroup --value nodeagent-pods.service").stdout.strip()
     judge = _Judge(Witness(lambda cgroup: cgroup.startswith(f"{pods}/") and "/pod" in cgroup, workload.EXCLUSIVE))
     output: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    options = (f"--events={events}", f"--seed={seed}", f"--at-once={at_once}")
+    options = (f"--events={events}", f"--seed={seed}", f"--at-once={at_once}", f"--disturbed-every={disturbed_every}")
     request = guest.start(guest_module("churn", *options), on_output=output.put)
     print(f"churn of {events} pod events, seed {seed}", file=sys.stderr, flush=True)
     status = None
