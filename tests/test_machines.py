@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import json_schema
 from hwloc_rules import checked
 from nodeagent.cli import topology as command
 from nodeagent.core.idset import CpuSet
@@ -173,7 +174,9 @@ def test_machine_is_discovered_as_hwloc_has_it(machine: tuple[str, Path], capsys
 
 def test_printed_document_is_the_machine(machine: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     _, root = machine
-    assert topology_from_document(printed(root, capsys)) == topology_of(read_machine(str(root)))
+    document = printed(root, capsys)
+    assert topology_from_document(document) == topology_of(read_machine(str(root)))
+    json_schema.check(document, "topology")
 
 
 def test_memory_of_the_whole_machine(machine: tuple[str, Path]) -> None:

@@ -1,0 +1,58 @@
+"""The examples in every command's help can be pasted: a shell reads them, and the command takes their arguments."""
+
+import importlib
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from nodeagent.cli.main import COMMANDS, main
+
+
+def examples(text: str) -> list[str]:
+    """The lines below `examples:`."""
+    return [
+        line.strip()
+        for line in re.findall(r"^  \S.*$", text.partition("examples:\n")[2].partition("\n\n")[0], re.MULTILINE)
+    ]
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Path:
+    """A directory of programs that only write down how they were called, an argument a line."""
+    for name in ("nodeagent", "sudo", "systemctl", "jq", "xz", "lstopo", "grep"):
+        program = tmp_path / name
+        skipped = "shift\n" if name == "sudo" else ""
+        said = f'printf "%s\\n" "$@" >"{tmp_path}/called.$$"\n' if name in {"nodeagent", "sudo"} else ""
+        program.write_text(f"#!/bin/sh\n{skipped}{said}")
+        program.chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_examples_are_commands_that_can_be_given(
+    command: str, shell: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    lines = examples(capsys.readouterr().out)
+    assert lines
+    monkeypatch.setattr(importlib.import_module(f"nodeagent.cli.{command}"), "run", lambda _: 0)
+    (shell / "scenarios.jsonl").touch()
+    called = 0
+    for line in lines:
+        done = subprocess.run(
+            ["sh", "-ec", line],
+            cwd=shell,
+            env={"PATH": f"{shell}:/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), line
+        for call in shell.glob("called.*"):
+            assert main(call.read_text().splitlines()) == 0, line
+            called += 1
+            call.unlink()
+    assert called >= len([line for line in lines if "nodeagent" in line and not line.startswith("systemctl")])
