@@ -71,4 +71,5 @@ def _is(value: Any, kind: str) -> bool:
 def check(value: Any, name: str) -> None:
     """Fail if the document is not as its shipped schema says."""
     rules = schema(name)
-    assert list(faults(value, rules, rules)) == []
+    found = list(faults(value, rules, rules))
+    assert not found, "\n".join(found)
