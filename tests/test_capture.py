@@ -3,18 +3,30 @@
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import json_schema
-from inspected import container, pod, running
+from inspected import container, everything, pod, running
 from nodeagent.cli import known_state
 from nodeagent.cli.main import main
-from nodeagent.core.pod import Pod
+from nodeagent.core.cgroup import Attribute
+from nodeagent.core.pod import Pod, Resources
+from nodeagent.core.quantity import Quantity
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.capture import Capture, CaptureError, decode_capture, encode_capture
+from nodeagent.formats.capture import (
+    Capture,
+    CapturedAgent,
+    CaptureError,
+    Sighting,
+    decode_capture,
+    encode_capture,
+    without_secrets,
+)
+from nodeagent.formats.node_state import policies_of
 from nodeagent.formats.settings import KERNEL_PARAMETERS, known_parameters
 from nodeagent.formats.sysfs import topology_of
 from test_cli_inspect import Host
@@ -24,8 +36,6 @@ SECRET = "hunter2-the-secret"
 
 
 def with_secret() -> Pod:
-    from dataclasses import replace
-
     hiding = replace(
         container("hiding"),
         command=("run", f"--password={SECRET}"),
@@ -178,6 +188,36 @@ def test_it_is_read_as_it_was_written(document: dict[str, Any]) -> None:
     again = decoded(json.loads(encode_capture(capture)))
     assert again == capture
     assert topology_of(again.sample) == topology_of(capture.sample)
+
+
+def test_a_node_with_pods_in_every_state_is_read_as_it_was_written(document: dict[str, Any]) -> None:
+    world, _, sight = everything()
+    agent = CapturedAgent(
+        config=replace(world.config, kube_reserved=Resources.of({"cpu": Quantity.parse("1500m")})),
+        state=without_secrets(world.state),
+        policies=policies_of(world.config.placement),
+        reserved=world.managers.reserved,
+        cgroup_root=sight.cgroup_root,
+        pids=sight.pids,
+        is_live=True,
+        is_ready=True,
+        problems=sight.problems,
+        recovery={"adopted": ["x"]},
+    )
+    order, counts = list(Attribute), sight.process_counts or {}
+    # as they are read of a file system
+    seen = {
+        path: replace(there, attributes=tuple(sorted(there.attributes, key=lambda item: order.index(item[0]))))
+        for path, there in (sight.seen or {}).items()
+    }
+    sighting = Sighting(sight.now_ms, 4096, seen, ("y",), counts, sight.strays, sight.host)
+    capture = replace(decoded(document), agent=agent, sighting=sighting)
+    text = encode_capture(capture)
+    json_schema.check(json.loads(text), "capture")
+    again = decoded(json.loads(text))
+    assert again.agent == agent
+    assert again.sighting == sighting
+    assert encode_capture(again) == text
 
 
 def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
