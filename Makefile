@@ -38,8 +38,8 @@ test-guests: guest-packages
 
 # Hours. The fuzzing goes on where it was left: ten million inputs in all, then none.
 soak: guest-packages
-	$(PYTEST) tests/test_load.py --host-soak
-	$(BIN)/python tests/fuzz.py
+	NODEAGENT_KEEP_FIGURES=1 $(PYTEST) tests/test_load.py --host-soak
+	NODEAGENT_KEEP_FIGURES=1 $(BIN)/python tests/fuzz.py
 	$(PYTEST) integration --soak
 
 # A root shell in a guest that has nodeagent installed and running.

@@ -28,6 +28,10 @@ ROWS = (
     Row("failed cgroup writes", "each cgroup write of admissions and removals fails with each answer of the kernel", "tests/test_write_failures.py"),
     Row("churn", "pods come and go at random, watched by the kernel's scheduler events", "integration/test_no_overlap.py"),
     Row("churn with faults", "the same, while the agent is killed and CPUs go offline and come back", "integration/test_no_overlap.py"),
+    Row("fuzzing", "damaged input to everything that reads what others wrote: manifests, configuration, state files, sysfs, sockets", "tests/fuzz.py"),
+    Row("load", "pods of three containers arrive at once, live over a restart and go; all are decided, none is lost", "tests/test_load.py --host-soak"),
+    Row("flood", "files are written and renamed as fast as it goes; the last word of each is what runs", "tests/test_load.py --host-soak"),
+    Row("wrong manifests", "thousands of files that are invalid, of one name, or of more pods than fit: one answer each", "tests/test_load.py --host-soak"),
 )  # fmt: skip
 
 

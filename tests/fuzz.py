@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 import fuzz_targets  # noqa: E402 - found only after the line above
+from figures import keep  # noqa: E402 - found only after the line above
 from fuzz_targets import Target  # noqa: E402 - the same
 
 KEPT = ROOT / ".cache" / "fuzz"
@@ -230,6 +231,7 @@ def main() -> int:
                 sys.stderr.write(f"{err}\n")
                 failed = True
                 known.remove(each)
+    keep("fuzzing", "all runs", executions=sum(each.campaign.executions for each in known), targets=len(known))
     sys.stdout.write(f"{figures([each.campaign for each in known])}\n")
     return 1 if failed else 0
 

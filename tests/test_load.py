@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from daemon_model import Daemon, Steps
-from figures import tell
+from figures import keep, tell
 from node_model import Machine, Process
 from nodeagent.core.actions import Action, Launch, Terminate
 from nodeagent.core.plan import Change, MakeCgroup, RemoveCgroup
@@ -192,6 +192,8 @@ def test_pods_that_arrive_at_once_are_all_decided_restored_and_removed(
         f"load: {pods} pods of 3 containers at once: {turns} turns, {seconds}; {writes} cgroup changes, a state of {size // 1024} KiB, "
         f"{grown:.0f} MiB more memory",
     )
+    if host_soak:
+        keep("load", "pods", pods=pods, containers=3 * pods, cgroup_changes=writes, turns=turns)
     assert turns < pods
     assert grown < 20 + 0.3 * pods
 
@@ -245,6 +247,8 @@ def test_a_flood_of_file_events_coalesces_and_none_of_the_last_ones_is_lost(
         f"flood: {events} file events of {writes} writes in {seconds:.1f} s: {turns + more} turns, the longest {longest:.2f} s, "
         f"{grown:.0f} MiB more memory",
     )
+    if host_soak:
+        keep("flood", "writes", file_events=events, turns=turns + more)
     assert events > 2 * writes
     assert turns + more < events / 4
     assert grown < 100
@@ -284,6 +288,8 @@ def test_each_of_thousands_of_files_gets_one_answer_in_bounded_time(
         entries, grown = len(daemon.agent.state.entries), rss_mib() - before
     assert len(told) == len(set(told)) == count - {"invalid": 0, "of one name": 1, "more than fit": 1000}[kind]
     assert entries == {"invalid": 0, "of one name": 1, "more than fit": count}[kind]
+    if host_soak:
+        keep("wrong manifests", kind, files=count, answers=len(told))
     assert max(took) < 30
     assert grown < 200
     tell(
