@@ -31,7 +31,7 @@ from nodeagent.core.manager_metrics import (
     plus,
     set_gauge,
 )
-from nodeagent.core.observing import Choosing, Source
+from nodeagent.core.observing import Choosing, PickObserver, Source
 from nodeagent.core.pod import ContainerKind
 from nodeagent.core.promises import NOTHING, CpuReuse, PodPromises, Promises, dropped, put
 from nodeagent.core.refusals import Reason, Refusal, StartRefused, unexpected
@@ -69,10 +69,10 @@ class CpuManager:
             available = self.layout.whole_cores(available)
         return distribute(self.distributing, available, count)
 
-    def tell(self, choosing: Choosing) -> None:
-        """Let whoever observes know from where CPUs are going to be chosen."""
-        if self.picking.observer is not None:
-            self.picking.observer(choosing)
+    @property
+    def observer(self) -> PickObserver | None:
+        """Who wants to know how CPUs are chosen; nobody, as a rule, and then nothing is put together for it."""
+        return self.picking.observer
 
     def usable(self, cpus: int) -> int:
         """Those of these CPUs that can be given to anybody: under full-pcpus-only, whole cores."""
@@ -302,13 +302,15 @@ def _choose_near(
     if mask is not None:
         there = manager.usable(available & _aligned_cpus(manager, mask))
         wanted = _near_count(manager, available, there, count)
-        manager.tell(Choosing(Source.HINT, there, wanted, isolated))
+        if manager.observer is not None:
+            manager.observer(Choosing(Source.HINT, there, wanted, isolated))
         chosen = manager.assign(there, wanted)
         if isinstance(chosen, CpuShortage):
             return chosen
         near = chosen
-    source = Source.ANYWHERE if mask is None else Source.ELSEWHERE
-    manager.tell(Choosing(source, available & ~near, count - near.bit_count(), isolated))
+    if manager.observer is not None:
+        source = Source.ANYWHERE if mask is None else Source.ELSEWHERE
+        manager.observer(Choosing(source, available & ~near, count - near.bit_count(), isolated))
     rest = manager.assign(available & ~near, count - near.bit_count())
     return rest if isinstance(rest, CpuShortage) else near | rest
 

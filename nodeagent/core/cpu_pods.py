@@ -126,7 +126,8 @@ def _partition(manager: CpuManager, pod: PodDemand, whole: int) -> list[tuple[st
             # A sidecar will be running in what is the shared pool in the end.
             waiting.append((container.name, container.cpus, pool))
         else:
-            manager.tell(Choosing(Source.POD, pool, container.cpus, container=container.name))
+            if manager.observer is not None:
+                manager.observer(Choosing(Source.POD, pool, container.cpus, container=container.name))
             chosen = manager.assign(pool, container.cpus)
             if isinstance(chosen, CpuShortage):
                 return chosen
@@ -134,7 +135,8 @@ def _partition(manager: CpuManager, pod: PodDemand, whole: int) -> list[tuple[st
             if container.kind is not ContainerKind.INIT:
                 pool &= ~chosen
     for name, count, at_hand in waiting:
-        manager.tell(Choosing(Source.POD, at_hand & ~pool, count, container=name))
+        if manager.observer is not None:
+            manager.observer(Choosing(Source.POD, at_hand & ~pool, count, container=name))
         chosen = manager.assign(at_hand & ~pool, count)
         if isinstance(chosen, CpuShortage):
             return chosen
