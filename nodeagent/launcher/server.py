@@ -275,7 +275,7 @@ class Launcher:
         starting = Starting(run, ours, [client], time.monotonic() + START_DEADLINE_SECONDS)
         self.starting[order.id] = starting
         self.selector.register(ours, selectors.EVENT_READ, lambda: self.finish_start(starting))
-        log("starting", id=order.id, pid=pid, cgroup=order.cgroup, program=order.argv[0])
+        log("starting", id=order.id, pid=pid, cgroup=order.cgroup)
         return None
 
     def fork(self, order: Order, link: int) -> int:
