@@ -22,6 +22,7 @@ class Row(NamedTuple):
 ROWS = (
     Row("crash points", "the agent dies before each call that changes something, and in the middle of each write", "tests/test_crash_points.py"),
     Row("deaths in a row", "each process gets one step further than the one before it", "tests/test_crash_points.py"),
+    Row("kills in a guest", "`kill -9` of the service at chosen steps of admission, removal and start", "integration/test_faults.py"),
     Row("damaged files", "every truncated prefix and every flipped bit of each version of each file, by each reader", "tests/test_damage.py"),
     Row("starts with damaged files", "a start with each prefix, and with a flipped bit in each byte", "tests/test_damage.py"),
     Row("failed saves", "each call of a save fails: full, quota, read-only, broken disk", "tests/test_full_disk.py"),
