@@ -19,7 +19,17 @@ ATTRIBUTES = {
     "topology": ({"version"}, set()),
     "object": (
         {"type", "gp_index", *_SETS},
-        {"os_index", "allowed_cpuset", "allowed_nodeset", "local_memory", "kind", "subkind", "depth", "cache_type"},
+        {
+            "os_index",
+            "allowed_cpuset",
+            "allowed_nodeset",
+            "local_memory",
+            "kind",
+            "subkind",
+            "depth",
+            "cache_type",
+            "cache_size",
+        },
     ),
     "distances2": ({"type", "nbobjs", "kind", "indexing"}, {"name"}),
     "cpukind": ({"cpuset"}, {"forced_efficiency"}),

@@ -76,3 +76,10 @@ def test_dies_are_told_where_there_are_several() -> None:
     assert sets(checked(render_hwloc_xml(Topology.of(cpus, [NumaNode(0, 0)]))), "Die") == [0b0011, 0b1100]
     same = [Cpu(number, core=number, socket=0, numa=0, die=0) for number in range(4)]
     assert sets(checked(render_hwloc_xml(Topology.of(same, [NumaNode(0, 0)]))), "Die") == []
+
+
+def test_caches_have_their_size_where_it_is_known() -> None:
+    cpus = [Cpu(number, core=number, socket=0, numa=0, l3_bytes=(None, 2**25)[number]) for number in range(2)]
+    topology = Topology.of(cpus, [NumaNode(0, 0)], l3=[CpuSet.of(0), CpuSet.of(1)])
+    root = checked(render_hwloc_xml(topology))
+    assert [box.get("cache_size") for box in root.iter("object") if box.get("type") == "L3Cache"] == ["0", "33554432"]

@@ -140,6 +140,12 @@ def test_hybrid_cores_are_drawn_apart() -> None:
     assert "L3 #0, performance cores\n      [0] [1]\n    L3 #0, efficiency cores\n      [2]\n" in text
 
 
+def test_caches_have_their_size_where_it_is_known() -> None:
+    cpus = [Cpu(cpu, core=cpu, socket=0, numa=0, uncore=cpu, l3_bytes=2**25 if cpu else None) for cpu in range(2)]
+    text = render_topology(Topology.of(cpus, [NumaNode(0, 0)], l3=[CpuSet.of(0), CpuSet.of(1)]))
+    assert "    L3 #0, uncore cache 0\n      [0]\n    L3 #1, 32.0 MiB, uncore cache 1\n      [1]\n" in text
+
+
 def test_dies_are_named_where_there_are_several() -> None:
     cpus = [Cpu(cpu, core=cpu, socket=0, numa=0, die=cpu) for cpu in range(2)]
     assert "die 0, no L3\n      [0]\n    die 1, no L3\n      [1]\n" in render_topology(

@@ -27,6 +27,8 @@ class Cpu:
     """`performance` or `efficiency` on hybrid machines, else None."""
     capacity: int | None = None
     """The kernel's cpu_capacity, 1024 for the fastest core, where it tells (mostly Arm); decisions don't use it."""
+    l3_bytes: int | None = None
+    """Size of its level-3 cache, where the machine tells; decisions don't use it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,7 +265,22 @@ def _cpu(
         die=None if die == _UNKNOWN else die,
         core_class=next((name for name, members in classes.items() if cpu in members), None),
         capacity=sample.number(f"{CPUS}/cpu{cpu}/cpu_capacity"),
+        l3_bytes=_l3_bytes(sample, cpu),
     )
+
+
+def _l3_bytes(sample: SysfsSample, cpu: int) -> int | None:
+    for path in _l3_paths(sample, cpu):
+        size_kib = _size_kib(sample, f"{path}/size")
+        return None if size_kib is None else size_kib * 1024
+    return None
+
+
+def _l3_paths(sample: SysfsSample, cpu: int) -> list[str]:
+    """The directories of a CPU's level-3 caches: one, on machines that there are."""
+    directory = f"{CPUS}/cpu{cpu}/cache"
+    indexes = [f"{directory}/{name}" for name, _ in sample.numbered(directory, "index")]
+    return [path for path in indexes if sample.number(f"{path}/level", 0, 255) == 3]
 
 
 def _core_classes(sample: SysfsSample, online: CpuSet) -> dict[str, CpuSet]:
@@ -301,9 +316,7 @@ def _l3_groups(sample: SysfsSample, online: CpuSet) -> tuple[CpuSet, ...]:
     groups = []
     grouped = CpuSet()
     for cpu in online:
-        directory = f"{CPUS}/cpu{cpu}/cache"
-        indexes = [f"{directory}/{name}" for name, _ in sample.numbered(directory, "index")]
-        shared = [_sharers(sample, path) for path in indexes if sample.number(f"{path}/level", 0, 255) == 3]
+        shared = [_sharers(sample, path) for path in _l3_paths(sample, cpu)]
         if cpu in grouped or not shared or shared[0] is None:
             continue
         group = ((shared[0] | CpuSet.of(cpu)) & online) - grouped

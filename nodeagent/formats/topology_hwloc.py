@@ -14,7 +14,7 @@ from nodeagent.formats.topology_parts import SHARED, pod_numbers
 from nodeagent.formats.topology_svg import FILLS, INK, NOT_OWNED, PAPER, POD_FILLS
 
 _L3 = (("depth", "3"), ("cache_type", "0"))
-"""Unified; its size is not known here, and 0 means that to hwloc."""
+"""Unified."""
 _NUMA_GROUP = (("kind", "1001"), ("subkind", "0"))
 """How hwloc itself marks a group made to hold a NUMA node (HWLOC_GROUP_KIND_MEMORY)."""
 
@@ -81,7 +81,7 @@ def _tree(topology: Topology, owner: Mapping[int, str]) -> _Object:
         *(_Object("Package", cpus, number if number >= 0 else None) for number, cpus in topology.sockets.items()),
         *_dies(topology),
         *(_Object("Group", cpus, attributes=_NUMA_GROUP) for cpus in topology.nodes.values()),
-        *(_Object("L3Cache", cpus, attributes=_L3) for group in topology.l3 if (cpus := group & topology.online)),
+        *(_l3(topology, cpus) for group in topology.l3 if (cpus := group & topology.online)),
         *(_Object("Core", cpus, number) for number, cpus in topology.cores.items()),
     ]
     taken = {box.cpus for box in boxes if box.kind != "Group"} | {machine.cpus}
@@ -98,6 +98,12 @@ def _tree(topology: Topology, owner: Mapping[int, str]) -> _Object:
     for node in topology.numa:
         machine.holder(topology.nodes.get(node.id, CpuSet())).memory.append(node)
     return machine
+
+
+def _l3(topology: Topology, cpus: CpuSet) -> _Object:
+    """Give a level-3 cache; 0 is what hwloc writes for a size that is not known."""
+    size_bytes = topology.cpu[next(iter(cpus))].l3_bytes or 0
+    return _Object("L3Cache", cpus, attributes=(("cache_size", str(size_bytes)), *_L3))
 
 
 def _dies(topology: Topology) -> Iterator[_Object]:

@@ -17,7 +17,7 @@ DEFAULT_NODE_MEMORY_BYTES = 64 * 2**30
 _MAX_INT64 = 2**63 - 1
 _MAX_UINT32 = 2**32 - 1
 _CORE_CLASSES = ("performance", "efficiency")
-_CPU_FIELDS = frozenset({"id", "core", "socket", "numa", "uncore", "l3", "die", "coreClass", "capacity"})
+_CPU_FIELDS = frozenset({"id", "core", "socket", "numa", "uncore", "l3", "die", "coreClass", "capacity", "l3Bytes"})
 _NUMA_FIELDS = frozenset({"id", "memory", "hugepages", "distances"})
 
 T = TypeVar("T")
@@ -53,7 +53,14 @@ def topology_document(topology: Topology) -> dict[str, Any]:
 
 
 def _cpu_document(cpu: Cpu, l3: int | None) -> dict[str, Any]:
-    optional = {"uncore": cpu.uncore, "l3": l3, "die": cpu.die, "coreClass": cpu.core_class, "capacity": cpu.capacity}
+    optional = {
+        "uncore": cpu.uncore,
+        "l3": l3,
+        "die": cpu.die,
+        "coreClass": cpu.core_class,
+        "capacity": cpu.capacity,
+        "l3Bytes": cpu.l3_bytes,
+    }
     return {
         "id": cpu.id,
         "core": cpu.core,
@@ -110,6 +117,7 @@ def _cpu(entry: Mapping[str, Any], path: str) -> Cpu:
         die=_optional(entry, "die", path, _number(_MAX_UINT32)),
         core_class=_optional(entry, "coreClass", path, _core_class),
         capacity=_optional(entry, "capacity", path, _number()),
+        l3_bytes=_optional(entry, "l3Bytes", path, _number()),
     )
 
 

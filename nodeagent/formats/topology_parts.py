@@ -27,12 +27,14 @@ class _Kind:
     l3: int | None
     uncore: int | None
     core_class: str | None
+    l3_bytes: int | None
 
     def title(self, *, with_die: bool, l3_nodes: Iterable[int]) -> str:
         others = ", ".join(map(str, l3_nodes))
         parts = [
             f"die {self.die}" if with_die else "",
             "no L3" if self.l3 is None else f"L3 #{self.l3}",
+            size_text(self.l3_bytes) if self.l3 is not None and self.l3_bytes else "",
             f"shared with NUMA node {others}" if others else "",
             "" if self.uncore is None else f"uncore cache {self.uncore}",
             f"{self.core_class} cores" if self.core_class else "",
@@ -45,7 +47,7 @@ def core_groups(topology: Topology, node: int, part: CpuSet) -> tuple[CoreGroup,
     l3_of = {cpu: index for index, group in enumerate(topology.l3) for cpu in group & part}
     cores: dict[_Kind, dict[int, list[int]]] = {}
     for cpu in (topology.cpu[number] for number in part):
-        kind = _Kind(cpu.die, l3_of.get(cpu.id), cpu.uncore, cpu.core_class)
+        kind = _Kind(cpu.die, l3_of.get(cpu.id), cpu.uncore, cpu.core_class, cpu.l3_bytes)
         cores.setdefault(kind, {}).setdefault(cpu.core, []).append(cpu.id)
     with_die = len({kind.die for kind in cores}) > 1
     groups = []
