@@ -1,0 +1,46 @@
+"""A real node in a file, and judged: the file answers as the node did, holds no secret, and a fresh node is fit."""
+
+import json
+
+from integration.guest.guest import Guest
+from integration.node import Node, container, pod
+
+FILE = "/root/node.json"
+SECRET = "not-for-a-bug-report"
+
+
+def test_a_captured_node_answers_as_it_did(two_sockets: Guest) -> None:
+    node = Node(two_sockets)
+    hiding = container("app", ["sh", "-c", f": {SECRET}; exec sleep infinity"], cpu="2")
+    hiding["env"] = [{"name": "TOKEN", "value": SECRET}]
+    node.apply(pod("keeper", hiding), pod("sharing", container("slot", None)))
+    node.wait_running("keeper")
+    shown = node.inspect()
+    node.run(f"nodeagent capture -o {FILE}")
+    captured = two_sockets.get(FILE).decode()
+    assert SECRET not in captured
+    again = json.loads(node.run(f"nodeagent inspect -o json --no-host-processes --machine {FILE}").stdout)
+    assert again["pods"] == shown["pods"]
+    assert again["node"] == shown["node"]
+    assert again["differences"] == []
+    for form in ("text", "svg", "hwloc-xml"):
+        drawn = [node.run(f"nodeagent topology -o {form} {where}").stdout for where in ("", f"--machine {FILE}")]
+        assert drawn[0] == drawn[1]
+        assert "default/keeper app" in drawn[0]
+
+
+def test_a_fresh_node_is_fit_and_what_can_be_mended_is(two_sockets: Guest) -> None:
+    node = Node(two_sockets)
+    node.run("sysctl -q -w kernel.numa_balancing=1", check=False)
+    before = node.run("nodeagent check -o json")
+    levels = {check["check"]: check["level"] for check in json.loads(before.stdout)["checks"]}
+    fit = ("kernel", "cgroup-v2", "controllers", "delegation", "configuration", "isolcpus", "irqbalance", "kubelet")
+    assert {name: levels[name] for name in fit} == dict.fromkeys(fit, "ok")
+    balances = node.run("cat /proc/sys/kernel/numa_balancing", check=False).stdout.strip() == "1"
+    assert (levels["numa-balancing"] == "warning") == balances
+    after = node.run("nodeagent check --fix -o json")
+    assert ("fixed numa-balancing" in after.stderr) == balances
+    assert {check["level"] for check in json.loads(after.stdout)["checks"] if check["check"] == "numa-balancing"} == {
+        "ok"
+    }
+    assert node.run("nodeagent check --machine /etc/hostname", check=False).returncode == 1
