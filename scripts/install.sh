@@ -42,7 +42,7 @@ else
 fi
 rm -rf "$prefix/share/nodeagent"
 install -d "$prefix/share/nodeagent"
-cp -R "$here/README.md" "$here/docs" "$here/examples" "$prefix/share/nodeagent/"
+cp -R "$here/README.md" "$here/docs" "$here/examples" "$here/contrib" "$prefix/share/nodeagent/"
 chmod -R u=rwX,go=rX "$prefix/share/nodeagent"
 
 getent group nodeagent >/dev/null || groupadd --system nodeagent

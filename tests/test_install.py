@@ -47,7 +47,7 @@ class Host:
         for place in ("units", "log"):
             (directory / place).mkdir()
         self.checkout = directory / "checkout"
-        for part in ("nodeagent", "systemd", "scripts", "examples", "docs"):
+        for part in ("nodeagent", "systemd", "scripts", "examples", "docs", "contrib"):
             shutil.copytree(ROOT / part, self.checkout / part, ignore=shutil.ignore_patterns("__pycache__"))
         for part in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(ROOT / part, self.checkout)
@@ -115,7 +115,7 @@ def test_documents_and_examples_are_installed_and_only_those_there_are(host: Hos
     left.write_text("of an older version")
     host.run("install.sh")
     shared = host.prefix / "share/nodeagent"
-    for part in ("docs", "examples"):
+    for part in ("docs", "examples", "contrib"):
         assert files_of(shared / part) == files_of(ROOT / part)
     for unit in ROOT.glob("systemd/*.service"):
         documents = re.findall(r"file:(\S+)", host.unit(unit.name))
@@ -168,5 +168,5 @@ def test_removal_touches_no_directory_that_the_installation_did_not_make(host: H
 
 def test_guests_have_all_that_is_installed() -> None:
     parts = set(re.findall(r'"\$here/([\w.]+)"', (ROOT / "scripts/install.sh").read_text()))
-    assert parts >= {"nodeagent", "docs", "examples", "README.md"}
+    assert parts >= {"nodeagent", "docs", "examples", "contrib", "README.md"}
     assert parts <= {path.parts[0] for path in _project_files()}
