@@ -8,6 +8,7 @@ prefix=${PREFIX:-/opt/nodeagent}
 units=${UNITS:-/etc/systemd/system}
 etc=${ETC:-/etc/nodeagent}
 bin=${BIN:-/usr/local/bin}
+share=${SHARE:-$(dirname "$bin")/share}
 here=$(cd "$(dirname "$0")/.." && pwd)
 
 refuse() {
@@ -54,6 +55,7 @@ for unit in "$here"/systemd/*.service; do
     install -m 644 "$build/unit" "$units/$(basename "$unit")"
 done
 ln -sf "$prefix/bin/nodeagent" "$bin/nodeagent"
+"$prefix/bin/python" -I -m nodeagent.cli.man_pages "$share" # and what makes shells complete its words
 if [ -d /run/systemd/system ]; then
     systemctl daemon-reload
 fi

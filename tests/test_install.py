@@ -5,12 +5,14 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from integration.guest.images import _project_files
+from nodeagent.cli.completion_scripts import PLACES
 
 ROOT = Path(__file__).parent.parent
 PIP = """#!/bin/sh
@@ -21,7 +23,7 @@ mkdir -p "$source/build" && touch "$source/build/stale.py"
 """
 PYTHON = f"""#!/bin/sh
 mkdir -p "$3/bin" && touch "$3/pyvenv.cfg"
-printf '#!/bin/sh\\n' >"$3/bin/python"
+printf '#!/bin/sh\\nshift; cd "$CHECKOUT" && exec "{sys.executable}" "$@"\\n' >"$3/bin/python"
 cat >"$3/bin/pip" <<'END'
 {PIP}END
 chmod +x "$3/bin/python" "$3/bin/pip"
@@ -51,6 +53,7 @@ class Host:
             shutil.copytree(ROOT / part, self.checkout / part, ignore=shutil.ignore_patterns("__pycache__"))
         for part in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(ROOT / part, self.checkout)
+        places["CHECKOUT"] = str(self.checkout)
         self.environment = {**os.environ, **places, "PATH": f"{commands}:{os.environ['PATH']}"}
 
     def run(self, script: str, *, umask: int = 0o077, **variables: str) -> tuple[int, str, str]:
@@ -101,7 +104,11 @@ def test_all_may_read_what_root_installs_whatever_its_umask(host: Host) -> None:
     for path in (host.checkout / "docs").iterdir():
         path.chmod(0o600)
     host.run("install.sh", umask=0o077)
-    installed = [host.prefix, host.directory / "etc", *host.prefix.rglob("*"), *(host.directory / "etc").rglob("*")]
+    installed = [
+        path
+        for part in ("prefix", "etc", "share")
+        for path in (host.directory / part, *(host.directory / part).rglob("*"))
+    ]
     for path in installed:
         mode = stat.S_IMODE(path.stat().st_mode)
         assert mode & 0o044 == 0o044, path
@@ -155,6 +162,18 @@ def test_removal_finds_the_place_by_the_unit_and_removes_what_was_installed(host
     assert "nodeagent is gone" in out
     assert not host.prefix.exists()
     assert list((host.directory / "units").iterdir()) == list((host.directory / "bin").iterdir()) == []
+
+
+def test_man_and_the_shells_find_what_is_theirs_until_removal(host: Host) -> None:
+    host.run("install.sh")
+    share = host.directory / "share"
+    installed = {str(path.relative_to(share)) for path in share.rglob("*") if path.is_file()}
+    assert installed >= {"man/man8/nodeagent.8", "man/man8/nodeagent-inspect.8", *PLACES.values()}
+    others = [share / "man/man8/other.8", share / "fish/vendor_completions.d/other.fish"]
+    for path in others:
+        path.touch()
+    host.run("uninstall.sh")
+    assert sorted(path for path in share.rglob("*") if path.is_file()) == sorted(others)
 
 
 def test_removal_touches_no_directory_that_the_installation_did_not_make(host: Host) -> None:

@@ -4,6 +4,7 @@ import argparse
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,6 +23,7 @@ COMMANDS = {
     "capture": "take the node into one file, without secrets: for other commands' --machine, tests and bug reports",
     "check": "say whether this node is fit for pinning, and what mends it",
     "config": "say whether a configuration is right, what it comes to, and what becomes of kubelet's",
+    "completion": "print what makes bash, zsh or fish complete command lines, with names of pods and containers",
     "exec": "run a command in a container's cgroup",
     "retry": "decide again on a refused pod",
     "checkpoint": "say whether a state file of nodeagent or kubelet is whole, show it, or write it in another version",
@@ -42,20 +44,7 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; the result is the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
-    parser = _Parser(
-        prog="nodeagent",
-        description="Pins pods to whole CPUs next to their memory.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=f"documents and examples: {_documents()}\nmore on one command: nodeagent COMMAND --help\nnext: nodeagent inspect",
-    )
-    parser.add_argument("--version", action="version", version=f"nodeagent {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    known = {
-        name: commands.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
-        for name, text in COMMANDS.items()
-    }
-    for name in known.keys() & words:
-        importlib.import_module(f"nodeagent.cli.{name}").add_arguments(known[name])
+    parser, known = _parsers(words)
     options, unknown = parser.parse_known_args(words)
     if unknown:
         known[options.command].error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -72,6 +61,30 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_ERROR
     return status
+
+
+def parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Give the parser of all commands; only the one that the words name knows its arguments."""
+    return _parsers(words)[0]
+
+
+def _parsers(words: Sequence[str]) -> tuple[_Parser, dict[str, _Parser]]:
+    parser = _Parser(
+        prog="nodeagent",
+        description="Pins pods to whole CPUs next to their memory.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"documents and examples: {_documents()}\nmore on one command: nodeagent COMMAND --help\nnext: nodeagent inspect",
+    )
+    parser.add_argument("--version", action="version", version=f"nodeagent {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    known = {
+        name: commands.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
+        for name, text in COMMANDS.items()
+    }
+    name = next((word for word in words if not word.startswith("-")), None)
+    if name in known:
+        importlib.import_module(f"nodeagent.cli.{name}").add_arguments(known[name])
+    return parser, known
 
 
 def _documents() -> str:

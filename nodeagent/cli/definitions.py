@@ -1,0 +1,77 @@
+"""What the command line understands, as values taken from argparse: completion and manual pages are made of it. Prints nothing."""
+
+import argparse
+from dataclasses import dataclass
+
+Parser = argparse.ArgumentParser
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An option with its spellings, or (without any) an argument by its place."""
+
+    spellings: tuple[str, ...]
+    dest: str
+    metavar: str
+    """What stands for the value; empty: it takes none."""
+    choices: tuple[str, ...]
+    help: str | None
+    """None: not for people."""
+    repeats: bool
+    takes_the_rest: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    name: str
+    """In full, as it is typed: `nodeagent config show`."""
+    usage: str
+    description: str
+    epilog: str
+    options: tuple[Argument, ...]
+    places: tuple[Argument, ...]
+    subcommands: tuple["Subcommand", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Subcommand:
+    name: str
+    help: str
+    parser: Parser
+
+
+def command_of(parser: Parser) -> Command:
+    """Take a parser's definitions out."""
+    options, places, subcommands = [], [], list[Subcommand]()
+    for action in parser._actions:  # noqa: SLF001 - argparse shows its definitions nowhere else
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - the same
+            helps = {str(choice.dest): choice.help or "" for choice in action._choices_actions}  # noqa: SLF001 - the same
+            subcommands += [Subcommand(name, helps.get(name, ""), made) for name, made in action.choices.items()]
+        elif action.option_strings:
+            options.append(_argument(parser, action))
+        else:
+            places.append(_argument(parser, action))
+    return Command(
+        name=parser.prog,
+        usage=" ".join(parser.format_usage().removeprefix("usage: ").split()),
+        description=parser.description or "",
+        epilog=parser.epilog or "",
+        options=tuple(options),
+        places=tuple(places),
+        subcommands=tuple(subcommands),
+    )
+
+
+def _argument(parser: Parser, action: argparse.Action) -> Argument:
+    choices = tuple(str(choice) for choice in action.choices or ())
+    shown = action.metavar if isinstance(action.metavar, str) else "|".join(choices) or action.dest.upper()
+    hidden = action.help == argparse.SUPPRESS
+    return Argument(
+        spellings=tuple(action.option_strings),
+        dest=action.dest,
+        metavar="" if action.nargs == 0 else shown,
+        choices=choices,
+        help=None if hidden else (action.help or "") % {**vars(action), "prog": parser.prog},
+        repeats=action.nargs in {"*", "+"},
+        takes_the_rest=action.nargs == argparse.REMAINDER,
+    )

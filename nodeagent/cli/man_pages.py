@@ -1,0 +1,112 @@
+"""The manual pages, made of the command line's definitions in man(7)'s language. A module of its own for the installation:
+
+`python -m nodeagent.cli.man_pages DIRECTORY` writes them, and the shells' completions, where `man` and the shells look for them.
+"""
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+from nodeagent import __version__
+from nodeagent.cli.completion_scripts import PLACES, SCRIPTS
+from nodeagent.cli.definitions import Argument, Command, command_of
+from nodeagent.cli.main import COMMANDS, parser_for
+
+SECTION = 8
+_PROGRAM = "nodeagent"
+
+
+def man_pages() -> dict[str, str]:
+    """Give every page by its file's name: one of the program, and one of each of its commands."""
+    top = command_of(parser_for(()))
+    pages = {_PROGRAM: _page(top, "pin pods to whole CPUs next to their memory")}
+    for name, purpose in COMMANDS.items():
+        importlib.import_module(f"nodeagent.cli.{name}")
+        (found,) = [one for one in command_of(parser_for([name])).subcommands if one.name == name]
+        pages[f"{_PROGRAM}-{name}"] = _page(command_of(found.parser), purpose)
+    return {f"{name}.{SECTION}": text for name, text in pages.items()}
+
+
+def write_all(share: Path) -> None:
+    """Write the pages and the completions.
+
+    Args:
+        share: /usr/local/share, or what stands for it.
+
+    """
+    files = {f"man/man{SECTION}/{name}": text for name, text in man_pages().items()}
+    files |= {PLACES[shell]: script for shell, script in SCRIPTS.items()}
+    for name, text in files.items():
+        path = share / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def _page(command: Command, purpose: str) -> str:
+    name = command.name.replace(" ", "-")
+    parts = [
+        f'.TH {name.upper()} {SECTION} "" "{_PROGRAM} {__version__}" "System Administration"\n.nh\n.ad l',
+        f".SH NAME\n{_text(name)} \\- {_text(purpose)}",
+        f".SH SYNOPSIS\n{_text(command.usage)}",
+        f".SH DESCRIPTION\n{_text(command.description)}",
+        *_arguments("OPTIONS", (*command.places, *command.options)),
+    ]
+    if command.subcommands:
+        parts.append(".SH COMMANDS")
+        for one in command.subcommands:
+            inner = command_of(one.parser)
+            page = f"\n.br\nSee {_bold(f'{_PROGRAM}-{one.name}')}({SECTION})." if command.name == _PROGRAM else ""
+            parts.append(f".TP\n{_bold(one.name)}\n{_text(one.help)}{page}")
+            if command.name != _PROGRAM:
+                parts += [f".RS\n.PP\n{_text(inner.usage)}", *_items((*inner.places, *inner.options)), ".RE"]
+    epilog = command.epilog or (command_of(command.subcommands[0].parser).epilog if command.subcommands else "")
+    parts += [_paragraph(text) for text in re.split(r"\n\s*\n", epilog) if text.strip()]
+    if command.name != _PROGRAM:
+        parts.append(f".SH SEE ALSO\n{_bold(_PROGRAM)}({SECTION})")
+    return "\n".join(parts) + "\n"
+
+
+def _arguments(title: str, arguments: tuple[Argument, ...]) -> list[str]:
+    items = _items(arguments)
+    return [f".SH {title}", *items] if items else []
+
+
+def _items(arguments: tuple[Argument, ...]) -> list[str]:
+    return [f".TP\n{_heading(one)}\n{_text(one.help)}" for one in arguments if one.help is not None]
+
+
+def _heading(argument: Argument) -> str:
+    value = f"\\fI{_escaped(argument.metavar)}\\fR" if argument.metavar else ""
+    if not argument.spellings:
+        return value
+    return ", ".join(_bold(spelling) for spelling in argument.spellings) + (f" {value}" if value else "")
+
+
+def _paragraph(text: str) -> str:
+    """Turn one of an epilog's paragraphs into a section, or a part of one."""
+    if text.startswith("examples:"):
+        lines = (line.removeprefix("  ") for line in text.splitlines()[1:])
+        return ".SH EXAMPLES\n.nf\n" + "\n".join(_text(line) for line in lines) + "\n.fi"
+    if text.startswith("exit status:"):
+        statuses = [part.strip() for part in text.removeprefix("exit status:").split(";")]
+        return ".SH EXIT STATUS\n" + "\n.br\n".join(_text(" ".join(status.split())) for status in statuses)
+    return ".SH NOTES\n" + "\n.br\n".join(_text(line) for line in text.splitlines())
+
+
+def _bold(text: str) -> str:
+    return f"\\fB{_escaped(text)}\\fR"
+
+
+def _text(text: str) -> str:
+    """Escape a line, which may begin with what would be a request."""
+    escaped = _escaped(text)
+    return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("`", "\\(ga")
+
+
+if __name__ == "__main__":
+    write_all(Path(sys.argv[1]))
