@@ -163,11 +163,17 @@ def test_a_refused_pod_is_shown_with_the_next_step_and_admitted_on_retry_when_it
     shown = node.inspect_pod("late")
     assert "OutOfcpu" in shown
     assert "nodeagent retry default/late" in shown
+    explained = node.run("nodeagent explain default/late", check=False)
+    assert explained.returncode == 4
+    assert "OutOfcpu" in explained.stdout
+    assert "  * end pod default/holder\n" in explained.stdout
 
     again = node.run("nodeagent retry default/late", check=False)
     assert again.returncode != 0
     assert "refused again" in again.stderr
     node.delete("holder")
     node.wait_gone("holder")
+    assert "By now it would be admitted" in node.run("nodeagent explain default/late").stdout
     assert "is admitted" in node.run("nodeagent retry default/late").stdout
     node.wait_running("late")
+    assert "Decided again, it comes out as it did" in node.run("nodeagent explain default/late").stdout
