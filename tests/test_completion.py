@@ -143,7 +143,7 @@ def test_every_value_says_what_it_is(name: str) -> None:
     """A new FILE or POD is completed by its metavar; a spelling of one's own would be completed by nothing."""
     found = [one for one in _commands(command_of(parser_for([name]))) if one.name.startswith(f"nodeagent {name}")]
     assert found
-    known = {"FILE", "FILE|-", "PATH", "DIR", "POD", "CONTAINER"}
+    known = {"FILE", "FILE|-", "FILE|-|DIR", "PATH", "DIR", "POD", "CONTAINER"}
     for command in found:
         for argument in (*command.options, *command.places):
             if argument.metavar and argument.help is not None and not argument.choices and not argument.takes_the_rest:

@@ -14,7 +14,7 @@ from nodeagent.cli.completion_scripts import SCRIPTS
 from nodeagent.cli.definitions import Argument, Command, command_of
 from nodeagent.cli.known_names import pods_of
 
-_KINDS = {"FILE": "files", "FILE|-": "files", "PATH": "files", "DIR": "directories"}
+_KINDS = {"FILE": "files", "FILE|-": "files", "FILE|-|DIR": "files", "PATH": "files", "DIR": "directories"}
 """What a value is, by what stands for it in the help."""
 
 
@@ -32,9 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "nodeagent completion bash|zsh|fish"
     parser.epilog = """\
 examples:
-  source <(nodeagent completion bash)
-  nodeagent completion fish | source
-  nodeagent completion zsh >"${fpath[1]}/_nodeagent"
+  nodeagent completion bash >nodeagent.bash
+  nodeagent completion fish | grep nodeagent
+
+for the shell that you are in:
+  bash: source <(nodeagent completion bash)
+  fish: nodeagent completion fish | source
+  zsh:  nodeagent completion zsh >"${fpath[1]}/_nodeagent"
 
 `make install` has done it for all users. Names of pods and containers come from the agent: for root and the group nodeagent.
 next: nodeagent TAB"""

@@ -43,9 +43,7 @@ class SimulateInputError(NodeAgentError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "file", nargs="?", metavar="SCENARIOS|-", help="scenarios, one JSON object per line; - reads stdin"
-    )
+    parser.add_argument("file", nargs="?", metavar="FILE|-", help="scenarios, one JSON object per line; - reads stdin")
     parser.add_argument(
         "--bench",
         metavar="N",
