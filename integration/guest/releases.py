@@ -8,25 +8,29 @@ class Release:
     number: int
     codename: str
     python: str
-    promtool_package: str
+    prometheus_packages: tuple[str, ...]
+    """With promtool in both; the server, which one release is enough for, is in Debian 12's package."""
 
     def __str__(self) -> str:
         return f"Debian {self.number}"
 
 
-DEBIAN_12 = Release(12, "bookworm", "3.11", promtool_package="prometheus")
-DEBIAN_13 = Release(13, "trixie", "3.13", promtool_package="promtool")
+DEBIAN_12 = Release(12, "bookworm", "3.11", prometheus_packages=("prometheus",))
+DEBIAN_13 = Release(13, "trixie", "3.13", prometheus_packages=("promtool",))
 RELEASES = (DEBIAN_12, DEBIAN_13)
 
 PACKAGES = (
+    "bash-completion",
     "busybox-static",  # the initrd's only program
     "curl",  # metrics and the local API by hand
     "dbus",
+    "fish",  # completes commands, as bash and zsh do
     "iproute2",
     "kmod",
     "less",
     "linux-image-cloud-amd64",
     "make",  # the project installs itself with it
+    "man-db",
     "numactl",
     "procps",
     "python3",
@@ -35,13 +39,13 @@ PACKAGES = (
     "systemd-sysv",
     "udev",
     "util-linux",
+    "zsh",
 )
 
 # None of these matters to a guest that lives for minutes, all of them cost time under emulation.
 # The kernel's hook would build an initrd with initramfs-tools; ours is smaller (see initrd.py).
 LEFT_OUT = (
     "/etc/kernel/postinst.d/initramfs-tools",
-    "/usr/bin/prometheus",
     "/usr/share/doc/*",
     "/usr/share/fonts/*",
     "/usr/share/javascript/*",
@@ -57,4 +61,4 @@ def release_of(number: int) -> Release:
 
 
 def packages_of(release: Release) -> tuple[str, ...]:
-    return (*PACKAGES, release.promtool_package)
+    return (*PACKAGES, *release.prometheus_packages)

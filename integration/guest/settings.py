@@ -17,6 +17,7 @@ _MASKED = (
     "getty@tty1.service",
     "kmod-static-nodes.service",
     "ldconfig.service",
+    "man-db.timer",
     "modprobe@configfs.service",
     "modprobe@dm_mod.service",
     "modprobe@drm.service",

@@ -1,0 +1,113 @@
+"""A Prometheus server scrapes the node with the files of contrib/: every rule and every panel of the dashboard is asked there."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from integration.contrib import filled_in, panel_queries, rules
+from integration.guest.guest import Guest
+from integration.node import Node, container, pod
+
+SLEEP = ["sleep", "infinity"]
+CONTRIB = "/opt/nodeagent/share/nodeagent/contrib/prometheus"
+PLACE = "/run/prometheus-test"
+SERVER = "http://127.0.0.1:9090"
+ASK = """
+import json, sys, urllib.error, urllib.parse, urllib.request
+for query in json.load(sys.stdin):
+    try:
+        url = sys.argv[1] + "/api/v1/query?" + urllib.parse.urlencode({"query": query})
+        print(urllib.request.urlopen(url).read().decode())
+    except urllib.error.HTTPError as err:
+        print(err.read().decode())
+"""
+
+
+class Server:
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    def start(self) -> None:
+        """As the example configuration says, but for the intervals: seconds are long enough to wait here."""
+        self.node.run(
+            f"rm -rf {PLACE}; mkdir {PLACE}; cp {CONTRIB}/*.yml {PLACE};"
+            f" sed -i 's/: 15s/: 1s/; s/scrape_interval: 1s/&\\n  scrape_timeout: 1s/' {PLACE}/prometheus.yml;"
+            f" chown -R prometheus {PLACE}"
+        )
+        self.node.run(
+            "systemd-run --quiet --unit prometheus-test --uid prometheus prometheus"
+            f" --config.file={PLACE}/prometheus.yml --storage.tsdb.path={PLACE}/data --web.listen-address=127.0.0.1:9090"
+        )
+        self.node.run(f"until curl -fsS {SERVER}/-/ready >/dev/null 2>&1; do sleep 0.2; done", timeout_seconds=60)
+
+    def stop(self) -> None:
+        self.node.run(f"systemctl stop prometheus-test; rm -rf {PLACE}", timeout_seconds=60)
+
+    def ask(self, *queries: str) -> list[dict[str, Any]]:
+        """The server's answers, of which each says `success` or `error`."""
+        asked = self.node.guest.run(
+            ["python3", "-c", ASK, SERVER], input=json.dumps(queries).encode(), timeout_seconds=60
+        )
+        return [json.loads(line) for line in asked.stdout.splitlines()]
+
+    def samples(self, query: str) -> dict[str, float]:
+        """What a query gives, by labels."""
+        (answer,) = self.ask(query)
+        assert answer["status"] == "success", answer
+        return {
+            ",".join(
+                f"{k}={v}" for k, v in sorted(one["metric"].items()) if k not in {"__name__", "instance", "job"}
+            ): float(one["value"][1])
+            for one in answer["data"]["result"]
+        }
+
+    def wait(self, query: str, expected: dict[str, float]) -> None:
+        """Wait until a query gives just this."""
+        self.node.wait(lambda _: self.samples(query) == expected, f"{query} to be {expected}")
+
+
+@pytest.fixture
+def server(two_sockets: Guest) -> Iterator[Server]:
+    server = Server(Node(two_sockets))
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def test_a_server_scrapes_the_node_and_every_panel_and_rule_has_an_answer(server: Server) -> None:
+    node = server.node
+    node.apply(
+        pod("one", container("app", SLEEP, cpu="2")),
+        pod("free", container("app", SLEEP)),
+        pod("huge", container("app", SLEEP, cpu="100")),
+    )
+    node.wait_running("one", "free")
+    server.wait('up{job="nodeagent"}', {"": 1})
+    server.wait('nodeagent_pods{phase=~"Running|Failed"}', {"phase=Running": 2, "phase=Failed": 1})
+    server.wait("instance:nodeagent_exclusive_cpus:ratio", {"": 2 / 15})
+    server.wait('instance_reason:nodeagent_pod_refusals:increase1h{reason="OutOfmemory"}', {"reason=OutOfmemory": 0})
+    queries = [rule.expression for rule in rules()] + [filled_in(query.expression) for query in panel_queries()]
+    answers = server.ask(*queries)
+    assert len(answers) == len(queries)
+    failed = [
+        (query, a) for query, a in zip(queries, answers, strict=True) if a["status"] != "success" or a.get("warnings")
+    ]
+    assert failed == []
+    empty = {q for q, a in zip(queries, answers, strict=True) if not a["data"]["result"]}
+    alerts = {rule.expression for rule in rules() if rule.is_alert}
+    assert {query for query in empty - alerts if "> 0" not in query} == set(), "panels without a line"
+    (loaded,) = [json.loads(node.run(f"curl -fsS {SERVER}/api/v1/rules").stdout)]
+    shown = [rule for group in loaded["data"]["groups"] for rule in group["rules"]]
+    assert {rule["name"] for rule in shown} == {rule.name for rule in rules()}
+    assert {rule["name"]: rule.get("lastError") for rule in shown if rule["health"] != "ok"} == {}
+
+
+def test_promtool_finds_the_installed_files_right(two_sockets: Guest) -> None:
+    node = Node(two_sockets)
+    node.run(f"cd {CONTRIB} && promtool check config prometheus.yml", timeout_seconds=60)
+    told = node.run(f"cd {CONTRIB} && promtool test rules nodeagent.tests.yml", timeout_seconds=60).stdout
+    assert "SUCCESS" in told
