@@ -9,6 +9,7 @@ units=${UNITS:-/etc/systemd/system}
 etc=${ETC:-/etc/nodeagent}
 bin=${BIN:-/usr/local/bin}
 share=${SHARE:-$(dirname "$bin")/share}
+fish=${FISH:-/etc/fish/completions}
 here=$(cd "$(dirname "$0")/.." && pwd)
 
 refuse() {
@@ -55,7 +56,7 @@ for unit in "$here"/systemd/*.service; do
     install -m 644 "$build/unit" "$units/$(basename "$unit")"
 done
 ln -sf "$prefix/bin/nodeagent" "$bin/nodeagent"
-"$prefix/bin/python" -I -m nodeagent.cli.man_pages "$share" # and what makes shells complete its words
+"$prefix/bin/python" -I -m nodeagent.cli.man_pages "$share" "$fish" # and what makes shells complete its words
 if [ -d /run/systemd/system ]; then
     systemctl daemon-reload
 fi

@@ -6,6 +6,7 @@ units=${UNITS:-/etc/systemd/system}
 etc=${ETC:-/etc/nodeagent}
 bin=${BIN:-/usr/local/bin}
 share=${SHARE:-$(dirname "$bin")/share}
+fish=${FISH:-/etc/fish/completions}
 prefix=${PREFIX:-$(sed -n 's|^ExecStart=\(.*\)/bin/nodeagent run.*|\1|p' "$units/nodeagent.service" 2>/dev/null || true)}
 prefix=${prefix:-/opt/nodeagent}
 
@@ -37,7 +38,7 @@ systemctl disable nodeagent-launcher.service 2>/dev/null || true
 systemctl disable --now nodeagent-pods.service 2>/dev/null || true
 rm -f "$units/nodeagent.service" "$units/nodeagent-launcher.service" "$units/nodeagent-pods.service" "$bin/nodeagent"
 rm -f "$share"/man/man8/nodeagent.8 "$share"/man/man8/nodeagent-*.8
-rm -f "$share/bash-completion/completions/nodeagent" "$share/zsh/site-functions/_nodeagent" "$share/fish/vendor_completions.d/nodeagent.fish"
+rm -f "$share/bash-completion/completions/nodeagent" "$share/zsh/site-functions/_nodeagent" "$fish/nodeagent.fish"
 # only what the installation has made there
 if [ -e "$prefix/pyvenv.cfg" ]; then
     rm -rf "$prefix"

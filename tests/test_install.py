@@ -45,7 +45,7 @@ class Host:
         for name, text in {**{n: f"#!/bin/sh\n{t}\n" for n, t in STUBS.items()}, "python3": PYTHON}.items():
             (commands / name).write_text(text)
             (commands / name).chmod(0o755)
-        places = {name.upper(): str(directory / name) for name in ("units", "etc", "bin", "log")}
+        places = {name.upper(): str(directory / name) for name in ("units", "etc", "bin", "log", "fish")}
         for place in ("units", "log"):
             (directory / place).mkdir()
         self.checkout = directory / "checkout"
@@ -106,7 +106,7 @@ def test_all_may_read_what_root_installs_whatever_its_umask(host: Host) -> None:
     host.run("install.sh", umask=0o077)
     installed = [
         path
-        for part in ("prefix", "etc", "share")
+        for part in ("prefix", "etc", "share", "fish")
         for path in (host.directory / part, *(host.directory / part).rglob("*"))
     ]
     for path in installed:
@@ -169,11 +169,13 @@ def test_man_and_the_shells_find_what_is_theirs_until_removal(host: Host) -> Non
     share = host.directory / "share"
     installed = {str(path.relative_to(share)) for path in share.rglob("*") if path.is_file()}
     assert installed >= {"man/man8/nodeagent.8", "man/man8/nodeagent-inspect.8", *PLACES.values()}
-    others = [share / "man/man8/other.8", share / "fish/vendor_completions.d/other.fish"]
+    assert (host.directory / "fish/nodeagent.fish").is_file()
+    others = [share / "man/man8/other.8", share / "bash-completion/completions/other"]
     for path in others:
         path.touch()
     host.run("uninstall.sh")
     assert sorted(path for path in share.rglob("*") if path.is_file()) == sorted(others)
+    assert list((host.directory / "fish").iterdir()) == []
 
 
 def test_removal_touches_no_directory_that_the_installation_did_not_make(host: Host) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.cli.completion_scripts import PLACES, SCRIPTS
+from nodeagent.cli.completion_scripts import FISH_PLACE, PLACES, SCRIPTS
 from nodeagent.cli.definitions import command_of
 from nodeagent.cli.main import COMMANDS, parser_for
 from nodeagent.cli.man_pages import man_pages, write_all
@@ -62,8 +62,12 @@ def test_a_page_has_all_that_help_has(name: str) -> None:
 
 
 def test_pages_and_completions_are_written_where_they_are_looked_for(tmp_path: Path) -> None:
-    write_all(tmp_path)
-    written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    assert written == {f"man/man8/{name}" for name in PAGES} | {PLACES[shell] for shell in SCRIPTS}
-    assert (tmp_path / "man/man8/nodeagent.8").read_text() == PAGES["nodeagent.8"]
-    assert (tmp_path / PLACES["bash"]).read_text() == SCRIPTS["bash"]
+    share, fish = tmp_path / "share", tmp_path / "fish"
+    write_all(share, fish)
+    written = {str(path.relative_to(share)) for path in share.rglob("*") if path.is_file()}
+    assert written == {f"man/man8/{name}" for name in PAGES} | set(PLACES.values())
+    assert (share / "man/man8/nodeagent.8").read_text() == PAGES["nodeagent.8"]
+    assert {shell: (share / place).read_text() for shell, place in PLACES.items()} == {
+        shell: SCRIPTS[shell] for shell in ("bash", "zsh")
+    }
+    assert (fish / FISH_PLACE).read_text() == SCRIPTS["fish"]

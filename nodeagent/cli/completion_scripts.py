@@ -19,7 +19,7 @@ complete -F _nodeagent nodeagent
 _ZSH = r"""#compdef nodeagent
 _nodeagent() {
     local -a answer described
-    local line
+    local line meaning
     answer=("${(@f)$(nodeagent completion words -- "${(@)words[2,CURRENT-1]}" "$PREFIX" 2>/dev/null)}")
     case $answer[1] in
     files) _files ;;
@@ -27,9 +27,10 @@ _nodeagent() {
     commands) _command_names -e ;;
     *)
         for line in "${(@)answer[2,-1]}"; do
-            described+=("${${line%%$'\t'*}//:/\\:}:${line#*$'\t'}")
+            meaning=${line#*$'\t'}
+            described+=("${${line%%$'\t'*}//:/\\:}${meaning:+:$meaning}")
         done
-        _describe -o nodeagent described
+        _describe nodeagent described
         ;;
     esac
 }
@@ -62,9 +63,7 @@ complete -c nodeagent -f -a '(__nodeagent_complete)'
 SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 """By the shell's name."""
 
-PLACES = {
-    "bash": "bash-completion/completions/nodeagent",
-    "zsh": "zsh/site-functions/_nodeagent",
-    "fish": "fish/vendor_completions.d/nodeagent.fish",
-}
+PLACES = {"bash": "bash-completion/completions/nodeagent", "zsh": "zsh/site-functions/_nodeagent"}
 """Where below /usr/share or /usr/local/share each shell looks for it."""
+FISH_PLACE = "nodeagent.fish"
+"""In /etc/fish/completions: fish doesn't look below /usr/local/share by itself."""

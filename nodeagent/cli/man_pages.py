@@ -1,6 +1,6 @@
 """The manual pages, made of the command line's definitions in man(7)'s language. A module of its own for the installation:
 
-`python -m nodeagent.cli.man_pages DIRECTORY` writes them, and the shells' completions, where `man` and the shells look for them.
+`python -m nodeagent.cli.man_pages SHARE FISH` writes them, and the shells' completions, where `man` and the shells look for them.
 """
 
 import importlib
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from nodeagent import __version__
-from nodeagent.cli.completion_scripts import PLACES, SCRIPTS
+from nodeagent.cli.completion_scripts import FISH_PLACE, PLACES, SCRIPTS
 from nodeagent.cli.definitions import Argument, Command, command_of
 from nodeagent.cli.main import COMMANDS, parser_for
 
@@ -28,17 +28,18 @@ def man_pages() -> dict[str, str]:
     return {f"{name}.{SECTION}": text for name, text in pages.items()}
 
 
-def write_all(share: Path) -> None:
+def write_all(share: Path, fish: Path) -> None:
     """Write the pages and the completions.
 
     Args:
         share: /usr/local/share, or what stands for it.
+        fish: /etc/fish/completions, or what stands for it.
 
     """
-    files = {f"man/man{SECTION}/{name}": text for name, text in man_pages().items()}
-    files |= {PLACES[shell]: script for shell, script in SCRIPTS.items()}
-    for name, text in files.items():
-        path = share / name
+    files = {share / f"man/man{SECTION}/{name}": text for name, text in man_pages().items()}
+    files |= {share / place: SCRIPTS[shell] for shell, place in PLACES.items()}
+    files[fish / FISH_PLACE] = SCRIPTS["fish"]
+    for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
@@ -109,4 +110,4 @@ def _escaped(text: str) -> str:
 
 
 if __name__ == "__main__":
-    write_all(Path(sys.argv[1]))
+    write_all(Path(sys.argv[1]), Path(sys.argv[2]))
