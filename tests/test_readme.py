@@ -54,7 +54,7 @@ def test_its_commands_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"(?:`|sudo |^)make ([a-z][a-z-]+)", README, re.MULTILINE)) <= targets
     shell = "".join(re.findall(r"^```sh\n(.*?)^```", README, re.DOTALL | re.MULTILINE))
-    commands = set(re.findall(r"^(?:sudo |source <\()?nodeagent ([a-z]+)", shell, re.MULTILINE))
+    commands = set(re.findall(r'^(?:sudo |eval "\$\()?nodeagent ([a-z]+)', shell, re.MULTILINE))
     assert commands == COMMANDS.keys() - {"run"}
 
 

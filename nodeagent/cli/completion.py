@@ -14,8 +14,8 @@ from nodeagent.cli.completion_scripts import SCRIPTS
 from nodeagent.cli.definitions import Argument, Command, command_of
 from nodeagent.cli.known_names import pods_of
 
-_KINDS = {"FILE": "files", "FILE|-": "files", "FILE|-|DIR": "files", "PATH": "files", "DIR": "directories"}
-"""What a value is, by what stands for it in the help."""
+_FILES = frozenset({"FILE", "PATH", "-"})
+"""What stands for files in the help, beside names with a dot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "nodeagent completion bash|zsh|fish"
     parser.epilog = """\
 examples:
-  nodeagent completion bash >nodeagent.bash
-  nodeagent completion fish | grep nodeagent
+  eval "$(nodeagent completion bash)"
+  nodeagent completion zsh >_nodeagent
+  nodeagent completion fish >nodeagent.fish
 
-for the shell that you are in:
-  bash: source <(nodeagent completion bash)
-  fish: nodeagent completion fish | source
-  zsh:  nodeagent completion zsh >"${fpath[1]}/_nodeagent"
-
+zsh looks for _nodeagent in the directories of $fpath, fish for nodeagent.fish in ~/.config/fish/completions.
 `make install` has done it for all users. Names of pods and containers come from the agent: for root and the group nodeagent.
 next: nodeagent TAB"""
 
@@ -69,11 +66,11 @@ def answer_to(command: Command, words: list[str]) -> Answer:
     *before, current = _joined(words)
     spelled = {spelling: option for option in command.options for spelling in option.spellings}
     given: dict[str, str] = {}
-    place, wanted, only_places = 0, None, False
+    place, only_places = 0, False
+    wanted: list[Argument] = []
     for index, word in enumerate(before):
-        if wanted is not None:
-            given[wanted.dest] = word
-            wanted = None
+        if wanted:
+            given[wanted.pop().dest] = word
         elif not only_places and word == "--":
             only_places = True
         elif not only_places and word.startswith("-") and word != "-":
@@ -81,7 +78,7 @@ def answer_to(command: Command, words: list[str]) -> Answer:
             option = spelled.get(name)
             if option is not None and option.metavar:
                 given[option.dest] = value
-                wanted = None if equals else option
+                wanted = [option] * (option.count - bool(equals))
         elif command.subcommands:
             inner = next((one for one in command.subcommands if one.name == word), None)
             return Answer() if inner is None else answer_to(command_of(inner.parser), [*before[index + 1 :], current])
@@ -91,8 +88,8 @@ def answer_to(command: Command, words: list[str]) -> Answer:
             if argument.takes_the_rest:
                 return Answer(kind="files")
             place += not argument.repeats
-    if wanted is not None:
-        return _values(wanted, current, given)
+    if wanted:
+        return _values(wanted[-1], current, given)
     if not only_places and current.startswith("-"):
         return _option(spelled, current)
     if command.subcommands:
@@ -145,7 +142,14 @@ def _values(argument: Argument, current: str, given: Mapping[str, str]) -> Answe
             pods = [pod for pod in pods_of(given) if given.get("pod") in {pod.name, pod.full_name}]
             return _starting(current, ((name, "") for pod in pods for name in pod.containers))
         case metavar:
-            return Answer(kind=_KINDS.get(metavar, "words"))
+            return Answer(kind=_kind(metavar))
+
+
+def _kind(metavar: str) -> str:
+    parts = metavar.replace(" ", "|").split("|")
+    if _FILES.intersection(parts) or any("." in part for part in parts):
+        return "files"
+    return "directories" if "DIR" in parts else "words"
 
 
 def _pods(current: str, given: Mapping[str, str]) -> Answer:

@@ -17,6 +17,8 @@ class Argument:
     choices: tuple[str, ...]
     help: str | None
     """None: not for people."""
+    count: int
+    """How many values an option takes."""
     repeats: bool
     takes_the_rest: bool
 
@@ -64,14 +66,15 @@ def command_of(parser: Parser) -> Command:
 
 def _argument(parser: Parser, action: argparse.Action) -> Argument:
     choices = tuple(str(choice) for choice in action.choices or ())
-    shown = action.metavar if isinstance(action.metavar, str) else "|".join(choices) or action.dest.upper()
+    shown = " ".join(action.metavar) if isinstance(action.metavar, tuple) else action.metavar
     hidden = action.help == argparse.SUPPRESS
     return Argument(
         spellings=tuple(action.option_strings),
         dest=action.dest,
-        metavar="" if action.nargs == 0 else shown,
+        metavar="" if action.nargs == 0 else shown or "|".join(choices) or action.dest.upper(),
         choices=choices,
         help=None if hidden else (action.help or "") % {**vars(action), "prog": parser.prog},
+        count=action.nargs if isinstance(action.nargs, int) else 1,
         repeats=action.nargs in {"*", "+"},
         takes_the_rest=action.nargs == argparse.REMAINDER,
     )
