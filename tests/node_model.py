@@ -280,6 +280,7 @@ class Agent:
         self.misspelt: frozenset[str] = frozenset()
         self.is_blind = False
         self.retried: frozenset[str] = frozenset()
+        self.released: frozenset[str] = frozenset()
         self.disk_is_full = False
         self.last = Turn(self.state)
         self.effects = 0
@@ -307,6 +308,7 @@ class Agent:
             is_blind=self.is_blind,
             now_ms=machine.now_ms,
             retried=self.retried,
+            released=self.released,
         )
 
     def want(self, *pods: Pod) -> None:
@@ -315,7 +317,7 @@ class Agent:
     def turn(self) -> Outcome:
         """Do one turn as the daemon does: decide, save, write, act."""
         world = self.world()
-        self.retried = frozenset()
+        self.retried = self.released = frozenset()
         before = self.state
         decided = step(before, world)
         assert step(before, world) == decided, "the same world gives the same decision"

@@ -131,6 +131,7 @@ def entries(draw: st.DrawFn) -> PodEntry:
         refusal=refusal,
         containers=() if refusal else tuple(draw(statuses(c.name)) for c in of.containers),
         deleting_since_ms=draw(st.none() | TIMES),
+        is_released=draw(st.booleans()),
         outcome=draw(st.none() | st.sampled_from([Phase.SUCCEEDED, Phase.FAILED])),
     )
 

@@ -281,6 +281,13 @@ class Turns(RuleBasedStateMachine):
         self.agent.retried = frozenset(e.pod.uid for e in self.agent.state.entries)
         self._turns(1)
 
+    @rule(pick=PICKS, turns=COUNTS)
+    def release(self, pick: int, turns: int) -> None:
+        entry = picked(self.agent.state.entries, pick)
+        if entry is not None:
+            self.agent.released = frozenset({entry.pod.uid})
+            self._turns(turns)
+
     # Processes
 
     @rule(

@@ -15,6 +15,8 @@ class Reason(enum.StrEnum):
 
 STATE_NOT_SAVED = "StateNotSaved"
 """Why a pod is refused for as long as decisions can't be made durable: the agent's own, kubelet carries on."""
+RELEASED = "Released"
+"""Why a pod does not run although its manifest is there: it was ended by hand, and stays so as a refused one does (D7)."""
 
 
 @dataclass(frozen=True, slots=True)

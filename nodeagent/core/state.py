@@ -107,6 +107,8 @@ class PodEntry:
     containers: tuple[ContainerStatus, ...] = ()
     """One per container of the pod, in its order; empty if refused."""
     deleting_since_ms: int | None = None
+    is_released: bool = False
+    """It ends because somebody asked for that (`nodeagent release`): its manifest alone doesn't bring it back."""
     outcome: Phase | None = None
     """SUCCEEDED or FAILED once no container will run again: the promises are given back, the exit codes stay visible."""
 
@@ -171,7 +173,8 @@ def with_endings(state: NodeState, decided: NodeState) -> NodeState:
         statuses = tuple(
             replace(old, stop_by_ms=new.stop_by_ms) for old, new in zip(entry.containers, after.containers, strict=True)
         )
-        state = state.with_entry(replace(entry, deleting_since_ms=after.deleting_since_ms, containers=statuses))
+        ending = replace(entry, deleting_since_ms=after.deleting_since_ms, is_released=after.is_released)
+        state = state.with_entry(replace(ending, containers=statuses))
     return state
 
 

@@ -21,6 +21,7 @@ from nodeagent.core.node_capacity import Allocatable, Usage, insufficient, usage
 from nodeagent.core.pod import Pod, qos_class
 from nodeagent.core.promises import Promises
 from nodeagent.core.recovery import settled
+from nodeagent.core.refusals import RELEASED
 from nodeagent.core.state import ContainerStatus, NodeState, PodEntry, Refusal
 
 
@@ -55,6 +56,8 @@ class World:
     """The manifest directory can't be read: every pod stays as it is."""
     retried: frozenset[str] = frozenset()
     """UIDs of refused pods that somebody asked to decide on again."""
+    released: frozenset[str] = frozenset()
+    """UIDs of pods that somebody asked to end, whatever their manifests say."""
 
 
 class Event(enum.Enum):
@@ -64,6 +67,7 @@ class Event(enum.Enum):
     POD_REFUSED = "pod_refused"
     POD_ENDING = "pod_ending"
     POD_REMOVED = "pod_removed"
+    POD_RELEASED = "pod_released"
     POD_FINISHED = "pod_finished"
     CONTAINER_STARTING = "container_starting"
     CONTAINER_EXITED = "container_exited"
@@ -135,7 +139,7 @@ def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Tu
     draft = draft.plus(draft.state, *(_shadowed_fact(m, by) for m, by in shadowed))
     if not world.is_blind:
         draft = _end_unwanted(_follow_files(draft, wanted), wanted, world)
-    draft = _remove_gone(draft, world)
+    draft = _remove_gone(_end_released(draft, world), wanted, world)
     if not world.is_blind:
         draft = _admit_new(draft, wanted, world, decide)
     if world.runs is not None:
@@ -225,25 +229,51 @@ def _end_unwanted(draft: _Draft, wanted: dict[str, Manifest], world: World) -> _
             facts = () if is_wanted else (Fact(Event.POD_REMOVED, entry.pod, entry.source),)
             draft = draft.plus(replace(draft.state, entries=rest), *facts)
             continue
-        ending = lifecycle.advance(
-            replace(entry, deleting_since_ms=world.now_ms), world.runs or {}, world.seen, world.now_ms
-        )
-        draft = draft.plus(draft.state.with_entry(ending), Fact(Event.POD_ENDING, entry.pod, entry.source))
+        draft = _ending(draft, entry, world)
     return draft
 
 
-def _remove_gone(draft: _Draft, world: World) -> _Draft:
-    """Give back what ended pods held, once their cgroups are empty (D11)."""
+def _ending(draft: _Draft, entry: PodEntry, world: World) -> _Draft:
+    ending = lifecycle.advance(
+        replace(entry, deleting_since_ms=world.now_ms), world.runs or {}, world.seen, world.now_ms
+    )
+    return draft.plus(draft.state.with_entry(ending), Fact(Event.POD_ENDING, entry.pod, entry.source))
+
+
+def _end_released(draft: _Draft, world: World) -> _Draft:
+    """End the pods that somebody asked to end. Those that are ending already, for whatever reason, only don't come back."""
+    for entry in draft.state.entries:
+        if entry.pod.uid not in world.released or not entry.is_active or entry.is_released:
+            continue
+        released = replace(entry, is_released=True)
+        draft = draft.plus(draft.state.with_entry(released))
+        if entry.deleting_since_ms is None:
+            draft = _ending(draft, released, world)
+    return draft
+
+
+def _remove_gone(draft: _Draft, wanted: dict[str, Manifest], world: World) -> _Draft:
+    """Give back what ended pods held, once their cgroups are empty (D11). A released one whose manifest is there stays, refused."""
     for entry in draft.state.entries:
         if entry.deleting_since_ms is None or not lifecycle.is_gone(entry, world.runs or {}, world.seen):
             continue
         if world.runs is None and any(s.is_started for s in entry.containers):
             continue  # nobody can say whether a start is under way
         promises, moves = remove_pod(world.managers, draft.state.promises, entry.pod.uid)
-        rest = tuple(e for e in draft.state.entries if e.pod.uid != entry.pod.uid)
+        state = replace(draft.state, promises=promises)
+        if entry.is_released and (world.is_blind or _is_wanted(entry, wanted, world)):
+            released = Fact(Event.POD_RELEASED, entry.pod, entry.source)
+            draft = draft.plus(state.with_entry(_released(entry, world.now_ms)), released, moves=moves)
+            continue
+        rest = tuple(e for e in state.entries if e.pod.uid != entry.pod.uid)
         removed = Fact(Event.POD_REMOVED, entry.pod, entry.source)
-        draft = draft.plus(replace(draft.state, promises=promises, entries=rest), removed, moves=moves)
+        draft = draft.plus(replace(state, entries=rest), removed, moves=moves)
     return draft
+
+
+def _released(entry: PodEntry, now_ms: int) -> PodEntry:
+    refusal = Refusal(RELEASED, "it was ended by `nodeagent release`", now_ms)
+    return PodEntry(entry.pod, entry.qos, entry.source, now_ms, refusal=refusal)
 
 
 def _admit_new(draft: _Draft, wanted: dict[str, Manifest], world: World, decide: Decide) -> _Draft:

@@ -41,8 +41,8 @@ _LONGEST_POLL_SECONDS = 1.0
 
 
 @dataclass
-class Retries:
-    """Requests to decide again on a refused pod, and the answers to them."""
+class Requests:
+    """UIDs of pods that others ask to do something about."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     pending: set[str] = field(default_factory=set)
@@ -59,7 +59,7 @@ class Retries:
 
 
 class Agent:
-    """The deciding thread's object; other threads touch only `wakeups`, `retries` and the last `snapshot`."""
+    """The deciding thread's object; other threads touch only `wakeups`, the requests and the last `snapshot`."""
 
     def __init__(
         self,
@@ -90,7 +90,10 @@ class Agent:
         """A turn has been done from its beginning to its end, if only without being saved."""
         self._held_off: tuple[PodEntry, ...] = ()
         """Pods that could have been admitted, had the decision been saved."""
-        self.retries = Retries()
+        self.retries = Requests()
+        """To decide again on refused pods."""
+        self.releases = Requests()
+        """To end pods whatever their manifests say."""
         self.tally = Tally(node, state.promises)
         self.snapshot = Snapshot(node, state, str(tree.root), None)
         self._machine = machine
@@ -181,6 +184,7 @@ class Agent:
             is_blind=manifests.is_blind,
             now_ms=time.time_ns() // 1_000_000,
             retried=self.retries.take(),
+            released=self.releases.take(),
         )
         watch = Stopwatch()
         decided = step(state, world, watch.decide)

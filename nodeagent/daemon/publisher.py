@@ -44,7 +44,10 @@ class Publisher:
             undo.callback(self._thread.stop)
             self._group = group_id(GROUP)
             api = LocalApi(
-                reads={"state": self._state}, writes={"retry": self._retry}, owner=os.geteuid(), group=self._group
+                reads={"state": self._state},
+                writes={"retry": self._retry, "release": self._release},
+                owner=os.geteuid(),
+                group=self._group,
             )
             undo.callback(api.close)
             self._unheard["the agent's socket"] = UnixAddress(f"{self._config.runtime_directory}/{API_SOCKET}"), api
@@ -98,3 +101,19 @@ class Publisher:
         self._agent.retries.add(entry.pod.uid)
         self._agent.wakeups.wake(Reason.REQUEST)
         return {"pod": entry.pod.full_name, "uid": entry.pod.uid, "refusedBefore": entry.refusal.reason}
+
+    def _release(self, arguments: Mapping[str, Any]) -> dict[str, object]:
+        """End pods, named by uid, namespace/name or name, or all there are, although their manifests are there."""
+        state = self._agent.snapshot.state
+        names = arguments.get("pods")
+        if arguments.get("all") is True:
+            entries = list(state.entries)
+        elif isinstance(names, list) and names:
+            entries = [find_pod(state, str(name)) for name in names]
+        else:
+            raise NodeAgentError("it was not said which pods", hint="name them: `nodeagent release POD…`, or `--all`")
+        released = [entry for entry in entries if entry.is_active]
+        for entry in released:
+            self._agent.releases.add(entry.pod.uid)
+        self._agent.wakeups.wake(Reason.REQUEST)
+        return {"released": [entry.pod.uid for entry in released]}

@@ -293,6 +293,7 @@ def _entry_document(entry: PodEntry) -> Document:
         "decidedAtMs": entry.decided_at_ms,
         "containers": [_status_document(status) for status in entry.containers],
         "deletingSinceMs": entry.deleting_since_ms,
+        "released": entry.is_released or None,
         "outcome": entry.outcome.value if entry.outcome else None,
     }
     if entry.refusal is not None:
@@ -302,6 +303,7 @@ def _entry_document(entry: PodEntry) -> Document:
 
 def _entry(document: JsonValue) -> PodEntry:
     refusal, outcome, deleting = (document.optional(name) for name in ("refusal", "outcome", "deletingSinceMs"))
+    released = document.optional("released")
     pod, containers = _manifest_pod(document.field("pod")), document.field("containers")
     entry = PodEntry(
         pod=pod,
@@ -311,6 +313,7 @@ def _entry(document: JsonValue) -> PodEntry:
         refusal=None if refusal is None else _refusal(refusal),
         containers=containers.each(_status),
         deleting_since_ms=None if deleting is None else deleting.whole(),
+        is_released=released is not None and released.flag(),
         outcome=None if outcome is None else outcome.one_of(Phase),
     )
     expected = [] if entry.refusal else [container.name for container in pod.containers]

@@ -1,6 +1,6 @@
 """What an operator can do about a refused pod, by reason. Texts only; the decision, its reason and its message are kubelet's."""
 
-from nodeagent.core.refusals import STATE_NOT_SAVED
+from nodeagent.core.refusals import RELEASED, STATE_NOT_SAVED
 
 _AFTERWARDS = "`nodeagent explain {pod}` says what would do; then: nodeagent retry {pod}"
 _ADVICE = {
@@ -23,6 +23,7 @@ _ADVICE = {
         "the message says which resource was short: request less of it, or end a pod that holds it (`nodeagent topology`, "
         "`nodeagent inspect`)"
     ),
+    RELEASED: "to have it back, as long as its manifest is there",
     STATE_NOT_SAVED: "mend what the message says of the state file: the agent tries again every second",
 }
 ADVISED = frozenset(_ADVICE)
@@ -39,6 +40,8 @@ def next_step(reason: str, pod: str) -> str:
     """
     if reason == STATE_NOT_SAVED:
         return _ADVICE[reason]
+    if reason == RELEASED:
+        return f"{_ADVICE[reason]}: nodeagent retry {pod}"
     resource = reason.removeprefix("OutOf")
     default = (
         f"request less {resource}, or give the node more of it (`nodeagent topology -o json` shows what it has)"
