@@ -25,15 +25,23 @@ populated() {
     return 1
 }
 
+# By itself it tells each step, and ends pods in order. Should it not be able to, the end of the units does what it would have done.
+release() {
+    [ -x "$bin/nodeagent" ] || return 0
+    "$bin/nodeagent" release --all --config "$etc/config.yaml" "$@" || echo "uninstall: systemd ends what is left" >&2
+}
+
 if populated; then
     if [ "${STOP_PODS:-0}" != 1 ]; then
         echo "uninstall: pods are running (see: nodeagent inspect)" >&2
         echo "hint: remove their manifests and wait, or stop them with: sudo make uninstall STOP_PODS=1" >&2
         exit 1
     fi
+    release
 fi
 systemctl disable --now nodeagent.service 2>/dev/null || true
-# the launcher goes with the pods' unit, after every container's grace period
+[ "${PURGE:-0}" != 1 ] || release --purge
+# the launcher goes with the pods' unit, after the grace period of every container that is still there
 systemctl disable nodeagent-launcher.service 2>/dev/null || true
 systemctl disable --now nodeagent-pods.service 2>/dev/null || true
 rm -f "$units/nodeagent.service" "$units/nodeagent-launcher.service" "$units/nodeagent-pods.service" "$bin/nodeagent"

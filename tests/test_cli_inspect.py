@@ -215,6 +215,8 @@ def failed(result: tuple[int, str, str], *, status: int = 1) -> str:
         ["exec", "web", "app"],
         ["exec", "web", "app", "--"],
         ["retry"],
+        ["release"],
+        ["release", "web", "--all"],
         ["retry", "a", "b"],
         ["topology", "-o", "png"],
         ["topology", "/"],

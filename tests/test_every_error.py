@@ -14,7 +14,7 @@ import resource
 import socket
 import tempfile
 import threading
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ from every_text import hints, texts, unsaid
 from inspected import NOW_MS, World, container, pod, resources
 from launcher_process import LauncherProcess, wait_for
 from made import GIB, MACHINE_A, PLRM, machine, managers
-from nodeagent.cli import check, checkpoint, exec as exec_command, explain, inspect, retry, simulate
+from nodeagent.cli import check, checkpoint, exec as exec_command, explain, inspect, release, retry, simulate
 from nodeagent.cli.known_state import known_state
 from nodeagent.cli.pod_files import pods_of
 from nodeagent.cli.sources import known_from, topology_from
@@ -41,14 +41,15 @@ from nodeagent.core.managers import Managers
 from nodeagent.core.node_capacity import Allocatable, insufficient, usage_of
 from nodeagent.core.pod import Pod, Resources
 from nodeagent.core.podmap import PodMap
-from nodeagent.core.promises import Block, PodPromises
+from nodeagent.core.promises import Block, PodPromises, Promises
 from nodeagent.core.quantity import Quantity
 from nodeagent.core.records import CpuRecord, MemoryRecord, Records, Unreadable
 from nodeagent.core.refusals import RELEASED, STATE_NOT_SAVED, Reason, StartRefused
 from nodeagent.core.state import NodeState, Refusal
 from nodeagent.core.topology import NumaNode, Topology
 from nodeagent.daemon.machine import on_machine
-from nodeagent.daemon.startup import load_config
+from nodeagent.daemon.releasing import find_pods_cgroup
+from nodeagent.daemon.startup import STATE_FILE, load_config
 from nodeagent.edge import state_files, uevents
 from nodeagent.edge.cgroup_entry import join
 from nodeagent.edge.cgroup_watch import CgroupWatch
@@ -72,7 +73,7 @@ from nodeagent.formats.inspection import inspection
 from nodeagent.formats.inspection_text import render_in_full
 from nodeagent.formats.launcher_protocol import decode_hello
 from nodeagent.formats.memory_checkpoint import decode_memory_state
-from nodeagent.formats.node_state import decode_state
+from nodeagent.formats.node_state import decode_state, encode_state, policies_of
 from nodeagent.formats.pod_names import find_pods
 from nodeagent.formats.refusal_advice import ADVISED, next_step
 from nodeagent.formats.scenario import scenario_from_text
@@ -172,6 +173,27 @@ def cgroup_with(directory: Path, name: str, text: str) -> CgroupTree:
     (directory / "cgroup.events").write_text("populated 0\nfrozen 0\n")
     (directory / name).write_text(text)
     return CgroupTree(str(directory))
+
+
+def drain_without_launcher(directory: Path) -> None:
+    group = directory / "pods/poduid-a"
+    group.mkdir(parents=True)
+    for path in (group.parent, group):
+        (path / "cgroup.controllers").write_text("cpu cpuset\n")
+        (path / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+    config = Config(launcher_socket=f"{directory}/launcher.sock", cgroup_root=str(group.parent))
+    find_pods_cgroup(config, "/nowhere")
+
+
+def release_one_without_agent(directory: Path) -> None:
+    config = directory / "config.yaml"
+    config.write_text(json.dumps({"runtimeDirectory": f"{directory}/run", "stateDirectory": str(directory)}))
+    state = NodeState(Promises(CpuSet()))
+    (directory / STATE_FILE).write_bytes(encode_state(state, policies_of(Config().placement)))
+    words = ["web", "--config", str(config), "--socket", f"{directory}/agent.sock"]
+    parser = ArgumentParser()
+    release.add_arguments(parser)
+    release.run(parser.parse_args(words))
 
 
 def listener_that_says(answer: bytes, path: Path) -> str:
@@ -309,6 +331,8 @@ CASES = [
     Case("PodFileError", "no manifest", lambda d: pods_of([str(d)]), "{}: there is no manifest"),
     Case("PodFileError", "a file without pods", lambda d: pods_of([str(written(d / "f", ""))]), "no pod in {}/f"),
     Case("PodFileError", "a FIFO", lambda d: (fifo(d / "f"), pods_of([str(d)])), "{}/f is a FIFO"),
+    Case("DrainError", "no launcher", drain_without_launcher, "{}/pods"),
+    Case("ReleaseError", "a pod without an agent", release_one_without_agent, "only it can release single pods"),
     Case("RetryError", "no agent", lambda d: retry.run(Namespace(pod="web", socket=f"{d}/s")), "{}/s"),
     Case("ScenarioError", "no JSON", lambda _: scenario_from_text("{", "f:7"), "f:7"),
     Case("ScenarioError", "an operation", lambda _: scenario_from_text('{"topology": {"cpus": []}, "steps": [{"op": "jump"}]}', "f:7"), '"jump"'),

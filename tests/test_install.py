@@ -178,6 +178,34 @@ def test_man_and_the_shells_find_what_is_theirs_until_removal(host: Host) -> Non
     assert list((host.directory / "fish").iterdir()) == []
 
 
+@pytest.mark.parametrize(("answer", "said"), [(0, ""), (1, "uninstall: systemd ends what is left\n")])
+def test_removal_has_the_agent_give_back_what_it_holds_before_anything_is_stopped(
+    host: Host, answer: int, said: str
+) -> None:
+    host.run("install.sh")
+    agent = host.prefix / "bin/nodeagent"
+    agent.write_text(f'#!/bin/sh\necho "$@" >>"$LOG/systemctl"\nexit {answer}\n')
+    agent.chmod(0o755)
+    (host.directory / "commands/systemctl").write_text(
+        '#!/bin/sh\necho "$@" >>"$LOG/systemctl"; [ "$1" != show ] || echo /\n'
+    )
+    script = host.checkout / "scripts/uninstall.sh"
+    script.write_text(script.read_text().replace("/sys/fs/cgroup$group", str(host.directory)))
+    (host.directory / "pod1").mkdir()
+    (host.directory / "pod1/cgroup.events").write_text("populated 1\nfrozen 0\n")
+    asked = host.directory / "log/systemctl"
+    asked.unlink(missing_ok=True)
+    assert host.run("uninstall.sh")[0] == 1
+    assert "release" not in asked.read_text()
+    asked.unlink()
+    status, _, err = host.run("uninstall.sh", STOP_PODS="1")
+    assert (status, err) == (0, said)
+    lines = [line for line in asked.read_text().splitlines() if not line.startswith("show")]
+    assert lines[0] == f"release --all --config {host.directory}/etc/config.yaml"
+    assert lines[1] == "disable --now nodeagent.service"
+    assert "disable --now nodeagent-pods.service" in lines
+
+
 def test_removal_touches_no_directory_that_the_installation_did_not_make(host: Host) -> None:
     host.run("install.sh")
     other = host.directory / "other"

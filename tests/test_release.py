@@ -1,5 +1,7 @@
 """Pods that are ended by hand although their manifests are there: in order, with their grace period, and so that they stay ended."""
 
+import os
+from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,11 +10,15 @@ from typing import Any
 
 import pytest
 
-from daemon_model import Daemon, Steps, watched
+from daemon_model import Client, Daemon, Steps, Tree, daemon_node, watched
 from node_model import Agent, CrashError, Machine, started
+from nodeagent.cli import release as command
+from nodeagent.cli.main import main
 from nodeagent.core.refusals import RELEASED
 from nodeagent.core.state import Phase
+from nodeagent.daemon import releasing
 from nodeagent.daemon.publisher import API_SOCKET, Publisher
+from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.startup import STATE_FILE
 from nodeagent.edge.local_api_client import ApiError, call
 from nodeagent.formats.node_state import decode_state
@@ -214,3 +220,184 @@ def test_a_process_that_dies_after_the_save_goes_on_where_it_was(daemon: Daemon)
     assert entry is not None
     assert entry.refusal is not None
     assert entry.refusal.reason == RELEASED
+
+
+# The command, asking the agent
+
+
+@pytest.fixture
+def asking(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    """Whenever the command waits, a second passes and the agent does a turn."""
+
+    def second(_: float) -> None:
+        daemon.machine.now_ms += 1000
+        daemon.turn()
+
+    def known(*_: Any) -> Any:
+        agent = daemon.agent
+        config = SimpleNamespace(runtime_directory=str(daemon.directory))
+        return SimpleNamespace(state=agent.snapshot.state, is_live=True, node=SimpleNamespace(config=config))
+
+    seconds = SimpleNamespace(
+        sleep=second,
+        monotonic=lambda: daemon.machine.now_ms / 1000,
+        time_ns=lambda: daemon.machine.now_ms * 1_000_000,
+    )
+    monkeypatch.setattr(command, "time", seconds)
+    monkeypatch.setattr(command, "known_state", known)
+    return daemon
+
+
+def test_it_tells_each_step_until_the_last_process_has_gone(asking: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
+    asking.machine.groups["poduid-web/app"].processes[0].is_stubborn = True
+    assert main(["release", "web"]) == 0
+    assert (
+        capsys.readouterr().out
+        == """\
+default/web app: SIGTERM; SIGKILL if it still runs in 30 seconds
+default/web proxy: SIGTERM; SIGKILL if it still runs in 2 seconds
+default/web app: ended, by signal 9
+default/web: gone; CPUs 1,4-5 are free again
+1 pod released; to bring one back: nodeagent retry POD, or change its manifest
+"""
+    )
+    assert main(["release", "web"]) == 0
+    assert capsys.readouterr().out == "default/web: holds nothing (refused: Released)\nnothing was to be released\n"
+
+
+def test_a_dry_run_says_the_same_and_does_nothing(asking: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
+    before = asking.agent.state
+    assert main(["release", "--all", "--dry-run"]) == 0
+    asking.turn()
+    assert asking.agent.state == before
+    assert (
+        capsys.readouterr().out
+        == """\
+would be done, nothing is:
+default/web: ends
+  SIGTERM to app; after its end to proxy; SIGKILL after 30 s
+  when its last process has gone: CPUs 1,4-5 are free again; cgroup poduid-web goes
+default/other: ends
+  SIGTERM to app; SIGKILL after 30 s
+  when its last process has gone: CPUs 2 are free again; cgroup poduid-other goes
+"""
+    )
+
+
+def test_what_does_not_end_in_time_is_named(asking: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
+    asking.machine.groups["poduid-web/app"].is_unkillable = True
+    asking.machine.groups["poduid-web/app"].processes[0].is_stubborn = True
+    assert main(["release", "--all"]) == 1
+    told = capsys.readouterr()
+    assert "default/other: gone" in told.out
+    assert told.err.startswith("nodeagent: still there: default/web\nhint: the agent goes on")
+    assert main(["release", "--all", "--timeout", "0"]) == 1
+
+
+def test_an_agent_that_goes_meanwhile_is_told(asking: Daemon, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def gone(path: str, op: str, **more: Any) -> Any:
+        if op == "state":
+            return call(f"{path}.gone", op)
+        return call(path, op, **more)
+
+    monkeypatch.setattr(command, "call", gone)
+    assert main(["release", "web"]) == 1
+    assert "it goes on with what it was asked for" in capsys.readouterr().err
+    asking.rest()
+
+
+def test_files_are_not_purged_under_a_running_agent(asking: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["release", "--all", "--purge"]) == 1
+    assert "systemctl stop nodeagent" in capsys.readouterr().err
+    assert asking.agent.releases.take() == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [(["web", "--purge"], "--purge"), (["web", "--timeout", "-1"], "-1"), (["x", "--timeout", "nan"], "nan")],
+)
+def test_wrong_arguments_are_named(words: list[str], value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["release", *words])
+    assert ended.value.code == 2
+    complaint = capsys.readouterr().err.splitlines()[-2]
+    assert value in complaint
+
+
+# Without an agent
+
+
+@pytest.fixture
+def stopped(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> releasing.Pods:
+    """Pods run, the agent doesn't; time passes as the command waits."""
+    machine = daemon.machine
+
+    def pause(seconds: float) -> None:
+        machine.now_ms += int(1000 * seconds) + 1
+
+    clock = SimpleNamespace(
+        sleep=pause, monotonic=lambda: machine.now_ms / 1000, time_ns=lambda: machine.now_ms * 1_000_000
+    )
+    monkeypatch.setattr(releasing, "time", clock)
+    tree: Any = Tree(machine, daemon.steps, lambda: None)
+    client: Any = Client(machine, daemon.steps)
+    return releasing.Pods(tree, Runner(client))
+
+
+def agent_of(daemon: Daemon, pods: releasing.Pods, monkeypatch: pytest.MonkeyPatch) -> Any:
+    manifests = daemon.directory / "manifests"
+    manifests.mkdir(exist_ok=True)
+    made = daemon_node(NODE, daemon.directory, static_pod_path=str(manifests))
+    same: Any = SimpleNamespace(look=lambda known: known)
+    monkeypatch.setattr(releasing, "Machine", lambda: same)
+    return releasing.load_agent(made, pods)
+
+
+def test_without_an_agent_all_pods_end_the_same_way_and_nothing_is_left(
+    daemon: Daemon, stopped: releasing.Pods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = agent_of(daemon, stopped, monkeypatch)
+    starts = len(daemon.machine.starts)
+    states = []
+    releasing.drain(agent, states.append, deadline=float("inf"))
+    assert len(daemon.machine.starts) == starts, "nothing is started on the way"
+    assert {e.refusal.reason for e in states[-1].entries if e.refusal} == {RELEASED}
+    assert states[-1].promises.exclusive() == type(states[-1].promises.default)()
+    saved = decode_state((daemon.directory / STATE_FILE).read_bytes()).state
+    assert saved == states[-1]
+    assert releasing.remove_cgroups(stopped.tree) == ()
+    assert [path for path in daemon.machine.groups if path] == []
+
+
+def test_an_agent_that_starts_afterwards_leaves_them_ended(
+    daemon: Daemon, stopped: releasing.Pods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    releasing.drain(agent_of(daemon, stopped, monkeypatch), lambda _: None, deadline=float("inf"))
+    daemon.start()
+    daemon.rest()
+    assert {e.refusal and e.refusal.reason for e in daemon.agent.state.entries} == {RELEASED}
+
+
+def test_without_an_agent_a_process_that_stays_is_an_error_and_keeps_its_cpus(
+    daemon: Daemon, stopped: releasing.Pods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = daemon.machine.groups["poduid-web/app"]
+    group.is_unkillable, group.processes[0].is_stubborn = True, True
+    agent = agent_of(daemon, stopped, monkeypatch)
+    with pytest.raises(releasing.DrainError, match="still there: default/web"):
+        releasing.drain(agent, lambda _: None, deadline=daemon.machine.now_ms / 1000 + 60)
+    assert not agent.state.promises.of_pod("uid-web").is_nothing
+    assert releasing.remove_cgroups(stopped.tree) == ("poduid-web/app", "poduid-web/proxy")
+
+
+def test_the_agents_own_files_are_named_and_no_other(tmp_path: Path) -> None:
+    config: Any = Namespace(
+        state_directory=str(tmp_path), runtime_directory=str(tmp_path), metrics_bind_address=f"unix:{tmp_path}/m.sock"
+    )
+    ours = {
+        "nodeagent_state", "nodeagent_state.aside-2", ".nodeagent_state.new", "cpu_manager_state", "memory_manager_state", ".lock",
+        "agent.sock", "m.sock",
+    }  # fmt: skip
+    for name in (*ours, "notes", "nodeagent_state.bak"):
+        (tmp_path / name).write_text("")
+    assert {os.path.basename(path) for path in releasing.own_files(config)} == ours  # noqa: PTH119 - a text

@@ -26,6 +26,7 @@ COMMANDS = {
     "completion": "print what makes bash, zsh or fish complete command lines, with names of pods and containers",
     "exec": "run a command in a container's cgroup",
     "retry": "decide again on a refused pod",
+    "release": "end pods and give back what they hold, or all that the agent made on this node",
     "checkpoint": "say whether a state file of nodeagent or kubelet is whole, show it, or write it in another version",
     "explain": "say why a pod was admitted or refused, step by step, and what would admit it",
     "simulate": "replay pod events on a described machine, as the agent or as kubelet 1.36 decides",

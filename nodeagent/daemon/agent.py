@@ -22,7 +22,7 @@ from nodeagent.core.step import Event, Fact, Turn, World, step
 from nodeagent.daemon.execution import Answer, Outcome, answered, carry_out
 from nodeagent.daemon.logs import Log, log_fact
 from nodeagent.daemon.machine import Machine, Node, on_machine
-from nodeagent.daemon.manifest_list import ManifestList
+from nodeagent.daemon.manifest_list import ManifestList, NoManifests
 from nodeagent.daemon.records import Recorder, held_off
 from nodeagent.daemon.recovery import Recovery
 from nodeagent.daemon.runs import Runner
@@ -68,7 +68,7 @@ class Agent:
         *,
         tree: CgroupTree,
         runner: Runner,
-        manifests: ManifestList,
+        manifests: ManifestList | NoManifests,
         recorder: Recorder,
         log: Log,
         wakeups: Wakeups,

@@ -123,6 +123,16 @@ class ManifestList:
         return self._last
 
 
+class NoManifests:
+    """For an agent that is to look at no manifest: nothing is new, and nothing ends for want of one."""
+
+    patience_seconds = 0.0
+    problems: tuple[ManifestProblem, ...] = ()
+
+    def look(self, *, rescan: bool) -> ManifestLook:  # noqa: ARG002 - as the list of a directory has it
+        return ManifestLook(is_blind=True)
+
+
 @dataclass
 class _OpenFile:
     """A file that a process has open for writing."""

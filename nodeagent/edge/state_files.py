@@ -83,6 +83,19 @@ def write_atomically(path: str, content: bytes, *, mode: int = 0o600) -> None:
         raise _failure("write", path, err) from err
 
 
+def remove(path: str) -> None:
+    """Remove a file; one that isn't there is no failure.
+
+    Raises:
+        StateFileError: it is still there.
+
+    """
+    try:
+        _remove_if_there(path)
+    except OSError as err:
+        raise _failure("remove", path, err) from err
+
+
 def _remove_if_there(path: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)  # noqa: PTH108 - as above

@@ -1,0 +1,172 @@
+"""Giving a node back while the agent doesn't run: its own turns, until no pod is left, then its cgroups and files.
+
+The same decisions, checkpoints and writes as the running agent's, one after the other in this process, with its lock. No manifest is
+looked at, so nothing new is admitted.
+"""
+
+import io
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeagent.core.config import Config
+from nodeagent.core.layout import OWN_DIRECTORIES
+from nodeagent.core.plan import RemoveCgroup
+from nodeagent.core.state import NodeState
+from nodeagent.daemon.agent import Agent
+from nodeagent.daemon.logs import make_log
+from nodeagent.daemon.machine import Machine, Node
+from nodeagent.daemon.manifest_list import ManifestList, NoManifests
+from nodeagent.daemon.records import Recorder
+from nodeagent.daemon.recovery import Evidence, start_state
+from nodeagent.daemon.runs import Runner
+from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
+from nodeagent.daemon.wakeups import Reason, Wakeups
+from nodeagent.edge import state_files
+from nodeagent.edge.cgroupfs import CgroupTree
+from nodeagent.edge.launcher import LauncherClient, LauncherError
+from nodeagent.edge.manifest_watch import ManifestWatch
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.bind_address import UnixAddress, parse_bind_address
+
+_LONGEST_PAUSE_SECONDS = 0.1
+
+
+class DrainError(NodeAgentError):
+    """Something of the pods is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """Where the pods are, and who started them."""
+
+    tree: CgroupTree
+    runner: Runner
+
+
+def find_pods_cgroup(config: Config, installed: str) -> Pods | None:
+    """Find the pods' cgroup and the launcher. None: there is no such cgroup, so nothing runs.
+
+    Args:
+        config: the agent's.
+        installed: the cgroup of the pods' unit, where neither configuration nor launcher says another one.
+
+    Raises:
+        DrainError: there are pods' processes, and no launcher who could end them in order.
+
+    """
+    client = LauncherClient(Path(config.launcher_socket))
+    try:
+        root = client.hello().cgroup or installed
+    except LauncherError as err:
+        tree = CgroupTree(config.cgroup_root or installed)
+        if any(there.is_populated for path, there in tree.read(OWN_DIRECTORIES).items() if path):
+            raise DrainError(
+                f"pods run in {tree.root}, and nobody can end them in order: {err.message}",
+                hint="`systemctl start nodeagent-launcher`, then again; or end them all at once: `systemctl stop nodeagent-pods`",
+            ) from err
+        return None
+    tree = CgroupTree(config.cgroup_root or root)
+    return Pods(tree, Runner(client)) if "" in tree.read(OWN_DIRECTORIES) else None
+
+
+def load_agent(node: Node, pods: Pods) -> Agent:
+    """Make an agent that knows what the last one knew, and ends all pods at its next turns.
+
+    Raises:
+        DrainError: what runs cannot be seen.
+
+    """
+    config, troubles = node.config, list[str]()
+
+    def look() -> Evidence | None:
+        runs = pods.runner.look(troubles)
+        return None if runs is None else Evidence(pods.tree.read(OWN_DIRECTORIES), runs)
+
+    watch = ManifestWatch(config.static_pod_path, lambda: None)
+    with closing(ManifestList(config.static_pod_path, watch, patience_seconds=0)) as manifests:
+        start = start_state(node, manifests.at_start(), time.time_ns() // 1_000_000, look)
+    if start is None:
+        raise DrainError(
+            f"what runs cannot be seen: {'; '.join(troubles)}", hint="`systemctl status nodeagent-launcher`"
+        )
+    log = make_log(io.StringIO())  # who calls tells what happens, of the states
+    return Agent(
+        node,
+        start.state,
+        tree=pods.tree,
+        runner=pods.runner,
+        manifests=NoManifests(),
+        recorder=Recorder(
+            config.state_directory, log, unusable=() if start.recovery is None else start.recovery.unusable
+        ),
+        log=log,
+        wakeups=Wakeups(),
+        machine=Machine(),
+        recovery=start.recovery,
+    )
+
+
+def drain(agent: Agent, tell: Callable[[NodeState], None], deadline: float) -> None:
+    """Turn until no pod holds anything.
+
+    Args:
+        agent: whose turns.
+        tell: told each state.
+        deadline: by the monotonic clock.
+
+    Raises:
+        DrainError: it has passed.
+
+    """
+    for entry in agent.state.entries:
+        agent.releases.add(entry.pod.uid)
+    reasons = frozenset({Reason.START})
+    while True:
+        pause = agent.turn(reasons)
+        tell(agent.state)
+        left = [entry.pod.full_name for entry in agent.state.entries if entry.is_active]
+        if not left:
+            return
+        if time.monotonic() > deadline:
+            problems = f" ({'; '.join(agent.snapshot.problems)})" if agent.snapshot.problems else ""
+            raise DrainError(
+                f"still there: {', '.join(left)}{problems}",
+                hint="`nodeagent inspect POD` shows its processes; the same command goes on where this one stopped",
+            )
+        reasons = frozenset({Reason.TIMER})
+        time.sleep(min(pause, _LONGEST_PAUSE_SECONDS))
+
+
+def remove_cgroups(tree: CgroupTree) -> tuple[str, ...]:
+    """Remove every cgroup that the agent made and that has no process, and name those that have.
+
+    Raises:
+        CgroupError: one can't be removed, or looked at.
+
+    """
+    seen = tree.read(OWN_DIRECTORIES)
+    for path in sorted(filter(None, seen), reverse=True):
+        if not seen[path].is_populated:
+            tree.apply(RemoveCgroup(path))
+    return tuple(path for path, there in sorted(seen.items()) if path.count("/") and there.is_populated)
+
+
+def own_files(config: Config) -> Iterator[str]:
+    """Name the files of the agent that there are: state, what was set aside of it, lock, sockets."""
+    directory = Path(config.state_directory)
+    for name in (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT):
+        found = [directory / name, Path(state_files.temporary_path(str(directory / name))), *_aside(directory, name)]
+        yield from (str(path) for path in found if os.path.lexists(path))
+    sockets = [Path(config.runtime_directory) / "agent.sock"]
+    address = parse_bind_address(config.metrics_bind_address) if config.metrics_bind_address else None
+    if isinstance(address, UnixAddress):
+        sockets.append(Path(address.path))
+    yield from (str(path) for path in (*sockets, directory / state_files.LOCK_NAME) if os.path.lexists(path))
+
+
+def _aside(directory: Path, name: str) -> list[Path]:
+    return sorted(directory.glob(f"{name}.aside-*"))
