@@ -33,6 +33,7 @@ from nodeagent.cli import check, checkpoint, exec as exec_command, explain, insp
 from nodeagent.cli.known_state import known_state
 from nodeagent.cli.pod_files import pods_of
 from nodeagent.cli.sources import known_from, topology_from
+from nodeagent.cli.watch import watch
 from nodeagent.core import managers as core
 from nodeagent.core.agent_metrics import CAPACITY_REASONS
 from nodeagent.core.config import Config, Errata, Placement, ReservedMemory
@@ -333,6 +334,7 @@ CASES = [
     Case("PodFileError", "a FIFO", lambda d: (fifo(d / "f"), pods_of([str(d)])), "{}/f is a FIFO"),
     Case("DrainError", "no launcher", drain_without_launcher, "{}/pods"),
     Case("ReleaseError", "a pod without an agent", release_one_without_agent, "only it can release single pods"),
+    Case("WatchError", "a copy of another node", lambda d: watch(Namespace(pod=None, output="text", root=None, machine=f"{d}/m")), "another one's copy"),
     Case("RetryError", "no agent", lambda d: retry.run(Namespace(pod="web", socket=f"{d}/s")), "{}/s"),
     Case("ScenarioError", "no JSON", lambda _: scenario_from_text("{", "f:7"), "f:7"),
     Case("ScenarioError", "an operation", lambda _: scenario_from_text('{"topology": {"cpus": []}, "steps": [{"op": "jump"}]}', "f:7"), '"jump"'),

@@ -36,6 +36,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="don't look which host processes may run on exclusive CPUs (with POD it is never looked)",
     )
+    parser.add_argument(
+        "--watch", action="store_true", help="look again and again, on a terminal: with load, throttling, remote memory"
+    )
+    parser.add_argument(
+        "--interval", type=_seconds, default=1.0, metavar="SECONDS", help="with --watch: between two looks (default: 1)"
+    )
+    parser.add_argument(
+        "--frames",
+        type=_count,
+        metavar="N",
+        help="with --watch: print so many looks below each other, for pipes and files",
+    )
     add_node_arguments(parser)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = """\
@@ -47,6 +59,8 @@ examples:
   nodeagent inspect -o wide | grep exclusive
   nodeagent inspect -o json | jq '.pods[] | select(.phase == "Refused") | .refusal'
   nodeagent inspect --machine node.json
+  nodeagent inspect --watch
+  nodeagent inspect --watch --frames 3 --interval 5
 
 The agent is asked over its socket (as root, or as a member of the group nodeagent). If it doesn't run, root gets its saved state.
 next: nodeagent inspect POD shows one in full, nodeagent explain POD why it is so, nodeagent topology who owns which CPU"""
@@ -59,11 +73,29 @@ def run(options: argparse.Namespace) -> int:
         NodeAgentError: the state cannot be found out, there is no such pod, or nothing could be compared with what was promised.
 
     """
+    if options.watch:
+        from nodeagent.cli.watch import watch  # noqa: PLC0415 - a look at a time doesn't pay for psutil and the terminal
+
+        return watch(options)
     document, is_here = _settled(options)
     sys.stdout.write(_printed(document, options))
     sys.stdout.flush()
     check_compared(document, is_here=is_here)
     return EXIT_DIFFERENCE if has_difference(document) else 0
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of seconds from 0.1 to 3600")
+    return seconds
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of frames from 1 on")
+    return count
 
 
 def check_compared(document: Document, *, is_here: bool = True) -> None:

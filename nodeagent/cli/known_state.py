@@ -5,7 +5,7 @@ Which node is meant, this one or a captured one, is decided in cli/sources.py.
 
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -68,34 +68,55 @@ class Known:
     """What was seen when the node was captured; None: one has to look."""
 
 
-def known_state(config_path: str, socket_path: str | None) -> Known:
+class StateReader:
+    """Reads one state after the other; the same again costs only the comparison."""
+
+    def __init__(self) -> None:
+        self._last: tuple[object, SavedState] | None = None
+
+    def __call__(self, document: object) -> SavedState:
+        """Read as `state_from_document` does.
+
+        Raises:
+            NodeStateError: as there.
+
+        """
+        if self._last is None or self._last[0] != document:
+            self._last = document, state_from_document(document)
+        return self._last[1]
+
+
+def known_state(
+    config_path: str, socket_path: str | None, read: Callable[[object], SavedState] = state_from_document
+) -> Known:
     """Ask the agent, else read what it has saved.
 
     Args:
         config_path: read only if the agent doesn't answer: it says with which configuration it runs.
         socket_path: the agent's socket. None: where it is by default, or where the configuration puts it.
+        read: how to read the agent's state; for those who ask again and again.
 
     Raises:
         NodeAgentError: with what to do.
 
     """
     try:
-        return _live(call(socket_path or DEFAULT_SOCKET, "state"))
+        return _live(call(socket_path or DEFAULT_SOCKET, "state"), read)
     except ApiUnavailable as err:
         down = err
     config = load_config(config_path)
     other_socket = f"{config.runtime_directory}/{_SOCKET_NAME}"
     if socket_path is None and other_socket != DEFAULT_SOCKET:
         try:
-            return _live(call(other_socket, "state"))
+            return _live(call(other_socket, "state"), read)
         except ApiUnavailable as err:
             down = err
     return _saved(discover(config), down)
 
 
-def _live(answer: Mapping[str, Any]) -> Known:
+def _live(answer: Mapping[str, Any], read: Callable[[object], SavedState]) -> Known:
     try:
-        config, saved = config_from_document(answer["config"]), state_from_document(answer["state"])
+        config, saved = config_from_document(answer["config"]), read(answer["state"])
         return Known(
             node=discover(config, reserved=CpuSet.parse(answer["reservedCPUs"])),
             state=saved.state,

@@ -1,0 +1,46 @@
+"""How much is used, as the kernel counts it: CPUs' times by psutil, cgroups' `cpu.stat` and `memory.numa_stat` as they stand."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import psutil
+
+
+@dataclass(frozen=True, slots=True)
+class UsageText:
+    """Two files of a cgroup. None: it can't be read, as when the cgroup has just gone or its controller is off."""
+
+    cpu_stat: str | None
+    numa_stat: str | None
+
+
+def cpu_times_us() -> tuple[tuple[int, int], ...]:
+    """Give busy and whole time of every CPU that is online, in the order of their ids, in microseconds since boot.
+
+    Waiting for a device is not being busy.
+    """
+    times = []
+    for cpu in psutil.cpu_times(percpu=True):
+        # guest times are in user and nice already (proc(5))
+        whole = cpu.user + cpu.nice + cpu.system + cpu.idle + cpu.iowait + cpu.irq + cpu.softirq + cpu.steal
+        times.append((int(1_000_000 * (whole - cpu.idle - cpu.iowait)), int(1_000_000 * whole)))
+    return tuple(times)
+
+
+def read_usage(root: str, paths: Iterable[str]) -> dict[str, UsageText]:
+    """Read what is used below a cgroup, by path."""
+    return {
+        path: UsageText(_text(f"{root}/{path}/cpu.stat"), _text(f"{root}/{path}/memory.numa_stat")) for path in paths
+    }
+
+
+def _text(file: str) -> str | None:
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return b"".join(iter(lambda: os.read(descriptor, 65536), b"")).decode(errors="replace")
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return None
