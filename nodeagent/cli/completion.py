@@ -31,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.usage = "nodeagent completion bash|zsh|fish"
     parser.epilog = """\
+exit status: 0: printed; 2: wrong arguments
+
 examples:
   eval "$(nodeagent completion bash)"
   nodeagent completion zsh >_nodeagent
