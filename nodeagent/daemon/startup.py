@@ -16,7 +16,6 @@ from nodeagent.daemon.machine import Node, on_machine
 from nodeagent.edge import state_files
 from nodeagent.edge.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.config_yaml import line_of, parse_config
 from nodeagent.formats.cpu_checkpoint import decode_cpu_state
 from nodeagent.formats.findings import DocumentError, Finding, Findings
 from nodeagent.formats.memory_checkpoint import decode_memory_state
@@ -43,8 +42,11 @@ def load_config(path: str) -> Config:
         StartError: it is missing or wrong; every finding is in the message, one a line.
 
     """
+    content = config_content(path)
+    from nodeagent.formats.config_yaml import parse_config  # noqa: PLC0415 - commands that ask the agent do without YAML
+
     try:
-        return parse_config(config_content(path), path)
+        return parse_config(content, path)
     except DocumentError as err:
         raise StartError(err.message, hint=err.hint) from err
 
@@ -89,6 +91,8 @@ def load_node(path: str, root: str = "/") -> Node:
 
 def machine_findings(config: Config, topology: Topology, content: bytes, path: str) -> tuple[Finding, ...]:
     """Say all that does not suit a machine, with the lines of the configuration's text."""
+    from nodeagent.formats.config_yaml import line_of  # noqa: PLC0415 - as above
+
     node = on_machine(config, topology)
     findings = Findings(path)
     for refused in () if isinstance(node, Node) else node:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from nodeagent.core.pod import Pod
-from nodeagent.formats.documents import parse_documents
 from nodeagent.formats.fields import Fields
 from nodeagent.formats.findings import DocumentError, Finding, Findings
 from nodeagent.formats.pod_fields import PodReader, pod_to_document
@@ -45,6 +44,8 @@ def parse_manifest(content: bytes, source: str) -> tuple[ManifestPod | RefusedPo
         source: the file's name, for findings.
     """
     try:
+        from nodeagent.formats.documents import parse_documents  # noqa: PLC0415 - a state's pods are read without YAML
+
         documents = parse_documents(content, source)
     except DocumentError as err:
         return (RefusedPod(err.findings, None),)
