@@ -32,7 +32,7 @@ def test_man_shows_the_pages(node: Node) -> None:
     shown = node.run("man nodeagent && man nodeagent-inspect").stdout
     assert "nodeagent - pin pods to whole CPUs next to their memory" in " ".join(shown.split())
     assert "--no-host-processes" in shown
-    assert node.run("man -w nodeagent-retry").stdout == "/usr/local/share/man/man8/nodeagent-retry.8\n"
+    assert node.run("man -w nodeagent-retry").stdout.endswith("/man/man8/nodeagent-retry.8\n")
 
 
 def test_each_shell_completes_names_of_pods_and_containers(node: Node) -> None:
