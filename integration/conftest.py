@@ -20,6 +20,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="hours of churn")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--long") or config.getoption("--soak"):
+        return
+    long = [item for item in items if item.get_closest_marker("long")]
+    config.hook.pytest_deselected(items=long)
+    items[:] = [item for item in items if item not in long]
+
+
 def _booted(debian: int, machine: Machine) -> Iterator[Guest]:
     with Guest.boot(guest_image(release_of(debian)), machine) as guest:
         guest.run("systemctl start nodeagent", timeout_seconds=60)

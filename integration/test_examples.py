@@ -52,6 +52,7 @@ def test_pods_of_every_kind(two_sockets: Guest) -> None:
         assert members(prepared[1]) == had["init-and-sidecar", "app"].cpus, "the app reuses what it had"
 
 
+@pytest.mark.long
 def test_strictly_reserved_cpus_are_for_the_system_alone(two_sockets: Guest) -> None:
     node = Node(two_sockets)
     with installed(node, STRICT) as inspected:
@@ -59,6 +60,7 @@ def test_strictly_reserved_cpus_are_for_the_system_alone(two_sockets: Guest) -> 
         assert frozenset.union(*(h.cpus for h in had.values())) == frozenset(range(2, 16))
 
 
+@pytest.mark.long
 def test_resources_of_pods_limit_their_containers_in_container_scope(two_sockets: Guest) -> None:
     node = Node(two_sockets)
     with installed(node, CONTAINER_SCOPE) as inspected:
@@ -82,6 +84,7 @@ def test_resources_of_pods_are_divided_in_pod_scope(two_sockets: Guest) -> None:
         assert set(quotas_of_pods(node, inspected).values()) == {WHOLE_POD}
 
 
+@pytest.mark.long
 def test_a_pod_joins_the_one_before_it(four_nodes: Guest) -> None:
     node = Node(four_nodes)
     with installed(node, FOLLOWING) as inspected:

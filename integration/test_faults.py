@@ -15,7 +15,7 @@ SLEEP = ["sleep", "infinity"]
 PINNED = pod("pinned", container("app", SLEEP, cpu="3"), container("side", SLEEP, cpu="1"))
 SHARED = pod("shared", container("app", SLEEP, cpu="100m", limit_cpu="200m"))
 NEW = pod("new", container("app", SLEEP, cpu="2"), init=(container("first", ["true"], cpu="2"),))
-KILLS, KILLS_LONG = 8, 50
+KILLS, KILLS_LONG = 4, 50
 
 
 @pytest.fixture

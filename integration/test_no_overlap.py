@@ -37,6 +37,7 @@ def test_no_foreign_process_runs_on_an_exclusive_cpu(two_sockets: Guest, request
     keep("churn", "one run", pod_events=events, switches=evidence.findings.switches, overlaps=0)
 
 
+@pytest.mark.long
 def test_nor_while_the_agent_is_killed_and_cpus_go_and_come_back(
     two_sockets: Guest, request: pytest.FixtureRequest
 ) -> None:
