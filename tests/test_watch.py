@@ -210,7 +210,8 @@ class Screen:
         self.resize(24, 100)
         self.before = termios.tcgetattr(self.side)
         self.text = ""
-        program = [sys.executable, "-m", "nodeagent.cli.main", *words]
+        # As a terminal starts commands: whoever runs these tests may ignore Ctrl-C, and that is inherited.
+        program = ["env", "--default-signal=INT", sys.executable, "-m", "nodeagent.cli.main", *words]
         environment = {**os.environ, "PYTHONUTF8": "1", "TERM": "xterm"}
         self.process = subprocess.Popen(
             ["setsid", "--ctty", *program], stdin=self.side, stdout=self.side, stderr=self.side, env=environment
