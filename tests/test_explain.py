@@ -1,18 +1,13 @@
 """`nodeagent explain`: its answer for pods that are tried out, in words and as a document, and its errors."""
 
 import json
-import re
-import shlex
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 import json_schema
-from nodeagent.cli import explain
-from nodeagent.cli.main import main
-from tried import CONFIG, MACHINE, ROOT, Told, container, golden, manifest, pod, told
+from tried import CONFIG, MACHINE, Told, container, golden, manifest, pod, told
 
 __all__ = ["told"]
 
@@ -99,17 +94,6 @@ def test_an_admitted_pod_is_exit_status_0(told: Told) -> None:
     assert (status, document["decision"], document["reason"]) == (0, "admitted", None)
     assert document["why"] == document["remedies"] == []
     assert [step["step"] for step in document["steps"]] == ["merge", "cpus", "memory"]
-
-
-def test_the_examples_of_the_help_work_as_pasted(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    examples = re.findall(r"^  nodeagent (.*)$", explain._EXAMPLES.partition("on a node:")[0], re.MULTILINE)
-    assert len(examples) >= 2
-    for example in examples:
-        assert main(shlex.split(example)) == 0
-        assert "guaranteed" in capsys.readouterr().out
 
 
 def test_yaml_says_what_json_says(told: Told) -> None:

@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -56,3 +57,19 @@ def test_examples_are_commands_that_can_be_given(
             called += 1
             call.unlink()
     assert called >= len([line for line in lines if "nodeagent" in line and not line.startswith("systemctl")])
+
+
+@pytest.mark.parametrize(("command", "says"), [("explain", "guaranteed"), ("simulate", "")])
+def test_those_that_need_no_node_work_as_pasted(
+    command: str, says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parent.parent)
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    lines = examples(capsys.readouterr().out)
+    assert len(lines) >= 2
+    for line in lines:
+        assert main(shlex.split(line)[1:]) == 0, line
+        shown = capsys.readouterr().out
+        assert shown
+        assert says in shown

@@ -1,8 +1,6 @@
 """`nodeagent simulate` of pods: who gets what, what is left, how many more fit, and two configurations side by side."""
 
 import json
-import re
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +8,7 @@ import pytest
 import yaml
 
 import json_schema
-from nodeagent.cli import simulate
-from nodeagent.cli.main import main
-from tried import CONFIG, MACHINE, ROOT, Told, container, golden, manifest, pod, told
+from tried import CONFIG, MACHINE, Told, container, golden, manifest, pod, told
 
 __all__ = ["told"]
 ON = ("--topology", MACHINE)
@@ -164,17 +160,6 @@ def test_arguments_that_contradict_each_other_are_exit_status_2(told: Told, word
     status, out, err = told("simulate", *words)
     assert (status, out) == (2, "")
     assert complaint in err
-
-
-def test_the_examples_of_the_help_work_as_pasted(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    examples = re.findall(r"^  nodeagent (.*)$", simulate._EXAMPLES.partition("on a node:")[0], re.MULTILINE)
-    assert len(examples) >= 4
-    for example in examples:
-        assert main(shlex.split(example)) == 0
-        assert capsys.readouterr().out
 
 
 def test_yaml_says_what_json_says(told: Told) -> None:

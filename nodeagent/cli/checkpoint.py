@@ -1,10 +1,11 @@
 """`nodeagent checkpoint`: is a state file whole, what does it say, and how is that said in another version?"""
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
+from nodeagent.cli.actions import add_actions
+from nodeagent.cli.documents import printed
 from nodeagent.cli.main import EXIT_ERROR
 from nodeagent.edge import state_files
 from nodeagent.formats.checkpoint_text import render_checkpoint, summary
@@ -33,20 +34,14 @@ next: nodeagent checkpoint show FILE"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = _EXAMPLES
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     helps = {
         "verify": "say which version a file is, and whether it is whole",
         "show": "print what a file says, even a damaged one, as far as it can be read",
         "convert": "write what a file says in another version",
     }
-    made = {}
-    for name, text in helps.items():
-        made[name] = actions.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
-        made[name].formatter_class = argparse.RawDescriptionHelpFormatter
-        made[name].epilog = _EXAMPLES
-        made[name].add_argument("file", metavar="FILE", help="a state file of kubelet or nodeagent, of any version")
+    made = add_actions(parser, helps, epilog=_EXAMPLES)
+    for action in made.values():
+        action.add_argument("file", metavar="FILE", help="a state file of kubelet or nodeagent, of any version")
     for name in ("verify", "show"):
         made[name].add_argument(
             "-o",
@@ -77,16 +72,8 @@ def run(options: argparse.Namespace) -> int:
     if options.action == "verify":
         kept = ("checksum", "note", "policies", "problem", "version", "whole")
         document = {key: document[key] for key in kept}
-    match options.output:
-        case "json":
-            sys.stdout.write(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
-        case "yaml":
-            import yaml  # noqa: PLC0415 - the other forms don't pay for its start-up
-
-            sys.stdout.write(yaml.safe_dump(document, sort_keys=True, allow_unicode=True))
-        case _:
-            text = summary(checkpoint) if options.action == "verify" else render_checkpoint(checkpoint)
-            sys.stdout.write("".join(f"{line}\n" for line in text))
+    lines = summary if options.action == "verify" else render_checkpoint
+    sys.stdout.write(printed(document, options.output, lambda _: "".join(f"{line}\n" for line in lines(checkpoint))))
     return 0 if checkpoint.problem is None else EXIT_ERROR
 
 

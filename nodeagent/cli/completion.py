@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     if options.shell != "words":
         sys.stdout.write(SCRIPTS[options.shell])
         return 0
-    from nodeagent.cli.main import parser_for  # noqa: PLC0415 - it imports the commands, of which this is one
+    from nodeagent.cli.main import parser_for
 
     typed = options.words[1:] if options.words[:1] == ["--"] else options.words
     words = typed or [""]

@@ -4,6 +4,7 @@ import argparse
 import sys
 from typing import Any
 
+from nodeagent.cli.actions import add_actions
 from nodeagent.cli.documents import printed
 from nodeagent.cli.known_state import DEFAULT_CONFIG
 from nodeagent.cli.main import EXIT_ERROR
@@ -34,19 +35,12 @@ next: `systemctl reload nodeagent` takes a changed configuration over; then: nod
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = _EXAMPLES
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     helps = {
         "validate": "say all that is wrong with a configuration, on this machine or another one",
         "show": "print every field with its value: of a file, else of the running agent or a captured node",
         "migrate-from-kubelet": "make a configuration of a KubeletConfiguration; what has no use here becomes a comment",
     }
-    made = {}
-    for name, text in helps.items():
-        made[name] = actions.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
-        made[name].formatter_class = argparse.RawDescriptionHelpFormatter
-        made[name].epilog = _EXAMPLES
+    made = add_actions(parser, helps, epilog=_EXAMPLES)
     made["validate"].add_argument("file", nargs="?", default=DEFAULT_CONFIG, metavar="FILE", help=_FILE_HELP)
     add_machine_arguments(made["validate"])
     made["validate"].add_argument("--alone", action="store_true", help="don't ask whether it suits a machine")

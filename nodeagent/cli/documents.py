@@ -15,12 +15,15 @@ def printed(document: Document, output: str, render: Callable[[Document], str]) 
         output: `text`, `json` or `yaml`.
         render: makes the text for people.
     """
-    if output == "text":
-        return render(document)
+    return render(document) if output == "text" else spelled(document, output)
+
+
+def spelled(document: Document, output: str) -> str:
+    """Give a document as `json` or `yaml`, with its last line's end."""
     as_json = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False)
     if output == "json":
         return as_json + "\n"
-    import yaml  # noqa: PLC0415 - the other forms don't pay for its start-up
+    import yaml
 
     plain = json.loads(as_json)  # without shared parts, which YAML would write as anchors
     text: str = yaml.safe_dump(plain, sort_keys=True, allow_unicode=True)

@@ -45,6 +45,6 @@ def run(options: argparse.Namespace) -> int:
     """
     if (options.pod is None) == (options.file is None):
         options.parser.error("name one pod of the node, or manifests with -f")
-    from nodeagent.cli.explain_pods import explain_pods  # noqa: PLC0415 - help doesn't pay for its start-up
+    from nodeagent.cli.explain_pods import explain_pods
 
     return explain_pods(options)

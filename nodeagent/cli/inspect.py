@@ -1,11 +1,10 @@
 """`nodeagent inspect`: shows pods, their CPUs and memory, and every difference between what was promised and what is there."""
 
 import argparse
-import json
 import sys
 import time
-from typing import Any
 
+from nodeagent.cli.documents import spelled
 from nodeagent.cli.known_state import Known, full_sight_of
 from nodeagent.cli.main import EXIT_DIFFERENCE
 from nodeagent.cli.sources import add_node_arguments, known_from
@@ -74,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
 
     """
     if options.watch:
-        from nodeagent.cli.watch import watch  # noqa: PLC0415 - a look at a time doesn't pay for psutil and the terminal
+        from nodeagent.cli.watch import watch
 
         return watch(options)
     document, is_here = _settled(options)
@@ -146,19 +145,9 @@ def _look(known: Known, options: argparse.Namespace) -> Document:
 
 def _printed(document: Document, options: argparse.Namespace) -> str:
     match options.output:
-        case "json":
-            return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-        case "yaml":
-            return _yaml(document)
+        case "json" | "yaml":
+            return spelled(document, options.output)
         case "wide":
             return render_wide(document)
         case _:
             return render(document) if options.pod is None else render_in_full(document)
-
-
-def _yaml(document: Document) -> str:
-    import yaml  # noqa: PLC0415 - the other forms don't pay for its start-up
-
-    plain: Any = json.loads(json.dumps(document))  # without shared parts, which YAML would write as anchors
-    text: str = yaml.safe_dump(plain, sort_keys=True, allow_unicode=True)
-    return text

@@ -194,7 +194,7 @@ def misfits(node: Node, saved: SavedState, path: str) -> list[str]:
 
 def _launcher(node: Node, problems: list[str]) -> tuple[str | None, Mapping[str, int] | None]:
     """Ask the launcher, which lives while the agent doesn't, for the pods' cgroup and their processes."""
-    from nodeagent.edge.launcher import LauncherClient, LauncherError  # noqa: PLC0415 - only when the agent is down
+    from nodeagent.edge.launcher import LauncherClient, LauncherError
 
     client = LauncherClient(Path(node.config.launcher_socket))
     try:
@@ -306,7 +306,7 @@ def _host_processes(exclusive: CpuSet, ours: frozenset[int]) -> HostProcesses:
     """Look who else may run on exclusive CPUs (D12)."""
     if not exclusive:
         return HostProcesses()
-    from nodeagent.edge.processes import may_run_on  # noqa: PLC0415 - costs start-up time, and only matters here
+    from nodeagent.edge.processes import may_run_on
 
     scan = may_run_on(exclusive, excluding=ours.__contains__)
     threads = [p for p in scan.found if p.is_kernel_thread]

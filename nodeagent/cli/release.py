@@ -167,8 +167,8 @@ def _planned(state: NodeState, entries: tuple[PodEntry, ...]) -> list[str]:
 
 
 def _told_without_agent(options: argparse.Namespace, known: Known | None) -> int:
-    from nodeagent.daemon import releasing  # noqa: PLC0415 - the agent's modules cost start-up time, and only matter here
-    from nodeagent.daemon.startup import load_config  # noqa: PLC0415 - as above
+    from nodeagent.daemon import releasing
+    from nodeagent.daemon.startup import load_config
 
     _print(*(["no saved state can be read"] if known is None else _planned(known.state, known.state.entries)))
     if known is not None and known.cgroup_root is not None:
@@ -180,9 +180,9 @@ def _told_without_agent(options: argparse.Namespace, known: Known | None) -> int
 
 
 def _without_agent(options: argparse.Namespace) -> int:
-    from nodeagent.daemon import releasing  # noqa: PLC0415 - as above
-    from nodeagent.daemon.startup import load_node  # noqa: PLC0415 - as above
-    from nodeagent.edge import state_files  # noqa: PLC0415 - as above
+    from nodeagent.daemon import releasing
+    from nodeagent.daemon.startup import load_node
+    from nodeagent.edge import state_files
 
     if os.geteuid() != 0:
         raise ReleaseError("only root may end pods", hint="sudo nodeagent release --all")

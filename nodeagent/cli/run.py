@@ -22,6 +22,6 @@ next: nodeagent inspect, or journalctl -u nodeagent"""
 
 
 def run(options: argparse.Namespace) -> int:
-    from nodeagent.daemon.service import serve  # noqa: PLC0415 - the daemon's imports cost every other command's start-up time
+    from nodeagent.daemon.service import serve
 
     return serve(options.config)

@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     if args.compare is not None and args.config is not None:
         args.parser.error("--compare names both configurations: leave --config out")
     if about_pods:
-        from nodeagent.cli.simulate_pods import simulate_pods  # noqa: PLC0415 - replaying doesn't pay for its start-up
+        from nodeagent.cli.simulate_pods import simulate_pods
 
         sys.stdout.write(simulate_pods(args))
         return 0

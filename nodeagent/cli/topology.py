@@ -1,10 +1,10 @@
 """`nodeagent topology`: shows the machine as the agent understands it, this one (with who owns each CPU) or any copied root."""
 
 import argparse
-import json
 import sys
 
 from nodeagent.cli.colour import add_color_argument, wants_colour
+from nodeagent.cli.documents import spelled
 from nodeagent.cli.sources import add_node_arguments, known_from, topology_from
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.cpu_owners import owners
@@ -44,18 +44,14 @@ def run(args: argparse.Namespace) -> int:
     """
     topology = topology_from(args)
     match args.output:
-        case "json":
-            text = json.dumps(topology_document(topology), indent=2, sort_keys=True) + "\n"
-        case "yaml":
-            import yaml  # noqa: PLC0415  the other forms don't pay for its start-up
-
-            text = yaml.safe_dump(topology_document(topology), sort_keys=True)
+        case "json" | "yaml":
+            text = spelled(topology_document(topology), args.output)
         case "svg":
-            from nodeagent.formats.topology_svg import render_svg  # noqa: PLC0415  as above
+            from nodeagent.formats.topology_svg import render_svg
 
             text = render_svg(topology, _owners(args))
         case "hwloc-xml":
-            from nodeagent.formats.topology_hwloc import render_hwloc_xml  # noqa: PLC0415  as above
+            from nodeagent.formats.topology_hwloc import render_hwloc_xml
 
             text = render_hwloc_xml(topology, _owners(args))
         case _:
