@@ -1,7 +1,8 @@
 """Nodes of every shape, and pods for them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 import world
 from made import GIB, app, managers, pod

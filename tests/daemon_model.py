@@ -9,12 +9,13 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from node_model import CrashError, Machine
 from nodeagent.core.actions import Forget, KillCgroup, Launch, Terminate, TerminateAll

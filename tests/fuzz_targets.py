@@ -1,7 +1,6 @@
 """Everything that reads what others wrote, as targets: bytes in, an answer out. A target raises only where a rule is broken."""
 
 import asyncio
-import dataclasses
 import errno
 import json
 import os
@@ -12,6 +11,8 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 import test_checkpoint_versions as versions
 from machine_tree import Cache, Machine as Tree
@@ -507,7 +508,7 @@ _MEMORY = tuple(content for name, (content, _) in versions.FILES.items() if name
 _MANIFESTS = tuple(path.read_bytes() for path in sorted(EXAMPLES.glob("*.yaml")) if b"kind: Pod" in path.read_bytes())
 _POD = next(r.pod for r in parse_manifest(_MANIFESTS[0], "") if isinstance(r, ManifestPod))
 _OWN = encode_state(
-    dataclasses.replace(EMPTY, entries=(new_entry(Manifest(_POD, "a.yaml"), 1, pod_level_resources=True),)),
+    structs.replace(EMPTY, entries=(new_entry(Manifest(_POD, "a.yaml"), 1, pod_level_resources=True),)),
     {"cpuManagerPolicy": "static", "memoryManagerPolicy": "None"},
 )
 _TRUTHS = (versions.OWN, _OWN)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from made import GIB, machine
 from nodeagent.core.config import Errata, Placement, ReservedMemory
@@ -207,8 +208,7 @@ def lives(draw: Any, *, uids_return: bool = True) -> list[Event]:
     return events
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """After one event."""
 
     event: Event

@@ -1,6 +1,6 @@
 """Nodes to be inspected: a machine of 8 CPUs, pods in every state, and cgroups that hold what was promised, or not."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from nodeagent.core.cgroup import Attribute, CgroupSeen, CgroupWish
 from nodeagent.core.config import Config, Placement

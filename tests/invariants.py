@@ -1,8 +1,9 @@
 """What must be true of promises, computed from pods and promises alone: an oracle beside the project's own `violations()`."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import combinations
+
+from msgspec.structs import replace
 
 from nodeagent.core import managers as core
 from nodeagent.core.idset import CpuSet

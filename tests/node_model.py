@@ -5,7 +5,10 @@ grants the parent's, frozen processes don't run, a cgroup with processes can't b
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.actions import Action, Forget, KillCgroup, KillMain, Launch, Terminate, TerminateAll, actions
 from nodeagent.core.cgroup import Attribute, ByteLimit, CgroupSeen, CgroupWish, CpuMax, Value
@@ -28,8 +31,7 @@ _CONTROLLER_FILES: Mapping[str, tuple[tuple[Attribute, Value], ...]] = {
 }
 
 
-@dataclass
-class Process:
+class Process(Struct):
     run_id: str | None
     """None: it was not started by the launcher: a child of a container's process, or it entered by itself."""
     is_stubborn: bool = False

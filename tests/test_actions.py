@@ -1,9 +1,9 @@
 """What is to be done with processes: a table of (status, run, cgroup) → action, and that doing it again is harmless."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from nodeagent.core.actions import Action, Forget, KillCgroup, KillMain, Launch, Terminate, TerminateAll, actions
 from nodeagent.core.cgroup import CgroupSeen

@@ -3,11 +3,11 @@
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import json_schema
 from inspected import container, everything, pod, running

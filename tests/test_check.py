@@ -4,13 +4,14 @@
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 import json_schema
 from inspected import machine

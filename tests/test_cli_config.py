@@ -3,12 +3,12 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 import json_schema
 from machine_tree import Machine

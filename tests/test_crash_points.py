@@ -8,10 +8,11 @@ import copy
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from daemon_model import Daemon, Files, Steps, watched
 from figures import keep, tell

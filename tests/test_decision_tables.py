@@ -1,9 +1,9 @@
 """What the CPU side of the core decides where the reference's scenarios seldom lead: value by value, each decision by itself."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from made import ALPHA, MACHINE_A, PLRM, amounts, app, init, machine, managers, pod, shared, sidecar
 from nodeagent.core import cpu_hints, cpu_manager, cpu_pods, managers as core

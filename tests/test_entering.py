@@ -3,10 +3,10 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from inspected import NOW_MS, World, changed, container, ended, pod, running
 from nodeagent.core.cgroup import Attribute

@@ -3,12 +3,12 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
+from msgspec.structs import replace
 
 from made import GIB, MACHINE_A, PLRM, amounts, app, init, machine, managers, pod, shared, sidecar
 from nodeagent.core import managers as core

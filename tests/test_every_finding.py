@@ -5,10 +5,10 @@ A text that no row provokes fails; values and next steps are asserted where they
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import test_config_yaml
 import test_pod_manifest

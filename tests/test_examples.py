@@ -1,9 +1,9 @@
 """Every manifest in examples/ is one, fits the configuration beside it, and gets what its comment says."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from integration.examples import EXAMPLES, Example, Share, configurations
 from made import GIB

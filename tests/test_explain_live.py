@@ -1,11 +1,11 @@
 """`nodeagent explain` and `simulate` on a node with an agent: whose pods, under which configuration, and what is said without one."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from inspected import NOW_MS, container, pod
 from nodeagent.core.state import PodEntry, QosClass, Refusal

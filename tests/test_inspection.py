@@ -1,10 +1,10 @@
 """What inspect says about built nodes: the document's facts, and the texts to the letter."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from inspected import (
     NOW_MS,

@@ -1,10 +1,10 @@
 """CPUs isolated at boot: which of them exclusive containers get under `isolatedCPUs`."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from machine_tree import CPUS, Machine
 from nodeagent.core.config import Placement

@@ -1,10 +1,10 @@
 """Which cgroups there are and what they hold: layout (D10), CPUs (D13, D14), quota (D15, a row each), weights and memory."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from node_model import Agent, Machine, started
 from nodeagent.core.cgroup import Attribute, ByteLimit, CgroupWish, CpuMax, Value

@@ -1,9 +1,9 @@
 """When containers start, restart, stop and are over: kubelet's rules, by name, on a model of the node."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from node_model import Agent, Machine, started
 from nodeagent.core.cgroup import Attribute

@@ -1,9 +1,9 @@
 """What the memory side of the core decides where the reference's scenarios seldom lead: value by value, each decision by itself."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from made import GIB, MACHINE_A, PLRM, amounts, app, init, machine, managers, pod, shared, sidecar
 from nodeagent.core import hint_family, managers as core, memory_hints, memory_manager, memory_pods

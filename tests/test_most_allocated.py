@@ -1,11 +1,11 @@
 """prefer-most-allocated-numa-node by the rules and test suites of KEP-6007: each manager's score, how they combine, the merge."""
 
-from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from made import GIB, app, machine, managers, pod
 from nodeagent.core import managers as core

@@ -2,10 +2,10 @@
 # ruff: noqa: E501 (tables: one case, one line)
 
 import random as randoms
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from nodeagent.core.config import Config
 from nodeagent.core.node_capacity import (

@@ -1,12 +1,12 @@
 """The search for sets of NUMA nodes against going through all of them, and the bounds that keep it short."""
 
-from dataclasses import replace
 from functools import reduce
 from itertools import product
 from operator import and_
 
 import pytest
 from hypothesis import assume, given, strategies as st
+from msgspec.structs import replace
 
 from nodeagent.core.idset import NumaSet
 from nodeagent.core.node_search import (

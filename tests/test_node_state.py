@@ -3,11 +3,11 @@
 import hashlib
 import json
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from msgspec.structs import replace
 
 from node_model import started
 from nodeagent.core.idset import CpuSet, NumaSet

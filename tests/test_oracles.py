@@ -1,11 +1,11 @@
 """Each policy's promise against a search through all possibilities, on machines small enough for that."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import combinations, product
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
+from msgspec.structs import replace
 
 from generated import Event, even_machines, lived, lives, machines, nodes
 from invariants import core_errors

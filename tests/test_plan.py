@@ -1,9 +1,8 @@
 """The order of cgroup writes: whatever was there before, no prefix of a plan gives an exclusive CPU a second user."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from nodeagent.core.cgroup import (
     Attribute,

@@ -4,12 +4,12 @@
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from nodeagent.core.pod import (
     Container,

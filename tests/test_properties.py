@@ -5,11 +5,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from msgspec.structs import replace
 
 from decision_vectors import FILES, vectors
 from generated import Add, Event, even_machines, happen, lived, lives, nodes, without

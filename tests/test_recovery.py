@@ -1,11 +1,11 @@
 """Starts that find a state they cannot use as it is: whoever runs stays where it is, everything else is told, nothing is deleted."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from node_model import Agent, Group, started
 from nodeagent.core.cgroup import Attribute

@@ -1,9 +1,9 @@
 """Whatever pods hold and whatever the node has become: promises made anew break no invariant, and who needn't move doesn't."""
 
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings, strategies as st
+from msgspec.structs import replace
 
 import invariants
 from generated import Event, lived, lives, nodes, pods

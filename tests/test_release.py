@@ -3,12 +3,12 @@
 import os
 from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from daemon_model import Client, Daemon, Steps, Tree, daemon_node, watched
 from node_model import Agent, CrashError, Machine, started

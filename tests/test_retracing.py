@@ -1,6 +1,6 @@
 """Decisions on known pods, taken again: what comes out as it did, what doesn't, and on which node it is looked at."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from inspected import World, container, pod
 from made import GIB, machine

@@ -1,10 +1,11 @@
 """From a manifest to the process that the launcher starts: ids, strings and output, with a launcher of the test's own."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from launcher_process import LauncherProcess
 from nodeagent.core.actions import Launch

@@ -2,12 +2,12 @@
 
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from daemon_model import Daemon, Steps, watched
 from node_model import Machine

@@ -1,9 +1,9 @@
 """One turn's decision: identity, order, duplicates and refusals of pods (D7), who holds what until when (D11), room (D6)."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from node_model import Agent, Machine, started
 from nodeagent.core.demand import WhyShared

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from msgspec import structs
 
 from machine_tree import CPUS, NODES, Cache, Machine
 from nodeagent.core.idset import CpuSet
@@ -416,7 +417,7 @@ def test_any_file_may_hold_anything(sample: SysfsSample, choices: list[tuple[int
         else:
             files[path] = text
     try:
-        topology = topology_of(replace(sample, files=MappingProxyType(files)))
+        topology = topology_of(structs.replace(sample, files=MappingProxyType(files)))
     except SysfsError as err:
         assert err.path  # noqa: PT017  either answer is right, another exception isn't
     else:

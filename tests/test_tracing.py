@@ -1,11 +1,11 @@
 """What is told of a decision is what was decided: over recorded scenarios, and in tables of machines where each rule shows."""
 
 import gzip
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from decision_vectors import FILES, FOLDER
 from made import ALPHA, GIB, MACHINE_B, PLRM, amounts, app, init, machine, managers, pod, shared

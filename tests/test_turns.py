@@ -5,11 +5,11 @@ The oracle knows no wishes and no plan. It holds every single write and every si
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, Phase as Generation, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from msgspec.structs import replace
 
 from node_model import Agent, CrashError, Group, Machine, Process
 from nodeagent.core.actions import Launch
@@ -286,7 +286,7 @@ class Turns(RuleBasedStateMachine):
         entry = picked(self.agent.state.entries, pick)
         if entry is not None:
             self.agent.released = frozenset({entry.pod.uid})
-            self._turns(turns)
+            self._turns(max(turns, 1))  # the next turn ends it; without one, the next rule would
 
     # Processes
 

@@ -4,10 +4,10 @@ The same scenarios under `fixed` break no invariant, and a restart changes nothi
 """
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from decision_vectors import FILES, QUARTERS, difference, quarter_of_commit, vectors
 from nodeagent.core.config import Errata

@@ -1,10 +1,10 @@
 """How much work decisions take, counted in steps: never what multiplying lists out, or listing all sets of nodes, would take."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import comb
 
 import pytest
+from msgspec.structs import replace
 
 from made import GIB, app, machine, managers, pod
 from node_model import started

@@ -1,8 +1,9 @@
 """A node in a few lines: machines, pods, manifests and what an agent is built for. The model that runs them is node_model.py."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from nodeagent.core.config import Config, Placement
 from nodeagent.core.idset import CpuSet
@@ -93,8 +94,7 @@ def manifests(*pods: Pod) -> tuple[Manifest, ...]:
 # The node
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(Struct, frozen=True):
     """What the agent is built for."""
 
     config: Config

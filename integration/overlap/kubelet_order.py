@@ -8,8 +8,9 @@ writes in one function, `diff`: here it is replaced by one that holds back what 
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from unittest.mock import patch
+
+from msgspec.structs import replace
 
 from nodeagent.core.cgroup import Attribute, CgroupWish, Seen
 from nodeagent.core.idset import CpuSet

@@ -4,7 +4,8 @@ import argparse
 import os
 import sys
 import time
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from nodeagent import __version__
 from nodeagent.cli.known_state import Known, sighting_of

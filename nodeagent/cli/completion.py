@@ -8,7 +8,8 @@ one a word, a tab and what it means.
 import argparse
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.cli.completion_scripts import SCRIPTS
 from nodeagent.cli.definitions import Argument, Command, command_of
@@ -18,8 +19,7 @@ _FILES = frozenset({"FILE", "PATH", "-"})
 """What stands for files in the help, beside names with a dot."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     words: tuple[tuple[str, str], ...] = ()
     """What may stand there, and what it means (or empty)."""
     kind: str = "words"

@@ -1,13 +1,13 @@
 """What the command line understands, as values taken from argparse: completion and manual pages are made of it. Prints nothing."""
 
 import argparse
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 Parser = argparse.ArgumentParser
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(Struct, frozen=True):
     """An option with its spellings, or (without any) an argument by its place."""
 
     spellings: tuple[str, ...]
@@ -23,8 +23,7 @@ class Argument:
     takes_the_rest: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     name: str
     """In full, as it is typed: `nodeagent config show`."""
     usage: str
@@ -35,8 +34,7 @@ class Command:
     subcommands: tuple["Subcommand", ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Subcommand:
+class Subcommand(Struct, frozen=True):
     name: str
     help: str
     parser: Parser

@@ -2,7 +2,8 @@
 
 import argparse
 import sys
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from nodeagent.cli.documents import printed
 from nodeagent.cli.main import EXIT_REFUSED

@@ -4,8 +4,9 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from nodeagent.edge import state_files
 from nodeagent.edge.local_api_client import call
@@ -20,8 +21,7 @@ _SECONDS = 1.0
 """How long somebody who has pressed TAB is kept waiting by an agent that doesn't answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class NamedPod:
+class NamedPod(Struct, frozen=True):
     namespace: str
     name: str
     containers: tuple[str, ...]

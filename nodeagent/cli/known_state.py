@@ -6,9 +6,11 @@ Which node is meant, this one or a captured one, is decided in cli/sources.py.
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.cgroup import Seen
 from nodeagent.core.config import Config
@@ -44,8 +46,7 @@ class UnknownStateError(NodeAgentError):
     """Nobody can say what the node's state is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(Struct, frozen=True):
     """The state, and what is needed to understand it."""
 
     node: Node

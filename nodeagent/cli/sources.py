@@ -4,8 +4,9 @@ The options and their meaning, the same for every command that reads a node.
 """
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from nodeagent.cli.known_state import (
     DEFAULT_CONFIG,

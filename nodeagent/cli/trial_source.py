@@ -1,8 +1,10 @@
 """On which node decisions are tried out: this one, a copied, captured or described machine; under its own or another configuration."""
 
 import argparse
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.cli.known_state import DEFAULT_CONFIG, Known
 from nodeagent.cli.sources import is_copied, known_from, topology_from
@@ -25,8 +27,7 @@ class TrialError(NodeAgentError):
     """There is no node to try anything out on."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrialMachine:
+class TrialMachine(Struct, frozen=True):
     """A machine, and who is on it."""
 
     topology: Topology
@@ -41,8 +42,7 @@ class TrialMachine:
         return () if self.known is None else self.known.state.active_pods()
 
 
-@dataclass(frozen=True, slots=True)
-class TrialNode:
+class TrialNode(Struct, frozen=True):
     trial: Trial
     config: Config
     source: str

@@ -4,7 +4,8 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from nodeagent.cli.known_state import DEFAULT_CONFIG, Known, StateReader, full_sight_of, known_state
 from nodeagent.cli.terminal import Terminal

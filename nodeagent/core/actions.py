@@ -4,7 +4,8 @@ Knows no launcher and no file; whether a cgroup is ready for a start is told.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core.layout import container_path
 from nodeagent.core.pod import Container
@@ -12,40 +13,34 @@ from nodeagent.core.state import NodeState, PodEntry, run_id
 from nodeagent.core.step import World
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Struct, frozen=True):
     run_id: str
     entry: PodEntry
     container: Container
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Terminate:
+class Terminate(Struct, frozen=True):
     run_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class TerminateAll:
+class TerminateAll(Struct, frozen=True):
     """SIGTERM to every process of a cgroup that others entered."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class KillCgroup:
+class KillCgroup(Struct, frozen=True):
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class KillMain:
+class KillMain(Struct, frozen=True):
     """SIGKILL to a main process that has left its container's cgroup."""
 
     run_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Forget:
+class Forget(Struct, frozen=True):
     """The launcher may drop these runs: their ends are in the saved state, or concern nobody any more."""
 
     run_ids: tuple[str, ...]

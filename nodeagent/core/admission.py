@@ -4,7 +4,9 @@ The order is kubelet's container manager's: CPUs, then memory. Core never logs: 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core import cpu_hints, memory_hints
 from nodeagent.core.affinity_score import preferred_of_two
@@ -25,8 +27,7 @@ from nodeagent.core.refusals import Refusal
 from nodeagent.core.topology_manager import Scope, TopologyManager, TopologyPolicy, affinity_refusal
 
 
-@dataclass(frozen=True, slots=True)
-class Allocated:
+class Allocated(Struct, frozen=True):
     """One call of a manager's allocate has come back."""
 
     manager: str
@@ -41,8 +42,7 @@ class Allocated:
 AllocationObserver = Callable[[Allocated], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Providers:
+class Providers(Struct, frozen=True):
     """The managers that give hints and allocate, and the one that merges."""
 
     cpu: CpuManager
@@ -56,8 +56,7 @@ ResourceHints = tuple[tuple[str, Hints], ...]
 """What each resource's list says, in the order of asking; absent answers as don't-care lists."""
 
 
-@dataclass(frozen=True, slots=True)
-class MergeReport:
+class MergeReport(Struct, frozen=True):
     """One merge, and what came of it."""
 
     container: str | None
@@ -67,8 +66,7 @@ class MergeReport:
     admitted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """How an admission went; with a refusal, `promises` hold what was given before it."""
 
     promises: Promises

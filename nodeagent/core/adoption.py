@@ -5,7 +5,9 @@ Knows no file; what is seen is told.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.cgroup import Attribute, CgroupSeen, Seen
 from nodeagent.core.demand import PodDemand, demand_of
@@ -20,8 +22,7 @@ from nodeagent.core.recovery import Claim
 from nodeagent.core.state import ContainerStatus, Exit, PodEntry, run_prefix
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """A pod that is known to have been admitted."""
 
     entry: PodEntry

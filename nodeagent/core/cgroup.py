@@ -6,7 +6,8 @@ Fields keep the kernel's words (Documentation/admin-guide/cgroup-v2.rst).
 import enum
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core.idset import CpuSet, NumaSet
 
@@ -14,16 +15,14 @@ MIN_QUOTA_US = 1_000
 """The kernel refuses a smaller cpu.max quota (kernel/sched/core.c, min_cfs_quota_period)."""
 
 
-@dataclass(frozen=True, slots=True)
-class CpuMax:
+class CpuMax(Struct, frozen=True):
     """`cpu.max`. `quota_us` None: no limit."""
 
     quota_us: int | None
     period_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class ByteLimit:
+class ByteLimit(Struct, frozen=True):
     """`memory.max`, `hugetlb.*.max`. None: no limit."""
 
     limit_bytes: int | None
@@ -44,8 +43,7 @@ class Attribute(enum.Enum):
 Value = CpuSet | NumaSet | CpuMax | ByteLimit | int | bool
 
 
-@dataclass(frozen=True, slots=True)
-class CgroupWish:
+class CgroupWish(Struct, frozen=True):
     """What one cgroup is to hold."""
 
     path: str
@@ -73,8 +71,7 @@ class CgroupWish:
         return self.cpus() if self.is_exclusive else CpuSet()
 
 
-@dataclass(frozen=True, slots=True)
-class CgroupSeen:
+class CgroupSeen(Struct, frozen=True):
     """What one cgroup was seen to hold. An attribute whose controller is not enabled is missing."""
 
     path: str

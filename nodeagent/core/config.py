@@ -5,8 +5,9 @@ Field names follow the KubeletConfiguration (in snake case). Knows no YAML (form
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
+
+from msgspec import Struct, field
 
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.pod import Resources
@@ -33,16 +34,14 @@ class Errata(enum.Enum):
     KUBELET_1_36 = "kubelet-1.36"
 
 
-@dataclass(frozen=True, slots=True)
-class ReservedMemory:
+class ReservedMemory(Struct, frozen=True):
     """One entry of `reservedMemory`."""
 
     numa_node: int
     limits: Resources
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """Everything that decides where pods go. Texts are as configured; the managers judge them (and word the refusals)."""
 
     cpu_manager_policy: str = "none"
@@ -68,8 +67,7 @@ class Placement:
         return dict(self.feature_gates).get(name, DEFAULT_GATES[name])
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(Struct, frozen=True):
     placement: Placement = field(default_factory=Placement)
     cpu_manager_reconcile_period_ms: int = 10_000
     file_check_frequency_ms: int = 20_000

@@ -5,21 +5,20 @@ no pods. Distribution across NUMA nodes builds on this (cpu_distribution.py).
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core.cpu_layout import CpuLayout, Group, Nesting
 from nodeagent.core.observing import PickObserver, Rule, Took
 
 
-@dataclass(frozen=True, slots=True)
-class CpuShortage:
+class CpuShortage(Struct, frozen=True):
     """The request can't be met; the text is kubelet's."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Picking:
+class Picking(Struct, frozen=True):
     """How CPUs are picked from a machine."""
 
     layout: CpuLayout

@@ -5,9 +5,10 @@ free CPUs of all nodes end up as equal as they can be. Knows no pods.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from math import floor, sqrt
+
+from msgspec import Struct
 
 from nodeagent.core.cpu_assignment import CpuShortage, Picking, ordered_nodes, pick, shortage
 from nodeagent.core.cpu_layout import Group
@@ -20,8 +21,7 @@ MAX_COMBINATIONS = 5_000
 """So many are compared where there are more than 8 nodes, those of nodes that take a remainder included: the first ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Distributing:
+class Distributing(Struct, frozen=True):
     picking: Picking
     """Without uncore alignment: what packs within a node."""
     group_size: int
@@ -30,8 +30,7 @@ class Distributing:
     """Remember combinations as the reference does (Erratum.COMBINATIONS_OVERWRITTEN)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Combination:
+class _Combination(Struct, frozen=True):
     """A remembered combination: where it was written, and how long it is. Its elements are read when it is used."""
 
     array: list[int]
@@ -44,8 +43,7 @@ class _Combination:
 _EMPTY = _Combination([], 0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
+class _Choice(Struct, frozen=True):
     nodes: _Combination
     """Positions in the node order."""
     remainder: _Combination

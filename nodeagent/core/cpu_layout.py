@@ -1,16 +1,16 @@
 """The machine as the CPU allocator sees it: groups of CPUs as bitmasks, kubelet's averages, who lies in whom. Built once."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import accumulate
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from nodeagent.core.hints import masks_by_size
 from nodeagent.core.topology import Groups, Topology
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """A core, an uncore cache, a NUMA node or a socket."""
 
     id: int
@@ -18,8 +18,7 @@ class Group:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSet:
+class NodeSet(Struct, frozen=True):
     """A set of NUMA nodes that have CPUs."""
 
     mask: int
@@ -35,8 +34,7 @@ Nesting = Mapping[int, tuple[Group, ...]]
 """Id of an outer group → the smaller groups that have a CPU in it, ascending by id."""
 
 
-@dataclass(frozen=True, slots=True)
-class CpuLayout:
+class CpuLayout(Struct, frozen=True):
     online: int
     cpu_count: int
     """As kubelet counts: on machines without NUMA directories offline CPUs too."""

@@ -4,7 +4,8 @@ A decision takes promises and gives the next ones, with the metrics that moved. 
 file and no clock. Pods with resources of their own are split up in cpu_pods.py.
 """
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core import hint_family
 from nodeagent.core.config import Placement
@@ -40,8 +41,7 @@ from nodeagent.core.topology import Topology
 _PREFIX = "new static policy error: "
 
 
-@dataclass(frozen=True, slots=True)
-class CpuManager:
+class CpuManager(Struct, frozen=True):
     static: bool
     layout: CpuLayout
     options: CpuOptions
@@ -87,8 +87,7 @@ class CpuManager:
         return self.free_pool(promises) & self.grantable
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(Struct, frozen=True):
     """What an allocate call of a manager came to."""
 
     promises: Promises

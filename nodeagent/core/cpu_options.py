@@ -1,6 +1,6 @@
 """The static CPU policy's options: their maturity gates, their values, and which of them exclude each other."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from nodeagent.core.config import Placement
 from nodeagent.core.go_text import go_quoted
@@ -33,8 +33,7 @@ _BOOLEANS = {"1": True, "t": True, "T": True, "TRUE": True, "true": True, "True"
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CpuOptions:
+class CpuOptions(Struct, frozen=True):
     full_pcpus_only: bool = False
     strict_cpu_reservation: bool = False
     prefer_align_cpus_by_uncorecache: bool = False

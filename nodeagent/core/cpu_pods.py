@@ -4,7 +4,7 @@ Plain init containers run one after another, so their slices overlap with later 
 nobody has alone is the pod's shared pool.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from nodeagent.core.cpu_assignment import CpuShortage
 from nodeagent.core.cpu_manager import Allocation, CpuManager, check_full_cores, choose_near, taken_moves

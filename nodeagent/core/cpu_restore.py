@@ -1,6 +1,6 @@
 """From a CPU checkpoint to promises: what the static policy accepts of it at a start, and with which words it refuses."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from nodeagent.core.cpu_manager import CpuManager
 from nodeagent.core.errata import Erratum

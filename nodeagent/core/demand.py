@@ -5,7 +5,8 @@ Knows QoS classes and kinds of containers; knows no machine and no state.
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core.config import Placement
 from nodeagent.core.errata import Erratum, reproduced
@@ -41,8 +42,7 @@ class WhyShared(enum.StrEnum):
     POD_SHARED = "it runs in its pod's shared pool"
 
 
-@dataclass(frozen=True, slots=True)
-class Gates:
+class Gates(Struct, frozen=True):
     pod_level_resources: bool
     pod_level_managers: bool
 
@@ -55,8 +55,7 @@ class Gates:
         return has_pod_level_resources(pod) and not (self.pod_level_managers and self.pod_level_resources)
 
 
-@dataclass(frozen=True, slots=True)
-class DemandRules:
+class DemandRules(Struct, frozen=True):
     gates: Gates
     with_memory: bool
     """The memory manager is on."""
@@ -75,8 +74,7 @@ class DemandRules:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerDemand:
+class ContainerDemand(Struct, frozen=True):
     name: str
     kind: ContainerKind
     cpus: int
@@ -85,8 +83,7 @@ class ContainerDemand:
     """None: an amount is no whole number of bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class PodDemand:
+class PodDemand(Struct, frozen=True):
     uid: str
     is_guaranteed: bool
     is_managed: bool

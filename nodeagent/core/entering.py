@@ -4,7 +4,8 @@ Who enters gets what the container was promised, or doesn't get in: never "nearl
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core.cgroup import Attribute, CgroupSeen, CgroupWish, Seen
 from nodeagent.core.idset import CpuSet
@@ -14,8 +15,7 @@ from nodeagent.core.pod import ContainerKind
 from nodeagent.core.state import PodEntry
 
 
-@dataclass(frozen=True, slots=True)
-class Obstacle:
+class Obstacle(Struct, frozen=True):
     why: str
     next_step: str
 

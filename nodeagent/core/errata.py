@@ -5,7 +5,8 @@ on the mode. The README's table of differences is made from this module.
 """
 
 import enum
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core.config import Errata
 
@@ -39,8 +40,7 @@ class Erratum(enum.IntEnum):
     INIT_SLICE_IN_SHARED_POOL = 24
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One row of the table of differences."""
 
     erratum: Erratum

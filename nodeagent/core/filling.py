@@ -1,7 +1,9 @@
 """How many more of these pods fit? Copies are admitted one after the other until one is refused. Nothing is kept."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.managers import Admitted, Rejected
 from nodeagent.core.node_capacity import Insufficient
@@ -12,8 +14,7 @@ MAX_COPIES = 10_000
 """Pods that ask for nothing fit without end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
+class Capacity(Struct, frozen=True):
     """How often all of the pods fit together."""
 
     copies: int

@@ -6,8 +6,9 @@ search that takes more than `MAX_STEPS`, says `merge_families`.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from nodeagent.core.hints import HintList, Merged, MergeRules, fitness
 from nodeagent.core.node_search import Cover, Steps, both, fittest_cover, fittest_remainder, narrowest
@@ -19,8 +20,7 @@ MAX_STEPS = 20_000
 """Of one merge, or of one choice of nodes: some hundredths of a second."""
 
 
-@dataclass(frozen=True, slots=True)
-class HintFamily:
+class HintFamily(Struct, frozen=True):
     listed: tuple[tuple[int, bool], ...]
     """(mask, preferred)"""
     cover: Cover | None

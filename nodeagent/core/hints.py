@@ -4,8 +4,9 @@ A hint is a set of NUMA nodes (bitmask) and whether it is preferred. Knows no re
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
+
+from msgspec import Struct
 
 HintList = tuple[tuple[int | None, bool], ...]
 """(mask, preferred) in the order given; a mask of None means any node. An empty list: cannot be satisfied."""
@@ -17,8 +18,7 @@ Comparison = Callable[[int, int], int | None]
 """Of two nodes: the one that a manager would rather use, or None."""
 
 
-@dataclass(frozen=True, slots=True)
-class MergeRules:
+class MergeRules(Struct, frozen=True):
     default_mask: int
     """All NUMA nodes of the machine."""
     single_node: bool
@@ -27,8 +27,7 @@ class MergeRules:
     """Node → node → distance, where `prefer-closest-numa-nodes` decides between masks of one size."""
 
 
-@dataclass(frozen=True, slots=True)
-class Merged:
+class Merged(Struct, frozen=True):
     mask: int | None
     preferred: bool
 

@@ -4,8 +4,9 @@ Knows the canonical text of such sets (ascending, runs as `a-b`), which the kern
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Self
+
+from msgspec import Struct
 
 from nodeagent.core.go_text import go_quoted
 
@@ -27,8 +28,7 @@ def _atoi(text: str) -> int:
     return -number if text.startswith("-") else number
 
 
-@dataclass(frozen=True, slots=True)
-class _IdSet:
+class _IdSet(Struct, frozen=True):
     bits: int = 0
 
     @classmethod
@@ -106,15 +106,13 @@ class _IdSet:
         return not self.bits & other.bits
 
 
-@dataclass(frozen=True, slots=True)
-class CpuSet(_IdSet):
+class CpuSet(_IdSet, frozen=True):
     """Logical CPUs, by their Linux numbers."""
 
     __str__ = _IdSet.__str__
 
 
-@dataclass(frozen=True, slots=True)
-class NumaSet(_IdSet):
+class NumaSet(_IdSet, frozen=True):
     """NUMA nodes, by their Linux numbers."""
 
     __str__ = _IdSet.__str__

@@ -4,7 +4,8 @@ Knows no kernel file format and no order of writes (plan.py decides on that).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core.cgroup import Attribute, ByteLimit, CgroupWish, CpuMax, Value, cpu_quota, cpu_shares, cpu_weight
 from nodeagent.core.config import Config
@@ -22,8 +23,7 @@ OWN_DIRECTORIES = frozenset({BURSTABLE, BEST_EFFORT})
 CONTROLLERS = frozenset({"cpuset", "cpu", "memory"})
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(Struct, frozen=True):
     """What the running kernel has: facts that the wishes depend on."""
 
     page_bytes: int

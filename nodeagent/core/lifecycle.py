@@ -5,7 +5,9 @@ back-off; SIGTERM, grace period, then the whole cgroup is killed, apps before si
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.cgroup import Seen
 from nodeagent.core.layout import container_path
@@ -21,8 +23,7 @@ MIN_GRACE_MS = 2_000
 """kubelet's minimumGracePeriodInSeconds: time to end that everyone is given, however short the pod's own is or how much of it has gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """One start as the launcher knows it."""
 
     id: str

@@ -1,14 +1,14 @@
 """The managers' metrics: kubelet's names, types, labels and help texts in one table, and their movements as constants."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
+
+from msgspec import Struct
 
 from nodeagent.core.metric_moves import Move, Series
 
 
-@dataclass(frozen=True, slots=True)
-class MetricSpec:
+class MetricSpec(Struct, frozen=True):
     name: str
     kind: str
     """`counter`, `gauge` or `histogram`."""

@@ -4,7 +4,9 @@ Every function takes promises and gives the next ones. Knows no time, no files a
 """
 
 import enum
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.admission import MergeReport, Outcome, Providers, run_admission
 from nodeagent.core.config import Placement
@@ -31,8 +33,7 @@ from nodeagent.core.topology_manager import build_topology_manager
 from nodeagent.core.violations import cpu_violations, memory_violations, shortfalls as find_shortfalls
 
 
-@dataclass(frozen=True, slots=True)
-class Managers:
+class Managers(Struct, frozen=True):
     """Everything that decides, built once from the machine and the configuration."""
 
     topology: Topology
@@ -59,8 +60,7 @@ class Isolation(enum.StrEnum):
     CONTAINER = "container"
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerReport:
+class ContainerReport(Struct, frozen=True):
     name: str
     cpus: CpuSet | None
     """The set stored for it; None: it runs in the node's shared pool."""
@@ -68,23 +68,20 @@ class ContainerReport:
     """None: its CPUs are its own alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """What the decision saw: for the log line, `explain` and tests."""
 
     merges: tuple[MergeReport, ...]
     containers: tuple[ContainerReport, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(Struct, frozen=True):
     promises: Promises
     moves: Moves
     report: Report
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(Struct, frozen=True):
     promises: Promises
     """As they are without the pod."""
     attempted: Promises
@@ -95,8 +92,7 @@ class Rejected:
     report: Report
 
 
-@dataclass(frozen=True, slots=True)
-class Readmitted:
+class Readmitted(Struct, frozen=True):
     """Running pods admitted again after a start, in their order."""
 
     promises: Promises

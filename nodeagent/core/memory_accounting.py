@@ -4,7 +4,8 @@ A node is either used by blocks on it alone, or belongs to one group and is used
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from nodeagent.core.idset import NumaSet
 from nodeagent.core.pod import MEMORY

@@ -4,7 +4,8 @@ Knows the books and what a pod may take over from its init containers; knows no 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core import hint_family
 from nodeagent.core.demand import Amounts
@@ -16,8 +17,7 @@ from nodeagent.core.node_search import Cover, Steps, fittest_cover, narrowest
 from nodeagent.core.promises import Promises
 
 
-@dataclass(frozen=True, slots=True)
-class NodeGroups:
+class NodeGroups(Struct, frozen=True):
     """Every set of NUMA nodes that memory can come from, in the order of hints; empty if there are too many."""
 
     masks: tuple[int, ...]
@@ -55,8 +55,7 @@ def best_group(
     return None if best is None else (NumaSet(best[0]), best[1])
 
 
-@dataclass(frozen=True, slots=True)
-class _Books:
+class _Books(Struct, frozen=True):
     """What counts for one request."""
 
     machine: Machine

@@ -4,7 +4,8 @@ A decision takes promises and gives the next ones, with the metrics that moved. 
 memory_pods.py, the books in memory_accounting.py.
 """
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.config import Placement
 from nodeagent.core.cpu_manager import Allocation, with_pod
@@ -29,8 +30,7 @@ from nodeagent.core.refusals import StartRefused, unexpected
 from nodeagent.core.topology import Topology
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryManager:
+class MemoryManager(Struct, frozen=True):
     static: bool
     machine: Machine
     """The books before anything is taken."""

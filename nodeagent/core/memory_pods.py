@@ -3,7 +3,7 @@
 The books know only the pod's total; the containers' blocks overlap on purpose.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from nodeagent.core.cpu_manager import Allocation
 from nodeagent.core.demand import Amounts, PodDemand

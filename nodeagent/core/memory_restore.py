@@ -1,7 +1,8 @@
 """From a memory checkpoint to promises: what the Static policy accepts of it at a start, and with which words it refuses."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from nodeagent.core.errata import Erratum
 from nodeagent.core.idset import NumaSet

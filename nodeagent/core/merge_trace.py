@@ -5,7 +5,8 @@ The winner is taken from the merge itself (hints.py, hint_family.py); here only 
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core.admission import MergeReport
 from nodeagent.core.affinity_score import preferred_of_two
@@ -51,8 +52,7 @@ class Verdict(enum.StrEnum):
     """No set is preferred by all: those with as many nodes as every resource can be narrowed to go first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     nodes: NumaSet
     opinions: tuple[tuple[str, Opinion], ...]
     """By resource, in the order of asking."""
@@ -61,8 +61,7 @@ class Candidate:
     """The resources that the verdict is about."""
 
 
-@dataclass(frozen=True, slots=True)
-class MergeTrace:
+class MergeTrace(Struct, frozen=True):
     container: str | None
     """None: for the pod as a whole."""
     nodes: NumaSet | None

@@ -2,8 +2,9 @@
 
 import bisect
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
+
+from msgspec import Struct, field
 
 from nodeagent.core.agent_metrics import BUCKETS, METRICS, OTHER, series, start_series
 from nodeagent.core.metric_moves import Move, Series
@@ -11,8 +12,7 @@ from nodeagent.core.metric_moves import Move, Series
 _SPECS = {spec.name: spec for spec in METRICS}
 
 
-@dataclass(frozen=True, slots=True)
-class Distribution:
+class Distribution(Struct, frozen=True):
     """A histogram without labels."""
 
     counts: tuple[int, ...]
@@ -21,8 +21,7 @@ class Distribution:
     """Sum of what was observed, in the metric's unit."""
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsSnapshot:
+class MetricsSnapshot(Struct, frozen=True):
     """Everything that is exposed, at one moment. The mappings belong to the snapshot alone."""
 
     counters: Mapping[Series, int]
@@ -31,8 +30,7 @@ class MetricsSnapshot:
     """By the metric's name."""
 
 
-@dataclass(slots=True)
-class _Tally:
+class _Tally(Struct):
     bounds: tuple[float, ...]
     counts: list[int]
     total: float = 0.0
@@ -42,8 +40,7 @@ def _tallies() -> dict[str, _Tally]:
     return {name: _Tally(bounds, [0] * (len(bounds) + 1)) for name, bounds in BUCKETS.items()}
 
 
-@dataclass(slots=True)
-class MetricTotals:
+class MetricTotals(Struct):
     _counters: dict[Series, int] = field(default_factory=lambda: dict.fromkeys(start_series("counter"), 0))
     _tallies: dict[str, _Tally] = field(default_factory=_tallies)
 

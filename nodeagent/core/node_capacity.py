@@ -2,7 +2,9 @@
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.config import Config
 from nodeagent.core.pod import CPU, HUGEPAGES_PREFIX, MEMORY, Pod, Resources
@@ -13,16 +15,14 @@ Amounts = tuple[tuple[str, int], ...]
 """(resource, amount), sorted: cpu in thousandths, all else in bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Allocatable:
+class Allocatable(Struct, frozen=True):
     """What the node has for pods."""
 
     pods: int
     amounts: Amounts
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """What the admitted pods have asked for."""
 
     pods: int = 0
@@ -44,8 +44,7 @@ class Usage:
         return moved
 
 
-@dataclass(frozen=True, slots=True)
-class Insufficient:
+class Insufficient(Struct, frozen=True):
     """The first resource of which there isn't enough, in kubelet's words."""
 
     resource: str

@@ -8,9 +8,10 @@ that are alike (of two such the lower one is kept), and dead ends that are remem
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
+
+from msgspec import Struct
 
 Distances = Mapping[int, Mapping[int, int]]
 """Node → node → distance."""
@@ -21,8 +22,7 @@ State = tuple[Any, ...]
 """What has come of the decisions so far, in the terms of the question asked."""
 
 
-@dataclass(slots=True)
-class Steps:
+class Steps(Struct):
     """Work done, and its bound: a merge looks at so many partial sets of nodes and no more."""
 
     limit: int
@@ -33,8 +33,7 @@ class Steps:
         return self.taken >= self.limit
 
 
-@dataclass(frozen=True, slots=True)
-class Cover:
+class Cover(Struct, frozen=True):
     """All sets of nodes out of `universe` that contain `forced`, have at least `least` nodes, and enough of every amount."""
 
     universe: int

@@ -2,7 +2,8 @@
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
 class Rule(enum.StrEnum):
@@ -29,8 +30,7 @@ class Source(enum.StrEnum):
     """The set of a pod with resources of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choosing:
+class Choosing(Struct, frozen=True):
     """CPUs are going to be chosen."""
 
     source: Source
@@ -42,8 +42,7 @@ class Choosing:
     """Whose slice of the pod's set it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Struct, frozen=True):
     """distribute-cpus-across-numa takes a node's share next, or a group of what shares left over."""
 
     node: int
@@ -51,8 +50,7 @@ class Spread:
     is_remainder: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Took:
+class Took(Struct, frozen=True):
     rule: Rule
     cpus: int
 

@@ -14,25 +14,23 @@ Knows neither pods nor the file system.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core.cgroup import Attribute, CgroupSeen, CgroupWish, Seen, Value
 from nodeagent.core.idset import CpuSet
 
 
-@dataclass(frozen=True, slots=True)
-class MakeCgroup:
+class MakeCgroup(Struct, frozen=True):
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class EnableControllers:
+class EnableControllers(Struct, frozen=True):
     path: str
     controllers: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SetAttribute:
+class SetAttribute(Struct, frozen=True):
     path: str
     attribute: Attribute
     value: Value
@@ -44,16 +42,14 @@ class SetAttribute:
     """CPUs that become this cgroup's alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveCgroup:
+class RemoveCgroup(Struct, frozen=True):
     path: str
 
 
 Change = MakeCgroup | EnableControllers | SetAttribute | RemoveCgroup
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     changes: tuple[Change, ...]
     occupied: CpuSet = CpuSet()
     """CPUs on which processes run that no wish knows of and no change can move: not to be granted."""

@@ -2,7 +2,8 @@
 
 import enum
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core.quantity import Quantity
 
@@ -12,8 +13,7 @@ HUGEPAGES_PREFIX = "hugepages-"
 _QOS_RESOURCES = (CPU, MEMORY)
 
 
-@dataclass(frozen=True, slots=True)
-class Resources:
+class Resources(Struct, frozen=True):
     """An immutable resource list: name to quantity, sorted by name."""
 
     items: tuple[tuple[str, Quantity], ...] = ()
@@ -35,8 +35,7 @@ class Resources:
         return bool(self.items)
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceRequirements:
+class ResourceRequirements(Struct, frozen=True):
     requests: Resources = Resources()
     limits: Resources = Resources()
 
@@ -61,8 +60,7 @@ class QosClass(enum.Enum):
     BEST_EFFORT = "BestEffort"
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
+class Container(Struct, frozen=True):
     name: str
     kind: ContainerKind = ContainerKind.APP
     resources: ResourceRequirements = ResourceRequirements()
@@ -77,8 +75,7 @@ class Container:
     """The container's own policy, where it has one; None: the pod's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pod:
+class Pod(Struct, frozen=True):
     uid: str
     namespace: str
     name: str

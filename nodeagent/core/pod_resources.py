@@ -5,7 +5,9 @@ policy and no cgroup file.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.pod import (
     CPU,
@@ -128,8 +130,7 @@ def effective_limits(pod: Pod, *, pod_level_resources: bool = True) -> Mapping[s
     return dict(sorted(total.items()))
 
 
-@dataclass(frozen=True, slots=True)
-class CgroupAmounts:
+class CgroupAmounts(Struct, frozen=True):
     """What a cgroup of a pod or of a container is to hold its processes to."""
 
     cpu_request_milli: int

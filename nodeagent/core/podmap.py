@@ -5,16 +5,16 @@ pod among a thousand costs about what it costs among ten. Knows nothing of what 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 from zlib import crc32
+
+from msgspec import Struct
 
 V = TypeVar("V")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Fold(Generic[V, T]):
+class Fold(Struct, Generic[V, T], frozen=True, eq=False):
     """An associative summary of the map. Its identity is the key of what is remembered, so make one per kind, not per call."""
 
     empty: T
@@ -38,8 +38,7 @@ class _Node(NamedTuple):
         return _Node(self.key, self.rank, self.value, left, right, self.leaves, {})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PodMap(Generic[V]):
+class PodMap(Struct, Generic[V], frozen=True, eq=False):
     _root: _Node | None = None
 
     def get(self, uid: str) -> V | None:

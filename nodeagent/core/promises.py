@@ -4,9 +4,10 @@ Equal states are equal, however they came about. Knows how to look things up; de
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TypeVar
+
+from msgspec import Struct, field
 
 from nodeagent.core.idset import CpuSet, NumaSet
 from nodeagent.core.podmap import Fold, PodMap
@@ -14,8 +15,7 @@ from nodeagent.core.podmap import Fold, PodMap
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True)
-class Hint:
+class Hint(Struct, frozen=True):
     """What the topology manager stored for a container."""
 
     mask: NumaSet | None = None
@@ -26,8 +26,7 @@ class Hint:
 NO_HINT = Hint()
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True):
     """Memory of one type on a group of NUMA nodes."""
 
     nodes: NumaSet
@@ -40,8 +39,7 @@ Blocks = tuple[Block, ...]
 """One per resource, sorted by resource."""
 
 
-@dataclass(frozen=True, slots=True)
-class PodPromises:
+class PodPromises(Struct, frozen=True):
     """What one pod holds; every tuple sorted by container name."""
 
     cpus: tuple[tuple[str, CpuSet], ...] = ()
@@ -68,8 +66,7 @@ class PodPromises:
 NOTHING = PodPromises()
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryTable:
+class MemoryTable(Struct, frozen=True):
     """One memory resource of one NUMA node; all in bytes."""
 
     total: int
@@ -79,8 +76,7 @@ class MemoryTable:
     free: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryNode:
+class MemoryNode(Struct, frozen=True):
     """The memory manager's accounting of one NUMA node."""
 
     id: int
@@ -95,16 +91,14 @@ class MemoryNode:
         return next((table for key, table in self.tables if key == resource), None)
 
 
-@dataclass(frozen=True, slots=True)
-class CpuReuse:
+class CpuReuse(Struct, frozen=True):
     """CPUs that later containers of the pod may take over from its init containers. One pod at a time, never in a file."""
 
     pod_uid: str
     cpus: CpuSet
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryReuse:
+class MemoryReuse(Struct, frozen=True):
     """Bytes that later containers of the pod may take over from its init containers. One pod at a time, never in a file."""
 
     pod_uid: str
@@ -115,8 +109,7 @@ class MemoryReuse:
         return next((size for key, size in self.amounts if key == (nodes, resource)), 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Promises:
+class Promises(Struct, frozen=True):
     default: CpuSet = CpuSet()
     """kubelet's defaultCpuSet: the CPUs nobody has exclusively. Contains the reserved ones unless they are strictly reserved."""
     pods: PodMap[PodPromises] = field(default_factory=PodMap)

@@ -5,7 +5,9 @@ Source: k8s.io/apimachinery resource.Quantity. Amounts finer than a billionth ro
 
 import enum
 import re
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 _PATTERN = re.compile(
     r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?P<point>\.?)(?P<fraction>[0-9]*)(?P<suffix>[eE][+-]?[0-9]+|[KMGTPE]i|[numkMGTPE]?)"
@@ -30,8 +32,7 @@ class QuantitySyntaxError(ValueError):
     """A text is no quantity. The message is the one that Kubernetes gives."""
 
 
-@dataclass(frozen=True, slots=True)
-class Quantity:
+class Quantity(Struct, frozen=True):
     nano: int
     notation: Notation = Notation.DECIMAL_SI
     decimal_form: bool = False

@@ -1,21 +1,20 @@
 """What checkpoint files say, decoded but not yet believed: the managers judge it. Knows no JSON and no checksum."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.promises import Blocks, MemoryNode
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
+class Unreadable(Struct, frozen=True):
     """A checkpoint that no version's rules accept; the text is kubelet's."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class CpuRecord:
+class CpuRecord(Struct, frozen=True):
     """The contents of cpu_manager_state. Sets are still texts: kubelet judges them after the policy's name."""
 
     policy_name: str
@@ -25,8 +24,7 @@ class CpuRecord:
     pod_entries: tuple[tuple[str, CpuSet], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryRecord:
+class MemoryRecord(Struct, frozen=True):
     """The contents of memory_manager_state."""
 
     policy_name: str
@@ -39,8 +37,7 @@ InitialContainers = Mapping[str, tuple[str, str]]
 """Container id → (pod UID, container name), as the runtime knows them at the start: for files of version 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Records:
+class Records(Struct, frozen=True):
     """Both files as found; None: there is no such file."""
 
     cpu: CpuRecord | Unreadable | None = None

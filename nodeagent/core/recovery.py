@@ -5,7 +5,9 @@ differs is told, container by container. Knows no file and no cgroup: what was h
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.cpu_assignment import CpuShortage
 from nodeagent.core.cpu_manager import choose_near, release_container, with_pod
@@ -23,8 +25,7 @@ from nodeagent.core.violations import pod_violations
 _AGAIN = "remove its manifest and add it again when there is room"
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """What an admitted pod is known to hold."""
 
     pod: Pod
@@ -33,8 +34,7 @@ class Claim:
     """It has processes: it stays, whatever can be had for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """Something that a container, or a pod as a whole, does not have as it had it."""
 
     pod: Pod
@@ -55,8 +55,7 @@ class Difference:
         return f"{who}: {self.resource} {self.before} → {self.after}: {self.why}"
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(Struct, frozen=True):
     promises: Promises
     refused: tuple[tuple[str, Rejected], ...] = ()
     """By pod UID: pods without processes for which nothing could be had."""

@@ -1,7 +1,8 @@
 """Refusals as values: of a pod, and of a start. Reasons and texts are kubelet's."""
 
 import enum
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
 class Reason(enum.StrEnum):
@@ -19,16 +20,14 @@ RELEASED = "Released"
 """Why a pod does not run although its manifest is there: it was ended by hand, and stays so as a refused one does (D7)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """A pod can't be admitted."""
 
     reason: Reason
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class StartRefused:
+class StartRefused(Struct, frozen=True):
     """The configuration, the machine and the state found don't go together; nothing is managed."""
 
     message: str

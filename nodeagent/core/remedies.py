@@ -5,8 +5,10 @@ Each is tried on the core itself: what is offered here has been admitted. Knows 
 
 import enum
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.config import Placement
 from nodeagent.core.managers import Admitted
@@ -39,8 +41,7 @@ class Change(enum.StrEnum):
     """Other pods end first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
+class Remedy(Struct, frozen=True):
     """One change after which the pod is admitted."""
 
     change: Change

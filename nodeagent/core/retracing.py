@@ -4,7 +4,7 @@ Which pods have gone since, nobody knows any more: whether the result is the sam
 node as it is now: that is what a person can change. Knows no files.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from nodeagent.core.managers import Admitted, Rejected
 from nodeagent.core.node_capacity import Insufficient
@@ -14,8 +14,7 @@ from nodeagent.core.tracing import Trace, trace
 from nodeagent.core.trial import Trial
 
 
-@dataclass(frozen=True, slots=True)
-class Retraced:
+class Retraced(Struct, frozen=True):
     """A decision taken again."""
 
     before: Trial

@@ -1,7 +1,8 @@
 """What is left on each NUMA node, and who holds the rest: the other side of a refusal, and how fragmented a node is. Decides nothing."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core.idset import CpuSet, NumaSet
 from nodeagent.core.managers import Managers
@@ -9,8 +10,7 @@ from nodeagent.core.pod import Pod
 from nodeagent.core.promises import Promises
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """A container, or a pod as a whole, that has CPUs of its own on a NUMA node."""
 
     pod: str
@@ -18,15 +18,13 @@ class Holder:
     cpus: CpuSet
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryRoom:
+class MemoryRoom(Struct, frozen=True):
     resource: str
     allocatable_bytes: int
     free_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(Struct, frozen=True):
     """One NUMA node."""
 
     node: int

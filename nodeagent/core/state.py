@@ -3,8 +3,10 @@
 import enum
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from hashlib import sha256
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.managers import Managers, violations as broken_promises
 from nodeagent.core.pod import Container, ContainerKind, Pod, QosClass
@@ -21,8 +23,7 @@ class Phase(enum.Enum):
     TERMINATING = "Terminating"
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(Struct, frozen=True):
     """How a container's main process ended. Neither code nor signal: nobody was there to see it."""
 
     finished_at_ms: int
@@ -48,8 +49,7 @@ class Exit:
         return "Completed" if self.is_success else "Error"
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerStatus:
+class ContainerStatus(Struct, frozen=True):
     name: str
     attempt: int = 0
     """How often it was decided to start it. The attempt's run is known to the launcher under `run_id`."""
@@ -86,15 +86,13 @@ class ContainerStatus:
         return self.started_at_ms is not None or self.restarts > 0
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     reason: str
     message: str
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class PodEntry:
+class PodEntry(Struct, frozen=True):
     """A pod that was decided on: admitted (holding its promises until it is gone or finished) or refused."""
 
     pod: Pod
@@ -145,8 +143,7 @@ def _has_begun(container: Container, status: ContainerStatus) -> bool:
     return status.was_running or not container.command
 
 
-@dataclass(frozen=True, slots=True)
-class NodeState:
+class NodeState(Struct, frozen=True):
     promises: Promises
     entries: tuple[PodEntry, ...] = ()
     """In the order of the decisions."""

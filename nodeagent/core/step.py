@@ -6,7 +6,9 @@ Knows neither files nor the clock: everything observed is in the World.
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nodeagent.core import lifecycle
 from nodeagent.core.adoption import found, populated_pods
@@ -25,8 +27,7 @@ from nodeagent.core.refusals import RELEASED
 from nodeagent.core.state import ContainerStatus, NodeState, PodEntry, Refusal
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Struct, frozen=True):
     """One valid pod of the manifest directory."""
 
     pod: Pod
@@ -35,8 +36,7 @@ class Manifest:
     """Given, known to Kubernetes and without effect here (D8)."""
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(Struct, frozen=True):
     """Everything observed for one turn."""
 
     config: Config
@@ -76,8 +76,7 @@ class Event(enum.Enum):
     PROMISE_CHANGED = "promise_changed"
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(Struct, frozen=True):
     """One thing that happened in a turn: data for the log, the metrics and the tests."""
 
     event: Event
@@ -88,8 +87,7 @@ class Fact:
     report: Report | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     state: NodeState
     facts: tuple[Fact, ...] = ()
     moves: tuple[Move, ...] = ()
@@ -97,8 +95,7 @@ class Turn:
     """When time alone will change something."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
+class _Draft(Struct, frozen=True):
     """A turn being built."""
 
     state: NodeState

@@ -1,17 +1,18 @@
 """The machine as a value: CPUs in cores, uncore caches, NUMA nodes and sockets; memory, huge pages and distances per node.
 
-Every query that decisions use is an attribute made once. Knows no file of /sys (formats/sysfs.py reads them) and no policy.
+Every query that decisions use is an attribute, made once. Knows no file of /sys (formats/sysfs.py reads them) and no policy.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
+
+from msgspec import Struct, field
 
 from nodeagent.core.idset import CpuSet, NumaSet
 
 
-@dataclass(frozen=True, slots=True)
-class Cpu:
+class Cpu(Struct, frozen=True):
     """One online logical CPU."""
 
     id: int
@@ -31,8 +32,7 @@ class Cpu:
     """Size of its level-3 cache, where the machine tells; decisions don't use it."""
 
 
-@dataclass(frozen=True, slots=True)
-class NumaNode:
+class NumaNode(Struct, frozen=True):
     id: int
     memory_bytes: int
     hugepages: tuple[tuple[str, int], ...] = ()
@@ -44,8 +44,7 @@ class NumaNode:
 Groups = Mapping[int, CpuSet]
 
 
-@dataclass(frozen=True, slots=True)
-class Topology:
+class Topology(Struct, frozen=True, dict=True):  # the dictionary holds what is derived
     """Online CPUs and NUMA nodes, ascending. Build it with `Topology.of`."""
 
     cpus: tuple[Cpu, ...]
@@ -68,29 +67,36 @@ class Topology:
     hugepages: tuple[tuple[str, int], ...] = ()
     """Of the whole machine, in the form of `NumaNode.hugepages`; the sums of the nodes where that wasn't measured."""
 
-    online: CpuSet = field(init=False, compare=False, repr=False)
-    cpu: Mapping[int, Cpu] = field(init=False, compare=False, repr=False)
-    cores: Groups = field(init=False, compare=False, repr=False)
-    nodes: Groups = field(init=False, compare=False, repr=False)
-    """CPUs of each NUMA node that has CPUs."""
-    sockets: Groups = field(init=False, compare=False, repr=False)
-    uncores: Groups = field(init=False, compare=False, repr=False)
-    """CPUs by uncore id; a CPU without an uncore cache counts under its socket's id, as in kubelet."""
-    node_ids: NumaSet = field(init=False, compare=False, repr=False)
-    """All NUMA nodes, those without CPUs too."""
+    @cached_property
+    def online(self) -> CpuSet:
+        return CpuSet.from_ids(c.id for c in self.cpus)
 
-    def __post_init__(self) -> None:
-        derived: dict[str, object] = {
-            "online": CpuSet.from_ids(c.id for c in self.cpus),
-            "cpu": MappingProxyType({c.id: c for c in self.cpus}),
-            "cores": _grouped((c.core, c.id) for c in self.cpus),
-            "nodes": _grouped((c.numa, c.id) for c in self.cpus),
-            "sockets": _grouped((c.socket, c.id) for c in self.cpus),
-            "uncores": _grouped((c.socket if c.uncore is None else c.uncore, c.id) for c in self.cpus),
-            "node_ids": NumaSet.from_ids(n.id for n in self.numa),
-        }
-        for name, value in derived.items():
-            object.__setattr__(self, name, value)
+    @cached_property
+    def cpu(self) -> Mapping[int, Cpu]:
+        return MappingProxyType({c.id: c for c in self.cpus})
+
+    @cached_property
+    def cores(self) -> Groups:
+        return _grouped((c.core, c.id) for c in self.cpus)
+
+    @cached_property
+    def nodes(self) -> Groups:
+        """CPUs of each NUMA node that has CPUs."""
+        return _grouped((c.numa, c.id) for c in self.cpus)
+
+    @cached_property
+    def sockets(self) -> Groups:
+        return _grouped((c.socket, c.id) for c in self.cpus)
+
+    @cached_property
+    def uncores(self) -> Groups:
+        """CPUs by uncore id; a CPU without an uncore cache counts under its socket's id, as in kubelet."""
+        return _grouped((c.socket if c.uncore is None else c.uncore, c.id) for c in self.cpus)
+
+    @cached_property
+    def node_ids(self) -> NumaSet:
+        """All NUMA nodes, those without CPUs too."""
+        return NumaSet.from_ids(n.id for n in self.numa)
 
     @classmethod
     def of(

@@ -1,7 +1,8 @@
 """The topology manager's configuration: policy, scope and options, and whether a merged hint admits. Knows no managers."""
 
 import enum
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core.config import Placement
 from nodeagent.core.cpu_options import parse_boolean
@@ -31,8 +32,7 @@ class Scope(enum.StrEnum):
     POD = "pod"
 
 
-@dataclass(frozen=True, slots=True)
-class TopologyManager:
+class TopologyManager(Struct, frozen=True):
     policy: TopologyPolicy
     scope: Scope
     rules: MergeRules
@@ -51,8 +51,7 @@ class TopologyManager:
         return self.policy is TopologyPolicy.BEST_EFFORT or merged.preferred
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
+class _Options(Struct, frozen=True):
     prefer_closest: bool = False
     max_nodes: int = _DEFAULT_MAX_NODES
     prefer_most_allocated: bool = False

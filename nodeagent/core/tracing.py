@@ -3,7 +3,8 @@
 The admission itself is run, with observers; what they saw is put in order here. Nothing is decided a second time.
 """
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.admission import Allocated
 from nodeagent.core.demand import PodDemand, demand_of
@@ -17,8 +18,7 @@ from nodeagent.core.promises import Blocks, Hint, Promises
 from nodeagent.core.trial import Trial
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """CPUs that were taken together."""
 
     rule: Rule
@@ -29,8 +29,7 @@ class Group:
     """It is what equal shares left over."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """CPUs chosen out of one source."""
 
     source: Source
@@ -42,8 +41,7 @@ class Choice:
     groups: tuple[Group, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CpuStep:
+class CpuStep(Struct, frozen=True):
     """What the CPU manager did for a container, or for a pod as a whole."""
 
     container: str | None
@@ -55,8 +53,7 @@ class CpuStep:
     refused: bool
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryStep:
+class MemoryStep(Struct, frozen=True):
     """What the memory manager did for a container, or for a pod as a whole."""
 
     container: str | None
@@ -78,8 +75,7 @@ class MemoryStep:
 Step = MergeTrace | CpuStep | MemoryStep
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Struct, frozen=True):
     pod: Pod
     demand: PodDemand
     decision: Admitted | Rejected | Insufficient

@@ -3,7 +3,8 @@
 The same steps as a turn of the daemon takes (step.py), on values that nobody keeps.
 """
 
-from dataclasses import dataclass, field, replace
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nodeagent.core.config import Placement
 from nodeagent.core.managers import Admitted, Managers, Rejected, admit, build, remove_pod, resume
@@ -13,8 +14,7 @@ from nodeagent.core.promises import Promises
 from nodeagent.core.refusals import StartRefused
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """The state of a node at one moment."""
 
     managers: Managers

@@ -6,8 +6,10 @@ Every turn is the same turn, be it the first after a start, a timer's or an even
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from itertools import groupby
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nodeagent.core.actions import Forget, KillCgroup, KillMain, Launch, Terminate, TerminateAll, actions
 from nodeagent.core.cgroup import CgroupWish, Seen
@@ -40,8 +42,7 @@ _RETRY_SECONDS = 1.0
 _LONGEST_POLL_SECONDS = 1.0
 
 
-@dataclass
-class Requests:
+class Requests(Struct):
     """UIDs of pods that others ask to do something about."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)

@@ -4,8 +4,9 @@ What a failure means is `core/write_failures`'s; here it is answered: looked at 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from nodeagent.core.cgroup import Attribute, CgroupWish
 from nodeagent.core.idset import CpuSet
@@ -23,8 +24,7 @@ class Tree(Protocol):
         """Carry out one change; raises CgroupError."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     written: tuple[Change, ...]
     failed: tuple[tuple[Change, CgroupError], ...]
     held_back: tuple[Change, ...]
@@ -33,8 +33,7 @@ class Outcome:
     """Cgroups for processes that hold what is promised, with nobody else on their exclusive CPUs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What is done about the writes of one turn that failed."""
 
     has_vanished: bool = False
@@ -65,8 +64,7 @@ def _texts(errors: Iterable[CgroupError]) -> tuple[str, ...]:
     return tuple(f"{err.message} ({err.hint})" for err in errors)
 
 
-@dataclass
-class _Progress:
+class _Progress(Struct):
     occupied: CpuSet
     written: list[Change] = field(default_factory=list)
     failed: list[tuple[Change, CgroupError]] = field(default_factory=list)

@@ -1,6 +1,7 @@
 """Keeps the node as the machine is now: CPUs, memory and huge pages come and go while pods run."""
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.config import Config
 from nodeagent.core.idset import CpuSet
@@ -13,8 +14,7 @@ from nodeagent.formats.sysfs import topology_of
 from nodeagent.formats.sysfs_witness import Witness, witness_of
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """What the daemon runs on; made anew on reload and when the machine changes."""
 
     config: Config

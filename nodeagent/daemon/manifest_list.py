@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nodeagent.core.step import Manifest
 from nodeagent.edge.manifest_watch import ManifestWatch, ManifestWatchError
@@ -13,14 +15,12 @@ from nodeagent.formats.pod_manifest import ManifestPod, RefusedPod, parse_manife
 Documents = tuple[ManifestPod | RefusedPod, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestProblem:
+class ManifestProblem(Struct, frozen=True):
     source: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestLook:
+class ManifestLook(Struct, frozen=True):
     pods: tuple[Manifest, ...] = ()
     unreadable: frozenset[str] = frozenset()
     misspelt: frozenset[str] = frozenset()
@@ -133,8 +133,7 @@ class NoManifests:
         return ManifestLook(is_blind=True)
 
 
-@dataclass
-class _OpenFile:
+class _OpenFile(Struct):
     """A file that a process has open for writing."""
 
     since: float
@@ -143,8 +142,7 @@ class _OpenFile:
     """Said once it has been so for too long, and not looked up again: who writes."""
 
 
-@dataclass
-class _Draft:
+class _Draft(Struct):
     pods: list[Manifest] = field(default_factory=list)
     unreadable: set[str] = field(default_factory=set)
     misspelt: set[str] = field(default_factory=set)

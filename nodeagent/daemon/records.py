@@ -1,7 +1,8 @@
 """What is kept on disk: the truth file first, then kubelet's two checkpoints, made from it."""
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from nodeagent.core.promises import Promises
 from nodeagent.core.refusals import STATE_NOT_SAVED

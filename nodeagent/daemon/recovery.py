@@ -5,8 +5,10 @@ as it was is told. Only `stateRecovery: strict` refuses, as kubelet does.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.adoption import claims_of, found
 from nodeagent.core.cgroup import Seen
@@ -34,16 +36,14 @@ from nodeagent.formats.node_state import MAX_BYTES, NodeStateError, SavedState, 
 _LACKING = ("CPUs or memory that pods were promised are gone",)
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """What runs, as cgroups and launcher say."""
 
     seen: Seen
     runs: Runs
 
 
-@dataclass(frozen=True, slots=True)
-class Recovery:
+class Recovery(Struct, frozen=True):
     """What a person is told of a start that did not find its state as it should be."""
 
     problems: tuple[str, ...]
@@ -57,8 +57,7 @@ class Recovery:
     """Admitted pods that had no processes and can't have what they ask for any more: (namespace/name, why)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """What the agent begins with."""
 
     state: NodeState

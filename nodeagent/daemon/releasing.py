@@ -9,8 +9,9 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from nodeagent.core.config import Config
 from nodeagent.core.layout import OWN_DIRECTORIES
@@ -39,8 +40,7 @@ class DrainError(NodeAgentError):
     """Something of the pods is left."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pods:
+class Pods(Struct, frozen=True):
     """Where the pods are, and who started them."""
 
     tree: CgroupTree

@@ -1,7 +1,8 @@
 """What readers outside the deciding thread see: one immutable value per turn, replaced as a whole."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core.lifecycle import Run
 from nodeagent.core.state import NodeState
@@ -11,8 +12,7 @@ from nodeagent.formats.effective_config import config_document
 from nodeagent.formats.node_state import policies_of, public_document
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     node: Node
     state: NodeState
     cgroup_root: str

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from nodeagent import __version__
 from nodeagent.core import agent_metrics as names
@@ -21,8 +22,7 @@ from nodeagent.daemon.snapshot import Snapshot
 from nodeagent.edge.metrics import Exposition
 
 
-@dataclass(slots=True)
-class Stopwatch:
+class Stopwatch(Struct):
     """What the decisions on pods took, one after the other."""
 
     clock: Callable[[], float] = time.monotonic

@@ -12,7 +12,8 @@ import signal
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.errors import NodeAgentError
 
@@ -41,8 +42,7 @@ class ManifestDirectoryError(NodeAgentError):
         super().__init__(f"cannot read manifest directory {path}: {cause.strerror}", hint=hint)
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestFile:
+class ManifestFile(Struct, frozen=True):
     """One file of the directory. Without content it says nothing about its pods: those that it had stay as they are."""
 
     name: str
@@ -53,8 +53,7 @@ class ManifestFile:
     """A process has it open for writing: the problem will pass by itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestScan:
+class ManifestScan(Struct, frozen=True):
     files: tuple[ManifestFile, ...]
     """In the order of their names; dot files and subdirectories are left out, as kubelet does."""
     unread: int = 0

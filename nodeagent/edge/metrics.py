@@ -3,7 +3,6 @@
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import accumulate
 
 from prometheus_client import ProcessCollector, generate_latest
@@ -34,11 +33,11 @@ class _UnsuffixedCounter(str):
     __hash__ = str.__hash__
 
 
-@dataclass(frozen=True, slots=True)
 class _Published(Collector):
-    snapshot: MetricsSnapshot
-    aliases: bool
-    process: ProcessCollector
+    def __init__(self, snapshot: MetricsSnapshot, process: ProcessCollector, *, aliases: bool) -> None:
+        self.snapshot = snapshot
+        self.aliases = aliases
+        self.process = process
 
     def collect(self) -> Iterable[Metric]:
         samples = defaultdict[str, list[tuple[Series, int]]](list)
@@ -95,7 +94,7 @@ class Exposition:
             aliases: also expose the names without kubelet's prefix (`metricsAliases`).
 
         """
-        self._published = _Published(snapshot, aliases, self._process)
+        self._published = _Published(snapshot, self._process, aliases=aliases)
 
     def text(self) -> bytes:
         """Give the exposition (see CONTENT_TYPE). Only ever asked for by one thread."""

@@ -3,12 +3,12 @@
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Writer:
+
+class Writer(Struct, frozen=True):
     pid: int
     name: str
 

@@ -3,10 +3,10 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from msgspec import Struct
 
 from nodeagent.core.idset import CpuSet
 
@@ -17,8 +17,7 @@ _STAT_FLAGS = 6
 _DEAD_STATES = frozenset({"Z", "X", "x"})
 
 
-@dataclass(frozen=True, slots=True)
-class HostProcess:
+class HostProcess(Struct, frozen=True):
     pid: int
     name: str
     cpus: CpuSet
@@ -28,8 +27,7 @@ class HostProcess:
     is_kernel_thread: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessScan:
+class ProcessScan(Struct, frozen=True):
     found: tuple[HostProcess, ...]
     """By pid."""
     hidden: tuple[int, ...]

@@ -2,13 +2,12 @@
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import psutil
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class UsageText:
+class UsageText(Struct, frozen=True):
     """Two files of a cgroup. None: it can't be read, as when the cgroup has just gone or its controller is off."""
 
     cpu_stat: str | None

@@ -6,8 +6,9 @@ Knows neither the operations nor who may ask.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn
+
+from msgspec import Struct
 
 MAX_REQUEST_BYTES = 64 * 1024
 
@@ -16,19 +17,16 @@ class ApiSyntaxError(ValueError):
     """A line is no request, or no reply."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     op: str
     arguments: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     message: str
     hint: str
 

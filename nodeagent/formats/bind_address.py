@@ -1,6 +1,6 @@
 """Where to listen, as text: `HOST:PORT`, `[IPv6]:PORT` or `unix:PATH`. Knows no socket."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 UNIX_PREFIX = "unix:"
 MAX_UNIX_PATH_BYTES = 107
@@ -12,8 +12,7 @@ class BindAddressError(ValueError):
     """A text is no address. The message says which and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class TcpAddress:
+class TcpAddress(Struct, frozen=True):
     host: str
     port: int
     """0: the kernel chooses one."""
@@ -22,8 +21,7 @@ class TcpAddress:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class UnixAddress:
+class UnixAddress(Struct, frozen=True):
     path: str
 
     def __str__(self) -> str:

@@ -6,9 +6,11 @@ Containers' commands, arguments and environments stay out: they may hold secrets
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nodeagent.core.cgroup import Attribute, CgroupSeen, Seen
 from nodeagent.core.config import Config
@@ -51,8 +53,7 @@ class CaptureError(NodeAgentError):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Sighting:
+class Sighting(Struct, frozen=True):
     """What was seen of cgroups and processes, at one time."""
 
     at_ms: int
@@ -65,8 +66,7 @@ class Sighting:
     host: HostProcesses | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CapturedAgent:
+class CapturedAgent(Struct, frozen=True):
     """What the agent told, or what was found of it where it did not run."""
 
     config: Config
@@ -81,8 +81,7 @@ class CapturedAgent:
     recovery: Mapping[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Capture:
+class Capture(Struct, frozen=True):
     nodeagent: str
     """Version of the program that took it."""
     kernel: str

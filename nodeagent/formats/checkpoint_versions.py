@@ -4,8 +4,10 @@ Stricter than kubelet, which takes some files unseen: here every checksum is jud
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nodeagent.core.idset import CpuSet, IdSetSyntaxError
 from nodeagent.core.podmap import PodMap
@@ -40,8 +42,7 @@ class CheckpointError(NodeAgentError):
     """A text is no checkpoint, is damaged, or can't be said in the version that was asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """What a file says."""
 
     version: str

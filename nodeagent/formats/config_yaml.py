@@ -4,8 +4,9 @@ What the machine has to say is not known here.
 """
 
 import difflib
-from dataclasses import replace
 from ipaddress import ip_address
+
+from msgspec.structs import replace
 
 from nodeagent.core.config import DEFAULT_GATES, Config, Errata, Placement
 from nodeagent.core.node_capacity import reservation

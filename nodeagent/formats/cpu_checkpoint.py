@@ -4,7 +4,8 @@ The checksum is FNV-1a over a dump of the decoded contents as Go's spew prints t
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core.idset import CpuSet, IdSetSyntaxError
 from nodeagent.core.promises import PodPromises, Promises
@@ -240,8 +241,7 @@ def _version_1_sets(value: object) -> dict[str, str]:
     return mapping(value, string) or {}
 
 
-@dataclass(frozen=True, slots=True)
-class CpuContents:
+class CpuContents(Struct, frozen=True):
     """A file to the letter: whatever its version, and whether or not its checksum is right."""
 
     policy: str

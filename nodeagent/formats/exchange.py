@@ -1,7 +1,8 @@
 """One bounded request, one answer: the values that a server and the protocols it serves share. Knows no socket and no protocol."""
 
 import enum
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
 class Broken(enum.Enum):
@@ -13,8 +14,7 @@ class Broken(enum.Enum):
     BUG = "internal error, see the agent's log"
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """What one client, and all clients together, may cost."""
 
     connections: int
@@ -25,8 +25,7 @@ class Bounds:
     """For the whole answer to be taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(Struct, frozen=True):
     """Who is at the other end of a Unix socket, as the kernel says."""
 
     uid: int

@@ -4,8 +4,9 @@ Words for people are explanation_words' and explanation_text's.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from nodeagent.core.config import Config
 from nodeagent.core.demand import demand_of
@@ -25,8 +26,7 @@ Document = dict[str, Any]
 VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Explained:
+class Explained(Struct, frozen=True):
     """One pod's decision, and all that is told about it."""
 
     before: Trial

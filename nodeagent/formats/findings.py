@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.errors import NodeAgentError, printable
 
@@ -12,8 +13,7 @@ _MAX_SHOWN = 80
 _MAX_FIELD = 200
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Finding:
+class Finding(Struct, frozen=True, order=True):
     """One thing to correct."""
 
     source: str

@@ -5,8 +5,9 @@ add nothing but words. Names are camelCase, times milliseconds since the epoch, 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from nodeagent.core.cgroup import CgroupSeen, CgroupWish, Seen
 from nodeagent.core.config import Config
@@ -26,16 +27,14 @@ VERSION = 1
 Document = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class HostProcess:
+class HostProcess(Struct, frozen=True):
     pid: int
     name: str
     cpus: CpuSet
     """The exclusive ones among those it may run on."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostProcesses:
+class HostProcesses(Struct, frozen=True):
     """Who else may run on exclusive CPUs (D12). Kernel threads are many and mostly bound to their CPU: counted only."""
 
     processes: tuple[HostProcess, ...] = ()
@@ -45,8 +44,7 @@ class HostProcesses:
     """Processes that one was not allowed to look at."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
+class Sight(Struct, frozen=True):
     """All that was found out about a node."""
 
     config: Config

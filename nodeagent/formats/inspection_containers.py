@@ -1,8 +1,9 @@
 """One container of an inspection: what it does, what it was promised, what the kernel gives it, where that lies, and why it shares."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from nodeagent.core.cgroup import Attribute, ByteLimit, CgroupSeen, CgroupWish, CpuMax
 from nodeagent.core.demand import why_shared
@@ -21,8 +22,7 @@ from nodeagent.formats.cpu_places import Places
 Document = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerSight:
+class ContainerSight(Struct, frozen=True):
     """All that was found out about one container."""
 
     entry: PodEntry

@@ -4,7 +4,8 @@ Knows neither pods nor the file system.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core.cgroup import Attribute, CgroupSeen, CgroupWish, Seen, Value
 from nodeagent.core.idset import CpuSet, NumaSet
@@ -12,8 +13,7 @@ from nodeagent.core.plan import EnableControllers, MakeCgroup, Plan, RemoveCgrou
 from nodeagent.formats.cgroup_values import EFFECTIVE_CPUS, EFFECTIVE_MEMS, print_value
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     path: str
     """Of the cgroup, relative to the pods' cgroup."""
     file: str | None

@@ -7,8 +7,9 @@ import enum
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from nodeagent.core.idset import CpuSet, IdSetSyntaxError, NumaSet
 from nodeagent.formats.findings import shown
@@ -46,8 +47,7 @@ def parsed(text: bytes) -> "JsonValue":
         raise MisfitError(f"it is no JSON: {err}") from err
 
 
-@dataclass(frozen=True, slots=True)
-class JsonValue:
+class JsonValue(Struct, frozen=True):
     """A value and where it stands. Every way of reading it raises MisfitError if it is of another kind."""
 
     value: Any

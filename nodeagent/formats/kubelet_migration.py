@@ -4,8 +4,10 @@ Keeps the file's own lines, order and comments wherever the text allows it.
 """
 
 import re
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.config import Config
 from nodeagent.formats.config_text import KIND
@@ -21,8 +23,7 @@ _ANCHOR = re.compile(r"(^|[\s\[{,:-])[&*]\w")
 _KINDS = {"apiVersion", "kind"}
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
+class Migration(Struct, frozen=True):
     text: str
     config: Config
     """What it means."""

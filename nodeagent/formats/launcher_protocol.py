@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from nodeagent.errors import NodeAgentError
 
@@ -45,8 +46,7 @@ class UnknownEnd(StrEnum):
     HOST_REBOOTED = "host_rebooted"
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(Struct, frozen=True):
     version: str
     protocol: int
     pid: int
@@ -55,8 +55,7 @@ class Hello:
     started_at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class StartRequest:
+class StartRequest(Struct, frozen=True):
     id: str  # [A-Za-z0-9._:@/-]{1,120}, unique for ever: a container's every restart has its own
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...]  # the whole environment; nothing is added to it
@@ -70,19 +69,16 @@ class StartRequest:
     grace_seconds: int = 30  # between SIGTERM and SIGKILL when the launcher itself is told to stop
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
+class Returned(Struct, frozen=True):
     code: int
 
 
-@dataclass(frozen=True, slots=True)
-class Killed:
+class Killed(Struct, frozen=True):
     signal: int
     core_dumped: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(Struct, frozen=True):
     id: str
     pid: int
     start_ticks: int  # with pid and boot_id the process's identity
@@ -91,8 +87,7 @@ class Running:
     started_at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Exited:
+class Exited(Struct, frozen=True):
     id: str
     pid: int
     cgroup: str | None
@@ -115,8 +110,7 @@ class Exited:
 RunStatus = Running | Exited
 
 
-@dataclass(frozen=True, slots=True)
-class StartFailed:
+class StartFailed(Struct, frozen=True):
     """Nothing runs, and nothing is remembered: the same id may be started again."""
 
     id: str
@@ -125,16 +119,14 @@ class StartFailed:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """The launcher serves no such request."""
 
     code: str
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """A part of the list, ordered by id. More: ask again after the last one's id."""
 
     statuses: tuple[RunStatus, ...]

@@ -4,7 +4,8 @@ The checksum is FNV-1a over a dump of the decoded contents as Go's spew prints t
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core.idset import NumaSet
 from nodeagent.core.promises import Block, Blocks, MemoryNode, MemoryTable, PodPromises, Promises
@@ -150,15 +151,13 @@ def decode_memory_state(text: str, *, pod_level: bool, newer: bool = False) -> M
     return contents.record(with_pods=pod_level)
 
 
-@dataclass(frozen=True, slots=True)
-class _RawNode:
+class _RawNode(Struct, frozen=True):
     assignments: int
     tables: dict[str, MemoryTable | None] | None
     cells: tuple[int, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class _RawBlock:
+class _RawBlock(Struct, frozen=True):
     nodes: tuple[int, ...] | None
     resource: str
     size: int
@@ -168,8 +167,7 @@ _RawBlocks = tuple[_RawBlock, ...] | None
 _RawEntries = dict[str, dict[str, _RawBlocks] | None] | None
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryContents:
+class MemoryContents(Struct, frozen=True):
     """What a file says to the letter, nulls included: they count in the checksum."""
 
     policy: str

@@ -7,8 +7,9 @@ Knows no file system. A reader of version N refuses higher versions by name and 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from nodeagent.core.config import Placement
 from nodeagent.core.pod import Pod, QosClass
@@ -49,8 +50,7 @@ class NodeStateError(NodeAgentError):
         self.is_newer = is_newer
 
 
-@dataclass(frozen=True, slots=True)
-class SavedState:
+class SavedState(Struct, frozen=True):
     state: NodeState
     policies: Mapping[str, str]
     """The policies under which the promises were made, by configuration field."""

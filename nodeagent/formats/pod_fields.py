@@ -5,7 +5,9 @@ Finds wrong types and unknown or refused fields; what the values may be is forma
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.pod import (
     Container,
@@ -28,15 +30,13 @@ _MAX_ID = 2**31 - 1
 _RESTART_POLICIES = tuple(policy.value for policy in RestartPolicy)
 
 
-@dataclass(frozen=True, slots=True)
-class DecodedPod:
+class DecodedPod(Struct, frozen=True):
     pod: Pod
     unused_fields: tuple[str, ...]
     """Paths of the fields that are given, known and not acted on."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Identity:
+class _Identity(Struct, frozen=True):
     """`securityContext` as far as it is used."""
 
     user: int | None = None

@@ -1,7 +1,8 @@
 """Manifest text → pods, one result per pod: a valid Pod, or everything that is wrong with it. Knows no files."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core.pod import Pod
 from nodeagent.formats.fields import Fields
@@ -16,8 +17,7 @@ _LIST_KINDS = ("List", "PodList")
 _KEYED = ("requests", "limits", "overhead")
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestPod:
+class ManifestPod(Struct, frozen=True):
     """A pod to run."""
 
     pod: Pod
@@ -27,8 +27,7 @@ class ManifestPod:
     """Where the pod starts in its file."""
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedPod:
+class RefusedPod(Struct, frozen=True):
     """A document, or a whole text, that is no pod to run."""
 
     findings: tuple[Finding, ...]

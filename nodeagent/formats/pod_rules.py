@@ -5,7 +5,8 @@ Works on a Pod with defaults applied; answers where in the manifest the trouble 
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core.pod import (
     CPU,
@@ -45,8 +46,7 @@ _SUBDOMAIN_RULE = (
 _UID_RULE = f"must be at most {_MAX_UID} of A-Z, a-z, 0-9, '.', '_' and '-', starting with a letter or digit: it names a directory"
 
 
-@dataclass(frozen=True, slots=True)
-class Breach:
+class Breach(Struct, frozen=True):
     """One value that is not allowed."""
 
     path: Path

@@ -5,8 +5,9 @@ The form is the one of the decision vectors (see docs). Knows how things are spe
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from nodeagent.core.config import Placement
 from nodeagent.core.managers import Managers, isolation
@@ -36,8 +37,7 @@ class ScenarioError(NodeAgentError):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     op: str
     pod: Pod | None = None
     """Of `add`."""
@@ -46,8 +46,7 @@ class Step:
     """None: all of the pod's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(Struct, frozen=True):
     id: str
     topology: Topology
     placement: Placement

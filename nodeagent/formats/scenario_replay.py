@@ -4,7 +4,8 @@ The managers' files live in memory. Pure: the same scenario gives the same resul
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core import managers as core
 from nodeagent.core.config import Errata
@@ -44,8 +45,7 @@ class _StartRefusedError(Exception):
     """Ends a start half-way; the result shows how far it came."""
 
 
-@dataclass
-class _File:
+class _File(Struct):
     """One of the managers' files: its text, and what encoding the state gives. They differ until the first write."""
 
     encode: Callable[[Managers, Promises], str]

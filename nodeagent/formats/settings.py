@@ -1,8 +1,9 @@
 """Settings of kernel and services that make a node fit or not (`nodeagent check`): which files say them, unjudged."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
+
+from msgspec import Struct, field
 
 from nodeagent.formats.sysfs_sample import CPUS, NODES, SysfsSample
 
@@ -59,8 +60,7 @@ KERNEL_PARAMETERS = frozenset(
 """What is ever asked for of the kernel's command line. Others may be secret, and stay out of captures."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     sample: SysfsSample = field(default_factory=lambda: SysfsSample(MappingProxyType({}), MappingProxyType({})))
     unreadable: tuple[str, ...] = ()
     """Those of `SETTINGS` that could not be read."""

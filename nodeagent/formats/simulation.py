@@ -1,8 +1,9 @@
 """Pods decided one after the other, as a document: decisions, final placement, what is left. docs/simulate.md describes it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from nodeagent.core.config import Config
 from nodeagent.core.filling import Capacity
@@ -19,8 +20,7 @@ Document = dict[str, Any]
 VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """Pods decided on one node."""
 
     config: Config

@@ -6,7 +6,8 @@ so its leniency is kept where it changes them. A file that is there and malforme
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core.idset import MAX_ID, CpuSet
 from nodeagent.core.quantity import Notation, Quantity
@@ -20,8 +21,7 @@ _UNKNOWN = -1
 """What the kernel writes for an id that its architecture doesn't know (include/linux/topology.h)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(Struct, frozen=True):
     """What makes CPUs of one NUMA node one core."""
 
     core: int
@@ -30,15 +30,13 @@ class _Place:
     drawer: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Core:
+class _Core(Struct, frozen=True):
     place: _Place
     cpus: tuple[int, ...]
     """In text order of their names: the first one's caches stand for the core."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Cache:
+class _Cache(Struct, frozen=True):
     id: int
     level: int
     size_kib: int
@@ -46,8 +44,7 @@ class _Cache:
     cpu_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
+class _Node(Struct, frozen=True):
     id: int
     directory: str | None
     """None: a package that stands for a node, on a machine without NUMA directories."""

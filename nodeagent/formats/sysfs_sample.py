@@ -5,7 +5,8 @@ The sample is the machine's capture: everything that discovery ever asks for is 
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from nodeagent.core.idset import MAX_ID, CpuSet, IdSetSyntaxError
 from nodeagent.errors import NodeAgentError
@@ -72,13 +73,12 @@ class SysfsError(NodeAgentError):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SysfsSample:
+class SysfsSample(Struct, frozen=True):
     """Files by path below the root, and the wanted names in each directory that was listed, in text order."""
 
     files: Mapping[str, str]
     directories: Mapping[str, tuple[str, ...]]
-    root: str = field(default="/", compare=False)
+    root: str = "/"
     """For error texts only."""
 
     def error(self, path: str, reason: str, *, value: str | None = None, hint: str | None = None) -> SysfsError:

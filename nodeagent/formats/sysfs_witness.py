@@ -1,6 +1,6 @@
 """What shows, without reading the whole machine, that CPUs, NUMA nodes, memory or huge pages came or went."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from nodeagent.core.idset import CpuSet
 from nodeagent.formats.sysfs_sample import CPUS, HUGEPAGES, NODES, SysfsSample
@@ -16,8 +16,7 @@ WITNESS = (
 """Some ten files per NUMA node and none per CPU, in the form of `WANTED`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Witness:
+class Witness(Struct, frozen=True):
     """Equal as long as the machine is the same."""
 
     online: CpuSet | None

@@ -4,8 +4,9 @@ hwloc wants one tree: what crosses a box that is there already (a cache over two
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from xml.sax.saxutils import quoteattr
+
+from msgspec import Struct, field
 
 from nodeagent.core.idset import CpuSet, NumaSet
 from nodeagent.core.quantity import Quantity
@@ -19,8 +20,7 @@ _NUMA_GROUP = (("kind", "1001"), ("subkind", "0"))
 """How hwloc itself marks a group made to hold a NUMA node (HWLOC_GROUP_KIND_MEMORY)."""
 
 
-@dataclass(slots=True)
-class _Object:
+class _Object(Struct):
     kind: str
     cpus: CpuSet
     os_index: int | None = None

@@ -1,7 +1,8 @@
 """What the drawings of a machine share: which cores are drawn together, how amounts are worded, which mark an owner has."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.topology import NumaNode, Topology
@@ -12,8 +13,7 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
-@dataclass(frozen=True, slots=True)
-class CoreGroup:
+class CoreGroup(Struct, frozen=True):
     """Cores of one NUMA node in one socket that are drawn together."""
 
     title: str
@@ -21,8 +21,7 @@ class CoreGroup:
     """The CPUs of each."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(Struct, frozen=True):
     die: int | None
     l3: int | None
     uncore: int | None

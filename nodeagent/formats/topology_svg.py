@@ -6,8 +6,9 @@ Every box knows its size before it is placed, so nothing overlaps; the same in, 
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from xml.sax.saxutils import escape
+
+from msgspec import Struct
 
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.topology import NumaNode, Topology
@@ -46,12 +47,14 @@ _MAX_LABEL = 60
 _MAX_MATRIX = 24
 
 
-@dataclass(frozen=True, slots=True)
-class _Box:
+class _Box(Struct, frozen=True):
     width: float
     height: float
     body: str
     """Drawn from the box's upper left corner."""
+
+
+_NOTHING = _Box(0, 0, "")
 
 
 def render_svg(topology: Topology, owner: Mapping[int, str] | None = None, title: str = "") -> str:
@@ -213,14 +216,13 @@ def _heat(share: float) -> str:
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(near, far, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
+class _Frame(Struct, frozen=True):
     fill: str
     stroke: str
     bold: bool = False
 
 
-def _framed(title: str, inside: _Box, frame: _Frame, least: _Box = _Box(0, 0, "")) -> _Box:
+def _framed(title: str, inside: _Box, frame: _Frame, least: _Box = _NOTHING) -> _Box:
     """A box with a title above what is in it, as large as `least` or larger."""
     room = max(inside.width, least.width - 2 * _PAD, _NARROWEST if inside.width else _WIDTH)
     lines = _paragraph(title, _TITLE if frame.bold else _SMALL, room, bold=frame.bold)

@@ -5,7 +5,8 @@ Legible without colour, within the width, from 2 CPUs to hundreds. Knows owners 
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.topology import Topology
@@ -72,15 +73,13 @@ def render_topology(
     return "\n".join(lines) + "\n"
 
 
-@dataclass(frozen=True, slots=True)
-class _Word:
+class _Word(Struct, frozen=True):
     text: str
     """As it is painted."""
     width: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Cells:
+class _Cells(Struct, frozen=True):
     """How CPUs of this machine are written in columns."""
 
     topology: Topology

@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
+
+from msgspec import Struct
 
 MAX_DEPTH = 64
 """Levels of nesting. A pod needs about a dozen."""
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(Struct, frozen=True):
     """A number that isn't a plain integer, as Go prints it in JSON: Kubernetes reads quantities from that text."""
 
     text: str
@@ -29,22 +29,19 @@ class Number:
 ScalarValue = str | int | bool | Number | None
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(Struct, frozen=True):
     value: ScalarValue
     line: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     key: str
     value: "Node"
     line: int | None = None
     """Of the key."""
 
 
-@dataclass(frozen=True, slots=True)
-class MapNode:
+class MapNode(Struct, frozen=True):
     entries: tuple[Entry, ...] = ()
     line: int | None = None
 
@@ -58,8 +55,7 @@ class MapNode:
         return iter(self.entries)
 
 
-@dataclass(frozen=True, slots=True)
-class ListNode:
+class ListNode(Struct, frozen=True):
     items: tuple["Node", ...] = ()
     line: int | None = None
 

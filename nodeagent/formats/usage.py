@@ -1,7 +1,8 @@
 """What containers and CPUs use: the kernel's counters in, rates between two looks out. A counter that could not be read is None, not 0."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core.idset import NumaSet
 from nodeagent.formats.cgroup_values import CgroupValueError, parse_flat_keyed
@@ -10,23 +11,20 @@ _RESIDENT = ("anon", "file")
 """Of memory.numa_stat: what a process touches itself. The rest is the kernel's, or part of these two."""
 
 
-@dataclass(frozen=True, slots=True)
-class CpuStat:
+class CpuStat(Struct, frozen=True):
     usage_us: int
     periods: int
     """0: there was no quota, or nothing ran."""
     throttled_periods: int
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerUsage:
+class ContainerUsage(Struct, frozen=True):
     cpu: CpuStat | None
     memory_bytes: Mapping[int, int] | None
     """By NUMA node."""
 
 
-@dataclass(frozen=True, slots=True)
-class UsageSample:
+class UsageSample(Struct, frozen=True):
     """All counters at one moment."""
 
     at_us: int
@@ -37,16 +35,14 @@ class UsageSample:
     """By cgroup path."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerRate:
+class ContainerRate(Struct, frozen=True):
     used_milli: int | None
     """CPU time used, in thousandths of a CPU."""
     throttled_percent: int | None
     """Of the periods in which it ran; None: it has no quota, or did not run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(Struct, frozen=True):
     """What was used between two looks."""
 
     cpus: Mapping[int, int]

@@ -7,7 +7,8 @@ all; `$$` stands for `$`; a reference to what isn't there stays as it is. Knows 
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodeagent.core.pod import Container
 
@@ -17,8 +18,7 @@ MAX_PROCESS_BYTES = 128 * 1024
 _REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(Struct, frozen=True):
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
     """In the manifest's order; of two with one name the later counts."""

@@ -1,7 +1,8 @@
 """What `nodeagent check` goes by, and what it says of one thing: level, reason, and what mends it."""
 
 import enum
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from nodeagent.core.config import Config
 from nodeagent.core.managers import Managers
@@ -21,8 +22,7 @@ class Level(enum.Enum):
     """What says it is not there or not to be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(Struct, frozen=True):
     """A setting that may be changed at any time, and back: it moves nobody and lasts until the next boot."""
 
     path: str
@@ -30,8 +30,7 @@ class Write:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     check: str
     """Stable name."""
     level: Level
@@ -43,8 +42,7 @@ class Verdict:
     """What `--fix` does. Empty: a person has to decide."""
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """All that was read of a node."""
 
     topology: Topology

@@ -4,8 +4,9 @@ Adds words and layout to what was found out, no fact. No line is longer than the
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from nodeagent.core.idset import CpuSet, NumaSet
 from nodeagent.core.topology import Topology
@@ -26,8 +27,7 @@ _RIGHT = (False, False, False, True, True, True, False)
 _WIDEST = (44, 22, 24, 7, 9, 8, 7)
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Struct, frozen=True):
     """All that one frame shows."""
 
     document: Document
@@ -40,8 +40,7 @@ class Look:
     """Why there is no newer one."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """How it is shown."""
 
     width: int
@@ -53,8 +52,7 @@ class View:
     is_utf8: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Struct, frozen=True):
     lines: tuple[str, ...]
     heading: int
     """The line that is the table's heading."""

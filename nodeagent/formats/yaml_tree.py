@@ -5,9 +5,9 @@ Works on the parser's events, not on PyYAML's composer: that one recurses per le
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import yaml
+from msgspec import Struct, field
 
 from nodeagent.formats.findings import DocumentError, Findings, shown
 from nodeagent.formats.scalars import ScalarError, resolve
@@ -35,8 +35,7 @@ def _shown_tag(tag: str) -> str:
     return shown(tag) if tag.startswith(_STANDARD) else ""
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(Struct):
     """A collection whose end has not come yet."""
 
     line: int
@@ -52,8 +51,7 @@ class _Open:
     """The key whose value comes next."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Built:
+class _Built(Struct, frozen=True):
     """A finished node with what it costs to walk it."""
 
     node: Node
