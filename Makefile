@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
+# Tests start many interpreters: bytecode is kept, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: all demo test test-unit test-guests test-vectors soak guest guest-packages install uninstall format readme bench bench-matrix bench-docs figures clean
 
 all: test

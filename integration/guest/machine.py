@@ -7,7 +7,9 @@ LOCAL_DISTANCE = 10
 # Measured with QEMU 7.2 under emulation: with another vendor the kernel sees no SMT siblings; with cx16 the emulated
 # 16-byte compare-and-swap corrupts flags under load, and kernel 6.12 dies of it in every second boot.
 # With QEMU 10.0: above level 13 it offers leaf 0x1f for several dies, and dies of an assertion when somebody asks for more levels of it.
-CPU_MODEL = "max,vendor=GenuineIntel,-cx16,level=13"
+# Without erms, fsrm, avx and avx2 kernel and C library copy by plain moves: the others are emulated byte by byte or by calls. Measured
+# with QEMU 10.0: 0.8 s instead of 3.7 s for writing 200 MB, a tenth less processor time for a boot and some commands.
+CPU_MODEL = "max,vendor=GenuineIntel,-cx16,-erms,-fsrm,-avx,-avx2,level=13"
 
 
 @dataclass(frozen=True, slots=True)

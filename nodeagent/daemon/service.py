@@ -103,7 +103,6 @@ def _serve(config_path: str, node: Node, *, log: Log, manager: ServiceManager, w
     )
     watch = CgroupWatch(root, lambda: wakeups.wake(Reason.CGROUPS))
     with Publisher(agent, config, log) as publisher:
-        _thread("hotplug", lambda: _follow_hotplug(wakeups, log))
         _thread("launcher-events", lambda: _follow_launcher(client, wakeups))
         log.info("started", version=__version__, config=config_path, cgroup_root=root, pods=len(state.entries))
         _tell_configuration(config, log)
@@ -129,6 +128,7 @@ def _loop(agent: Agent, publisher: Publisher, watch: CgroupWatch, config_path: s
     ping_seconds = manager.watchdog_period_seconds() or float("inf")
     reasons = frozenset({Reason.START})
     told_ready = False
+    follows_hotplug = False
     due = time.monotonic()
     while Reason.STOP not in reasons:
         if Reason.RELOAD in reasons:
@@ -142,6 +142,9 @@ def _loop(agent: Agent, publisher: Publisher, watch: CgroupWatch, config_path: s
                 manager.ready(_status(agent))
                 agent.log.info("ready")
                 told_ready = True
+            if not follows_hotplug:
+                follows_hotplug = True
+                _thread("hotplug", lambda: _follow_hotplug(agent.wakeups, agent.log))
         manager.ping_watchdog()
         reasons = agent.wakeups.wait(max(0.0, min(due - time.monotonic(), ping_seconds)))
         if reasons == {Reason.CGROUPS}:
@@ -243,18 +246,19 @@ def _follow_launcher(client: LauncherClient, wakeups: Wakeups) -> None:
 
 
 def _follow_hotplug(wakeups: Wakeups, log: Log) -> None:
-    """Wake the agent when CPUs or memory come or go. Whatever is missed is seen at the next period."""
+    """Wake the agent when CPUs or memory come or go. Whatever is missed while nobody listens is seen when somebody does again."""
     said = ""
     while True:
         try:
-            for _ in Uevents(open_uevent_socket()):
+            uevents = Uevents(open_uevent_socket())
+            wakeups.wake(Reason.HOTPLUG)
+            for _ in uevents:
                 wakeups.wake(Reason.HOTPLUG)
         except UeventError as err:
             if err.message != said:
                 log.warning("hotplug_unwatched", problem=err.message, hint=err.hint)
                 said = err.message
         time.sleep(_UEVENTS_RECONNECT_SECONDS)
-        wakeups.wake(Reason.HOTPLUG)
 
 
 def _wait_for_signals(wakeups: Wakeups) -> None:

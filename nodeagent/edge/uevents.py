@@ -7,12 +7,11 @@ import select
 import socket
 from collections.abc import Iterator
 
-from pyroute2.netlink import NETLINK_KOBJECT_UEVENT
-from pyroute2.netlink.uevent import MarshalUevent
-
 from nodeagent.errors import NodeAgentError
 
 _SUBSYSTEMS = frozenset({"cpu", "memory", "node"})
+_NETLINK_KOBJECT_UEVENT = 15
+"""Of the kernel's linux/netlink.h."""
 _KERNEL_GROUP = 1
 """UDEV_MONITOR_KERNEL of libudev; 2 is udev's."""
 _KERNEL_PORT = 0
@@ -42,7 +41,7 @@ def open_uevent_socket() -> socket.socket:
 
     """
     try:
-        channel = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, NETLINK_KOBJECT_UEVENT)
+        channel = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _NETLINK_KOBJECT_UEVENT)
         try:
             channel.setblocking(False)
             channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
@@ -71,12 +70,13 @@ class Uevents:
         self._stopped, self._stop = socket.socketpair()
 
     def __iter__(self) -> Iterator[Hotplug]:
-        """Wait for uevents and give one wake-up for all that came together. Ends after `close()`.
+        """Wait for uevents and give one wake-up for all that came together, since the subscription. Ends after `close()`.
 
         Raises:
             UeventError: the socket broke.
 
         """
+        _parser()  # now, not when an event waits for it
         poller = select.poll()
         poller.register(self._channel, select.POLLIN)
         poller.register(self._stopped, select.POLLIN)
@@ -123,6 +123,14 @@ def drain(channel: socket.socket) -> Hotplug | None:
 def _concerns_us(message: bytes) -> bool:
     """A message that cannot be understood does: looking once too often is harmless."""
     try:
-        return any(event.get("SUBSYSTEM") in _SUBSYSTEMS for event in MarshalUevent().parse(message))
+        return any(event.get("SUBSYSTEM") in _SUBSYSTEMS for event in _parser()().parse(message))
     except ValueError:
         return True
+
+
+def _parser() -> type:
+    """Load pyroute2's. With it come all other parts of pyroute2, as much as the rest of the agent: so not before there is time for it."""
+    from pyroute2.netlink.uevent import MarshalUevent  # noqa: PLC0415 - see above
+
+    parser: type = MarshalUevent
+    return parser
