@@ -188,7 +188,7 @@ def test_a_broken_socket_is_an_error_not_silence() -> None:
 
 def test_refused_netlink_is_told_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     """A protocol number that no kernel has stands in for a refusing one."""
-    monkeypatch.setattr(uevents, "NETLINK_KOBJECT_UEVENT", 30)
+    monkeypatch.setattr(uevents, "_NETLINK_KOBJECT_UEVENT", 30)
     with pytest.raises(UeventError) as caught:
         open_uevent_socket()
     assert "Protocol not supported" in caught.value.message
