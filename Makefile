@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
+AT_ONCE := --numprocesses logical --maxprocesses 8 --dist loadgroup
 
 # Tests start many interpreters: bytecode is kept, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
@@ -26,14 +27,14 @@ demo: guest-packages
 
 # Linters, types, import contracts and unit tests, then the integration tests in guests (at most four boots).
 test: guest-packages
-	$(PYTEST) tests integration
+	$(PYTEST) $(AT_ONCE) tests integration
 
 test-unit: $(VENV)/.ready
-	$(PYTEST) tests
+	$(PYTEST) $(AT_ONCE) tests
 
 # Every reference decision, where `make test` runs a quarter.
 test-vectors: $(VENV)/.ready
-	$(PYTEST) tests/test_vectors.py --all-vectors
+	$(PYTEST) $(AT_ONCE) tests/test_vectors.py --all-vectors
 
 # The integration tests in their long form.
 test-guests: guest-packages

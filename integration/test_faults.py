@@ -9,7 +9,7 @@ import pytest
 from integration.faults.mortal import NEVER, mortal
 from integration.guest.guest import Guest
 from integration.node import CONFIG, STATE, Document, Node, container, pod
-from tests.figures import keep
+from tests.figures import Recorder, keep, tell
 
 SLEEP = ["sleep", "infinity"]
 PINNED = pod("pinned", container("app", SLEEP, cpu="3"), container("side", SLEEP, cpu="1"))
@@ -79,7 +79,7 @@ def spread(count: int, changes: list[str]) -> list[int]:
 
 
 def test_killed_at_any_step_it_goes_on_as_if_nothing_had_been(
-    node: Node, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+    node: Node, request: pytest.FixtureRequest, record_property: Recorder
 ) -> None:
     kills = KILLS_LONG if request.config.getoption("--long") else KILLS
     rounds = kills // 2
@@ -128,8 +128,7 @@ def test_killed_at_any_step_it_goes_on_as_if_nothing_had_been(
     found = (
         f"{len(told)} kills, of {len(admission)} + {len(removal)} + {len(start)} steps of admission, removal and start"
     )
-    with capsys.disabled():
-        print("\n  " + "\n  ".join([found, *told]))
+    tell(record_property, "\n  ".join([found, *told]))
     keep("kills in a guest", "one run", kills=len(told))
     assert len(told) == kills + len(start)
     assert node.unit("StartLimitIntervalUSec") == {"StartLimitIntervalUSec": "0"}, (

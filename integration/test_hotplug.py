@@ -6,6 +6,7 @@ import pytest
 
 from integration.guest.guest import Guest
 from integration.node import Document, Node, container, pod
+from tests.figures import Recorder, tell
 
 SLEEP = ["sleep", "infinity"]
 CPUS = "/sys/devices/system/cpu"
@@ -61,7 +62,7 @@ def container_of(node: Node, name: str) -> Document:
     return found
 
 
-def test_a_cpu_goes_and_comes_back(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cpu_goes_and_comes_back(node: Node, record_property: Recorder) -> None:
     node.apply(pod("pinned", container("app", SLEEP, cpu="4")), pod("shared", container("app", SLEEP)))
     state = node.wait_running("pinned", "shared")
     mine, before = promised(state, "pinned"), node.footprint()
@@ -72,8 +73,7 @@ def test_a_cpu_goes_and_comes_back(node: Node, capsys: pytest.CaptureFixture[str
     line = node.wait_log(cursor, "machine_changed")
     assert line["gone"] == str(mine[-1])
     said_at = float(node.run(f"date -d {line['timestamp']} +%s.%N").stdout)
-    with capsys.disabled():
-        print(f"\n  seen {max(0.0, said_at - at):.3f} s after the CPU had gone, on the guest's clock")
+    tell(record_property, f"a CPU was seen to be gone {max(0.0, said_at - at):.3f} s after it, on the guest's clock")
     assert said_at - at < 10, "ten times the second that is promised on a real machine"
 
     degraded = container_of(node, "pinned")

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import pytest
 
 from integration.guest.guest import Guest
-from integration.overlap.proof import Evidence, churn, guest_module, put_tools
-from tests.figures import keep
+from integration.overlap.proof import churn, guest_module, put_tools
+from tests.figures import Recorder, keep, tell
 
 CHURN_EVENTS = 300
 SOAK_EVENTS = 10_000
@@ -20,12 +20,14 @@ _CONTROL_UNIT = "nodeagent-kubelet-order.service"
 _CONFIG = "/etc/nodeagent/config.yaml"
 
 
-def test_no_foreign_process_runs_on_an_exclusive_cpu(two_sockets: Guest, request: pytest.FixtureRequest) -> None:
+def test_no_foreign_process_runs_on_an_exclusive_cpu(
+    two_sockets: Guest, request: pytest.FixtureRequest, record_property: Recorder
+) -> None:
     events = SOAK_EVENTS if request.config.getoption("--soak") else CHURN_EVENTS
 
     evidence = churn(two_sockets, events=events, seed=SEED)
 
-    show(evidence, request)
+    tell(record_property, "\n  ".join(evidence.lines()))
     assert evidence.gaps == ()
     assert evidence.pod_events == events
     assert evidence.findings.faults == ()
@@ -39,13 +41,13 @@ def test_no_foreign_process_runs_on_an_exclusive_cpu(two_sockets: Guest, request
 
 @pytest.mark.long
 def test_nor_while_the_agent_is_killed_and_cpus_go_and_come_back(
-    two_sockets: Guest, request: pytest.FixtureRequest
+    two_sockets: Guest, request: pytest.FixtureRequest, record_property: Recorder
 ) -> None:
     events = SOAK_EVENTS if request.config.getoption("--soak") else DISTURBED_EVENTS
 
     evidence = churn(two_sockets, events=events, seed=SEED + 1, disturbed_every=DISTURBED_EVERY)
 
-    show(evidence, request)
+    tell(record_property, "\n  ".join(evidence.lines()))
     assert evidence.gaps == ()
     assert evidence.pod_events == events
     assert evidence.findings.faults == ()
@@ -64,12 +66,12 @@ def test_nor_while_the_agent_is_killed_and_cpus_go_and_come_back(
     )
 
 
-def test_kubelets_order_of_writes_is_caught(two_sockets: Guest, request: pytest.FixtureRequest) -> None:
+def test_kubelets_order_of_writes_is_caught(two_sockets: Guest, record_property: Recorder) -> None:
     """The negative control: the same churn and the same judge, an agent that moves shared containers at its next reconcile only."""
     with kubelets_order(two_sockets):
         evidence = churn(two_sockets, events=CONTROL_EVENTS, seed=SEED)
 
-    show(evidence, request)
+    tell(record_property, "\n  ".join(evidence.lines()))
     assert evidence.gaps == ()
     assert evidence.findings.overlap_count >= 10
     longest_ns = max(found.duration_ns for found in evidence.findings.overlaps)
@@ -90,10 +92,3 @@ def kubelets_order(guest: Guest) -> Iterator[None]:
     finally:
         guest.run(f"systemctl stop {_CONTROL_UNIT}", check=False, timeout_seconds=60)
         guest.run("systemctl start nodeagent", timeout_seconds=60)
-
-
-def show(evidence: Evidence, request: pytest.FixtureRequest) -> None:
-    """Print the figures, with or without -s."""
-    capture = request.config.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled():
-        print("\n" + "\n".join(f"  {line}" for line in evidence.lines()), flush=True)

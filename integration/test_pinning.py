@@ -4,6 +4,7 @@ import pytest
 
 from integration.guest.guest import Guest
 from integration.node import ROOT, STATE, Node, container, pod
+from tests.figures import Recorder, tell
 
 TELL = "grep -h _allowed_list /proc/self/status | tr '\\n' ' ' >/run/$0; echo >>/run/$0; exec sleep infinity"
 """The first thing that the process does is to write down where it may run, into the file that is named by `$0`."""
@@ -87,7 +88,7 @@ def narrow(node: Node, cgroup: str, cpus: str) -> dict[int, str]:
     return {pid: last}
 
 
-def test_a_change_from_outside_is_put_back_logged_and_counted(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_change_from_outside_is_put_back_logged_and_counted(node: Node, record_property: Recorder) -> None:
     node.apply(
         pod("pinned", container("app", ["sleep", "infinity"], cpu="2")),
         pod("burst", container("app", ["sleep", "infinity"], cpu="500m", limit_cpu="1")),
@@ -104,8 +105,7 @@ def test_a_change_from_outside_is_put_back_logged_and_counted(node: Node, capsys
 
         line = node.wait_log(cursor, "cgroup_drift_corrected")
         took = float(node.run(f"date -d {line['timestamp']} +%s.%N").stdout) - at
-        with capsys.disabled():
-            print(f"\n  {file} put back after {took:.3f} s on the guest's clock")
+        tell(record_property, f"{file} put back after {took:.3f} s on the guest's clock")
         assert took < 1, "ten times the 100 ms that are promised on a real machine"
 
         assert (line["file"], line["restored"] != line["found"]) == (file, True)

@@ -1,4 +1,4 @@
-"""Figures that tests find and docs quote: printed even where pytest captures what passing tests print, and kept when asked to.
+"""Figures that tests find and docs quote: printed at the end of the run, and kept when asked to.
 
 With NODEAGENT_KEEP_FIGURES set, each test writes its own into results/; scripts/reliability.py puts them into
 docs/reliability.md (`make figures`).
@@ -6,18 +6,19 @@ docs/reliability.md (`make figures`).
 
 import json
 import os
-import sys
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 RESULTS = Path(__file__).parent / "results"
 KEEP = "NODEAGENT_KEEP_FIGURES"
 
+Recorder = Callable[[str, object], None]
+"""pytest's fixture record_property."""
 
-def tell(capsys: pytest.CaptureFixture[str], text: str) -> None:
-    with capsys.disabled():
-        sys.stdout.write(f"\n{text}\n")
+
+def tell(record_property: Recorder, text: str) -> None:
+    """Have it printed at the end of the run (conftest.py at the root)."""
+    record_property("figure", text)
 
 
 def keep(topic: str, case: str, **counts: int) -> None:

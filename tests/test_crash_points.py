@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from daemon_model import Daemon, Files, Steps, watched
-from figures import keep, tell
+from figures import Recorder, keep, tell
 from node_model import CrashError, Machine, Process
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.layout import container_path
@@ -266,7 +266,7 @@ def kinds(steps: list[str]) -> str:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_dying_at_any_step_changes_nothing_in_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Recorder, name: str
 ) -> None:
     scenario = SCENARIOS[name]
     base = prepared(scenario, tmp_path / "base", monkeypatch)
@@ -283,7 +283,7 @@ def test_dying_at_any_step_changes_nothing_in_the_end(
         assert died, f"step {number} of {len(plan)} was not reached"
         assert life.end(daemon) == expected, f"died {'in' if halfway else 'before'} {plan[number]}"
         shutil.rmtree(life.directory)
-    tell(capsys, f"{name}: {len(deaths)} crash points ({kinds(plan)}; {len(halves)} half writes)")
+    tell(record_property, f"{name}: {len(deaths)} crash points ({kinds(plan)}; {len(halves)} half writes)")
     keep("crash points", name, crash_points=len(deaths), half_writes_among_them=len(halves))
     assert plan or name == "restart", "only an idle restart does nothing"
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import test_checkpoint_versions as versions
-from figures import keep, tell
+from figures import Recorder, keep, tell
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.records import CpuRecord, MemoryRecord, Unreadable
 from nodeagent.core.state import NodeState
@@ -101,7 +101,7 @@ def a_state(directory: Path) -> bytes:
 
 
 @pytest.mark.parametrize("name", [*versions.FILES, "nodeagent, a pod"])
-def test_damage_is_refused_or_harmless(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_damage_is_refused_or_harmless(tmp_path: Path, record_property: Recorder, name: str) -> None:
     content = a_state(tmp_path) if name == "nodeagent, a pod" else versions.FILES[name][0]
     counts = {"truncations": 0, "flips": 0, "refused": 0, "taken, unchanged": 0, "taken unseen": 0}
     unsummed = re.sub(rb'"checksum":\d+', b'"checksum":0', content)
@@ -114,7 +114,7 @@ def test_damage_is_refused_or_harmless(tmp_path: Path, capsys: pytest.CaptureFix
                 found = read(damaged)
                 assert found is None or found in (whole, unseen), f"{reader} takes for another state: {damaged!r}"
                 counts["refused" if found is None else "taken, unchanged" if found == whole else "taken unseen"] += 1
-    tell(capsys, f"damage to {name}, {len(content)} bytes: {counts}")
+    tell(record_property, f"damage to {name}, {len(content)} bytes: {counts}")
     keep("damaged files", name, truncations=counts["truncations"], flips=counts["flips"])
     assert counts["truncations"] >= len(content)
     assert counts["refused"] > counts["taken, unchanged"]
@@ -146,9 +146,7 @@ CASES: dict[str, tuple[str, tuple[str, ...], Callable[[NodeState], bytes] | None
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_whatever_lies_there_a_start_keeps_who_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_whatever_lies_there_a_start_keeps_who_runs(tmp_path: Path, record_property: Recorder, name: str) -> None:
     victim, others, written = CASES[name]
     life, files = lives(tmp_path)
     content = files[victim] if written is None else written(life.before)
@@ -168,7 +166,7 @@ def test_whatever_lies_there_a_start_keeps_who_runs(
         assert told.refused == ()
         counts["recovered"] += 1
         counts["set aside"] += victim in told.unusable
-    tell(capsys, f"starts with {name} damaged, {len(content)} bytes: {counts}")
+    tell(record_property, f"starts with {name} damaged, {len(content)} bytes: {counts}")
     keep("starts with damaged files", name, starts=counts["starts"])
     assert counts["starts"] == 2 * len(content)
     assert counts["set aside"] > len(content), "what can't be read is never overwritten"

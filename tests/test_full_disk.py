@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from daemon_model import Daemon, Steps, watched
-from figures import keep, tell
+from figures import Recorder, keep, tell
 from node_model import Machine
 from nodeagent.core.refusals import STATE_NOT_SAVED
 from nodeagent.core.state import Phase
@@ -125,7 +125,7 @@ FROM: dict[str, Callable[[int], Callable[[int, str], bool]]] = {
 
 @pytest.mark.parametrize("how", FROM)
 def test_whichever_call_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], how: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Recorder, how: str
 ) -> None:
     """Every call that changes a file, of the turns that admit one pod and end another, fails in turn, with each error."""
     number, kinds, outcomes = 0, set[str](), {"saved": 0, "refused": 0}
@@ -168,7 +168,7 @@ def test_whichever_call_fails(
             break
         kinds.add(hit[0])
         number += 1
-    tell(capsys, f"failing calls, {how}: {number} ({', '.join(sorted(kinds))}); {outcomes}")
+    tell(record_property, f"failing calls, {how}: {number} ({', '.join(sorted(kinds))}); {outcomes}")
     keep("failed saves", how, failing_calls=number)
     assert kinds >= {"open", "fchmod", "write", "fsync", "replace"}
     assert number >= 20

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import fuzz_targets
-from figures import tell
+from figures import Recorder, tell
 from fuzz import Campaign, Failure, figures
 from fuzz_targets import TARGETS, Target
 
@@ -15,12 +15,12 @@ EXECUTIONS = 300
 BY_NAME = {target.name: target for target in TARGETS}
 
 
-def test_damaged_input_draws_an_answer_and_breaks_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_input_draws_an_answer_and_breaks_nothing(record_property: Recorder) -> None:
     campaigns = [Campaign(target) for target in TARGETS]
     for campaign in campaigns:
         campaign.begin()
         campaign.run(EXECUTIONS)
-    tell(capsys, figures(campaigns).splitlines()[0])
+    tell(record_property, figures(campaigns).splitlines()[0])
     assert all(len(campaign.corpus) > len(campaign.target.seeds) for campaign in campaigns)
 
 

@@ -19,7 +19,7 @@ import pytest
 from msgspec.structs import replace
 
 from daemon_model import Daemon, Steps
-from figures import keep, tell
+from figures import Recorder, keep, tell
 from node_model import Machine, Process
 from nodeagent.core.actions import Action, Launch, Terminate
 from nodeagent.core.plan import Change, MakeCgroup, RemoveCgroup
@@ -149,7 +149,7 @@ def directories(base: Path) -> tuple[Path, Path]:
 
 
 def test_pods_that_arrive_at_once_are_all_decided_restored_and_removed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, host_soak: bool
+    tmp_path: Path, record_property: Recorder, *, host_soak: bool
 ) -> None:
     pods = 1000 if host_soak else 100
     manifests, state = directories(tmp_path)
@@ -188,7 +188,7 @@ def test_pods_that_arrive_at_once_are_all_decided_restored_and_removed(
     assert not machine.runs
     seconds = ", ".join(f"{what} {value:.1f} s" for what, value in took.items())
     tell(
-        capsys,
+        record_property,
         f"load: {pods} pods of 3 containers at once: {turns} turns, {seconds}; {writes} cgroup changes, a state of {size // 1024} KiB, "
         f"{grown:.0f} MiB more memory",
     )
@@ -217,7 +217,7 @@ for i in range(count):
 
 
 def test_a_flood_of_file_events_coalesces_and_none_of_the_last_ones_is_lost(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, host_soak: bool
+    tmp_path: Path, record_property: Recorder, *, host_soak: bool
 ) -> None:
     """Writing a file is three events at least (made or renamed, modified, closed): the kernel merges some of them."""
     writes, pods = (60_000, 50) if host_soak else (2_000, 20)
@@ -243,7 +243,7 @@ def test_a_flood_of_file_events_coalesces_and_none_of_the_last_ones_is_lost(
         assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
     assert threading.active_count() == threads
     tell(
-        capsys,
+        record_property,
         f"flood: {events} file events of {writes} writes in {seconds:.1f} s: {turns + more} turns, the longest {longest:.2f} s, "
         f"{grown:.0f} MiB more memory",
     )
@@ -271,7 +271,7 @@ KINDS: dict[str, Callable[[int], str]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_of_thousands_of_files_gets_one_answer_in_bounded_time(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, *, host_soak: bool
+    tmp_path: Path, record_property: Recorder, kind: str, *, host_soak: bool
 ) -> None:
     count, most_seconds = (10_000, 60) if host_soak else (2_000, 10)
     manifests, state = directories(tmp_path)
@@ -293,6 +293,6 @@ def test_each_of_thousands_of_files_gets_one_answer_in_bounded_time(
     assert max(took) < most_seconds
     assert grown < 200
     tell(
-        capsys,
+        record_property,
         f"{count} manifests, {kind}: the first turn took {took[0]:.1f} s, each other {took[-1]:.1f} s, {grown:.0f} MiB more memory",
     )

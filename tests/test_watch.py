@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from figures import tell
+from figures import Recorder, tell
 from inspected import World, container, everything, idle, machine, pod
 from nodeagent.cli import watch as command
 from nodeagent.cli.known_state import StateReader
@@ -181,7 +181,7 @@ def test_nothing_in_it_acts_on_the_terminal() -> None:
     assert all(line.isprintable() for line in lines)
 
 
-def test_a_refresh_with_250_pods_fits_into_its_second_many_times(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refresh_with_250_pods_fits_into_its_second_many_times(record_property: Recorder) -> None:
     world = World(MACHINE, Placement("static", reserved_system_cpus=CpuSet.of(0)))
     for number in range(250):
         world.add(pod(f"pod-{number}", container("app", cpu="100m", memory="8Mi")))
@@ -194,7 +194,7 @@ def test_a_refresh_with_250_pods_fits_into_its_second_many_times(capsys: pytest.
     there = Look(inspection(sight), world.managers.topology, UsageSample(0, {}, usage))
     shown = frame(there, View(120, 40))
     took = time.process_time() - began
-    tell(capsys, f"one refresh of 250 pods without the reading of files: {1000 * took:.0f} ms of CPU time")
+    tell(record_property, f"one refresh of 250 pods without the reading of files: {1000 * took:.0f} ms of CPU time")
     assert shown.lines[-1].startswith(f"1-{shown.page} of 250 by name")
     assert took < 1
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from daemon_model import Steps, watched
-from figures import keep, tell
+from figures import Recorder, keep, tell
 from nodeagent.core.agent_metrics import CGROUP_WRITE_ERRORS, error_label
 from nodeagent.core.cgroup import Attribute
 from nodeagent.core.idset import CpuSet
@@ -141,7 +141,7 @@ def faults(writes: int) -> Iterator[tuple[int, int | None, bool]]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_write_may_fail_in_every_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Recorder, name: str
 ) -> None:
     scenario = SCENARIOS[name]
     base = prepared(scenario, tmp_path / "base", monkeypatch)
@@ -165,7 +165,7 @@ def test_every_write_may_fail_in_every_way(
             assert one.daemon.agent.snapshot.problems == ()
         injected[CLASSES[error]] += 1
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(injected.items()))
-    tell(capsys, f"{name}: {injected.total()} faults at {len(plan)} cgroup writes ({kinds})")
+    tell(record_property, f"{name}: {injected.total()} faults at {len(plan)} cgroup writes ({kinds})")
     keep("failed cgroup writes", name, faults=injected.total(), writes=len(plan))
 
 

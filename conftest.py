@@ -1,0 +1,56 @@
+"""What all test runs share, with any number of processes.
+
+The tests in guests run one after the other in one process, since all of a kind share one guest; the others fill what processor time
+is left. What tests count is printed at the end, as captured output of a passing test and of another process isn't.
+"""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+FIGURE = "figure"
+"""Name of the property that a test records each of its figures as."""
+_NICENESS = 10
+"""Of what runs beside a guest: emulated processors share two real ones, and guests are what takes longest."""
+
+_STANDS_BACK = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _is_in_guest(item):
+            item.add_marker(pytest.mark.xdist_group("guests"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Stand back once there is no guest to run in this process."""
+    config = item.config
+    if _shares_processors() and not _is_in_guest(item) and not config.stash.get(_STANDS_BACK, False):
+        config.stash[_STANDS_BACK] = True
+        os.nice(_NICENESS)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    lines = list(_figures(terminalreporter))
+    if lines:
+        terminalreporter.section("what the tests have counted")
+        for line in lines:
+            terminalreporter.write_line(line)
+
+
+def _figures(reporter: pytest.TerminalReporter) -> Iterator[str]:
+    for outcome in ("passed", "failed"):
+        for report in sorted(reporter.stats.get(outcome, ()), key=lambda report: report.nodeid):
+            yield from (
+                str(value) for name, value in report.user_properties if name == FIGURE and report.when == "call"
+            )
+
+
+def _is_in_guest(item: pytest.Item) -> bool:
+    return item.nodeid.startswith("integration/")
+
+
+def _shares_processors() -> bool:
+    return int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1
