@@ -475,7 +475,7 @@ def test_places_in_words(cpus, text):
 
 def test_owners_of_cpus():
     world, _, _ = everything()
-    found = owners(world.managers, world.state)
+    found = owners(world.managers, world.state.promises, world.state.active_pods())
     assert found[0] == "reserved"
     assert found[1] == "default/web setup, app"
     assert found[4] == "default/slot slot"

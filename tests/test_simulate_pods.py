@@ -1,6 +1,7 @@
 """`nodeagent simulate` of pods: who gets what, what is left, how many more fit, and two configurations side by side."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import yaml
 
 import json_schema
+from nodeagent.core.idset import CpuSet
 from tried import CONFIG, MACHINE, Told, container, golden, manifest, pod, told
 
 __all__ = ["told"]
@@ -48,6 +50,32 @@ def test_the_document_says_who_got_what_and_what_is_left(told: Told) -> None:
     first = document["nodes"][0]
     assert (first["free"], first["wholeCores"], first["splitCpus"], first["fragmentationPercent"]) == ("3,11", 1, "", 0)
     assert first["holders"] == [{"container": "app", "cpus": "1-2,9-10", "pod": "default/web"}]
+
+
+def test_the_picture_shows_the_end_of_the_run(told: Told) -> None:
+    words = ("-f", manifest("pods.yaml", *PODS), *ON, *UNDER, "-o", "svg")
+    status, out, err = told("simulate", *words)
+    assert (status, err) == (0, "")
+    owners = {int(cpu): label for cpu, label in re.findall(r"<title>CPU (\d+): ([^<]*)</title>", out)}
+    web, shared = CpuSet.parse("1-2,9-10"), CpuSet.parse("3,7,11,15")
+    assert owners == {
+        **dict.fromkeys((0, 8), "reserved"),
+        **dict.fromkeys(web, "default/web app"),
+        **dict.fromkeys(shared, "shared"),
+        **dict.fromkeys(CpuSet.parse("4-6,12-14"), "default/big app"),
+    }
+
+
+def test_the_picture_of_a_capacity_shows_the_full_node(told: Told) -> None:
+    words = ("-f", manifest("p.yaml", pod("four", container("app", "4", "1Gi"))), *ON, *UNDER, "-o", "svg")
+    labels = re.findall(r"<title>CPU \d+: ([^<]*)</title>", told("simulate", "--capacity", *words)[1])
+    assert sorted(set(labels)) == [
+        "default/four-1 app",
+        "default/four-2 app",
+        "default/four-3 app",
+        "reserved",
+        "shared",
+    ]
 
 
 def test_free_cpus_of_cores_in_use_are_fragmented(told: Told) -> None:
@@ -152,6 +180,8 @@ def test_kubelets_errata_are_reproduced_when_asked_for(told: Told) -> None:
         (["scenarios.jsonl", "--compare", "a", "b"], "either scenarios, or pods"),
         (["--capacity", "--compare", "a", "b"], "--capacity needs pods with -f, and goes with no --compare"),
         (["--capacity", "scenarios.jsonl"], "--capacity needs pods with -f"),
+        (["--compare", "a", "b", "-o", "svg"], "-o svg draws the end of one run"),
+        (["scenarios.jsonl", "-o", "svg"], "-o svg draws the end of one run"),
         (["--compare", "a", "b", "--config", "c"], "leave --config out"),
         (["--topology", "4c", "--root", "/", "-f", "p.yaml"], "not allowed with argument"),
     ],

@@ -20,6 +20,7 @@ examples:
   nodeagent simulate examples/scenario.jsonl
   nodeagent simulate -f examples/guaranteed.yaml --topology 2s.2n.8c.2t --config examples/config.yaml
   nodeagent simulate --capacity -f examples/guaranteed.yaml --topology 2s.2n.8c.2t --config examples/config.yaml
+  nodeagent simulate -f examples/guaranteed.yaml --topology 2n.4c.2t --config examples/config.yaml -o svg >node.svg
   nodeagent simulate --compare examples/config.yaml examples/strict-reservation/config.yaml -f examples/guaranteed.yaml --topology 2n.4c.2t
 
 on a node:
@@ -67,9 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        choices=("text", "json", "yaml"),
+        choices=("text", "json", "yaml", "svg"),
         default="text",
-        help="form of the answer about pods (default: text; about scenarios it is JSON lines)",
+        help="form of the answer about pods: svg is a picture of who has which CPU (default: text; about scenarios it is JSON lines)",
     )
     add_trial_arguments(parser)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -97,6 +98,8 @@ def run(args: argparse.Namespace) -> int:
         args.parser.error("--capacity needs pods with -f, and goes with no --compare")
     if args.compare is not None and args.config is not None:
         args.parser.error("--compare names both configurations: leave --config out")
+    if args.output == "svg" and (args.compare is not None or not about_pods):
+        args.parser.error("-o svg draws the end of one run: it needs pods with -f, and goes with no --compare")
     if about_pods:
         from nodeagent.cli.simulate_pods import simulate_pods
 

@@ -33,7 +33,17 @@ def simulate_pods(options: argparse.Namespace) -> str:
         found = Run(node.config, node.source, node.trial, capacity.after, (), capacity, tuple(pods))
     else:
         found = _run(node, node.source, pods)
+    if options.output == "svg":
+        return _picture(found)
     return printed(run_document(found, node.where), options.output, render_run)
+
+
+def _picture(run: Run) -> str:
+    from nodeagent.formats.cpu_owners import owners
+    from nodeagent.formats.topology_svg import render_svg
+
+    end = run.after
+    return render_svg(end.managers.topology, owners(end.managers, end.promises, end.pods))
 
 
 def _run(node: TrialNode, source: str, pods: Sequence[Pod]) -> Run:

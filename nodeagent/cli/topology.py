@@ -70,4 +70,4 @@ def _owners(args: argparse.Namespace) -> dict[int, str] | None:
         known = known_from(args)
     except NodeAgentError:
         return None  # no agent here, or not for us: the machine itself is still the answer
-    return owners(known.node.managers, known.state)
+    return owners(known.node.managers, known.state.promises, known.state.active_pods())
