@@ -61,6 +61,14 @@ def test_a_page_has_all_that_help_has(name: str) -> None:
         assert line.startswith(("exit status:", "examples:")) or line.strip() in text
 
 
+def test_each_exit_status_has_a_line_of_its_own() -> None:
+    for name in COMMANDS:
+        lines = shown(PAGES[f"nodeagent-{name}.8"]).partition(".SH EXIT STATUS\n")[2].partition("\n.SH")[0]
+        assert [
+            line for line in lines.split("\n.br\n") if not re.match(r"\d[\d, ]*: \S|the command's own$", line)
+        ] == [], name
+
+
 def test_pages_and_completions_are_written_where_they_are_looked_for(tmp_path: Path) -> None:
     share, fish = tmp_path / "share", tmp_path / "fish"
     write_all(share, fish)

@@ -90,7 +90,7 @@ def _paragraph(text: str) -> str:
         lines = (line.removeprefix("  ") for line in text.splitlines()[1:])
         return ".SH EXAMPLES\n.nf\n" + "\n".join(_text(line) for line in lines) + "\n.fi"
     if text.startswith("exit status:"):
-        statuses = [part.strip() for part in text.removeprefix("exit status:").split(";")]
+        statuses = re.split(r";\s+(?=\d)", text.removeprefix("exit status:").strip())
         return ".SH EXIT STATUS\n" + "\n.br\n".join(_text(" ".join(status.split())) for status in statuses)
     return ".SH NOTES\n" + "\n.br\n".join(_text(line) for line in text.splitlines())
 
