@@ -9,7 +9,7 @@ AT_ONCE := --numprocesses logical --maxprocesses 8 --dist loadgroup
 # Tests start many interpreters: bytecode is kept, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: all demo test test-unit test-guests test-vectors soak guest guest-packages install uninstall format readme bench bench-matrix bench-docs figures clean
+.PHONY: all demo test test-unit test-guests test-vectors soak guest guest-packages install uninstall format readme reference shown docs bench bench-matrix bench-docs figures clean
 
 all: test
 
@@ -63,6 +63,22 @@ format: $(VENV)/.ready
 # The README's tables, from the code that they are about.
 readme: $(VENV)/.ready
 	$(BIN)/python scripts/readme.py
+
+# The pages of docs/ that say what the code says.
+reference: $(VENV)/.ready
+	$(BIN)/python -m scripts.reference
+
+# What commands print and draw where docs/ shows it.
+shown: $(VENV)/.ready
+	$(BIN)/python -m scripts.shown
+
+$(VENV)/.docs-ready: $(VENV)/.ready
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	touch $@
+
+# The documentation as a site, in build/site: open index.html there.
+docs: $(VENV)/.docs-ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # Every figure with a goal, beside the goal, in some two minutes; kept in benchmarks/results/goals.json.
 bench: $(VENV)/.ready

@@ -1,0 +1,170 @@
+"""What docs/ says is so: its reference is the code's, its commands print and draw what it shows, its links lead somewhere.
+
+What a page shows of a node, a guest shows: integration/test_documentation.py.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nodeagent.cli.main import COMMANDS, parser_for
+from nodeagent.core.agent_metrics import METRICS
+from nodeagent.core.cpu_options import OPTIONS
+from nodeagent.core.refusals import Reason
+from nodeagent.core.topology_manager import Scope, TopologyPolicy
+from nodeagent.formats.config_yaml import parse_config
+from nodeagent.formats.pod_manifest import RefusedPod, parse_manifest
+from scripts import reference, shown
+from scripts.shown import DOCS, ON_A_NODE, PICTURES, ROOT, blocks
+
+PAGES = sorted(DOCS.rglob("*.md"))
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+COMMAND = re.compile(r"(?:^|\$\(|until )(?:sudo )?nodeagent (?P<words>[^|&;<>)]*)")
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[Path, str]:
+    return reference.pages()
+
+
+@pytest.mark.parametrize("page", [*sorted(reference.REFERENCE.glob("*.md")), reference.KUBELET], ids=name)
+def test_the_reference_is_the_codes(page: Path, made: dict[Path, str]) -> None:
+    assert page.read_text() == made[page], "run: make reference"
+
+
+@pytest.mark.parametrize("page", shown.pages(), ids=name)
+def test_commands_print_and_draw_what_is_shown(page: Path, tmp_path: Path) -> None:
+    text = page.read_text()
+    assert shown.refreshed(text, tmp_path) == text, "run: make shown"
+    for picture in tmp_path.glob("*.svg"):
+        assert (PICTURES / picture.name).read_bytes() == picture.read_bytes(), "run: make shown"
+
+
+def test_every_picture_is_drawn_by_one_command_and_shown_with_words() -> None:
+    drawn = [found for page in PAGES for found in re.findall(r">(\S+\.svg)$", console(page), re.MULTILINE)]
+    assert len(drawn) == len(set(drawn))
+    assert {path.name for path in PICTURES.iterdir()} == set(drawn)
+    images = [found for page in PAGES for found in re.findall(r"!\[(.*?)\]\([./]*pictures/(\S+)\)", page.read_text())]
+    assert {image for _, image in images} == set(drawn)
+    assert all(len(words) > 20 for words, _ in images)
+
+
+def console(page: Path) -> str:
+    return "".join(block.text for block in blocks(page.read_text()) if block.runs_here)
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=name)
+def test_its_commands_can_be_given(page: Path) -> None:
+    for block in blocks(page.read_text()):
+        if block.language in {"sh", "console"}:
+            for line in block.text.replace("\n> ", "\n").splitlines():
+                for found in COMMAND.finditer(line.removeprefix("$ ")):
+                    words = shlex.split(found["words"], comments=True)
+                    with_known = parser_for(words).parse_known_args(words)
+                    assert with_known[1] == [], line
+
+
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```$|`[^`\n]*`", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for target, anchor in LINK.findall(text):
+            if target.startswith("https:"):
+                continue
+            there = (page.parent / target).resolve() if target else page
+            assert there.exists(), f"{name(page)}: {target}"
+            if anchor:
+                assert anchor in anchors(there), f"{name(page)}: {target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """As Markdown's table of contents makes them of headings."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", one).strip().lower()) for one in headings}
+
+
+def test_the_navigation_has_every_page() -> None:
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    listed = list(leaves(site["nav"]))
+    assert len(listed) == len(set(listed))
+    assert {DOCS / one for one in listed} == set(PAGES)
+    assert site["strict"] is True
+    assert site["theme"]["font"] is False, "a reader's browser asks nobody else"
+    assert all((ROOT / hook).exists() for hook in site["hooks"])
+
+
+def leaves(tree: object) -> Iterator[str]:
+    match tree:
+        case str():
+            yield tree
+        case list():
+            for one in tree:
+                yield from leaves(one)
+        case dict():
+            for one in tree.values():
+                yield from leaves(one)
+
+
+def test_each_policy_and_option_is_explained() -> None:
+    cpu, topology, memory = (
+        (DOCS / f"policies/{manager}-manager.md").read_text() for manager in ("cpu", "topology", "memory")
+    )
+    assert [one for one in (*OPTIONS, "static") if f"`{one}`" not in cpu] == []
+    assert [one.value for one in (*TopologyPolicy, *Scope) if f"`{one.value}`" not in topology] == []
+    options = ("prefer-closest-numa-nodes", "max-allowable-numa-nodes", "prefer-most-allocated-numa-node")
+    assert [one for one in options if f"### `{one}`" not in topology] == []
+    assert "memoryManagerPolicy: None`" in memory
+    assert "`Static`" in memory
+
+
+def test_the_reference_names_every_command_metric_and_reason(made: dict[Path, str]) -> None:
+    text = {path.stem: page for path, page in made.items()}
+    assert [one for one in COMMANDS if f"## `nodeagent {one}`" not in text["commands"]] == []
+    assert [one.name for one in METRICS if f"| `{one.name}` |" not in text["metrics"]] == []
+    assert [one.value for one in Reason if f"| `{one.value}` |" not in text["refusals"]] == []
+    assert "there is no file … | make one with `nodeagent capture -o FILE`" in text["errors"]
+
+
+def test_files_that_nothing_runs_here_are_right() -> None:
+    """What the tutorial has one write on a node."""
+    files = {block.title: block.text for block in blocks((DOCS / "tutorial.md").read_text()) if block.is_file}
+    config = parse_config(files.pop("/etc/nodeagent/config.yaml").encode(), "config.yaml")
+    assert config.reported_fields == ()
+    assert files
+    for title, text in files.items():
+        (found,) = parse_manifest(text.encode(), title)
+        assert not isinstance(found, RefusedPod), found
+
+
+def test_what_runs_on_a_node_is_said_to() -> None:
+    titles = {block.title for page in PAGES for block in blocks(page.read_text()) if block.language == "console"}
+    assert titles == {"", ON_A_NODE}
+
+
+@pytest.mark.parametrize(
+    ("shown_text", "printed", "same"),
+    [
+        ("a\nb\n", "a\nb\n", True),
+        ("a\nb\n", "a  \nb\n", True),
+        ("a\n…\nd\n", "a\nb\nc\nd\n", True),
+        ("a\n…\nd\n", "a\nd\n", True),
+        ("…\n", "", True),
+        ("a\n…\nd\n", "a\nb\nd\ne\n", False),
+        ("a.c\n", "abc\n", False),
+        ("", "a\n", False),
+    ],
+)
+def test_an_ellipsis_stands_for_any_lines(shown_text: str, printed: str, same: bool) -> None:
+    assert shown.is_as_shown(shown_text, printed) is same
+
+
+def test_a_page_whose_commands_print_something_else_is_rewritten(tmp_path: Path) -> None:
+    page = '```yaml title="a.txt"\nhello\n```\n\n```console\n$ cat a.txt\nold\n$ cat <<E\n> one\n> E\none\n```\n'
+    assert shown.refreshed(page, tmp_path) == page.replace("old", "hello")
