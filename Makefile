@@ -9,7 +9,10 @@ AT_ONCE := --numprocesses logical --maxprocesses 8 --dist loadgroup
 # Tests start many interpreters: bytecode is kept, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: all demo test test-unit test-guests test-vectors soak guest guest-packages install uninstall format readme reference shown docs bench bench-matrix bench-docs figures clean
+.PHONY: all demo test test-unit test-guests test-vectors soak guest guest-packages install uninstall
+.PHONY: format readme reference shown docs
+.PHONY: bench bench-matrix bench-docs figures
+.PHONY: dist clean
 
 all: test
 
@@ -97,5 +100,11 @@ figures: $(VENV)/.ready
 	NODEAGENT_KEEP_FIGURES=1 $(PYTEST) -q tests/test_crash_points.py tests/test_damage.py tests/test_full_disk.py tests/test_write_failures.py
 	$(BIN)/python scripts/reliability.py
 
+# The wheel, with units, documents, examples, manual pages and completions in its share, and the source archive; in dist.
+dist: $(VENV)/.ready
+	rm -rf share
+	$(BIN)/python -m nodeagent.cli.man_pages share share/fish/vendor_completions.d
+	$(BIN)/python -m build --no-isolation
+
 clean:
-	rm -rf $(VENV) .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .cache build dist share *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.guest.images import _project_files
+from integration.guest.images import NOT_INSTALLED, project_files
 from nodeagent.cli.completion_scripts import PLACES
 
 ROOT = Path(__file__).parent.parent
@@ -218,4 +218,4 @@ def test_removal_touches_no_directory_that_the_installation_did_not_make(host: H
 def test_guests_have_all_that_is_installed() -> None:
     parts = set(re.findall(r'"\$here/([\w.]+)"', (ROOT / "scripts/install.sh").read_text()))
     assert parts >= {"nodeagent", "docs", "examples", "contrib", "README.md"}
-    assert parts <= {path.parts[0] for path in _project_files()}
+    assert parts <= {path.parts[0] for path in project_files(NOT_INSTALLED)}

@@ -27,7 +27,7 @@ _KEPT_IMAGES = 3
 _DISK_SIZE = "2G"  # sparse
 _SOURCE = "usr/src/nodeagent"
 # Parts of the repository that the installed program doesn't come from: editing a test makes no new image.
-_NOT_INSTALLED = (".ci/", "benchmarks/", "integration/", "tests/")
+NOT_INSTALLED = (".ci/", "benchmarks/", "integration/", "tests/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,20 +100,20 @@ def _ensure_image(release: Release, layer: _Layer) -> Path:
 
 def _read_layer() -> _Layer:
     files = [(path, 0o644, content) for path, content in settings.guest_files().items()]
-    for path in _project_files():
+    for path in project_files(NOT_INSTALLED):
         mode = 0o755 if os.access(REPOSITORY / path, os.X_OK) else 0o644
         files.append((f"{_SOURCE}/{path}", mode, (REPOSITORY / path).read_bytes()))
     return _Layer(tuple(sorted(files)), tuple(sorted(settings.guest_links().items())))
 
 
-def _project_files() -> list[Path]:
-    """Tracked and new files, as git sees them, in a repository whoever owns it."""
+def project_files(left_out: tuple[str, ...] = ()) -> list[Path]:
+    """Tracked and new files, as git sees them, in a repository whoever owns it; without those that begin like this."""
     git = ("git", "-c", f"safe.directory={REPOSITORY}", "-C", os.fspath(REPOSITORY))
     listing = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
     result = subprocess.run((*git, *listing), check=False, capture_output=True, text=True)
     if result.returncode != 0:
         raise SetupError(f"git can't list the project's files: {result.stderr}hint: run this in a git checkout")
-    names = sorted({name for name in result.stdout.split("\0") if name and not name.startswith(_NOT_INSTALLED)})
+    names = sorted({name for name in result.stdout.split("\0") if name and not name.startswith(left_out)})
     return [Path(name) for name in names if (REPOSITORY / name).is_file()]
 
 
