@@ -135,6 +135,11 @@ def test_output_goes_to_the_journal_under_the_containers_name(node: Node) -> Non
     assert "speaker" in found, shown
 
 
+CONNECT = (
+    'import socket; socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect("/run/nodeagent-pods/launcher.sock")'
+)
+
+
 def test_exec_runs_in_the_container_and_nowhere_else(node: Node) -> None:
     node.apply(
         pod("slot", container("slot", None, cpu="2")), pod("other", container("app", ["sleep", "infinity"], cpu="1"))
@@ -146,6 +151,17 @@ def test_exec_runs_in_the_container_and_nowhere_else(node: Node) -> None:
     status_of_command = node.run("nodeagent exec slot slot -- sh -c 'exit 9'", check=False).returncode
     nowhere = node.run("nodeagent exec slot ../poduid-other/app -- true", check=False)
 
+    somebody = "setpriv --reuid=65534 --regid=65534 --clear-groups"
+    others = {
+        "nodeagent exec": node.run(f"{somebody} nodeagent exec slot slot -- true", check=False),
+        "by hand": node.run(f"{somebody} sh -c 'echo 0 >{node.cgroup('slot', 'slot')}/cgroup.procs'", check=False),
+        "to the launcher": node.run(f"{somebody} python3 -c '{CONNECT}'", check=False),
+    }
+
+    assert {name: done.returncode == 0 for name, done in others.items()} == dict.fromkeys(others, False)
+    assert "only root" in others["nodeagent exec"].stderr
+    assert "Permission denied" in others["by hand"].stderr
+    assert "PermissionError" in others["to the launcher"].stderr
     assert inside[1] == promised
     assert status_of_command == 9
     assert nowhere.returncode == 125

@@ -1,0 +1,68 @@
+"""Many pods at once on a real kernel: all run, nothing is lost over a restart, and nothing is left when they go."""
+
+import json
+import time
+
+import pytest
+
+from integration.guest.guest import Guest
+from integration.node import MANIFESTS, ROOT, Document, Node, container, pod
+from tests.figures import keep, tell
+
+PODS = 30
+PODS_LONG = 250
+EXCLUSIVE = 3
+
+
+@pytest.fixture
+def node(two_sockets: Guest) -> Node:
+    return Node(two_sockets)
+
+
+def template(*, cpu: str | None) -> str:
+    return json.dumps(pod("p@", container("app", ["sleep", "infinity"], cpu=cpu, memory="4Mi")))
+
+
+def test_many_pods_at_once(node: Node, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> None:
+    count = PODS_LONG if request.config.getoption("--long") else PODS
+    node.guest.put("/run/exclusive.json", template(cpu="2"))
+    node.guest.put("/run/shared.json", template(cpu=None))
+    began, pid = time.monotonic(), node.main_pid()
+    node.run(
+        f"rm -rf /run/many; mkdir /run/many; for i in $(seq {count}); do kind=shared; [ $i -gt {EXCLUSIVE} ] || kind=exclusive;"
+        f" sed s/p@/p$i/g /run/$kind.json >/run/many/p$i.json; done; mv /run/many/* {MANIFESTS}/",
+        timeout_seconds=120,
+    )
+    state = node.wait(lambda s: started(s) == count, f"{count} pods to run", seconds=600)
+    took = time.monotonic() - began
+    assert [e for e in state["entries"] if "refusal" in e] == []
+    owned = [p["cpus"]["app"] for p in state["promises"]["pods"].values() if p.get("cpus")]
+    assert len(owned) == len(set(owned)) == EXCLUSIVE
+    assert node.inspect()["differences"] == []
+    processes = f"cat $(find {ROOT} -path '*/pod*/cgroup.procs') | sort -n"
+    before = node.run(processes).stdout
+    assert len(before.split()) == count
+    assert node.main_pid() == pid, "the watchdog was content"
+
+    began = time.monotonic()
+    node.restart_agent()
+    restarted = time.monotonic() - began
+    assert node.run(processes).stdout == before
+    memory_kib = int(node.run(f"awk '/^VmHWM/ {{print $2}}' /proc/{node.main_pid()}/status").stdout)
+
+    began = time.monotonic()
+    node.run(f"rm {MANIFESTS}/*.json")
+    node.wait(lambda s: not s["entries"], "all pods to go", seconds=600)
+    node.run(f"until [ $(find {ROOT} -name 'pod*' 2>/dev/null | wc -l) = 0 ]; do sleep 0.2; done", timeout_seconds=60)
+    gone = time.monotonic() - began
+    assert node.unit("NRestarts")["NRestarts"] == "0", "and while they went"
+    tell(
+        capsys,
+        f"load in a guest: {count} pods at once: {took:.0f} s until all ran, {restarted:.0f} s for a restart, {gone:.0f} s until all "
+        f"were gone; the agent took {memory_kib // 1024} MiB",
+    )
+    keep("load in a guest", "at once", pods=count)
+
+
+def started(state: Document) -> int:
+    return sum("startedAtMs" in status for entry in state["entries"] for status in entry["containers"])
