@@ -26,6 +26,7 @@ def test_messages(channel: tuple[str, socket.socket]) -> None:
         (lambda: manager.ready("3 pods"), b"READY=1\nSTATUS=3 pods"),
         (lambda: manager.status("two\nREADY=1 lines"), b"STATUS=two READY=1 lines"),
         (manager.ping_watchdog, b"WATCHDOG=1"),
+        (lambda: manager.extend_start(90), b"EXTEND_TIMEOUT_USEC=90000000"),
         (lambda: manager.stopping("bye"), b"STOPPING=1\nSTATUS=bye"),
     ]
     for send, expected in table:

@@ -5,7 +5,7 @@ Every turn is the same turn, be it the first after a start, a timer's or an even
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import groupby
 
 from msgspec import Struct, field
@@ -75,6 +75,7 @@ class Agent:
         wakeups: Wakeups,
         machine: Machine,
         recovery: Recovery | None = None,
+        alive: Callable[[], None] = lambda: None,
     ) -> None:
         self.node = node
         self.state = state
@@ -85,6 +86,8 @@ class Agent:
         self.log = log
         self.wakeups = wakeups
         self.recovery = recovery
+        self._alive = alive
+        """Called after each part of a turn: a file, a decision, a write, an action."""
         self._is_saved = recovery is None
         self._save_failed = False
         self.has_reconciled = False
@@ -187,7 +190,7 @@ class Agent:
             retried=self.retries.take(),
             released=self.releases.take(),
         )
-        watch = Stopwatch()
+        watch = Stopwatch(alive=self._alive)
         decided = step(state, world, watch.decide)
         self._save_failed = not self._save(decided, troubles)
         if self._save_failed:
@@ -309,7 +312,7 @@ class Agent:
     def _write(self, world: World, troubles: list[str]) -> Outcome:
         wanted = self._wanted(world.seen)
         plan: Plan = diff(wanted, world.seen)
-        outcome = carry_out(plan, wanted, self.tree)
+        outcome = carry_out(plan, wanted, self.tree, self._alive)
         self._answer = answered(outcome, self._answer)
         troubles += self._answer.troubles
         troubles += [
@@ -321,6 +324,7 @@ class Agent:
 
     def _act(self, world: World, outcome: Outcome, troubles: list[str]) -> None:
         for action in actions(self.state, world, outcome.ready, self.runner.signalled):
+            self._alive()
             match action:
                 case Launch():
                     self.runner.launch(action, self.node.config, str(self.tree.root), troubles)

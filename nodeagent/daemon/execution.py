@@ -3,7 +3,7 @@
 What a failure means is `core/write_failures`'s; here it is answered: looked at again at once, soon, or at the next reconcile.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from msgspec import Struct, field
@@ -78,10 +78,13 @@ class _Progress(Struct):
     """They could not be removed, and those above them cannot be either."""
 
 
-def carry_out(plan: Plan, wishes: Iterable[CgroupWish], tree: Tree) -> Outcome:
-    """Apply a plan. A change that fails holds back those that rely on it; all others are still tried."""
+def carry_out(
+    plan: Plan, wishes: Iterable[CgroupWish], tree: Tree, alive: Callable[[], None] = lambda: None
+) -> Outcome:
+    """Apply a plan. A change that fails holds back those that rely on it; all others are still tried. `alive` is called before each."""
     progress = _Progress(plan.occupied)
     for change in plan.changes:
+        alive()
         if _is_held_back(change, progress):
             progress.held_back.append(change)
             _note_undone(change, progress)

@@ -38,12 +38,15 @@ class ManifestList:
         watch: ManifestWatch,
         patience_seconds: float,
         clock: Callable[[], float] = time.monotonic,
+        alive: Callable[[], None] = lambda: None,
     ) -> None:
         self.directory = directory
         self._watch = watch
         self.patience_seconds = patience_seconds
         """For how long a file may be open for writing before that is a problem."""
         self._clock = clock
+        self._alive = alive
+        """Called after each file: thousands of new ones take their time."""
         self._open: dict[str, _OpenFile] = {}
         self._parsed: dict[str, tuple[bytes, Documents]] = {}
         self._last: ManifestLook | None = None
@@ -82,6 +85,7 @@ class ManifestList:
             )
             parsed[file.name] = (file.content, documents)
             draft.add_documents(file.name, documents)
+            self._alive()
         self._parsed = parsed
         if scan.unread:
             draft.problems.append(

@@ -11,6 +11,7 @@ from nodeagent import __version__
 from nodeagent.core.config import Config
 from nodeagent.core.layout import OWN_DIRECTORIES
 from nodeagent.daemon.agent import Agent
+from nodeagent.daemon.heartbeat import Heartbeat
 from nodeagent.daemon.logs import Log, make_log
 from nodeagent.daemon.machine import Machine, Node
 from nodeagent.daemon.manifest_list import ManifestList
@@ -67,10 +68,12 @@ def serve(config_path: str) -> int:
 
 def _serve(config_path: str, node: Node, *, log: Log, manager: ServiceManager, wakeups: Wakeups) -> int:
     config = node.config
+    heart = Heartbeat(manager)
     manifests = ManifestList(
         config.static_pod_path,
         ManifestWatch(config.static_pod_path, lambda: wakeups.wake(Reason.MANIFESTS)),
         patience_seconds=config.file_check_frequency_ms / 1000,
+        alive=heart.beat,
     )
     pods, now_ms = manifests.at_start(), time.time_ns() // 1_000_000
     is_strict = config.state_recovery == "strict"
@@ -100,6 +103,7 @@ def _serve(config_path: str, node: Node, *, log: Log, manager: ServiceManager, w
         wakeups=wakeups,
         machine=Machine(),
         recovery=start.recovery,
+        alive=heart.beat,
     )
     watch = CgroupWatch(root, lambda: wakeups.wake(Reason.CGROUPS))
     with Publisher(agent, config, log) as publisher:
@@ -107,7 +111,7 @@ def _serve(config_path: str, node: Node, *, log: Log, manager: ServiceManager, w
         log.info("started", version=__version__, config=config_path, cgroup_root=root, pods=len(state.entries))
         _tell_configuration(config, log)
         try:
-            _loop(agent, publisher, watch, config_path, manager)
+            _loop(agent, publisher, watch, config_path, manager, heart)
         finally:
             manager.stopping(_status(agent))
             watch.stop()
@@ -123,11 +127,12 @@ def _tell_configuration(config: Config, log: Log) -> None:
         log.info("unused_kubelet_fields", fields=list(config.reported_fields))
 
 
-def _loop(agent: Agent, publisher: Publisher, watch: CgroupWatch, config_path: str, manager: ServiceManager) -> None:
-    """Turn after turn; each ends with a sign of life to systemd's watchdog."""
+def _loop(
+    agent: Agent, publisher: Publisher, watch: CgroupWatch, config_path: str, manager: ServiceManager, heart: Heartbeat
+) -> None:
+    """Turn after turn; each ends with a sign of life to systemd's watchdog, and a long one gives more."""
     ping_seconds = manager.watchdog_period_seconds() or float("inf")
     reasons = frozenset({Reason.START})
-    told_ready = False
     follows_hotplug = False
     due = time.monotonic()
     while Reason.STOP not in reasons:
@@ -138,10 +143,10 @@ def _loop(agent: Agent, publisher: Publisher, watch: CgroupWatch, config_path: s
             _renew(watch, agent)
             due = time.monotonic() + agent.turn(reasons)
             manager.status(_status(agent))
-            if agent.has_reconciled and not told_ready:
+            if agent.has_reconciled and not heart.is_ready:
                 manager.ready(_status(agent))
                 agent.log.info("ready")
-                told_ready = True
+                heart.is_ready = True
             if not follows_hotplug:
                 follows_hotplug = True
                 _thread("hotplug", lambda: _follow_hotplug(agent.wakeups, agent.log))

@@ -28,12 +28,15 @@ class Stopwatch(Struct):
     clock: Callable[[], float] = time.monotonic
     took_ms: list[int] = field(default_factory=list)
     """Whole milliseconds, as kubelet observes them: most are 0."""
+    alive: Callable[[], None] = lambda: None
+    """Called after each."""
 
     def decide(self, managers: Managers, promises: Promises, pod: Pod, strangers: CpuSet) -> Admitted | Rejected:
         """Decide as `step` would without it."""
         began = self.clock()
         decision = admitted_beside(managers, promises, pod, strangers)
         self.took_ms.append(int(1000 * (self.clock() - began)))
+        self.alive()
         return decision
 
 

@@ -47,6 +47,10 @@ class ServiceManager:
     def ping_watchdog(self) -> None:
         self._send("WATCHDOG=1")
 
+    def extend_start(self, seconds: int) -> None:
+        """Ask for that much time from now on, before the start counts as failed."""
+        self._send(f"EXTEND_TIMEOUT_USEC={seconds * 1_000_000}")
+
     def reloading(self) -> None:
         """Say that a reload begins; `ready()` ends it. systemd 253 compares the time with that of its own request."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
