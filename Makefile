@@ -45,7 +45,7 @@ test-guests: guest-packages
 
 # Hours. The fuzzing goes on where it was left: ten million inputs in all, then none.
 soak: guest-packages
-	NODEAGENT_KEEP_FIGURES=1 $(PYTEST) tests/test_load.py --host-soak
+	NODEAGENT_KEEP_FIGURES=1 $(PYTEST) tests/test_load.py tests/test_churn.py --host-soak
 	NODEAGENT_KEEP_FIGURES=1 $(BIN)/python tests/fuzz.py
 	$(PYTEST) integration --soak
 

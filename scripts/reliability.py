@@ -32,6 +32,7 @@ ROWS = (
     Row("fuzzing", "damaged input to everything that reads what others wrote: manifests, configuration, state files, sysfs, sockets", "tests/fuzz.py"),
     Row("load", "pods of three containers arrive at once, live over a restart and go; all are decided, none is lost", "tests/test_load.py --host-soak"),
     Row("load in a guest", "pods arrive at once on a real kernel, live over a restart and go", "integration/test_load_live.py --long"),
+    Row("an hour of churn", "pods come, change, fail and go at random while people ask and scrape: nothing grows", "tests/test_churn.py --host-soak"),
     Row("flood", "files are written and renamed as fast as it goes; the last word of each is what runs", "tests/test_load.py --host-soak"),
     Row("wrong manifests", "thousands of files that are invalid, of one name, or of more pods than fit: one answer each", "tests/test_load.py --host-soak"),
 )  # fmt: skip
