@@ -151,6 +151,28 @@ def test_cpus_go_while_the_agent_is_away(node: Node) -> None:
     wait_all_is_as(node, before)
 
 
+def test_a_cgroup_above_is_given_fewer_cpus_and_all_of_them_again(node: Node) -> None:
+    node.apply(pod("pinned", container("app", SLEEP, cpu="4")), pod("one", container("app", SLEEP, cpu="1")))
+    state = node.wait_running("pinned", "one")
+    mine, (alone,), before, cursor = promised(state, "pinned"), promised(state, "one"), node.footprint(), node.cursor()
+    left = ",".join(str(cpu) for cpu in range(16) if cpu not in {mine[-1], alone})
+    allow = "systemctl set-property --runtime nodeagent.slice AllowedCPUs="
+    try:
+        node.run(allow + left)
+        wait_degraded(node, 2)
+        assert now_on(node, "pinned") == mine[:-1]
+        wait_on(node, "one", [cpu for cpu in members(left) if cpu not in mine])
+        (problem,) = [text for text in node.inspect()["node"]["problems"] if "keeps CPUs" in text]
+        assert problem.startswith("/sys/fs/cgroup/nodeagent.slice keeps CPUs")
+        assert members(node.wait_log(cursor, "machine_changed")["online"]) == members(left)
+    finally:
+        node.run(allow + "0-15")
+    wait_degraded(node, 0)
+    wait_on(node, "one", [alone])
+    wait_all_is_as(node, before)
+    assert node.inspect()["node"]["problems"] == []
+
+
 def test_more_huge_pages_make_room_without_a_restart(four_nodes: Guest) -> None:
     node = Node(four_nodes)
     pages = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages"

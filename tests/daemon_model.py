@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from node_model import CrashError, Machine
 from nodeagent.core.actions import Forget, KillCgroup, Launch, Terminate, TerminateAll
+from nodeagent.core.idset import CpuSet
 from nodeagent.core.node_capacity import allocatable_of
 from nodeagent.core.pod import Container, Pod
 from nodeagent.daemon import agent as agent_module, runs as runs_module
@@ -154,6 +155,10 @@ class Tree:
 
     def read(self, _own: frozenset[str]) -> dict[str, Any]:
         return self.machine.seen()
+
+    def chain(self) -> tuple[tuple[str, CpuSet], ...]:
+        above = self.machine.node.kernel.online
+        return ((str(self.root.parent), above), (str(self.root), above - self.machine.withheld))
 
     def apply(self, change: Any) -> None:
         name = f"cgroup {type(change).__name__} {change.path} {getattr(change, 'attribute', '')}"

@@ -62,6 +62,8 @@ class Machine:
         self.now_ms = START_MS
         self.groups: dict[str, Group] = {"": Group()}
         self.runs: dict[str, Run] = {}
+        self.withheld = CpuSet()
+        """CPUs that a cgroup above the pods' one does not grant."""
         self.strays: list[Process] = []
         """Main processes that have left their container's cgroup."""
         self.launcher_answers = True
@@ -106,7 +108,7 @@ class Machine:
 
     def effective(self, path: str) -> CpuSet:
         if not path:
-            return self.node.kernel.online
+            return self.node.kernel.online - self.withheld
         above = self.effective(_parent(path))
         own = self.groups[path].values.get(Attribute.CPUSET_CPUS, CpuSet())
         assert isinstance(own, CpuSet)

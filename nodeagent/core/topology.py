@@ -8,6 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nodeagent.core.idset import CpuSet, NumaSet
 
@@ -132,6 +133,17 @@ class Topology(Struct, frozen=True, dict=True):  # the dictionary holds what is 
             memory_bytes=sum(n.memory_bytes for n in sorted_numa) if memory_bytes is None else memory_bytes,
             hugepages=_hugepage_sums(sorted_numa) if hugepages is None else tuple(sorted(hugepages)),
         )
+
+    def without(self, withheld: CpuSet) -> "Topology":
+        """Give the machine as if these CPUs were offline."""
+        if not withheld & self.online:
+            return self
+        left = tuple(cpu for cpu in self.cpus if cpu.id not in withheld)
+        offline = self.offline | (withheld & self.online)
+        l3 = tuple(group for shared in self.l3 if (group := shared - withheld))
+        counts_online = self.reported_cpu_count == len(self.cpus)
+        reported = len(left) if counts_online else self.reported_cpu_count
+        return replace(self, cpus=left, offline=offline, l3=l3, reported_cpu_count=reported)
 
     def numa_of(self, cpus: CpuSet) -> NumaSet:
         """NUMA nodes on which these CPUs lie; unknown CPUs count for nothing."""

@@ -21,6 +21,7 @@ from nodeagent.core.promises import Promises
 from nodeagent.core.refusals import StartRefused
 from nodeagent.core.state import NodeState, PodEntry, violations, with_endings
 from nodeagent.core.step import Event, Fact, Turn, World, step
+from nodeagent.core.withholding import Withheld, withheld
 from nodeagent.daemon.execution import Answer, Outcome, answered, carry_out
 from nodeagent.daemon.logs import Log, log_fact
 from nodeagent.daemon.machine import Machine, Node, on_machine
@@ -40,6 +41,7 @@ from nodeagent.formats.sysfs_sample import SysfsError
 _POLL_SECONDS = 0.05
 _RETRY_SECONDS = 1.0
 _LONGEST_POLL_SECONDS = 1.0
+_WITHHELD = "withheld"
 
 
 class Requests(Struct):
@@ -102,6 +104,8 @@ class Agent:
         self.snapshot = Snapshot(node, state, str(tree.root), None)
         self._machine = machine
         self._settled_on = node.managers
+        self._whole = node.topology
+        """The machine with the CPUs that cgroups above the pods' one withhold."""
         self._machine_trouble: tuple[str, ...] = ()
         self._shortfalls: tuple[str, ...] = ()
         self._wishes: Mapping[str, CgroupWish] = {}
@@ -204,12 +208,17 @@ class Agent:
         return self._tell(decided, runs, troubles, began, self._pause(decided, world, troubles))
 
     def _follow_machine(self) -> None:
-        """Take over that CPUs, memory or huge pages have come or gone."""
+        """Take over that CPUs, memory or huge pages have come or gone, or that CPUs are kept from the pods or given back."""
         try:
-            topology = self._machine.look(self.node.topology)
-        except SysfsError as err:
+            self._whole = self._machine.look(self._whole)
+            kept = withheld(self.tree.chain())
+        except (SysfsError, CgroupError) as err:
             self._machine_trouble = (f"{err.message} ({err.hint})",)
             return
+        self.notices.pop(_WITHHELD, None)
+        if kept.cpus:
+            self.notices[_WITHHELD] = _told_withheld(kept)
+        topology = self._whole.without(kept.cpus)
         before = self.node.topology
         if topology == before and not self._machine_trouble:
             return
@@ -462,6 +471,13 @@ def _shadow(fact: Fact) -> tuple[str, str]:
     return fact.source, (
         f"pod {fact.pod.full_name} has the {fields['same']} of one in {fields['first_source']}, which counts: "
         "remove one of the two manifests"
+    )
+
+
+def _told_withheld(kept: Withheld) -> str:
+    return (
+        f"{kept.path} keeps CPUs {kept.cpus} from the pods, so they count as offline "
+        f"(see cpuset.cpus there; of a unit: systemctl show -p AllowedCPUs {kept.path.rpartition('/')[2]})"
     )
 
 

@@ -169,7 +169,7 @@ class CgroupTree:
 
     def _text(self, path: str, name: str) -> str | None:
         """Give a file's content; None if it isn't there: its controller isn't enabled, or the cgroup just went."""
-        file = f"{self.root}/{path}/{name}"
+        file = os.path.join(self.root, path, name)  # noqa: PTH118 - thousands a turn; an absolute path stays what it is
         try:
             descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -184,6 +184,25 @@ class CgroupTree:
             }:  # the latter: removed after it was looked up, or opened (kernfs)
                 return None
             raise _failure(f"read {file}", file, err) from err
+
+    def chain(self) -> tuple[tuple[str, CpuSet], ...]:
+        """Read the effective CPUs of the pods' cgroup and of all above it: (path, CPUs), from the root of all cgroups down.
+
+        Nothing where one of them has none: a cgroup is not there, or without the controller cpuset.
+
+        Raises:
+            CgroupError: a file cannot be read, or holds what the kernel would not write.
+
+        """
+        found: list[tuple[str, CpuSet]] = []
+        for directory in (self.root, *self.root.parents):
+            if not (directory / "cgroup.controllers").exists():
+                break
+            cpus = self._effective(str(directory), EFFECTIVE_CPUS, CpuSet)
+            if not cpus:
+                return ()
+            found.append((str(directory), cpus))
+        return tuple(reversed(found))
 
     def apply(self, change: Change) -> None:
         """Carry out one change and, where the kernel may grant something else than was asked for, look what it granted.
