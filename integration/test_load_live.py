@@ -7,7 +7,7 @@ import pytest
 
 from integration.guest.guest import Guest
 from integration.node import MANIFESTS, ROOT, Document, Node, container, pod
-from tests.figures import keep, tell
+from tests.figures import Recorder, keep, tell
 
 PODS = 30
 PODS_LONG = 250
@@ -23,7 +23,7 @@ def template(*, cpu: str | None) -> str:
     return json.dumps(pod("p@", container("app", ["sleep", "infinity"], cpu=cpu, memory="4Mi")))
 
 
-def test_many_pods_at_once(node: Node, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_pods_at_once(node: Node, request: pytest.FixtureRequest, record_property: Recorder) -> None:
     count = PODS_LONG if request.config.getoption("--long") else PODS
     node.guest.put("/run/exclusive.json", template(cpu="2"))
     node.guest.put("/run/shared.json", template(cpu=None))
@@ -57,7 +57,7 @@ def test_many_pods_at_once(node: Node, request: pytest.FixtureRequest, capsys: p
     gone = time.monotonic() - began
     assert node.unit("NRestarts")["NRestarts"] == "0", "and while they went"
     tell(
-        capsys,
+        record_property,
         f"load in a guest: {count} pods at once: {took:.0f} s until all ran, {restarted:.0f} s for a restart, {gone:.0f} s until all "
         f"were gone; the agent took {memory_kib // 1024} MiB",
     )

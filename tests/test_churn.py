@@ -16,10 +16,9 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import psutil
-import pytest
 
 from daemon_model import Daemon
-from figures import keep, tell
+from figures import Recorder, keep, tell
 from nodeagent.daemon.publisher import API_SOCKET, Publisher
 from nodeagent.daemon.wakeups import Reason
 from nodeagent.edge.local_api_client import ApiError, call
@@ -157,9 +156,7 @@ def scrape(directory: Path) -> bytes:
         return b"".join(iter(lambda: client.recv(1 << 16), b""))
 
 
-def test_random_churn_makes_nothing_grow(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, host_soak: bool
-) -> None:
+def test_random_churn_makes_nothing_grow(tmp_path: Path, record_property: Recorder, *, host_soak: bool) -> None:
     seconds = SECONDS_SOAK if host_soak else SECONDS
     manifests, state = directories(tmp_path)
     machine, sizes = Quick(node(MACHINE_64)), list[Size]()
@@ -195,7 +192,7 @@ def test_random_churn_makes_nothing_grow(
     counts = dict(churn.done)
     happened = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
     tell(
-        capsys,
+        record_property,
         f"churn for {seconds} s: {turns} turns, {happened}; {more_mib:+.1f} MiB, {late[-1].descriptors} file descriptors, "
         f"{late[-1].threads} threads",
     )
