@@ -217,7 +217,7 @@ def main() -> int:
     chosen = [t for t in fuzz_targets.TARGETS if t.name in options.targets or not options.targets]
     known = [Kept(KEPT, target) for target in chosen]
     until = time.monotonic() + options.seconds
-    share, failed = options.executions // len(known), False
+    share, failed = -(-options.executions // len(known)), False
     while time.monotonic() < until:
         left = [each for each in known if each.campaign.executions < share]
         if not left:
