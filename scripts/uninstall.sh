@@ -2,6 +2,7 @@
 # Remove nodeagent from this host. Refuses while pods run; STOP_PODS=1 stops them first. Run by `make uninstall`.
 # Configuration and state stay, unless PURGE=1.
 set -eu
+. "$(dirname "$0")/node.sh"
 units=${UNITS:-/etc/systemd/system}
 etc=${ETC:-/etc/nodeagent}
 bin=${BIN:-/usr/local/bin}
@@ -15,15 +16,11 @@ if [ "$(id -u)" != 0 ]; then
     echo "hint: sudo make uninstall" >&2
     exit 1
 fi
-
-populated() {
-    group=$(systemctl show --property ControlGroup --value nodeagent-pods.service 2>/dev/null) || return 1
-    [ -n "$group" ] || return 1
-    for events in "/sys/fs/cgroup$group"/pod*/cgroup.events "/sys/fs/cgroup$group"/burstable/cgroup.events "/sys/fs/cgroup$group"/besteffort/cgroup.events; do
-        [ -e "$events" ] && grep -q '^populated 1' "$events" && return 0
-    done
-    return 1
-}
+if is_packaged; then
+    echo "uninstall: nodeagent is here as a Debian package" >&2
+    echo "hint: sudo apt-get remove nodeagent" >&2
+    exit 1
+fi
 
 # By itself it tells each step, and ends pods in order. Should it not be able to, the end of the units does what it would have done.
 release() {
@@ -31,7 +28,7 @@ release() {
     "$bin/nodeagent" release --all --config "$etc/config.yaml" "$@" || echo "uninstall: systemd ends what is left" >&2
 }
 
-if populated; then
+if pods_run; then
     if [ "${STOP_PODS:-0}" != 1 ]; then
         echo "uninstall: pods are running (see: nodeagent inspect)" >&2
         echo "hint: remove their manifests and wait, or stop them with: sudo make uninstall STOP_PODS=1" >&2
@@ -53,8 +50,7 @@ if [ -e "$prefix/pyvenv.cfg" ]; then
 fi
 [ -d /run/systemd/system ] && systemctl daemon-reload
 if [ "${PURGE:-0}" = 1 ]; then
-    rm -rf "$etc" /var/lib/nodeagent /var/lib/nodeagent-pods /run/nodeagent /run/nodeagent-pods
-    getent group nodeagent >/dev/null && groupdel nodeagent
+    forget "$etc"
     echo "nodeagent is gone, with its configuration and state"
 else
     echo "nodeagent is gone; configuration and state are kept in $etc and /var/lib/nodeagent (remove them with PURGE=1)"

@@ -31,6 +31,7 @@ chmod +x "$3/bin/python" "$3/bin/pip"
 STUBS = {
     "id": "echo 0",
     "getent": "exit 2",
+    "dpkg-query": "exit 1",
     "groupadd": 'echo "$@" >>"$LOG/groupadd"',
     "systemctl": 'echo "$@" >>"$LOG/systemctl"; [ "$1" != show ]',
 }
@@ -189,7 +190,7 @@ def test_removal_has_the_agent_give_back_what_it_holds_before_anything_is_stoppe
     (host.directory / "commands/systemctl").write_text(
         '#!/bin/sh\necho "$@" >>"$LOG/systemctl"; [ "$1" != show ] || echo /\n'
     )
-    script = host.checkout / "scripts/uninstall.sh"
+    script = host.checkout / "scripts/node.sh"
     script.write_text(script.read_text().replace("/sys/fs/cgroup$group", str(host.directory)))
     (host.directory / "pod1").mkdir()
     (host.directory / "pod1/cgroup.events").write_text("populated 1\nfrozen 0\n")
@@ -204,6 +205,41 @@ def test_removal_has_the_agent_give_back_what_it_holds_before_anything_is_stoppe
     assert lines[0] == f"release --all --config {host.directory}/etc/config.yaml"
     assert lines[1] == "disable --now nodeagent.service"
     assert "disable --now nodeagent-pods.service" in lines
+
+
+@pytest.mark.parametrize("script", ["install.sh", "uninstall.sh"])
+def test_what_the_debian_package_has_installed_is_left_to_dpkg(host: Host, script: str) -> None:
+    (host.directory / "commands/dpkg-query").write_text("#!/bin/sh\nprintf installed\n")
+    host.prefix.mkdir()
+    (host.prefix / "pyvenv.cfg").touch()
+    before = files_of(host.directory)
+    status, _, err = host.run(script)
+    assert (status, err.splitlines()[0]) == (
+        1,
+        f"{script.removesuffix('.sh')}: nodeagent is here as a Debian package",
+    )
+    assert "hint: sudo apt-get remove nodeagent" in err
+    assert files_of(host.directory) == before
+
+
+def test_for_a_package_all_goes_below_one_directory_and_speaks_of_where_it_will_be(host: Host) -> None:
+    staged = host.directory / "staged"
+    script = host.prefix.relative_to("/") / "bin/script"
+    pip = host.directory / "commands/python3"
+    pip.write_text(PYTHON + f'printf "#!%s/bin/python\\n" "$3" >"$3/bin/{script.name}"\n')
+    before = files_of(host.directory)
+    status, out, err = host.run("install.sh", DESTDIR=str(staged), BIN="/usr/bin")
+    assert (status, out, err) == (0, "", "")
+    made = {path for path in files_of(host.directory) - before if path.parts[0] not in {"staged", "log"}}
+    assert made == set()
+    assert not (host.directory / "log/groupadd").exists()
+    assert not (host.directory / "log/systemctl").exists()
+    assert (staged / "usr/bin/nodeagent").readlink() == host.prefix / "bin/nodeagent"
+    assert (staged / script).read_text() == f"#!{host.prefix}/bin/python\n"
+    units = staged / (host.directory / "units").relative_to("/")
+    assert f"ExecStart={host.prefix}/bin/nodeagent run " in (units / "nodeagent.service").read_text()
+    assert (staged / "usr/share/man/man8/nodeagent.8").is_file()
+    assert (staged / host.prefix.relative_to("/") / "share/nodeagent/README.md").is_file()
 
 
 def test_removal_touches_no_directory_that_the_installation_did_not_make(host: Host) -> None:
