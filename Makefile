@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: all demo test test-unit test-guests test-vectors soak guest guest-packages install uninstall
 .PHONY: format readme reference shown docs
 .PHONY: bench bench-matrix bench-docs figures
-.PHONY: dist clean
+.PHONY: dist deb clean
 
 all: test
 
@@ -105,6 +105,10 @@ dist: $(VENV)/.ready
 	rm -rf share
 	$(BIN)/python -m nodeagent.cli.man_pages share share/fish/vendor_completions.d
 	$(BIN)/python -m build --no-isolation
+
+# The Debian package for the release that this host runs; in dist.
+deb:
+	scripts/deb.sh
 
 clean:
 	rm -rf $(VENV) .cache build dist share *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -59,6 +59,9 @@ def test_the_launcher_needs_nothing_but_the_standard_library():
     assert {m for m in foreign if not m.startswith(("__editable__", "_"))} == set()
 
 
-@pytest.mark.parametrize("name", ["install.sh", "uninstall.sh"])
-def test_shell_scripts_parse(name):
-    subprocess.run(["sh", "-n", ROOT / "scripts" / name], check=True)
+SHELL = [*ROOT.glob("scripts/*.sh"), *(ROOT / "debian" / name for name in ("preinst", "postinst", "prerm", "postrm"))]
+
+
+@pytest.mark.parametrize("path", SHELL, ids=lambda path: path.name)
+def test_shell_scripts_parse(path):
+    subprocess.run(["sh", "-n", path], check=True)
