@@ -204,45 +204,97 @@ def test_strict_recovery_refuses_to_start_and_is_not_started_again(node: Node) -
     assert quiet(node) == before
 
 
-@contextmanager
-def small_disk(node: Node) -> Iterator[None]:
-    """The state directory on a file system of its own, with room for little. On a node without pods."""
-    node.run("systemctl stop nodeagent", timeout_seconds=60)
-    node.run(f"mount -t tmpfs -o size=128k,mode=0700 small {STATE}")
-    node.run("systemctl start nodeagent", timeout_seconds=60)
-    try:
-        yield
-    finally:
-        node.run(f"rm -f {STATE}/filler")
-        node.clear()
+@dataclass(frozen=True)
+class Disk:
+    """A file system for the state directory, and what goes wrong with it."""
+
+    error: str
+    says: str
+    fails: str
+    mends: str
+    made: str = f"mount -t tmpfs -o size=128k,mode=0700 small {STATE}"
+    removed: str = "true"
+
+    @contextmanager
+    def holds_the_state(self, node: Node) -> Iterator[None]:
+        """On a node without pods."""
         node.run("systemctl stop nodeagent", timeout_seconds=60)
-        node.run(f"umount {STATE}; systemctl start nodeagent", timeout_seconds=60)
+        node.run(self.made)
+        node.run("systemctl start nodeagent", timeout_seconds=60)
+        try:
+            yield
+        finally:
+            node.run(self.mends, check=False)
+            node.clear()
+            node.run("systemctl stop nodeagent", timeout_seconds=60)
+            node.run(f"umount {STATE}; {self.removed}; systemctl start nodeagent", timeout_seconds=60)
 
 
-def test_a_full_disk_refuses_the_pod_and_leaves_the_others_alone(node: Node) -> None:
-    with small_disk(node):
+def device(target: str) -> str:
+    """Put another device under the file system, as a disk that fails does; nothing is flushed or waited for before."""
+    return (
+        f"dmsetup suspend --nolockfs --noflush failing; dmsetup load failing --table '0 16384 {target}';"
+        " dmsetup resume failing"
+    )
+
+
+DISKS = {
+    "full": Disk(
+        error="ENOSPC",
+        says="No space left on device",
+        fails=f"dd if=/dev/zero of={STATE}/filler bs=4k 2>/dev/null || true",
+        mends=f"rm {STATE}/filler",
+    ),
+    "read-only": Disk(
+        error="EROFS",
+        says="Read-only file system",
+        fails=f"mount -o remount,ro {STATE}",
+        mends=f"mount -o remount,rw {STATE}",
+    ),
+    "broken": Disk(
+        error="EIO",
+        says="Input/output error",
+        fails=device("error"),
+        mends=device("linear /dev/ram0 0"),
+        made=(
+            "modprobe brd rd_nr=1 rd_size=8192; dmsetup create failing --table '0 16384 linear /dev/ram0 0';"
+            # without a journal: with one, the file system would make itself read-only at the first error
+            f" mkfs.ext4 -q -O ^has_journal /dev/mapper/failing; mount /dev/mapper/failing {STATE};"
+            f" rmdir {STATE}/lost+found; chmod 0700 {STATE}"
+        ),
+        removed="dmsetup remove failing; rmmod brd",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "kind", ["full", pytest.param("read-only", marks=pytest.mark.long), pytest.param("broken", marks=pytest.mark.long)]
+)
+def test_a_disk_that_takes_nothing_refuses_the_pod_and_leaves_the_others_alone(node: Node, kind: str) -> None:
+    disk = DISKS[kind]
+    with disk.holds_the_state(node):
         node.apply(PINNED, SHARED)
         node.wait_running("pinned", "shared")
         running, before, pid, cursor = processes(node), quiet(node), node.main_pid(), node.cursor()
-        node.run(f"dd if=/dev/zero of={STATE}/filler bs=4k 2>/dev/null || true")
+        node.run(disk.fails)
 
         node.apply(NEW)
 
         line = node.wait_log(cursor, "pod_refused")
         assert (line["pod"], line["reason"]) == ("default/new", "StateNotSaved")
-        assert "No space left on device" in line["message"]
+        assert disk.says in line["message"]
         document = node.inspect()
         (refused,) = [one for one in document["pods"] if one["name"] == "new"]
         assert refused["refusal"]["reason"] == "StateNotSaved"
-        assert any("No space left on device" in problem for problem in document["node"]["problems"])
+        assert any(disk.says in problem for problem in document["node"]["problems"])
         unready = node.run("curl -sS -w '%{http_code}' http://127.0.0.1:9753/readyz").stdout
         assert unready.endswith("503")
-        assert "No space left on device" in unready
-        assert node.metrics()['nodeagent_state_save_errors_total{reason="ENOSPC"}'] >= 1
+        assert disk.says in unready
+        assert node.metrics()[f'nodeagent_state_save_errors_total{{reason="{disk.error}"}}'] >= 1
         assert node.metrics()['nodeagent_pod_refusals_total{reason="StateNotSaved"}'] == 1
         assert (processes(node), quiet(node), node.main_pid()) == (running, before, pid)
 
-        node.run(f"rm {STATE}/filler")
+        node.run(disk.mends)
         node.wait_running("new")
         assert node.main_pid() == pid
         assert pinned(running).items() <= processes(node).items()
