@@ -149,17 +149,38 @@ def test_freed_cpus_reach_running_shared_containers(node: Node) -> None:
     assert node.allowed(pid)[0] == "0-15"
 
 
-def test_a_process_that_leaves_its_cgroup_keeps_its_cpus_from_others_until_it_ends(node: Node) -> None:
-    leave = "trap '' TERM; echo 0 >/sys/fs/cgroup/cgroup.procs; echo left >/run/left; while :; do sleep 1; done"
+def test_a_process_that_is_moved_and_a_cgroup_that_is_removed_are_put_back(node: Node) -> None:
+    node.apply(
+        pod("pinned", container("app", ["sleep", "infinity"], cpu="2")), pod("slot", container("slot", None, cpu="2"))
+    )
+    state = node.wait_running("pinned")
+    promised = state["promises"]["pods"]["uid-pinned"]["cpus"]["app"]
+    home, slot = node.cgroup("pinned", "app"), node.cgroup("slot", "slot")
+    (pid,) = node.pids(home)
+    before, cursor = node.footprint(), node.cursor()
+
+    node.run(f"echo {pid} >/sys/fs/cgroup/cgroup.procs; rmdir {slot}")
+
+    line = node.wait_log(cursor, "process_brought_back")
+    assert (line["pod"], line["container"], line["pid"]) == ("default/pinned", "app", pid)
+    node.wait(lambda _: node.footprint() == before, "process and cgroup to be where they were")
+    assert node.pids(home) == [pid]
+    assert node.allowed(pid)[0] == promised
+    for what in ("cgroup.procs", "cgroup"):
+        node.wait_metric(f'nodeagent_drift_corrected_total{{attribute="{what}"}}', 0)
+
+
+def test_a_process_that_leaves_when_it_is_to_end_keeps_its_cpus_from_others_until_it_ends(node: Node) -> None:
+    leave = "trap 'echo 0 >/sys/fs/cgroup/cgroup.procs; echo left >/run/left' TERM; while :; do sleep 1; done"
     node.run("rm -f /run/left")
-    node.apply(pod("leaver", container("app", ["sh", "-c", leave], cpu="2")))
+    node.apply(pod("leaver", container("app", ["sh", "-c", leave], cpu="2"), terminationGracePeriodSeconds=10))
     node.wait_running("leaver")
-    assert node.wait_line("/run/left") == "left"
-    (found,) = [d for d in node.inspect()["differences"] if d["file"] == "cgroup.procs"]
-    pid = int(found["promised"].removeprefix("main process "))
+    pid = min(node.pids(node.cgroup("leaver", "app")))
 
     node.delete("leaver")
-    state = node.wait(lambda state: "deletingSinceMs" in state["entries"][0], "the pod to be ended")
+    assert node.wait_line("/run/left") == "left"
+    state = node.state()
+    assert "deletingSinceMs" in state["entries"][0]
     assert "uid-leaver" in state["promises"]["pods"], "its CPUs are nobody else's while it runs"
     node.wait_gone("leaver")
     assert node.run(f"kill -0 {pid}", check=False).returncode != 0, "it was killed after its grace period"

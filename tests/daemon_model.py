@@ -165,6 +165,15 @@ class Tree:
         self.steps.deny(name, lambda: self.machine.apply(change))
         self.after()
 
+    def has_left(self, path: str, pid: int, _start_ticks: int) -> bool:
+        runs = self.machine.runs
+        return all(runs[p.run_id].pid != pid for p in self.machine.groups[path].processes if p.run_id)
+
+    def bring_back(self, path: str, pid: int, _start_ticks: int) -> None:
+        (process,) = [p for p in self.machine.strays if p.run_id and self.machine.runs[p.run_id].pid == pid]
+        self.steps.deny(f"return {path}", lambda: self.machine.fetch(process, path))
+        self.after()
+
     def kill(self, path: str) -> None:
         self.steps.deny(f"kill {path}", lambda: self.machine.act(KillCgroup(path)))
         self.after()

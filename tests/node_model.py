@@ -188,7 +188,7 @@ class Machine:
             return
         assert not self.is_frozen(action.path), f"a start in the frozen cgroup {action.path} would hang"
         self.starts.append(action.run_id)
-        self.runs[action.run_id] = Run(action.run_id, self.now_ms, pid=len(self.starts))
+        self.runs[action.run_id] = Run(action.run_id, self.now_ms, pid=len(self.starts), start_ticks=1)
         is_stubborn = action.container.name in self.stubborn
         self.groups[action.path].processes.append(Process(action.run_id, is_stubborn))
 
@@ -213,6 +213,11 @@ class Machine:
         group = self.groups[self.path_of(run_id)]
         group.processes = [p for p in group.processes if p is not process]
         self.strays.append(process)
+
+    def fetch(self, process: Process, path: str) -> None:
+        """A process is moved into a cgroup."""
+        self.strays = [p for p in self.strays if p is not process]
+        self.groups[path].processes.append(process)
 
     def _end(self, process: Process, how: Exit) -> None:
         self.strays = [p for p in self.strays if p is not process]

@@ -50,7 +50,12 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(RECONCILE_DURATION, "histogram", "Time of turns that found nothing to decide."),
     MetricSpec(CGROUP_WRITES, "counter", "Changes made to cgroups."),
     MetricSpec(CGROUP_WRITE_ERRORS, "counter", "Changes of cgroups that failed, by the kernel's answer.", ("reason",)),
-    MetricSpec(DRIFT_CORRECTED, "counter", "Cgroup files that somebody else had changed, put back.", ("attribute",)),
+    MetricSpec(
+        DRIFT_CORRECTED,
+        "counter",
+        "Cgroups, their files and processes that somebody else had changed, put back.",
+        ("attribute",),
+    ),
     MetricSpec(STATE_SAVE_ERRORS, "counter", "Decisions dropped because they could not be made durable.", ("reason",)),
     MetricSpec(POD_REFUSALS, "counter", "Pods refused.", ("reason",)),
     MetricSpec(CONTAINER_RESTARTS, "counter", "Restarts of containers."),
@@ -71,6 +76,10 @@ BUCKETS: Mapping[str, tuple[float, ...]] = MappingProxyType(
 """Upper bounds of the histograms' buckets, without +Inf."""
 
 OTHER = "other"
+REMOVED = "cgroup"
+"""A cgroup that somebody had removed."""
+MOVED = "cgroup.procs"
+"""A container's main process that was in another cgroup."""
 DIFFERS = "differs"
 """The kernel took the value and granted another (cpuset.*.effective)."""
 _CGROUP_ERRNOS = (
@@ -109,7 +118,7 @@ _START_VALUES: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
             for resource in ("cpu", "memory")
         ),
         CGROUP_WRITE_ERRORS: tuple((reason,) for reason in (*_CGROUP_ERRNOS, DIFFERS, OTHER)),
-        DRIFT_CORRECTED: tuple((attribute,) for attribute in (*(a.value for a in Attribute), OTHER)),
+        DRIFT_CORRECTED: tuple((attribute,) for attribute in (*(a.value for a in Attribute), REMOVED, MOVED, OTHER)),
         STATE_SAVE_ERRORS: tuple((reason,) for reason in (*_FILE_ERRNOS, OTHER)),
         POD_REFUSALS: tuple(
             (reason,) for reason in (*(r.value for r in Reason), *CAPACITY_REASONS, STATE_NOT_SAVED, OTHER)

@@ -30,6 +30,8 @@ class Run(Struct, frozen=True):
     started_at_ms: int
     pid: int | None = None
     exit: Exit | None = None
+    start_ticks: int | None = None
+    """When the process began, by the kernel's clock: with the pid its identity."""
 
 
 Runs = Mapping[str, Run]

@@ -12,17 +12,20 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nodeagent.core.actions import Forget, KillCgroup, KillMain, Launch, Terminate, TerminateAll, actions
+from nodeagent.core.agent_metrics import MOVED
 from nodeagent.core.cgroup import CgroupWish, Seen
 from nodeagent.core.layout import CONTROLLERS, OWN_DIRECTORIES, wishes
 from nodeagent.core.lifecycle import Run, is_unsettled
 from nodeagent.core.managers import initial, resume, shortfalls
-from nodeagent.core.plan import Plan, SetAttribute, diff
+from nodeagent.core.plan import Plan, diff
 from nodeagent.core.promises import Promises
 from nodeagent.core.refusals import StartRefused
 from nodeagent.core.state import NodeState, PodEntry, violations, with_endings
 from nodeagent.core.step import Event, Fact, Turn, World, step
 from nodeagent.core.withholding import Withheld, withheld
+from nodeagent.daemon.drift import as_wished, corrected
 from nodeagent.daemon.execution import Answer, Outcome, answered, carry_out
+from nodeagent.daemon.homecoming import bring_home
 from nodeagent.daemon.logs import Log, log_fact
 from nodeagent.daemon.machine import Machine, Node, on_machine
 from nodeagent.daemon.manifest_list import ManifestList, NoManifests
@@ -42,6 +45,7 @@ _POLL_SECONDS = 0.05
 _RETRY_SECONDS = 1.0
 _LONGEST_POLL_SECONDS = 1.0
 _WITHHELD = "withheld"
+_ASTRAY = "astray"
 
 
 class Requests(Struct):
@@ -108,7 +112,8 @@ class Agent:
         """The machine with the CPUs that cgroups above the pods' one withhold."""
         self._machine_trouble: tuple[str, ...] = ()
         self._shortfalls: tuple[str, ...] = ()
-        self._wishes: Mapping[str, CgroupWish] = {}
+        self._settled: Mapping[str, CgroupWish] = {}
+        """The cgroups that were as wished for when the last turn ended."""
         self._troubles: frozenset[str] = frozenset()
         self._shadows: tuple[tuple[str, str], ...] = ()
         """Files whose pods don't count, and why, as of the last turn."""
@@ -202,9 +207,12 @@ class Agent:
         outcome = self._write(world, troubles)
         self._act(world, outcome, troubles)
         self._log_facts(decided, outcome, began)
-        self.tally.count(decided, outcome, self._drift(outcome), watch.took_ms)
+        drift = corrected(outcome, self._settled, self.log)
+        if reasons & {Reason.START, Reason.CGROUPS, Reason.TIMER}:
+            drift += self._bring_home(world, outcome)
+        self.tally.count(decided, outcome, drift, watch.took_ms)
         self.recorder.project(self.node, self.state.promises, troubles)
-        self._wishes = {w.path: w for w in self._wanted(world.seen)}
+        self._settled = as_wished(self._wanted(world.seen), outcome)
         return self._tell(decided, runs, troubles, began, self._pause(decided, world, troubles))
 
     def _follow_machine(self) -> None:
@@ -361,23 +369,13 @@ class Agent:
         except CgroupError as err:
             troubles.append(f"{err.message} ({err.hint})")
 
-    def _drift(self, outcome: Outcome) -> tuple[SetAttribute, ...]:
-        """Changes that put back what somebody else had changed: the same was wished for at the end of the turn before."""
-        drift = []
-        for change in outcome.written:
-            if not isinstance(change, SetAttribute) or change.before is None:
-                continue
-            before = self._wishes.get(change.path)
-            if before is not None and before.get(change.attribute) == change.value:
-                drift.append(change)
-                self.log.warning(
-                    "cgroup_drift_corrected",
-                    cgroup=change.path,
-                    file=change.attribute.value,
-                    found=str(change.before),
-                    restored=str(change.value),
-                )
-        return tuple(drift)
+    def _bring_home(self, world: World, outcome: Outcome) -> tuple[str, ...]:
+        """Put processes back into their containers. What was put back, for the metric."""
+        back, troubles = bring_home(self.state, world.runs or {}, outcome.ready, self.tree, self.log)
+        self.notices.pop(_ASTRAY, None)
+        if troubles:
+            self.notices[_ASTRAY] = "; ".join(troubles)
+        return (MOVED,) * back
 
     def _log_facts(self, decided: Turn, outcome: Outcome, began: float) -> None:
         took = {"writes": len(outcome.written), "duration_ms": round((time.monotonic() - began) * 1000)}

@@ -107,7 +107,7 @@ class Runner:
 
 def _run(status: RunStatus) -> Run:
     if not isinstance(status, Exited):
-        return Run(status.id, status.started_at_ms, pid=status.pid)
+        return Run(status.id, status.started_at_ms, pid=status.pid, start_ticks=status.start_ticks)
     match status.end:
         case Returned(code):
             ended = Exit(status.finished_at_ms, code=code)

@@ -12,7 +12,6 @@ from nodeagent.core.manager_metrics import TOPOLOGY_DURATION
 from nodeagent.core.managers import Admitted, Managers, Rejected, gauges, isolation, started_moves
 from nodeagent.core.metric_moves import Series
 from nodeagent.core.metric_totals import MetricsSnapshot, MetricTotals
-from nodeagent.core.plan import SetAttribute
 from nodeagent.core.pod import Pod
 from nodeagent.core.promises import Promises
 from nodeagent.core.step import Event, Turn, admitted_beside
@@ -46,18 +45,16 @@ class Tally:
         self._totals.move(started_moves(node.managers, promises))
         self.exposition = Exposition(self._snapshot({}), aliases=node.config.metrics_aliases)
 
-    def count(
-        self, decided: Turn, outcome: Outcome, drift: tuple[SetAttribute, ...], admissions_ms: Sequence[int]
-    ) -> None:
-        """Count one turn."""
+    def count(self, decided: Turn, outcome: Outcome, drift: Sequence[str], admissions_ms: Sequence[int]) -> None:
+        """Count one turn. `drift` is what was put back, by what it was."""
         self._totals.move(decided.moves)
         for milliseconds in admissions_ms:
             self._totals.observe(TOPOLOGY_DURATION, milliseconds)
         self._totals.count(names.CGROUP_WRITES, amount=len(outcome.written))
         for _, err in outcome.failed:
             self._totals.count(names.CGROUP_WRITE_ERRORS, names.error_label(err.errno))
-        for change in drift:
-            self._totals.count(names.DRIFT_CORRECTED, change.attribute.value)
+        for what in drift:
+            self._totals.count(names.DRIFT_CORRECTED, what)
         for fact in decided.facts:
             fields = dict(fact.fields)
             if fact.event is Event.POD_REFUSED:

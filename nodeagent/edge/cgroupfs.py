@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,6 +33,9 @@ HELD_AT_ONCE = 512
 """Processes held by a pidfd each: half of what a process may have open unless it asks for more."""
 _FREEZE_SECONDS = 10.0
 _MODE = 0o755
+_STAT_START = 19
+"""Index of the start's time in /proc/PID/stat after the command's closing parenthesis (proc_pid_stat(5))."""
+_DEAD_STATES = frozenset({"Z", "X", "x"})
 
 
 class CgroupError(NodeAgentError):
@@ -277,6 +281,47 @@ class CgroupTree:
             raise _failure(f"hold process {pid} to end it", f"/proc/{pid}", err) from err
         held.callback(os.close, descriptor)
         return descriptor
+
+    def has_left(self, path: str, pid: int, start_ticks: int) -> bool:
+        """Say whether a process that was started in a cgroup is neither there nor below. One that has ended has not left.
+
+        Args:
+            path: of the cgroup.
+            pid: of the process.
+            start_ticks: when that began, as /proc/PID/stat has it: another process that has its pid now is not meant.
+
+        """
+        try:
+            lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        except OSError:
+            return False
+        where = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)
+        if where is None or int(fields[_STAT_START]) != start_ticks or fields[0] in _DEAD_STATES:
+            return False
+        home = f"/{(self.root / path).relative_to(self._mount)}"
+        return where != home and not where.startswith(f"{home}/")
+
+    @cached_property
+    def _mount(self) -> Path:
+        """The root of all cgroups."""
+        above = [directory for directory in self.root.parents if (directory / "cgroup.controllers").exists()]
+        return above[-1] if above else self.root
+
+    def bring_back(self, path: str, pid: int, start_ticks: int) -> None:
+        """Move a process that has left a cgroup into it again; nothing if it is there, or has ended.
+
+        Raises:
+            CgroupError: the kernel refuses.
+
+        """
+        if not self.has_left(path, pid, start_ticks):
+            return
+        try:
+            self._write(path, "cgroup.procs", str(pid))
+        except CgroupError as err:
+            if err.errno != errno.ESRCH:
+                raise
 
     def _make(self, path: str) -> None:
         try:

@@ -1,0 +1,46 @@
+"""Tells what others had changed in the pods' cgroups, from the changes of a turn that put it right."""
+
+from collections.abc import Mapping
+
+from nodeagent.core.agent_metrics import REMOVED
+from nodeagent.core.cgroup import CgroupWish
+from nodeagent.core.plan import Change, MakeCgroup, SetAttribute
+from nodeagent.daemon.execution import Outcome
+from nodeagent.daemon.logs import Log
+
+
+def corrected(outcome: Outcome, settled: Mapping[str, CgroupWish], log: Log) -> tuple[str, ...]:
+    """Find the changes that put back what somebody else had changed.
+
+    Args:
+        outcome: of this turn.
+        settled: the cgroups as the turn before left them, each as was wished for.
+        log: told of each change.
+
+    Returns:
+        What was put back, as the metric calls it.
+
+    """
+    return tuple(what for change in outcome.written if (what := _corrected(change, settled, log)) is not None)
+
+
+def as_wished(wanted: tuple[CgroupWish, ...], outcome: Outcome) -> dict[str, CgroupWish]:
+    """Give the cgroups with which a turn has come to its end, by path: what is still to be done in one is nobody else's change."""
+    undone = {change.path for change, _ in outcome.failed} | {change.path for change in outcome.held_back}
+    return {wish.path: wish for wish in wanted if wish.path not in undone}
+
+
+def _corrected(change: Change, settled: Mapping[str, CgroupWish], log: Log) -> str | None:
+    before = settled.get(change.path)
+    if before is None:
+        return None
+    match change:
+        case MakeCgroup(path):
+            log.warning("cgroup_drift_corrected", cgroup=path, file=REMOVED, found="removed", restored="made again")
+            return REMOVED
+        case SetAttribute(path, attribute, value) if change.before is not None and before.get(attribute) == value:
+            found, restored = str(change.before), str(value)
+            log.warning("cgroup_drift_corrected", cgroup=path, file=attribute.value, found=found, restored=restored)
+            return attribute.value
+        case _:
+            return None
