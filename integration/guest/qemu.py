@@ -15,7 +15,7 @@ from integration.guest.machine import CPU_MODEL, TWO_SOCKETS
 from integration.guest.phases import phase
 
 _KVM = Path("/dev/kvm")
-_PROBE_SECONDS = 30
+_PROBE_SECONDS = 10
 _BARE = ("-nodefaults", "-no-user-config", "-display", "none", "-machine", "pc")
 
 # PDEATHSIG is tied to the thread that started the process, not to its process: so one thread that never ends.
