@@ -90,6 +90,16 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", one).strip().lower()) for one in headings}
 
 
+def test_prose_is_of_readable_width() -> None:
+    written = [
+        page for page in PAGES if page.parent.name in {"how-to", "policies"} or page.stem in {"index", "tutorial"}
+    ]
+    assert len(written) >= 9
+    for page in written:
+        prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        assert [line for line in prose.splitlines() if len(line) > 140 and line[0] not in "|!"] == [], name(page)
+
+
 def test_the_navigation_has_every_page() -> None:
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     listed = list(leaves(site["nav"]))
