@@ -1,5 +1,6 @@
 """Nothing that happens to the agent or its state loses a promise, makes one twice, or touches a process: proven on real kernels."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from integration.faults.mortal import NEVER, mortal
+from integration.faults.system_calls import traced
 from integration.guest.guest import Guest
 from integration.node import CONFIG, STATE, Document, Node, container, pod
 from tests.figures import Recorder, keep, tell
@@ -134,6 +136,38 @@ def test_killed_at_any_step_it_goes_on_as_if_nothing_had_been(
     assert node.unit("StartLimitIntervalUSec") == {"StartLimitIntervalUSec": "0"}, (
         "however often it dies, it is started again"
     )
+
+
+OWN = (f"{STATE}/", "/sys/fs/cgroup/nodeagent.slice/nodeagent-pods.service/")
+CHANNELS = ("socket:", "UNIX", "pipe:", "anon_inode:", "NETLINK", "TCP", "/dev/null")
+"""What a call may write to without changing anything, as strace -y calls it."""
+
+
+def test_what_can_be_killed_before_is_all_that_is_changed(node: Node, record_property: Recorder) -> None:
+    """The kernel's word on the list of steps: strace sees nothing else that changes a file or a process, and nothing outside."""
+    with mortal(node) as agent:
+        agent.dies_at(NEVER)
+        with traced(node, node.main_pid()) as seen:
+            node.apply(NEW)
+            node.wait_running("new")
+            node.delete("new")
+            node.wait_gone("new")
+            node.inspect()  # it tells of a turn when that is over
+        steps = agent.changes()
+    real = [change for change in seen if not change.path.startswith(CHANNELS)]
+    outside = [change.says for change in real if not change.path.startswith(OWN)]
+    opened = Counter(f"{change.kind} {change.path}" for change in real if change.kind in KINDS)
+    assert outside == []
+    assert opened == Counter(steps)
+    rest = {change.name for change in real if change.kind not in KINDS}
+    assert rest <= {"write", "fchmod"}, "on files that were opened in one of the steps"
+    tell(
+        record_property,
+        f"strace: {len(real)} calls that change something, {opened.total()} of them the steps of the list",
+    )
+
+
+KINDS = {"open", "os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir"}
 
 
 def damage(node: Node, *names: str) -> bytes:
