@@ -50,6 +50,8 @@ def test_many_pods_at_once(node: Node, request: pytest.FixtureRequest, record_pr
     assert node.run(processes).stdout == before
     memory_kib = int(node.run(f"awk '/^VmHWM/ {{print $2}}' /proc/{node.main_pid()}/status").stdout)
 
+    assert memory_kib < 150 * 1024
+
     began = time.monotonic()
     node.run(f"rm {MANIFESTS}/*.json")
     node.wait(lambda s: not s["entries"], "all pods to go", seconds=600)

@@ -12,6 +12,7 @@ from daemon_model import Daemon, Steps, watched
 from node_model import Machine
 from nodeagent.core.agent_metrics import DRIFT_CORRECTED
 from nodeagent.core.cgroup import Attribute
+from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT
 from nodeagent.daemon.wakeups import Reason
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from test_write_failures import failure
@@ -123,6 +124,21 @@ def test_who_is_to_end_is_not_brought_back(daemon: Daemon) -> None:
     daemon.turn()
     daemon.turn(Reason.TIMER)
     assert [p.run_id for p in daemon.machine.strays] == [run]
+
+
+@pytest.mark.parametrize("name", [CPU_CHECKPOINT, MEMORY_CHECKPOINT])
+def test_kubelets_files_are_made_anew_when_others_change_them_and_that_is_told(daemon: Daemon, name: str) -> None:
+    """They are projections of the truth (D3): what others write there is nobody's promise."""
+    path, state = daemon.directory / name, daemon.agent.state
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"0", b"1"))
+    daemon.turn(Reason.TIMER)
+    assert path.read_bytes() == content
+    assert daemon.agent.state == state
+    path.unlink()
+    daemon.turn(Reason.TIMER)
+    assert path.read_bytes() == content
+    assert [line["file"] for line in told(daemon, "checkpoint_changed_by_others")] == [str(path)] * 2
 
 
 @pytest.fixture

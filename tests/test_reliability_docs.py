@@ -34,6 +34,12 @@ def test_its_tests_exist() -> None:
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
+def test_each_test_that_proves_a_promise_exists() -> None:
+    named = re.findall(r"`((?:tests|integration)/[\w/]+\.py)::(\w+)`", PAGE)
+    assert len(named) >= 60
+    assert [f"{file}::{name}" for file, name in named if f"def {name}(" not in (ROOT / file).read_text()] == []
+
+
 def test_its_classes_are_the_codes() -> None:
     import errno
 
