@@ -170,8 +170,14 @@ class Node:
     @contextmanager
     def configured(self, text: str) -> Iterator[None]:
         """Run the agent, without pods, on another configuration, and on the usual one afterwards."""
+        with self.restored():
+            self._start_anew(text.encode())
+            yield
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Whatever becomes of the configuration: run the agent on the one of before afterwards."""
         usual = self.guest.get(CONFIG)
-        self._start_anew(text.encode())
         try:
             yield
         finally:

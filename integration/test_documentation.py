@@ -1,0 +1,96 @@
+"""What README and tutorial tell an operator to type, typed on a node: word for word, to a pinned process and an explained refusal.
+
+Commands that need no node run in tests/test_documentation.py and tests/test_readme.py.
+"""
+
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from integration.guest.guest import Completed, Guest
+from integration.node import Node
+from scripts.shown import DOCS, ON_A_NODE, ROOT, Shown, blocks
+
+HOME = "/root"
+SOURCE = "/usr/src/nodeagent"
+"""Where guests have the project, without what only tests need."""
+SUDO = '#!/bin/sh\nexec "$@"\n'
+"""Guests have no other user than root, and no sudo."""
+VARYING = re.compile(r"(?<=^process    )\d+|\d+(?= (?:s|min) ago$)|[\d.]+(?= [MG]iB$)", re.MULTILINE)
+"""What differs from run to run, or with the kernel's version: process ids, ages, and how much memory the kernel leaves."""
+
+
+@pytest.fixture
+def node(two_sockets: Guest) -> Iterator[Node]:
+    two_sockets.put("/usr/local/bin/sudo", SUDO, 0o755)
+    yield Node(two_sockets)
+    two_sockets.run("rm /usr/local/bin/sudo")
+
+
+def test_the_tutorial_goes_as_it_is_written(node: Node) -> None:
+    page = blocks((DOCS / "tutorial.md").read_text())
+    assert sum(block.title == ON_A_NODE for block in page) >= 8
+    with node.restored():
+        for block in page:
+            if block.is_file:
+                node.guest.put(block.title if block.title.startswith("/") else f"{HOME}/{block.title}", block.text)
+            elif block.title == ON_A_NODE:
+                for command in block.commands():
+                    carry_out(node, command)
+
+
+def test_the_readmes_first_pod_is_pinned_and_seen(node: Node) -> None:
+    typed = readme("examples/guaranteed.yaml /etc/nodeagent/manifests")
+    put, *looks, away = typed
+    assert away.startswith("sudo rm")
+    ended(node, put)
+    state = node.wait_running("guaranteed")
+    (promised,) = state["promises"]["pods"].values()
+    (pid,) = node.pids(node.run("ls -d /sys/fs/cgroup/nodeagent.slice/*/pod*/worker").stdout.strip())
+    assert node.allowed(pid)[0] == promised["cpus"]["worker"]
+    shown = [watched(node, line) if "--watch" in line else ended(node, line).stdout for line in looks]
+    assert all("default/guaranteed" in one for one in shown)
+    assert all(promised["cpus"]["worker"] in one for one in shown)
+    ended(node, away)
+    node.wait_gone("guaranteed")
+
+
+def readme(within: str) -> list[str]:
+    """The lines of the one block that has this text."""
+    found = [
+        one.text for one in blocks((ROOT / "README.md").read_text()) if one.language == "sh" and within in one.text
+    ]
+    assert len(found) == 1, within
+    return found[0].splitlines()
+
+
+def ended(node: Node, line: str) -> Completed:
+    """Type a line in the source's directory, and see it end well."""
+    return node.guest.run(line, timeout_seconds=60, cwd=SOURCE)
+
+
+def watched(node: Node, line: str) -> str:
+    """Type a line on a terminal, and q when something is drawn; what was drawn."""
+    drawn = bytearray()
+    request = node.guest.start(["bash", "-c", line], terminal=(40, 100, "xterm"), on_output=drawn.extend)
+    deadline = time.monotonic() + node.guest.patience(60)
+    while b"default/guaranteed" not in drawn and time.monotonic() < deadline:
+        assert request.wait(0.2) is None, drawn.decode(errors="replace")
+    request.send(b"q")
+    assert request.wait(node.guest.patience(20)) == 0
+    return drawn.decode(errors="replace")
+
+
+def carry_out(node: Node, command: Shown) -> None:
+    """Run a command of a page: it prints what is shown. What only looks is run again until it does, as what it shows takes a moment."""
+    expected = VARYING.sub("N", command.output).splitlines()
+    deadline = time.monotonic() + node.guest.patience(60)
+    while True:
+        done = node.run(command.command, check=False, timeout_seconds=60)
+        printed = VARYING.sub("N", done.stdout + done.stderr)
+        if [line.rstrip() for line in printed.splitlines()] == expected:
+            return
+        if not command.command.startswith("nodeagent inspect") or time.monotonic() > deadline:
+            raise AssertionError(f"$ {command.command}\n{done.stdout}{done.stderr}\nis shown as:\n{command.output}")
