@@ -143,6 +143,7 @@ CHANNELS = ("socket:", "UNIX", "pipe:", "anon_inode:", "NETLINK", "TCP", "/dev/n
 """What a call may write to without changing anything, as strace -y calls it."""
 
 
+@pytest.mark.long
 def test_what_can_be_killed_before_is_all_that_is_changed(node: Node, record_property: Recorder) -> None:
     """The kernel's word on the list of steps: strace sees nothing else that changes a file or a process, and nothing outside."""
     with mortal(node) as agent:
