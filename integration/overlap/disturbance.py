@@ -4,6 +4,8 @@ What is promised stays checkable from outside: a CPU goes only when no container
 (where it then runs is no promise about its own CPUs); until it is back, no pod arrives.
 """
 
+import contextlib
+import os
 import random
 import subprocess
 import time
@@ -71,11 +73,15 @@ class Disturbance:
     def _spare(self) -> list[int]:
         """CPUs that can go, and are not all that a container has."""
         there = sorted(int(path.parent.name.removeprefix("cpu")) for path in _CPUS.glob("cpu*/online"))
-        return [cpu for cpu in there if str(cpu) not in set(self._sets())]
+        alone = set(self._sets())
+        return [cpu for cpu in there if str(cpu) not in alone]
 
     def _sets(self) -> Iterable[str]:
-        for file in self._cgroup.glob("**/pod*/*/cpuset.cpus.effective"):
-            yield file.read_text().strip()
+        """Those of the containers, some of which may go in this moment."""
+        for directory, _, _ in os.walk(self._cgroup):
+            if Path(directory).parent.name.startswith("pod"):
+                with contextlib.suppress(OSError):
+                    yield Path(directory, "cpuset.cpus.effective").read_text().strip()
 
     def _switch(self, cpu: int, value: int) -> None:
         (_CPUS / f"cpu{cpu}" / "online").write_text(str(value))
