@@ -25,7 +25,7 @@ from nodeagent.edge.local_api_client import ApiError, call
 from test_load import MACHINE_64, Quick, agent_of, directories, live
 from world import node
 
-SECONDS, SECONDS_SOAK = 8, 3600
+TURNS, SECONDS_SOAK = 150, 3600
 LOOKS = 20
 """So often the process is measured."""
 MOST_GROWTH_MIB = 8.0
@@ -157,7 +157,7 @@ def scrape(directory: Path) -> bytes:
 
 
 def test_random_churn_makes_nothing_grow(tmp_path: Path, record_property: Recorder, *, host_soak: bool) -> None:
-    seconds = SECONDS_SOAK if host_soak else SECONDS
+    seconds = SECONDS_SOAK if host_soak else 0
     manifests, state = directories(tmp_path)
     machine, sizes = Quick(node(MACHINE_64)), list[Size]()
     config: Any = SimpleNamespace(
@@ -167,15 +167,17 @@ def test_random_churn_makes_nothing_grow(tmp_path: Path, record_property: Record
         agent = daemon.agent
         live(daemon, lambda: True, Reason.START)
         with Publisher(agent, config, agent.log):
-            churn = Churn(daemon, machine, manifests, tmp_path, random.Random(seconds))
-            began, turns, reasons = time.monotonic(), 0, frozenset({Reason.MANIFESTS})
-            while (elapsed := time.monotonic() - began) < seconds:
+            churn = Churn(daemon, machine, manifests, tmp_path, random.Random(TURNS))
+            began, turns, reasons, progress = time.monotonic(), 0, frozenset({Reason.MANIFESTS}), 0.0
+            while progress < 1:
                 for _ in range(churn.dice.randint(0, 3)):
                     churn.act()
                 pause = agent.turn(reasons)
                 reasons = agent.wakeups.wait(min(pause, SHORT_PAUSE_SECONDS))
                 turns += 1
-                if elapsed > len(sizes) * seconds / LOOKS:
+                elapsed = time.monotonic() - began
+                progress = min(turns / TURNS, elapsed / seconds if seconds else 1)
+                if progress * LOOKS > len(sizes):
                     churn.forget()
                     sizes.append(size())
         for path in churn.there():
@@ -193,7 +195,7 @@ def test_random_churn_makes_nothing_grow(tmp_path: Path, record_property: Record
     happened = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
     tell(
         record_property,
-        f"churn for {seconds} s: {turns} turns, {happened}; {more_mib:+.1f} MiB, {late[-1].descriptors} file descriptors, "
+        f"churn for {elapsed:.0f} s: {turns} turns, {happened}; {more_mib:+.1f} MiB, {late[-1].descriptors} file descriptors, "
         f"{late[-1].threads} threads",
     )
     if host_soak:
@@ -202,6 +204,7 @@ def test_random_churn_makes_nothing_grow(tmp_path: Path, record_property: Record
             "an hour of churn", "one run", seconds=seconds, events=events, turns=turns, more_MiB=max(0, round(more_mib))
         )
     assert more_mib < MOST_GROWTH_MIB
-    assert {s.descriptors for s in warm} == {s.descriptors for s in late}
-    assert {s.threads for s in warm} == {s.threads for s in late}
+    # a connection that a client has closed is there until the serving thread sees it
+    assert min(s.descriptors for s in late) <= min(s.descriptors for s in warm)
+    assert min(s.threads for s in late) <= min(s.threads for s in warm)
     assert set(counts) == {"arrivals", "departures", "changes", "exits", "questions answered", "questions refused"}
