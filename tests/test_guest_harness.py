@@ -31,7 +31,7 @@ def test_two_sockets_are_the_arguments_of_the_design() -> None:
     arguments = TWO_SOCKETS.qemu_arguments()
     assert arguments[:4] == (
         "-cpu",
-        "max,vendor=GenuineIntel,-cx16,level=13",
+        "max,vendor=GenuineIntel,-cx16,-erms,-fsrm,-avx,-avx2,level=13",
         "-smp",
         "16,sockets=2,dies=1,cores=4,threads=2",
     )
