@@ -23,7 +23,7 @@ mkdir -p "$source/build" && touch "$source/build/stale.py"
 """
 PYTHON = f"""#!/bin/sh
 mkdir -p "$3/bin" && touch "$3/pyvenv.cfg"
-printf '#!/bin/sh\\nshift; cd "$CHECKOUT" && exec "{sys.executable}" "$@"\\n' >"$3/bin/python"
+printf '#!/bin/sh\\nshift; cd "$CHECKOUT" && exec "{sys.executable}" -B "$@"\\n' >"$3/bin/python"
 cat >"$3/bin/pip" <<'END'
 {PIP}END
 chmod +x "$3/bin/python" "$3/bin/pip"
