@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-AT_ONCE := --numprocesses logical --maxprocesses 8 --dist loadgroup
+AT_ONCE := --numprocesses logical --maxprocesses 8 --dist loadscope
 
 # Tests start many interpreters: bytecode is kept, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE

@@ -8,7 +8,10 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
+GUESTS = "guests"
 FIGURE = "figure"
 """Name of the property that a test records each of its figures as."""
 _NICENESS = 10
@@ -17,17 +20,21 @@ _NICENESS = 10
 _STANDS_BACK = pytest.StashKey[bool]()
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if _is_in_guest(item):
-            item.add_marker(pytest.mark.xdist_group("guests"))
+class OneGuestAtATime(LoadScopeScheduling):
+    """All tests in guests are one piece of work, each of the others is one of its own."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return GUESTS if is_in_guest(nodeid) else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneGuestAtATime:
+    return OneGuestAtATime(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Stand back once there is no guest to run in this process."""
     config = item.config
-    if _shares_processors() and not _is_in_guest(item) and not config.stash.get(_STANDS_BACK, False):
+    if _shares_processors() and not is_in_guest(item.nodeid) and not config.stash.get(_STANDS_BACK, False):
         config.stash[_STANDS_BACK] = True
         os.nice(_NICENESS)
 
@@ -48,8 +55,8 @@ def _figures(reporter: pytest.TerminalReporter) -> Iterator[str]:
             )
 
 
-def _is_in_guest(item: pytest.Item) -> bool:
-    return item.nodeid.startswith("integration/")
+def is_in_guest(nodeid: str) -> bool:
+    return nodeid.startswith("integration/")
 
 
 def _shares_processors() -> bool:

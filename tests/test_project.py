@@ -1,5 +1,8 @@
 """The project's own rules, as tests: nobody can forget a linter."""
 
+import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -65,3 +68,27 @@ SHELL = [*ROOT.glob("scripts/*.sh"), *(ROOT / "debian" / name for name in ("prei
 @pytest.mark.parametrize("path", SHELL, ids=lambda path: path.name)
 def test_shell_scripts_parse(path):
     subprocess.run(["sh", "-n", path], check=True)
+
+
+def test_the_tests_in_guests_run_in_one_process(tmp_path):
+    """Beside them the others, in as many processes as `make test` takes."""
+    shutil.copy(ROOT / "conftest.py", tmp_path)
+    options = re.search(r"^AT_ONCE := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert options
+    told = "import os, pathlib\n" + "".join(
+        f"def test_{n}(): pathlib.Path(__file__ + '.{n}').write_text(os.environ['PYTEST_XDIST_WORKER'])\n"
+        for n in range(6)
+    )
+    for directory in ("tests", "integration"):
+        (tmp_path / directory).mkdir()
+        (tmp_path / directory / f"test_of_{directory}.py").write_text(told)
+    subprocess.run(
+        [sys.executable, "-m", "pytest", *options[1].split(), "--numprocesses=3", "tests", "integration"],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
+        check=True,
+        capture_output=True,
+    )
+    workers = {d: {path.read_text() for path in (tmp_path / d).glob("*.py.?")} for d in ("tests", "integration")}
+    assert len(workers["integration"]) == 1
+    assert len(workers["tests"]) > 1
