@@ -28,8 +28,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in long]
 
 
-def _booted(debian: int, machine: Machine) -> Iterator[Guest]:
-    with Guest.boot(guest_image(release_of(debian)), machine) as guest:
+def _booted(debian: int, machine: Machine, *cmdline: str) -> Iterator[Guest]:
+    with Guest.boot(guest_image(release_of(debian)), machine, cmdline=cmdline) as guest:
         guest.run("systemctl start nodeagent", timeout_seconds=60)
         yield guest
 
@@ -41,7 +41,7 @@ def two_sockets_booted() -> Iterator[Guest]:
 
 @pytest.fixture(scope="session")
 def four_caches_booted() -> Iterator[Guest]:
-    yield from _booted(12, FOUR_CACHES)
+    yield from _booted(12, FOUR_CACHES, "isolcpus=12-15", "nohz_full=12-15")
 
 
 @pytest.fixture(scope="session")
@@ -58,7 +58,7 @@ def two_sockets(two_sockets_booted: Guest) -> Guest:
 
 @pytest.fixture
 def four_caches(four_caches_booted: Guest) -> Guest:
-    """Debian 12. One socket and NUMA node with four uncore caches, 16 CPUs."""
+    """Debian 12. One socket and NUMA node with four uncore caches, 16 CPUs, those of the last cache isolated."""
     Node(four_caches_booted).clear()
     return four_caches_booted
 
