@@ -1,7 +1,7 @@
 """The managers' metrics: kubelet's names, types, labels and help texts in one table, and their movements as constants."""
 
 from collections.abc import Iterable
-from functools import cache
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -85,9 +85,9 @@ DURATION_BUCKETS_MS = tuple(0.05 * 2**i for i in range(15))
 Moves = tuple[Move, ...]
 
 
-@cache
+@lru_cache(maxsize=1024)
 def plus(name: str, amount: int = 1, /, **labels: str) -> Move:
-    """Add to a counter. Moves are few and alike, so each is made once."""
+    """Add to a counter. Moves are few and alike, so most are made once."""
     return Move(Series(name, tuple(sorted(labels.items()))), amount)
 
 

@@ -1,7 +1,6 @@
 """Where CPUs lie on the machine: sockets, NUMA nodes, cores and caches, as plain values and in a few words."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 from nodeagent.core.idset import CpuSet
@@ -19,10 +18,16 @@ class Places:
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._cache_of = {cpu: index for index, group in enumerate(topology.l3) for cpu in group}
-        self.of = lru_cache(maxsize=None)(self._of)
+        self._known: dict[CpuSet, Sequence[Place]] = {}
+
+    def of(self, cpus: CpuSet) -> Sequence[Place]:
+        """Group the CPUs by what they share, in the order of sockets, NUMA nodes, caches. CPUs that are not online are left out."""
+        known = self._known.get(cpus)
+        if known is None:
+            known = self._known[cpus] = self._of(cpus)
+        return known
 
     def _of(self, cpus: CpuSet) -> Sequence[Place]:
-        """Group the CPUs by what they share, in the order of sockets, NUMA nodes, caches. CPUs that are not online are left out."""
         topology = self._topology
         groups: dict[tuple[int, int, int | None, int | None], list[int]] = {}
         for number in cpus & topology.online:
