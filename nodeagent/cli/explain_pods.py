@@ -8,10 +8,11 @@ from msgspec.structs import replace
 from nodeagent.cli.documents import printed
 from nodeagent.cli.main import EXIT_REFUSED
 from nodeagent.cli.pod_files import pods_of
+from nodeagent.cli.progress import Progress
 from nodeagent.cli.trial_source import TrialNode, trial_node
 from nodeagent.core.managers import Admitted
 from nodeagent.core.pod import Pod
-from nodeagent.core.remedies import remedies
+from nodeagent.core.remedies import MAX_TRIALS, remedies
 from nodeagent.core.retracing import retraced
 from nodeagent.core.tracing import trace
 from nodeagent.core.trial import Trial
@@ -69,4 +70,7 @@ def _tried(node: TrialNode, pods: tuple[Pod, ...]) -> list[Explained]:
 
 def _explained(trial: Trial, pod: Pod) -> Explained:
     told = trace(trial, pod)
-    return Explained(trial, told, () if isinstance(told.decision, Admitted) else remedies(trial, pod))
+    if isinstance(told.decision, Admitted):
+        return Explained(trial, told, ())
+    with Progress(f"changes tried for {pod.full_name}", MAX_TRIALS) as progress:
+        return Explained(trial, told, remedies(trial, pod, progress.step))

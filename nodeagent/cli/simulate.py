@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from nodeagent.cli.progress import Progress
 from nodeagent.cli.trial_arguments import add_trial_arguments
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.scenario import Scenario, scenario_from_text
@@ -105,12 +106,14 @@ def run(args: argparse.Namespace) -> int:
 
         sys.stdout.write(simulate_pods(args))
         return 0
-    for number, line in enumerate(_lines(args.file), start=1):
-        if not line.strip():
-            continue
-        scenario = scenario_from_text(line, f"{args.file}:{number}")
-        result = replay(scenario) if args.bench is None else _benchmark(scenario, args.bench)
-        print(json.dumps(result, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
+    with Progress("scenarios", beside_output=True) as progress:
+        for number, line in enumerate(_lines(args.file), start=1):
+            if not line.strip():
+                continue
+            scenario = scenario_from_text(line, f"{args.file}:{number}")
+            result = replay(scenario) if args.bench is None else _benchmark(scenario, args.bench)
+            print(json.dumps(result, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
+            progress.step()
     return 0
 
 

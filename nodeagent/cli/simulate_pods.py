@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from nodeagent.cli.documents import printed
 from nodeagent.cli.pod_files import pods_of
+from nodeagent.cli.progress import Progress
 from nodeagent.cli.trial_source import TrialNode, empty_node, machine_of, trial_node
 from nodeagent.core.config import Errata
 from nodeagent.core.filling import fill
@@ -29,7 +30,8 @@ def simulate_pods(options: argparse.Namespace) -> str:
         return _compared(options, pods)
     node = trial_node(options)
     if options.capacity:
-        capacity = fill(node.trial, pods)
+        with Progress("copies") as progress:
+            capacity = fill(node.trial, pods, progress.step)
         found = Run(node.config, node.source, node.trial, capacity.after, (), capacity, tuple(pods))
     else:
         found = _run(node, node.source, pods)
@@ -49,11 +51,13 @@ def _picture(run: Run) -> str:
 def _run(node: TrialNode, source: str, pods: Sequence[Pod]) -> Run:
     trial = node.trial
     decisions = []
-    for pod in pods:
-        trial = trial.making_way(pod)
-        decision = trial.judge(pod)
-        decisions.append((pod, decision))
-        trial = trial.after(pod, decision)
+    with Progress("pods", len(pods)) as progress:
+        for pod in pods:
+            trial = trial.making_way(pod)
+            decision = trial.judge(pod)
+            decisions.append((pod, decision))
+            trial = trial.after(pod, decision)
+            progress.step()
     return Run(node.config, source, node.trial, trial, tuple(decisions))
 
 

@@ -1,6 +1,6 @@
 """How many more of these pods fit? Copies are admitted one after the other until one is refused. Nothing is kept."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,12 +25,13 @@ class Capacity(Struct, frozen=True):
     decision: Rejected | Insufficient | None
 
 
-def fill(trial: Trial, pods: Sequence[Pod]) -> Capacity:
+def fill(trial: Trial, pods: Sequence[Pod], fitted: Callable[[], None] = lambda: None) -> Capacity:
     """Admit copies of the pods, all of them in order, until one is refused.
 
     Args:
         trial: the node to begin with.
         pods: one copy; names and UIDs get a number each time.
+        fitted: called after each copy of them all.
     """
     for number in range(1, MAX_COPIES + 1):
         after = trial
@@ -41,4 +42,5 @@ def fill(trial: Trial, pods: Sequence[Pod]) -> Capacity:
                 return Capacity(number - 1, trial, copy, decision)
             after = after.after(copy, decision)
         trial = after
+        fitted()
     return Capacity(MAX_COPIES, trial, None, None)

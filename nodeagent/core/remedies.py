@@ -54,9 +54,15 @@ class Remedy(Struct, frozen=True):
     """CONFIGURATION: what the field is, and could be; empty: without the option."""
 
 
-def remedies(trial: Trial, pod: Pod) -> tuple[Remedy, ...]:
-    """Look for changes, those of the manifest first; several of one kind only if they are equally small."""
-    trials = _Trials(trial, pod)
+def remedies(trial: Trial, pod: Pod, tried: Callable[[], None] = lambda: None) -> tuple[Remedy, ...]:
+    """Look for changes, those of the manifest first; several of one kind only if they are equally small.
+
+    Args:
+        trial: the node that refuses the pod.
+        pod: with defaults applied.
+        tried: called after each decision.
+    """
+    trials = _Trials(trial, pod, tried)
     resources = _memory_resources(pod)
     requests = (
         *_requests(trials, CPU, _fewer_cpus),
@@ -72,9 +78,10 @@ def remedies(trial: Trial, pod: Pod) -> tuple[Remedy, ...]:
 class _Trials:
     """Trials of one pod, counted. Lives for one search."""
 
-    def __init__(self, trial: Trial, pod: Pod) -> None:
+    def __init__(self, trial: Trial, pod: Pod, tried: Callable[[], None]) -> None:
         self.trial = trial
         self.pod = pod
+        self.tried = tried
         self.left = MAX_TRIALS
 
     def admits(self, pod: Pod | None = None, trial: Trial | None = None) -> bool:
@@ -82,7 +89,9 @@ class _Trials:
         if self.left <= 0 or (pod is not None and not _is_within_budget(pod)):
             return False
         self.left -= 1
-        return isinstance((trial or self.trial).judge(pod or self.pod), Admitted)
+        decision = (trial or self.trial).judge(pod or self.pod)
+        self.tried()
+        return isinstance(decision, Admitted)
 
 
 def _is_within_budget(pod: Pod) -> bool:

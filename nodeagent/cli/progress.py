@@ -1,0 +1,61 @@
+"""A progress bar for what takes more than a second, on a terminal only: files, pipes and programs never get one."""
+
+import os
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+_DELAY_SECONDS = 1.0
+
+
+class Progress:
+    """Counts steps from entering to leaving the `with` block; the bar goes away at its end."""
+
+    def __init__(self, what: str, total: int | None = None, *, beside_output: bool = False) -> None:
+        """Give what is counted, in the plural.
+
+        Args:
+            what: as in `37 scenarios`.
+            total: how many there will be at most; None: nobody knows.
+            beside_output: stdout is written meanwhile, so both must not be one terminal.
+        """
+        self._what = what
+        self._total = total
+        self._is_wanted = _is_terminal() and not (beside_output and sys.stdout.isatty())
+        self._count = 0
+        self._shown_from = time.monotonic() + _DELAY_SECONDS
+        self._bar: tqdm[Any] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def step(self) -> None:
+        """Count one more."""
+        self._count += 1
+        if self._bar is not None:
+            self._bar.update()
+        elif self._is_wanted and time.monotonic() >= self._shown_from:
+            from tqdm import tqdm  # what is done within a second needn't wait for it
+
+            self._bar = tqdm(
+                desc=self._what,
+                total=self._total,
+                initial=self._count,
+                leave=False,
+                dynamic_ncols=True,
+                file=sys.stderr,
+            )
+
+
+def _is_terminal() -> bool:
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"

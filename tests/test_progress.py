@@ -1,0 +1,81 @@
+"""The progress bar: where one is seen, where none may be, and that commands of some length count into it."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from nodeagent.cli import progress as under_test
+from nodeagent.cli.main import main
+from nodeagent.cli.progress import Progress
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def terminal_of(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Make stderr a terminal (in the test itself: pytest puts its own there before each), with nothing waited for."""
+    made = Terminal()
+    monkeypatch.setattr(sys, "stderr", made)
+    monkeypatch.setattr(under_test, "_DELAY_SECONDS", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    return made
+
+
+def counted(progress: Progress, steps: int = 3) -> None:
+    with progress:
+        for _ in range(steps):
+            progress.step()
+
+
+def test_a_bar_is_drawn_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = terminal_of(monkeypatch)
+    counted(Progress("pods", 3))
+    drawn = terminal.getvalue()
+    assert "pods" in drawn
+    assert "/3" in drawn
+    assert drawn.rsplit("\r", 1)[-1].strip() == "", "the line is left as it was"
+
+
+def test_what_takes_less_than_a_second_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = terminal_of(monkeypatch)
+    monkeypatch.setattr(under_test, "_DELAY_SECONDS", 3600.0)
+    counted(Progress("pods", 3))
+    assert terminal.getvalue() == ""
+
+
+def test_a_file_a_dumb_terminal_and_one_with_output_get_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = terminal_of(monkeypatch)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    counted(Progress("scenarios", beside_output=True))
+    monkeypatch.setenv("TERM", "dumb")
+    counted(Progress("pods", 3))
+    file = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", file)
+    counted(Progress("pods", 3))
+    assert (terminal.getvalue(), file.getvalue()) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        (["simulate", "--capacity", "-f", f"{EXAMPLES}/guaranteed.yaml"], "copies"),
+        (["simulate", "-f", f"{EXAMPLES}/guaranteed.yaml"], "pods"),
+        (["simulate", f"{EXAMPLES}/scenario.jsonl"], "scenarios"),
+        (["explain", "-f", "large.yaml"], "changes tried for default/large"),
+    ],
+)
+def test_commands_count_into_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: list[str], what: str) -> None:
+    terminal = terminal_of(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    Path("large.yaml").write_text(
+        (EXAMPLES / "guaranteed.yaml").read_text().replace("guaranteed", "large").replace('"2"', '"200"')
+    )
+    node = ["--topology", "2s.2n.8c.2t", "--config", f"{EXAMPLES}/config.yaml"]
+    main([*command, *(node if what != "scenarios" else [])])
+    assert what in terminal.getvalue()
