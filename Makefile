@@ -10,7 +10,7 @@ AT_ONCE := --numprocesses logical --maxprocesses 8 --dist loadscope
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: all demo test test-unit test-guests test-vectors soak guest guest-packages install uninstall
-.PHONY: format readme reference shown docs
+.PHONY: format readme reference shown docs screens
 .PHONY: bench bench-matrix bench-docs figures
 .PHONY: dist deb clean
 
@@ -82,6 +82,10 @@ $(VENV)/.docs-ready: $(VENV)/.ready
 # The documentation as a site, in build/site: open index.html there.
 docs: $(VENV)/.docs-ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+# The screenshots of docs/screens, from terminals in a guest.
+screens: guest-packages $(VENV)/.docs-ready
+	$(BIN)/python -m integration.screens
 
 # Every figure with a goal, beside the goal, in some two minutes; kept in benchmarks/results/goals.json.
 bench: $(VENV)/.ready

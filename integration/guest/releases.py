@@ -37,6 +37,7 @@ PACKAGES = (
     "python3-venv",
     "strace",
     "systemd-sysv",
+    "tmux",  # a terminal that a test can look at
     "udev",
     "util-linux",
     "zsh",

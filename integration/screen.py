@@ -1,0 +1,79 @@
+"""A terminal on the node, as somebody who sits at it sees it: keys go in, what is shown comes out. It is tmux in the guest."""
+
+import shlex
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from integration.node import Node
+
+_TMUX = "tmux -L screen -f /dev/null"
+_PROMPT = "node# "
+
+
+@dataclass(frozen=True)
+class Screen:
+    """Made by `screen_of`."""
+
+    node: Node
+
+    def type(self, line: str) -> None:
+        """Type a command and Enter."""
+        self._tmux("send-keys", "-l", line)
+        self.press("Enter")
+
+    def press(self, *keys: str) -> None:
+        """Press keys, named as tmux names them: `q`, `Down`, `C-c`."""
+        self._tmux("send-keys", *keys)
+
+    def resize(self, columns: int, lines: int) -> None:
+        self._tmux("resize-window", "-x", str(columns), "-y", str(lines))
+
+    def lines(self) -> list[str]:
+        """What is shown, without the empty lines at the end."""
+        return self._tmux("capture-pane", "-p").rstrip("\n").splitlines()
+
+    def coloured(self) -> str:
+        """What is shown, with the escape sequences that make it so."""
+        return self._tmux("capture-pane", "-p", "-e").rstrip("\n")
+
+    def wait(self, holds: Callable[[list[str]], bool], what: str, *, seconds: float = 60) -> list[str]:
+        """Wait until something holds of what is shown."""
+        deadline = time.monotonic() + self.node.guest.patience(seconds)
+        while True:
+            lines = self.lines()
+            if holds(lines):
+                return lines
+            if time.monotonic() > deadline:
+                shown = "\n".join(lines)
+                raise TimeoutError(f"waited in vain for {what}:\n{shown}")
+
+    def run(self, line: str) -> list[str]:
+        """Type a command on a blank screen; wait for the next prompt, and give what is shown before it."""
+        self.type("clear")
+        self.wait(_is_prompt_alone, "a blank screen")
+        self.type(line)
+        shown = self.wait(lambda lines: len(lines) > 1 and lines[-1] == _PROMPT.rstrip(), f"{line} to end")
+        return shown[1:-1]
+
+    def _tmux(self, *arguments: str) -> str:
+        return self.node.run(f"{_TMUX} {shlex.join(arguments)}").stdout
+
+
+@contextmanager
+def screen_of(node: Node, *, columns: int = 80, lines: int = 24) -> Iterator[Screen]:
+    """A shell in a terminal of that size, until the end of the `with` block."""
+    shell = f"env PS1={shlex.quote(_PROMPT)} LANG=C.UTF-8 bash --norc --noprofile"
+    node.run(f"{_TMUX} new-session -d -x {columns} -y {lines} {shlex.quote(shell)}; {_TMUX} set -g status off")
+    try:
+        screen = Screen(node)
+        screen.resize(columns, lines)
+        screen.wait(_is_prompt_alone, "a prompt")
+        yield screen
+    finally:
+        node.run(f"{_TMUX} kill-server", check=False)
+
+
+def _is_prompt_alone(lines: list[str]) -> bool:
+    return lines == [_PROMPT.rstrip()]

@@ -1,0 +1,82 @@
+"""What commands draw in a real terminal: tmux on the node, driven by keys and read as the screen it shows."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from integration.guest.guest import Guest
+from integration.node import Node, container, pod
+from integration.screen import Screen, screen_of
+
+SLEEP = ["sleep", "infinity"]
+ESCAPE = "\x1b["
+
+
+def _last(lines: list[str], text: str) -> bool:
+    return bool(lines) and text in lines[-1]
+
+
+@pytest.fixture
+def screen(two_sockets: Guest) -> Iterator[Screen]:
+    """A terminal on a node that has a few pods."""
+    node = Node(two_sockets)
+    node.apply(
+        pod("busy", container("app", ["sh", "-c", "while :; do :; done"], cpu="2")),
+        *(pod(f"pod-{n:02}", container("app", SLEEP)) for n in range(12)),
+    )
+    node.wait_running("busy", *(f"pod-{n:02}" for n in range(12)))
+    with screen_of(node) as screen:
+        yield screen
+
+
+def test_watch_is_drawn_scrolled_sorted_resized_and_left(screen: Screen) -> None:
+    screen.type("nodeagent inspect --watch")
+    shown = screen.wait(lambda lines: any("busy/app" in line for line in lines), "the first frame")
+    assert len(shown) == 24
+    assert max(map(len, shown)) <= 80
+    assert "q leaves" in shown[-1]
+    screen.wait(lambda lines: any("busy/app" in line and "100" in line for line in lines), "the CPU's load")
+    assert f"{ESCAPE}7m" in screen.coloured(), "the table's heading is reversed"
+
+    screen.press("Down")
+    screen.wait(lambda lines: not any("busy/app" in line for line in lines), "the first row to go")
+    screen.press("Up")
+    screen.wait(lambda lines: any("busy/app" in line for line in lines), "the first row to come back")
+    screen.press("c")
+    screen.wait(lambda lines: _last(lines, "by CPU"), "another order")
+
+    screen.resize(60, 15)
+    shown = screen.wait(lambda lines: len(lines) == 15 and _last(lines, "by CPU"), "a frame of the new size")
+    assert max(map(len, shown)) <= 60
+
+    screen.press("q")
+    shown = screen.wait(lambda lines: _last(lines, "node#") and not any("busy" in line for line in lines), "the prompt")
+    assert any("nodeagent inspect --watch" in line for line in shown), "what was there before is there again"
+
+
+def test_a_watch_is_stopped_and_goes_on_and_is_interrupted(screen: Screen) -> None:
+    screen.type("nodeagent inspect --watch")
+    screen.wait(lambda lines: _last(lines, "q leaves"), "the first frame")
+    screen.press("C-z")
+    screen.wait(lambda lines: any("Stopped" in line for line in lines) and _last(lines, "node#"), "the shell")
+    screen.type("fg")
+    screen.wait(lambda lines: _last(lines, "q leaves"), "the frame")
+    screen.press("C-c")
+    screen.wait(lambda lines: _last(lines, "node#"), "the prompt")
+    assert screen.run("echo status $?; stty -a | grep -o ' [-]*echo '") == ["status 0", " echo"]
+
+
+def test_a_picture_has_colours_where_they_are_wanted(screen: Screen) -> None:
+    screen.resize(80, 50)
+    plain = screen.run("NO_COLOR=1 nodeagent topology")
+    assert ESCAPE not in screen.coloured()
+    assert screen.run("nodeagent topology") == plain, "colours add nothing but colours"
+    assert ESCAPE in screen.coloured()
+    assert max(map(len, plain)) <= 80
+
+
+def test_tables_fit_the_terminal(screen: Screen) -> None:
+    screen.resize(80, 50)
+    shown = screen.run("nodeagent inspect")
+    assert max(map(len, shown)) <= 80
+    assert sum("pod-" in line for line in shown) >= 12
