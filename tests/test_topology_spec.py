@@ -1,7 +1,10 @@
 """Machines described in a few words."""
 
+import json
+
 import pytest
 
+from nodeagent.cli.main import main
 from nodeagent.core.idset import CpuSet
 from nodeagent.formats.topology_json import DEFAULT_NODE_MEMORY_BYTES, topology_document, topology_from_document
 from nodeagent.formats.topology_spec import TopologySpecError, topology_from_spec
@@ -99,3 +102,17 @@ def test_what_is_no_machine_is_refused_with_the_way_to_write_one(spec, problem):
     assert problem in err.value.message
     assert len(err.value.message) < 300
     assert "2s.2n.8c.2t" in err.value.hint
+
+
+def test_the_command_draws_a_described_machine_without_owners(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topology", "--topology", "2s.1n.2c.2t"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("8 CPUs in 4 cores, 2 sockets, 2 NUMA nodes")
+    assert "[0 4] [1 5]" in out
+    assert "reserved" not in out
+    assert main(["topology", "--topology", "2s.1n.2c.2t", "-o", "json"]) == 0
+    assert topology_from_document(json.loads(capsys.readouterr().out)) == topology_from_spec("2s.1n.2c.2t")
+    assert main(["topology", "--topology", "2x"]) == 1
+    assert "write --topology 2s.2n.8c.2t" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["topology", "--topology", "2s.1n.2c.2t", "--root", "/"])

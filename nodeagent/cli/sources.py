@@ -46,13 +46,13 @@ def add_agent_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--socket", metavar="PATH", help=f"the agent's socket (default: {DEFAULT_SOCKET})")
 
 
-def add_node_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which node it is about."""
+def add_node_arguments(parser: argparse.ArgumentParser, *, described: bool = False) -> None:
+    """Add the options that say which node it is about; `described`: or a machine that need not exist."""
     add_agent_arguments(parser)
-    add_machine_arguments(parser)
+    add_machine_arguments(parser, described=described)
 
 
-def add_machine_arguments(parser: argparse.ArgumentParser) -> None:
+def add_machine_arguments(parser: argparse.ArgumentParser, *, described: bool = False) -> None:
     """Add the options that name another machine than this one."""
     other = parser.add_mutually_exclusive_group()
     other.add_argument(
@@ -65,6 +65,13 @@ def add_machine_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="not this node: what `nodeagent capture` took of one, or a machine as `nodeagent topology -o json` prints it",
     )
+    if described:
+        other.add_argument(
+            "--topology",
+            metavar="SPEC",
+            help="a machine in a few words: 2s.2n.8c.2t has 2 sockets of 2 NUMA nodes of 8 cores of 2 threads; "
+            "docs/explain.md has all of it",
+        )
 
 
 def topology_from(options: argparse.Namespace) -> Topology:

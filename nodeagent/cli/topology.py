@@ -9,6 +9,7 @@ from nodeagent.cli.sources import add_node_arguments, known_from, topology_from
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.cpu_owners import owners
 from nodeagent.formats.topology_json import topology_document
+from nodeagent.formats.topology_spec import topology_from_spec
 from nodeagent.formats.topology_text import render_topology, terminal_paint
 
 
@@ -21,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="form of the answer: svg is a picture, hwloc-xml is for lstopo (default: text)",
     )
     add_color_argument(parser)
-    add_node_arguments(parser)
+    add_node_arguments(parser, described=True)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = """\
 exit status: 0: shown; 1: the machine could not be read; 2: wrong arguments
@@ -31,6 +32,7 @@ examples:
   nodeagent topology -o svg >node.svg
   nodeagent topology -o hwloc-xml >node.xml && lstopo -i node.xml
   nodeagent topology --root /mnt/copy -o json
+  nodeagent topology --topology 2s.2n.8c.2t
 
 Who owns which CPU, the agent says, or its saved state; text, svg and hwloc-xml show it.
 next: nodeagent inspect"""
@@ -42,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         NodeAgentError: the machine's description can't be read.
     """
-    topology = topology_from(args)
+    topology = topology_from(args) if args.topology is None else topology_from_spec(args.topology)
     match args.output:
         case "json" | "yaml":
             text = spelled(topology_document(topology), args.output)
@@ -66,6 +68,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _owners(args: argparse.Namespace) -> dict[int, str] | None:
     """Who owns each CPU; None if nobody can say: then the machine is drawn as it is."""
+    if args.topology is not None:
+        return None
     try:
         known = known_from(args)
     except NodeAgentError:

@@ -208,7 +208,9 @@ def _holders(nodes: tuple[Room, ...]) -> Iterator[str]:
 def _memory(trace: Trace, step: MemoryStep, nodes: tuple[Room, ...]) -> Iterator[str]:
     who, _, memory = _wanted(trace, step.container)
     wanted = ", ".join(f"{bytes_text(size)} of {resource}" for resource, size in memory)
-    first = "" if step.hint.mask is None else f": of NUMA {step.hint.mask} first, as the hint says, or of others with it"
+    first = (
+        "" if step.hint.mask is None else f": of NUMA {step.hint.mask} first, as the hint says, or of others with it"
+    )
     yield f"{who} wants {wanted}{first}"
     for room in nodes[:_MOST_NODES]:
         free = {m.resource: m.free_bytes for m in room.memory}
