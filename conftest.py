@@ -1,7 +1,7 @@
 """What all test runs share, with any number of processes.
 
-The tests in guests run one after the other in one process, since all of a kind share one guest; the others fill what processor time
-is left. What tests count is printed at the end, as captured output of a passing test and of another process isn't.
+The tests in guests run one after the other in two lanes, since all of a kind share one guest; the others fill what processor time is
+left. What tests count is printed at the end, as captured output of a passing test and of another process isn't.
 """
 
 import os
@@ -11,7 +11,8 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-GUESTS = "guests"
+from integration.lanes import lane_of
+
 FIGURE = "figure"
 """Name of the property that a test records each of its figures as."""
 _NICENESS = 10
@@ -20,21 +21,22 @@ _NICENESS = 10
 _STANDS_BACK = pytest.StashKey[bool]()
 
 
-class OneGuestAtATime(LoadScopeScheduling):
-    """All tests in guests are one piece of work, each of the others is one of its own."""
+class TwoLanes(LoadScopeScheduling):
+    """The tests in guests are two pieces of work, for two processes; each of the others is one of its own."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return GUESTS if is_in_guest(nodeid) else nodeid
+        lane = lane_of(nodeid)
+        return nodeid if lane is None else f"lane {lane}"
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneGuestAtATime:
-    return OneGuestAtATime(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> TwoLanes:
+    return TwoLanes(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Stand back once there is no guest to run in this process."""
     config = item.config
-    if _shares_processors() and not is_in_guest(item.nodeid) and not config.stash.get(_STANDS_BACK, False):
+    if _shares_processors() and lane_of(item.nodeid) is None and not config.stash.get(_STANDS_BACK, False):
         config.stash[_STANDS_BACK] = True
         os.nice(_NICENESS)
 
@@ -53,10 +55,6 @@ def _figures(reporter: pytest.TerminalReporter) -> Iterator[str]:
             yield from (
                 str(value) for name, value in report.user_properties if name == FIGURE and report.when == "call"
             )
-
-
-def is_in_guest(nodeid: str) -> bool:
-    return nodeid.startswith("integration/")
 
 
 def _shares_processors() -> bool:

@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from integration.guest.errors import CommandError
 from integration.guest.guest import Completed, Guest
 
 CONFIG = "/etc/nodeagent/config.yaml"
 MANIFESTS = "/etc/nodeagent/manifests"
 STATE = "/var/lib/nodeagent"
 ROOT = "/sys/fs/cgroup/nodeagent.slice/nodeagent-pods.service"
+
+_BETWEEN_LOOKS_SECONDS = 0.1
+"""Who looks takes processor time from what is waited for."""
 
 Document = dict[str, Any]
 
@@ -71,8 +75,9 @@ class Node:
 
     def state(self) -> Document:
         """The truth file's content: cheap to read, and durable before anything follows from it."""
-        lines = self.run(f"cat {STATE}/nodeagent_state", check=False).stdout.splitlines()
-        if not lines:
+        try:
+            lines = self.guest.get(f"{STATE}/nodeagent_state").splitlines()
+        except CommandError:  # there is none
             return {"entries": []}
         document: Document = json.loads(lines[1])
         return document
@@ -87,6 +92,7 @@ class Node:
             if time.monotonic() > deadline:
                 journal = self.run("journalctl -u 'nodeagent*' -n 60 --no-pager -o cat", check=False).stdout
                 raise TimeoutError(f"waited in vain for {what}:\n{json.dumps(state, indent=1)}\n{journal}")
+            time.sleep(_BETWEEN_LOOKS_SECONDS)
 
     def wait_running(self, *names: str) -> Document:
         """Wait until every container of these pods that has a command has been seen to run."""
@@ -138,6 +144,7 @@ class Node:
         while (value := self.metrics().get(series, 0.0)) <= above:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{series} stays at {value}")
+            time.sleep(_BETWEEN_LOOKS_SECONDS)
         return value
 
     def wait_line(self, path: str, *, seconds: float = 60) -> str:
@@ -163,6 +170,7 @@ class Node:
                 return found[0]
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no {event} in the log: {self.log(cursor)}")
+            time.sleep(_BETWEEN_LOOKS_SECONDS)
 
     def main_pid(self, unit: str = "nodeagent") -> int:
         return int(self.run(f"systemctl show -P MainPID {unit}").stdout)
@@ -184,6 +192,8 @@ class Node:
             self._start_anew(usual)
 
     def _start_anew(self, config: bytes) -> None:
+        if self.run("systemctl is-active --quiet nodeagent", check=False).returncode != 0:
+            self.guest.put(CONFIG, config)  # with the one of before it may not start
         self.clear()
         self.run("systemctl stop nodeagent", timeout_seconds=60)
         # without pods nothing is lost: another policy starts from nothing

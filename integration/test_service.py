@@ -16,6 +16,13 @@ def node(request: pytest.FixtureRequest) -> Node:
     return Node(guest)
 
 
+@pytest.fixture(params=["two_sockets", pytest.param("four_nodes", marks=pytest.mark.long)])
+def any_node(request: pytest.FixtureRequest) -> Node:
+    """For what does not depend on systemd's version."""
+    guest: Guest = request.getfixturevalue(request.param)
+    return Node(guest)
+
+
 def test_it_is_ready_when_the_node_is_as_promised(node: Node) -> None:
     node.apply(pod("one", container("app", SLEEP, cpu="2")))
     node.wait_running("one")
@@ -40,7 +47,8 @@ def test_a_stopped_agent_leaves_cleanly(node: Node) -> None:
     assert "systemctl start nodeagent" in " ".join(told.stdout.split())
 
 
-def test_inspect_says_3_when_something_differs(node: Node) -> None:
+def test_inspect_says_3_when_something_differs(any_node: Node) -> None:
+    node = any_node
     node.apply(pod("one", container("app", SLEEP, cpu="2")))
     node.wait_running("one")
     assert node.run("nodeagent inspect --no-host-processes", check=False).returncode == 0
@@ -66,7 +74,8 @@ def test_the_group_may_look_and_nobody_else(node: Node) -> None:
     assert node.run("runuser -u looker -- nodeagent retry default/x", check=False).returncode != 0
 
 
-def test_metrics_can_be_on_a_unix_socket(node: Node) -> None:
+def test_metrics_can_be_on_a_unix_socket(any_node: Node) -> None:
+    node = any_node
     config = node.guest.get("/etc/nodeagent/config.yaml").decode()
     path = "/run/nodeagent/metrics.sock"
     try:
@@ -80,7 +89,8 @@ def test_metrics_can_be_on_a_unix_socket(node: Node) -> None:
         node.restart_agent()
 
 
-def test_a_wrong_configuration_stops_the_start_and_says_all_that_is_wrong(node: Node) -> None:
+def test_a_wrong_configuration_stops_the_start_and_says_all_that_is_wrong(any_node: Node) -> None:
+    node = any_node
     config = node.guest.get("/etc/nodeagent/config.yaml").decode()
     try:
         wrong = config.replace("cpuManagerPolicy: static", "cpuManagerPolicy: statik\nmaxPodz: 3")
@@ -96,7 +106,8 @@ def test_a_wrong_configuration_stops_the_start_and_says_all_that_is_wrong(node: 
         node.run("systemctl reset-failed nodeagent; systemctl start nodeagent", timeout_seconds=60)
 
 
-def test_removal_is_refused_while_pods_run(node: Node) -> None:
+def test_removal_is_refused_while_pods_run(any_node: Node) -> None:
+    node = any_node
     node.apply(pod("one", container("app", SLEEP, cpu="2")))
     node.wait_running("one")
     before = node.footprint()
@@ -135,7 +146,8 @@ def test_the_journal_can_be_searched_by_pod_and_priority(node: Node) -> None:
     assert "uid-big" in node.run("journalctl -q -p warning -u nodeagent -o cat").stdout
 
 
-def test_a_taken_port_and_a_refused_reload_are_shown_and_pods_run(node: Node) -> None:
+def test_a_taken_port_and_a_refused_reload_are_shown_and_pods_run(any_node: Node) -> None:
+    node = any_node
     usual = node.guest.get(CONFIG)
     try:
         node.run("systemctl stop nodeagent", timeout_seconds=60)

@@ -70,9 +70,13 @@ def test_shell_scripts_parse(path):
     subprocess.run(["sh", "-n", path], check=True)
 
 
-def test_the_tests_in_guests_run_in_one_process(tmp_path):
+def test_the_tests_of_each_lane_run_in_one_process(tmp_path):
     """Beside them the others, in as many processes as `make test` takes."""
-    shutil.copy(ROOT / "conftest.py", tmp_path)
+    files = {
+        1: ["integration/test_pinning.py", "integration/test_faults.py"],
+        2: ["integration/test_policies.py"],
+        0: ["tests/test_x.py"],
+    }
     options = re.search(r"^AT_ONCE := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert options
     told = "import os, pathlib\n" + "".join(
@@ -81,7 +85,11 @@ def test_the_tests_in_guests_run_in_one_process(tmp_path):
     )
     for directory in ("tests", "integration"):
         (tmp_path / directory).mkdir()
-        (tmp_path / directory / f"test_of_{directory}.py").write_text(told)
+    for file in ("conftest.py", "integration/__init__.py", "integration/lanes.py"):
+        shutil.copy(ROOT / file, tmp_path / file)
+    for names in files.values():
+        for name in names:
+            (tmp_path / name).write_text(told)
     subprocess.run(
         [sys.executable, "-m", "pytest", *options[1].split(), "--numprocesses=3", "tests", "integration"],
         cwd=tmp_path,
@@ -89,6 +97,10 @@ def test_the_tests_in_guests_run_in_one_process(tmp_path):
         check=True,
         capture_output=True,
     )
-    workers = {d: {path.read_text() for path in (tmp_path / d).glob("*.py.?")} for d in ("tests", "integration")}
-    assert len(workers["integration"]) == 1
-    assert len(workers["tests"]) > 1
+    workers = {
+        lane: {(tmp_path / f"{name}.{n}").read_text() for name in names for n in range(6)}
+        for lane, names in files.items()
+    }
+    assert len(workers[1]) == len(workers[2]) == 1
+    assert workers[1] != workers[2]
+    assert workers[0]

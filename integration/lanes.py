@@ -1,0 +1,15 @@
+"""Which tests in guests may run beside which: two processes take a lane each, for which root's conftest.py cares.
+
+An emulated machine keeps little more than one processor busy. Only the second lane needs other machines than the one with two
+sockets, so that no more than four guests are booted.
+"""
+
+SECOND_LANE = ("examples", "hotplug", "metrics_live", "policies", "service", "topologies")
+_SECOND_FILES = tuple(f"integration/test_{name}.py" for name in SECOND_LANE)
+
+
+def lane_of(nodeid: str) -> int | None:
+    """The lane of a test; None: it needs no guest."""
+    if not nodeid.startswith("integration/"):
+        return None
+    return 2 if nodeid.startswith(_SECOND_FILES) else 1
