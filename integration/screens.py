@@ -21,9 +21,9 @@ EXAMPLES = ROOT / "examples"
 PODS = ("guaranteed", "burstable", "init-and-sidecar")
 COLUMNS = 80
 COMMANDS = {
-    "inspect": ("nodeagent inspect", 40),
-    "topology": ("nodeagent topology", 40),
-    "explain": ("nodeagent explain large", 40),
+    "inspect": ("nodeagent inspect", 70),
+    "topology": ("nodeagent topology", 70),
+    "explain": ("nodeagent explain large", 70),
 }
 """Name of the picture: what is typed, and lines that surely suffice."""
 WATCH = ("nodeagent inspect --watch", 24)
