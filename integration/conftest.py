@@ -1,6 +1,7 @@
 """Guests for the integration tests: each kind booted once, with nodeagent.service running; each test gets its guest without pods."""
 
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -32,10 +33,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(f"these need another guest than their lane has, see integration/lanes.py: {stray}")
 
 
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Turn a guest off after its last test: an idle one takes a quarter of a processor."""
-    if nextitem is None or _kind_of(nextitem) != _kind_of(item):
-        item.config.stash[_GUESTS].close()
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Turn a guest off after its last test and what that leaves to do: an idle one takes processor time from the others."""
+    try:
+        return (yield)
+    finally:
+        if nextitem is None or _kind_of(nextitem) != _kind_of(item):
+            item.config.stash[_GUESTS].close()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -38,7 +38,7 @@ class Screen:
         """What is shown, with the escape sequences that make it so."""
         return self._tmux("capture-pane", "-p", "-e").rstrip("\n")
 
-    def wait(self, holds: Callable[[list[str]], bool], what: str, *, seconds: float = 60) -> list[str]:
+    def wait(self, holds: Callable[[list[str]], bool], what: str, *, seconds: float = 15) -> list[str]:
         """Wait until something holds of what is shown."""
         deadline = time.monotonic() + self.node.guest.patience(seconds)
         while True:

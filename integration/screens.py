@@ -47,7 +47,7 @@ def main() -> int:
             command, lines = WATCH
             screen.resize(COLUMNS, lines)
             screen.type(command)
-            screen.wait(lambda shown: any("%" in line for line in shown[-12:]), "a frame with rates")
+            screen.wait(lambda shown: any(re.search(r" \d+m ", line) for line in shown), "a frame with rates")
             keep("watch", command, screen)
     return 0
 
