@@ -1,5 +1,6 @@
 """`make screens`: the screenshots of docs/screens, of commands that are typed on a node in a guest, as pictures that any browser draws."""
 
+import html
 import io
 import re
 import sys
@@ -66,7 +67,18 @@ def drawn(text: str, title: str, name: str) -> str:
     console.print(Text.from_ansi(text))
     picture = console.export_svg(title=title, unique_id=name)
     # no font from somebody's server: the reader's own
-    return re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL).replace("Fira Code", "DejaVu Sans Mono")
+    picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL).replace("Fira Code", "DejaVu Sans Mono")
+    return _INDENTED.sub(_moved, picture)
+
+
+_INDENTED = re.compile(r'x="([\d.]+)"( y="[\d.]+") textLength="([\d.]+)"([^>]*>)((?:&#160;)+)([^<\s][^<]*)')
+
+
+def _moved(found: re.Match[str]) -> str:
+    """Begin an indented text further right: some programs draw no spaces at a text's beginning."""
+    x, y, length, rest, spaces, text = found.groups()
+    count = spaces.count("&") * float(length) / len(html.unescape(spaces + text))
+    return f'x="{float(x) + count:g}"{y} textLength="{float(length) - count:g}"{rest}{text}'
 
 
 if __name__ == "__main__":
