@@ -219,7 +219,7 @@ for i in range(count):
 def test_a_flood_of_file_events_coalesces_and_none_of_the_last_ones_is_lost(
     tmp_path: Path, record_property: Recorder, *, host_soak: bool
 ) -> None:
-    """Writing a file is three events at least (made or renamed, modified, closed): the kernel merges some of them."""
+    """Writing a file is three events at least (made or renamed, modified, closed): the kernel merges those that nobody has read yet."""
     writes, pods = (80_000, 50) if host_soak else (2_000, 20)
     manifests, state = directories(tmp_path)
     of = node(MACHINE_64)
@@ -249,8 +249,8 @@ def test_a_flood_of_file_events_coalesces_and_none_of_the_last_ones_is_lost(
     )
     if host_soak:
         keep("flood", "writes", file_events=events, turns=turns + more)
-    assert events > 1.2 * writes
-    assert turns + more < events / 4
+        assert events >= 100_000
+    assert turns + more < writes / 4
     assert grown < 100
 
 
