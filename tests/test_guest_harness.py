@@ -8,8 +8,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from hypothesis import given, strategies as st
 
 from integration.guest import apt, cache, initrd, phases, settings
 from integration.guest.errors import CommandError, GuestDiedError, GuestTimeoutError
+from integration.guest.guest import Guest
 from integration.guest.machine import FOUR_CACHES, FOUR_NODES, MACHINES, TWO_SOCKETS, HugePages, Machine, Node
 from integration.guest.protocol import SYNC, Frames, FramingError, Kind, frame
 from integration.guest.session import Session
@@ -371,3 +374,39 @@ def test_phases_within_each_other_get_their_own_lines(capsys: pytest.CaptureFixt
     lines = capsys.readouterr().err.splitlines()
     assert lines[:3] == ["outer ... ", "inner ... 0.0 s", "outer ... 0.0 s"]
     assert lines[3].startswith("wrong ... failed after ")
+
+
+@pytest.mark.parametrize(
+    ("failures", "said", "boots", "is_given"),
+    [(2, "x.c:1: Assertion `a' failed.", 3, True), (9, "x.c:1: Assertion `a' failed.", 3, False), (1, "", 1, False)],
+)
+def test_an_emulator_that_fails_by_itself_is_started_again(
+    failures: int, said: str, boots: int, *, is_given: bool
+) -> None:
+    made: list[Guest] = []
+
+    class Failing(Guest):
+        def __init__(self, *_: object) -> None:
+            made.append(self)
+            self._qmp: Any = SimpleNamespace(execute=lambda _: None)
+            self._session: Any = SimpleNamespace(wait_hello=lambda _: None)
+
+        def patience(self, timeout_seconds: float) -> float:
+            return timeout_seconds
+
+        def close(self) -> None:
+            pass
+
+        def _own_messages(self) -> str:
+            return said
+
+        @contextmanager
+        def _explained(self) -> Iterator[None]:
+            if len(made) <= failures:
+                raise GuestDiedError(f"the guest ended\n{said}")
+            yield
+
+    nothing: Any = None
+    with nullcontext() if is_given else pytest.raises(GuestDiedError):
+        assert Failing.boot(nothing, nothing) is made[-1]
+    assert len(made) == boots
