@@ -1,8 +1,12 @@
 """What the Debian package is made of agrees with the rest of the project."""
 
+import os
 import re
+import subprocess
 import tomllib
 from pathlib import Path
+
+import pytest
 
 from integration.guest.images import project_files
 from nodeagent import __version__
@@ -37,3 +41,97 @@ def test_scripts_that_use_the_nodes_functions_get_them() -> None:
     }
     assert set(given.split()) == users
     assert all("\n#NODE#\n" in (DEBIAN / name).read_text() for name in users)
+
+
+class Host:
+    """Runs the package's scripts, with commands that only write down what they were asked for."""
+
+    def __init__(self, directory: Path, *, active: bool, populated: bool) -> None:
+        self.directory = directory
+        self.asked = directory / "asked"
+        commands = directory / "commands"
+        commands.mkdir()
+        stubs = {name: f'echo "{name} $*" >>"{self.asked}"' for name in ("deb-systemd-invoke", "groupadd", "groupdel")}
+        stubs["getent"] = "exit 2"
+        stubs["systemctl"] = (
+            'case "$*" in\nshow*) echo /pods;;\n*is-active*) '
+            f'exit {0 if active else 3};;\n*) echo "systemctl $*" >>"{self.asked}";;\nesac'
+        )
+        for name, text in stubs.items():
+            (commands / name).write_text(f"#!/bin/sh\n{text}\n")
+            (commands / name).chmod(0o755)
+        for place in ("run/systemd/system", "etc/nodeagent", "var/lib/nodeagent", "sys/fs/cgroup/pods/pod1"):
+            (directory / place).mkdir(parents=True)
+        (directory / "sys/fs/cgroup/pods/pod1/cgroup.events").write_text(f"populated {int(populated)}\nfrozen 0\n")
+
+    def run(self, script: str, *arguments: str) -> tuple[int, str]:
+        text = (DEBIAN / script).read_text().replace("#NODE#", (ROOT / "scripts/node.sh").read_text())
+        text = re.sub(r"(?<=[\s\"])/(?=(run|etc|var|sys)/)", f"{self.directory}/", text)
+        done = subprocess.run(
+            ["sh", "-c", text, script, *arguments],
+            env={**os.environ, "PATH": f"{self.directory}/commands:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stderr
+
+    def orders(self) -> list[str]:
+        return self.asked.read_text().splitlines() if self.asked.exists() else []
+
+
+def test_it_is_started_when_it_comes_and_changed_over_under_pods(tmp_path: Path) -> None:
+    for active in (False, True):
+        (tmp_path / str(active)).mkdir()
+    fresh = Host(tmp_path / "False", active=False, populated=False)
+    assert fresh.run("postinst", "configure", "") == (0, "")
+    assert fresh.orders() == [
+        "groupadd --system nodeagent",
+        "systemctl daemon-reload",
+        "deb-systemd-invoke start nodeagent.service",
+    ]
+    old = Host(tmp_path / "True", active=True, populated=True)
+    assert old.run("prerm", "upgrade", "2") == (0, "")
+    assert old.orders() == []
+    assert old.run("postinst", "configure", "1") == (0, "")
+    assert old.orders()[1:] == [
+        "systemctl daemon-reload",
+        "systemctl try-restart nodeagent.service",
+        "systemctl reload nodeagent-launcher.service",
+    ]
+
+
+@pytest.mark.parametrize("populated", [True, False])
+def test_it_does_not_go_under_pods(tmp_path: Path, populated: bool) -> None:
+    host = Host(tmp_path, active=True, populated=populated)
+    status, said = host.run("prerm", "remove")
+    if populated:
+        assert (status, host.orders()) == (1, [])
+        assert said.startswith("nodeagent: pods are running")
+        assert "hint: end them with nodeagent release --all" in said
+    else:
+        assert (status, said) == (0, "")
+        assert host.orders() == ["systemctl stop nodeagent.service", "systemctl stop nodeagent-pods.service"]
+
+
+def test_only_a_purge_takes_configuration_and_state(tmp_path: Path) -> None:
+    host = Host(tmp_path, active=False, populated=False)
+    kept = [tmp_path / "etc/nodeagent", tmp_path / "var/lib/nodeagent"]
+    assert host.run("postrm", "remove") == (0, "")
+    assert all(path.exists() for path in kept)
+    assert host.run("postrm", "purge") == (0, "")
+    assert not any(path.exists() for path in kept)
+
+
+def test_it_does_not_come_over_another_installation(tmp_path: Path) -> None:
+    host = Host(tmp_path, active=False, populated=False)
+    assert host.run("preinst", "install") == (0, "")
+    units = tmp_path / "etc/systemd/system"
+    units.mkdir(parents=True)
+    (units / "nodeagent.service").symlink_to("/dev/null")  # masked by somebody
+    assert host.run("preinst", "install") == (0, "")
+    (units / "nodeagent.service").unlink()
+    (units / "nodeagent.service").touch()
+    status, said = host.run("preinst", "install")
+    assert status == 1
+    assert "hint: sudo make uninstall" in said
