@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from integration.guest import emulator, settings
 from integration.guest.base import VENV, Base, base_of, ensure_base
 from integration.guest.cache import REPOSITORY, building, cache_directory, content_key, keep_newest, locked, mark_used
 from integration.guest.errors import SetupError
-from integration.guest.packages import as_root, ensure_packages
+from integration.guest.packages import build_as_root, ensure_packages
 from integration.guest.phases import phase
 from integration.guest.releases import RELEASES, Release, release_of
 from integration.guest.trees import chroot_script, in_mount_namespace
@@ -27,7 +28,7 @@ _KEPT_IMAGES = 3
 _DISK_SIZE = "2G"  # sparse
 _SOURCE = "usr/src/nodeagent"
 # Parts of the repository that the installed program doesn't come from: editing a test makes no new image.
-NOT_INSTALLED = (".ci/", "benchmarks/", "integration/", "tests/")
+NOT_INSTALLED = (".ci/", "benchmarks/", "debian/", "integration/", "tests/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def guest_image(release: Release) -> Image:
     layer = _read_layer()
     entry = layer.entry(base_of(release))
     if not (entry.exists() and emulator.is_there()):
-        entry = _build_all(release, layer) if os.geteuid() == 0 else _build_as_root(release)
+        entry = _build_all(release, layer) if os.geteuid() == 0 else build_as_root(__spec__.name, release).parent
     mark_used(entry)
     return Image(release, entry / "disk", entry / "kernel", entry / "initrd")
 
@@ -67,15 +68,6 @@ def guest_image(release: Release) -> Image:
 def install_script() -> str:
     """How the project is installed inside the guest's tree, from its sources, without network (wheels are in /mnt)."""
     return f"make --directory=/{_SOURCE} install WHEELS=/mnt"
-
-
-def _build_as_root(release: Release) -> Path:
-    print(f"Building a {release} guest needs root (chroot, device nodes).", file=sys.stderr, flush=True)
-    command = as_root((sys.executable, "-m", "integration.guest.images", f"--debian={release.number}"))
-    result = subprocess.run(command, check=False, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
-    if result.returncode != 0:
-        raise SetupError(f"building {release} failed, see above\nhint: once more, as root: {shlex.join(command)}")
-    return Path(result.stdout.strip()).parent
 
 
 def _build_all(release: Release, layer: _Layer) -> Path:
@@ -100,10 +92,16 @@ def _ensure_image(release: Release, layer: _Layer) -> Path:
 
 def _read_layer() -> _Layer:
     files = [(path, 0o644, content) for path, content in settings.guest_files().items()]
-    for path in project_files(NOT_INSTALLED):
-        mode = 0o755 if os.access(REPOSITORY / path, os.X_OK) else 0o644
-        files.append((f"{_SOURCE}/{path}", mode, (REPOSITORY / path).read_bytes()))
+    files += read_project(_SOURCE, NOT_INSTALLED)
     return _Layer(tuple(sorted(files)), tuple(sorted(settings.guest_links().items())))
+
+
+def read_project(where: str, left_out: tuple[str, ...]) -> list[tuple[str, int, bytes]]:
+    """Every one of `project_files`: its path below `where`, its mode and content."""
+    return [
+        (f"{where}/{path}", 0o755 if os.access(REPOSITORY / path, os.X_OK) else 0o644, (REPOSITORY / path).read_bytes())
+        for path in project_files(left_out)
+    ]
 
 
 def project_files(left_out: tuple[str, ...] = ()) -> list[Path]:
@@ -123,7 +121,11 @@ def _build(base: Base, layer: _Layer, directory: Path) -> None:
     upper, merged, _ = scratch = tuple(directory / name for name in ("upper", "merged", "work"))
     for path in scratch:
         path.mkdir()
-    _write_layer(layer, upper)
+    write_files(layer.files, upper)
+    for name, target in layer.links:
+        path = upper / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(target)
     lower = shlex.quote(os.fspath(base.root))
     install = f"{install_script()}\npython3 -m compileall -q /{settings.AGENT_DIRECTORY} {VENV}"
     installing = chroot_script(merged, install, mounts=((base.wheels, "/mnt"),))
@@ -139,16 +141,13 @@ def _build(base: Base, layer: _Layer, directory: Path) -> None:
         shutil.rmtree(path)
 
 
-def _write_layer(layer: _Layer, root: Path) -> None:
-    for name, mode, content in layer.files:
+def write_files(files: Iterable[tuple[str, int, bytes]], root: Path) -> None:
+    """Write them: path below the root, mode, content."""
+    for name, mode, content in files:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         path.chmod(mode)
-    for name, target in layer.links:
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.symlink_to(target)
 
 
 def main() -> int:

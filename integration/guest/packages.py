@@ -1,13 +1,16 @@
 """Installs what the host needs to build and run guests, if it isn't there; instant when it is."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from integration.guest.cache import REPOSITORY
 from integration.guest.errors import SetupError
 from integration.guest.phases import phase
+from integration.guest.releases import Release
 
 # program (or file) that must be there -> Debian package that brings it
 _NEEDED = {
@@ -57,6 +60,16 @@ def as_root(command: tuple[str, ...]) -> tuple[str, ...]:
     if shutil.which("sudo"):
         return ("sudo", "--preserve-env", *command)
     raise SetupError(f"this needs root, and there is no sudo: {' '.join(command)}\nhint: run it as root, then repeat")
+
+
+def build_as_root(module: str, release: Release) -> Path:
+    """Have one of our modules build something for a release, as root; it prints where that is."""
+    print(f"Building for {release} needs root (chroot, device nodes).", file=sys.stderr, flush=True)
+    command = as_root((sys.executable, "-m", module, f"--debian={release.number}"))
+    result = subprocess.run(command, check=False, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+    if result.returncode != 0:
+        raise SetupError(f"building for {release} failed, see above\nhint: once more, as root: {shlex.join(command)}")
+    return Path(result.stdout.strip())
 
 
 def _apt(command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:

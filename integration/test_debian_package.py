@@ -1,0 +1,79 @@
+"""The Debian package on a node: installed without a network, upgraded under a pod, refused to go under it, and gone without a trace."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from integration.guest.debian_package import HIGHER_VERSION, debian_packages
+from integration.guest.guest import Guest
+from integration.node import CONFIG, ROOT, Node, container, pod
+
+SLEEP = ["sleep", "infinity"]
+INSTALLED_BY_MAKE = "opt/nodeagent etc/nodeagent etc/systemd/system/nodeagent*.service usr/local etc/fish"
+APT = "DEBIAN_FRONTEND=noninteractive apt-get --yes --quiet"
+UNITS = ("nodeagent", "nodeagent-launcher", "nodeagent-pods")
+
+
+@pytest.fixture
+def node(two_sockets: Guest) -> Iterator[Node]:
+    """A node with `make install`'s nodeagent, as all the others; what a test makes of it is undone."""
+    node = Node(two_sockets)
+    node.run("sed -i /path-exclude/d /etc/dpkg/dpkg.cfg.d/*")  # guests do without manual pages and documents
+    node.run(f"mkdir /kept && cd / && cp -al --parents {INSTALLED_BY_MAKE} /kept", timeout_seconds=60)
+    yield node
+    node.run(
+        "systemctl stop nodeagent nodeagent-pods; dpkg --purge nodeagent; rm -rf /etc/nodeagent /var/lib/nodeagent*;"
+        " cp -alf /kept/. / && rm -rf /kept && systemctl daemon-reload && systemctl start nodeagent",
+        timeout_seconds=120,
+    )
+
+
+@pytest.mark.long
+def test_a_package_comes_is_upgraded_under_a_pod_and_goes_without_one(node: Node) -> None:
+    packages = debian_packages(node.guest.image.release)
+    node.guest.put("/root/package.deb", packages.package.read_bytes())
+    node.guest.put("/root/higher.deb", packages.higher.read_bytes())
+
+    refused = node.run(f"{APT} install /root/package.deb", check=False, timeout_seconds=60)
+    assert refused.returncode != 0
+    assert "hint: sudo make uninstall" in refused.stdout, "apt shows there what dpkg says"
+    node.run("make --directory=/usr/src/nodeagent uninstall PURGE=1", timeout_seconds=60)
+
+    node.run(f"{APT} install /root/package.deb", timeout_seconds=120)
+    assert node.run("systemctl is-enabled nodeagent && systemctl is-active nodeagent").stdout == "enabled\nactive\n"
+    assert node.run("dpkg --verify nodeagent").stdout == "", "every file is as it was packed"
+    assert node.run("man -w nodeagent-inspect").stdout == "/usr/share/man/man8/nodeagent-inspect.8.gz\n"
+    node.run("ls /usr/share/doc/nodeagent/examples/config.yaml /usr/share/zsh/vendor-completions/_nodeagent")
+
+    node.run(f"echo '# mine' >>{CONFIG}")
+    node.apply(pod("one", container("app", SLEEP, cpu="2")), pod("burst", container("app", SLEEP, cpu="100m")))
+    node.wait_running("one", "burst")
+    before = node.footprint()
+    pids, invoked = [node.main_pid(unit) for unit in UNITS], node.unit("InvocationID", name="nodeagent-pods")
+    cursor = node.cursor()
+
+    node.run(f"{APT} install /root/higher.deb", timeout_seconds=120)
+    assert node.footprint() == before
+    assert node.unit("InvocationID", name="nodeagent-pods") == invoked
+    after = [node.main_pid(unit) for unit in UNITS]
+    assert (after[0] != pids[0], after[1:]) == (True, pids[1:])
+    assert node.wait_log(cursor, "started")["version"] == HIGHER_VERSION
+    launcher = f"journalctl --after-cursor='{cursor}' -u nodeagent-launcher -o cat -q"
+    node.run(f"until {launcher} | grep -q serving; do sleep 0.1; done", timeout_seconds=60)  # a reload is a signal only
+    assert "reexec" in node.run(launcher).stdout
+    assert node.guest.get(CONFIG).endswith(b"# mine\n")
+    assert node.run("nodeagent inspect --no-host-processes", check=False).returncode == 0
+
+    refused = node.run(f"{APT} purge nodeagent", check=False, timeout_seconds=60)
+    assert refused.returncode != 0
+    assert "nodeagent release --all" in refused.stdout
+    assert node.footprint() == before
+    assert [node.main_pid(unit) for unit in UNITS] == after
+
+    node.run("nodeagent release --all", timeout_seconds=60)
+    node.run(f"{APT} purge nodeagent", timeout_seconds=120)
+    left = node.run("find / -xdev -name '*nodeagent*' -not -path '/kept/*' -not -path '/usr/src/*' -not -path '/tmp/*'")
+    assert left.stdout == ""
+    assert node.run(f"ls -d /run/nodeagent* {ROOT}", check=False).stdout == ""
+    assert node.run("systemctl list-units --all --plain --no-legend 'nodeagent*.service'").stdout == ""
+    assert node.run("getent group nodeagent", check=False).stdout == ""
