@@ -19,6 +19,8 @@ _MAX_MESSAGE_BYTES = 16 * 1024
 """The kernel's are at most 2 KiB of variables (UEVENT_BUFFER_SIZE) and a path."""
 _RECEIVE_BUFFER_BYTES = 1 << 20
 _MAX_MESSAGES = 1000
+_LOADED_AFTER_MS = 60_000
+"""Loading what reads uevents takes a tenth of a second: not beside the pods of a start, unless there is one to read."""
 
 
 class UeventError(NodeAgentError):
@@ -76,12 +78,15 @@ class Uevents:
             UeventError: the socket broke.
 
         """
-        _parser()  # now, not when an event waits for it
         poller = select.poll()
         poller.register(self._channel, select.POLLIN)
         poller.register(self._stopped, select.POLLIN)
+        timeout_ms: int | None = _LOADED_AFTER_MS
         try:
-            while self._stopped.fileno() not in dict(poller.poll()):
+            while self._stopped.fileno() not in dict(poller.poll(timeout_ms)):
+                if timeout_ms is not None:
+                    _parser()
+                    timeout_ms = None
                 wake = drain(self._channel)
                 if wake is not None:
                     yield wake
