@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 from integration.guest.images import project_files
 
@@ -31,4 +31,4 @@ def test_the_site_is_built_without_a_warning_and_has_every_page(tmp_path: Path) 
             assert (tmp_path / "site" / path).read_bytes() == (ROOT / path).read_bytes()
     pictures = list((tmp_path / "site").glob("pictures/*.svg"))
     assert pictures
-    assert all(ElementTree.parse(picture).getroot().tag.endswith("svg") for picture in pictures)
+    assert all(ET.parse(picture).getroot().tag.endswith("svg") for picture in pictures)
