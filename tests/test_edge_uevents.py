@@ -132,6 +132,33 @@ def test_a_burst_is_a_few_wakeups_and_closing_twice_is_harmless(kernel: tuple[so
 
 
 @root_only
+def test_the_first_one_wakes_whatever_it_is_about_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_load, load = threading.Event(), uevents._parser
+
+    def parser() -> type:
+        assert may_load.wait(60)
+        return load()
+
+    monkeypatch.setattr(uevents, "_parser", parser)
+    receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    receiver.bind("")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.bind("")
+        sender.connect(receiver.getsockname())
+        listener = Listener(receiver)
+        try:
+            sender.send(message("block"))
+            assert listener.seen.get(timeout=60) is Hotplug.CHANGED
+            may_load.set()
+            sender.send(message("block"))
+            sender.send(message("cpu"))
+            assert listener.seen.get(timeout=60) is Hotplug.CHANGED
+        finally:
+            may_load.set()
+            listener.stop()
+    assert listener.seen.get(timeout=60) is None, "of the last two one counted"
+
+
 def test_the_kernels_own_uevents_wake() -> None:
     """The kernel sends a uevent for whatever is written to a device's uevent file."""
     listener = Listener(open_uevent_socket())
