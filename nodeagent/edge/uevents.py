@@ -2,9 +2,11 @@
 
 import enum
 import errno
+import math
 import os
 import select
 import socket
+import time
 from collections.abc import Iterator
 
 from nodeagent.errors import NodeAgentError
@@ -19,8 +21,8 @@ _MAX_MESSAGE_BYTES = 16 * 1024
 """The kernel's are at most 2 KiB of variables (UEVENT_BUFFER_SIZE) and a path."""
 _RECEIVE_BUFFER_BYTES = 1 << 20
 _MAX_MESSAGES = 1000
-_LOADED_AFTER_MS = 60_000
-"""Loading what sorts uevents out takes a tenth of a second: not beside the pods of a start. Until then, each counts."""
+_LOADED_AFTER_SECONDS = 60.0
+"""Loading what sorts uevents out takes a tenth of a second: not beside the pods of a start. Until then, each of them counts."""
 
 
 class UeventError(NodeAgentError):
@@ -81,15 +83,17 @@ class Uevents:
         poller = select.poll()
         poller.register(self._channel, select.POLLIN)
         poller.register(self._stopped, select.POLLIN)
-        timeout_ms: int | None = _LOADED_AFTER_MS
+        load_at, loaded = time.monotonic() + _LOADED_AFTER_SECONDS, False
         try:
-            while self._stopped.fileno() not in dict(poller.poll(timeout_ms)):
-                wake = drain(self._channel, sorted_out=timeout_ms is None)
+            while True:
+                if not loaded and time.monotonic() >= load_at:
+                    _parser()
+                    loaded = True
+                if self._stopped.fileno() in dict(poller.poll(None if loaded else _ms_until(load_at))):
+                    return
+                wake = drain(self._channel, sorted_out=loaded)
                 if wake is not None:
                     yield wake
-                if timeout_ms is not None:
-                    _parser()
-                    timeout_ms = None
         finally:
             self._channel.close()
             self._stopped.close()
@@ -97,6 +101,10 @@ class Uevents:
     def close(self) -> None:
         """End the iteration, from any thread. Harmless when it has ended."""
         self._stop.close()  # the other end becomes readable
+
+
+def _ms_until(moment: float) -> int:
+    return math.ceil(max(0.0, moment - time.monotonic()) * 1000)
 
 
 def drain(channel: socket.socket, *, sorted_out: bool = True) -> Hotplug | None:
