@@ -75,16 +75,12 @@ reference: $(VENV)/.ready
 shown: $(VENV)/.ready
 	$(BIN)/python -m scripts.shown
 
-$(VENV)/.docs-ready: $(VENV)/.ready
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
-	touch $@
-
 # The documentation as a site, in build/site: open index.html there.
-docs: $(VENV)/.docs-ready
+docs: $(VENV)/.ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # The screenshots of docs/screens, from terminals in a guest.
-screens: guest-packages $(VENV)/.docs-ready
+screens: guest-packages $(VENV)/.ready
 	$(BIN)/python -m integration.screens
 
 # Every figure with a goal, beside the goal, in some two minutes; kept in benchmarks/results/goals.json.

@@ -29,6 +29,7 @@ class TwoLanes(LoadScopeScheduling):
         return nodeid if lane is None else f"lane {lane}"
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> TwoLanes:
     return TwoLanes(config, log)
 

@@ -59,15 +59,14 @@ def asking(name: str, cpus: str, *, memory: str = "64Mi", pages: int = 0) -> Pod
 
 
 def crowd(of: Managers, present: int, *, alone: int | None = None) -> Promises:
-    """A node with so many pods: all with a CPU alone; or some with a core alone where that fits, the others shared."""
+    """A node on which so many pods came one by one: all with a CPU alone; or some with a core alone where that fits, the others shared."""
     promises = core.initial(of)
     for number in range(present):
         own = "1" if alone is None else "2" if number < alone else "500m"
         decision = core.admit(of, promises, asking(f"present-{number:04}", own))
         assert isinstance(decision, Admitted) or alone is not None, "the node is large enough for all"
         promises = decision.promises
-    # kubelet's texts of these pods are not part of the next admission.
-    texts(of, promises)
+        texts(of, promises)
     return promises
 
 

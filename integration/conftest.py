@@ -14,7 +14,7 @@ from integration.guest.images import guest_image
 from integration.guest.machine import FOUR_CACHES, FOUR_NODES, TWO_SOCKETS, Machine
 from integration.guest.releases import release_of
 from integration.lanes import lane_of
-from integration.node import Node
+from integration.node import CONFIG, Node
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,8 +59,11 @@ class Guests:
         self._running = ExitStack()
         self._failed: dict[str, Exception] = {}
 
-    def of(self, kind: str) -> Guest:
-        """The running guest of that kind, or a new one, without pods. What couldn't be booted once isn't tried again."""
+    def of(self, kind: str, *, configured: bool) -> Guest:
+        """The running guest of that kind, or a new one. What couldn't be booted once isn't tried again.
+
+        `configured`: without pods and on the usual configuration; else the test sees to both.
+        """
         if kind in self._failed:
             raise self._failed[kind]
         if kind != self._kind:
@@ -73,8 +76,13 @@ class Guests:
             except Exception as err:
                 self._failed[kind] = err
                 raise
-            self._kind = kind
-        Node(self._guest).clear()
+            self._kind, self._usual = kind, guest.get(CONFIG)
+        if configured:
+            node = Node(self._guest)
+            if self._guest.get(CONFIG) == self._usual:
+                node.clear()
+            else:
+                node.configure(self._usual.decode())
         return self._guest
 
     def close(self) -> None:
@@ -102,19 +110,24 @@ def _kind_of(item: pytest.Item) -> str:
     return next((kind for kind in KINDS if kind in named), "")
 
 
+def _guest(request: pytest.FixtureRequest, kind: str) -> Guest:
+    configured = request.node.get_closest_marker("configures") is None
+    return request.config.stash[_GUESTS].of(kind, configured=configured)
+
+
 @pytest.fixture
 def two_sockets(request: pytest.FixtureRequest) -> Guest:
     """Debian 12: kernel 6.1, systemd 252. 2 sockets, 2 NUMA nodes, an L3 each, 16 CPUs."""
-    return request.config.stash[_GUESTS].of("two_sockets")
+    return _guest(request, "two_sockets")
 
 
 @pytest.fixture
 def four_caches(request: pytest.FixtureRequest) -> Guest:
     """Debian 12. One socket and NUMA node with four uncore caches, 16 CPUs, those of the last cache isolated."""
-    return request.config.stash[_GUESTS].of("four_caches")
+    return _guest(request, "four_caches")
 
 
 @pytest.fixture
 def four_nodes(request: pytest.FixtureRequest) -> Guest:
     """Debian 13: kernel 6.12, systemd 257. Four NUMA nodes at three distances, 16 CPUs."""
-    return request.config.stash[_GUESTS].of("four_nodes")
+    return _guest(request, "four_nodes")

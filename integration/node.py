@@ -3,8 +3,7 @@
 import json
 import shlex
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from integration.guest.errors import CommandError
@@ -175,23 +174,9 @@ class Node:
     def main_pid(self, unit: str = "nodeagent") -> int:
         return int(self.run(f"systemctl show -P MainPID {unit}").stdout)
 
-    @contextmanager
-    def configured(self, text: str) -> Iterator[None]:
-        """Run the agent, without pods, on another configuration, and on the usual one afterwards."""
-        with self.restored():
-            self._start_anew(text.encode())
-            yield
-
-    @contextmanager
-    def restored(self) -> Iterator[None]:
-        """Whatever becomes of the configuration: run the agent on the one of before afterwards."""
-        usual = self.guest.get(CONFIG)
-        try:
-            yield
-        finally:
-            self._start_anew(usual)
-
-    def _start_anew(self, config: bytes) -> None:
+    def configure(self, text: str) -> None:
+        """Run the agent, without pods, on another configuration. The next test finds the usual one again."""
+        config = text.encode()
         if self.run("systemctl is-active --quiet nodeagent", check=False).returncode != 0:
             self.guest.put(CONFIG, config)  # with the one of before it may not start
         self.clear()

@@ -1,8 +1,6 @@
 """Every manifest in examples/ on the configuration beside it: what its comment says is what the kernel lets its processes have."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +10,8 @@ from integration.examples import EXAMPLES, Example, Share, configurations
 from integration.guest.guest import Guest
 from integration.node import MANIFESTS, ROOT, Document, Node
 from integration.test_policies import members
+
+pytestmark = pytest.mark.configures
 
 ALL = {config.parent: examples for config, examples in configurations().items()}
 POD_SCOPE = EXAMPLES / "pod-level-resources" / "pod-scope"
@@ -44,68 +44,67 @@ def test_every_configuration_has_a_guest(directory: Path) -> None:
 
 def test_pods_of_every_kind(two_sockets: Guest) -> None:
     node = Node(two_sockets)
-    with installed(node, EXAMPLES) as inspected:
-        had = checked(node, EXAMPLES, inspected)
-        text = node.run("journalctl -b -o cat -q | grep -F 'prepared on CPUs' | tail -n 1").stdout
-        prepared = re.search(r"Cpus_allowed_list:\s+(\S+)", text)
-        assert prepared is not None, text
-        assert members(prepared[1]) == had["init-and-sidecar", "app"].cpus, "the app reuses what it had"
+    inspected = installed(node, EXAMPLES)
+    had = checked(node, EXAMPLES, inspected)
+    text = node.run("journalctl -b -o cat -q | grep -F 'prepared on CPUs' | tail -n 1").stdout
+    prepared = re.search(r"Cpus_allowed_list:\s+(\S+)", text)
+    assert prepared is not None, text
+    assert members(prepared[1]) == had["init-and-sidecar", "app"].cpus, "the app reuses what it had"
 
 
 @pytest.mark.long
 def test_strictly_reserved_cpus_are_for_the_system_alone(two_sockets: Guest) -> None:
     node = Node(two_sockets)
-    with installed(node, STRICT) as inspected:
-        had = checked(node, STRICT, inspected)
-        assert frozenset.union(*(h.cpus for h in had.values())) == frozenset(range(2, 16))
+    inspected = installed(node, STRICT)
+    had = checked(node, STRICT, inspected)
+    assert frozenset.union(*(h.cpus for h in had.values())) == frozenset(range(2, 16))
 
 
 @pytest.mark.long
 def test_resources_of_pods_limit_their_containers_in_container_scope(two_sockets: Guest) -> None:
     node = Node(two_sockets)
-    with installed(node, CONTAINER_SCOPE) as inspected:
-        checked(node, CONTAINER_SCOPE, inspected)
-        assert {pod["podCpus"] for pod in inspected["pods"]} == {None}
-        assert quotas_of_pods(node, inspected) == {example.name: WHOLE_POD for example in ALL[CONTAINER_SCOPE]}
+    inspected = installed(node, CONTAINER_SCOPE)
+    checked(node, CONTAINER_SCOPE, inspected)
+    assert {pod["podCpus"] for pod in inspected["pods"]} == {None}
+    assert quotas_of_pods(node, inspected) == {example.name: WHOLE_POD for example in ALL[CONTAINER_SCOPE]}
 
 
 def test_resources_of_pods_are_divided_in_pod_scope(two_sockets: Guest) -> None:
     node = Node(two_sockets)
-    with installed(node, POD_SCOPE) as inspected:
-        had = checked(node, POD_SCOPE, inspected)
-        admitted = [pod for pod in inspected["pods"] if pod["refusal"] is None]
-        assert {pod["name"] for pod in admitted} == {"pod-scope-mixed", "pod-scope-shared", "pod-scope-sidecars"}
-        for pod in admitted:
-            mine = [had[pod["name"], one["name"]] for one in pod["containers"]]
-            together = frozenset.union(*(h.cpus for h in mine))
-            assert together == members(pod["podCpus"]), "nothing of the pod's lies idle, nothing is another's"
-            assert {frozenset(cpu // 8 for cpu in together)} == {h.mems for h in mine}, "CPUs and memory: one node"
-            assert len(mine[0].mems) == 1
-        assert set(quotas_of_pods(node, inspected).values()) == {WHOLE_POD}
+    inspected = installed(node, POD_SCOPE)
+    had = checked(node, POD_SCOPE, inspected)
+    admitted = [pod for pod in inspected["pods"] if pod["refusal"] is None]
+    assert {pod["name"] for pod in admitted} == {"pod-scope-mixed", "pod-scope-shared", "pod-scope-sidecars"}
+    for pod in admitted:
+        mine = [had[pod["name"], one["name"]] for one in pod["containers"]]
+        together = frozenset.union(*(h.cpus for h in mine))
+        assert together == members(pod["podCpus"]), "nothing of the pod's lies idle, nothing is another's"
+        assert {frozenset(cpu // 8 for cpu in together)} == {h.mems for h in mine}, "CPUs and memory: one node"
+        assert len(mine[0].mems) == 1
+    assert set(quotas_of_pods(node, inspected).values()) == {WHOLE_POD}
 
 
 @pytest.mark.long
 def test_a_pod_joins_the_one_before_it(four_nodes: Guest) -> None:
     node = Node(four_nodes)
-    with installed(node, FOLLOWING) as inspected:
-        had = checked(node, FOLLOWING, inspected)
-        assert [{cpu // 4 for cpu in had[name, "app"].cpus} for name in ("first", "follower")] == [{1}, {1}]
-        assert {h.mems for h in had.values()} == {frozenset({1})}
+    inspected = installed(node, FOLLOWING)
+    had = checked(node, FOLLOWING, inspected)
+    assert [{cpu // 4 for cpu in had[name, "app"].cpus} for name in ("first", "follower")] == [{1}, {1}]
+    assert {h.mems for h in had.values()} == {frozenset({1})}
 
 
-@contextmanager
-def installed(node: Node, directory: Path) -> Iterator[Document]:
+def installed(node: Node, directory: Path) -> Document:
     """Run the agent on a directory's configuration with all of its manifests, and give what it says of them once all is settled."""
-    with node.configured((directory / "config.yaml").read_text()):
-        for path in dict.fromkeys(example.path for example in ALL[directory]):
-            node.guest.put(f"{MANIFESTS}/{path.name}", path.read_bytes())
-        refused = {example.name for example in ALL[directory] if example.refused is not None}
-        node.wait_running(*({example.name for example in ALL[directory]} - refused))
-        node.wait(
-            lambda state: refused <= {e["pod"]["metadata"]["name"] for e in state["entries"] if "refusal" in e},
-            f"{refused} to be refused",
-        )
-        yield node.inspect()
+    node.configure((directory / "config.yaml").read_text())
+    for path in dict.fromkeys(example.path for example in ALL[directory]):
+        node.guest.put(f"{MANIFESTS}/{path.name}", path.read_bytes())
+    refused = {example.name for example in ALL[directory] if example.refused is not None}
+    node.wait_running(*({example.name for example in ALL[directory]} - refused))
+    node.wait(
+        lambda state: refused <= {e["pod"]["metadata"]["name"] for e in state["entries"] if "refusal" in e},
+        f"{refused} to be refused",
+    )
+    return node.inspect()
 
 
 def checked(node: Node, directory: Path, inspected: Document) -> dict[tuple[str, str], Had]:

@@ -17,7 +17,7 @@ SLEEP = ["sleep", "infinity"]
 PINNED = pod("pinned", container("app", SLEEP, cpu="3"), container("side", SLEEP, cpu="1"))
 SHARED = pod("shared", container("app", SLEEP, cpu="100m", limit_cpu="200m"))
 NEW = pod("new", container("app", SLEEP, cpu="2"), init=(container("first", ["true"], cpu="2"),))
-KILLS, KILLS_LONG = 4, 50
+KILLS, KILLS_LONG = 2, 50
 
 
 @pytest.fixture
@@ -75,9 +75,11 @@ def quiet(node: Node) -> Quiet:
 
 
 def spread(count: int, changes: list[str]) -> list[int]:
-    """So many steps, first and last among them; the same more than once if there are fewer."""
+    """So many steps, first and last among them, the middle one alone; the same more than once if there are fewer."""
     assert changes
-    return [1 + at * (len(changes) - 1) // max(1, count - 1) for at in range(count)]
+    if count == 1:
+        return [(len(changes) + 1) // 2]
+    return [1 + at * (len(changes) - 1) // (count - 1) for at in range(count)]
 
 
 def test_killed_at_any_step_it_goes_on_as_if_nothing_had_been(

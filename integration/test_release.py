@@ -33,6 +33,7 @@ def test_a_released_pod_ends_by_sigterm_and_stays_ended_over_a_restart(node: Nod
     node.wait_running("polite", "other")
 
 
+@pytest.mark.long
 def test_a_node_without_an_agent_is_given_back_whole(node: Node) -> None:
     node.apply(
         pod("stubborn", container("app", STUBBORN, cpu="2"), terminationGracePeriodSeconds=1),

@@ -74,6 +74,7 @@ def test_the_group_may_look_and_nobody_else(node: Node) -> None:
     assert node.run("runuser -u looker -- nodeagent retry default/x", check=False).returncode != 0
 
 
+@pytest.mark.long
 def test_metrics_can_be_on_a_unix_socket(any_node: Node) -> None:
     node = any_node
     config = node.guest.get("/etc/nodeagent/config.yaml").decode()
@@ -146,6 +147,7 @@ def test_the_journal_can_be_searched_by_pod_and_priority(node: Node) -> None:
     assert "uid-big" in node.run("journalctl -q -p warning -u nodeagent -o cat").stdout
 
 
+@pytest.mark.long
 def test_a_taken_port_and_a_refused_reload_are_shown_and_pods_run(any_node: Node) -> None:
     node = any_node
     usual = node.guest.get(CONFIG)
@@ -164,7 +166,7 @@ def test_a_taken_port_and_a_refused_reload_are_shown_and_pods_run(any_node: Node
         node.guest.put(CONFIG, usual + b"\nnoSuchField: 1\n")
         node.run("systemctl reload nodeagent", timeout_seconds=60)
         node.wait(
-            lambda _: [p for p in node.inspect()["node"]["problems"] if "noSuchField" in p],
+            lambda _: any("noSuchField" in problem for problem in node.inspect()["node"]["problems"]),
             "inspect to tell of the reload",
         )
         assert not any(problem.startswith("metrics: ") for problem in node.inspect()["node"]["problems"])

@@ -45,25 +45,24 @@ def test_cpus_isolated_at_boot_are_shown_and_given_as_configured(four_caches: Gu
     assert "isolated CPUs (isolcpus): 12-15" in node.run("nodeagent topology").stdout
     usual = re.sub(r"^isolatedCPUs:.*\n", "", node.guest.get(CONFIG).decode(), flags=re.MULTILINE)
     for rule, expected in (("prefer", ["12-15", "2-3"]), ("only", ["12-15", None])):
-        with node.configured(f"{usual}\nisolatedCPUs: {rule}\n"):
-            node.apply(pod("first", container("app", SLEEP, cpu="4")))
-            node.wait_running("first")
-            node.apply(pod("second", container("app", SLEEP, cpu="2")))
-            state = node.wait(
-                lambda state: any(
-                    e["pod"]["metadata"]["name"] == "second"
-                    and ("refusal" in e or any("startedAtMs" in c for c in e["containers"]))
-                    for e in state["entries"]
-                ),
-                "the second pod to run or be refused",
-            )
-            given = [
-                state["promises"]["pods"].get(f"uid-{name}", {}).get("cpus", {}).get("app")
-                for name in ("first", "second")
-            ]
-            assert given == expected, rule
-            (pid,) = node.pids(node.cgroup("first", "app"))
-            assert node.allowed(pid)[0] == "12-15"
+        node.configure(f"{usual}\nisolatedCPUs: {rule}\n")
+        node.apply(pod("first", container("app", SLEEP, cpu="4")))
+        node.wait_running("first")
+        node.apply(pod("second", container("app", SLEEP, cpu="2")))
+        state = node.wait(
+            lambda state: any(
+                e["pod"]["metadata"]["name"] == "second"
+                and ("refusal" in e or any("startedAtMs" in c for c in e["containers"]))
+                for e in state["entries"]
+            ),
+            "the second pod to run or be refused",
+        )
+        given = [
+            state["promises"]["pods"].get(f"uid-{name}", {}).get("cpus", {}).get("app") for name in ("first", "second")
+        ]
+        assert given == expected, rule
+        (pid,) = node.pids(node.cgroup("first", "app"))
+        assert node.allowed(pid)[0] == "12-15"
 
 
 def test_four_nodes_and_their_distances(four_nodes: Guest) -> None:

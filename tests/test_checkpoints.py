@@ -261,7 +261,7 @@ NEWER = with_data(encode_memory_state("Static", ONE_GIB, pod_level=False), DATA)
 def test_nulls_count_in_the_sum() -> None:
     """A damaged file whose sum is right is still no state: the reference would panic on the null node."""
     contents = memory_checkpoint.read_memory_contents(decoded(ODD))
-    assert fnv1a_32(contents.dump("MemoryManagerCheckpoint", with_pods=False)) == 171925454
+    assert fnv1a_32(*contents.dump("MemoryManagerCheckpoint", with_pods=False)) == 171925454
     assert decode_memory_state(ODD, pod_level=False) == Unreadable(CORRUPTED)
     without_null = ODD.replace('"0":null,', "")
     assert decode_memory_state(without_null, pod_level=False) == Unreadable(CORRUPTED)

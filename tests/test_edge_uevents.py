@@ -4,6 +4,7 @@ import select
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -44,8 +45,13 @@ class Listener:
         assert not self.thread.is_alive()
 
 
-@pytest.fixture
-def kernel() -> Iterator[tuple[socket.socket, Listener]]:
+@pytest.fixture(autouse=True)
+def sorts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uevents, "_LOADED_AFTER_SECONDS", 0.0)
+
+
+@contextmanager
+def stand_in() -> Iterator[tuple[socket.socket, Listener]]:
     """A stand-in for the kernel's end. Its abstract address begins with 0, as the kernel's port number is 0."""
     receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     receiver.bind("")
@@ -55,6 +61,12 @@ def kernel() -> Iterator[tuple[socket.socket, Listener]]:
         listener = Listener(receiver)
         yield sender, listener
         listener.stop()
+
+
+@pytest.fixture
+def kernel() -> Iterator[tuple[socket.socket, Listener]]:
+    with stand_in() as both:
+        yield both
 
 
 @pytest.mark.parametrize(
@@ -132,6 +144,16 @@ def test_a_burst_is_a_few_wakeups_and_closing_twice_is_harmless(kernel: tuple[so
 
 
 @root_only
+def test_at_first_all_wake_and_nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uevents, "_LOADED_AFTER_SECONDS", 3600.0)
+    monkeypatch.setattr(uevents, "_parser", lambda: pytest.fail("loaded"))
+    with stand_in() as (sender, listener):
+        for _ in range(2):
+            sender.send(message("block"))
+            assert listener.seen.get(timeout=60) is Hotplug.CHANGED
+    assert listener.seen.get(timeout=60) is None
+
+
 def test_the_kernels_own_uevents_wake() -> None:
     """The kernel sends a uevent for whatever is written to a device's uevent file."""
     listener = Listener(open_uevent_socket())

@@ -35,8 +35,10 @@ def _orphans(promises: Promises, pods: dict[str, Pod]) -> Iterator[str]:
             yield f"pod {uid} holds something and is not active"
             continue
         names = {container.name for container in pod.containers}
-        holders = [*held.cpus, *held.memory, *held.hints]
-        for name in sorted({name for name, _ in holders} - names):
+        holders = {name for name, _ in (*held.cpus, *held.memory, *held.hints)}
+        if holders <= names:
+            continue
+        for name in sorted(holders - names):
             yield f"pod {uid} holds something for container {name}, which it doesn't have"
 
 
@@ -60,6 +62,8 @@ def _node_violations(manager: CpuManager, promises: Promises) -> Iterator[str]:
 
 def pod_violations(pod: Pod, held: PodPromises) -> Iterator[str]:
     """CPUs within a pod: only what never runs at the same time, or shares the pod's pool, may overlap."""
+    if held.pod_cpus is None and len(held.cpus) < 2:
+        return
     sets = dict(held.cpus)
     beside: list[tuple[Container, CpuSet]] = []
     for container in pod.containers:

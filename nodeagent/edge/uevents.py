@@ -2,9 +2,11 @@
 
 import enum
 import errno
+import math
 import os
 import select
 import socket
+import time
 from collections.abc import Iterator
 
 from nodeagent.errors import NodeAgentError
@@ -19,6 +21,8 @@ _MAX_MESSAGE_BYTES = 16 * 1024
 """The kernel's are at most 2 KiB of variables (UEVENT_BUFFER_SIZE) and a path."""
 _RECEIVE_BUFFER_BYTES = 1 << 20
 _MAX_MESSAGES = 1000
+_LOADED_AFTER_SECONDS = 60.0
+"""Loading what sorts uevents out takes a tenth of a second: not beside the pods of a start. Until then, each of them counts."""
 
 
 class UeventError(NodeAgentError):
@@ -76,13 +80,18 @@ class Uevents:
             UeventError: the socket broke.
 
         """
-        _parser()  # now, not when an event waits for it
         poller = select.poll()
         poller.register(self._channel, select.POLLIN)
         poller.register(self._stopped, select.POLLIN)
+        load_at, loaded = time.monotonic() + _LOADED_AFTER_SECONDS, False
         try:
-            while self._stopped.fileno() not in dict(poller.poll()):
-                wake = drain(self._channel)
+            while True:
+                if not loaded and time.monotonic() >= load_at:
+                    _parser()
+                    loaded = True
+                if self._stopped.fileno() in dict(poller.poll(None if loaded else _ms_until(load_at))):
+                    return
+                wake = drain(self._channel, sorted_out=loaded)
                 if wake is not None:
                     yield wake
         finally:
@@ -94,8 +103,16 @@ class Uevents:
         self._stop.close()  # the other end becomes readable
 
 
-def drain(channel: socket.socket) -> Hotplug | None:
+def _ms_until(moment: float) -> int:
+    return math.ceil(max(0.0, moment - time.monotonic()) * 1000)
+
+
+def drain(channel: socket.socket, *, sorted_out: bool = True) -> Hotplug | None:
     """Read everything that is there, a bounded number of times: a storm of events must not hold the wake-up back.
+
+    Args:
+        channel: as of `open_uevent_socket()`.
+        sorted_out: whether the kernel's messages about other things count for nothing. It takes pyroute2.
 
     Raises:
         UeventError: the socket broke.
@@ -115,7 +132,7 @@ def drain(channel: socket.socket) -> Hotplug | None:
                 ) from err
             wake = Hotplug.OVERFLOW
             continue
-        if wake is None and sender[0] == _KERNEL_PORT and _concerns_us(message):
+        if wake is None and sender[0] == _KERNEL_PORT and (not sorted_out or _concerns_us(message)):
             wake = Hotplug.CHANGED
     return wake
 

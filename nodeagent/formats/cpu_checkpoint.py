@@ -3,14 +3,14 @@
 The checksum is FNV-1a over a dump of the decoded contents as Go's spew prints them, not over the file's bytes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
 from nodeagent.core.idset import CpuSet, IdSetSyntaxError
 from nodeagent.core.promises import PodPromises, Promises
 from nodeagent.core.records import CpuRecord, InitialContainers, Unreadable
-from nodeagent.formats.fnv import fnv1a_32
+from nodeagent.formats.fnv import Text, fnv1a_32
 from nodeagent.formats.go_json import GoJsonError, decoded, fields, integer, mapping, quoted, string
 from nodeagent.formats.long_text import pieces_of
 
@@ -35,29 +35,29 @@ def encode_cpu_state(policy: str, promises: Promises, *, pod_level: bool) -> str
     members = [f'"policyName":{quoted(policy)}', f'"defaultCpuSet":"{default}"']
     if entries:
         members.append(f'"entries":{{{",".join(entries)}}}')
-    pods_dump = None
+    pods_dump: Text | None = None
     if pod_level:
-        pods, pieces = promises.pods.fold(_POD_ENTRIES)
-        pods_dump = " ".join(pieces)
+        pods, pods_dump = promises.pods.fold(_POD_ENTRIES)
         if pods:
             members.append(f'"podEntries":{{{",".join(pods)}}}')
-    checksum = fnv1a_32(_dump(policy, default, " ".join(entries_dump), pods_dump))
+    checksum = fnv1a_32(*_dump(policy, default, entries_dump, pods_dump))
     return "{" + ",".join(members) + f',"checksum":{checksum}}}'
 
 
 def _dump(
     policy: str,
     default: str,
-    entries: str,
-    pods: str | None,
+    entries: Text,
+    pods: Text | None,
     name: str = "CPUManagerCheckpoint",
     kind: str = "map[string]map[string]string",
-) -> str:
-    pod_part = "" if pods is None else f" PodEntries:(state.PodCPUAssignments)map[{pods}]"
-    return (
-        f"(*state.{name}){{PolicyName:(string){policy} DefaultCPUSet:(string){default} "
-        f"Entries:({kind})map[{entries}]{pod_part} Checksum:(checksum.Checksum)0}}"
-    )
+) -> Iterator[Text]:
+    yield f"(*state.{name}){{PolicyName:(string){policy} DefaultCPUSet:(string){default} Entries:({kind})map["
+    yield entries
+    if pods is not None:
+        yield "] PodEntries:(state.PodCPUAssignments)map["
+        yield pods
+    yield "] Checksum:(checksum.Checksum)0}"
 
 
 def _entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
@@ -183,7 +183,7 @@ def _version_3(document: object) -> tuple[CpuRecord | None, tuple[tuple[str, Cpu
     except GoJsonError:
         return None, left_over
     pods_dump = " ".join(_pod_entry_dump(uid, cpus) for uid, cpus in sorted(pods.items(), key=lambda item: item[0]))
-    if checksum != fnv1a_32(_dump(policy, default, _entries_dump(entries), pods_dump)):
+    if checksum != fnv1a_32(*_dump(policy, default, _entries_dump(entries), pods_dump)):
         return None, left_over
     return _record(policy, default, entries, pods), ()
 
@@ -203,7 +203,7 @@ def _version_2(document: object, *, pod_level: bool) -> CpuRecord | None:
     # A build between releases hashed under another type name; with the gate on that is not tried.
     names = ("CPUManagerCheckpoint",) if pod_level else ("CPUManagerCheckpointV2", "CPUManagerCheckpoint")
     dump = _entries_dump(entries)
-    if checksum and checksum not in {fnv1a_32(_dump(policy, default, dump, None, name)) for name in names}:
+    if checksum and checksum not in {fnv1a_32(*_dump(policy, default, dump, None, name)) for name in names}:
         return None
     return _record(policy, default, entries, {})
 
@@ -218,7 +218,7 @@ def _version_1(document: object, initial: InitialContainers) -> CpuRecord | Unre
         return Unreadable(str(err))
     listed = sorted(sets.items())
     dump = " ".join(f"{container}:{cpus}" for container, cpus in listed)
-    if checksum and checksum != fnv1a_32(_dump(policy, default, dump, None, kind="map[string]string")):
+    if checksum and checksum != fnv1a_32(*_dump(policy, default, dump, None, kind="map[string]string")):
         return Unreadable(_CORRUPTED)
     entries: dict[str, dict[str, str]] = {}
     for container, cpus in listed:
@@ -261,14 +261,14 @@ class CpuContents(Struct, frozen=True):
         by_id = " ".join(f"{container}:{cpus}" for container, cpus in sorted(self.containers.items()))
         found = {}
         if not self.containers:
-            found["3"] = fnv1a_32(_dump(self.policy, self.default, dump, pods))
+            found["3"] = fnv1a_32(*_dump(self.policy, self.default, dump, pods))
             if not self.pods:
-                found["2"] = fnv1a_32(_dump(self.policy, self.default, dump, None))
+                found["2"] = fnv1a_32(*_dump(self.policy, self.default, dump, None))
                 found["2 of a build between releases"] = fnv1a_32(
-                    _dump(self.policy, self.default, dump, None, "CPUManagerCheckpointV2")
+                    *_dump(self.policy, self.default, dump, None, "CPUManagerCheckpointV2")
                 )
         if not self.entries and not self.pods:
-            found["1"] = fnv1a_32(_dump(self.policy, self.default, by_id, None, kind="map[string]string"))
+            found["1"] = fnv1a_32(*_dump(self.policy, self.default, by_id, None, kind="map[string]string"))
         return found
 
 
@@ -298,5 +298,5 @@ def encode_cpu_state_1(policy: str, default: str, containers: Mapping[str, str])
     if listed:
         members.append('"entries":{' + ",".join(f'{quoted(container)}:"{cpus}"' for container, cpus in listed) + "}")
     dump = " ".join(f"{container}:{cpus}" for container, cpus in listed)
-    checksum = fnv1a_32(_dump(policy, default, dump, None, kind="map[string]string"))
+    checksum = fnv1a_32(*_dump(policy, default, dump, None, kind="map[string]string"))
     return "{" + ",".join(members) + f',"checksum":{checksum}}}'

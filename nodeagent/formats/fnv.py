@@ -1,9 +1,62 @@
-"""FNV-1a, 32 bit: the hash under kubelet's checkpoint checksums."""
+"""FNV-1a, 32 bit: the hash under kubelet's checkpoint checksums; of a text of which most was hashed before, too.
+
+A step is (state ^ byte) * PRIME. The XOR touches the low eight bits alone, and those never depend on the others. So for a given
+low byte at its beginning, a piece of text does the same to every state: it multiplies by a power of PRIME and adds a constant.
+There are 256 such constants for a piece; those that came up are remembered, and what stands before a piece may change freely.
+"""
 
 from fnv_hash_fast import fnv1a_32 as _hash_of_bytes
 
+_BASIS = 0x811C9DC5
+_PRIME = 0x01000193
+_MASK = 2**32 - 1
 
-def fnv1a_32(text: str) -> int:
-    """Hash the UTF-8 bytes of a text."""
-    value: int = _hash_of_bytes(text.encode())
-    return value
+
+def _state_after(byte: int) -> int:
+    return (_BASIS ^ byte) * _PRIME & _MASK
+
+
+_BEGINNINGS = {_state_after(byte) & 0xFF: (bytes([byte]), _state_after(byte)) for byte in range(256)}
+"""For every low byte: what leads to a state with it from the basis, and that state."""
+
+
+class Piece:
+    """A piece of text, and what it is known to add."""
+
+    __slots__ = ("_added", "_factor", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._factor = 0
+        self._added: dict[int, int] = {}
+
+    def then(self, other: "Piece") -> "Piece":
+        """Give both in one, a blank between them."""
+        return Piece(b"%b %b" % (self.data, other.data))
+
+    def after(self, state: int) -> int:
+        """Give the state that follows."""
+        low = state & 0xFF
+        added = self._added.get(low)
+        if added is None:
+            self._factor = self._factor or pow(_PRIME, len(self.data), _MASK + 1)
+            lead, begin = _BEGINNINGS[low]
+            added = self._added[low] = (_hash_of_bytes(lead + self.data) - self._factor * begin) & _MASK
+        return (self._factor * state + added) & _MASK
+
+
+Text = str | tuple[Piece, ...]
+"""Pieces have a blank between them."""
+
+
+def fnv1a_32(*texts: Text) -> int:
+    """Hash the UTF-8 bytes of texts that follow each other."""
+    state = _BASIS
+    for text in texts:
+        if isinstance(text, str):
+            state = Piece(text.encode()).after(state)
+        elif text:
+            state = text[0].after(state)
+            for piece in text[1:]:
+                state = piece.after((state ^ 0x20) * _PRIME & _MASK)
+    return state

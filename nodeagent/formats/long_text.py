@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 from nodeagent.core.podmap import Fold
 from nodeagent.core.promises import PodPromises
+from nodeagent.formats.fnv import Piece
 
 _PIECE = 2048
 """Characters up to which two neighbouring pieces are joined; what consists of more pieces is only lined up."""
 
-Pieces = tuple[tuple[str, ...], tuple[str, ...]]
+Pieces = tuple[tuple[str, ...], tuple[Piece, ...]]
 """Of the file and of the text that is summed: entries in order; joined by a comma in the one, by a blank in the other."""
 
 NO_PIECES: Pieces = ((), ())
@@ -23,7 +24,7 @@ def pieces_of(entry: Callable[[str, PodPromises], tuple[str, str] | None]) -> Fo
 
     def leaf(uid: str, pod: PodPromises) -> Pieces:
         found = entry(uid, pod)
-        return NO_PIECES if found is None else ((found[0],), (found[1],))
+        return NO_PIECES if found is None else ((found[0],), (Piece(found[1].encode()),))
 
     return Fold(NO_PIECES, leaf, _joined)
 
@@ -33,10 +34,16 @@ def _joined(a: Pieces, b: Pieces) -> Pieces:
         return b
     if not b[0]:
         return a
-    return _merged(a[0], b[0], ","), _merged(a[1], b[1], " ")
+    return _written(a[0], b[0]), _summed(a[1], b[1])
 
 
-def _merged(a: tuple[str, ...], b: tuple[str, ...], separator: str) -> tuple[str, ...]:
+def _written(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
     if len(a) == len(b) == 1 and len(a[0]) + len(b[0]) < _PIECE:
-        return (f"{a[0]}{separator}{b[0]}",)
+        return (f"{a[0]},{b[0]}",)
+    return a + b
+
+
+def _summed(a: tuple[Piece, ...], b: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    if len(a) == len(b) == 1 and len(a[0].data) + len(b[0].data) < _PIECE:
+        return (a[0].then(b[0]),)
     return a + b

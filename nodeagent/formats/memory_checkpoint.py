@@ -3,14 +3,14 @@
 The checksum is FNV-1a over a dump of the decoded contents as Go's spew prints them, not over the file's bytes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
 from nodeagent.core.idset import NumaSet
 from nodeagent.core.promises import Block, Blocks, MemoryNode, MemoryTable, PodPromises, Promises
 from nodeagent.core.records import MemoryRecord, Unreadable
-from nodeagent.formats.fnv import fnv1a_32
+from nodeagent.formats.fnv import Text, fnv1a_32
 from nodeagent.formats.go_json import GoJsonError, decoded, fields, integer, mapping, quoted, sequence, string
 from nodeagent.formats.long_text import pieces_of
 
@@ -37,22 +37,26 @@ def encode_memory_state(policy: str, promises: Promises, *, pod_level: bool) -> 
     members = [f'"policyName":{quoted(policy)}', f'"machineState":{{{machine}}}']
     if entries:
         members.append(f'"entries":{{{",".join(entries)}}}')
-    pods_dump = None
+    pods_dump: Text | None = None
     if pod_level:
-        pods, pieces = promises.pods.fold(_POD_ENTRIES)
-        pods_dump = " ".join(pieces)
+        pods, pods_dump = promises.pods.fold(_POD_ENTRIES)
         if pods:
             members.append(f'"podEntries":{{{",".join(pods)}}}')
-    checksum = fnv1a_32(_dump(policy, f"map[{machine_dump}]", f"map[{' '.join(entries_dump)}]", pods_dump))
+    checksum = fnv1a_32(*_dump(policy, f"map[{machine_dump}]", ("map[", entries_dump, "]"), pods_dump))
     return "{" + ",".join(members) + f',"checksum":{checksum}}}'
 
 
-def _dump(policy: str, machine: str, entries: str, pods: str | None, name: str = _LEGACY) -> str:
-    pod_part = "" if pods is None else f" PodEntries:(state.PodMemoryAssignments)map[{pods}]"
-    return (
+def _dump(policy: str, machine: str, entries: Iterable[Text], pods: Text | None, name: str = _LEGACY) -> Iterator[Text]:
+    yield (
         f"(*state.{name}){{PolicyName:(string){policy} MachineState:(state.NUMANodeMap){machine} "
-        f"Entries:(state.ContainerMemoryAssignments){entries}{pod_part} Checksum:(checksum.Checksum)0}}"
+        f"Entries:(state.ContainerMemoryAssignments)"
     )
+    yield from entries
+    if pods is not None:
+        yield " PodEntries:(state.PodMemoryAssignments)map["
+        yield pods
+        yield "]"
+    yield " Checksum:(checksum.Checksum)0}"
 
 
 def _node(node: MemoryNode) -> str:
@@ -142,10 +146,10 @@ def decode_memory_state(text: str, *, pod_level: bool, newer: bool = False) -> M
         contents = read_memory_contents(document)
     except GoJsonError as err:
         return Unreadable(str(err))
-    if pod_level and contents.checksum == fnv1a_32(contents.dump(_LEGACY, with_pods=True)):
+    if pod_level and contents.checksum == fnv1a_32(*contents.dump(_LEGACY, with_pods=True)):
         return contents.record()
     names = (_LEGACY,) if pod_level else (_VERSION_1, _LEGACY)
-    if contents.checksum and contents.checksum not in {fnv1a_32(contents.dump(n, with_pods=False)) for n in names}:
+    if contents.checksum and contents.checksum not in {fnv1a_32(*contents.dump(n, with_pods=False)) for n in names}:
         return Unreadable(_CORRUPTED)
     # With the gate on, pod entries are left over from the version 2 try.
     return contents.record(with_pods=pod_level)
@@ -176,7 +180,7 @@ class MemoryContents(Struct, frozen=True):
     pods: dict[str, _RawBlocks] | None
     checksum: int
 
-    def dump(self, name: str, *, with_pods: bool) -> str:
+    def dump(self, name: str, *, with_pods: bool) -> Iterator[Text]:
         pods = None
         if with_pods:
             listed = [
@@ -184,15 +188,15 @@ class MemoryContents(Struct, frozen=True):
                 for uid, blocks in sorted((self.pods or {}).items())
             ]
             pods = " ".join(listed)
-        return _dump(self.policy, _raw_machine_dump(self.machine), _raw_entries_dump(self.entries), pods, name)
+        return _dump(self.policy, _raw_machine_dump(self.machine), [_raw_entries_dump(self.entries)], pods, name)
 
     @property
     def sums(self) -> dict[str, int]:
         """The checksum that each version (and 1.36 as first merged) has for this content, where it can say it."""
-        found = {"2": fnv1a_32(self.dump(_LEGACY, with_pods=True))}
+        found = {"2": fnv1a_32(*self.dump(_LEGACY, with_pods=True))}
         if not self.pods:
-            found["1"] = fnv1a_32(self.dump(_LEGACY, with_pods=False))
-            found["1 of kubelet 1.36.0"] = fnv1a_32(self.dump(_VERSION_1, with_pods=False))
+            found["1"] = fnv1a_32(*self.dump(_LEGACY, with_pods=False))
+            found["1 of kubelet 1.36.0"] = fnv1a_32(*self.dump(_VERSION_1, with_pods=False))
         return found
 
     def record(self, *, with_pods: bool = True) -> MemoryRecord | Unreadable:
