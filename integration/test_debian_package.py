@@ -22,8 +22,9 @@ def node(two_sockets: Guest) -> Iterator[Node]:
     node.run(f"mkdir /kept && cd / && cp -al --parents {INSTALLED_BY_MAKE} /kept", timeout_seconds=60)
     yield node
     node.run(
-        "systemctl stop nodeagent nodeagent-pods; dpkg --purge nodeagent; rm -rf /etc/nodeagent /var/lib/nodeagent*;"
-        " cp -alf /kept/. / && rm -rf /kept && systemctl daemon-reload && systemctl start nodeagent",
+        "systemctl stop nodeagent nodeagent-pods || true; dpkg --purge nodeagent || true; rm -rf /etc/nodeagent"
+        " /var/lib/nodeagent*; cp -alf /kept/. / && rm -rf /kept; getent group nodeagent || groupadd --system nodeagent;"
+        " systemctl daemon-reload && systemctl start nodeagent",
         timeout_seconds=120,
     )
 
@@ -72,8 +73,10 @@ def test_a_package_comes_is_upgraded_under_a_pod_and_goes_without_one(node: Node
 
     node.run("nodeagent release --all", timeout_seconds=60)
     node.run(f"{APT} purge nodeagent", timeout_seconds=120)
-    left = node.run("find / -xdev -name '*nodeagent*' -not -path '/kept/*' -not -path '/usr/src/*' -not -path '/tmp/*'")
+    others = ("/kept/*", "/usr/src/*", "/tmp/*", "*/nodeagent-guest*")
+    left = node.run("find / -xdev -name '*nodeagent*' " + " ".join(f"-not -path '{path}'" for path in others))
     assert left.stdout == ""
     assert node.run(f"ls -d /run/nodeagent* {ROOT}", check=False).stdout == ""
-    assert node.run("systemctl list-units --all --plain --no-legend 'nodeagent*.service'").stdout == ""
+    units = node.run("systemctl list-units --all --plain --no-legend 'nodeagent*.service'").stdout.splitlines()
+    assert [line for line in units if not line.startswith("nodeagent-guest-agent")] == []
     assert node.run("getent group nodeagent", check=False).stdout == ""
