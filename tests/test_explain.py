@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 import json_schema
+from nodeagent.core.remedies import BUDGETS, Change
 from tried import CONFIG, MACHINE, Told, container, golden, manifest, pod, told
 
 __all__ = ["told"]
@@ -109,3 +111,14 @@ def test_a_manifest_that_is_wrong_is_named_with_its_line(told: Told) -> None:
     assert (status, out) == (1, "")
     assert "p.yaml:4: spec.containers[0].nme" in err
     assert "hint: " in err
+
+
+def test_it_says_that_not_everything_was_tried(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    for change in Change:
+        monkeypatch.setitem(BUDGETS, change, 0)
+    big = pod("big", container("app", "100", "1Gi"))
+    _, (document,) = explained(told, big)
+    assert (document["allTried"], document["remedies"]) == (False, [])
+    out = told("explain", "-f", manifest("p.yaml", big), "--topology", MACHINE, "--config", "config.yaml")[1]
+    assert "not everything was tried" in out
+    assert "no single change" not in out

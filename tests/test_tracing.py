@@ -16,7 +16,7 @@ from nodeagent.core.merge_trace import Candidate, MergeTrace, Opinion, Verdict
 from nodeagent.core.observing import Rule, Source
 from nodeagent.core.pod import Pod, ResourceRequirements, Resources
 from nodeagent.core.quantity import Quantity
-from nodeagent.core.remedies import MAX_TRIALS, Change, Remedy, remedies
+from nodeagent.core.remedies import BUDGETS, MAX_TRIALS, Change, Remedy, remedies
 from nodeagent.core.tracing import CpuStep, MemoryStep, Trace, trace
 from nodeagent.core.trial import Trial
 from nodeagent.formats.scenario import Scenario, scenario_from_text
@@ -106,7 +106,7 @@ def test_every_remedy_is_one() -> None:
     for trial, told in decided(Errata.FIXED):
         if isinstance(told.decision, Admitted):
             continue
-        for remedy in remedies(trial, told.pod):
+        for remedy in remedies(trial, told.pod).found:
             assert isinstance(carried_out(remedy, trial, told.pod), Admitted), remedy
             seen.add(remedy.change)
     assert seen == set(Change)
@@ -321,7 +321,8 @@ def helped(made: Managers, *pods: Pod) -> set[tuple[str, tuple[str, ...], str]]:
     for each in pods[:-1]:
         trial = trial.after(each, trial.judge(each))
     return {
-        (r.change.value, r.subject, r.after or " ".join(a[2] for a in r.amounts)) for r in remedies(trial, pods[-1])
+        (r.change.value, r.subject, r.after or " ".join(a[2] for a in r.amounts))
+        for r in remedies(trial, pods[-1]).found
     }
 
 
@@ -387,5 +388,35 @@ def test_the_search_ends() -> None:
             return super().judge(*words)
 
     counted = Counted(trial.managers, trial.promises, trial.pods, None, trial.usage)
-    assert remedies(counted, wants("huge", "254"))
+    assert remedies(counted, wants("huge", "254")).found
     assert tried <= MAX_TRIALS + 1
+
+
+def test_no_kind_of_change_is_left_out_because_another_takes_long() -> None:
+    """Three containers of 200 CPUs on nodes of 128: every smaller request of each was tried, and then nothing else."""
+    made = managers(
+        machine(nodes=8, cores=64, sockets=4),
+        reserved="0",
+        topology_manager_policy="single-numa-node",
+        topology_manager_scope="pod",
+    )
+    found = helped(made, pod("wide", app("a", "200"), app("b", "200"), app("c", "200")))
+    assert found == {
+        ("request", ("a", "b", "c"), "42"),
+        ("configuration", ("topologyManagerPolicy",), "restricted"),
+    }
+
+
+def test_fewer_cpus_are_found_where_more_need_another_number_of_nodes() -> None:
+    """Two nodes with 25 CPUs free each: restricted admits 49 CPUs, on two, and neither 64, nor 48, which one node could hold."""
+    made = managers(machine(nodes=2, cores=24), reserved="0,48", topology_manager_policy="restricted")
+    nodes = [wants("a", "22"), wants("b", "23")]
+    assert ("request", ("app",), "49") in helped(made, *nodes, wants("big", "90"))
+
+
+def test_what_was_not_tried_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = managers(topology_manager_policy="single-numa-node")
+    trial = Trial.of(made, initial(made))
+    assert remedies(trial, wants("big", "12")).all_tried
+    monkeypatch.setitem(BUDGETS, Change.REQUEST, 2)
+    assert not remedies(trial, wants("big", "12")).all_tried

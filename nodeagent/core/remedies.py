@@ -4,13 +4,15 @@ Each is tried on the core itself: what is offered here has been admitted. Knows 
 """
 
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.config import Placement
+from nodeagent.core.demand import demand_of
 from nodeagent.core.managers import Admitted
 from nodeagent.core.node_capacity import Insufficient
 from nodeagent.core.pod import (
@@ -27,9 +29,9 @@ from nodeagent.core.quantity import Quantity
 from nodeagent.core.refusals import StartRefused
 from nodeagent.core.trial import Trial
 
-MAX_TRIALS = 600
-"""Decisions tried for one refusal: about a second."""
 _MIB = 2**20
+_NEAREST = 16
+"""So many amounts of CPUs are tried one by one, before it goes on by halving."""
 _LAXER_POLICIES = ("single-numa-node", "restricted", "best-effort", "none")
 
 
@@ -39,6 +41,11 @@ class Change(enum.StrEnum):
     CONFIGURATION = "configuration"
     REMOVAL = "removal"
     """Other pods end first."""
+
+
+BUDGETS = {Change.REQUEST: 400, Change.CONFIGURATION: 60, Change.REMOVAL: 440}
+"""Decisions tried for one refusal: no kind of change is left out because another one takes long."""
+MAX_TRIALS = sum(BUDGETS.values())
 
 
 class Remedy(Struct, frozen=True):
@@ -54,7 +61,15 @@ class Remedy(Struct, frozen=True):
     """CONFIGURATION: what the field is, and could be; empty: without the option."""
 
 
-def remedies(trial: Trial, pod: Pod, tried: Callable[[], None] = lambda: None) -> tuple[Remedy, ...]:
+class Remedies(Struct, frozen=True):
+    """What was found, and whether that is all there is to find."""
+
+    found: tuple[Remedy, ...] = ()
+    all_tried: bool = True
+    """False: a budget ran out, so there may be other changes, or smaller ones."""
+
+
+def remedies(trial: Trial, pod: Pod, tried: Callable[[], None] = lambda: None) -> Remedies:
     """Look for changes, those of the manifest first; several of one kind only if they are equally small.
 
     Args:
@@ -62,36 +77,49 @@ def remedies(trial: Trial, pod: Pod, tried: Callable[[], None] = lambda: None) -
         pod: with defaults applied.
         tried: called after each decision.
     """
-    trials = _Trials(trial, pod, tried)
-    resources = _memory_resources(pod)
+    kinds = {Change.REQUEST: _manifests, Change.CONFIGURATION: _configurations, Change.REMOVAL: _removals}
+    found: list[Remedy] = []
+    all_tried = True
+    for change, search in kinds.items():
+        trials = _Trials(trial, pod, tried, BUDGETS[change])
+        found += search(trials)
+        all_tried = all_tried and not trials.ran_out
+    return Remedies(tuple(found), all_tried)
+
+
+class _Trials:
+    """Trials of one pod, counted. Lives for the search for one kind of change."""
+
+    def __init__(self, trial: Trial, pod: Pod, tried: Callable[[], None], budget: int) -> None:
+        self.trial = trial
+        self.pod = pod
+        self.tried = tried
+        self.left = budget
+        self.ran_out = False
+
+    def admits(self, pod: Pod | None = None, trial: Trial | None = None) -> bool:
+        """Whether the core admits it; no, when too much was tried already."""
+        if pod is not None and not _is_within_budget(pod):
+            return False
+        if self.left <= 0:
+            self.ran_out = True
+            return False
+        self.left -= 1
+        decision = (trial or self.trial).judge(pod or self.pod)
+        self.tried()
+        return isinstance(decision, Admitted)
+
+
+def _manifests(trials: _Trials) -> Sequence[Remedy]:
+    """Change the manifest: one amount, the same amount of several containers, or several amounts of one container."""
+    resources = _memory_resources(trials.pod)
     requests = (
         *_requests(trials, CPU, _fewer_cpus),
         *_requests(trials, CPU, _whole_cores),
         *_larger_budget(trials),
         *(remedy for resource in resources for remedy in _requests(trials, resource, _less_of(resource))),
     )
-    if not requests:
-        requests = tuple(_together(trials, resources))
-    return (*requests, *_configurations(trials), *_removals(trials))
-
-
-class _Trials:
-    """Trials of one pod, counted. Lives for one search."""
-
-    def __init__(self, trial: Trial, pod: Pod, tried: Callable[[], None]) -> None:
-        self.trial = trial
-        self.pod = pod
-        self.tried = tried
-        self.left = MAX_TRIALS
-
-    def admits(self, pod: Pod | None = None, trial: Trial | None = None) -> bool:
-        """Whether the core admits it; no, when too much was tried already."""
-        if self.left <= 0 or (pod is not None and not _is_within_budget(pod)):
-            return False
-        self.left -= 1
-        decision = (trial or self.trial).judge(pod or self.pod)
-        self.tried()
-        return isinstance(decision, Admitted)
+    return requests or tuple(_together(trials, resources))
 
 
 def _is_within_budget(pod: Pod) -> bool:
@@ -157,22 +185,31 @@ def _together(trials: _Trials, resources: list[str]) -> Iterator[Remedy]:
         asked = {name: amount for name in (CPU, *resources) if (amount := _asked(now, name))}
         if len(asked) < 2:
             continue
-        least = {name: _least(name) for name in asked}
-        cpus = asked.get(CPU, 0)
-        per_core = trials.trial.managers.providers.cpu.layout.per_core
-        for count in (*range(cpus, 0, -1), *range(cpus + 1, cpus + per_core)) if cpus else (0,):
-            found = least | ({CPU: count} if cpus else {})
-            if not trials.admits(_changed(trials.pod, container, found)):
+        found = {name: _least(name) for name in asked.keys() - {CPU}}
+        if CPU in asked:
+            with_cpus = partial(_with_rest, trials.pod, container, found, CPU)
+            cpus = _cpus_beside(trials, with_cpus, asked[CPU])
+            if cpus is None:
                 continue
-            for name in asked.keys() - {CPU}:
-                if trials.admits(_changed(trials.pod, container, found | {name: asked[name]})):
-                    found[name] = asked[name]
-                    continue
-                with_rest = partial(_with_rest, trials.pod, container, found, name)
-                found[name] = _less_of(name)(trials, with_rest, asked[name]) or least[name]
-            amounts = tuple(_amount(now, name, found[name]) for name in asked if found[name] != asked[name])
-            yield Remedy(Change.REQUEST, (container.name,), amounts)
-            break
+            found[CPU] = cpus
+        elif not trials.admits(_changed(trials.pod, container, found)):
+            continue
+        for name in asked.keys() - {CPU}:
+            if trials.admits(_changed(trials.pod, container, found | {name: asked[name]})):
+                found[name] = asked[name]
+                continue
+            with_rest = partial(_with_rest, trials.pod, container, found, name)
+            found[name] = _less_of(name)(trials, with_rest, asked[name]) or _least(name)
+        amounts = tuple(_amount(now, name, found[name]) for name in asked if found[name] != asked[name])
+        yield Remedy(Change.REQUEST, (container.name,), amounts)
+
+
+def _cpus_beside(trials: _Trials, pod_with: Callable[[int], Pod], asked: int) -> int | None:
+    """Find how many CPUs may be had: all, else fewer, else the next whole cores."""
+    if trials.admits(pod_with(asked)):
+        return asked
+    fewer = _fewer_cpus(trials, pod_with, asked)
+    return _whole_cores(trials, pod_with, asked) if fewer is None else fewer
 
 
 def _with_rest(pod: Pod, container: Container, rest: dict[str, int], resource: str, value: int) -> Pod:
@@ -226,8 +263,42 @@ def _with_amount(resources: ResourceRequirements, resource: str, value: int) -> 
 
 
 def _fewer_cpus(trials: _Trials, pod_with: Callable[[int], Pod], asked: int) -> int | None:
-    """Find the most CPUs below what is asked for; whole cores make it no matter of halving."""
-    return next((count for count in range(asked - 1, 0, -1) if trials.admits(pod_with(count))), None)
+    """Find the most CPUs below what is asked for.
+
+    The nearest one by one: fewer CPUs may come to lie on another NUMA node, and then be in the way of another container. The rest by
+    halving, but only among amounts that need equally many NUMA nodes: `restricted` admits 9 CPUs on two nodes that have 5 free each, and
+    refuses 6.
+    """
+    cpu = trials.trial.managers.providers.cpu
+    step = cpu.layout.per_core if cpu.options.full_pcpus_only else 1
+    counts = range((asked - 1) // step * step, 0, -step)
+    nearest = next((count for count in counts[:_NEAREST] if trials.admits(pod_with(count))), None)
+    if nearest is not None:
+        return nearest
+    for _, alike in groupby(counts[_NEAREST:], key=lambda count: _fewest_nodes(trials, pod_with(count))):
+        found = _first(list(alike), lambda count: trials.admits(pod_with(count)))
+        if found is not None:
+            return found
+    return None
+
+
+def _fewest_nodes(trials: _Trials, pod: Pod) -> tuple[int, ...]:
+    """How many NUMA nodes the CPUs of each container need, and of the pod as a whole."""
+    managers = trials.trial.managers
+    demand = demand_of(managers.rules, pod)
+    fewest = managers.providers.cpu.layout.fewest_nodes
+    return tuple(fewest(cpus) if cpus else 0 for cpus in (demand.cpus, *(c.cpus for c in demand.containers)))
+
+
+def _first(amounts: Sequence[int], fits: Callable[[int], bool]) -> int | None:
+    """Find the first that fits, where those after it do too."""
+    if not amounts or not fits(amounts[-1]):
+        return None
+    low, high = 0, len(amounts) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(amounts[middle]) else (middle + 1, high)
+    return amounts[high]
 
 
 def _whole_cores(trials: _Trials, pod_with: Callable[[int], Pod], asked: int) -> int | None:
@@ -244,13 +315,8 @@ def _less_of(resource: str) -> _Search:
     unit = _page(resource)
 
     def less(trials: _Trials, pod_with: Callable[[int], Pod], asked: int) -> int | None:
-        low, high = _least(resource) // unit, (asked - 1) // unit
-        if high < low or not trials.admits(pod_with(low * unit)):
-            return None
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if trials.admits(pod_with(middle * unit)) else (low, middle - 1)
-        return low * unit
+        amounts = range((asked - 1) // unit * unit, _least(resource) - 1, -unit)
+        return _first(amounts, lambda amount: trials.admits(pod_with(amount)))
 
     return less
 

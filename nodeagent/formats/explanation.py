@@ -15,7 +15,7 @@ from nodeagent.core.managers import Admitted, Managers, isolation
 from nodeagent.core.merge_trace import MergeTrace
 from nodeagent.core.pod import Pod, qos_class
 from nodeagent.core.promises import Promises
-from nodeagent.core.remedies import Remedy
+from nodeagent.core.remedies import Remedies, Remedy
 from nodeagent.core.rooms import Room, rooms
 from nodeagent.core.state import PodEntry
 from nodeagent.core.tracing import Choice, CpuStep, MemoryStep, Step, Trace
@@ -31,7 +31,7 @@ class Explained(Struct, frozen=True):
 
     before: Trial
     trace: Trace
-    remedies: tuple[Remedy, ...] = ()
+    remedies: Remedies = Remedies()
     """Of a refused pod."""
     entry: PodEntry | None = None
     """Of a pod that the node knows; None: the decision is tried out on a manifest."""
@@ -92,6 +92,7 @@ def _pod(explained: Explained) -> Document:
     gate = explained.before.managers.placement.gate("PodLevelResources")
     is_admitted = isinstance(decision, Admitted)
     return {
+        "allTried": explained.remedies.all_tried,
         "containers": placed_containers(explained.before.managers, pod, decision, decision.promises)
         if isinstance(decision, Admitted)
         else [],
@@ -104,7 +105,7 @@ def _pod(explained: Explained) -> Document:
         "qos": qos_class(pod, pod_level_resources=gate).value,
         "reason": None if isinstance(decision, Admitted) else str(decision.reason),
         "recorded": _recorded(explained),
-        "remedies": [_remedy(remedy) for remedy in explained.remedies],
+        "remedies": [_remedy(remedy) for remedy in explained.remedies.found],
         "steps": [step_document(step) for step in trace.steps],
         "uid": pod.uid,
         "why": [] if is_admitted else why_refused(explained.before, trace),
