@@ -420,3 +420,22 @@ def test_what_was_not_tried_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert remedies(trial, wants("big", "12")).all_tried
     monkeypatch.setitem(BUDGETS, Change.REQUEST, 2)
     assert not remedies(trial, wants("big", "12")).all_tried
+
+
+def removed(found: set[tuple[str, tuple[str, ...], str]]) -> set[tuple[str, ...]]:
+    return {subject for change, subject, _ in found if change == "removal"}
+
+
+PODS = [("p10", "10"), ("p6", "6"), ("p4", "4"), ("p4b", "4"), ("p7", "7")]
+
+
+def test_of_several_pods_those_are_named_that_hold_least() -> None:
+    """31 CPUs are held; p10 and p7 hold 17, p7 and p6 only 13."""
+    made = managers(machine(nodes=2, cores=8), reserved="0")
+    pods = [wants(name, cpu, "1Mi") for name, cpu in PODS]
+    assert removed(helped(made, *pods, wants("new", "12"))) == {("default/p6", "default/p7")}
+
+
+def test_of_too_many_sets_of_pods_one_is_improved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nodeagent.core.remedies._MOST_SETS", 0)
+    test_of_several_pods_those_are_named_that_hold_least()

@@ -4,9 +4,10 @@ Each is tried on the core itself: what is offered here has been admitted. Knows 
 """
 
 import enum
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import combinations, groupby
+from math import comb
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,6 +33,8 @@ from nodeagent.core.trial import Trial
 _MIB = 2**20
 _NEAREST = 16
 """So many amounts of CPUs are tried one by one, before it goes on by halving."""
+_MOST_SETS = 300
+"""Of so many sets of pods each is tried, the smallest first; of more, one is improved pod by pod."""
 _LAXER_POLICIES = ("single-numa-node", "restricted", "best-effort", "none")
 
 
@@ -408,23 +411,66 @@ def _removals(trials: _Trials) -> Iterator[Remedy]:
         if trials.admits(trial=trials.trial.without(frozenset({pod.uid}))):
             best = size
             yield Remedy(Change.REMOVAL, (pod.full_name,))
-    if best is not None:
-        return
+    several = _several(trials, pods) if best is None else None
+    if several is not None:
+        yield Remedy(Change.REMOVAL, tuple(sorted(pod.full_name for pod in several)))
+
+
+def _several(trials: _Trials, pods: Sequence[Pod]) -> Sequence[Pod] | None:
+    """Find the fewest pods, and of equally many those that hold least together.
+
+    Args:
+        trials: of the refused pod.
+        pods: those that hold least first; none of them is enough alone.
+    """
+    enough = _enough(trials, pods)
+    if enough is None:
+        return None
+    sizes = {pod.uid: _size(trials.trial, pod) for pod in pods}
+    left = _MOST_SETS
+    for count in range(2, len(enough) + 1):
+        left -= comb(len(pods), count)
+        if left < 0:
+            return _exchanged(trials, pods, enough)
+        for gone in sorted(combinations(pods, count), key=lambda each: _total([sizes[pod.uid] for pod in each])):
+            if trials.admits(trial=_without(trials.trial, gone)):
+                return gone
+    return enough
+
+
+def _enough(trials: _Trials, pods: Sequence[Pod]) -> list[Pod] | None:
+    """Take the largest ones until it is enough, and leave out those that aren't needed; the largest first."""
     gone: list[Pod] = []
     for pod in reversed(pods):
         gone.append(pod)
         if trials.admits(trial=_without(trials.trial, gone)):
             break
     else:
-        return
+        return None
     for pod in reversed(gone[:-1]):
         others = [other for other in gone if other is not pod]
         if trials.admits(trial=_without(trials.trial, others)):
             gone = others
-    yield Remedy(Change.REMOVAL, tuple(sorted(pod.full_name for pod in gone)))
+    return gone
 
 
-def _without(trial: Trial, pods: list[Pod]) -> Trial:
+def _exchanged(trials: _Trials, pods: Sequence[Pod], enough: list[Pod]) -> list[Pod]:
+    """Put the smallest pod that is enough in the place of each, the largest first."""
+    gone = enough
+    for pod in enough:
+        for smaller in pods[: pods.index(pod)]:
+            others = [smaller if other is pod else other for other in gone]
+            if smaller not in gone and trials.admits(trial=_without(trials.trial, others)):
+                gone = others
+                break
+    return gone
+
+
+def _total(sizes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(map(sum, zip(*sizes, strict=True)))
+
+
+def _without(trial: Trial, pods: Iterable[Pod]) -> Trial:
     return trial.without(frozenset(pod.uid for pod in pods))
 
 
