@@ -13,8 +13,9 @@ from nodeagent.core.config import Errata, Placement
 from nodeagent.core.idset import CpuSet, NumaSet
 from nodeagent.core.managers import Admitted, Managers, admit, build, initial
 from nodeagent.core.merge_trace import Candidate, MergeTrace, Opinion, Verdict
+from nodeagent.core.node_capacity import Allocatable
 from nodeagent.core.observing import Rule, Source
-from nodeagent.core.pod import Pod, ResourceRequirements, Resources
+from nodeagent.core.pod import Container, Pod, ResourceRequirements, Resources
 from nodeagent.core.quantity import Quantity
 from nodeagent.core.remedies import BUDGETS, MAX_TRIALS, Change, Remedy, remedies
 from nodeagent.core.tracing import CpuStep, MemoryStep, Trace, trace
@@ -317,7 +318,10 @@ def test_machines_with_many_nodes_are_told_within_bounds(nodes: int) -> None:
 
 def helped(made: Managers, *pods: Pod) -> set[tuple[str, tuple[str, ...], str]]:
     """Changes that would admit the last of these pods: (change, subject, after)."""
-    trial = Trial.of(made, initial(made))
+    return helped_on(Trial.of(made, initial(made)), *pods)
+
+
+def helped_on(trial: Trial, *pods: Pod) -> set[tuple[str, tuple[str, ...], str]]:
     for each in pods[:-1]:
         trial = trial.after(each, trial.judge(each))
     return {
@@ -439,3 +443,24 @@ def test_of_several_pods_those_are_named_that_hold_least() -> None:
 def test_of_too_many_sets_of_pods_one_is_improved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nodeagent.core.remedies._MOST_SETS", 0)
     test_of_several_pods_those_are_named_that_hold_least()
+
+
+def counting(made: Managers, cpu: int, memory: str = "64Gi") -> Trial:
+    """A node that counts what is requested of it as a whole; cpu in thousandths."""
+    return Trial.of(
+        made, initial(made), (), Allocatable(110, (("cpu", cpu), ("memory", Quantity.parse(memory).value())))
+    )
+
+
+def asks(name: str, cpu: str, memory: str = "1Gi") -> Pod:
+    """A Burstable pod: it holds no CPU and no memory of its own."""
+    return pod(name, Container("app", resources=ResourceRequirements(amounts(cpu, memory).requests)))
+
+
+def test_where_the_node_is_short_the_pod_is_named_that_requests_least_of_that() -> None:
+    made = managers(machine(nodes=2, cores=8), reserved="0")
+    on_cpu = (wants("own", "2"), asks("a", "20"), asks("b", "4"), asks("c", "4"))
+    assert removed(helped_on(counting(made, 31000), *on_cpu, wants("new", "4"))) == {("default/b",), ("default/c",)}
+    on_memory = (wants("a", "1", "40Gi"), wants("b", "3", "20Gi"))
+    found = removed(helped_on(counting(made, 31000), *on_memory, wants("new", "1", "7Gi")))
+    assert found == {("default/b",)}

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from nodeagent.core.config import Placement
 from nodeagent.core.demand import demand_of
-from nodeagent.core.managers import Admitted
-from nodeagent.core.node_capacity import Insufficient
+from nodeagent.core.managers import Admitted, Rejected
+from nodeagent.core.node_capacity import Insufficient, usage_of
 from nodeagent.core.pod import (
     CPU,
     HUGEPAGES_PREFIX,
@@ -83,8 +83,10 @@ def remedies(trial: Trial, pod: Pod, tried: Callable[[], None] = lambda: None) -
     kinds = {Change.REQUEST: _manifests, Change.CONFIGURATION: _configurations, Change.REMOVAL: _removals}
     found: list[Remedy] = []
     all_tried = True
+    refusal = trial.judge(pod)
+    assert not isinstance(refusal, Admitted), "an admitted pod needs no change"
     for change, search in kinds.items():
-        trials = _Trials(trial, pod, tried, BUDGETS[change])
+        trials = _Trials(trial, pod, refusal, tried, BUDGETS[change])
         found += search(trials)
         all_tried = all_tried and not trials.ran_out
     return Remedies(tuple(found), all_tried)
@@ -93,9 +95,12 @@ def remedies(trial: Trial, pod: Pod, tried: Callable[[], None] = lambda: None) -
 class _Trials:
     """Trials of one pod, counted. Lives for the search for one kind of change."""
 
-    def __init__(self, trial: Trial, pod: Pod, tried: Callable[[], None], budget: int) -> None:
+    def __init__(
+        self, trial: Trial, pod: Pod, refusal: Rejected | Insufficient, tried: Callable[[], None], budget: int
+    ) -> None:
         self.trial = trial
         self.pod = pod
+        self.refusal = refusal
         self.tried = tried
         self.left = budget
         self.ran_out = False
@@ -369,7 +374,7 @@ def _configurations(trials: _Trials) -> Iterator[Remedy]:
         if not isinstance(other, StartRefused) and trials.admits(trial=other):
             tried = tried or field == "topologyManagerPolicy"
             yield Remedy(Change.CONFIGURATION, (field,), (), before, after)
-    short = trials.trial.judge(trials.pod)
+    short = trials.refusal
     if isinstance(short, Insufficient) and short.resource == "pods" and trials.trial.allocatable is not None:
         room = replace(trials.trial.allocatable, pods=short.used + 1)
         if trials.admits(trial=replace(trials.trial, allocatable=room)):
@@ -402,10 +407,10 @@ def _placements(placement: Placement) -> Iterator[tuple[str, str, str, Placement
 
 def _removals(trials: _Trials) -> Iterator[Remedy]:
     """Find the pods of which one is enough, those that hold least; else several, none of which could stay."""
-    pods = sorted(trials.trial.pods, key=lambda pod: (_size(trials.trial, pod), pod.full_name))
-    best: int | tuple[int, int] | None = None
+    pods = sorted(trials.trial.pods, key=lambda pod: (_size(trials, pod), pod.full_name))
+    best: tuple[int, ...] | None = None
     for pod in pods:
-        size = _size(trials.trial, pod)
+        size = _size(trials, pod)
         if best is not None and size != best:
             return
         if trials.admits(trial=trials.trial.without(frozenset({pod.uid}))):
@@ -426,7 +431,7 @@ def _several(trials: _Trials, pods: Sequence[Pod]) -> Sequence[Pod] | None:
     enough = _enough(trials, pods)
     if enough is None:
         return None
-    sizes = {pod.uid: _size(trials.trial, pod) for pod in pods}
+    sizes = {pod.uid: _size(trials, pod) for pod in pods}
     left = _MOST_SETS
     for count in range(2, len(enough) + 1):
         left -= comb(len(pods), count)
@@ -474,11 +479,16 @@ def _without(trial: Trial, pods: Iterable[Pod]) -> Trial:
     return trial.without(frozenset(pod.uid for pod in pods))
 
 
-def _size(trial: Trial, pod: Pod) -> tuple[int, int]:
-    """How many CPUs it has alone, and how many bytes."""
+def _size(trials: _Trials, pod: Pod) -> tuple[int, ...]:
+    """How much it requests of what the node as a whole is short of, how many CPUs it has alone, and how many bytes."""
+    trial, short = trials.trial, trials.refusal
+    requested = 0
+    if isinstance(short, Insufficient):
+        usage = usage_of((pod,), pod_level_resources=trial.managers.placement.gate("PodLevelResources"))
+        requested = dict(usage.amounts).get(short.resource, 0)
     held = trial.promises.of_pod(pod.uid)
     cpus = 0
     for _, own in held.cpus:
         cpus |= own.bits
     blocks = held.pod_memory or tuple(block for _, each in held.memory for block in each)
-    return cpus.bit_count(), sum(block.size_bytes for block in blocks)
+    return requested, cpus.bit_count(), sum(block.size_bytes for block in blocks)
