@@ -464,3 +464,35 @@ def test_where_the_node_is_short_the_pod_is_named_that_requests_least_of_that() 
     on_memory = (wants("a", "1", "40Gi"), wants("b", "3", "20Gi"))
     found = removed(helped_on(counting(made, 31000), *on_memory, wants("new", "1", "7Gi")))
     assert found == {("default/b",)}
+
+
+@pytest.mark.parametrize(
+    ("left", "wanted", "less"),
+    [(300, asks("new", "500m"), "300m"), (2400, asks("new", "2500m"), "2400m"), (2400, wants("new", "2500m"), "2400m")],
+)
+def test_shared_cpus_are_offered_in_thousandths(left: int, wanted: Pod, less: str) -> None:
+    made = managers(machine(nodes=2, cores=8), reserved="0")
+    assert ("request", ("app",), less) in helped_on(counting(made, 4000 + left), asks("there", "4"), wanted)
+
+
+def test_cpus_of_its_own_are_offered_whole() -> None:
+    made = managers(machine(nodes=2, cores=8), reserved="0")
+    assert ("request", ("app",), "2") in helped_on(counting(made, 6400), wants("there", "4"), wants("new", "3"))
+    none = build(made.topology, replace(made.placement, cpu_manager_policy="none"))
+    assert isinstance(none, Managers)
+    assert ("request", ("app",), "2400m") in helped_on(counting(none, 6400), wants("there", "4"), wants("new", "3"))
+
+
+def test_cpus_of_a_pod_whose_own_amounts_the_managers_leave_alone_are_shared() -> None:
+    made = managers(machine(nodes=2, cores=8), reserved="0")
+    new = pod("new", app("app", "1"), whole=amounts("3", "2Gi"))
+    assert ("request", (), "2400m") in helped_on(counting(made, 6400), wants("there", "4"), new)
+
+
+def test_a_pod_as_a_whole_is_offered_less_but_not_less_than_its_containers_request() -> None:
+    made = managers(machine(nodes=2, cores=8), reserved="0")
+    new = pod("new", app("app", "1", "1Gi"), whole=amounts("3", "5Gi"))
+    found = helped_on(counting(made, 31000, "7Gi"), wants("there", "4", "3Gi"), new)
+    assert ("request", (), "4Gi") in found
+    found = helped_on(counting(made, 31000, "7Gi"), wants("there", "4", "6656Mi"), new)
+    assert {change for change, _, _ in found} == {"removal"}

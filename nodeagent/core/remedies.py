@@ -31,6 +31,7 @@ from nodeagent.core.refusals import StartRefused
 from nodeagent.core.trial import Trial
 
 _MIB = 2**20
+_MILLI = 1000
 _NEAREST = 16
 """So many amounts of CPUs are tried one by one, before it goes on by halving."""
 _MOST_SETS = 300
@@ -133,14 +134,28 @@ def _manifests(trials: _Trials) -> Sequence[Remedy]:
 def _is_within_budget(pod: Pod) -> bool:
     """Whether the containers' requests are within the pod's own, as a manifest's must be."""
     return pod.resources is None or all(
-        _alone(pod, name) <= _asked(pod.resources, name)
-        and all(_asked(c.resources, name) <= _asked(pod.resources, name) for c in pod.containers)
-        for name, _ in pod.resources.requests
+        _budget_floor(pod, name) <= _asked(pod.resources, name) for name, _ in pod.resources.requests
     )
 
 
-_Search = Callable[[_Trials, Callable[[int], Pod], int], int | None]
-"""Trials, the pod with that much (cpu in CPUs, else bytes), what it asks for now → what it could ask for."""
+def _budget_floor(pod: Pod, resource: str) -> int:
+    """What the pod's own amount must be at least."""
+    return max((_alone(pod, resource), *(_asked(c.resources, resource) for c in pod.containers)))
+
+
+class _Sought(Struct, frozen=True):
+    """An amount that is looked for; cpu in thousandths, else in bytes."""
+
+    pod_with: Callable[[int], Pod]
+    """The pod with so much of it."""
+    asked: int
+    """What it asks for now."""
+    floor: int = 0
+    """What it must have at least, whatever is free."""
+
+
+_Search = Callable[[_Trials, _Sought], int | None]
+"""Find what it could ask for."""
 
 
 def _memory_resources(pod: Pod) -> list[str]:
@@ -156,19 +171,20 @@ def _requests(trials: _Trials, resource: str, search: _Search) -> Iterator[Remed
     if pod.resources is not None:
         amount = _asked(pod.resources, resource)
         if amount:
-            fit = search(trials, lambda value: _with_pod_amount(pod, resource, value), amount)
+            own = _Sought(lambda value: _with_pod_amount(pod, resource, value), amount, _budget_floor(pod, resource))
+            fit = search(trials, own)
             if fit is not None:
                 found = True
                 yield _request((), pod.resources, resource, fit)
     asking = [(c, amount) for c in pod.containers if (amount := _asked(c.resources, resource))]
     for container, amount in asking:
-        fit = search(trials, _changer(pod, (container,), resource), amount)
+        fit = search(trials, _Sought(_changer(pod, (container,), resource), amount))
         if fit is not None:
             found = True
             yield _request((container.name,), container.resources, resource, fit)
     if not found and len(asking) > 1:
         most, largest = max(((amount, c) for c, amount in asking), key=lambda item: item[0])
-        fit = search(trials, _changer(pod, tuple(c for c, _ in asking), resource), most)
+        fit = search(trials, _Sought(_changer(pod, tuple(c for c, _ in asking), resource), most))
         if fit is not None:
             names = tuple(c.name for c, amount in asking if amount > fit)
             yield _request(names, largest.resources, resource, fit)
@@ -183,7 +199,7 @@ def _amount(now: ResourceRequirements, resource: str, after: int) -> tuple[str, 
 
 
 def _quantity(resource: str, amount: int) -> Quantity:
-    return Quantity.of(amount) if resource == CPU else Quantity.of_bytes(amount)
+    return Quantity(amount * 10**6) if resource == CPU else Quantity.of_bytes(amount)
 
 
 def _together(trials: _Trials, resources: list[str]) -> Iterator[Remedy]:
@@ -196,7 +212,7 @@ def _together(trials: _Trials, resources: list[str]) -> Iterator[Remedy]:
         found = {name: _least(name) for name in asked.keys() - {CPU}}
         if CPU in asked:
             with_cpus = partial(_with_rest, trials.pod, container, found, CPU)
-            cpus = _cpus_beside(trials, with_cpus, asked[CPU])
+            cpus = _cpus_beside(trials, _Sought(with_cpus, asked[CPU]))
             if cpus is None:
                 continue
             found[CPU] = cpus
@@ -207,17 +223,17 @@ def _together(trials: _Trials, resources: list[str]) -> Iterator[Remedy]:
                 found[name] = asked[name]
                 continue
             with_rest = partial(_with_rest, trials.pod, container, found, name)
-            found[name] = _less_of(name)(trials, with_rest, asked[name]) or _least(name)
+            found[name] = _less_of(name)(trials, _Sought(with_rest, asked[name])) or _least(name)
         amounts = tuple(_amount(now, name, found[name]) for name in asked if found[name] != asked[name])
         yield Remedy(Change.REQUEST, (container.name,), amounts)
 
 
-def _cpus_beside(trials: _Trials, pod_with: Callable[[int], Pod], asked: int) -> int | None:
+def _cpus_beside(trials: _Trials, sought: _Sought) -> int | None:
     """Find how many CPUs may be had: all, else fewer, else the next whole cores."""
-    if trials.admits(pod_with(asked)):
-        return asked
-    fewer = _fewer_cpus(trials, pod_with, asked)
-    return _whole_cores(trials, pod_with, asked) if fewer is None else fewer
+    if trials.admits(sought.pod_with(sought.asked)):
+        return sought.asked
+    fewer = _fewer_cpus(trials, sought)
+    return _whole_cores(trials, sought) if fewer is None else fewer
 
 
 def _with_rest(pod: Pod, container: Container, rest: dict[str, int], resource: str, value: int) -> Pod:
@@ -233,8 +249,11 @@ def _changed(pod: Pod, container: Container, amounts: dict[str, int]) -> Pod:
 
 
 def _asked(resources: ResourceRequirements, resource: str) -> int:
+    """How much of it: cpu in thousandths, all else in bytes."""
     amount = resources.requests.get(resource)
-    return 0 if amount is None else amount.value()
+    if amount is None:
+        return 0
+    return amount.milli() if resource == CPU else amount.value()
 
 
 def _changer(pod: Pod, containers: tuple[Container, ...], resource: str) -> Callable[[int], Pod]:
@@ -270,24 +289,37 @@ def _with_amount(resources: ResourceRequirements, resource: str, value: int) -> 
     return ResourceRequirements(put(resources.requests), put(resources.limits))
 
 
-def _fewer_cpus(trials: _Trials, pod_with: Callable[[int], Pod], asked: int) -> int | None:
-    """Find the most CPUs below what is asked for.
+def _fewer_cpus(trials: _Trials, sought: _Sought) -> int | None:
+    """Find the most CPUs below what is asked for: of those that are shared the most thousandths, else the most whole ones.
 
-    The nearest one by one: fewer CPUs may come to lie on another NUMA node, and then be in the way of another container. The rest by
-    halving, but only among amounts that need equally many NUMA nodes: `restricted` admits 9 CPUs on two nodes that have 5 free each, and
-    refuses 6.
+    Of those the nearest one by one: fewer CPUs may come to lie on another NUMA node, and then be in the way of another container. The
+    rest by halving, but only among amounts that need equally many NUMA nodes: `restricted` admits 9 CPUs on two nodes that have 5 free
+    each, and refuses 6.
     """
+
+    def fits(amount: int) -> bool:
+        return trials.admits(sought.pod_with(amount))
+
+    if not _takes_alone(trials, sought):
+        return _first(range(sought.asked - 1, max(sought.floor, 1) - 1, -1), fits)
     cpu = trials.trial.managers.providers.cpu
-    step = cpu.layout.per_core if cpu.options.full_pcpus_only else 1
-    counts = range((asked - 1) // step * step, 0, -step)
-    nearest = next((count for count in counts[:_NEAREST] if trials.admits(pod_with(count))), None)
+    step = _MILLI * (cpu.layout.per_core if cpu.options.full_pcpus_only else 1)
+    counts = range((sought.asked - 1) // step * step, max(sought.floor, 1) - 1, -step)
+    nearest = next((count for count in counts[:_NEAREST] if fits(count)), None)
     if nearest is not None:
         return nearest
-    for _, alike in groupby(counts[_NEAREST:], key=lambda count: _fewest_nodes(trials, pod_with(count))):
-        found = _first(list(alike), lambda count: trials.admits(pod_with(count)))
+    for _, alike in groupby(counts[_NEAREST:], key=lambda count: _fewest_nodes(trials, sought.pod_with(count))):
+        found = _first(list(alike), fits)
         if found is not None:
             return found
     return None
+
+
+def _takes_alone(trials: _Trials, sought: _Sought) -> bool:
+    """Whether the amount decides on how many CPUs are given to it alone."""
+    managers = trials.trial.managers
+    little, all_of_it = (demand_of(managers.rules, sought.pod_with(amount)) for amount in (1, sought.asked))
+    return managers.providers.cpu.static and not all_of_it.is_skipped and little != all_of_it
 
 
 def _fewest_nodes(trials: _Trials, pod: Pod) -> tuple[int, ...]:
@@ -309,29 +341,33 @@ def _first(amounts: Sequence[int], fits: Callable[[int], bool]) -> int | None:
     return amounts[high]
 
 
-def _whole_cores(trials: _Trials, pod_with: Callable[[int], Pod], asked: int) -> int | None:
+def _whole_cores(trials: _Trials, sought: _Sought) -> int | None:
     """Find the next whole cores, where only those are given."""
     cpu = trials.trial.managers.providers.cpu
-    if not cpu.options.full_pcpus_only:
+    if not cpu.options.full_pcpus_only or not _takes_alone(trials, sought):
         return None
-    rounded = range(asked + 1, asked + cpu.layout.per_core)
-    return next((count for count in rounded if trials.admits(pod_with(count))), None)
+    rounded = _up(sought.asked, _MILLI * cpu.layout.per_core)
+    return rounded if rounded > sought.asked and trials.admits(sought.pod_with(rounded)) else None
+
+
+def _up(amount: int, unit: int) -> int:
+    return -(-amount // unit) * unit
 
 
 def _less_of(resource: str) -> _Search:
     """Find the most whole MiB, or pages, below what is asked for, by halving; pages can be none at all."""
     unit = _page(resource)
 
-    def less(trials: _Trials, pod_with: Callable[[int], Pod], asked: int) -> int | None:
-        amounts = range((asked - 1) // unit * unit, _least(resource) - 1, -unit)
-        return _first(amounts, lambda amount: trials.admits(pod_with(amount)))
+    def less(trials: _Trials, sought: _Sought) -> int | None:
+        amounts = range((sought.asked - 1) // unit * unit, max(sought.floor, _least(resource)) - 1, -unit)
+        return _first(amounts, lambda amount: trials.admits(sought.pod_with(amount)))
 
     return less
 
 
 def _least(resource: str) -> int:
-    """Cpu: one; memory: what is worth naming; huge pages: none."""
-    return 1 if resource == CPU else _MIB if resource == MEMORY else 0
+    """Memory: what is worth naming; huge pages: none."""
+    return _MIB if resource == MEMORY else 0
 
 
 def _larger_budget(trials: _Trials) -> Iterator[Remedy]:
@@ -340,9 +376,9 @@ def _larger_budget(trials: _Trials) -> Iterator[Remedy]:
     if pod.resources is None:
         return
     own = {name: _asked(pod.resources, name) for name, _ in pod.resources.requests}
-    least = {name: max(asked, _alone(pod, name) + _page(name)) for name, asked in own.items()}
+    least = {name: _up(max(asked, _alone(pod, name) + _page(name)), _page(name)) for name, asked in own.items()}
     for more in range(2 * trials.trial.managers.providers.cpu.layout.per_core):
-        wanted = {name: amount + (more if name == CPU else 0) for name, amount in least.items()}
+        wanted = {name: amount + (more * _MILLI if name == CPU else 0) for name, amount in least.items()}
         changed = pod
         for name, amount in wanted.items():
             changed = _with_pod_amount(changed, name, amount)
@@ -360,7 +396,7 @@ def _alone(pod: Pod, resource: str) -> int:
 def _page(resource: str) -> int:
     """The least amount that is worth naming."""
     if resource == CPU:
-        return 1
+        return _MILLI
     return _MIB if resource == MEMORY else Quantity.parse(resource.removeprefix(HUGEPAGES_PREFIX)).value()
 
 
