@@ -143,9 +143,11 @@ def configured(placement: Placement, remedy: Remedy) -> Placement:
 
 
 def requesting(new: Pod, remedy: Remedy) -> Pod:
-    wanted = {name: Quantity.parse(after) for name, _, after in remedy.amounts}
+    wanted: dict[str | None, dict[str, Quantity]] = {}
+    for each in remedy.amounts:
+        wanted.setdefault(each.container, {})[each.resource] = Quantity.parse(each.after)
 
-    def less(resources: Any) -> Any:
+    def less(resources: Any, wanted: dict[str, Quantity]) -> Any:
         requests, limits = (
             Resources.of({name: wanted.get(name, old) for name, old in part})
             for part in (resources.requests, resources.limits)
@@ -153,11 +155,12 @@ def requesting(new: Pod, remedy: Remedy) -> Pod:
         return ResourceRequirements(requests, limits)
 
     if not remedy.subject:
-        return replace(new, resources=less(new.resources))
+        return replace(new, resources=less(new.resources, wanted[None]))
     return replace(
         new,
         containers=tuple(
-            replace(c, resources=less(c.resources)) if c.name in remedy.subject else c for c in new.containers
+            replace(c, resources=less(c.resources, wanted[c.name])) if c.name in remedy.subject else c
+            for c in new.containers
         ),
     )
 
@@ -325,7 +328,7 @@ def helped_on(trial: Trial, *pods: Pod) -> set[tuple[str, tuple[str, ...], str]]
     for each in pods[:-1]:
         trial = trial.after(each, trial.judge(each))
     return {
-        (r.change.value, r.subject, r.after or " ".join(a[2] for a in r.amounts))
+        (r.change.value, r.subject, r.after or " ".join(a.after for a in r.amounts))
         for r in remedies(trial, pods[-1]).found
     }
 
@@ -361,7 +364,7 @@ def test_where_one_pod_is_not_enough_several_are_named_and_none_too_many() -> No
 def test_containers_that_ask_for_too_much_together_are_bounded_alike() -> None:
     made = managers(topology_manager_policy="single-numa-node", topology_manager_scope="pod")
     found = helped(made, pod("p", app("a", "8"), app("b", "8"), app("c", "1")))
-    assert ("request", ("a", "b"), "3") in found
+    assert ("request", ("a", "b"), "3 3") in found
 
 
 def test_a_pod_whose_containers_leave_nothing_to_share_is_offered_more_of_all_that_is_short() -> None:
@@ -406,7 +409,7 @@ def test_no_kind_of_change_is_left_out_because_another_takes_long() -> None:
     )
     found = helped(made, pod("wide", app("a", "200"), app("b", "200"), app("c", "200")))
     assert found == {
-        ("request", ("a", "b", "c"), "42"),
+        ("request", ("a", "b", "c"), "42 42 42"),
         ("configuration", ("topologyManagerPolicy",), "restricted"),
     }
 
@@ -496,3 +499,14 @@ def test_a_pod_as_a_whole_is_offered_less_but_not_less_than_its_containers_reque
     assert ("request", (), "4Gi") in found
     found = helped_on(counting(made, 31000, "7Gi"), wants("there", "4", "6656Mi"), new)
     assert {change for change, _, _ in found} == {"removal"}
+
+
+def test_containers_that_ask_for_parts_of_cores_are_each_offered_their_own_whole_ones() -> None:
+    made = managers(machine(nodes=2, cores=8), reserved="0", options=("full-pcpus-only",))
+    found = helped(made, pod("odd", app("a", "3"), app("b", "5"), app("c", "8"), app("d", "1")))
+    assert {r for r in found if r[0] == "request"} == {
+        ("request", ("a", "b", "d"), "2 4 2"),
+        ("request", ("a", "b", "d"), "4 6 2"),
+    }
+    found = helped(made, pod("odd", app("a", "1"), app("b", "1")))
+    assert {r for r in found if r[0] == "request"} == {("request", ("a", "b"), "2 2")}

@@ -6,7 +6,7 @@ Each is tried on the core itself: what is offered here has been admitted. Knows 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import combinations, groupby
+from itertools import chain, combinations, groupby
 from math import comb
 
 from msgspec import Struct
@@ -52,14 +52,24 @@ BUDGETS = {Change.REQUEST: 400, Change.CONFIGURATION: 60, Change.REMOVAL: 440}
 MAX_TRIALS = sum(BUDGETS.values())
 
 
+class Amount(Struct, frozen=True):
+    """Another amount, spelled as in a manifest."""
+
+    container: str | None
+    """None: the pod's own."""
+    resource: str
+    before: str
+    after: str
+
+
 class Remedy(Struct, frozen=True):
     """One change after which the pod is admitted."""
 
     change: Change
     subject: tuple[str, ...]
     """REQUEST: the containers' names, none for the pod's own amounts; CONFIGURATION: the field; REMOVAL: the pods' names."""
-    amounts: tuple[tuple[str, str, str], ...] = ()
-    """REQUEST: (resource, what it is, what it could be), spelled as in a manifest."""
+    amounts: tuple[Amount, ...] = ()
+    """REQUEST: of each of the containers at least one."""
     before: str = ""
     after: str = ""
     """CONFIGURATION: what the field is, and could be; empty: without the option."""
@@ -122,11 +132,15 @@ class _Trials:
 def _manifests(trials: _Trials) -> Sequence[Remedy]:
     """Change the manifest: one amount, the same amount of several containers, or several amounts of one container."""
     resources = _memory_resources(trials.pod)
+    cpus = (*_requests(trials, CPU, _fewer_cpus), *_requests(trials, CPU, _whole_cores))
+    memory = [
+        tuple(_requests(trials, resource, _less_of(resource))) or tuple(_bounded(trials, resource, _less_of(resource)))
+        for resource in resources
+    ]
     requests = (
-        *_requests(trials, CPU, _fewer_cpus),
-        *_requests(trials, CPU, _whole_cores),
+        *(cpus or tuple(_whole_cores_each(trials)) or _bounded(trials, CPU, _fewer_cpus)),
         *_larger_budget(trials),
-        *(remedy for resource in resources for remedy in _requests(trials, resource, _less_of(resource))),
+        *chain.from_iterable(memory),
     )
     return requests or tuple(_together(trials, resources))
 
@@ -165,8 +179,7 @@ def _memory_resources(pod: Pod) -> list[str]:
 
 
 def _requests(trials: _Trials, resource: str, search: _Search) -> Iterator[Remedy]:
-    """Change one container, or the pod's own amount; where that isn't enough, all containers that have more than a bound."""
-    found = False
+    """Change one container, or the pod's own amount."""
     pod = trials.pod
     if pod.resources is not None:
         amount = _asked(pod.resources, resource)
@@ -174,28 +187,59 @@ def _requests(trials: _Trials, resource: str, search: _Search) -> Iterator[Remed
             own = _Sought(lambda value: _with_pod_amount(pod, resource, value), amount, _budget_floor(pod, resource))
             fit = search(trials, own)
             if fit is not None:
-                found = True
-                yield _request((), pod.resources, resource, fit)
-    asking = [(c, amount) for c in pod.containers if (amount := _asked(c.resources, resource))]
-    for container, amount in asking:
+                yield Remedy(Change.REQUEST, (), (_amount(None, pod.resources, resource, fit),))
+    for container, amount in _asking(pod, resource):
         fit = search(trials, _Sought(_changer(pod, (container,), resource), amount))
         if fit is not None:
-            found = True
-            yield _request((container.name,), container.resources, resource, fit)
-    if not found and len(asking) > 1:
-        most, largest = max(((amount, c) for c, amount in asking), key=lambda item: item[0])
-        fit = search(trials, _Sought(_changer(pod, tuple(c for c, _ in asking), resource), most))
-        if fit is not None:
-            names = tuple(c.name for c, amount in asking if amount > fit)
-            yield _request(names, largest.resources, resource, fit)
+            yield _request({container: fit}, resource)
 
 
-def _request(containers: tuple[str, ...], now: ResourceRequirements, resource: str, after: int) -> Remedy:
-    return Remedy(Change.REQUEST, containers, (_amount(now, resource, after),))
+def _bounded(trials: _Trials, resource: str, search: _Search) -> Iterator[Remedy]:
+    """Change all containers that have more than a bound."""
+    asking = _asking(trials.pod, resource)
+    if len(asking) < 2:
+        return
+    most = max(amount for _, amount in asking)
+    fit = search(trials, _Sought(_changer(trials.pod, tuple(c for c, _ in asking), resource), most))
+    if fit is not None:
+        yield _request({c: fit for c, amount in asking if amount > fit}, resource)
 
 
-def _amount(now: ResourceRequirements, resource: str, after: int) -> tuple[str, str, str]:
-    return resource, str(now.requests.get(resource)), str(_quantity(resource, after))
+def _whole_cores_each(trials: _Trials) -> Iterator[Remedy]:
+    """Give several containers whole cores each, where only those are given: the next below, and the next above."""
+    managers, pod = trials.trial.managers, trials.pod
+    cpu = managers.providers.cpu
+    if not cpu.options.full_pcpus_only:
+        return
+    core = cpu.layout.per_core
+    odd = {
+        c: demand.cpus
+        for c, demand in zip(pod.containers, demand_of(managers.rules, pod).containers, strict=True)
+        if demand.cpus % core
+    }
+    if len(odd) < 2:
+        return
+    below = {c: max(core, cpus // core * core) * _MILLI for c, cpus in odd.items()}
+    above = {c: _up(cpus, core) * _MILLI for c, cpus in odd.items()}
+    for whole in (below, above) if below != above else (above,):
+        changed = pod
+        for container, amount in whole.items():
+            changed = _changed(changed, container, {CPU: amount})
+        if trials.admits(changed):
+            yield _request(whole, CPU)
+
+
+def _asking(pod: Pod, resource: str) -> list[tuple[Container, int]]:
+    return [(c, amount) for c in pod.containers if (amount := _asked(c.resources, resource))]
+
+
+def _request(after: dict[Container, int], resource: str) -> Remedy:
+    amounts = tuple(_amount(c.name, c.resources, resource, amount) for c, amount in after.items())
+    return Remedy(Change.REQUEST, tuple(c.name for c in after), amounts)
+
+
+def _amount(container: str | None, now: ResourceRequirements, resource: str, after: int) -> Amount:
+    return Amount(container, resource, str(now.requests.get(resource)), str(_quantity(resource, after)))
 
 
 def _quantity(resource: str, amount: int) -> Quantity:
@@ -224,7 +268,7 @@ def _together(trials: _Trials, resources: list[str]) -> Iterator[Remedy]:
                 continue
             with_rest = partial(_with_rest, trials.pod, container, found, name)
             found[name] = _less_of(name)(trials, _Sought(with_rest, asked[name])) or _least(name)
-        amounts = tuple(_amount(now, name, found[name]) for name in asked if found[name] != asked[name])
+        amounts = tuple(_amount(container.name, now, name, found[name]) for name in asked if found[name] != asked[name])
         yield Remedy(Change.REQUEST, (container.name,), amounts)
 
 
@@ -383,7 +427,9 @@ def _larger_budget(trials: _Trials) -> Iterator[Remedy]:
         for name, amount in wanted.items():
             changed = _with_pod_amount(changed, name, amount)
         if wanted != own and trials.admits(changed):
-            amounts = tuple(_amount(pod.resources, name, wanted[name]) for name in own if wanted[name] != own[name])
+            amounts = tuple(
+                _amount(None, pod.resources, name, wanted[name]) for name in own if wanted[name] != own[name]
+            )
             yield Remedy(Change.REQUEST, (), amounts)
             return
 

@@ -166,7 +166,10 @@ def _recorded(explained: Explained) -> Document | None:
 def _remedy(remedy: Remedy) -> Document:
     return {
         "after": remedy.after,
-        "amounts": [{"after": after, "before": before, "resource": name} for name, before, after in remedy.amounts],
+        "amounts": [
+            {"after": each.after, "before": each.before, "container": each.container, "resource": each.resource}
+            for each in remedy.amounts
+        ],
         "before": remedy.before,
         "change": remedy.change.value,
         "subject": list(remedy.subject),
