@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 import json_schema
-from nodeagent.core.remedies import BUDGETS, Change
+from nodeagent.core.remedies import BUDGETS
+from nodeagent.core.remedy import Change
 from tried import CONFIG, MACHINE, Told, container, golden, manifest, pod, told
 
 __all__ = ["told"]

@@ -17,7 +17,8 @@ from nodeagent.core.node_capacity import Allocatable
 from nodeagent.core.observing import Rule, Source
 from nodeagent.core.pod import Container, Pod, ResourceRequirements, Resources
 from nodeagent.core.quantity import Quantity
-from nodeagent.core.remedies import BUDGETS, MAX_TRIALS, Change, Remedy, remedies
+from nodeagent.core.remedies import BUDGETS, MAX_TRIALS, remedies
+from nodeagent.core.remedy import Change, Remedy
 from nodeagent.core.tracing import CpuStep, MemoryStep, Trace, trace
 from nodeagent.core.trial import Trial
 from nodeagent.formats.scenario import Scenario, scenario_from_text
@@ -444,7 +445,7 @@ def test_of_several_pods_those_are_named_that_hold_least() -> None:
 
 
 def test_of_too_many_sets_of_pods_one_is_improved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nodeagent.core.remedies._MOST_SETS", 0)
+    monkeypatch.setattr("nodeagent.core.removals._MOST_SETS", 0)
     test_of_several_pods_those_are_named_that_hold_least()
 
 

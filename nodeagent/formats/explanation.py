@@ -15,7 +15,8 @@ from nodeagent.core.managers import Admitted, Managers, isolation
 from nodeagent.core.merge_trace import MergeTrace
 from nodeagent.core.pod import Pod, qos_class
 from nodeagent.core.promises import Promises
-from nodeagent.core.remedies import Remedies, Remedy
+from nodeagent.core.remedies import Remedies
+from nodeagent.core.remedy import Remedy
 from nodeagent.core.rooms import Room, rooms
 from nodeagent.core.state import PodEntry
 from nodeagent.core.tracing import Choice, CpuStep, MemoryStep, Step, Trace

@@ -12,7 +12,7 @@ from nodeagent.core.merge_trace import MergeTrace, Opinion
 from nodeagent.core.node_capacity import Insufficient
 from nodeagent.core.pod import CPU, ContainerKind
 from nodeagent.core.refusals import Reason
-from nodeagent.core.remedies import Change, Remedy
+from nodeagent.core.remedy import Change, Remedy
 from nodeagent.core.rooms import Room, rooms
 from nodeagent.core.tracing import CpuStep, MemoryStep, Trace
 from nodeagent.core.trial import Trial
