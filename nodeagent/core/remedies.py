@@ -29,7 +29,7 @@ class Remedies(Struct, frozen=True):
 
     found: tuple[Remedy, ...] = ()
     all_tried: bool = True
-    """False: a budget ran out, so there may be other changes, or smaller ones."""
+    """False: the search was cut short, so there may be other changes, or smaller ones."""
 
 
 def remedies(trial: Trial, pod: Pod, tried: Callable[[], None] = lambda: None) -> Remedies:
@@ -48,7 +48,7 @@ def remedies(trial: Trial, pod: Pod, tried: Callable[[], None] = lambda: None) -
     for change, search in kinds.items():
         trials = Trials(trial, pod, refusal, tried, BUDGETS[change])
         found += search(trials)
-        all_tried = all_tried and not trials.ran_out
+        all_tried = all_tried and not trials.cut_short
     return Remedies(tuple(found), all_tried)
 
 

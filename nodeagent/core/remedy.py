@@ -54,14 +54,15 @@ class Trials:
         self.refusal = refusal
         self.tried = tried
         self.left = budget
-        self.ran_out = False
+        self.cut_short = False
+        """Not everything was tried that could be."""
 
     def admits(self, pod: Pod | None = None, trial: Trial | None = None) -> bool:
         """Whether the core admits it; no, when too much was tried already."""
         if pod is not None and not is_within_budget(pod):
             return False
         if self.left <= 0:
-            self.ran_out = True
+            self.cut_short = True
             return False
         self.left -= 1
         decision = (trial or self.trial).judge(pod or self.pod)

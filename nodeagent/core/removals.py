@@ -44,6 +44,7 @@ def _several(trials: Trials, pods: Sequence[Pod]) -> Sequence[Pod] | None:
     for count in range(2, len(enough) + 1):
         left -= comb(len(pods), count)
         if left < 0:
+            trials.cut_short = True
             return _exchanged(trials, pods, enough)
         for gone in sorted(combinations(pods, count), key=lambda each: _total([sizes[pod.uid] for pod in each])):
             if trials.admits(trial=_without(trials.trial, gone)):
