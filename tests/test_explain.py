@@ -4,9 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 import json_schema
+from nodeagent.core.remedies import BUDGETS
+from nodeagent.core.remedy import Change
 from tried import CONFIG, MACHINE, Told, container, golden, manifest, pod, told
 
 __all__ = ["told"]
@@ -109,3 +112,26 @@ def test_a_manifest_that_is_wrong_is_named_with_its_line(told: Told) -> None:
     assert (status, out) == (1, "")
     assert "p.yaml:4: spec.containers[0].nme" in err
     assert "hint: " in err
+
+
+def test_it_says_that_not_everything_was_tried(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    for change in Change:
+        monkeypatch.setitem(BUDGETS, change, 0)
+    big = pod("big", container("app", "100", "1Gi"))
+    _, (document,) = explained(told, big)
+    assert (document["allTried"], document["remedies"]) == (False, [])
+    out = told("explain", "-f", manifest("p.yaml", big), "--topology", MACHINE, "--config", "config.yaml")[1]
+    assert "not everything was tried" in out
+    assert "no single change" not in out
+
+
+def test_every_container_that_asks_for_parts_of_cores_is_named_with_its_own_amounts(told: Told) -> None:
+    Path("config.yaml").write_text(CONFIG.replace("single-numa-node", "none"))
+    _, (document,) = explained(told, pod("odd", container("a", "3", "1Gi"), container("b", "5", "1Gi")))
+    assert document["why"][1] == "3 is no multiple of 2, nor is 5 (container b)"
+    below = document["remedies"][0]
+    assert below["text"] == "let container a request cpu 2 instead of 3, and container b request cpu 4 instead of 5"
+    assert below["amounts"] == [
+        {"after": "2", "before": "3", "container": "a", "resource": "cpu"},
+        {"after": "4", "before": "5", "container": "b", "resource": "cpu"},
+    ]

@@ -13,10 +13,12 @@ from nodeagent.core.config import Errata, Placement
 from nodeagent.core.idset import CpuSet, NumaSet
 from nodeagent.core.managers import Admitted, Managers, admit, build, initial
 from nodeagent.core.merge_trace import Candidate, MergeTrace, Opinion, Verdict
+from nodeagent.core.node_capacity import Allocatable
 from nodeagent.core.observing import Rule, Source
-from nodeagent.core.pod import Pod, ResourceRequirements, Resources
+from nodeagent.core.pod import Container, Pod, ResourceRequirements, Resources
 from nodeagent.core.quantity import Quantity
-from nodeagent.core.remedies import MAX_TRIALS, Change, Remedy, remedies
+from nodeagent.core.remedies import BUDGETS, MAX_TRIALS, remedies
+from nodeagent.core.remedy import Change, Remedy
 from nodeagent.core.tracing import CpuStep, MemoryStep, Trace, trace
 from nodeagent.core.trial import Trial
 from nodeagent.formats.scenario import Scenario, scenario_from_text
@@ -106,7 +108,7 @@ def test_every_remedy_is_one() -> None:
     for trial, told in decided(Errata.FIXED):
         if isinstance(told.decision, Admitted):
             continue
-        for remedy in remedies(trial, told.pod):
+        for remedy in remedies(trial, told.pod).found:
             assert isinstance(carried_out(remedy, trial, told.pod), Admitted), remedy
             seen.add(remedy.change)
     assert seen == set(Change)
@@ -142,9 +144,11 @@ def configured(placement: Placement, remedy: Remedy) -> Placement:
 
 
 def requesting(new: Pod, remedy: Remedy) -> Pod:
-    wanted = {name: Quantity.parse(after) for name, _, after in remedy.amounts}
+    wanted: dict[str | None, dict[str, Quantity]] = {}
+    for each in remedy.amounts:
+        wanted.setdefault(each.container, {})[each.resource] = Quantity.parse(each.after)
 
-    def less(resources: Any) -> Any:
+    def less(resources: Any, wanted: dict[str, Quantity]) -> Any:
         requests, limits = (
             Resources.of({name: wanted.get(name, old) for name, old in part})
             for part in (resources.requests, resources.limits)
@@ -152,11 +156,12 @@ def requesting(new: Pod, remedy: Remedy) -> Pod:
         return ResourceRequirements(requests, limits)
 
     if not remedy.subject:
-        return replace(new, resources=less(new.resources))
+        return replace(new, resources=less(new.resources, wanted[None]))
     return replace(
         new,
         containers=tuple(
-            replace(c, resources=less(c.resources)) if c.name in remedy.subject else c for c in new.containers
+            replace(c, resources=less(c.resources, wanted[c.name])) if c.name in remedy.subject else c
+            for c in new.containers
         ),
     )
 
@@ -317,11 +322,15 @@ def test_machines_with_many_nodes_are_told_within_bounds(nodes: int) -> None:
 
 def helped(made: Managers, *pods: Pod) -> set[tuple[str, tuple[str, ...], str]]:
     """Changes that would admit the last of these pods: (change, subject, after)."""
-    trial = Trial.of(made, initial(made))
+    return helped_on(Trial.of(made, initial(made)), *pods)
+
+
+def helped_on(trial: Trial, *pods: Pod) -> set[tuple[str, tuple[str, ...], str]]:
     for each in pods[:-1]:
         trial = trial.after(each, trial.judge(each))
     return {
-        (r.change.value, r.subject, r.after or " ".join(a[2] for a in r.amounts)) for r in remedies(trial, pods[-1])
+        (r.change.value, r.subject, r.after or " ".join(a.after for a in r.amounts))
+        for r in remedies(trial, pods[-1]).found
     }
 
 
@@ -356,7 +365,7 @@ def test_where_one_pod_is_not_enough_several_are_named_and_none_too_many() -> No
 def test_containers_that_ask_for_too_much_together_are_bounded_alike() -> None:
     made = managers(topology_manager_policy="single-numa-node", topology_manager_scope="pod")
     found = helped(made, pod("p", app("a", "8"), app("b", "8"), app("c", "1")))
-    assert ("request", ("a", "b"), "3") in found
+    assert ("request", ("a", "b"), "3 3") in found
 
 
 def test_a_pod_whose_containers_leave_nothing_to_share_is_offered_more_of_all_that_is_short() -> None:
@@ -387,5 +396,124 @@ def test_the_search_ends() -> None:
             return super().judge(*words)
 
     counted = Counted(trial.managers, trial.promises, trial.pods, None, trial.usage)
-    assert remedies(counted, wants("huge", "254"))
+    assert remedies(counted, wants("huge", "254")).found
     assert tried <= MAX_TRIALS + 1
+
+
+def test_no_kind_of_change_is_left_out_because_another_takes_long() -> None:
+    """Three containers of 200 CPUs on nodes of 128: every smaller request of each was tried, and then nothing else."""
+    made = managers(
+        machine(nodes=8, cores=64, sockets=4),
+        reserved="0",
+        topology_manager_policy="single-numa-node",
+        topology_manager_scope="pod",
+    )
+    found = helped(made, pod("wide", app("a", "200"), app("b", "200"), app("c", "200")))
+    assert found == {
+        ("request", ("a", "b", "c"), "42 42 42"),
+        ("configuration", ("topologyManagerPolicy",), "restricted"),
+    }
+
+
+def test_fewer_cpus_are_found_where_more_need_another_number_of_nodes() -> None:
+    """Two nodes with 25 CPUs free each: restricted admits 49 CPUs, on two, and neither 64, nor 48, which one node could hold."""
+    made = managers(machine(nodes=2, cores=24), reserved="0,48", topology_manager_policy="restricted")
+    nodes = [wants("a", "22"), wants("b", "23")]
+    assert ("request", ("app",), "49") in helped(made, *nodes, wants("big", "90"))
+
+
+def test_what_was_not_tried_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = managers(topology_manager_policy="single-numa-node")
+    trial = Trial.of(made, initial(made))
+    assert remedies(trial, wants("big", "12")).all_tried
+    monkeypatch.setitem(BUDGETS, Change.REQUEST, 2)
+    assert not remedies(trial, wants("big", "12")).all_tried
+
+
+def removed(found: set[tuple[str, tuple[str, ...], str]]) -> set[tuple[str, ...]]:
+    return {subject for change, subject, _ in found if change == "removal"}
+
+
+PODS = [("p10", "10"), ("p6", "6"), ("p4", "4"), ("p4b", "4"), ("p7", "7")]
+
+
+def test_of_several_pods_those_are_named_that_hold_least() -> None:
+    """31 CPUs are held; p10 and p7 hold 17, p7 and p6 only 13."""
+    made = managers(machine(nodes=2, cores=8), reserved="0")
+    pods = [wants(name, cpu, "1Mi") for name, cpu in PODS]
+    assert removed(helped(made, *pods, wants("new", "12"))) == {("default/p6", "default/p7")}
+
+
+def test_of_too_many_sets_of_pods_one_is_improved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nodeagent.core.removals._MOST_SETS", 0)
+    made = managers(machine(nodes=2, cores=8), reserved="0")
+    trial = Trial.of(made, initial(made))
+    for name, cpu in PODS:
+        trial = trial.after(wants(name, cpu), trial.judge(wants(name, cpu)))
+    found = remedies(trial, wants("new", "12"))
+    assert [r.subject for r in found.found if r.change is Change.REMOVAL] == [("default/p6", "default/p7")]
+    assert not found.all_tried
+
+
+def counting(made: Managers, cpu: int, memory: str = "64Gi") -> Trial:
+    """A node that counts what is requested of it as a whole; cpu in thousandths."""
+    return Trial.of(
+        made, initial(made), (), Allocatable(110, (("cpu", cpu), ("memory", Quantity.parse(memory).value())))
+    )
+
+
+def asks(name: str, cpu: str, memory: str = "1Gi") -> Pod:
+    """A Burstable pod: it holds no CPU and no memory of its own."""
+    return pod(name, Container("app", resources=ResourceRequirements(amounts(cpu, memory).requests)))
+
+
+def test_where_the_node_is_short_the_pod_is_named_that_requests_least_of_that() -> None:
+    made = managers(machine(nodes=2, cores=8), reserved="0")
+    on_cpu = (wants("own", "2"), asks("a", "20"), asks("b", "4"), asks("c", "4"))
+    assert removed(helped_on(counting(made, 31000), *on_cpu, wants("new", "4"))) == {("default/b",), ("default/c",)}
+    on_memory = (wants("a", "1", "40Gi"), wants("b", "3", "20Gi"))
+    found = removed(helped_on(counting(made, 31000), *on_memory, wants("new", "1", "7Gi")))
+    assert found == {("default/b",)}
+
+
+@pytest.mark.parametrize(
+    ("left", "wanted", "less"),
+    [(300, asks("new", "500m"), "300m"), (2400, asks("new", "2500m"), "2400m"), (2400, wants("new", "2500m"), "2400m")],
+)
+def test_shared_cpus_are_offered_in_thousandths(left: int, wanted: Pod, less: str) -> None:
+    made = managers(machine(nodes=2, cores=8), reserved="0")
+    assert ("request", ("app",), less) in helped_on(counting(made, 4000 + left), asks("there", "4"), wanted)
+
+
+def test_cpus_of_its_own_are_offered_whole() -> None:
+    made = managers(machine(nodes=2, cores=8), reserved="0")
+    assert ("request", ("app",), "2") in helped_on(counting(made, 6400), wants("there", "4"), wants("new", "3"))
+    none = build(made.topology, replace(made.placement, cpu_manager_policy="none"))
+    assert isinstance(none, Managers)
+    assert ("request", ("app",), "2400m") in helped_on(counting(none, 6400), wants("there", "4"), wants("new", "3"))
+
+
+def test_cpus_of_a_pod_whose_own_amounts_the_managers_leave_alone_are_shared() -> None:
+    made = managers(machine(nodes=2, cores=8), reserved="0")
+    new = pod("new", app("app", "1"), whole=amounts("3", "2Gi"))
+    assert ("request", (), "2400m") in helped_on(counting(made, 6400), wants("there", "4"), new)
+
+
+def test_a_pod_as_a_whole_is_offered_less_but_not_less_than_its_containers_request() -> None:
+    made = managers(machine(nodes=2, cores=8), reserved="0")
+    new = pod("new", app("app", "1", "1Gi"), whole=amounts("3", "5Gi"))
+    found = helped_on(counting(made, 31000, "7Gi"), wants("there", "4", "3Gi"), new)
+    assert ("request", (), "4Gi") in found
+    found = helped_on(counting(made, 31000, "7Gi"), wants("there", "4", "6656Mi"), new)
+    assert {change for change, _, _ in found} == {"removal"}
+
+
+def test_containers_that_ask_for_parts_of_cores_are_each_offered_their_own_whole_ones() -> None:
+    made = managers(machine(nodes=2, cores=8), reserved="0", options=("full-pcpus-only",))
+    found = helped(made, pod("odd", app("a", "3"), app("b", "5"), app("c", "8"), app("d", "1")))
+    assert {r for r in found if r[0] == "request"} == {
+        ("request", ("a", "b", "d"), "2 4 2"),
+        ("request", ("a", "b", "d"), "4 6 2"),
+    }
+    found = helped(made, pod("odd", app("a", "1"), app("b", "1")))
+    assert {r for r in found if r[0] == "request"} == {("request", ("a", "b"), "2 2")}

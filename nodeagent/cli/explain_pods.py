@@ -71,6 +71,6 @@ def _tried(node: TrialNode, pods: tuple[Pod, ...]) -> list[Explained]:
 def _explained(trial: Trial, pod: Pod) -> Explained:
     told = trace(trial, pod)
     if isinstance(told.decision, Admitted):
-        return Explained(trial, told, ())
+        return Explained(trial, told)
     with Progress(f"changes tried for {pod.full_name}", MAX_TRIALS) as progress:
         return Explained(trial, told, remedies(trial, pod, progress.step))

@@ -3,9 +3,7 @@
 Each is tried on the core itself: what is offered here has been admitted. Knows nothing of how it is worded.
 """
 
-import enum
 from collections.abc import Callable, Iterator
-from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,48 +11,28 @@ from msgspec.structs import replace
 from nodeagent.core.config import Placement
 from nodeagent.core.managers import Admitted
 from nodeagent.core.node_capacity import Insufficient
-from nodeagent.core.pod import (
-    CPU,
-    HUGEPAGES_PREFIX,
-    MEMORY,
-    Container,
-    ContainerKind,
-    Pod,
-    ResourceRequirements,
-    Resources,
-)
-from nodeagent.core.quantity import Quantity
+from nodeagent.core.other_requests import other_requests
+from nodeagent.core.pod import Pod
 from nodeagent.core.refusals import StartRefused
+from nodeagent.core.remedy import Change, Remedy, Trials
+from nodeagent.core.removals import removals
 from nodeagent.core.trial import Trial
 
-MAX_TRIALS = 600
-"""Decisions tried for one refusal: about a second."""
-_MIB = 2**20
 _LAXER_POLICIES = ("single-numa-node", "restricted", "best-effort", "none")
+BUDGETS = {Change.REQUEST: 400, Change.CONFIGURATION: 60, Change.REMOVAL: 440}
+"""Decisions tried for one refusal: no kind of change is left out because another one takes long."""
+MAX_TRIALS = sum(BUDGETS.values())
 
 
-class Change(enum.StrEnum):
-    REQUEST = "request"
-    """Another amount in the manifest."""
-    CONFIGURATION = "configuration"
-    REMOVAL = "removal"
-    """Other pods end first."""
+class Remedies(Struct, frozen=True):
+    """What was found, and whether that is all there is to find."""
+
+    found: tuple[Remedy, ...] = ()
+    all_tried: bool = True
+    """False: the search was cut short, so there may be other changes, or smaller ones."""
 
 
-class Remedy(Struct, frozen=True):
-    """One change after which the pod is admitted."""
-
-    change: Change
-    subject: tuple[str, ...]
-    """REQUEST: the containers' names, none for the pod's own amounts; CONFIGURATION: the field; REMOVAL: the pods' names."""
-    amounts: tuple[tuple[str, str, str], ...] = ()
-    """REQUEST: (resource, what it is, what it could be), spelled as in a manifest."""
-    before: str = ""
-    after: str = ""
-    """CONFIGURATION: what the field is, and could be; empty: without the option."""
-
-
-def remedies(trial: Trial, pod: Pod, tried: Callable[[], None] = lambda: None) -> tuple[Remedy, ...]:
+def remedies(trial: Trial, pod: Pod, tried: Callable[[], None] = lambda: None) -> Remedies:
     """Look for changes, those of the manifest first; several of one kind only if they are equally small.
 
     Args:
@@ -62,235 +40,19 @@ def remedies(trial: Trial, pod: Pod, tried: Callable[[], None] = lambda: None) -
         pod: with defaults applied.
         tried: called after each decision.
     """
-    trials = _Trials(trial, pod, tried)
-    resources = _memory_resources(pod)
-    requests = (
-        *_requests(trials, CPU, _fewer_cpus),
-        *_requests(trials, CPU, _whole_cores),
-        *_larger_budget(trials),
-        *(remedy for resource in resources for remedy in _requests(trials, resource, _less_of(resource))),
-    )
-    if not requests:
-        requests = tuple(_together(trials, resources))
-    return (*requests, *_configurations(trials), *_removals(trials))
+    kinds = {Change.REQUEST: other_requests, Change.CONFIGURATION: _configurations, Change.REMOVAL: removals}
+    found: list[Remedy] = []
+    all_tried = True
+    refusal = trial.judge(pod)
+    assert not isinstance(refusal, Admitted), "an admitted pod needs no change"
+    for change, search in kinds.items():
+        trials = Trials(trial, pod, refusal, tried, BUDGETS[change])
+        found += search(trials)
+        all_tried = all_tried and not trials.cut_short
+    return Remedies(tuple(found), all_tried)
 
 
-class _Trials:
-    """Trials of one pod, counted. Lives for one search."""
-
-    def __init__(self, trial: Trial, pod: Pod, tried: Callable[[], None]) -> None:
-        self.trial = trial
-        self.pod = pod
-        self.tried = tried
-        self.left = MAX_TRIALS
-
-    def admits(self, pod: Pod | None = None, trial: Trial | None = None) -> bool:
-        """Whether the core admits it; no, when too much was tried already."""
-        if self.left <= 0 or (pod is not None and not _is_within_budget(pod)):
-            return False
-        self.left -= 1
-        decision = (trial or self.trial).judge(pod or self.pod)
-        self.tried()
-        return isinstance(decision, Admitted)
-
-
-def _is_within_budget(pod: Pod) -> bool:
-    """Whether the containers' requests are within the pod's own, as a manifest's must be."""
-    return pod.resources is None or all(
-        _alone(pod, name) <= _asked(pod.resources, name)
-        and all(_asked(c.resources, name) <= _asked(pod.resources, name) for c in pod.containers)
-        for name, _ in pod.resources.requests
-    )
-
-
-_Search = Callable[[_Trials, Callable[[int], Pod], int], int | None]
-"""Trials, the pod with that much (cpu in CPUs, else bytes), what it asks for now → what it could ask for."""
-
-
-def _memory_resources(pod: Pod) -> list[str]:
-    parts = [c.resources for c in pod.containers] + ([] if pod.resources is None else [pod.resources])
-    names = {name for part in parts for name, _ in part.requests}
-    return sorted(name for name in names if name == MEMORY or name.startswith(HUGEPAGES_PREFIX))
-
-
-def _requests(trials: _Trials, resource: str, search: _Search) -> Iterator[Remedy]:
-    """Change one container, or the pod's own amount; where that isn't enough, all containers that have more than a bound."""
-    found = False
-    pod = trials.pod
-    if pod.resources is not None:
-        amount = _asked(pod.resources, resource)
-        if amount:
-            fit = search(trials, lambda value: _with_pod_amount(pod, resource, value), amount)
-            if fit is not None:
-                found = True
-                yield _request((), pod.resources, resource, fit)
-    asking = [(c, amount) for c in pod.containers if (amount := _asked(c.resources, resource))]
-    for container, amount in asking:
-        fit = search(trials, _changer(pod, (container,), resource), amount)
-        if fit is not None:
-            found = True
-            yield _request((container.name,), container.resources, resource, fit)
-    if not found and len(asking) > 1:
-        most, largest = max(((amount, c) for c, amount in asking), key=lambda item: item[0])
-        fit = search(trials, _changer(pod, tuple(c for c, _ in asking), resource), most)
-        if fit is not None:
-            names = tuple(c.name for c, amount in asking if amount > fit)
-            yield _request(names, largest.resources, resource, fit)
-
-
-def _request(containers: tuple[str, ...], now: ResourceRequirements, resource: str, after: int) -> Remedy:
-    return Remedy(Change.REQUEST, containers, (_amount(now, resource, after),))
-
-
-def _amount(now: ResourceRequirements, resource: str, after: int) -> tuple[str, str, str]:
-    return resource, str(now.requests.get(resource)), str(_quantity(resource, after))
-
-
-def _quantity(resource: str, amount: int) -> Quantity:
-    return Quantity.of(amount) if resource == CPU else Quantity.of_bytes(amount)
-
-
-def _together(trials: _Trials, resources: list[str]) -> Iterator[Remedy]:
-    """Change all amounts of one container: as many CPUs as may be, and then as much of the rest."""
-    for container in trials.pod.containers:
-        now = container.resources
-        asked = {name: amount for name in (CPU, *resources) if (amount := _asked(now, name))}
-        if len(asked) < 2:
-            continue
-        least = {name: _least(name) for name in asked}
-        cpus = asked.get(CPU, 0)
-        per_core = trials.trial.managers.providers.cpu.layout.per_core
-        for count in (*range(cpus, 0, -1), *range(cpus + 1, cpus + per_core)) if cpus else (0,):
-            found = least | ({CPU: count} if cpus else {})
-            if not trials.admits(_changed(trials.pod, container, found)):
-                continue
-            for name in asked.keys() - {CPU}:
-                if trials.admits(_changed(trials.pod, container, found | {name: asked[name]})):
-                    found[name] = asked[name]
-                    continue
-                with_rest = partial(_with_rest, trials.pod, container, found, name)
-                found[name] = _less_of(name)(trials, with_rest, asked[name]) or least[name]
-            amounts = tuple(_amount(now, name, found[name]) for name in asked if found[name] != asked[name])
-            yield Remedy(Change.REQUEST, (container.name,), amounts)
-            break
-
-
-def _with_rest(pod: Pod, container: Container, rest: dict[str, int], resource: str, value: int) -> Pod:
-    return _changed(pod, container, rest | {resource: value})
-
-
-def _changed(pod: Pod, container: Container, amounts: dict[str, int]) -> Pod:
-    resources = container.resources
-    for name, amount in amounts.items():
-        resources = _with_amount(resources, name, amount)
-    other = replace(container, resources=resources)
-    return replace(pod, containers=tuple(other if c is container else c for c in pod.containers))
-
-
-def _asked(resources: ResourceRequirements, resource: str) -> int:
-    amount = resources.requests.get(resource)
-    return 0 if amount is None else amount.value()
-
-
-def _changer(pod: Pod, containers: tuple[Container, ...], resource: str) -> Callable[[int], Pod]:
-    """Give the pod with so much for each of these containers that has more (or, if it is one, exactly so much)."""
-
-    def changed(value: int) -> Pod:
-        return replace(
-            pod,
-            containers=tuple(
-                replace(c, resources=_with_amount(c.resources, resource, value))
-                if c in containers and (len(containers) == 1 or _asked(c.resources, resource) > value)
-                else c
-                for c in pod.containers
-            ),
-        )
-
-    return changed
-
-
-def _with_pod_amount(pod: Pod, resource: str, value: int) -> Pod:
-    assert pod.resources is not None
-    return replace(pod, resources=_with_amount(pod.resources, resource, value))
-
-
-def _with_amount(resources: ResourceRequirements, resource: str, value: int) -> ResourceRequirements:
-    """Give the list with another request; a limit that was equal stays so. Nothing of a resource: it isn't named."""
-    was = resources.requests.get(resource)
-
-    def put(part: Resources) -> Resources:
-        amounts = {name: _quantity(resource, value) if (name, old) == (resource, was) else old for name, old in part}
-        return Resources.of({name: amount for name, amount in amounts.items() if amount.nano})
-
-    return ResourceRequirements(put(resources.requests), put(resources.limits))
-
-
-def _fewer_cpus(trials: _Trials, pod_with: Callable[[int], Pod], asked: int) -> int | None:
-    """Find the most CPUs below what is asked for; whole cores make it no matter of halving."""
-    return next((count for count in range(asked - 1, 0, -1) if trials.admits(pod_with(count))), None)
-
-
-def _whole_cores(trials: _Trials, pod_with: Callable[[int], Pod], asked: int) -> int | None:
-    """Find the next whole cores, where only those are given."""
-    cpu = trials.trial.managers.providers.cpu
-    if not cpu.options.full_pcpus_only:
-        return None
-    rounded = range(asked + 1, asked + cpu.layout.per_core)
-    return next((count for count in rounded if trials.admits(pod_with(count))), None)
-
-
-def _less_of(resource: str) -> _Search:
-    """Find the most whole MiB, or pages, below what is asked for, by halving; pages can be none at all."""
-    unit = _page(resource)
-
-    def less(trials: _Trials, pod_with: Callable[[int], Pod], asked: int) -> int | None:
-        low, high = _least(resource) // unit, (asked - 1) // unit
-        if high < low or not trials.admits(pod_with(low * unit)):
-            return None
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if trials.admits(pod_with(middle * unit)) else (low, middle - 1)
-        return low * unit
-
-    return less
-
-
-def _least(resource: str) -> int:
-    """Cpu: one; memory: what is worth naming; huge pages: none."""
-    return 1 if resource == CPU else _MIB if resource == MEMORY else 0
-
-
-def _larger_budget(trials: _Trials) -> Iterator[Remedy]:
-    """Give the pod as a whole more than its containers take alone: something for those that share (EmptyPodSharedPoolError)."""
-    pod = trials.pod
-    if pod.resources is None:
-        return
-    own = {name: _asked(pod.resources, name) for name, _ in pod.resources.requests}
-    least = {name: max(asked, _alone(pod, name) + _page(name)) for name, asked in own.items()}
-    for more in range(2 * trials.trial.managers.providers.cpu.layout.per_core):
-        wanted = {name: amount + (more if name == CPU else 0) for name, amount in least.items()}
-        changed = pod
-        for name, amount in wanted.items():
-            changed = _with_pod_amount(changed, name, amount)
-        if wanted != own and trials.admits(changed):
-            amounts = tuple(_amount(pod.resources, name, wanted[name]) for name in own if wanted[name] != own[name])
-            yield Remedy(Change.REQUEST, (), amounts)
-            return
-
-
-def _alone(pod: Pod, resource: str) -> int:
-    """What containers that stay ask for themselves."""
-    return sum(_asked(c.resources, resource) for c in pod.containers if c.kind is not ContainerKind.INIT)
-
-
-def _page(resource: str) -> int:
-    """The least amount that is worth naming."""
-    if resource == CPU:
-        return 1
-    return _MIB if resource == MEMORY else Quantity.parse(resource.removeprefix(HUGEPAGES_PREFIX)).value()
-
-
-def _configurations(trials: _Trials) -> Iterator[Remedy]:
+def _configurations(trials: Trials) -> Iterator[Remedy]:
     placement = trials.trial.managers.placement
     tried = False
     for field, before, after, changed in _placements(placement):
@@ -300,7 +62,7 @@ def _configurations(trials: _Trials) -> Iterator[Remedy]:
         if not isinstance(other, StartRefused) and trials.admits(trial=other):
             tried = tried or field == "topologyManagerPolicy"
             yield Remedy(Change.CONFIGURATION, (field,), (), before, after)
-    short = trials.trial.judge(trials.pod)
+    short = trials.refusal
     if isinstance(short, Insufficient) and short.resource == "pods" and trials.trial.allocatable is not None:
         room = replace(trials.trial.allocatable, pods=short.used + 1)
         if trials.admits(trial=replace(trials.trial, allocatable=room)):
@@ -329,44 +91,3 @@ def _placements(placement: Placement) -> Iterator[tuple[str, str, str, Placement
             "None",
             replace(placement, memory_manager_policy="None", reserved_memory=()),
         )
-
-
-def _removals(trials: _Trials) -> Iterator[Remedy]:
-    """Find the pods of which one is enough, those that hold least; else several, none of which could stay."""
-    pods = sorted(trials.trial.pods, key=lambda pod: (_size(trials.trial, pod), pod.full_name))
-    best: int | tuple[int, int] | None = None
-    for pod in pods:
-        size = _size(trials.trial, pod)
-        if best is not None and size != best:
-            return
-        if trials.admits(trial=trials.trial.without(frozenset({pod.uid}))):
-            best = size
-            yield Remedy(Change.REMOVAL, (pod.full_name,))
-    if best is not None:
-        return
-    gone: list[Pod] = []
-    for pod in reversed(pods):
-        gone.append(pod)
-        if trials.admits(trial=_without(trials.trial, gone)):
-            break
-    else:
-        return
-    for pod in reversed(gone[:-1]):
-        others = [other for other in gone if other is not pod]
-        if trials.admits(trial=_without(trials.trial, others)):
-            gone = others
-    yield Remedy(Change.REMOVAL, tuple(sorted(pod.full_name for pod in gone)))
-
-
-def _without(trial: Trial, pods: list[Pod]) -> Trial:
-    return trial.without(frozenset(pod.uid for pod in pods))
-
-
-def _size(trial: Trial, pod: Pod) -> tuple[int, int]:
-    """How many CPUs it has alone, and how many bytes."""
-    held = trial.promises.of_pod(pod.uid)
-    cpus = 0
-    for _, own in held.cpus:
-        cpus |= own.bits
-    blocks = held.pod_memory or tuple(block for _, each in held.memory for block in each)
-    return cpus.bit_count(), sum(block.size_bytes for block in blocks)

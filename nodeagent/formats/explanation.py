@@ -15,7 +15,8 @@ from nodeagent.core.managers import Admitted, Managers, isolation
 from nodeagent.core.merge_trace import MergeTrace
 from nodeagent.core.pod import Pod, qos_class
 from nodeagent.core.promises import Promises
-from nodeagent.core.remedies import Remedy
+from nodeagent.core.remedies import Remedies
+from nodeagent.core.remedy import Remedy
 from nodeagent.core.rooms import Room, rooms
 from nodeagent.core.state import PodEntry
 from nodeagent.core.tracing import Choice, CpuStep, MemoryStep, Step, Trace
@@ -31,7 +32,7 @@ class Explained(Struct, frozen=True):
 
     before: Trial
     trace: Trace
-    remedies: tuple[Remedy, ...] = ()
+    remedies: Remedies = Remedies()
     """Of a refused pod."""
     entry: PodEntry | None = None
     """Of a pod that the node knows; None: the decision is tried out on a manifest."""
@@ -92,6 +93,7 @@ def _pod(explained: Explained) -> Document:
     gate = explained.before.managers.placement.gate("PodLevelResources")
     is_admitted = isinstance(decision, Admitted)
     return {
+        "allTried": explained.remedies.all_tried,
         "containers": placed_containers(explained.before.managers, pod, decision, decision.promises)
         if isinstance(decision, Admitted)
         else [],
@@ -104,7 +106,7 @@ def _pod(explained: Explained) -> Document:
         "qos": qos_class(pod, pod_level_resources=gate).value,
         "reason": None if isinstance(decision, Admitted) else str(decision.reason),
         "recorded": _recorded(explained),
-        "remedies": [_remedy(remedy) for remedy in explained.remedies],
+        "remedies": [_remedy(remedy) for remedy in explained.remedies.found],
         "steps": [step_document(step) for step in trace.steps],
         "uid": pod.uid,
         "why": [] if is_admitted else why_refused(explained.before, trace),
@@ -165,7 +167,10 @@ def _recorded(explained: Explained) -> Document | None:
 def _remedy(remedy: Remedy) -> Document:
     return {
         "after": remedy.after,
-        "amounts": [{"after": after, "before": before, "resource": name} for name, before, after in remedy.amounts],
+        "amounts": [
+            {"after": each.after, "before": each.before, "container": each.container, "resource": each.resource}
+            for each in remedy.amounts
+        ],
         "before": remedy.before,
         "change": remedy.change.value,
         "subject": list(remedy.subject),

@@ -98,7 +98,10 @@ def _pod(pod: Document, config: Document, width: int) -> Iterator[str]:
         yield "What would admit it (each of these has been tried)"
         for remedy in pod["remedies"]:
             yield from _wrapped(f"{_INDENT}* {remedy['text']}", width)
-        if not pod["remedies"]:
+        if not pod["allTried"]:
+            other = "there may be others, or smaller ones" if pod["remedies"] else "there may be a change that would"
+            yield from _wrapped(f"{_INDENT}not everything was tried, as it would take too long: {other}", width)
+        elif not pod["remedies"]:
             yield f"{_INDENT}no single change: no smaller request, no laxer rule, no other pod's end"
     if pod["steps"]:
         yield ""

@@ -1,6 +1,7 @@
 """A refusal in plain words: what was missing where, and what would help. Single sentences; layout is explanation_text's."""
 
 from collections.abc import Iterator
+from itertools import groupby
 
 from nodeagent.core.cpu_pods import check_pod as check_cpus
 from nodeagent.core.demand import Amounts
@@ -11,7 +12,7 @@ from nodeagent.core.merge_trace import MergeTrace, Opinion
 from nodeagent.core.node_capacity import Insufficient
 from nodeagent.core.pod import CPU, ContainerKind
 from nodeagent.core.refusals import Reason
-from nodeagent.core.remedies import Change, Remedy
+from nodeagent.core.remedy import Change, Remedy
 from nodeagent.core.rooms import Room, rooms
 from nodeagent.core.tracing import CpuStep, MemoryStep, Trace
 from nodeagent.core.trial import Trial
@@ -183,8 +184,10 @@ def _cpus(before: Trial, trace: Trace, step: CpuStep, nodes: tuple[Room, ...]) -
         cores = sum(room.whole_cores for room in nodes)
         split = [str(room.split) for room in nodes if room.split]
         yield f"{who} wants {counted(cpus, 'CPU')}, and full-pcpus-only gives whole cores of {layout.per_core} only"
+        odd = [(f"container {c.name}", c.cpus) for c in trace.demand.containers if c.cpus % (layout.per_core or 1)]
         if cpus % (layout.per_core or 1):
-            yield f"{cpus} is no multiple of {layout.per_core}"
+            also = [f"{count} ({name})" for name, count in odd if name != who]
+            yield f"{cpus} is no multiple of {layout.per_core}" + (f", nor is {', nor '.join(also)}" if also else "")
             return
         halves = f"; {','.join(split)} are halves of cores" if split else ""
         yield f"{counted(cores, 'core')} are free as a whole, {counted(free, 'CPU')} in all{halves}"
@@ -226,13 +229,11 @@ def remedy_text(remedy: Remedy) -> str:
     """Say what to change."""
     match remedy.change:
         case Change.REQUEST:
-            what = " and ".join(f"{name} {after} instead of {before}" for name, before, after in remedy.amounts)
-            if not remedy.subject:
-                return f"let the pod as a whole request {what}"
-            if len(remedy.subject) == 1:
-                return f"let container {remedy.subject[0]} request {what}"
-            name, _, most = remedy.amounts[0]
-            return f"let no container request more {name} than {most}: {', '.join(remedy.subject)} do"
+            return "let " + ", and ".join(
+                f"{'the pod as a whole' if name is None else f'container {name}'} request "
+                + " and ".join(f"{each.resource} {each.after} instead of {each.before}" for each in amounts)
+                for name, amounts in groupby(remedy.amounts, key=lambda each: each.container)
+            )
         case Change.CONFIGURATION:
             field, _, option = remedy.subject[0].partition(".")
             if option:

@@ -1,0 +1,260 @@
+"""The smallest changes of a manifest that would admit a refused pod: fewer CPUs or whole cores, less memory, a larger budget."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain, groupby
+
+from msgspec import Struct
+
+from nodeagent.core.demand import demand_of
+from nodeagent.core.pod import CPU, MEMORY, Container, Pod, ResourceRequirements
+from nodeagent.core.pod_amounts import (
+    MIB,
+    MILLI,
+    asked_alone,
+    asked_of,
+    askers,
+    budget_floor,
+    changer,
+    memory_resources,
+    quantity_of,
+    unit_of,
+    with_amounts,
+    with_pod_amount,
+)
+from nodeagent.core.remedy import Amount, Change, Remedy, Trials
+
+_NEAREST = 16
+"""So many amounts of CPUs are tried one by one, before it goes on by halving."""
+
+
+class _Sought(Struct, frozen=True):
+    """An amount that is looked for; cpu in thousandths, else in bytes."""
+
+    pod_with: Callable[[int], Pod]
+    """The pod with so much of it."""
+    asked: int
+    """What it asks for now."""
+    floor: int = 0
+    """What it must have at least, whatever is free."""
+
+
+_Search = Callable[[Trials, _Sought], int | None]
+"""Find what it could ask for."""
+
+
+def other_requests(trials: Trials) -> Sequence[Remedy]:
+    """Change the manifest: one amount, the same amount of several containers, or several amounts of one container."""
+    resources = memory_resources(trials.pod)
+    cpus = (*_requests(trials, CPU, _fewer_cpus), *_requests(trials, CPU, _whole_cores))
+    memory = [
+        tuple(_requests(trials, resource, _less_of(resource))) or tuple(_bounded(trials, resource, _less_of(resource)))
+        for resource in resources
+    ]
+    requests = (
+        *(cpus or tuple(_whole_cores_each(trials)) or _bounded(trials, CPU, _fewer_cpus)),
+        *_larger_budget(trials),
+        *chain.from_iterable(memory),
+    )
+    return requests or tuple(_together(trials, resources))
+
+
+def _requests(trials: Trials, resource: str, search: _Search) -> Iterator[Remedy]:
+    """Change one container, or the pod's own amount."""
+    pod = trials.pod
+    if pod.resources is not None:
+        amount = asked_of(pod.resources, resource)
+        if amount:
+            own = _Sought(lambda value: with_pod_amount(pod, resource, value), amount, budget_floor(pod, resource))
+            fit = search(trials, own)
+            if fit is not None:
+                yield Remedy(Change.REQUEST, (), (_amount(None, pod.resources, resource, fit),))
+    for container, amount in askers(pod, resource):
+        fit = search(trials, _Sought(changer(pod, (container,), resource), amount))
+        if fit is not None:
+            yield _request({container: fit}, resource)
+
+
+def _bounded(trials: Trials, resource: str, search: _Search) -> Iterator[Remedy]:
+    """Change all containers that have more than a bound."""
+    asking = askers(trials.pod, resource)
+    if len(asking) < 2:
+        return
+    most = max(amount for _, amount in asking)
+    fit = search(trials, _Sought(changer(trials.pod, tuple(c for c, _ in asking), resource), most))
+    if fit is not None:
+        yield _request({c: fit for c, amount in asking if amount > fit}, resource)
+
+
+def _whole_cores_each(trials: Trials) -> Iterator[Remedy]:
+    """Give several containers whole cores each, where only those are given: the next below, and the next above."""
+    managers, pod = trials.trial.managers, trials.pod
+    cpu = managers.providers.cpu
+    if not cpu.options.full_pcpus_only:
+        return
+    core = cpu.layout.per_core
+    odd = {
+        c: demand.cpus
+        for c, demand in zip(pod.containers, demand_of(managers.rules, pod).containers, strict=True)
+        if demand.cpus % core
+    }
+    if len(odd) < 2:
+        return
+    below = {c: max(core, cpus // core * core) * MILLI for c, cpus in odd.items()}
+    above = {c: _up(cpus, core) * MILLI for c, cpus in odd.items()}
+    for whole in (below, above) if below != above else (above,):
+        changed = pod
+        for container, amount in whole.items():
+            changed = with_amounts(changed, container, {CPU: amount})
+        if trials.admits(changed):
+            yield _request(whole, CPU)
+
+
+def _request(after: dict[Container, int], resource: str) -> Remedy:
+    amounts = tuple(_amount(c.name, c.resources, resource, amount) for c, amount in after.items())
+    return Remedy(Change.REQUEST, tuple(c.name for c in after), amounts)
+
+
+def _amount(container: str | None, now: ResourceRequirements, resource: str, after: int) -> Amount:
+    return Amount(container, resource, str(now.requests.get(resource)), str(quantity_of(resource, after)))
+
+
+def _together(trials: Trials, resources: list[str]) -> Iterator[Remedy]:
+    """Change all amounts of one container: as many CPUs as may be, and then as much of the rest."""
+    for container in trials.pod.containers:
+        now = container.resources
+        asked = {name: amount for name in (CPU, *resources) if (amount := asked_of(now, name))}
+        if len(asked) < 2:
+            continue
+        found = {name: _least(name) for name in asked.keys() - {CPU}}
+        if CPU in asked:
+            with_cpus = partial(_with_rest, trials.pod, container, found, CPU)
+            cpus = _cpus_beside(trials, _Sought(with_cpus, asked[CPU]))
+            if cpus is None:
+                continue
+            found[CPU] = cpus
+        elif not trials.admits(with_amounts(trials.pod, container, found)):
+            continue
+        for name in asked.keys() - {CPU}:
+            if trials.admits(with_amounts(trials.pod, container, found | {name: asked[name]})):
+                found[name] = asked[name]
+                continue
+            with_rest = partial(_with_rest, trials.pod, container, found, name)
+            found[name] = _less_of(name)(trials, _Sought(with_rest, asked[name])) or _least(name)
+        amounts = tuple(_amount(container.name, now, name, found[name]) for name in asked if found[name] != asked[name])
+        yield Remedy(Change.REQUEST, (container.name,), amounts)
+
+
+def _cpus_beside(trials: Trials, sought: _Sought) -> int | None:
+    """Find how many CPUs may be had: all, else fewer, else the next whole cores."""
+    if trials.admits(sought.pod_with(sought.asked)):
+        return sought.asked
+    fewer = _fewer_cpus(trials, sought)
+    return _whole_cores(trials, sought) if fewer is None else fewer
+
+
+def _with_rest(pod: Pod, container: Container, rest: dict[str, int], resource: str, value: int) -> Pod:
+    return with_amounts(pod, container, rest | {resource: value})
+
+
+def _fewer_cpus(trials: Trials, sought: _Sought) -> int | None:
+    """Find the most CPUs below what is asked for: of those that are shared the most thousandths, else the most whole ones.
+
+    Of those the nearest one by one: fewer CPUs may come to lie on another NUMA node, and then be in the way of another container. The
+    rest by halving, but only among amounts that need equally many NUMA nodes: `restricted` admits 9 CPUs on two nodes that have 5 free
+    each, and refuses 6.
+    """
+
+    def fits(amount: int) -> bool:
+        return trials.admits(sought.pod_with(amount))
+
+    if not _takes_alone(trials, sought):
+        return _first(range(sought.asked - 1, max(sought.floor, 1) - 1, -1), fits)
+    cpu = trials.trial.managers.providers.cpu
+    step = MILLI * (cpu.layout.per_core if cpu.options.full_pcpus_only else 1)
+    counts = range((sought.asked - 1) // step * step, max(sought.floor, 1) - 1, -step)
+    nearest = next((count for count in counts[:_NEAREST] if fits(count)), None)
+    if nearest is not None:
+        return nearest
+    for _, alike in groupby(counts[_NEAREST:], key=lambda count: _fewest_nodes(trials, sought.pod_with(count))):
+        found = _first(list(alike), fits)
+        if found is not None:
+            return found
+    return None
+
+
+def _takes_alone(trials: Trials, sought: _Sought) -> bool:
+    """Whether the amount decides on how many CPUs are given to it alone."""
+    managers = trials.trial.managers
+    little, all_of_it = (demand_of(managers.rules, sought.pod_with(amount)) for amount in (1, sought.asked))
+    return managers.providers.cpu.static and not all_of_it.is_skipped and little != all_of_it
+
+
+def _fewest_nodes(trials: Trials, pod: Pod) -> tuple[int, ...]:
+    """How many NUMA nodes the CPUs of each container need, and of the pod as a whole."""
+    managers = trials.trial.managers
+    demand = demand_of(managers.rules, pod)
+    fewest = managers.providers.cpu.layout.fewest_nodes
+    return tuple(fewest(cpus) if cpus else 0 for cpus in (demand.cpus, *(c.cpus for c in demand.containers)))
+
+
+def _first(amounts: Sequence[int], fits: Callable[[int], bool]) -> int | None:
+    """Find the first that fits, where those after it do too."""
+    if not amounts or not fits(amounts[-1]):
+        return None
+    low, high = 0, len(amounts) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(amounts[middle]) else (middle + 1, high)
+    return amounts[high]
+
+
+def _whole_cores(trials: Trials, sought: _Sought) -> int | None:
+    """Find the next whole cores, where only those are given."""
+    cpu = trials.trial.managers.providers.cpu
+    if not cpu.options.full_pcpus_only or not _takes_alone(trials, sought):
+        return None
+    rounded = _up(sought.asked, MILLI * cpu.layout.per_core)
+    return rounded if rounded > sought.asked and trials.admits(sought.pod_with(rounded)) else None
+
+
+def _up(amount: int, unit: int) -> int:
+    return -(-amount // unit) * unit
+
+
+def _less_of(resource: str) -> _Search:
+    """Find the most whole MiB, or pages, below what is asked for, by halving; pages can be none at all."""
+    unit = unit_of(resource)
+
+    def less(trials: Trials, sought: _Sought) -> int | None:
+        amounts = range((sought.asked - 1) // unit * unit, max(sought.floor, _least(resource)) - 1, -unit)
+        return _first(amounts, lambda amount: trials.admits(sought.pod_with(amount)))
+
+    return less
+
+
+def _least(resource: str) -> int:
+    """Memory: what is worth naming; huge pages: none."""
+    return MIB if resource == MEMORY else 0
+
+
+def _larger_budget(trials: Trials) -> Iterator[Remedy]:
+    """Give the pod as a whole more than its containers take alone: something for those that share (EmptyPodSharedPoolError)."""
+    pod = trials.pod
+    if pod.resources is None:
+        return
+    own = {name: asked_of(pod.resources, name) for name, _ in pod.resources.requests}
+    least = {
+        name: _up(max(asked, asked_alone(pod, name) + unit_of(name)), unit_of(name)) for name, asked in own.items()
+    }
+    for more in range(2 * trials.trial.managers.providers.cpu.layout.per_core):
+        wanted = {name: amount + (more * MILLI if name == CPU else 0) for name, amount in least.items()}
+        changed = pod
+        for name, amount in wanted.items():
+            changed = with_pod_amount(changed, name, amount)
+        if wanted != own and trials.admits(changed):
+            amounts = tuple(
+                _amount(None, pod.resources, name, wanted[name]) for name in own if wanted[name] != own[name]
+            )
+            yield Remedy(Change.REQUEST, (), amounts)
+            return

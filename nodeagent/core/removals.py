@@ -1,0 +1,103 @@
+"""The pods whose end would admit a refused pod: the fewest, and of equally many those that hold least, as far as can be tried."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
+from math import comb
+
+from nodeagent.core.node_capacity import Insufficient, usage_of
+from nodeagent.core.pod import Pod
+from nodeagent.core.remedy import Change, Remedy, Trials
+from nodeagent.core.trial import Trial
+
+_MOST_SETS = 300
+"""Of so many sets of pods each is tried, the smallest first; of more, one is improved pod by pod."""
+
+
+def removals(trials: Trials) -> Iterator[Remedy]:
+    """Find the pods of which one is enough, those that hold least; else several, none of which could stay."""
+    pods = sorted(trials.trial.pods, key=lambda pod: (_size(trials, pod), pod.full_name))
+    best: tuple[int, ...] | None = None
+    for pod in pods:
+        size = _size(trials, pod)
+        if best is not None and size != best:
+            return
+        if trials.admits(trial=trials.trial.without(frozenset({pod.uid}))):
+            best = size
+            yield Remedy(Change.REMOVAL, (pod.full_name,))
+    several = _several(trials, pods) if best is None else None
+    if several is not None:
+        yield Remedy(Change.REMOVAL, tuple(sorted(pod.full_name for pod in several)))
+
+
+def _several(trials: Trials, pods: Sequence[Pod]) -> Sequence[Pod] | None:
+    """Find the fewest pods, and of equally many those that hold least together.
+
+    Args:
+        trials: of the refused pod.
+        pods: those that hold least first; none of them is enough alone.
+    """
+    enough = _enough(trials, pods)
+    if enough is None:
+        return None
+    sizes = {pod.uid: _size(trials, pod) for pod in pods}
+    left = _MOST_SETS
+    for count in range(2, len(enough) + 1):
+        left -= comb(len(pods), count)
+        if left < 0:
+            trials.cut_short = True
+            return _exchanged(trials, pods, enough)
+        for gone in sorted(combinations(pods, count), key=lambda each: _total([sizes[pod.uid] for pod in each])):
+            if trials.admits(trial=_without(trials.trial, gone)):
+                return gone
+    return enough
+
+
+def _enough(trials: Trials, pods: Sequence[Pod]) -> list[Pod] | None:
+    """Take the largest ones until it is enough, and leave out those that aren't needed; the largest first."""
+    gone: list[Pod] = []
+    for pod in reversed(pods):
+        gone.append(pod)
+        if trials.admits(trial=_without(trials.trial, gone)):
+            break
+    else:
+        return None
+    for pod in reversed(gone[:-1]):
+        others = [other for other in gone if other is not pod]
+        if trials.admits(trial=_without(trials.trial, others)):
+            gone = others
+    return gone
+
+
+def _exchanged(trials: Trials, pods: Sequence[Pod], enough: list[Pod]) -> list[Pod]:
+    """Put the smallest pod that is enough in the place of each, the largest first."""
+    gone = enough
+    for pod in enough:
+        for smaller in pods[: pods.index(pod)]:
+            others = [smaller if other is pod else other for other in gone]
+            if smaller not in gone and trials.admits(trial=_without(trials.trial, others)):
+                gone = others
+                break
+    return gone
+
+
+def _total(sizes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(map(sum, zip(*sizes, strict=True)))
+
+
+def _without(trial: Trial, pods: Iterable[Pod]) -> Trial:
+    return trial.without(frozenset(pod.uid for pod in pods))
+
+
+def _size(trials: Trials, pod: Pod) -> tuple[int, ...]:
+    """How much it requests of what the node as a whole is short of, how many CPUs it has alone, and how many bytes."""
+    trial, short = trials.trial, trials.refusal
+    requested = 0
+    if isinstance(short, Insufficient):
+        usage = usage_of((pod,), pod_level_resources=trial.managers.placement.gate("PodLevelResources"))
+        requested = dict(usage.amounts).get(short.resource, 0)
+    held = trial.promises.of_pod(pod.uid)
+    cpus = 0
+    for _, own in held.cpus:
+        cpus |= own.bits
+    blocks = held.pod_memory or tuple(block for _, each in held.memory for block in each)
+    return requested, cpus.bit_count(), sum(block.size_bytes for block in blocks)
