@@ -48,9 +48,13 @@ def main() -> int:
             command, lines = WATCH
             screen.resize(COLUMNS, lines)
             screen.type(command)
-            screen.wait(lambda shown: any(re.search(r" \d+m ", line) for line in shown), "a frame with rates")
+            screen.wait(_has_rates, "a frame with rates")
             keep("watch", command, screen)
     return 0
+
+
+def _has_rates(shown: list[str]) -> bool:
+    return "q leaves" in shown[-1] and any(re.search(r" \d+m ", line) for line in shown)
 
 
 def keep(name: str, command: str, screen: Screen) -> None:
