@@ -331,7 +331,7 @@ CASES = [
     Case("NotifyError", "no number", lambda _: ServiceManager({"WATCHDOG_USEC": "soon"}), "'soon'"),
     Case("NothingComparedError", "no cgroups", lambda d: inspect.check_compared({"differences": None, "node": {"cgroupRoot": f"{d}/pods"}}), "{}/pods"),
     Case("PodFileError", "no manifest", lambda d: pods_of([str(d)]), "{}: there is no manifest"),
-    Case("PodFileError", "a file without pods", lambda d: pods_of([str(written(d / "f", ""))]), "no pod in {}/f"),
+    Case("PodFileError", "a file without pods", lambda d: pods_of([str(written(d / "f", "apiVersion: v1\nkind: List\nitems: []"))]), "no pod in {}/f"),
     Case("PodFileError", "a FIFO", lambda d: (fifo(d / "f"), pods_of([str(d)])), "{}/f is a FIFO"),
     Case("DrainError", "no launcher", drain_without_launcher, "{}/pods"),
     Case("ReleaseError", "a pod without an agent", release_one_without_agent, "only it can release single pods"),
