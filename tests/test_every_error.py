@@ -347,6 +347,7 @@ CASES = [
     Case("NothingComparedError", "no cgroups", lambda d: inspect.check_compared({"differences": None, "node": {"cgroupRoot": f"{d}/pods"}}), "{}/pods"),
     Case("OutputError", "a full disk", lambda _: onto_a_full_disk("topology", "--topology", "2s.2c"), "No space left on device"),
     Case("PodFileError", "no manifest", lambda d: pods_of([str(d)]), "{}: there is no manifest"),
+    Case("PodFileError", "nothing there", lambda d: pods_of([f"{d}/none.yaml"]), "cannot read {}/none.yaml: No such file"),
     Case("PodFileError", "a file without pods", lambda d: pods_of([str(written(d / "f", "apiVersion: v1\nkind: List\nitems: []"))]), "no pod in {}/f"),
     Case("PodFileError", "a FIFO", lambda d: (fifo(d / "f"), pods_of([str(d)])), "{}/f is a FIFO"),
     Case("DrainError", "no launcher", drain_without_launcher, "{}/pods"),
