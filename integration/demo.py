@@ -1,5 +1,6 @@
 """`make demo`: the main job on a real kernel. Every phase is printed with the time it took; nothing is staged but the machine."""
 
+import re
 import sys
 import time
 from pathlib import Path
@@ -17,7 +18,8 @@ STEPS = (
     ("burstable", "a Burstable pod: the shared pool, without those cores"),
     ("init-and-sidecar", "init container, sidecar and app: the app takes over what its init container had"),
 )
-_UNTOLD = ("nodeagent_", "process_", "python_")
+_UNTOLD = re.compile(r"process_|python_|\w+_(bucket|created)\b")
+"""Series of the process and its interpreter, and what only details another series."""
 
 
 def main() -> int:
@@ -66,7 +68,7 @@ def show(node: Node, title: str, command: str) -> None:
 def print_moved(before: dict[str, float], after: dict[str, float]) -> None:
     print("\n── Metrics that moved")
     for series, value in sorted(after.items()):
-        if value != before.get(series, 0) and "_bucket{" not in series and not series.startswith(_UNTOLD):
+        if value != before.get(series, 0) and not _UNTOLD.match(series):
             print(f"{series} {before.get(series, 0):g} -> {value:g}")
     print(flush=True)
 

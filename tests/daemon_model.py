@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from nodeagent.core.actions import Forget, KillCgroup, Launch, Terminate, Termin
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.node_capacity import allocatable_of
 from nodeagent.core.pod import Container, Pod
-from nodeagent.daemon import agent as agent_module, runs as runs_module
+from nodeagent.daemon import agent as agent_module, clock as clock_module, runs as runs_module
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.machine import Node as DaemonNode
@@ -323,9 +324,15 @@ class Daemon:
 @contextmanager
 def watched(monkeypatch: pytest.MonkeyPatch, machine: Machine, steps: Steps) -> Iterator[None]:
     """State files and clock of the daemon are those of the model."""
-    clock = SimpleNamespace(monotonic=lambda: 0.0, time_ns=lambda: machine.now_ms * 1_000_000)
+    clock = SimpleNamespace(
+        monotonic=lambda: 0.0,
+        time_ns=lambda: machine.now_ms * 1_000_000,
+        clock_gettime_ns=lambda _boot: (machine.now_ms - machine.set_by_ms) * 1_000_000,
+        CLOCK_BOOTTIME=time.CLOCK_BOOTTIME,
+    )
     with monkeypatch.context() as patched:
         patched.setattr(state_files, "os", _WatchedOs(steps))
         patched.setattr(agent_module, "time", clock)
+        patched.setattr(clock_module, "time", clock)
         patched.setattr(runs_module, "time", clock)
         yield

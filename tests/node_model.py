@@ -60,6 +60,8 @@ class Machine:
     def __init__(self, of: Node) -> None:
         self.node = of
         self.now_ms = START_MS
+        self.set_by_ms = 0
+        """By how much the wall clock was set since boot."""
         self.groups: dict[str, Group] = {"": Group()}
         self.runs: dict[str, Run] = {}
         self.withheld = CpuSet()
@@ -78,6 +80,11 @@ class Machine:
         self.writes: list[Change] = []
         self.broken: dict[tuple[str, Attribute | type[object]], str] = {}
         """Changes that fail: (path, attribute or kind of change) → message."""
+
+    def set_clock(self, by_ms: int) -> None:
+        """Set the wall clock; no time passes."""
+        self.now_ms += by_ms
+        self.set_by_ms += by_ms
 
     # what the agent sees
 

@@ -159,6 +159,8 @@ def test_a_directory_that_is_not_there_is_named(tmp_path: Path, capfd: pytest.Ca
     status, _, err = told(capfd, "capture", "-o", str(tmp_path / "none" / "node.json"))
     assert status == 1
     assert f"{tmp_path}/none" in err
+    assert "name another file with -o" in err
+    assert "statedirectory" not in err.replace(str(tmp_path), "").lower()
 
 
 # What a capture says is not trusted

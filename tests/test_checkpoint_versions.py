@@ -269,3 +269,13 @@ def test_errors_name_the_file_the_value_and_the_next_step(tmp_path: Path, run: R
         assert (status, out) == (1, "")
         assert message in err
         assert "\nhint: " in err
+
+
+def test_what_cannot_be_read_at_all_is_not_sent_to_the_command_that_failed(tmp_path: Path, run: Run) -> None:
+    source = tmp_path / "state"
+    for content in (b"\xff", b"nonsense", b'{"defaultCpuSet": "x"}'):
+        source.write_bytes(content)
+        status, _, err = run("show", str(source))
+        assert status == 1
+        assert "\nhint: " in err
+        assert "checkpoint show" not in err

@@ -109,7 +109,16 @@ def test_notes_and_unused_fields_are_told(told: Told, tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_named(action: str, told: Told, tmp_path: Path) -> None:
     status, out, err = told(action, str(tmp_path / "none.yaml"))
     assert (status, out) == (1, "")
-    assert err.startswith(f"nodeagent: no configuration at {tmp_path}/none.yaml\nhint: ")
+    assert err.startswith(f"nodeagent: no configuration at {tmp_path}/none.yaml\nhint: name another file: ")
+    assert "--config" not in err
+
+
+def test_a_result_that_cannot_be_written_is_an_error_about_its_option(told: Told, tmp_path: Path) -> None:
+    target = tmp_path / "none" / "config.yaml"
+    status, _, err = told("migrate-from-kubelet", str(KUBELETS), "-o", str(target))
+    assert status == 1
+    assert err.startswith(f"nodeagent: cannot write {target}: No such file or directory\nhint: make the directory")
+    assert err.endswith("or name another file with -o\n")
 
 
 # show

@@ -156,6 +156,11 @@ featureGates: {CustomCPUCFSQuotaPeriod: true}
     )
 
 
+def test_periods_may_be_as_long_as_a_kubelets_are() -> None:
+    config = read("cpuManagerReconcilePeriod: 24h\nfileCheckFrequency: 2h0m0s\n")
+    assert (config.cpu_manager_reconcile_period_ms, config.file_check_frequency_ms) == (86_400_000, 7_200_000)
+
+
 def test_a_list_of_reserved_cpus_replaces_the_amounts() -> None:
     config = read("reservedSystemCPUs: 0-1,8\nsystemReserved: {cpu: 5, memory: 1Gi}\nkubeReserved: {cpu: 100m}\n")
     assert config.placement.reserved_system_cpus == CpuSet.of(0, 1, 8)
@@ -194,8 +199,9 @@ FINDINGS = [
     ("cpuManagerPolicyOptions: {full-pcpus-only: true}", "1: cpuManagerPolicyOptions[full-pcpus-only]: true: must be a string (quote it), not a boolean"),
     ("cpuManagerReconcilePeriod: 5", "1: cpuManagerReconcilePeriod: 5: must be a duration such as 10s or 1m30s, not a number"),
     ("cpuManagerReconcilePeriod: 5x", '1: cpuManagerReconcilePeriod: time: invalid duration "5x": must be a duration such as 10s or 1m30s'),
-    ("cpuManagerReconcilePeriod: -5s", '1: cpuManagerReconcilePeriod: "-5s": must be between 100ms and 1h'),
-    ("cpuManagerReconcilePeriod: 2h", "must be between 100ms and 1h"),
+    ("cpuManagerReconcilePeriod: -5s", '1: cpuManagerReconcilePeriod: "-5s": must be between 100ms and 24h'),
+    ("cpuManagerReconcilePeriod: 24h0m1s", "must be between 100ms and 24h"),
+    ("fileCheckFrequency: 25h", "must be between 100ms and 24h"),
     ("topologyManagerPolicy: best", '1: topologyManagerPolicy: invalid configuration: topologyManagerPolicy (--topology-manager-policy) "best" must be one of: ["none" "best-effort" "restricted" "single-numa-node"]'),
     ("topologyManagerScope: node", '1: topologyManagerScope: invalid configuration: topologyManagerScope (--topology-manager-scope) "node" must be one of: "container", or "pod"'),
     ("memoryManagerPolicy: static", '1: memoryManagerPolicy: unknown policy: "static", must be None or Static'),

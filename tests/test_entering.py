@@ -9,6 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from inspected import NOW_MS, World, changed, container, ended, pod, running
+from nodeagent.cli.exec import EXIT_NOT_ENTERED
+from nodeagent.cli.main import main
 from nodeagent.core.cgroup import Attribute
 from nodeagent.core.config import Placement
 from nodeagent.core.entering import obstacle
@@ -183,6 +185,13 @@ def test_used_below_of_nothing_names_the_path(tmp_path):
     assert str(tmp_path / "gone") in caught.value.message
     assert "No such file" in caught.value.message
     assert caught.value.hint
+
+
+def test_without_an_agent_and_its_configuration_nothing_is_entered(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    status = main(["exec", "--socket", str(tmp_path / "none"), "a", "b", "--", "true"])
+    assert status == EXIT_NOT_ENTERED
+    assert "\nhint: " in capsys.readouterr().err
 
 
 def test_joining_nothing_names_the_path(tmp_path):

@@ -16,7 +16,7 @@ import tempfile
 import threading
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -30,7 +30,17 @@ from every_text import hints, texts, unsaid
 from inspected import NOW_MS, World, container, pod, resources
 from launcher_process import LauncherProcess, wait_for
 from made import GIB, MACHINE_A, PLRM, machine, managers
-from nodeagent.cli import check, checkpoint, exec as exec_command, explain, inspect, release, retry, simulate
+from nodeagent.cli import (
+    check,
+    checkpoint,
+    exec as exec_command,
+    explain,
+    inspect,
+    main as command_line,
+    release,
+    retry,
+    simulate,
+)
 from nodeagent.cli.known_state import known_state
 from nodeagent.cli.pod_files import pods_of
 from nodeagent.cli.sources import known_from, topology_from
@@ -258,6 +268,11 @@ def wanted(pod_name: str, container_name: str, directory: Path) -> Namespace:
     return Namespace(pod=pod_name, container=container_name, config=config, socket=agent, argv=["--", "true"])
 
 
+def onto_a_full_disk(*words: str) -> None:
+    with Path("/dev/full").open("w") as full, redirect_stdout(full):
+        command_line._run(command_line.parser_for(words).parse_args(words))
+
+
 def about(**options: Any) -> Namespace:
     """Which node is meant, where nothing else was said."""
     return Namespace(**({"config": None, "socket": None, "root": None, "machine": None} | options))
@@ -330,8 +345,10 @@ CASES = [
     Case("NotifyError", "nobody listens", lambda d: ServiceManager({"NOTIFY_SOCKET": f"{d}/s"}).ready(""), "{}/s"),
     Case("NotifyError", "no number", lambda _: ServiceManager({"WATCHDOG_USEC": "soon"}), "'soon'"),
     Case("NothingComparedError", "no cgroups", lambda d: inspect.check_compared({"differences": None, "node": {"cgroupRoot": f"{d}/pods"}}), "{}/pods"),
+    Case("OutputError", "a full disk", lambda _: onto_a_full_disk("topology", "--topology", "2s.2c"), "No space left on device"),
     Case("PodFileError", "no manifest", lambda d: pods_of([str(d)]), "{}: there is no manifest"),
-    Case("PodFileError", "a file without pods", lambda d: pods_of([str(written(d / "f", ""))]), "no pod in {}/f"),
+    Case("PodFileError", "nothing there", lambda d: pods_of([f"{d}/none.yaml"]), "cannot read {}/none.yaml: No such file"),
+    Case("PodFileError", "a file without pods", lambda d: pods_of([str(written(d / "f", "apiVersion: v1\nkind: List\nitems: []"))]), "no pod in {}/f"),
     Case("PodFileError", "a FIFO", lambda d: (fifo(d / "f"), pods_of([str(d)])), "{}/f is a FIFO"),
     Case("DrainError", "no launcher", drain_without_launcher, "{}/pods"),
     Case("ReleaseError", "a pod without an agent", release_one_without_agent, "only it can release single pods"),

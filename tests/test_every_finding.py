@@ -50,6 +50,7 @@ from test_every_error import STEP
 
 POD = test_pod_manifest.HEAD
 MORE_MANIFESTS: list[str | bytes] = [
+    "",
     "apiVersion: v1\nkind: List\nitems: {}\n",
     f"{POD}  containers: [{{name: a, resources: {{limits: {{{', '.join(f'r{n}: 1' for n in range(65))}}}}}}}]\n",
     f"{POD}  containers: [{{name: a, command: [sh, {'x' * 131_072}]}}]\n",

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from integration.demo import print_moved
 from integration.guest import apt, cache, initrd, phases, settings
 from integration.guest.errors import CommandError, GuestDiedError, GuestTimeoutError
 from integration.guest.guest import Guest
@@ -410,3 +411,25 @@ def test_an_emulator_that_fails_by_itself_is_started_again(
     with nullcontext() if is_given else pytest.raises(GuestDiedError):
         assert Failing.boot(nothing, nothing) is made[-1]
     assert len(made) == boots
+
+
+def test_the_demo_tells_which_of_the_agents_own_metrics_moved(capsys: pytest.CaptureFixture[str]) -> None:
+    before = {"nodeagent_drift_corrected_total": 1.0, "kubelet_running_pods": 0.0, "nodeagent_healthy": 1.0}
+    after = {
+        "kubelet_running_pods": 3.0,
+        "nodeagent_cgroup_writes_total": 40.0,
+        "nodeagent_drift_corrected_total": 1.0,
+        'nodeagent_event_duration_seconds_bucket{le="1"}': 3.0,
+        "nodeagent_event_duration_seconds_count": 3.0,
+        "nodeagent_event_duration_seconds_created": 1e9,
+        "nodeagent_healthy": 1.0,
+        "process_cpu_seconds_total": 2.0,
+        'python_gc_objects_collected_total{generation="0"}': 7.0,
+    }
+    print_moved(before, after)
+    told = [line for line in capsys.readouterr().out.splitlines() if " -> " in line]
+    assert told == [
+        "kubelet_running_pods 0 -> 3",
+        "nodeagent_cgroup_writes_total 0 -> 40",
+        "nodeagent_event_duration_seconds_count 0 -> 3",
+    ]

@@ -9,7 +9,7 @@ from node_model import Agent, Machine, started
 from nodeagent.core.cgroup import Attribute
 from nodeagent.core.lifecycle import advance, next_start_at_ms, wake_at_ms
 from nodeagent.core.pod import Container, Pod, QosClass, RestartPolicy
-from nodeagent.core.state import ContainerStatus, Exit, Phase, PodEntry
+from nodeagent.core.state import ContainerStatus, Exit, Phase, PodEntry, moved
 from nodeagent.core.step import Event
 from world import app, cgroup_only, init, job, node, pod, sidecar
 
@@ -17,6 +17,7 @@ ALWAYS, ON_FAILURE, NEVER = RestartPolicy.ALWAYS, RestartPolicy.ON_FAILURE, Rest
 NODE = node()
 SECOND = 1000
 MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
 
 
 def run(*pods: Pod) -> tuple[Machine, Agent]:
@@ -53,6 +54,41 @@ def test_restarts_wait_0_10_20_40_and_at_most_300_seconds() -> None:
     waited = [delay_ms(machine, agent) // SECOND for _ in range(9)]
     assert waited == [0, 10, 20, 40, 80, 160, 300, 300, 300]
     assert status(agent).restarts == 9
+
+
+@pytest.mark.parametrize("by_ms", [-HOUR, HOUR])
+def test_a_restart_waits_as_long_when_the_clock_is_set(by_ms: int) -> None:
+    machine, agent = run(pod("a"))
+    assert [delay_ms(machine, agent) // SECOND for _ in range(3)] == [0, 10, 20]
+    machine.exit(machine.run_of("app"), 1)
+    agent.rest()
+    machine.set_clock(by_ms)
+    agent.state = moved(agent.state, by_ms)
+    now_ms = machine.now_ms
+    agent.settle()
+    assert (running(machine), machine.now_ms - now_ms) == (["app"], 40 * SECOND)
+
+
+@pytest.mark.parametrize(("by_ms", "ran_ms", "waits"), [(-HOUR, 11 * MINUTE, 0), (HOUR, MINUTE, 20)])
+def test_how_long_a_container_ran_is_not_changed_by_setting_the_clock(by_ms: int, ran_ms: int, waits: int) -> None:
+    machine, agent = run(pod("a"))
+    assert [delay_ms(machine, agent) // SECOND for _ in range(2)] == [0, 10]
+    machine.now_ms += ran_ms
+    machine.set_clock(by_ms)
+    agent.state = moved(agent.state, by_ms)
+    agent.rest()
+    assert delay_ms(machine, agent) == waits * SECOND
+
+
+def test_an_end_that_was_not_seen_before_the_clock_was_set_back_is_none_of_the_future() -> None:
+    machine, agent = run(pod("a"))
+    assert [delay_ms(machine, agent) // SECOND for _ in range(2)] == [0, 10]
+    machine.exit(machine.run_of("app"), 1)
+    machine.set_clock(-HOUR)
+    agent.state = moved(agent.state, -HOUR)
+    now_ms = machine.now_ms
+    agent.settle()
+    assert (running(machine), machine.now_ms - now_ms) == (["app"], 20 * SECOND)
 
 
 @pytest.mark.parametrize(
@@ -360,6 +396,26 @@ def test_termination_asks_then_kills_after_the_grace_period() -> None:
     assert [kind for kind, _ in machine.signals] == ["TERM"], "asked once"
     assert entry(agent).phase is Phase.TERMINATING
     assert agent.last.wake_at_ms == machine.now_ms + 7 * SECOND
+    machine.now_ms += 7 * SECOND - 1
+    agent.rest()
+    assert running(machine) == ["app"]
+    machine.now_ms += 1
+    agent.rest()
+    assert [kind for kind, _ in machine.signals] == ["TERM", "KILL"]
+    assert agent.state.entries == ()
+
+
+@pytest.mark.parametrize("by_ms", [-HOUR, HOUR])
+def test_a_grace_period_lasts_as_long_when_the_clock_is_set(by_ms: int) -> None:
+    machine = Machine(NODE)
+    machine.stubborn = {"app"}
+    agent = Agent(machine)
+    agent.want(pod("a", termination_grace_seconds=7))
+    agent.rest()
+    agent.want()
+    agent.rest()
+    machine.set_clock(by_ms)
+    agent.state = moved(agent.state, by_ms)
     machine.now_ms += 7 * SECOND - 1
     agent.rest()
     assert running(machine) == ["app"]

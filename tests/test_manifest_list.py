@@ -52,6 +52,27 @@ def held_open(path: Path, mode: str = "a") -> Iterator[int]:
         process.communicate(b"\n")
 
 
+@pytest.mark.parametrize("text", ["", "# to be written\n", "null\n"])
+def test_a_file_without_a_document_keeps_its_pods_and_is_told_of_once(
+    listed: ManifestList, tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "web.yaml"
+    path.write_text(POD)
+    assert listed.look(rescan=True).unreadable == frozenset()
+    path.write_text(text)
+
+    look = listed.look(rescan=True)
+
+    assert (look.pods, look.unreadable) == ((), {"web.yaml"}), "its pod stays as it is"
+    [problem] = look.new_problems
+    assert "holds no pod" in problem.text
+    later = listed.look(rescan=True)
+    assert (later.problems, later.new_problems) == ((problem,), ())
+    path.write_text("apiVersion: v1\nkind: List\nitems: []\n")
+    look = listed.look(rescan=True)
+    assert (look.pods, look.unreadable, look.problems) == ((), frozenset(), ())
+
+
 def test_a_file_that_stays_open_for_writing_is_a_problem_after_a_while(
     listed: ManifestList, tmp_path: Path, clock: Clock
 ) -> None:

@@ -406,7 +406,27 @@ def test_text_that_cannot_be_read_is_one_refusal() -> None:
     assert isinstance(result, RefusedPod)
     assert result.name is None
     assert str(result.findings[0]).startswith("web.yaml:1: is not valid YAML")
-    assert parse_manifest(b"", "f") == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["", " \n", "# nothing yet\n", "null", "~\n", "---\n---\n", "--- null\n# cut off\n", "\ufeff"]
+)
+def test_a_text_without_a_document_is_one_refusal_and_names_no_pod(text: str) -> None:
+    [result] = parse_manifest(text.encode(), "web.yaml")
+    assert isinstance(result, RefusedPod)
+    assert result.name is None
+    [finding] = result.findings
+    assert str(finding) == "web.yaml:1: holds no pod: write one, or remove the file to end the pods it had"
+
+
+@pytest.mark.parametrize("kind", ["List", "PodList"])
+def test_an_empty_list_says_that_there_are_no_pods(kind: str) -> None:
+    assert parse_manifest(f"apiVersion: v1\nkind: {kind}\nitems: []\n".encode(), "f") == ()
+
+
+def test_an_empty_document_beside_a_pod_says_nothing() -> None:
+    [result] = parse_manifest(f"---\n# about it\n---\n{HEAD}  containers: [{{name: a}}]\n---\n".encode(), "f")
+    assert isinstance(result, ManifestPod)
 
 
 def test_the_uid_is_a_hash_of_what_is_acted_on() -> None:

@@ -49,6 +49,13 @@ def test_nothing_is_left_to_do_or_silenced_without_a_reason():
     assert found == []
 
 
+def test_the_package_is_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "nodeagent", "--version"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.split()[:1], done.stderr, done.returncode) == (["nodeagent"], "", 0)
+
+
 def test_the_launcher_needs_nothing_but_the_standard_library():
     program = "import sys; import nodeagent.launcher; print(*sorted({m.partition('.')[0] for m in sys.modules}))"
     loaded = subprocess.run(

@@ -115,3 +115,52 @@ def test_another_policy_is_taken_over_while_nobody_holds_anything(daemon: Daemon
     with pytest.raises(StartError, match="the policies change") as refused:
         daemon.agent.change_node(changed(daemon, cpu_manager_policy="none"))
     assert "drain the node" in str(refused.value.hint)
+
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS])
+def test_a_clock_that_is_set_is_told_of_and_changes_no_grace_period(daemon: Daemon, by_ms: int) -> None:
+    machine = daemon.machine
+    machine.stubborn = {"app"}
+    daemon.files.pods = (pod("a", app(cpu="1"), termination_grace_seconds=30),)
+    daemon.rest()
+    daemon.files.pods = ()
+    daemon.rest()
+    started, kept = list(machine.starts), daemon.agent.state.promises
+    machine.set_clock(by_ms)
+    machine.now_ms += 29_000
+    daemon.rest()
+    assert [line["by_ms"] for line in events(daemon, "clock_stepped")] == [by_ms]
+    assert machine.running_containers() == ("poduid-a/app",)
+    assert (machine.starts, daemon.agent.state.promises) == (started, kept)
+    daemon.start()
+    daemon.rest()
+    assert machine.running_containers() == ("poduid-a/app",), "it was saved"
+    machine.now_ms += 1_000
+    daemon.rest()
+    assert machine.running_containers() == ()
+    assert daemon.agent.state.entries == ()
+
+
+@pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS])
+def test_a_pod_that_runs_does_not_notice_that_the_clock_is_set(daemon: Daemon, by_ms: int) -> None:
+    machine = daemon.machine
+    daemon.files.pods = (pod("a", app(cpu="1")),)
+    daemon.rest()
+    machine.set_clock(by_ms)
+    daemon.rest()
+    assert (len(machine.starts), machine.signals) == (1, [])
+    assert machine.running_containers() == ("poduid-a/app",)
+
+
+def test_a_clock_that_is_adjusted_by_little_is_none_that_was_set(daemon: Daemon) -> None:
+    for by_ms in (600, -600, 1_000, -1_000):
+        daemon.machine.set_clock(by_ms)
+        daemon.turn()
+    assert events(daemon, "clock_stepped") == []
+    for _ in range(2):
+        daemon.machine.set_clock(600)
+        daemon.turn()
+    assert [line["by_ms"] for line in events(daemon, "clock_stepped")] == [1_200], "little adds up"

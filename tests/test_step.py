@@ -7,10 +7,20 @@ from msgspec.structs import replace
 
 from node_model import Agent, Machine, started
 from nodeagent.core.demand import WhyShared
-from nodeagent.core.managers import isolation
+from nodeagent.core.managers import initial, isolation
 from nodeagent.core.pod import Container, Pod, ResourceRequirements
-from nodeagent.core.state import Phase, PodEntry, run_id, violations
-from nodeagent.core.step import Event, Fact, Manifest, World, step
+from nodeagent.core.state import (
+    ContainerStatus,
+    Exit,
+    NodeState,
+    Phase,
+    PodEntry,
+    Refusal,
+    moved,
+    run_id,
+    violations,
+)
+from nodeagent.core.step import Event, Fact, Manifest, World, new_entry, step
 from world import SMALL, START_MS, amounts, app, burstable, cgroup_only, empty_state, init, job, manifests, node, pod
 
 NODE = node(SMALL)
@@ -482,3 +492,48 @@ def test_isolation_follows_the_promise() -> None:
     _, agent = begin(pod("a", app(cpu="2"), app("more", cpu="1500m")))
     levels = [isolation(NODE.managers, agent.state.promises, entry(agent).pod, n).value for n in ("app", "more")]
     assert levels == ["container", "host"]
+
+
+MOMENTS = NodeState(
+    initial(NODE.managers),
+    (
+        replace(
+            new_entry(manifests(pod("a"))[0], 5_000, pod_level_resources=False),
+            containers=(
+                ContainerStatus(
+                    "app", started_at_ms=6_000, exit=Exit(7_000, code=1), last_exit=Exit(5_500), stop_by_ms=9_000
+                ),
+                ContainerStatus("new"),
+            ),
+            deleting_since_ms=8_000,
+        ),
+        replace(
+            new_entry(manifests(pod("b"))[0], 5_100, pod_level_resources=False),
+            refusal=Refusal("OutOfcpu", "too little", 5_100),
+            containers=(),
+        ),
+    ),
+    generation=3,
+)
+
+
+def moments(state: NodeState) -> list[int | None]:
+    found: list[int | None] = []
+    for entry in state.entries:
+        found += [entry.deleting_since_ms, None if entry.refusal is None else entry.refusal.at_ms]
+        for status in entry.containers:
+            found += [status.started_at_ms, status.stop_by_ms]
+            found += [None if ended is None else ended.finished_at_ms for ended in (status.exit, status.last_exit)]
+    return found
+
+
+@pytest.mark.parametrize("by_ms", [-5_000, -1, 0, 3_600_000])
+def test_all_moments_but_those_that_name_runs_move_with_the_clock(by_ms: int) -> None:
+    after = moved(MOMENTS, by_ms)
+    assert moments(after) == [None if moment is None else moment + by_ms for moment in moments(MOMENTS)]
+    assert [e.decided_at_ms for e in after.entries] == [5_000, 5_100]
+    assert moved(after, -by_ms) == MOMENTS
+
+
+def test_no_moment_is_before_1970() -> None:
+    assert {moment for moment in moments(moved(MOMENTS, -(10**12))) if moment is not None} == {0}

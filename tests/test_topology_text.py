@@ -1,6 +1,9 @@
 """The drawing: exact for a small machine, legible and within 80 columns for large ones, every CPU once, with its owner's mark."""
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -176,3 +179,14 @@ def test_containers_of_one_pod_have_one_colour() -> None:
     assert first == second
     assert len({first, third, fourth, none}) == 4
     assert none == "x"
+
+
+@pytest.mark.parametrize("form", ["text", "json", "svg"])
+def test_output_that_cannot_be_written_is_one_error(form: str) -> None:
+    words = [sys.executable, "-m", "nodeagent", "topology", "--topology", "2s.2c", "-o", form]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    first, hint = done.stderr.splitlines()
+    assert first == "nodeagent: cannot write the output: No space left on device"
+    assert hint.startswith("hint: ")

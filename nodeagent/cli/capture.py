@@ -8,9 +8,9 @@ import time
 from msgspec.structs import replace
 
 from nodeagent import __version__
+from nodeagent.cli.documents import write_named
 from nodeagent.cli.known_state import Known, sighting_of
 from nodeagent.cli.sources import SourceError, add_node_arguments, is_copied, known_from, machine_file
-from nodeagent.edge import state_files
 from nodeagent.edge.sysfs import read_machine, read_settings
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.capture import Capture, CapturedAgent, Sighting, encode_capture
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     if options.output == "-":
         sys.stdout.write(text)
     else:
-        state_files.write_atomically(options.output, text.encode())
+        write_named(options.output, text.encode(), option="-o")
     return 0
 
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from nodeagent.cli.actions import add_actions
-from nodeagent.cli.documents import printed
+from nodeagent.cli.documents import printed, write_named
 from nodeagent.cli.main import EXIT_ERROR
 from nodeagent.edge import state_files
 from nodeagent.formats.checkpoint_text import render_checkpoint, summary
@@ -101,7 +101,7 @@ def _convert(checkpoint: Checkpoint, options: argparse.Namespace) -> int:
     if options.out is None:
         sys.stdout.buffer.write(content)
     else:
-        state_files.write_atomically(options.out, content)
+        write_named(options.out, content, option="--out")
     return 0
 
 

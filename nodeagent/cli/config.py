@@ -2,17 +2,17 @@
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
 from nodeagent.cli.actions import add_actions
-from nodeagent.cli.documents import printed
+from nodeagent.cli.documents import printed, write_named
 from nodeagent.cli.known_state import DEFAULT_CONFIG
 from nodeagent.cli.main import EXIT_ERROR
 from nodeagent.cli.sources import add_machine_arguments, add_node_arguments, known_from, topology_from
 from nodeagent.core.config import Config
 from nodeagent.core.topology import Topology
 from nodeagent.daemon.startup import StartError, config_content, load_config, machine_findings
-from nodeagent.edge import state_files
 from nodeagent.formats.config_text import KIND, config_fields, config_text
 from nodeagent.formats.config_yaml import parse_config
 from nodeagent.formats.findings import DocumentError, Finding
@@ -74,8 +74,15 @@ def run(options: argparse.Namespace) -> int:
             return _migrate(options)
 
 
+def _absent(path: str) -> str:
+    return (
+        f"name another file: `ls -l {Path(path).parent}` shows what is there; "
+        "examples/config.yaml is one to begin with (`nodeagent --help` says where it lies)"
+    )
+
+
 def _validate(options: argparse.Namespace) -> int:
-    content = config_content(options.file)
+    content = config_content(options.file, absent_hint=_absent(options.file))
     topology = None if options.alone else topology_from(options)
     config, findings = _judged(content, options.file, topology)
     if findings and options.output == "text":
@@ -120,7 +127,7 @@ def _valid_text(document: Any) -> str:
 
 def _show(options: argparse.Namespace) -> int:
     if options.file is not None:
-        fields = config_fields(load_config(options.file))
+        fields = config_fields(load_config(options.file, absent_hint=_absent(options.file)))
     else:
         fields = config_fields(known_from(options).node.config, with_places=False)
     document = {"kind": KIND, **fields}
@@ -129,7 +136,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _migrate(options: argparse.Namespace) -> int:
-    content = config_content(options.file)
+    content = config_content(options.file, absent_hint=_absent(options.file))
     try:
         migration = migrated(content, options.file)
     except DocumentError as err:
@@ -139,7 +146,7 @@ def _migrate(options: argparse.Namespace) -> int:
     if options.output == "-":
         sys.stdout.write(migration.text)
     else:
-        state_files.write_atomically(options.output, migration.text.encode(), mode=0o644)
+        write_named(options.output, migration.text.encode(), option="-o", mode=0o644)
     said = [f"kept: {', '.join(migration.kept) or 'nothing'}"]
     if migration.commented:
         said.append(f"commented out: {', '.join(migration.commented)}")

@@ -2,7 +2,10 @@
 
 import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
+
+from nodeagent.edge import state_files
 
 Document = Mapping[str, Any]
 
@@ -28,3 +31,14 @@ def spelled(document: Document, output: str) -> str:
     plain = json.loads(as_json)  # without shared parts, which YAML would write as anchors
     text: str = yaml.safe_dump(plain, sort_keys=True, allow_unicode=True)
     return text
+
+
+def write_named(path: str, content: bytes, *, option: str, mode: int = 0o600) -> None:
+    """Write the file that an option names, all of it or nothing.
+
+    Raises:
+        StateFileError: it could not be written.
+
+    """
+    hint = f"make the directory if it is not there (`ls -ld {Path(path).parent}`), or name another file with {option}"
+    state_files.write_atomically(path, content, mode=mode, hint=hint)

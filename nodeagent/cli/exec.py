@@ -6,7 +6,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from nodeagent.cli.known_state import Known, known_state, sight_of
+from nodeagent.cli.known_state import DEFAULT_CONFIG, Known, known_state, sight_of
 from nodeagent.cli.sources import add_agent_arguments
 from nodeagent.core.entering import obstacle
 from nodeagent.core.idset import CpuSet
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _enter(options: argparse.Namespace) -> None:
-    known = known_state(options.config, options.socket)
+    known = known_state(options.config or DEFAULT_CONFIG, options.socket)
     entry = find_pod(known.state, options.pod)
     # Names are looked up, never used as pieces of a path: what isn't in the state doesn't exist.
     names = [c.name for c in entry.pod.containers]

@@ -1,6 +1,7 @@
 """The `nodeagent` command: finds the subcommand, prints errors with their next step, gives the exit code."""
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -34,6 +35,10 @@ COMMANDS = {
 """Subcommand → help; each lives in nodeagent.cli.<name> with `add_arguments` and `run`, and is imported only when asked for."""
 
 
+class OutputError(NodeAgentError):
+    """The output could not be written."""
+
+
 class _Parser(argparse.ArgumentParser):
     """Ends every complaint about arguments as all errors end: with the next step."""
 
@@ -50,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown:
         known[options.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
-        status: int = importlib.import_module(f"nodeagent.cli.{options.command}").run(options)
+        return _run(options)
     except NodeAgentError as err:
         print(f"nodeagent: {err.message}", file=sys.stderr)
         print(f"hint: {err.hint}", file=sys.stderr)
@@ -58,10 +63,35 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read our output has gone; python would complain once more while it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read our output has gone.
+        _drop_output()
         return EXIT_ERROR
+
+
+def _run(options: argparse.Namespace) -> int:
+    try:
+        status: int = importlib.import_module(f"nodeagent.cli.{options.command}").run(options)
+        print(end="", flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as err:
+        # Of a file there is its name, and the edges turn what they meet into errors of their own.
+        if err.errno not in _OUTPUT_FAILURES or err.filename is not None:
+            raise
+        _drop_output()
+        raise OutputError(
+            f"cannot write the output: {os.strerror(err.errno)}",
+            hint="`df` shows which file system is full: make room there, or send the output to another file",
+        ) from err
     return status
+
+
+_OUTPUT_FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def _drop_output() -> None:
+    """Send what is still to be flushed nowhere: python would complain once more while it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def parser_for(words: Sequence[str]) -> argparse.ArgumentParser:

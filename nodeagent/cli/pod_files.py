@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from nodeagent.core.pod import Pod
-from nodeagent.edge.manifests import MAX_FILE_BYTES, ManifestFile, scan_manifests
+from nodeagent.edge.manifests import MAX_FILE_BYTES, ManifestDirectoryError, ManifestFile, scan_manifests
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.findings import DocumentError, Finding
 from nodeagent.formats.pod_manifest import RefusedPod, parse_manifest
@@ -42,7 +42,13 @@ def _contents(path: str) -> Iterable[tuple[str, bytes]]:
                 f"stdin has more than {MAX_FILE_BYTES} bytes", hint="write them to files, and name these with --file"
             )
         return [("stdin", content)]
-    scan = scan_manifests(path)
+    try:
+        scan = scan_manifests(path)
+    except ManifestDirectoryError as err:
+        raise PodFileError(
+            f"cannot read {path}: {err.reason}",
+            hint=f"name a manifest, a directory of them, or - for stdin; `namei -l {path}` shows what is there, and who may read it",
+        ) from err
     if not scan.files:
         raise PodFileError(f"{path}: there is no manifest", hint=f"see `ls -l {path}`")
     return [_content(path, file) for file in scan.files]

@@ -175,6 +175,47 @@ def with_endings(state: NodeState, decided: NodeState) -> NodeState:
     return state
 
 
+def moved(state: NodeState, by_ms: int) -> NodeState:
+    """Give the state with its moments as they are by a wall clock that was set by so much: what is waited for comes no sooner, nor later.
+
+    The moment of a pod's decision stays: runs are named after it.
+    """
+    return replace(state, entries=tuple(_moved(entry, by_ms) for entry in state.entries))
+
+
+def _moved(entry: PodEntry, by_ms: int) -> PodEntry:
+    refusal = entry.refusal
+    return replace(
+        entry,
+        refusal=None if refusal is None else replace(refusal, at_ms=_later(refusal.at_ms, by_ms)),
+        containers=tuple(_moved_status(status, by_ms) for status in entry.containers),
+        deleting_since_ms=_later_if_any(entry.deleting_since_ms, by_ms),
+    )
+
+
+def _moved_status(status: ContainerStatus, by_ms: int) -> ContainerStatus:
+    return replace(
+        status,
+        started_at_ms=_later_if_any(status.started_at_ms, by_ms),
+        exit=_moved_exit(status.exit, by_ms),
+        last_exit=_moved_exit(status.last_exit, by_ms),
+        stop_by_ms=_later_if_any(status.stop_by_ms, by_ms),
+    )
+
+
+def _moved_exit(ended: Exit | None, by_ms: int) -> Exit | None:
+    return None if ended is None else replace(ended, finished_at_ms=_later(ended.finished_at_ms, by_ms))
+
+
+def _later_if_any(moment_ms: int | None, by_ms: int) -> int | None:
+    return None if moment_ms is None else _later(moment_ms, by_ms)
+
+
+def _later(moment_ms: int, by_ms: int) -> int:
+    """There is none before 1970: a clock that has lost its battery begins there."""
+    return max(0, moment_ms + by_ms)
+
+
 def run_id(entry: PodEntry, status: ContainerStatus) -> str:
     """Name the container's present attempt for the launcher, which starts an id once and for ever.
 

@@ -20,9 +20,10 @@ from nodeagent.core.managers import initial, resume, shortfalls
 from nodeagent.core.plan import Plan, diff
 from nodeagent.core.promises import Promises
 from nodeagent.core.refusals import StartRefused
-from nodeagent.core.state import NodeState, PodEntry, violations, with_endings
+from nodeagent.core.state import NodeState, PodEntry, moved, violations, with_endings
 from nodeagent.core.step import Event, Fact, Turn, World, step
 from nodeagent.core.withholding import Withheld, withheld
+from nodeagent.daemon.clock import Clock
 from nodeagent.daemon.drift import as_wished, corrected
 from nodeagent.daemon.execution import Answer, Outcome, answered, carry_out
 from nodeagent.daemon.homecoming import bring_home
@@ -107,6 +108,7 @@ class Agent:
         self.tally = Tally(node, state.promises)
         self.snapshot = Snapshot(node, state, str(tree.root), None)
         self._machine = machine
+        self._clock = Clock()
         self._settled_on = node.managers
         self._whole = node.topology
         """The machine with the CPUs that cgroups above the pods' one withhold."""
@@ -175,7 +177,6 @@ class Agent:
         if reasons & {Reason.START, Reason.HOTPLUG, Reason.TIMER, Reason.RELOAD}:
             self._follow_machine()
         troubles += self._machine_trouble
-        state = self._on_this_machine()
         manifests = self.manifests.look(
             rescan=bool(reasons & {Reason.START, Reason.MANIFESTS, Reason.TIMER, Reason.RELOAD})
         )
@@ -185,6 +186,7 @@ class Agent:
         seen = self._read(troubles)
         if seen is None or not self._is_ours(seen, runs, troubles):
             return self._tell(None, runs, troubles, began, _RETRY_SECONDS)
+        now_ms = self._follow_clock()
         world = World(
             config=self.node.config,
             managers=self.node.managers,
@@ -195,12 +197,12 @@ class Agent:
             runs=runs,
             seen=seen,
             is_blind=manifests.is_blind,
-            now_ms=time.time_ns() // 1_000_000,
+            now_ms=now_ms,
             retried=self.retries.take(),
             released=self.releases.take(),
         )
         watch = Stopwatch(alive=self._alive)
-        decided = step(state, world, watch.decide)
+        decided = step(self._on_this_machine(), world, watch.decide)
         self._save_failed = not self._save(decided, troubles)
         if self._save_failed:
             decided, watch = self._without_saving(decided), Stopwatch()
@@ -250,6 +252,15 @@ class Agent:
                 came=str(topology.online - before.online),
                 memory_bytes=topology.memory_bytes,
             )
+
+    def _follow_clock(self) -> int:
+        """Give the time. What the state remembers of it is set as the clock was."""
+        now_ms, set_by_ms = self._clock.read()
+        if set_by_ms:
+            self.log.warning("clock_stepped", by_ms=set_by_ms)
+            self.state = moved(self.state, set_by_ms)
+            self._is_saved = False
+        return now_ms
 
     def _on_this_machine(self) -> NodeState:
         """Give the state as it is on the machine there is now. It stays a proposal until a turn has saved it."""

@@ -35,14 +35,21 @@ class StartError(NodeAgentError):
     """The agent cannot start until a person has changed something."""
 
 
-def load_config(path: str) -> Config:
+_ABSENT = "copy examples/config.yaml there (`nodeagent --help` says where it lies), or name another file with --config"
+
+
+def load_config(path: str, *, absent_hint: str = _ABSENT) -> Config:
     """Read the configuration.
+
+    Args:
+        path: the file.
+        absent_hint: what to do if there is none.
 
     Raises:
         StartError: it is missing or wrong; every finding is in the message, one a line.
 
     """
-    content = config_content(path)
+    content = config_content(path, absent_hint=absent_hint)
     from nodeagent.formats.config_yaml import parse_config  # noqa: PLC0415 - commands that ask the agent do without YAML
 
     try:
@@ -51,8 +58,12 @@ def load_config(path: str) -> Config:
         raise StartError(err.message, hint=err.hint) from err
 
 
-def config_content(path: str) -> bytes:
+def config_content(path: str, *, absent_hint: str = _ABSENT) -> bytes:
     """Read the configuration's text.
+
+    Args:
+        path: the file.
+        absent_hint: what to do if there is none.
 
     Raises:
         StartError: it is missing, or cannot be read.
@@ -63,10 +74,7 @@ def config_content(path: str) -> bytes:
     except state_files.StateFileError as err:
         raise StartError(err.message, hint=err.hint) from err
     if content is None:
-        raise StartError(
-            f"no configuration at {path}",
-            hint="copy examples/config.yaml there (`nodeagent --help` says where it lies), or name another file with --config",
-        )
+        raise StartError(f"no configuration at {path}", hint=absent_hint)
     return content
 
 

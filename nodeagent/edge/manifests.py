@@ -38,6 +38,7 @@ class ManifestDirectoryError(NodeAgentError):
         self.path = path
         self.missing = cause.errno == errno.ENOENT
         """There is none: no error on a fresh node, a reason to keep what runs on a node with pods."""
+        self.reason = cause.strerror
         hint = f"create it, or set manifestDirectory; `namei -l {path}` shows what is there, and who may read it"
         super().__init__(f"cannot read manifest directory {path}: {cause.strerror}", hint=hint)
 

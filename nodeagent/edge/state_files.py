@@ -44,9 +44,9 @@ _HINTS = {
 }
 
 
-def _failure(doing: str, path: str, err: OSError) -> StateFileError:
+def _failure(doing: str, path: str, err: OSError, hint: str | None = None) -> StateFileError:
     number = err.errno or 0
-    hint = _HINTS.get(number, "`ls -la` of the directory and dmesg may say more")
+    hint = hint or _HINTS.get(number, "`ls -la` of the directory and dmesg may say more")
     return StateFileError(f"cannot {doing} {path}: {os.strerror(number)}", path=path, error=err.errno, hint=hint)
 
 
@@ -58,10 +58,16 @@ def temporary_path(path: str) -> str:
     return str(Path(path).parent / f".{Path(path).name}.new")
 
 
-def write_atomically(path: str, content: bytes, *, mode: int = 0o600) -> None:
+def write_atomically(path: str, content: bytes, *, mode: int = 0o600, hint: str | None = None) -> None:
     """Replace the file's content, durably: after a crash at any moment it is the old content or the new one.
 
     The caller holds the directory's lock: there is one writer.
+
+    Args:
+        path: the file.
+        content: all of it.
+        mode: its permissions.
+        hint: what to do if that fails, where the file is not one of the agent's own.
 
     Raises:
         StateFileError: the file holds the old content. Only if the directory could not be synced at the end it holds the new one, which
@@ -80,7 +86,7 @@ def write_atomically(path: str, content: bytes, *, mode: int = 0o600) -> None:
             raise
         _sync_directory(str(Path(path).parent))
     except OSError as err:
-        raise _failure("write", path, err) from err
+        raise _failure("write", path, err, hint) from err
 
 
 def remove(path: str) -> None:

@@ -35,7 +35,10 @@ Document = dict[str, Any]
 Containers = Mapping[str, tuple[str, str]]
 """Container id → (pod UID, container name)."""
 
-_MEND = "nobody can mend it by hand; `nodeagent checkpoint show` tells what can still be read of it"
+_MEND = (
+    "`nodeagent checkpoint --help` lists the files that are understood; "
+    "a damaged state is made anew of what runs: `systemctl restart nodeagent`"
+)
 
 
 class CheckpointError(NodeAgentError):

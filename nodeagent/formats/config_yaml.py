@@ -274,8 +274,8 @@ class _ConfigReader:
         # Zero means the default, as in kubelet.
         if not period_ns:
             return default_ms
-        if not 100_000_000 <= period_ns <= 3_600_000_000_000:
-            self._fields.report(key, "must be between 100ms and 1h", self._fields.string(key))
+        if not 100_000_000 <= period_ns <= 86_400_000_000_000:
+            self._fields.report(key, "must be between 100ms and 24h", self._fields.string(key))
         return period_ns // 1_000_000
 
     def _quota_period(self, placement: Placement, default: Config) -> int:

@@ -38,6 +38,8 @@ class RefusedPod(Struct, frozen=True):
 def parse_manifest(content: bytes, source: str) -> tuple[ManifestPod | RefusedPod, ...]:
     """Read a manifest: one or more v1 Pods, also in a List. A text that can't be read is one refusal.
 
+    So is one without any document: a file that was cut off, or is about to be written, ends no pod. An empty List says that there are none.
+
     Args:
         content: YAML or JSON, also of several documents.
         source: the file's name, for findings.
@@ -48,6 +50,10 @@ def parse_manifest(content: bytes, source: str) -> tuple[ManifestPod | RefusedPo
         documents = parse_documents(content, source)
     except DocumentError as err:
         return (RefusedPod(err.findings, None),)
+    if not documents:
+        findings = Findings(source)
+        findings.add(1, "", "", "holds no pod: write one, or remove the file to end the pods it had")
+        return (RefusedPod(findings.all(), None),)
     found: list[ManifestPod | RefusedPod] = []
     for document in documents:
         found.extend(_document(document, source))
