@@ -17,7 +17,7 @@ from nodeagent.formats.usage import NO_RATE, NO_RATES, Rates, UsageSample, remot
 Document = Mapping[str, Any]
 SORTS = {"n": "name", "c": "CPU", "t": "throttled", "m": "remote memory"}
 """By key."""
-KEYS = "q leaves, arrows scroll, sorted by n(ame) c(pu) t(hrottled) m(emory)"
+KEYS = "q leaves; sorted by n(ame) c(pu) t(hrottled) m(emory)"
 _STEPS = "▁▂▃▄▅▆▇█"
 _PLAIN_STEPS = "0123456789"
 _MOST_TOLD = 3
