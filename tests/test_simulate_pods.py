@@ -10,7 +10,7 @@ import yaml
 
 import json_schema
 from nodeagent.core.idset import CpuSet
-from tried import CONFIG, MACHINE, Told, container, golden, manifest, pod, told
+from tried import CONFIG, MACHINE, ROOT, Told, container, golden, manifest, pod, told
 
 __all__ = ["told"]
 ON = ("--topology", MACHINE)
@@ -182,6 +182,14 @@ def test_kubelets_errata_are_reproduced_when_asked_for(told: Told) -> None:
         (["--capacity", "scenarios.jsonl"], "--capacity needs pods with -f"),
         (["--compare", "a", "b", "-o", "svg"], "-o svg draws the end of one run"),
         (["scenarios.jsonl", "-o", "svg"], "-o svg draws the end of one run"),
+        (["scenarios.jsonl", "--errata", "fixed"], "--errata needs pods with -f"),
+        (["scenarios.jsonl", "--config", "c"], "--config needs pods with -f"),
+        (["scenarios.jsonl", "--root", "/"], "--root needs pods with -f"),
+        (["scenarios.jsonl", "--machine", "m"], "--machine needs pods with -f"),
+        (["scenarios.jsonl", "--topology", "4c"], "--topology needs pods with -f"),
+        (["scenarios.jsonl", "--socket", "s"], "--socket needs pods with -f"),
+        (["scenarios.jsonl", "--empty"], "--empty needs pods with -f"),
+        (["-f", "p.yaml", "--bench", "2"], "--bench times scenarios"),
         (["--compare", "a", "b", "--config", "c"], "leave --config out"),
         (["--topology", "4c", "--root", "/", "-f", "p.yaml"], "not allowed with argument"),
     ],
@@ -195,3 +203,12 @@ def test_arguments_that_contradict_each_other_are_exit_status_2(told: Told, word
 def test_yaml_says_what_json_says(told: Told) -> None:
     words = ("-f", manifest("pods.yaml", *PODS), *ON, *UNDER)
     assert yaml.safe_load(told("simulate", *words, "-o", "yaml")[1]) == simulated(told, *words)
+
+
+def test_scenarios_are_told_as_json_lines_or_yaml_documents(told: Told) -> None:
+    scenario = str(ROOT / "examples/scenario.jsonl")
+    lines = [json.loads(line) for line in told("simulate", scenario)[1].splitlines()]
+    status, out, err = told("simulate", scenario, "-o", "yaml")
+    assert (status, err) == (0, "")
+    assert list(yaml.safe_load_all(out)) == lines
+    assert [json.loads(line) for line in told("simulate", scenario, "-o", "json")[1].splitlines()] == lines

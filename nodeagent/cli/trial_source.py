@@ -74,6 +74,11 @@ def machine_of(options: argparse.Namespace) -> TrialMachine:
     return TrialMachine(known.node.topology, where, known)
 
 
+def errata_of(options: argparse.Namespace) -> Errata:
+    """Whose decisions are asked for."""
+    return Errata.FIXED if options.errata is None else Errata(options.errata)
+
+
 def is_other(options: argparse.Namespace) -> bool:
     """Whether another node than this one is meant; its own configuration may be missing, so one that is given is needed to read it."""
     return options.machine is not None or is_copied(options)
@@ -105,8 +110,8 @@ def trial_node(options: argparse.Namespace) -> TrialNode:
     machine = machine_of(options)
     known = machine.known
     if known is None:
-        return empty_node(machine, options.config or DEFAULT_CONFIG, Errata(options.errata))
-    errata = Errata(options.errata)
+        return empty_node(machine, options.config or DEFAULT_CONFIG, errata_of(options))
+    errata = errata_of(options)
     node, promises, source = known.node, known.state.promises, "its own"
     if options.config is not None or errata is not Errata.FIXED:
         config, reserved = node.config, node.reserved
