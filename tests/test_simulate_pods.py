@@ -10,9 +10,10 @@ import yaml
 
 import json_schema
 from nodeagent.core.idset import CpuSet
+from test_sources import root
 from tried import CONFIG, MACHINE, ROOT, Told, container, golden, manifest, pod, told
 
-__all__ = ["told"]
+__all__ = ["root", "told"]
 ON = ("--topology", MACHINE)
 UNDER = ("--config", "config.yaml")
 PODS = (
@@ -135,6 +136,17 @@ def test_two_configurations_are_put_side_by_side(told: Told) -> None:
     assert (status, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 80
     golden("simulate-compare.txt", out)
+
+
+def test_a_comparison_needs_no_configuration_of_the_nodes_own(told: Told, root: Path) -> None:
+    words = ("--compare", "config.yaml", "config.yaml", "-f", manifest("pods.yaml", PODS[1]))
+    Path("config.yaml").write_text('cpuManagerPolicy: static\nreservedSystemCPUs: "0"\n')
+    with_own = simulated(told, *words, "--root", str(root))
+    assert [pod["name"] for pod in with_own["sides"][0]["pods"]] == ["web", "odd"]
+    (root / "etc/nodeagent/config.yaml").unlink()
+    assert simulated(told, *words, "--root", str(root)) == with_own
+    Path("machine.json").write_text(told("topology", "--root", str(root), "-o", "json")[1])
+    assert len(simulated(told, *words, "--machine", "machine.json")["sides"][0]["pods"]) == 1
 
 
 def test_one_configuration_twice_decides_alike(told: Told) -> None:

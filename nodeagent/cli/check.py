@@ -2,13 +2,20 @@
 
 import argparse
 import sys
-from pathlib import Path
 
 from nodeagent.cli.colour import add_color_argument, wants_colour
 from nodeagent.cli.documents import printed
-from nodeagent.cli.known_state import DEFAULT_CONFIG
 from nodeagent.cli.main import EXIT_DIFFERENCE
-from nodeagent.cli.sources import add_node_arguments, is_copied, known_from, machine_file, node_from, topology_from
+from nodeagent.cli.sources import (
+    add_node_arguments,
+    is_copied,
+    is_unconfigured,
+    known_from,
+    machine_file,
+    node_from,
+    own_config,
+    topology_from,
+)
 from nodeagent.core.topology import Topology
 from nodeagent.daemon.machine import Node
 from nodeagent.daemon.startup import StartError, load_config, node_of
@@ -95,7 +102,7 @@ def _facts(options: argparse.Namespace) -> Facts:
     try:
         node = _node(options, topology)
     except NodeAgentError as err:
-        return Facts(topology, settings, config_problem=err.message, config_is_missing=_is_unconfigured(options))
+        return Facts(topology, settings, config_problem=err.message, config_is_missing=is_unconfigured(options))
     return Facts(topology, settings, node.config, node.managers)
 
 
@@ -117,17 +124,4 @@ def _node(options: argparse.Namespace, topology: Topology) -> Node:
     except NodeAgentError:
         if options.machine is not None:
             raise
-        return node_of(load_config(_default_config(options)), topology)
-
-
-def _default_config(options: argparse.Namespace) -> str:
-    return f"{(options.root or '').rstrip('/')}{DEFAULT_CONFIG}"
-
-
-def _is_unconfigured(options: argparse.Namespace) -> bool:
-    if options.config is not None:
-        return False
-    if options.machine is not None:
-        capture = machine_file(options.machine)[1]
-        return capture is None or capture.agent is None
-    return not Path(_default_config(options)).exists()
+        return node_of(load_config(own_config(options)), topology)

@@ -62,7 +62,7 @@ def _run(node: TrialNode, source: str, pods: Sequence[Pod]) -> Run:
 
 def _compared(options: argparse.Namespace, pods: Sequence[Pod]) -> str:
     """Decide anew on the pods that are there, then on those given."""
-    machine = machine_of(options)
+    machine = machine_of(options, otherwise=options.compare[0])
     names = {pod.full_name for pod in pods}
     every = (*(pod for pod in machine.pods if pod.full_name not in names), *pods)
     if not every:

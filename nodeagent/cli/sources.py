@@ -121,6 +121,21 @@ def is_copied(options: argparse.Namespace) -> bool:
     return options.root is not None and Path(options.root).resolve() != Path("/")
 
 
+def own_config(options: argparse.Namespace) -> str:
+    """Where the configuration of the node lies that is meant: of this one, or of a copied one."""
+    return f"{(options.root or '').rstrip('/')}{DEFAULT_CONFIG}"
+
+
+def is_unconfigured(options: argparse.Namespace) -> bool:
+    """Whether nothing says under which configuration the node is: none is given, and it has none of its own."""
+    if options.config is not None:
+        return False
+    if options.machine is not None:
+        capture = machine_file(options.machine)[1]
+        return capture is None or capture.agent is None
+    return not Path(own_config(options)).exists()
+
+
 def machine_file(path: str) -> tuple[Topology, Capture | None]:
     """Read what `--machine` names; without a capture, the machine is only described.
 
