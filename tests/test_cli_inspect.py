@@ -210,6 +210,8 @@ def failed(result: tuple[int, str, str], *, status: int = 1) -> str:
         ["inspect", "a", "b"],
         ["inspect", "-o", "xml"],
         ["inspect", "--nothing"],
+        ["inspect", "--frames", "3"],
+        ["inspect", "--interval", "1"],
         ["exec"],
         ["exec", "web"],
         ["exec", "web", "app"],
