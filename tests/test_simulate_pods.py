@@ -67,18 +67,6 @@ def test_the_picture_shows_the_end_of_the_run(told: Told) -> None:
     }
 
 
-def test_the_picture_of_a_capacity_shows_the_full_node(told: Told) -> None:
-    words = ("-f", manifest("p.yaml", pod("four", container("app", "4", "1Gi"))), *ON, *UNDER, "-o", "svg")
-    labels = re.findall(r"<title>CPU \d+: ([^<]*)</title>", told("simulate", "--capacity", *words)[1])
-    assert sorted(set(labels)) == [
-        "default/four-1 app",
-        "default/four-2 app",
-        "default/four-3 app",
-        "reserved",
-        "shared",
-    ]
-
-
 def test_free_cpus_of_cores_in_use_are_fragmented(told: Told) -> None:
     Path("config.yaml").write_text(CONFIG.replace("cpuManagerPolicyOptions", "#"))
     document = simulated(told, "-f", manifest("p.yaml", pod("odd", container("app", "3", "1Gi"))), *ON, *UNDER)
@@ -193,6 +181,7 @@ def test_kubelets_errata_are_reproduced_when_asked_for(told: Told) -> None:
         (["--capacity", "--compare", "a", "b"], "--capacity needs pods with -f, and goes with no --compare"),
         (["--capacity", "scenarios.jsonl"], "--capacity needs pods with -f"),
         (["--compare", "a", "b", "-o", "svg"], "-o svg draws the end of one run"),
+        (["--capacity", "-f", "p.yaml", "-o", "svg"], "goes with no --compare or --capacity"),
         (["scenarios.jsonl", "-o", "svg"], "-o svg draws the end of one run"),
         (["scenarios.jsonl", "--errata", "fixed"], "--errata needs pods with -f"),
         (["scenarios.jsonl", "--config", "c"], "--config needs pods with -f"),

@@ -101,8 +101,10 @@ def run(args: argparse.Namespace) -> int:
     if args.compare is not None and args.config is not None:
         args.parser.error("--compare names both configurations: leave --config out")
     _check_scenario_options(args)
-    if args.output == "svg" and (args.compare is not None or not about_pods):
-        args.parser.error("-o svg draws the end of one run: it needs pods with -f, and goes with no --compare")
+    if args.output == "svg" and (args.compare is not None or args.capacity or not about_pods):
+        args.parser.error(
+            "-o svg draws the end of one run: it needs pods with -f, and goes with no --compare or --capacity"
+        )
     if about_pods:
         from nodeagent.cli.simulate_pods import simulate_pods
 
