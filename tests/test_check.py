@@ -231,6 +231,10 @@ def test_the_text_is_as_it_was_looked_at() -> None:
     files = {NUMA: "1", service("irqbalance"): RUNS, UNIT: "cpu memory", **GOVERNED}
     found = verdicts(facts(files, replace(STATIC, cpu_manager_policy_options=()), pages(2**22, 0)))
     text = render_fitness(fitness_document(found))
+    assert max(len(line) for line in text.splitlines() if "fix: " not in line) <= 80
+    assert {line.strip().removeprefix("fix: ") for line in text.splitlines() if "fix: " in line} == {
+        each.fix for each in found if each.fix
+    }
     assert text == (GOLDEN / "check.txt").read_text()
     coloured = render_fitness(fitness_document(found), coloured=True)
     assert re.sub(r"\x1b\[[0-9;]+m", "", coloured) == text
