@@ -266,8 +266,8 @@ def test_every_help_says_exit_status_has_examples_and_ends_with_what_comes_next(
     assert (status, err) == (0, "")
     assert "exit status:" in out
     assert f"  nodeagent {command}" in out.partition("examples:\n")[2]
-    last = out.rstrip().splitlines()[-1]
-    assert last.startswith("next: ")
+    last = out.rpartition("\nnext: ")[2]
+    assert "\n\n" not in last
     assert next_commands(last) <= COMMANDS.keys()
     assert next_commands(last)
 

@@ -42,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_color_argument(parser)
     add_node_arguments(parser)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = """\
 exit status: 0: fit; 3: not fit (a failure; with --strict a warning or something unknown); 1: it could not be found out;
 2: wrong arguments

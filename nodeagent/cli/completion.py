@@ -28,7 +28,6 @@ class Answer(Struct, frozen=True):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=(*SCRIPTS, "words"), metavar="bash|zsh|fish", help="the shell")
     parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.usage = "nodeagent completion bash|zsh|fish"
     parser.epilog = """\
 exit status: 0: printed; 2: wrong arguments

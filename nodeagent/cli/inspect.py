@@ -48,7 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --watch: print so many looks below each other, for pipes and files",
     )
     add_node_arguments(parser)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = """\
 exit status: 0: all is as promised; 3: there is a difference; 1: it could not be found out; 2: wrong arguments
 

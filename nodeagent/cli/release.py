@@ -26,9 +26,9 @@ class ReleaseError(NodeAgentError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = (
-        "nodeagent release [--dry-run] [--timeout SECONDS] [--config FILE] [--socket PATH] (POD ... | --all [--purge])"
-    )
+    parser.usage = """\
+nodeagent release [--dry-run] [--timeout SECONDS] [--config FILE]
+                         [--socket PATH] (POD ... | --all [--purge])"""
     parser.add_argument("pods", nargs="*", metavar="POD", help="name, namespace/name or UID")
     parser.add_argument("--all", action="store_true", help="every pod; needs no running agent")
     parser.add_argument(
@@ -44,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"how long to wait (default: the longest grace period of the pods and {_SPARE_SECONDS} s)",
     )
     add_agent_arguments(parser)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = """\
 exit status: 0: released, or nothing to release; 1: something is left; 2: wrong arguments
 

@@ -75,7 +75,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="form of the answer about pods: svg is a picture of who has which CPU (default: text; about scenarios JSON lines, or yaml)",
     )
     add_trial_arguments(parser)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EXAMPLES
     parser.set_defaults(parser=parser)
 
