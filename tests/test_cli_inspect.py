@@ -254,10 +254,25 @@ def test_wrong_arguments_are_exit_status_2_and_say_usage_and_next_step(words, to
         (["run", "--confg", "x"], "--confg x"),
         (["simulate", "--bench", "0", "-"], "'0'"),
         (["topology", "--root"], "--root"),
+        (["completion"], "required: bash|zsh|fish"),
+        (["completion", "csh"], "'csh' is none of bash, zsh, fish"),
     ],
 )
 def test_a_complaint_about_arguments_names_what_was_given(words, value, told):
     assert value in told(*words)[2].splitlines()[-2]
+
+
+def test_no_complaint_names_what_only_scripts_say(told):
+    for words in (["completion"], ["completion", "csh"]):
+        assert not re.search(r"\bwords\b", told(*words)[2])
+
+
+@pytest.mark.parametrize("words", [["config", "validate"], ["checkpoint", "show"]])
+def test_a_complaint_shows_the_usage_of_the_action(words, told):
+    status, out, err = told(*words, "--confg", "x")
+    assert (status, out) == (2, "")
+    assert err.startswith(f"usage: nodeagent {' '.join(words)} ")
+    assert err.endswith(f"hint: nodeagent {' '.join(words)} --help says what can be given\n")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

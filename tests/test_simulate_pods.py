@@ -213,3 +213,10 @@ def test_scenarios_are_told_as_json_lines_or_yaml_documents(told: Told) -> None:
     assert (status, err) == (0, "")
     assert list(yaml.safe_load_all(out)) == lines
     assert [json.loads(line) for line in told("simulate", scenario, "-o", "json")[1].splitlines()] == lines
+
+
+def test_a_file_without_scenarios_is_wrong(told: Told) -> None:
+    Path("empty.jsonl").write_text("\n")
+    status, out, err = told("simulate", "empty.jsonl")
+    assert (status, out) == (1, "")
+    assert err.startswith("nodeagent: cannot read scenarios from empty.jsonl: it holds no scenario\nhint: ")

@@ -19,4 +19,5 @@ def add_actions(
     }
     for one in (parser, *made.values()):
         one.epilog = epilog
+        one.set_defaults(parser=one)
     return made

@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser, known = _parsers(words)
     options, unknown = parser.parse_known_args(words)
     if unknown:
-        known[options.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+        getattr(options, "parser", known[options.command]).error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         status: int = importlib.import_module(f"nodeagent.cli.{options.command}").run(options)
     except NodeAgentError as err:

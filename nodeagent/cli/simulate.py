@@ -109,6 +109,7 @@ def run(args: argparse.Namespace) -> int:
 
         sys.stdout.write(simulate_pods(args))
         return 0
+    found = False
     with Progress("scenarios", beside_output=True) as progress:
         for number, line in enumerate(_lines(args.file), start=1):
             if not line.strip():
@@ -117,6 +118,9 @@ def run(args: argparse.Namespace) -> int:
             result = replay(scenario) if args.bench is None else _benchmark(scenario, args.bench)
             sys.stdout.write(_line(result, args.output))
             progress.step()
+            found = True
+    if not found:
+        raise SimulateInputError(args.file, "it holds no scenario")
     return 0
 
 

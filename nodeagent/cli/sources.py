@@ -182,8 +182,9 @@ def _captured(path: str, config_path: str | None) -> Known:
 
 
 def _copied(root: str, config_path: str | None) -> Known:
+    topology = topology_of(read_machine(root))
     config = load_config(config_path or f"{root}{DEFAULT_CONFIG}")
-    node = node_of(config, topology_of(read_machine(root)))
+    node = node_of(config, topology)
     saved = saved_in(config, root)
     if saved is None:
         unpromised = _unpromised(node, f"there is no saved state in {root}{config.state_directory}")
