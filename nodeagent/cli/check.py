@@ -1,6 +1,7 @@
 """`nodeagent check`: is this node fit? Every check with its verdict, its reason and what mends it."""
 
 import argparse
+import shlex
 import sys
 
 from nodeagent.cli.colour import add_color_argument, wants_colour
@@ -101,8 +102,26 @@ def _facts(options: argparse.Namespace) -> Facts:
     try:
         node = _node(options, topology)
     except NodeAgentError as err:
-        return Facts(topology, settings, config_problem=err.message, config_is_missing=is_unconfigured(options))
+        return Facts(
+            topology,
+            settings,
+            config_problem=err.message,
+            config_is_missing=is_unconfigured(options),
+            config_command=_validation(options),
+        )
     return Facts(topology, settings, node.config, node.managers)
+
+
+def _validation(options: argparse.Namespace) -> str:
+    """The command that judges the same configuration on the same machine; empty: that of a capture is in no file."""
+    if options.config is None and options.machine is not None:
+        return ""
+    words = ["nodeagent", "config", "validate", options.config or own_config(options)]
+    if options.machine is not None:
+        words += ["--machine", options.machine]
+    elif options.root is not None:
+        words += ["--root", options.root]
+    return shlex.join(words)
 
 
 def _settings(options: argparse.Namespace) -> Settings:
