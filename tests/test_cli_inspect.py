@@ -39,6 +39,7 @@ from nodeagent.formats.bind_address import UnixAddress
 from nodeagent.formats.cgroup_values import print_value
 from nodeagent.formats.node_state import encode_state, policies_of
 from nodeagent.formats.sysfs import topology_of
+from test_sources import MACHINE
 
 GROUP = 4242
 OTHER = 65_534
@@ -317,7 +318,12 @@ def test_live_state_and_exit_status_0(live, told):
     status, out, err = told("inspect", "-o", "json", *live.options)
     document = json.loads(out)
     assert (status, err) == (0, "")
-    assert document["node"]["agent"] == {"launcherKnown": True, "live": True, "ready": True}
+    assert document["node"]["agent"] == {
+        "known": True,
+        "launcherKnown": True,
+        "live": True,
+        "ready": True,
+    }
     app, slot = document["pods"][0]["containers"]
     assert (app["pid"], app["processes"], app["state"]["name"]) == (os.getpid(), 1, "Running")
     assert (slot["state"]["name"], slot["processes"]) == ("Open", 0)
@@ -466,6 +472,19 @@ def test_no_daemon_and_no_usable_state(host, told, content, message):
 def test_no_daemon_and_no_configuration(host, told):
     host.config.unlink()
     assert f"no configuration at {host.config}" in failed(told("inspect", *host.options))
+
+
+@pytest.mark.parametrize("form", ["text", "wide"])
+def test_a_machine_without_an_agent_gives_no_orders_for_this_host(form, tmp_path, told):
+    root = MACHINE.grow(tmp_path / "copy")
+    config = tmp_path / "c.yaml"
+    config.write_text("cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n")
+    status, out, err = told("inspect", "--root", str(root), "--config", str(config), "-o", form)
+    assert (status, "nothing was compared" in err) == (1, True)
+    assert "the capture holds no agent" in out
+    assert "no pods\n" in out
+    assert "cgroups: the capture holds none to compare with" in out
+    assert not re.search("systemctl|manifest directory|run as root", out + err)
 
 
 def test_a_daemon_of_another_version_is_an_error_not_a_traceback(host, told, monkeypatch):

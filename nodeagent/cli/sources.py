@@ -204,4 +204,6 @@ def _copied(root: str, config_path: str | None) -> Known:
 
 
 def _unpromised(node: Node, why: str) -> Known:
-    return Known(node, NodeState(initial(node.managers)), None, None, is_live=False, problems=(why,))
+    return Known(
+        node, NodeState(initial(node.managers)), None, None, is_live=False, problems=(why,), is_agent_known=False
+    )
