@@ -211,6 +211,7 @@ def test_scenarios_are_told_as_json_lines_or_yaml_documents(told: Told) -> None:
     lines = [json.loads(line) for line in told("simulate", scenario)[1].splitlines()]
     status, out, err = told("simulate", scenario, "-o", "yaml")
     assert (status, err) == (0, "")
+    assert out.startswith("---\n")
     assert list(yaml.safe_load_all(out)) == lines
     assert [json.loads(line) for line in told("simulate", scenario, "-o", "json")[1].splitlines()] == lines
 
