@@ -121,16 +121,20 @@ CASES = [
     Case("delegation", "unknown", "no cgroup v2", facts(NO_CGROUPS)),
     Case("configuration", "ok", "is right, and suits the machine"),
     Case("configuration", "warning", "no configuration at /x", facts(placement=None, config_problem="no configuration at /x", config_is_missing=True), "examples/config.yaml"),
-    Case("configuration", "failure", "f:1: a; f:2: b", facts(placement=None, config_problem="f:1: a\nf:2: b"), "nodeagent config validate"),
+    Case("configuration", "failure", "f:1: a; f:2: b", facts(placement=None, config_problem="f:1: a\nf:2: b", config_command="nodeagent config validate f"), "nodeagent config validate f"),
     Case("reserved-cpus", "ok", "0,4: whole cores on NUMA node 0"),
     Case("reserved-cpus", "ok", "no CPU is given exclusively", facts(placement=Placement())),
     Case("reserved-cpus", "warning", "CPUs 0 are reserved, their siblings 4 are not", facts(placement=Placement("static", reserved_system_cpus=CpuSet.of(0))), 'reservedSystemCPUs: "0,4"'),
     Case("reserved-cpus", "warning", "all the CPUs of NUMA node 0", facts(placement=Placement("static", reserved_system_cpus=CpuSet.parse("0-1,4-5"))), "reservedSystemCPUs"),
-    Case("reserved-cpus", "unknown", "no configuration", facts(placement=None)),
+    Case("reserved-cpus", "unknown", "no configuration says it", facts(placement=None)),
+    Case("reserved-cpus", "unknown", "the configuration is wrong", facts(placement=None, config_problem="f:1: a")),
     Case("cpus", "ok", "8 of 8 are online"),
     Case("cpus", "note", "9 offline, 11 of no known core", facts(topology=changed(offline=CpuSet.of(9), skipped=CpuSet.of(11))), "cpu9/online"),
     Case("smt", "ok", "a core's threads have one owner"),
     Case("smt", "ok", "no CPU is given exclusively", facts(placement=Placement())),
+    Case("smt", "unknown", "no configuration says it", facts(placement=None, config_problem="no configuration at /x", config_is_missing=True)),
+    Case("smt", "unknown", "the configuration is wrong", facts(placement=None, config_problem="f:1: a")),
+    Case("smt", "ok", "every core has one thread (SMT is not supported)", facts({"sys/devices/system/cpu/smt/control": "notsupported\n"}, Placement(), ONE_NODE)),
     Case("smt", "note", "two owners may share a core", facts(placement=replace(STATIC, cpu_manager_policy_options=())), 'full-pcpus-only: "true"'),
     Case("smt", "ok", "every core has one thread (SMT is off)", facts({"sys/devices/system/cpu/smt/control": "off\n"}, Placement(), ONE_NODE)),
     Case("isolcpus", "ok", "no CPU is isolated"),
@@ -231,6 +235,10 @@ def test_the_text_is_as_it_was_looked_at() -> None:
     files = {NUMA: "1", service("irqbalance"): RUNS, UNIT: "cpu memory", **GOVERNED}
     found = verdicts(facts(files, replace(STATIC, cpu_manager_policy_options=()), pages(2**22, 0)))
     text = render_fitness(fitness_document(found))
+    assert max(len(line) for line in text.splitlines() if "fix: " not in line) <= 80
+    assert {line.strip().removeprefix("fix: ") for line in text.splitlines() if "fix: " in line} == {
+        each.fix for each in found if each.fix
+    }
     assert text == (GOLDEN / "check.txt").read_text()
     coloured = render_fitness(fitness_document(found), coloured=True)
     assert re.sub(r"\x1b\[[0-9;]+m", "", coloured) == text
@@ -295,6 +303,13 @@ def test_the_configuration_given_is_the_one_that_is_judged(node: Path, told: Tol
     write(tmp_path / "c.yaml", "cpuManagerPolicy: static\nreservedSystemCPUs: '99'\n")
     status, out, _ = told("--root", str(node), "--config", str(tmp_path / "c.yaml"), "-o", "json")
     assert (status, levels(out)["configuration"]) == (3, "failure")
+    fixes = {each["check"]: each["fix"] for each in json.loads(out)["checks"]}
+    assert fixes["configuration"] == f"nodeagent config validate {tmp_path}/c.yaml --root {node}"
+    write(node / "etc/nodeagent/config.yaml", "cpuManagerPolicy: wrong\n")
+    assert (
+        f"fix: nodeagent config validate {node}/etc/nodeagent/config.yaml --root {node}\n"
+        in told("--root", str(node))[1]
+    )
 
 
 def test_without_a_configuration_the_rest_is_checked(node: Path, told: Told) -> None:

@@ -84,7 +84,10 @@ def test_what_does_not_suit_the_machine_is_told_with_its_line(told: Told, tmp_pa
     [
         ("", {"valid": True, "findings": [], "unusedFields": [], "notes": []}),
         ("failSwapOn: true\n", {"valid": True, "unusedFields": ["failSwapOn"]}),
-        ("maxPods: -1\n", {"valid": False, "findings": [{"line": 1, "field": "maxPods", "value": "-1", "allowed": "must be between 0 and 2147483647"}]}),
+        ("maxPods: -1\n", {"valid": False, "findings": [{"line": 1, "field": "maxPods", "value": "-1", "allowed": "must be between 0 and 2147483647", "message": "-1: must be between 0 and 2147483647"}]}),
+        ("cpuManagerPolicy: foo\n", {"findings": [{"line": 1, "field": "cpuManagerPolicy", "value": '"foo"', "allowed": "must be none or static", "message": 'unknown policy: "foo", must be none or static'}], "valid": False}),
+        ("memoryManagerPolicy: foo\n", {"findings": [{"line": 1, "field": "memoryManagerPolicy", "value": '"foo"', "allowed": "must be None or Static", "message": 'unknown policy: "foo", must be None or Static'}], "valid": False}),
+        ("cpuManagerPolcy: x\n", {"findings": [{"line": 1, "field": "cpuManagerPolcy", "value": "", "allowed": "unknown field, did you mean cpuManagerPolicy?", "message": "unknown field, did you mean cpuManagerPolicy?"}], "valid": False}),
     ],
 )  # fmt: skip
 def test_as_json_it_is_as_its_schema_says(text: str, expected: dict[str, object], told: Told, tmp_path: Path) -> None:
@@ -96,6 +99,23 @@ def test_as_json_it_is_as_its_schema_says(text: str, expected: dict[str, object]
     assert {name: document[name] for name in expected} == expected
     assert (document["file"], document["machine"]) == (file, False)
     assert yaml.safe_load(told("validate", file, "--alone", "-o", "yaml")[1]) == document
+
+
+@pytest.mark.parametrize(
+    ("field", "allowed"), [("Policy", '["none" "best-effort"'), ("Scope", '"container", or "pod"')]
+)
+def test_kubelets_words_name_the_value_once(field: str, allowed: str, told: Told, tmp_path: Path) -> None:
+    file = written(tmp_path, f"topologyManager{field}: foo\n")
+    (found,) = json.loads(told("validate", file, "--alone", "-o", "json")[1])["findings"]
+    assert (found["value"], found["allowed"].startswith(f"must be one of: {allowed}")) == ('"foo"', True)
+    message = (
+        f'invalid configuration: topologyManager{field} (--topology-manager-{field.lower()}) "foo" {found["allowed"]}'
+    )
+    assert found["message"] == message
+    assert (
+        told("validate", file, "--alone")[2].splitlines()[0]
+        == f"nodeagent: {file}:1: topologyManager{field}: {message}"
+    )
 
 
 def test_notes_and_unused_fields_are_told(told: Told, tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ from nodeagent.formats.bind_address import UnixAddress
 from nodeagent.formats.cgroup_values import print_value
 from nodeagent.formats.node_state import encode_state, policies_of
 from nodeagent.formats.sysfs import topology_of
+from test_sources import MACHINE
 
 GROUP = 4242
 OTHER = 65_534
@@ -210,6 +211,8 @@ def failed(result: tuple[int, str, str], *, status: int = 1) -> str:
         ["inspect", "a", "b"],
         ["inspect", "-o", "xml"],
         ["inspect", "--nothing"],
+        ["inspect", "--frames", "3"],
+        ["inspect", "--interval", "1"],
         ["exec"],
         ["exec", "web"],
         ["exec", "web", "app"],
@@ -252,10 +255,25 @@ def test_wrong_arguments_are_exit_status_2_and_say_usage_and_next_step(words, to
         (["run", "--confg", "x"], "--confg x"),
         (["simulate", "--bench", "0", "-"], "'0'"),
         (["topology", "--root"], "--root"),
+        (["completion"], "required: bash|zsh|fish"),
+        (["completion", "csh"], "'csh' is none of bash, zsh, fish"),
     ],
 )
 def test_a_complaint_about_arguments_names_what_was_given(words, value, told):
     assert value in told(*words)[2].splitlines()[-2]
+
+
+def test_no_complaint_names_what_only_scripts_say(told):
+    for words in (["completion"], ["completion", "csh"]):
+        assert not re.search(r"\bwords\b", told(*words)[2])
+
+
+@pytest.mark.parametrize("words", [["config", "validate"], ["checkpoint", "show"]])
+def test_a_complaint_shows_the_usage_of_the_action(words, told):
+    status, out, err = told(*words, "--confg", "x")
+    assert (status, out) == (2, "")
+    assert err.startswith(f"usage: nodeagent {' '.join(words)} ")
+    assert err.endswith(f"hint: nodeagent {' '.join(words)} --help says what can be given\n")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -264,8 +282,8 @@ def test_every_help_says_exit_status_has_examples_and_ends_with_what_comes_next(
     assert (status, err) == (0, "")
     assert "exit status:" in out
     assert f"  nodeagent {command}" in out.partition("examples:\n")[2]
-    last = out.rstrip().splitlines()[-1]
-    assert last.startswith("next: ")
+    last = out.rpartition("\nnext: ")[2]
+    assert "\n\n" not in last
     assert next_commands(last) <= COMMANDS.keys()
     assert next_commands(last)
 
@@ -300,7 +318,12 @@ def test_live_state_and_exit_status_0(live, told):
     status, out, err = told("inspect", "-o", "json", *live.options)
     document = json.loads(out)
     assert (status, err) == (0, "")
-    assert document["node"]["agent"] == {"launcherKnown": True, "live": True, "ready": True}
+    assert document["node"]["agent"] == {
+        "known": True,
+        "launcherKnown": True,
+        "live": True,
+        "ready": True,
+    }
     app, slot = document["pods"][0]["containers"]
     assert (app["pid"], app["processes"], app["state"]["name"]) == (os.getpid(), 1, "Running")
     assert (slot["state"]["name"], slot["processes"]) == ("Open", 0)
@@ -449,6 +472,19 @@ def test_no_daemon_and_no_usable_state(host, told, content, message):
 def test_no_daemon_and_no_configuration(host, told):
     host.config.unlink()
     assert f"no configuration at {host.config}" in failed(told("inspect", *host.options))
+
+
+@pytest.mark.parametrize("form", ["text", "wide"])
+def test_a_machine_without_an_agent_gives_no_orders_for_this_host(form, tmp_path, told):
+    root = MACHINE.grow(tmp_path / "copy")
+    config = tmp_path / "c.yaml"
+    config.write_text("cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n")
+    status, out, err = told("inspect", "--root", str(root), "--config", str(config), "-o", form)
+    assert (status, "nothing was compared" in err) == (1, True)
+    assert "the capture holds no agent" in out
+    assert "no pods\n" in out
+    assert "cgroups: the capture holds none to compare with" in out
+    assert not re.search("systemctl|manifest directory|run as root", out + err)
 
 
 def test_a_daemon_of_another_version_is_an_error_not_a_traceback(host, told, monkeypatch):

@@ -43,6 +43,15 @@ def test_the_words_of_an_admission_and_of_refusals(told: Told) -> None:
     golden("explain-pods.txt", out)
 
 
+def test_a_long_name_is_broken_and_not_lost(told: Told) -> None:
+    name = "-".join(["a-very-long-name"] * 12)
+    file = manifest("pods.yaml", pod(name, container("app", "4", "6Gi")))
+    status, out, _ = told("explain", "-f", file, "--topology", MACHINE, "--config", "config.yaml")
+    assert status == 0
+    assert max(map(len, out.splitlines())) <= 80
+    assert f"pod default/{name} (Guaranteed): admitted".replace(" ", "") in "".join(out.split())
+
+
 def test_every_kind_of_document_is_as_its_schema_says(told: Told) -> None:
     Path("config.yaml").write_text(
         CONFIG + "topologyManagerScope: pod\nfeatureGates: {PodLevelResourceManagers: true}\n"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.cli.main import COMMANDS, main
+from nodeagent.cli.definitions import command_of
+from nodeagent.cli.main import COMMANDS, main, parser_for
 
 
 def examples(text: str) -> list[str]:
@@ -57,6 +58,24 @@ def test_examples_are_commands_that_can_be_given(
             called += 1
             call.unlink()
     assert called >= len([line for line in lines if "nodeagent" in line and not line.startswith("systemctl")])
+
+
+def with_actions(name: str) -> list[tuple[str, ...]]:
+    """A command, and each of what it is made of."""
+    (found,) = [one for one in command_of(parser_for([name])).subcommands if one.name == name]
+    return [(name,), *((name, action.name) for action in command_of(found.parser).subcommands)]
+
+
+@pytest.mark.parametrize("words", [(), *(words for name in COMMANDS for words in with_actions(name))], ids=" ".join)
+def test_prose_fits_80_columns(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+    text = capsys.readouterr().out
+    whole = {f"  {line}" for line in re.findall(r"^  (\S.*)$", text.partition("\n\nexamples:\n")[2], re.MULTILINE)}
+    assert [line for line in text.splitlines() if len(line) > 80 and line not in whole] == []
 
 
 @pytest.mark.parametrize(("command", "says"), [("explain", "guaranteed"), ("simulate", "")])

@@ -327,6 +327,19 @@ def test_wrong_arguments_are_named(words: list[str], value: str, capsys: pytest.
 # Without an agent
 
 
+def test_a_dry_run_without_a_state_names_the_file_and_the_next_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    config = tmp_path / "config.yaml"
+    config.write_text(f"stateDirectory: {tmp_path}\nruntimeDirectory: {tmp_path}/run\n")
+    assert main(["release", "--all", "--dry-run", "--config", str(config)]) == 0
+    problem, step = capsys.readouterr().out.splitlines()
+    assert problem.startswith("no saved state can be used: ")
+    assert f"{tmp_path}/{STATE_FILE}" in problem
+    assert "systemctl start nodeagent" in step
+
+
 @pytest.fixture
 def stopped(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> releasing.Pods:
     """Pods run, the agent doesn't; time passes as the command waits."""

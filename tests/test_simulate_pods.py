@@ -10,9 +10,10 @@ import yaml
 
 import json_schema
 from nodeagent.core.idset import CpuSet
-from tried import CONFIG, MACHINE, Told, container, golden, manifest, pod, told
+from test_sources import root
+from tried import CONFIG, MACHINE, ROOT, Told, container, golden, manifest, pod, told
 
-__all__ = ["told"]
+__all__ = ["root", "told"]
 ON = ("--topology", MACHINE)
 UNDER = ("--config", "config.yaml")
 PODS = (
@@ -64,18 +65,6 @@ def test_the_picture_shows_the_end_of_the_run(told: Told) -> None:
         **dict.fromkeys(shared, "shared"),
         **dict.fromkeys(CpuSet.parse("4-6,12-14"), "default/big app"),
     }
-
-
-def test_the_picture_of_a_capacity_shows_the_full_node(told: Told) -> None:
-    words = ("-f", manifest("p.yaml", pod("four", container("app", "4", "1Gi"))), *ON, *UNDER, "-o", "svg")
-    labels = re.findall(r"<title>CPU \d+: ([^<]*)</title>", told("simulate", "--capacity", *words)[1])
-    assert sorted(set(labels)) == [
-        "default/four-1 app",
-        "default/four-2 app",
-        "default/four-3 app",
-        "reserved",
-        "shared",
-    ]
 
 
 def test_free_cpus_of_cores_in_use_are_fragmented(told: Told) -> None:
@@ -137,6 +126,17 @@ def test_two_configurations_are_put_side_by_side(told: Told) -> None:
     golden("simulate-compare.txt", out)
 
 
+def test_a_comparison_needs_no_configuration_of_the_nodes_own(told: Told, root: Path) -> None:
+    words = ("--compare", "config.yaml", "config.yaml", "-f", manifest("pods.yaml", PODS[1]))
+    Path("config.yaml").write_text('cpuManagerPolicy: static\nreservedSystemCPUs: "0"\n')
+    with_own = simulated(told, *words, "--root", str(root))
+    assert [pod["name"] for pod in with_own["sides"][0]["pods"]] == ["web", "odd"]
+    (root / "etc/nodeagent/config.yaml").unlink()
+    assert simulated(told, *words, "--root", str(root)) == with_own
+    Path("machine.json").write_text(told("topology", "--root", str(root), "-o", "json")[1])
+    assert len(simulated(told, *words, "--machine", "machine.json")["sides"][0]["pods"]) == 1
+
+
 def test_one_configuration_twice_decides_alike(told: Told) -> None:
     words = ("--compare", "config.yaml", "config.yaml", "-f", manifest("pods.yaml", *PODS), *ON)
     assert simulated(told, *words)["differing"] == []
@@ -181,7 +181,16 @@ def test_kubelets_errata_are_reproduced_when_asked_for(told: Told) -> None:
         (["--capacity", "--compare", "a", "b"], "--capacity needs pods with -f, and goes with no --compare"),
         (["--capacity", "scenarios.jsonl"], "--capacity needs pods with -f"),
         (["--compare", "a", "b", "-o", "svg"], "-o svg draws the end of one run"),
+        (["--capacity", "-f", "p.yaml", "-o", "svg"], "goes with no --compare or --capacity"),
         (["scenarios.jsonl", "-o", "svg"], "-o svg draws the end of one run"),
+        (["scenarios.jsonl", "--errata", "fixed"], "--errata needs pods with -f"),
+        (["scenarios.jsonl", "--config", "c"], "--config needs pods with -f"),
+        (["scenarios.jsonl", "--root", "/"], "--root needs pods with -f"),
+        (["scenarios.jsonl", "--machine", "m"], "--machine needs pods with -f"),
+        (["scenarios.jsonl", "--topology", "4c"], "--topology needs pods with -f"),
+        (["scenarios.jsonl", "--socket", "s"], "--socket needs pods with -f"),
+        (["scenarios.jsonl", "--empty"], "--empty needs pods with -f"),
+        (["-f", "p.yaml", "--bench", "2"], "--bench times scenarios"),
         (["--compare", "a", "b", "--config", "c"], "leave --config out"),
         (["--topology", "4c", "--root", "/", "-f", "p.yaml"], "not allowed with argument"),
     ],
@@ -195,3 +204,20 @@ def test_arguments_that_contradict_each_other_are_exit_status_2(told: Told, word
 def test_yaml_says_what_json_says(told: Told) -> None:
     words = ("-f", manifest("pods.yaml", *PODS), *ON, *UNDER)
     assert yaml.safe_load(told("simulate", *words, "-o", "yaml")[1]) == simulated(told, *words)
+
+
+def test_scenarios_are_told_as_json_lines_or_yaml_documents(told: Told) -> None:
+    scenario = str(ROOT / "examples/scenario.jsonl")
+    lines = [json.loads(line) for line in told("simulate", scenario)[1].splitlines()]
+    status, out, err = told("simulate", scenario, "-o", "yaml")
+    assert (status, err) == (0, "")
+    assert out.startswith("---\n")
+    assert list(yaml.safe_load_all(out)) == lines
+    assert [json.loads(line) for line in told("simulate", scenario, "-o", "json")[1].splitlines()] == lines
+
+
+def test_a_file_without_scenarios_is_wrong(told: Told) -> None:
+    Path("empty.jsonl").write_text("\n")
+    status, out, err = told("simulate", "empty.jsonl")
+    assert (status, out) == (1, "")
+    assert err.startswith("nodeagent: cannot read scenarios from empty.jsonl: it holds no scenario\nhint: ")

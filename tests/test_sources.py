@@ -3,6 +3,7 @@
 import json
 import os
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,12 @@ def test_a_root_without_a_configuration_says_which_file_is_missing(root: Path) -
     (root / "etc/nodeagent/config.yaml").unlink()
     with pytest.raises(NodeAgentError, match=f"no configuration at {root}/etc/nodeagent/config.yaml"):
         known_from(options("--root", str(root)))
+
+
+@pytest.mark.parametrize("read", [topology_from, known_from])
+def test_a_root_that_is_not_there_is_named(read: Callable[[Namespace], object], tmp_path: Path) -> None:
+    with pytest.raises(NodeAgentError, match=f"{tmp_path}/nope: there is no such directory"):
+        read(options("--root", f"{tmp_path}/nope/"))
 
 
 def test_a_described_machine_is_a_node_without_pods(root: Path, described: Path) -> None:

@@ -84,6 +84,7 @@ def test_it_is_a_machine_like_any_other():
         ("٣c", "is no list of numbers"),
         ("0s.8c", "a machine with 0 of anything has no CPUs"),
         ("99999s.99999c", "more than 8192 CPUs"),
+        ("99999999c", "a number has at most 5 digits, a machine at most 8192 CPUs"),
         ("2000n.1c", "or than 1024 NUMA nodes"),
         ("1c,", '"" is neither memory=AMOUNT nor hugepages-SIZE=AMOUNT'),
         ("1c,swap=1Gi", '"swap=1Gi" is neither'),

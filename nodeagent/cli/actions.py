@@ -3,6 +3,8 @@
 import argparse
 from collections.abc import Mapping
 
+from nodeagent.cli.help_text import HelpText
+
 
 def add_actions(
     parser: argparse.ArgumentParser, helps: Mapping[str, str], *, epilog: str
@@ -10,10 +12,12 @@ def add_actions(
     """Declare a command's actions, each with its help; all show the command's epilog. Gives their parsers by name."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     made = {
-        name: actions.add_parser(name, help=text, description=f"{text[:1].upper()}{text[1:]}.")
+        name: actions.add_parser(
+            name, help=text, description=f"{text[:1].upper()}{text[1:]}.", formatter_class=HelpText
+        )
         for name, text in helps.items()
     }
     for one in (parser, *made.values()):
-        one.formatter_class = argparse.RawDescriptionHelpFormatter
         one.epilog = epilog
+        one.set_defaults(parser=one)
     return made

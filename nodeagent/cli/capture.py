@@ -20,7 +20,6 @@ from nodeagent.formats.node_state import policies_of
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", default="-", help="the file to write (default: -, stdout)")
     add_node_arguments(parser)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = """\
 exit status: 0: taken; 1: the machine could not be read, or the file not be written; 2: wrong arguments
 

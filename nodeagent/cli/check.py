@@ -1,14 +1,22 @@
 """`nodeagent check`: is this node fit? Every check with its verdict, its reason and what mends it."""
 
 import argparse
+import shlex
 import sys
-from pathlib import Path
 
 from nodeagent.cli.colour import add_color_argument, wants_colour
 from nodeagent.cli.documents import printed
-from nodeagent.cli.known_state import DEFAULT_CONFIG
 from nodeagent.cli.main import EXIT_DIFFERENCE
-from nodeagent.cli.sources import add_node_arguments, is_copied, known_from, machine_file, node_from, topology_from
+from nodeagent.cli.sources import (
+    add_node_arguments,
+    is_copied,
+    is_unconfigured,
+    known_from,
+    machine_file,
+    node_from,
+    own_config,
+    topology_from,
+)
 from nodeagent.core.topology import Topology
 from nodeagent.daemon.machine import Node
 from nodeagent.daemon.startup import StartError, load_config, node_of
@@ -35,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_color_argument(parser)
     add_node_arguments(parser)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = """\
 exit status: 0: fit; 3: not fit (a failure; with --strict a warning or something unknown); 1: it could not be found out;
 2: wrong arguments
@@ -95,8 +102,26 @@ def _facts(options: argparse.Namespace) -> Facts:
     try:
         node = _node(options, topology)
     except NodeAgentError as err:
-        return Facts(topology, settings, config_problem=err.message, config_is_missing=_is_unconfigured(options))
+        return Facts(
+            topology,
+            settings,
+            config_problem=err.message,
+            config_is_missing=is_unconfigured(options),
+            config_command=_validation(options),
+        )
     return Facts(topology, settings, node.config, node.managers)
+
+
+def _validation(options: argparse.Namespace) -> str:
+    """The command that judges the same configuration on the same machine; empty: that of a capture is in no file."""
+    if options.config is None and options.machine is not None:
+        return ""
+    words = ["nodeagent", "config", "validate", options.config or own_config(options)]
+    if options.machine is not None:
+        words += ["--machine", options.machine]
+    elif options.root is not None:
+        words += ["--root", options.root]
+    return shlex.join(words)
 
 
 def _settings(options: argparse.Namespace) -> Settings:
@@ -117,17 +142,4 @@ def _node(options: argparse.Namespace, topology: Topology) -> Node:
     except NodeAgentError:
         if options.machine is not None:
             raise
-        return node_of(load_config(_default_config(options)), topology)
-
-
-def _default_config(options: argparse.Namespace) -> str:
-    return f"{(options.root or '').rstrip('/')}{DEFAULT_CONFIG}"
-
-
-def _is_unconfigured(options: argparse.Namespace) -> bool:
-    if options.config is not None:
-        return False
-    if options.machine is not None:
-        capture = machine_file(options.machine)[1]
-        return capture is None or capture.agent is None
-    return not Path(_default_config(options)).exists()
+        return node_of(load_config(own_config(options)), topology)

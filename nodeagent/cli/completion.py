@@ -15,6 +15,8 @@ from nodeagent.cli.completion_scripts import SCRIPTS
 from nodeagent.cli.definitions import Argument, Command, command_of
 from nodeagent.cli.known_names import pods_of
 
+_ASKED = "words"
+"""What the shells' scripts say in a shell's place."""
 _FILES = frozenset({"FILE", "PATH", "-"})
 """What stands for files in the help, beside names with a dot."""
 
@@ -26,9 +28,9 @@ class Answer(Struct, frozen=True):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=(*SCRIPTS, "words"), metavar="bash|zsh|fish", help="the shell")
-    parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("shell", type=_shell, choices=(*SCRIPTS, _ASKED), metavar="|".join(SCRIPTS), help="the shell")
+    asked = parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    asked.required = False  # or a complaint that the shell is missing would name them
     parser.usage = "nodeagent completion bash|zsh|fish"
     parser.epilog = """\
 exit status: 0: printed; 2: wrong arguments
@@ -43,9 +45,15 @@ zsh looks for _nodeagent in the directories of $fpath, fish for nodeagent.fish i
 next: nodeagent inspect, then a space and TAB, names the pods"""
 
 
+def _shell(text: str) -> str:
+    if text not in {*SCRIPTS, _ASKED}:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(SCRIPTS)}")
+    return text
+
+
 def run(options: argparse.Namespace) -> int:
     """Print a script, or the answer to one."""
-    if options.shell != "words":
+    if options.shell != _ASKED:
         sys.stdout.write(SCRIPTS[options.shell])
         return 0
     from nodeagent.cli.main import parser_for

@@ -96,7 +96,8 @@ def _validate(options: argparse.Namespace) -> int:
         "file": options.file,
         "valid": not findings,
         "findings": [
-            {"line": f.line, "field": f.field, "value": f.value, "allowed": f.allowed} for f in findings
+            {"line": f.line, "field": f.field, "value": f.value, "allowed": f.allowed, "message": f.message}
+            for f in findings
         ],
         "machine": topology is not None,
         "notes": [] if config is None else list(config.notes),

@@ -38,12 +38,13 @@ class CommandError(NodeAgentError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "nodeagent exec [--config FILE] [--socket PATH] POD CONTAINER -- COMMAND [ARG ...]"
+    parser.usage = """\
+nodeagent exec [--config FILE] [--socket PATH] POD CONTAINER --
+                      COMMAND [ARG ...]"""
     add_agent_arguments(parser)
     parser.add_argument("pod", metavar="POD", help="name, namespace/name or UID")
     parser.add_argument("container", metavar="CONTAINER", help="name of one of its containers")
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND [ARG ...]", help="what to run there")
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = """\
 exit status: the command's own; 125: not entered; 126: the command cannot be run; 127: it is not found; 2: wrong arguments
 

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--watch", action="store_true", help="look again and again, on a terminal: with load, throttling, remote memory"
     )
     parser.add_argument(
-        "--interval", type=_seconds, default=1.0, metavar="SECONDS", help="with --watch: between two looks (default: 1)"
+        "--interval", type=_seconds, metavar="SECONDS", help="with --watch: between two looks (default: 1)"
     )
     parser.add_argument(
         "--frames",
@@ -48,7 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --watch: print so many looks below each other, for pipes and files",
     )
     add_node_arguments(parser)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = """\
 exit status: 0: all is as promised; 3: there is a difference; 1: it could not be found out; 2: wrong arguments
 
@@ -63,6 +62,7 @@ examples:
 
 The agent is asked over its socket (as root, or as a member of the group nodeagent). If it doesn't run, root gets its saved state.
 next: nodeagent inspect POD shows one in full, nodeagent explain POD why it is so, nodeagent topology who owns which CPU"""
+    parser.set_defaults(parser=parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -76,6 +76,9 @@ def run(options: argparse.Namespace) -> int:
         from nodeagent.cli.watch import watch
 
         return watch(options)
+    for option, value in (("--interval", options.interval), ("--frames", options.frames)):
+        if value is not None:
+            options.parser.error(f"{option} needs --watch")
     document, is_here = _settled(options)
     sys.stdout.write(_printed(document, options))
     sys.stdout.flush()

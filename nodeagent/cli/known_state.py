@@ -63,6 +63,8 @@ class Known(Struct, frozen=True):
     """Under which the state was saved; None: those of the node's configuration."""
     is_here: bool = True
     """The node is the one that this program runs on; else its processes cannot be looked at."""
+    is_agent_known: bool = True
+    """False: only a machine is known, and nothing of an agent on it."""
     at_ms: int | None = None
     """When all this was so; None: it is so now."""
     sighting: Sighting | None = None
@@ -258,6 +260,7 @@ def _sight(known: Known, sighting: Sighting) -> Sight:
         host=sighting.host,
         is_live=known.is_live,
         is_ready=known.is_ready,
+        is_agent_known=known.is_agent_known,
         problems=(*known.problems, *sighting.problems),
         recovery=known.recovery,
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from nodeagent import __version__
+from nodeagent.cli.help_text import HelpText
 from nodeagent.errors import NodeAgentError
 
 EXIT_ERROR = 1
@@ -53,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser, known = _parsers(words)
     options, unknown = parser.parse_known_args(words)
     if unknown:
-        known[options.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+        getattr(options, "parser", known[options.command]).error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         return _run(options)
     except NodeAgentError as err:
@@ -103,13 +104,15 @@ def _parsers(words: Sequence[str]) -> tuple[_Parser, dict[str, _Parser]]:
     parser = _Parser(
         prog="nodeagent",
         description="Pins pods to whole CPUs next to their memory.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpText,
         epilog=f"documents and examples: {_documents()}\nmore on one command: nodeagent COMMAND --help\nnext: nodeagent inspect",
     )
     parser.add_argument("--version", action="version", version=f"nodeagent {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     known = {
-        name: commands.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
+        name: commands.add_parser(
+            name, help=text, description=text[:1].upper() + text[1:] + ".", formatter_class=HelpText
+        )
         for name, text in COMMANDS.items()
     }
     name = next((word for word in words if not word.startswith("-")), None)

@@ -26,9 +26,9 @@ class ReleaseError(NodeAgentError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = (
-        "nodeagent release [--dry-run] [--timeout SECONDS] [--config FILE] [--socket PATH] (POD ... | --all [--purge])"
-    )
+    parser.usage = """\
+nodeagent release [--dry-run] [--timeout SECONDS] [--config FILE]
+                         [--socket PATH] (POD ... | --all [--purge])"""
     parser.add_argument("pods", nargs="*", metavar="POD", help="name, namespace/name or UID")
     parser.add_argument("--all", action="store_true", help="every pod; needs no running agent")
     parser.add_argument(
@@ -44,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"how long to wait (default: the longest grace period of the pods and {_SPARE_SECONDS} s)",
     )
     add_agent_arguments(parser)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = """\
 exit status: 0: released, or nothing to release; 1: something is left; 2: wrong arguments
 
@@ -73,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     if options.purge and not options.all:
         options.parser.error("--purge goes with --all only")
     known = _known(options)
-    if known is not None and known.is_live:
+    if not isinstance(known, NodeAgentError) and known.is_live:
         return _by_agent(options, known)
     if options.pods:
         raise ReleaseError(
@@ -92,14 +91,14 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _known(options: argparse.Namespace) -> Known | None:
-    """None: without an agent, and nothing that it has saved can be used."""
+def _known(options: argparse.Namespace) -> Known | NodeAgentError:
+    """Give why, if without an agent nothing that it has saved can be used."""
     try:
         return known_state(options.config or DEFAULT_CONFIG, options.socket)
-    except NodeAgentError:
+    except NodeAgentError as err:
         if not options.all or os.geteuid() != 0:
             raise
-        return None
+        return err
 
 
 def _by_agent(options: argparse.Namespace, known: Known) -> int:
@@ -166,13 +165,16 @@ def _planned(state: NodeState, entries: tuple[PodEntry, ...]) -> list[str]:
     return ["would be done, nothing is:", *plan_text(state, entries)] if entries else ["there are no pods"]
 
 
-def _told_without_agent(options: argparse.Namespace, known: Known | None) -> int:
+def _told_without_agent(options: argparse.Namespace, known: Known | NodeAgentError) -> int:
     from nodeagent.daemon import releasing
     from nodeagent.daemon.startup import load_config
 
-    _print(*(["no saved state can be read"] if known is None else _planned(known.state, known.state.entries)))
-    if known is not None and known.cgroup_root is not None:
-        _print(f"then: the cgroups that the agent made below {known.cgroup_root} are removed")
+    if isinstance(known, NodeAgentError):
+        _print(f"no saved state can be used: {known.message}", f"next: {known.hint}")
+    else:
+        _print(*_planned(known.state, known.state.entries))
+        if known.cgroup_root is not None:
+            _print(f"then: the cgroups that the agent made below {known.cgroup_root} are removed")
     if options.purge:
         for path in releasing.own_files(load_config(options.config or DEFAULT_CONFIG)):
             _print(f"then: {path} is removed")

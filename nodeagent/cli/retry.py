@@ -26,7 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help=f"the agent's socket (default: {DEFAULT_SOCKET})",
     )
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = """\
 exit status: 0: admitted; 1: refused again, or not decided; 2: wrong arguments
 

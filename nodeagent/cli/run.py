@@ -9,7 +9,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", default=DEFAULT_CONFIG, metavar="FILE", help=f"the configuration (default: {DEFAULT_CONFIG})"
     )
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = """\
 exit status: 0: told to stop; 78: a person must mend the configuration or the state, the message says what; 1: another failure
 

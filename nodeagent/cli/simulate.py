@@ -5,11 +5,12 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from nodeagent.cli.documents import spelled
 from nodeagent.cli.progress import Progress
-from nodeagent.cli.trial_arguments import add_trial_arguments
+from nodeagent.cli.trial_arguments import TRIAL_OPTIONS, add_trial_arguments
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.scenario import Scenario, scenario_from_text
 from nodeagent.formats.scenario_replay import replay, timed_adds
@@ -71,10 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         choices=("text", "json", "yaml", "svg"),
         default="text",
-        help="form of the answer about pods: svg is a picture of who has which CPU (default: text; about scenarios it is JSON lines)",
+        help="form of the answer about pods: svg is a picture of who has which CPU (default: text; about scenarios JSON lines, or yaml)",
     )
     add_trial_arguments(parser)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EXAMPLES
     parser.set_defaults(parser=parser)
 
@@ -99,22 +99,47 @@ def run(args: argparse.Namespace) -> int:
         args.parser.error("--capacity needs pods with -f, and goes with no --compare")
     if args.compare is not None and args.config is not None:
         args.parser.error("--compare names both configurations: leave --config out")
-    if args.output == "svg" and (args.compare is not None or not about_pods):
-        args.parser.error("-o svg draws the end of one run: it needs pods with -f, and goes with no --compare")
+    _check_scenario_options(args)
+    if args.output == "svg" and (args.compare is not None or args.capacity or not about_pods):
+        args.parser.error(
+            "-o svg draws the end of one run: it needs pods with -f, and goes with no --compare or --capacity"
+        )
     if about_pods:
         from nodeagent.cli.simulate_pods import simulate_pods
 
         sys.stdout.write(simulate_pods(args))
         return 0
+    found = False
     with Progress("scenarios", beside_output=True) as progress:
         for number, line in enumerate(_lines(args.file), start=1):
             if not line.strip():
                 continue
             scenario = scenario_from_text(line, f"{args.file}:{number}")
             result = replay(scenario) if args.bench is None else _benchmark(scenario, args.bench)
-            print(json.dumps(result, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
+            sys.stdout.write(_line(result, args.output))
             progress.step()
+            found = True
+    if not found:
+        raise SimulateInputError(args.file, "it holds no scenario")
     return 0
+
+
+def _check_scenario_options(args: argparse.Namespace) -> None:
+    """Refuse what would be ignored: a scenario brings its machine, its rules and its pods; pods with -f are decided once."""
+    if args.file is None:
+        given = ["--bench"] if args.bench is not None else []
+        why = "times scenarios: it goes with no pods"
+    else:
+        given = [f"--{name}" for name in TRIAL_OPTIONS if getattr(args, name)]
+        why = "needs pods with -f (or --compare): scenarios bring their own machine, rules and pods"
+    if given:
+        args.parser.error(f"{given[0]} {why}")
+
+
+def _line(result: Mapping[str, object], output: str) -> str:
+    if output == "yaml":
+        return "---\n" + spelled(result, output)
+    return json.dumps(result, sort_keys=True, separators=(",", ":"), ensure_ascii=False) + "\n"
 
 
 def _lines(path: str) -> Iterator[str]:

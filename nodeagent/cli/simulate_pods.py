@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from nodeagent.cli.documents import printed
 from nodeagent.cli.pod_files import pods_of
 from nodeagent.cli.progress import Progress
-from nodeagent.cli.trial_source import TrialNode, empty_node, machine_of, trial_node
-from nodeagent.core.config import Errata
+from nodeagent.cli.trial_source import TrialNode, empty_node, errata_of, machine_of, trial_node
 from nodeagent.core.filling import fill
 from nodeagent.core.pod import Pod
 from nodeagent.errors import NodeAgentError
@@ -63,10 +62,10 @@ def _run(node: TrialNode, source: str, pods: Sequence[Pod]) -> Run:
 
 def _compared(options: argparse.Namespace, pods: Sequence[Pod]) -> str:
     """Decide anew on the pods that are there, then on those given."""
-    machine = machine_of(options)
+    machine = machine_of(options, otherwise=options.compare[0])
     names = {pod.full_name for pod in pods}
     every = (*(pod for pod in machine.pods if pod.full_name not in names), *pods)
     if not every:
         raise SimulateError("there is no pod to decide on", hint="name manifests with --file")
-    first, second = (_run(empty_node(machine, path, Errata(options.errata)), path, every) for path in options.compare)
+    first, second = (_run(empty_node(machine, path, errata_of(options)), path, every) for path in options.compare)
     return printed(comparison(first, second, machine.where), options.output, render_comparison)

@@ -121,6 +121,21 @@ def is_copied(options: argparse.Namespace) -> bool:
     return options.root is not None and Path(options.root).resolve() != Path("/")
 
 
+def own_config(options: argparse.Namespace) -> str:
+    """Where the configuration of the node lies that is meant: of this one, or of a copied one."""
+    return f"{(options.root or '').rstrip('/')}{DEFAULT_CONFIG}"
+
+
+def is_unconfigured(options: argparse.Namespace) -> bool:
+    """Whether nothing says under which configuration the node is: none is given, and it has none of its own."""
+    if options.config is not None:
+        return False
+    if options.machine is not None:
+        capture = machine_file(options.machine)[1]
+        return capture is None or capture.agent is None
+    return not Path(own_config(options)).exists()
+
+
 def machine_file(path: str) -> tuple[Topology, Capture | None]:
     """Read what `--machine` names; without a capture, the machine is only described.
 
@@ -167,8 +182,9 @@ def _captured(path: str, config_path: str | None) -> Known:
 
 
 def _copied(root: str, config_path: str | None) -> Known:
+    topology = topology_of(read_machine(root))
     config = load_config(config_path or f"{root}{DEFAULT_CONFIG}")
-    node = node_of(config, topology_of(read_machine(root)))
+    node = node_of(config, topology)
     saved = saved_in(config, root)
     if saved is None:
         unpromised = _unpromised(node, f"there is no saved state in {root}{config.state_directory}")
@@ -188,4 +204,6 @@ def _copied(root: str, config_path: str | None) -> Known:
 
 
 def _unpromised(node: Node, why: str) -> Known:
-    return Known(node, NodeState(initial(node.managers)), None, None, is_live=False, problems=(why,))
+    return Known(
+        node, NodeState(initial(node.managers)), None, None, is_live=False, problems=(why,), is_agent_known=False
+    )

@@ -23,7 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_color_argument(parser)
     add_node_arguments(parser, described=True)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = """\
 exit status: 0: shown; 1: the machine could not be read; 2: wrong arguments
 

@@ -5,6 +5,9 @@ import argparse
 from nodeagent.cli.run import DEFAULT_CONFIG
 from nodeagent.core.config import Errata
 
+TRIAL_OPTIONS = ("root", "machine", "topology", "config", "socket", "empty", "errata")
+"""What `add_trial_arguments` adds; none of them is set unless it is given."""
+
 
 def add_trial_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that say on which node, and under which rules."""
@@ -32,6 +35,5 @@ def add_trial_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--errata",
         choices=tuple(item.value for item in Errata),
-        default=Errata.FIXED.value,
         help="whose decisions: nodeagent's (fixed, default), or kubelet's with its mistakes (kubelet-1.36)",
     )

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.cli.known_state import DEFAULT_CONFIG, Known
-from nodeagent.cli.sources import is_copied, known_from, topology_from
+from nodeagent.cli.sources import is_copied, is_unconfigured, known_from, topology_from
 from nodeagent.core.config import Config, Errata
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.managers import initial, resume
@@ -53,8 +53,12 @@ class TrialNode(Struct, frozen=True):
     """None: it has no pods, or is looked at as if it had none."""
 
 
-def machine_of(options: argparse.Namespace) -> TrialMachine:
+def machine_of(options: argparse.Namespace, otherwise: str | None = None) -> TrialMachine:
     """Find the machine, and who is on it.
+
+    Args:
+        options: which node it is.
+        otherwise: the configuration under which its pods are read where it has none of its own.
 
     Raises:
         NodeAgentError: it can't be read, or nobody knows its pods.
@@ -64,14 +68,22 @@ def machine_of(options: argparse.Namespace) -> TrialMachine:
     where = options.machine or (f"copied to {options.root}" if is_copied(options) else "this one")
     if options.empty:
         return TrialMachine(topology_from(options), f"{where}, without its pods")
+    config = options.config if is_other(options) else None
+    if otherwise is not None and is_unconfigured(options):
+        config = otherwise
     try:
-        known = known_from(options if is_other(options) else argparse.Namespace(**{**vars(options), "config": None}))
+        known = known_from(argparse.Namespace(**{**vars(options), "config": config}))
     except NodeAgentError as err:
         raise TrialError(
             err.message,
             hint=f"{err.hint}; or leave its pods out with --empty, or describe a machine: --topology 2s.2n.8c.2t",
         ) from err
     return TrialMachine(known.node.topology, where, known)
+
+
+def errata_of(options: argparse.Namespace) -> Errata:
+    """Whose decisions are asked for."""
+    return Errata.FIXED if options.errata is None else Errata(options.errata)
 
 
 def is_other(options: argparse.Namespace) -> bool:
@@ -105,8 +117,8 @@ def trial_node(options: argparse.Namespace) -> TrialNode:
     machine = machine_of(options)
     known = machine.known
     if known is None:
-        return empty_node(machine, options.config or DEFAULT_CONFIG, Errata(options.errata))
-    errata = Errata(options.errata)
+        return empty_node(machine, options.config or DEFAULT_CONFIG, errata_of(options))
+    errata = errata_of(options)
     node, promises, source = known.node, known.state.promises, "its own"
     if options.config is not None or errata is not Errata.FIXED:
         config, reserved = node.config, node.reserved

@@ -18,6 +18,7 @@ from nodeagent.formats.usage import UsageSample, container_usage, rates
 from nodeagent.formats.watch_text import SORTS, Frame, Look, View, frame
 
 _PLAIN_WIDTH = 120
+_INTERVAL_SECONDS = 1.0
 _LEAST_PAUSE_SECONDS = 0.1
 """Between two looks, be they as slow as they may: keys are read then."""
 
@@ -45,7 +46,10 @@ def watch(options: argparse.Namespace) -> int:
     watcher = Watcher(lambda read: known_state(options.config or DEFAULT_CONFIG, options.socket, read))
     try:
         look = watcher.look()
-        return _drawn(watcher, look, options) if options.frames is None else _printed(watcher, look, options)
+        interval = _INTERVAL_SECONDS if options.interval is None else options.interval
+        if options.frames is None:
+            return _drawn(watcher, look, interval)
+        return _printed(watcher, look, options.frames, interval)
     except KeyboardInterrupt:
         return 0
 
@@ -102,21 +106,21 @@ def _cpu_times(topology: Topology) -> Mapping[int, tuple[int, int]]:
     return dict(zip(online, times, strict=True)) if len(times) == len(online) else {}
 
 
-def _printed(watcher: Watcher, look: Look, options: argparse.Namespace) -> int:
+def _printed(watcher: Watcher, look: Look, frames: int, interval: float) -> int:
     view = View(_PLAIN_WIDTH, is_utf8=_is_utf8())
-    for number in range(options.frames):
+    for number in range(frames):
         if number:
             print()
-            time.sleep(options.interval)
+            time.sleep(interval)
             look = watcher.try_again()
         print("\n".join(frame(look, view).lines), flush=True)
     return 0
 
 
-def _drawn(watcher: Watcher, look: Look, options: argparse.Namespace) -> int:
+def _drawn(watcher: Watcher, look: Look, interval: float) -> int:
     with Terminal() as terminal:
         view = View(*terminal.size(), is_utf8=_is_utf8())
-        due = time.monotonic() + options.interval
+        due = time.monotonic() + interval
         while True:
             width, height = terminal.size()
             shown = frame(look, replace(view, width=width, height=height))
@@ -127,7 +131,7 @@ def _drawn(watcher: Watcher, look: Look, options: argparse.Namespace) -> int:
             view = _moved(view, shown, key)
             if time.monotonic() >= due:
                 look = watcher.try_again()
-                due = max(due + options.interval, time.monotonic() + _LEAST_PAUSE_SECONDS)
+                due = max(due + interval, time.monotonic() + _LEAST_PAUSE_SECONDS)
 
 
 def _moved(view: View, shown: Frame, key: str | None) -> View:

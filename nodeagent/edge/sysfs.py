@@ -33,6 +33,8 @@ def read_machine(root: str = "/") -> SysfsSample:
         SysfsError: with the path: a file can't be read or is none, or the machine kept changing.
     """
     base = root.rstrip("/") if root else "."
+    if not Path(base or "/").is_dir():
+        raise SysfsError(base, "there is no such directory", hint="name the copy of a node's file system: --root DIR")
     failure: SysfsError | None = None
     for _ in range(ATTEMPTS):
         try:

@@ -216,22 +216,20 @@ class _ConfigReader:
         """Judge names of policies in kubelet's words; options are judged by the managers, which know what excludes what."""
         cpu, memory = placement.cpu_manager_policy, placement.memory_manager_policy
         if cpu not in {"none", "static"}:
-            self._fields.report("cpuManagerPolicy", f'unknown policy: "{cpu}", must be none or static')
+            allowed = "must be none or static"
+            self._fields.report("cpuManagerPolicy", allowed, cpu, f'unknown policy: "{cpu}", {allowed}')
         if memory not in {"None", "Static"}:
-            self._fields.report("memoryManagerPolicy", f'unknown policy: "{memory}", must be None or Static')
+            allowed = "must be None or Static"
+            self._fields.report("memoryManagerPolicy", allowed, memory, f'unknown policy: "{memory}", {allowed}')
         policy, scope = placement.topology_manager_policy, placement.topology_manager_scope
         if policy not in {"none", "best-effort", "restricted", "single-numa-node"}:
-            reason = (
-                f'invalid configuration: topologyManagerPolicy (--topology-manager-policy) "{policy}" must be one of: '
-                '["none" "best-effort" "restricted" "single-numa-node"]'
-            )
-            self._fields.report("topologyManagerPolicy", reason)
+            allowed = 'must be one of: ["none" "best-effort" "restricted" "single-numa-node"]'
+            words = f'invalid configuration: topologyManagerPolicy (--topology-manager-policy) "{policy}" {allowed}'
+            self._fields.report("topologyManagerPolicy", allowed, policy, words)
         if scope not in {"container", "pod"}:
-            reason = (
-                f'invalid configuration: topologyManagerScope (--topology-manager-scope) "{scope}" must be one of: '
-                '"container", or "pod"'
-            )
-            self._fields.report("topologyManagerScope", reason)
+            allowed = 'must be one of: "container", or "pod"'
+            words = f'invalid configuration: topologyManagerScope (--topology-manager-scope) "{scope}" {allowed}'
+            self._fields.report("topologyManagerScope", allowed, scope, words)
         if cpu == "static" and not placement.reserved_system_cpus and placement.reserved_cpu_milli is None:
             reason = (
                 "[cpumanager] unable to determine reserved CPU resources for static policy: give reservedSystemCPUs, or cpu "

@@ -81,7 +81,7 @@ def enabled(options: Document) -> list[str]:
 
 
 def _pod(pod: Document, config: Document, width: int) -> Iterator[str]:
-    yield f"pod {pod['namespace']}/{pod['name']} ({pod['qos']}): {pod['decision']}"
+    yield from _wrapped(f"pod {pod['namespace']}/{pod['name']} ({pod['qos']}): {pod['decision']}", width)
     if pod["reason"] is not None:
         yield from _wrapped(f"{_INDENT}{pod['reason']}: {pod['message']}", width)
     for text in (*_recorded(pod), *pod["notes"]):

@@ -56,9 +56,9 @@ class Fields:
     def has(self, key: str) -> bool:
         return self._node(key) is not None
 
-    def report(self, key: str, allowed: str, value: object = None) -> None:
-        """Add a finding about a field of this object."""
-        self._findings.add(self.line_of(key), self.at(key), "" if value is None else shown(value), allowed)
+    def report(self, key: str, allowed: str, value: object = None, words: str = "") -> None:
+        """Add a finding about a field of this object; `words` say it as kubelet does."""
+        self._findings.add(self.line_of(key), self.at(key), "" if value is None else shown(value), allowed, words)
 
     def _node(self, key: str) -> Node | None:
         """The field's value. Null counts as absent, as Kubernetes' decoder has it."""

@@ -25,10 +25,17 @@ class Finding(Struct, frozen=True, order=True):
     value: str
     """What is there, shortened and with control characters escaped; empty where it says nothing or must not be shown."""
     allowed: str
+    words: str = ""
+    """Another's words for it, kubelet's, where these are used; empty: the value and what is allowed say it."""
+
+    @property
+    def message(self) -> str:
+        """What is wrong, without where."""
+        return self.words or ": ".join(part for part in (self.value, self.allowed) if part)
 
     def __str__(self) -> str:
         where = self.source if self.line is None else f"{self.source}:{self.line}"
-        return ": ".join(part for part in (where, self.field, self.value, self.allowed) if part)
+        return ": ".join(part for part in (where, self.field, self.message) if part)
 
 
 class DocumentError(NodeAgentError):
@@ -58,9 +65,9 @@ class Findings:
         self._fields: set[str] = set()
         self._suppressed = 0
 
-    def add(self, line: int | None, field: str, value: str, allowed: str) -> None:
+    def add(self, line: int | None, field: str, value: str, allowed: str, words: str = "") -> None:
         self._fields.add(field)
-        finding = Finding(self._source, line, _bounded(field), _bounded(value), printable(allowed))
+        finding = Finding(self._source, line, _bounded(field), _bounded(value), printable(allowed), printable(words))
         if finding in self._found:
             return  # a field that is read twice is wrong once
         if len(self._found) < MAX_FINDINGS:

@@ -1,10 +1,10 @@
 """Is a node fit for pinning? All checks in order, as a document with stable names, and as text."""
 
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
 from nodeagent.formats import fitness_host as host, fitness_placement as placement
+from nodeagent.formats.columns import broken
 from nodeagent.formats.verdicts import Facts, Level, Verdict
 
 KIND = "NodeCheck"
@@ -13,7 +13,9 @@ VERSION = 1
 
 Document = dict[str, Any]
 _SGR = {Level.OK: "32", Level.NOTE: "36", Level.WARNING: "33", Level.FAILURE: "1;31", Level.UNKNOWN: "35"}
+WIDTH = 80
 _INDENT = 26
+_FIX_INDENT = 9
 
 
 def verdicts(facts: Facts) -> tuple[Verdict, ...]:
@@ -62,17 +64,17 @@ def fitness_document(found: tuple[Verdict, ...]) -> Document:
     }
 
 
-def render_fitness(document: Mapping[str, Any], *, coloured: bool = False, width: int = 100) -> str:
-    """Print a line for each check, more where reason is long; fixes are whole lines, to be pasted."""
+def render_fitness(document: Mapping[str, Any], *, coloured: bool = False, width: int = WIDTH) -> str:
+    """Print a line for each check, more where the reason is long; fixes are whole lines, however long, to be pasted."""
     lines = []
     for check in document["checks"]:
         level = Level(check["level"])
-        first, *rest = textwrap.wrap(check["reason"], width - _INDENT, break_long_words=False)
+        first, *rest = broken(check["reason"], width - _INDENT)
         word = f"{level.value:<8}"
         lines.append(f"{_painted(level, word, coloured)} {check['check']:<16} {first}")
         lines += [" " * _INDENT + line for line in rest]
         if check["fix"]:
-            lines.append(" " * _INDENT + f"fix: {check['fix']}")
+            lines.append(" " * _FIX_INDENT + f"fix: {check['fix']}")
     counts = ", ".join(_counted(count, name) for name, count in document["summary"].items() if count)
     level = Level.OK if document["fit"] else Level.FAILURE
     lines += ["", f"{_painted(level, 'fit' if document['fit'] else 'NOT fit', coloured)}: {counts}"]

@@ -8,6 +8,9 @@ from nodeagent.formats.verdicts import Facts, Level, Verdict
 
 _EXAMPLE = "sudo cp examples/config.yaml /etc/nodeagent/ # nodeagent --help says where examples lie"
 
+_SMT = {"notsupported": "not supported", "notimplemented": "not implemented", "forceoff": "forced off"}
+"""What the kernel writes as one word (Documentation/ABI/testing/sysfs-devices-system-cpu)."""
+
 
 def configuration(facts: Facts) -> Verdict:
     problem = facts.config_problem
@@ -15,7 +18,7 @@ def configuration(facts: Facts) -> Verdict:
         return Verdict("configuration", Level.OK, "it is right, and suits the machine")
     if facts.config_is_missing:
         return Verdict("configuration", Level.WARNING, f"{problem}: what depends on it was not checked", _EXAMPLE)
-    return Verdict("configuration", Level.FAILURE, "; ".join(problem.splitlines()), "nodeagent config validate")
+    return Verdict("configuration", Level.FAILURE, "; ".join(problem.splitlines()), facts.config_command)
 
 
 def online_cpus(facts: Facts) -> Verdict:
@@ -66,8 +69,12 @@ def smt(facts: Facts) -> Verdict:
     topology = facts.topology
     if all(len(cpus) < 2 for cpus in topology.cores.values()):
         control = facts.text(f"{CPUS}/smt/control")
-        return Verdict("smt", Level.OK, f"every core has one thread{f' (SMT is {control})' if control else ''}")
-    if not facts.is_static or facts.config is None:
+        said = f" (SMT is {_SMT.get(control, control)})" if control else ""
+        return Verdict("smt", Level.OK, f"every core has one thread{said}")
+    if facts.config is None:
+        why = f"cores have several threads; who may share a core: {facts.why_unconfigured}"
+        return Verdict("smt", Level.UNKNOWN, why)
+    if not facts.is_static:
         return Verdict("smt", Level.OK, "cores have several threads; no CPU is given exclusively")
     options = dict(facts.config.placement.cpu_manager_policy_options)
     if options.get("full-pcpus-only") == "true":
@@ -82,7 +89,7 @@ def reserved_cpus(facts: Facts) -> Verdict:
         return Verdict(
             name,
             Level.OK if facts.config else Level.UNKNOWN,
-            "no CPU is given exclusively" if facts.config else "no configuration says it",
+            "no CPU is given exclusively" if facts.config else facts.why_unconfigured,
         )
     whole = _whole_cores(topology, reserved)
     if whole != reserved:

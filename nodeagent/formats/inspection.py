@@ -66,6 +66,8 @@ class Sight(Struct, frozen=True):
     is_live: bool = False
     """The state is the running agent's; else it was read from its file."""
     is_ready: bool = False
+    is_agent_known: bool = True
+    """False: only a machine is known, and nothing of an agent on it."""
     problems: tuple[str, ...] = ()
     recovery: Mapping[str, Any] | None = None
     """What the running agent told of a start that could not use its state as it was. None: it could."""
@@ -146,7 +148,12 @@ def _node(sight: Sight) -> Document:
     available = CpuSet(cpu.free_cpus(promises)) & shared if cpu.static else CpuSet()
     exclusive = promises.exclusive()
     return {
-        "agent": {"launcherKnown": sight.pids is not None, "live": sight.is_live, "ready": sight.is_ready},
+        "agent": {
+            "known": sight.is_agent_known,
+            "launcherKnown": sight.pids is not None,
+            "live": sight.is_live,
+            "ready": sight.is_ready,
+        },
         "cgroupRoot": sight.cgroup_root,
         "cpus": {
             "available": str(available),

@@ -42,7 +42,7 @@ def render_in_full(document: Document, width: int = WIDTH) -> str:
 def render_wide(document: Document) -> str:
     """Print one line per container, as long as need be: to be searched and sorted."""
     rows = [_WIDE_HEADING, *(row for pod in document["pods"] for row in _wide_rows(pod, document))]
-    listing = table(rows, None) if len(rows) > 1 else [_NO_PODS]
+    listing = table(rows, None) if len(rows) > 1 else [_no_pods(document)]
     return _joined([*_node(document, None), "", *listing, *_attention(document, None)])
 
 
@@ -89,18 +89,25 @@ def _policies(policies: Document) -> str:
 
 
 def _agent(agent: Document) -> str:
+    if not agent["known"]:
+        return "the capture holds no agent"
     if not agent["live"]:
         return "does NOT run: this is its saved state; start it: systemctl start nodeagent"
     return "runs" if agent["ready"] else "runs, but could not finish its last turn (see the problems below)"
 
 
-_NO_PODS = "no pods: put a manifest into the agent's manifest directory"
+def _no_pods(document: Document) -> str:
+    return (
+        "no pods: put a manifest into the agent's manifest directory"
+        if document["node"]["agent"]["known"]
+        else "no pods"
+    )
 
 
 def _pods(document: Document, width: int) -> list[str]:
     pods = document["pods"]
     if not pods:
-        return [_NO_PODS]
+        return [_no_pods(document)]
     heading = ("POD / CONTAINER", "STATE", "RESTARTS", "CPUS", "MEMS", "QUOTA")
     # One layout for all pods, so that the columns stand below each other.
     laid = iter(blocks([heading, *(_row(c, document) for pod in pods for c in pod["containers"])], width))
@@ -188,10 +195,13 @@ def _noticeable(pod: Document, at_ms: int) -> Iterator[str]:
 
 
 def _differences(document: Document, width: int | None) -> Iterator[str]:
-    found = document["differences"]
+    found, is_known = document["differences"], document["node"]["agent"]["known"]
     if found is None:
-        text = "cgroups: not to be read, so nothing was compared. Start the pods' unit: systemctl start nodeagent-pods; or run as root"
-        yield from _broken(text, width)
+        step = "Start the pods' unit: systemctl start nodeagent-pods; or run as root"
+        why = (
+            f"not to be read, so nothing was compared. {step}" if is_known else "the capture holds none to compare with"
+        )
+        yield from _broken(f"cgroups: {why}", width)
         return
     if not found:
         other = "other " if document["strangers"] else ""

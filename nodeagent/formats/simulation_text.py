@@ -53,7 +53,8 @@ def _share(side: Document) -> str:
 
 
 def _split(side: Document) -> str:
-    return ",".join(node["splitCpus"] for node in side["nodes"] if node["splitCpus"]) or "none"
+    cpus = ",".join(node["splitCpus"] for node in side["nodes"] if node["splitCpus"])
+    return f"{len_of(cpus)} ({cpus})" if cpus else "none"
 
 
 def _outcome(pod: Document) -> str:

@@ -17,7 +17,8 @@ MAX_CPUS = 8_192
 MAX_NODES = 1_024
 """As many as the kernel's CONFIG_NODES_SHIFT allows."""
 _LEVELS = "snlct"
-_SHAPE = re.compile(r"(?:([0-9]{1,5})s\.)?(?:([0-9]{1,5})n\.)?(?:([0-9]{1,5})l\.)?([0-9]{1,5})c(?:\.([0-9]{1,5})t)?")
+_MOST_DIGITS = 5
+_SHAPE = re.compile(r"(?:([0-9]+)s\.)?(?:([0-9]+)n\.)?(?:([0-9]+)l\.)?([0-9]+)c(?:\.([0-9]+)t)?")
 _LOCAL, _SAME_SOCKET, _OTHER_SOCKET = 10, 12, 20
 """Distances as firmware gives them: the kernel's LOCAL_DISTANCE, and what is common beside it."""
 
@@ -46,6 +47,8 @@ def topology_from_spec(text: str) -> Topology:
     match = _SHAPE.fullmatch(shape)
     if match is None:
         raise TopologySpecError(text, f"{shown(shape)} is no list of numbers for {', '.join(_LEVELS)} in this order")
+    if any(len(number) > _MOST_DIGITS for number in match.groups(default="")):
+        raise TopologySpecError(text, f"a number has at most {_MOST_DIGITS} digits, a machine at most {MAX_CPUS} CPUs")
     sockets, nodes, caches, cores, threads = (1 if number is None else int(number) for number in match.groups())
     if not sockets * nodes * caches * cores * threads:
         raise TopologySpecError(text, "a machine with 0 of anything has no CPUs")

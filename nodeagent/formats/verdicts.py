@@ -54,6 +54,14 @@ class Facts(Struct, frozen=True):
     """Why there are none of the two."""
     config_is_missing: bool = False
     """The problem is that there is no configuration at all."""
+    config_command: str = ""
+    """What says all that is wrong with the configuration that was judged; empty: it is in no file."""
+
+    @property
+    def why_unconfigured(self) -> str:
+        """Why nobody can say what depends on the configuration."""
+        wrong = self.config_problem is not None and not self.config_is_missing
+        return "the configuration is wrong" if wrong else "no configuration says it"
 
     def text(self, path: str) -> str | None:
         """A setting's text without its line's end; None: there is no such file."""
