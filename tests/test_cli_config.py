@@ -79,6 +79,58 @@ def test_what_does_not_suit_the_machine_is_told_with_its_line(told: Told, tmp_pa
     assert told("validate", file, "--alone")[0] == 0
 
 
+MISTAKES = """\
+cpuManagerPolicy: static
+cpuManagerPolicyOptions:
+  nonsense: "true"
+  full-pcpus-only: "maybe"
+  distribute-cpus-across-numa: "true"
+  prefer-align-cpus-by-uncorecache: "true"
+reservedSystemCPUs: "0,77"
+topologyManagerPolicy: single-numa-node
+topologyManagerPolicyOptions:
+  max-allowable-numa-nodes: "3"
+  bar: "1"
+  prefer-closest-numa-nodes: "perhaps"
+memoryManagerPolicy: Static
+evictionHard: {memory.available: 0%}
+reservedMemory:
+- {numaNode: 17, limits: {memory: 1Gi}}
+- {numaNode: 18, limits: {memory: 1Gi}}
+"""
+
+
+def places(err: str, file: str) -> list[str]:
+    """Line and field of each finding."""
+    return [": ".join(line.split(f"{file}:")[1].split(": ")[:2]) for line in err.splitlines() if f"{file}:" in line]
+
+
+def test_every_mistake_of_every_manager_is_told_with_its_line(told: Told, tmp_path: Path, node: str) -> None:
+    file = written(tmp_path, MISTAKES)
+    assert places(told("validate", file, "--root", node)[2], file) == [
+        "3: cpuManagerPolicyOptions[nonsense]",
+        "4: cpuManagerPolicyOptions[full-pcpus-only]",
+        "5: cpuManagerPolicyOptions[distribute-cpus-across-numa]",
+        "7: reservedSystemCPUs",
+        "10: topologyManagerPolicyOptions[max-allowable-numa-nodes]",
+        "11: topologyManagerPolicyOptions[bar]",
+        "12: topologyManagerPolicyOptions[prefer-closest-numa-nodes]",
+        "15: reservedMemory",
+        "16: reservedMemory[0]",
+        "17: reservedMemory[1]",
+    ]
+
+
+def test_reserved_cpus_that_are_offline_hide_nothing(told: Told, tmp_path: Path) -> None:
+    offline = Machine(("0,2", "1,3"), ("0-3",), ((0, "0-3"),), offline="3").grow(tmp_path / "off")
+    text = "cpuManagerPolicy: static\nreservedSystemCPUs: '3'\ncpuManagerPolicyOptions: {nonsense: 'true'}\n"
+    file = written(tmp_path, text)
+    assert places(told("validate", file, "--root", str(offline))[2], file) == [
+        "2: reservedSystemCPUs",
+        "3: cpuManagerPolicyOptions[nonsense]",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

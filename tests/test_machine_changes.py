@@ -159,7 +159,8 @@ def test_all_that_the_machine_refuses_is_told_at_once_with_lines(root: Path, tmp
     lines = refused.value.message.splitlines()
     assert [line.split(": ")[:2] for line in lines] == [
         [f"{config}:2", "systemReserved"],
-        [f"{config}:4", "topologyManagerPolicyOptions"],
-        [f"{config}:7", "reservedMemory"],
+        [f"{config}:4", "topologyManagerPolicyOptions[no-such]"],
+        [f"{config}:6", "reservedMemory"],
+        [f"{config}:7", "reservedMemory[0]"],
     ]
     assert "did not equal 100" in lines[0]

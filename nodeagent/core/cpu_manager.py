@@ -12,7 +12,7 @@ from nodeagent.core.config import Placement
 from nodeagent.core.cpu_assignment import CpuShortage, Picking, pick
 from nodeagent.core.cpu_distribution import Distributing, distribute
 from nodeagent.core.cpu_layout import CpuLayout, NodeSet
-from nodeagent.core.cpu_options import CpuOptions, parse_cpu_options
+from nodeagent.core.cpu_options import CpuOptions, judge_cpu_options, misfits
 from nodeagent.core.demand import ContainerDemand, PodDemand
 from nodeagent.core.errata import Erratum, reproduced
 from nodeagent.core.idset import CpuSet
@@ -95,75 +95,100 @@ class Allocation(Struct, frozen=True):
     refusal: Refusal | None = None
 
 
-def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | StartRefused:
-    """Judge the configuration of the CPU manager; the texts are kubelet's."""
+def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | tuple[StartRefused, ...]:
+    """Judge the configuration of the CPU manager; the texts are kubelet's, and so is their order: it stops at the first."""
     layout = CpuLayout.of(topology)
-    reserved = placement.reserved_system_cpus
-    if not reserved <= topology.online:
-        return StartRefused(
-            f"reserved-cpus: {reserved} is not a subset of online-cpus: {topology.online}", "reservedSystemCPUs"
+    refused: list[StartRefused] = []
+    listed = placement.reserved_system_cpus
+    if not listed <= topology.online:
+        refused.append(
+            StartRefused(
+                f"reserved-cpus: {listed} is not a subset of online-cpus: {topology.online}", "reservedSystemCPUs"
+            )
         )
     if layout.cpu_count == 0:
-        return StartRefused("could not detect number of cpus", "/sys/devices/system/cpu/online")
-    match placement.cpu_manager_policy:
-        case "none":
-            if placement.cpu_manager_policy_options:
-                given = " ".join(f"{key}:{value}" for key, value in sorted(placement.cpu_manager_policy_options))
-                return StartRefused(
-                    f"new none policy error: None policy: received unsupported options=map[{given}]",
-                    "cpuManagerPolicyOptions",
-                )
-            return _cpu_manager(placement, layout, CpuOptions(), CpuSet(), static=False)
-        case "static":
-            return _static(topology, placement, layout)
-        case unknown:
-            return StartRefused(f'unknown policy: "{unknown}"', "cpuManagerPolicy")
-
-
-def _static(topology: Topology, placement: Placement, layout: CpuLayout) -> CpuManager | StartRefused:
-    if placement.reserved_system_cpus:
-        amount_milli: int | None = 1000 * len(placement.reserved_system_cpus)
-    else:
-        amount_milli = placement.reserved_cpu_milli
-    if amount_milli is None:
-        return StartRefused(
-            "[cpumanager] unable to determine reserved CPU resources for static policy", "reservedSystemCPUs"
-        )
-    if amount_milli == 0:
-        return StartRefused(
-            "[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero",
-            "systemReserved",
-        )
-    options = parse_cpu_options(placement, socket_count=layout.socket_count, numa_count=len(layout.nodes))
-    if isinstance(options, StartRefused):
-        return replace(options, message=_PREFIX + options.message)
-    manager = _cpu_manager(placement, layout, options, CpuSet(), static=True)
-    count = -(-amount_milli // 1000)
-    reserved = placement.reserved_system_cpus
-    if not reserved:
-        # Reserved CPUs need not be whole cores.
-        plain = replace(manager, picking=replace(manager.picking, whole_cores=False))
-        picked = plain.assign(layout.online, count)
-        reserved = CpuSet(picked) if isinstance(picked, int) else CpuSet()
-    if len(reserved) != count:
-        return StartRefused(
-            f"{_PREFIX}[cpumanager] unable to reserve the required amount of CPUs (size of {reserved} did not equal {count})",
-            "reservedSystemCPUs" if placement.reserved_system_cpus else "systemReserved",
-        )
-    made = _cpu_manager(placement, layout, options, reserved, static=True)
+        return (*refused, StartRefused("could not detect number of cpus", "/sys/devices/system/cpu/online"))
+    options, configured = judge_cpu_configuration(placement)
+    refused += configured
+    if placement.cpu_manager_policy != "static":
+        return tuple(refused) or _cpu_manager(placement, layout, CpuOptions(), CpuSet(), static=False)
+    on_machine = misfits(options, socket_count=layout.socket_count, numa_count=len(layout.nodes))
+    refused += [_of_static(each) for each in on_machine]
+    # Which CPUs are reserved hangs on the options; whether there are enough doesn't.
+    reserved = _reserved(placement, layout, CpuOptions() if configured else options)
+    if isinstance(reserved, StartRefused):
+        return (*refused, reserved)
     isolated = topology.isolated.bits & layout.online & ~reserved.bits
-    match placement.isolated_cpus:
-        case "only" if not isolated:
-            return StartRefused(
+    if placement.isolated_cpus == "only" and not isolated:
+        refused.append(
+            StartRefused(
                 "isolatedCPUs is only, and no CPU that isn't reserved is isolated: see /sys/devices/system/cpu/isolated",
                 "isolatedCPUs",
             )
+        )
+    if refused:
+        return tuple(refused)
+    made = _cpu_manager(placement, layout, options, reserved, static=True)
+    match placement.isolated_cpus:
         case "only":
             return replace(made, grantable=isolated)
         case "prefer":
             return replace(made, preferred=isolated)
         case _:
             return made
+
+
+def judge_cpu_configuration(placement: Placement) -> tuple[CpuOptions, tuple[StartRefused, ...]]:
+    """Judge policy, reserved amount and options as far as that needs no machine; the options that are right come with it."""
+    policy = placement.cpu_manager_policy
+    if policy == "none":
+        if not placement.cpu_manager_policy_options:
+            return CpuOptions(), ()
+        given = " ".join(f"{key}:{value}" for key, value in sorted(placement.cpu_manager_policy_options))
+        unsupported = StartRefused(
+            f"new none policy error: None policy: received unsupported options=map[{given}]", "cpuManagerPolicyOptions"
+        )
+        return CpuOptions(), (unsupported,)
+    refused: list[StartRefused] = []
+    if policy != "static":
+        refused.append(StartRefused(f'unknown policy: "{policy}"', "cpuManagerPolicy"))
+    elif not placement.reserved_system_cpus and placement.reserved_cpu_milli is None:
+        refused.append(
+            StartRefused(
+                "[cpumanager] unable to determine reserved CPU resources for static policy", "reservedSystemCPUs"
+            )
+        )
+    elif not placement.reserved_system_cpus and placement.reserved_cpu_milli == 0:
+        refused.append(
+            StartRefused(
+                "[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero",
+                "systemReserved",
+            )
+        )
+    options, wrong = judge_cpu_options(placement)
+    return options, (*refused, *(_of_static(each) for each in wrong))
+
+
+def _of_static(refused: StartRefused) -> StartRefused:
+    return replace(refused, message=_PREFIX + refused.message)
+
+
+def _reserved(placement: Placement, layout: CpuLayout, options: CpuOptions) -> CpuSet | StartRefused:
+    """Choose what is reserved, where an amount says how much."""
+    if placement.reserved_system_cpus:
+        return placement.reserved_system_cpus
+    count = -(-(placement.reserved_cpu_milli or 0) // 1000)
+    manager = _cpu_manager(placement, layout, options, CpuSet(), static=True)
+    # Reserved CPUs need not be whole cores.
+    plain = replace(manager, picking=replace(manager.picking, whole_cores=False))
+    picked = plain.assign(layout.online, count)
+    reserved = CpuSet(picked) if isinstance(picked, int) else CpuSet()
+    if len(reserved) != count:
+        return StartRefused(
+            f"{_PREFIX}[cpumanager] unable to reserve the required amount of CPUs (size of {reserved} did not equal {count})",
+            "systemReserved",
+        )
+    return reserved
 
 
 def _cpu_manager(

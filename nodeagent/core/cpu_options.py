@@ -7,13 +7,14 @@ from nodeagent.core.go_text import go_quoted
 from nodeagent.core.refusals import StartRefused
 
 _FIELD = "cpuManagerPolicyOptions"
+_BY_SOCKET = "align-by-socket"
 _ALPHA, _BETA, _STABLE = "Alpha", "Beta", "stable"
 _MATURITY = {
     "full-pcpus-only": _STABLE,
     "strict-cpu-reservation": _STABLE,
     "prefer-align-cpus-by-uncorecache": _STABLE,
     "distribute-cpus-across-numa": _BETA,
-    "align-by-socket": _ALPHA,
+    _BY_SOCKET: _ALPHA,
     "distribute-cpus-across-cores": _ALPHA,
 }
 OPTIONS = tuple(_MATURITY)
@@ -49,44 +50,73 @@ def parse_boolean(option: str, value: str, field: str) -> bool | StartRefused:
         return StartRefused(
             f"bad value for option {go_quoted(option)}: strconv.ParseBool: parsing {go_quoted(value)}: invalid syntax",
             field,
+            entry=option,
         )
     return parsed
 
 
-def parse_cpu_options(placement: Placement, *, socket_count: int, numa_count: int) -> CpuOptions | StartRefused:
-    """Judge the configured options.
+def judge_cpu_options(placement: Placement) -> tuple[CpuOptions, tuple[StartRefused, ...]]:
+    """Judge the configured options as far as that needs no machine.
 
-    Args:
-        placement: the configuration.
-        socket_count: sockets of the machine, as kubelet counts them.
-        numa_count: NUMA nodes that have CPUs.
+    Returns:
+        The options that are right, and what is wrong with the others, in the order in which kubelet looks.
+
     """
     chosen: dict[str, bool] = {}
+    refused: list[StartRefused] = []
     for option, text in sorted(placement.cpu_manager_policy_options):
         maturity = _MATURITY.get(option)
         if maturity is None:
-            return StartRefused(f"unknown CPU Manager Policy option: {go_quoted(option)}", _FIELD)
+            refused.append(
+                StartRefused(f"unknown CPU Manager Policy option: {go_quoted(option)}", _FIELD, entry=option)
+            )
+            continue
         if maturity != _STABLE and not placement.gate(f"CPUManagerPolicy{maturity}Options"):
-            return StartRefused(
-                f'CPU Manager Policy {maturity}-level Options not enabled, but option "{option}" provided', _FIELD
+            refused.append(
+                StartRefused(
+                    f'CPU Manager Policy {maturity}-level Options not enabled, but option "{option}" provided',
+                    _FIELD,
+                    entry=option,
+                )
             )
         value = parse_boolean(option, text, _FIELD)
         if isinstance(value, StartRefused):
-            return value
-        chosen[option] = value
+            refused.append(value)
+        else:
+            chosen[option] = value
     for first, second in _EXCLUSIVE:
         if chosen.get(first) and chosen.get(second):
-            return StartRefused(f"static policy options {first} and {second} can not be used at the same time", _FIELD)
-    if chosen.get("align-by-socket"):
-        if placement.topology_manager_policy == "single-numa-node":
-            # The spelling is the reference's.
-            return StartRefused(
+            refused.append(
+                StartRefused(
+                    f"static policy options {first} and {second} can not be used at the same time", _FIELD, entry=second
+                )
+            )
+    if chosen.get(_BY_SOCKET) and placement.topology_manager_policy == "single-numa-node":
+        # The spelling is the reference's.
+        refused.append(
+            StartRefused(
                 "Topolgy manager single-numa-node policy is incompatible with CPUManager align-by-socket policy option",
                 _FIELD,
+                entry=_BY_SOCKET,
             )
-        if socket_count > numa_count:
-            return StartRefused(
-                "Align by socket is not compatible with hardware where number of sockets are more than number of NUMA",
-                _FIELD,
-            )
-    return CpuOptions(**{option.replace("-", "_"): value for option, value in chosen.items()})
+        )
+    return CpuOptions(**{option.replace("-", "_"): value for option, value in chosen.items()}), tuple(refused)
+
+
+def misfits(options: CpuOptions, *, socket_count: int, numa_count: int) -> tuple[StartRefused, ...]:
+    """Judge the options on a machine.
+
+    Args:
+        options: as read.
+        socket_count: sockets of the machine, as kubelet counts them.
+        numa_count: NUMA nodes that have CPUs.
+    """
+    if not options.align_by_socket or socket_count <= numa_count:
+        return ()
+    return (
+        StartRefused(
+            "Align by socket is not compatible with hardware where number of sockets are more than number of NUMA",
+            _FIELD,
+            entry=_BY_SOCKET,
+        ),
+    )

@@ -102,16 +102,18 @@ class Readmitted(Struct, frozen=True):
 
 
 def build(topology: Topology, placement: Placement) -> Managers | StartRefused:
-    """Judge machine and configuration together."""
+    """Judge machine and configuration together; the refusal is kubelet's, which stops at the first."""
+    made = judged(topology, placement)
+    return made if isinstance(made, Managers) else made[0]
+
+
+def judged(topology: Topology, placement: Placement) -> Managers | tuple[StartRefused, ...]:
+    """As `build`, but say all that is wrong, kubelet's first."""
     topology_manager = build_topology_manager(topology, placement)
-    if isinstance(topology_manager, StartRefused):
-        return topology_manager
     cpu = build_cpu_manager(topology, placement)
-    if isinstance(cpu, StartRefused):
-        return cpu
     memory = build_memory_manager(topology, placement)
-    if isinstance(memory, StartRefused):
-        return memory
+    if isinstance(topology_manager, tuple) or isinstance(cpu, tuple) or isinstance(memory, tuple):
+        return tuple(refused for made in (topology_manager, cpu, memory) if isinstance(made, tuple) for refused in made)
     return Managers(
         topology=topology,
         placement=placement,
@@ -120,12 +122,6 @@ def build(topology: Topology, placement: Placement) -> Managers | StartRefused:
         rules=DemandRules.of(placement),
         quirks=reproduced(placement.errata),
     )
-
-
-def start_refusals(topology: Topology, placement: Placement) -> tuple[StartRefused, ...]:
-    """Say what each of the managers finds wrong; `build` stops at the first."""
-    makers = (build_topology_manager, build_cpu_manager, build_memory_manager)
-    return tuple(made for made in (make(topology, placement) for make in makers) if isinstance(made, StartRefused))
 
 
 def initial(managers: Managers) -> Promises:

@@ -41,26 +41,30 @@ class MemoryManager(Struct, frozen=True):
     quirks: frozenset[Erratum]
 
 
-def build_memory_manager(topology: Topology, placement: Placement) -> MemoryManager | StartRefused:
-    """Judge the configuration of the memory manager; the texts are kubelet's."""
+def build_memory_manager(topology: Topology, placement: Placement) -> MemoryManager | tuple[StartRefused, ...]:
+    """Judge the configuration of the memory manager; the texts are kubelet's, and so is their order: it stops at the first."""
     quirks = reproduced(placement.errata)
     static = placement.memory_manager_policy == "Static"
     machine: Machine = ()
     if static:
         reserved = reserved_by_node(topology, placement)
-        if isinstance(reserved, StartRefused):
+        if isinstance(reserved, tuple):
             return reserved
         machine = initial_machine(topology, reserved)
-        absurd = [(n.id, resource, t) for n in machine for resource, t in n.tables if t.allocatable > t.total]
-        if absurd and Erratum.ABSURD_AMOUNTS not in quirks:
-            node_id, resource, table = absurd[0]
-            return StartRefused(
-                f"[memorymanager] NUMA node {node_id} has {table.total} bytes of {resource}: less than is reserved and set aside "
+        absurd = tuple(
+            StartRefused(
+                f"[memorymanager] NUMA node {node.id} has {table.total} bytes of {resource}: less than is reserved and set aside "
                 "as huge pages",
                 "reservedMemory",
             )
+            for node in machine
+            for resource, table in node.tables
+            if table.allocatable > table.total
+        )
+        if absurd and Erratum.ABSURD_AMOUNTS not in quirks:
+            return absurd
     elif placement.memory_manager_policy != "None":
-        return StartRefused(f'unknown policy: "{placement.memory_manager_policy}"', "memoryManagerPolicy")
+        return (StartRefused(f'unknown policy: "{placement.memory_manager_policy}"', "memoryManagerPolicy"),)
     return MemoryManager(
         static=static,
         machine=machine,

@@ -11,39 +11,40 @@ Reserved = dict[tuple[int, str], int]
 """Bytes by (NUMA node, resource)."""
 
 
-def reserved_by_node(topology: Topology, placement: Placement) -> Reserved | StartRefused:
-    """Judge `reservedMemory` against the machine and the node's reservation; the texts are kubelet's."""
-    invalid = _invalid(placement)
-    if invalid is not None:
-        return invalid
-    for entry in placement.reserved_memory:
-        if entry.numa_node not in topology.node_ids:
-            return StartRefused(
-                "the reserved memory configuration references a NUMA node "
-                f"{entry.numa_node} that does not exist on this machine",
-                _FIELD,
-            )
-    wrong_sum = _wrong_sum(placement)
-    if wrong_sum is not None:
-        return wrong_sum
+def reserved_by_node(topology: Topology, placement: Placement) -> Reserved | tuple[StartRefused, ...]:
+    """Judge `reservedMemory` against the machine and the node's reservation; the texts and their order are kubelet's."""
+    invalid = invalid_entries(placement)
+    refused = [] if invalid is None else [invalid]
+    refused += [
+        StartRefused(
+            f"the reserved memory configuration references a NUMA node {node} that does not exist on this machine",
+            _FIELD,
+            entry=index,
+        )
+        for index, node in enumerate(entry.numa_node for entry in placement.reserved_memory)
+        if node not in topology.node_ids
+    ]
+    if invalid is None:
+        # What is no amount has no sum.
+        refused += _wrong_sums(placement)
     reserved: Reserved = {}
     for entry in placement.reserved_memory:
         for resource, amount in entry.limits:
             size = amount.as_int64()
             if size is None:
                 # The spelling is the reference's.
-                return StartRefused("could not covert a variable of type Quantity to int64", _FIELD)
+                return (*refused, StartRefused("could not covert a variable of type Quantity to int64", _FIELD))
             reserved[entry.numa_node, resource] = size
-    if sum(size for (_, resource), size in reserved.items() if resource == MEMORY) <= 0:
-        return StartRefused("[memorymanager] you should specify the system reserved memory", _FIELD)
-    return reserved
+    if not refused and sum(size for (_, resource), size in reserved.items() if resource == MEMORY) <= 0:
+        refused.append(StartRefused("[memorymanager] you should specify the system reserved memory", _FIELD))
+    return tuple(refused) or reserved
 
 
 def _is_memory(resource: str) -> bool:
     return resource == MEMORY or resource.startswith(HUGEPAGES_PREFIX)
 
 
-def _invalid(placement: Placement) -> StartRefused | None:
+def invalid_entries(placement: Placement) -> StartRefused | None:
     """Check the configuration by itself; every finding is named."""
     found = []
     seen: set[tuple[int, str]] = set()
@@ -65,7 +66,7 @@ def _invalid(placement: Placement) -> StartRefused | None:
     return StartRefused(found[0] if len(found) == 1 else f"[{', '.join(found)}]", _FIELD)
 
 
-def _wrong_sum(placement: Placement) -> StartRefused | None:
+def _wrong_sums(placement: Placement) -> tuple[StartRefused, ...]:
     totals: dict[str, Quantity] = {}
     for entry in placement.reserved_memory:
         for resource, amount in entry.limits:
@@ -73,12 +74,15 @@ def _wrong_sum(placement: Placement) -> StartRefused | None:
             # As Quantity.Add: a sum is printed in the notation of the first addend that isn't zero.
             totals[resource] = amount if so_far is None or so_far.nano == 0 else so_far + amount
     reservation = {resource: amount for resource, amount in placement.memory_reservation if _is_memory(resource)}
+    refused = []
     for resource in sorted(totals.keys() | reservation.keys()):
         configured, wanted = totals.get(resource, Quantity(0)), reservation.get(resource, Quantity(0))
         if configured.nano != wanted.nano:
-            return StartRefused(
-                f'the total amount "{configured}" of type "{resource}" is not equal to the value "{wanted}" '
-                "determined by Node Allocatable feature",
-                _FIELD,
+            refused.append(
+                StartRefused(
+                    f'the total amount "{configured}" of type "{resource}" is not equal to the value "{wanted}" '
+                    "determined by Node Allocatable feature",
+                    _FIELD,
+                )
             )
-    return None
+    return tuple(refused)

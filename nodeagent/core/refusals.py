@@ -33,6 +33,8 @@ class StartRefused(Struct, frozen=True):
     message: str
     about: str
     """The configuration's field, or the file, that a person has to look at."""
+    entry: str | int | None = None
+    """Which of the field's entries, by key or index; None: the field as a whole."""
 
 
 def unexpected(error: str) -> Refusal:

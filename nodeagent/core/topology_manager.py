@@ -17,6 +17,7 @@ _CLOSEST = "prefer-closest-numa-nodes"
 _OPTIONS = "topologyManagerPolicyOptions"
 _MAX_NODES = "max-allowable-numa-nodes"
 _MOST_ALLOCATED = "prefer-most-allocated-numa-node"
+OPTIONS = (_CLOSEST, _MAX_NODES, _MOST_ALLOCATED)
 _DEFAULT_MAX_NODES = 8
 
 
@@ -53,31 +54,35 @@ class TopologyManager(Struct, frozen=True):
 
 class _Options(Struct, frozen=True):
     prefer_closest: bool = False
-    max_nodes: int = _DEFAULT_MAX_NODES
+    max_nodes: int | None = _DEFAULT_MAX_NODES
+    """None: what is configured is no such number."""
     prefer_most_allocated: bool = False
 
 
-def build_topology_manager(topology: Topology, placement: Placement) -> TopologyManager | StartRefused:
-    """Judge the configuration of the topology manager; the texts are kubelet's."""
+def build_topology_manager(topology: Topology, placement: Placement) -> TopologyManager | tuple[StartRefused, ...]:
+    """Judge the configuration of the topology manager; the texts are kubelet's, and so is their order: it stops at the first."""
     default_mask = topology.node_ids.bits
     if placement.topology_manager_policy == TopologyPolicy.NONE:
         # Scope and options are not looked at.
         return TopologyManager(TopologyPolicy.NONE, Scope.CONTAINER, MergeRules(default_mask, single_node=False))
-    options = _parse_options(placement)
-    if isinstance(options, StartRefused):
-        return options
+    options, wrong = judge_topology_options(placement)
+    refused = list(wrong)
     if options.prefer_closest and any(node.distances is None for node in topology.numa):
-        return StartRefused("cannot discover NUMA topology: error getting NUMA distances from cadvisor", _OPTIONS)
-    if len(topology.numa) > options.max_nodes:
-        return StartRefused(f"unsupported on machines with more than {options.max_nodes} NUMA Nodes", _OPTIONS)
-    try:
-        policy = TopologyPolicy(placement.topology_manager_policy)
-    except ValueError:
-        return StartRefused(f'unknown policy: "{placement.topology_manager_policy}"', "topologyManagerPolicy")
-    try:
-        scope = Scope(placement.topology_manager_scope)
-    except ValueError:
-        return StartRefused(f'unknown scope: "{placement.topology_manager_scope}"', "topologyManagerScope")
+        refused.append(
+            StartRefused(
+                "cannot discover NUMA topology: error getting NUMA distances from cadvisor", _OPTIONS, entry=_CLOSEST
+            )
+        )
+    if options.max_nodes is not None and len(topology.numa) > options.max_nodes:
+        refused.append(
+            StartRefused(
+                f"unsupported on machines with more than {options.max_nodes} NUMA Nodes", _OPTIONS, entry=_MAX_NODES
+            )
+        )
+    refused += judge_policy_and_scope(placement)
+    if refused:
+        return tuple(refused)
+    policy, scope = TopologyPolicy(placement.topology_manager_policy), Scope(placement.topology_manager_scope)
     single_node = policy is TopologyPolicy.SINGLE_NUMA_NODE
     distances = None
     if options.prefer_closest:
@@ -100,27 +105,55 @@ def affinity_refusal(scope: Scope, *, is_managed_pod: bool) -> Refusal:
     return Refusal(Reason.TOPOLOGY_AFFINITY, f"Pod Scope pod with pod-level resources {detail}")
 
 
-def _parse_options(placement: Placement) -> _Options | StartRefused:
+def judge_policy_and_scope(placement: Placement) -> tuple[StartRefused, ...]:
+    """Judge the names; of policy `none` the scope isn't looked at."""
+    policy, scope = placement.topology_manager_policy, placement.topology_manager_scope
+    refused = []
+    if policy not in tuple(TopologyPolicy):
+        refused.append(StartRefused(f'unknown policy: "{policy}"', "topologyManagerPolicy"))
+    if policy != TopologyPolicy.NONE and scope not in tuple(Scope):
+        refused.append(StartRefused(f'unknown scope: "{scope}"', "topologyManagerScope"))
+    return tuple(refused)
+
+
+def judge_topology_options(placement: Placement) -> tuple[_Options, tuple[StartRefused, ...]]:
+    """Judge the configured options as far as that needs no machine; of policy `none` they aren't looked at.
+
+    Returns:
+        The options that are right, and what is wrong with the others, in the order in which kubelet looks.
+
+    """
+    if placement.topology_manager_policy == TopologyPolicy.NONE:
+        return _Options(), ()
     booleans: dict[str, bool] = {}
-    max_nodes = _DEFAULT_MAX_NODES
+    max_nodes: int | None = _DEFAULT_MAX_NODES
+    refused: list[StartRefused] = []
     for option, text in sorted(placement.topology_manager_policy_options):
-        if option not in (_CLOSEST, _MAX_NODES, _MOST_ALLOCATED):
-            return StartRefused(f"unknown Topology Manager Policy option: {go_quoted(option)}", _OPTIONS)
+        if option not in OPTIONS:
+            refused.append(
+                StartRefused(f"unknown Topology Manager Policy option: {go_quoted(option)}", _OPTIONS, entry=option)
+            )
+            continue
         if option == _MOST_ALLOCATED and not placement.gate("TopologyManagerPolicyAlphaOptions"):
-            return StartRefused(
-                f'Topology Manager Policy Alpha-level Options not enabled, but option "{option}" provided', _OPTIONS
+            refused.append(
+                StartRefused(
+                    f'Topology Manager Policy Alpha-level Options not enabled, but option "{option}" provided',
+                    _OPTIONS,
+                    entry=option,
+                )
             )
         if option == _MAX_NODES:
             number = _parse_max_nodes(text)
-            if isinstance(number, StartRefused):
-                return number
-            max_nodes = number
+            max_nodes = None if isinstance(number, StartRefused) else number
+            refused += [number] if isinstance(number, StartRefused) else []
         else:
             value = parse_boolean(option, text, _OPTIONS)
             if isinstance(value, StartRefused):
-                return value
-            booleans[option] = value
-    return _Options(booleans.get(_CLOSEST, False), max_nodes, booleans.get(_MOST_ALLOCATED, False))
+                refused.append(value)
+            else:
+                booleans[option] = value
+    options = _Options(booleans.get(_CLOSEST, False), max_nodes, booleans.get(_MOST_ALLOCATED, False))
+    return options, tuple(refused)
 
 
 def _parse_max_nodes(text: str) -> int | StartRefused:
@@ -131,8 +164,10 @@ def _parse_max_nodes(text: str) -> int | StartRefused:
         why = f"strconv.Atoi: parsing {go_quoted(text)}: value out of range"
     elif int(text) < _DEFAULT_MAX_NODES:
         return StartRefused(
-            f'the minimum value of "{_MAX_NODES}" should not be less than {_DEFAULT_MAX_NODES}', _OPTIONS
+            f'the minimum value of "{_MAX_NODES}" should not be less than {_DEFAULT_MAX_NODES}',
+            _OPTIONS,
+            entry=_MAX_NODES,
         )
     else:
         return int(text)
-    return StartRefused(f'unable to convert policy option to integer "{_MAX_NODES}": {why}', _OPTIONS)
+    return StartRefused(f'unable to convert policy option to integer "{_MAX_NODES}": {why}', _OPTIONS, entry=_MAX_NODES)

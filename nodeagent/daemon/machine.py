@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.config import Config
 from nodeagent.core.idset import CpuSet
-from nodeagent.core.managers import Managers, build, start_refusals
+from nodeagent.core.managers import Managers, judged
 from nodeagent.core.node_capacity import Allocatable, allocatable_of, with_machine
 from nodeagent.core.refusals import StartRefused
 from nodeagent.core.topology import Topology
@@ -65,11 +65,16 @@ def on_machine(config: Config, topology: Topology, reserved: CpuSet | None = Non
     wanted = config.placement.reserved_system_cpus if reserved is None else reserved
     present = wanted - topology.offline
     if wanted and not present:
-        return (StartRefused(f"all reserved CPUs ({wanted}) are offline", "reservedSystemCPUs"),)
+        others = judged(topology, replace(config.placement, reserved_system_cpus=wanted))
+        assert isinstance(others, tuple), "CPUs that are offline can't be reserved"
+        return (
+            StartRefused(f"all reserved CPUs ({wanted}) are offline", "reservedSystemCPUs"),
+            *(other for other in others if other.about != "reservedSystemCPUs"),
+        )
     placement = replace(config.placement, reserved_system_cpus=present)
-    managers = build(topology, placement)
-    if isinstance(managers, StartRefused):
-        return start_refusals(topology, placement)
+    managers = judged(topology, placement)
+    if isinstance(managers, tuple):
+        return managers
     room = allocatable_of(
         config, cpu_count=len(topology.online), memory_bytes=topology.memory_bytes, hugepages=topology.hugepages
     )

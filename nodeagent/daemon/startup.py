@@ -104,7 +104,8 @@ def machine_findings(config: Config, topology: Topology, content: bytes, path: s
     node = on_machine(config, topology)
     findings = Findings(path)
     for refused in () if isinstance(node, Node) else node:
-        findings.add(line_of(content, refused.about), refused.about, "", refused.message)
+        field = refused.about if refused.entry is None else f"{refused.about}[{refused.entry}]"
+        findings.add(line_of(content, refused.about, refused.entry), field, "", refused.message)
     return findings.all()
 
 

@@ -19,7 +19,7 @@ from nodeagent.formats.durations import DurationSyntaxError, parse_duration_ns
 from nodeagent.formats.fields import Fields, nearest
 from nodeagent.formats.findings import DocumentError, Findings
 from nodeagent.formats.placement_fields import PlacementReader
-from nodeagent.formats.tree import MapNode, Node
+from nodeagent.formats.tree import MapNode, Node, line_at
 
 _HINT = "correct these lines, then start or reload again; examples/config.yaml (`nodeagent --help` says where) has every field of our own"
 _KUBELET_KIND = ("kubelet.config.k8s.io/v1beta1", "KubeletConfiguration")
@@ -56,13 +56,12 @@ def parse_config(content: bytes, source: str) -> Config:
     return config
 
 
-def line_of(content: bytes, field: str) -> int | None:
-    """Give the line of a field of a configuration that could be read; None: it isn't given."""
+def line_of(content: bytes, field: str, entry: str | int | None = None) -> int | None:
+    """Give the line of a field of a configuration that could be read, or of one of its entries; None: it isn't given."""
     documents = parse_documents(content, "")
-    if not documents or not isinstance(documents[0], MapNode):
+    if not documents or not isinstance(documents[0], MapNode) or documents[0].get(field) is None:
         return None
-    value = documents[0].get(field)
-    return None if value is None else value.line
+    return line_at(documents[0], (field,) if entry is None else (field, entry))
 
 
 class _ConfigReader:
