@@ -41,7 +41,7 @@ from nodeagent.formats.checkpoint_versions import (
     converted,
     read_checkpoint,
 )
-from nodeagent.formats.config_yaml import line_of, parse_config
+from nodeagent.formats.config_yaml import parse_config
 from nodeagent.formats.cpu_checkpoint import decode_cpu_state, read_cpu_contents
 from nodeagent.formats.durations import DurationSyntaxError, parse_duration_ns
 from nodeagent.formats.effective_config import config_document, config_from_document
@@ -180,7 +180,6 @@ def configuration(content: bytes) -> Hashable:
     for text in (config.state_directory, config.runtime_directory, config.static_pod_path, config.metrics_bind_address):
         os.fsencode(text)
         assert "\0" not in text
-    line_of(content, "cpuManagerPolicy")
     return frozenset(kind_of(name) for name in config.reported_fields)
 
 

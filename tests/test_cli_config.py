@@ -14,6 +14,7 @@ import json_schema
 from machine_tree import Machine
 from nodeagent.cli.main import main
 from nodeagent.core.config import DEFAULT_GATES, Config
+from nodeagent.daemon.startup import StartError, load_node
 from nodeagent.formats.config_text import KIND, config_fields, config_text
 from nodeagent.formats.config_yaml import parse_config
 from nodeagent.formats.kubelet_migration import migrated
@@ -121,6 +122,47 @@ def test_every_mistake_of_every_manager_is_told_with_its_line(told: Told, tmp_pa
     ]
 
 
+def test_what_the_text_has_wrong_hides_nothing_of_what_the_managers_say(told: Told, tmp_path: Path, node: str) -> None:
+    text = "cpuManagerPolicy: static\nreservedSystemCPUs: '77'\nunknownField: 1\ncpuManagerPolicyOptions: {nonsense: 'true'}\n"
+    file = written(tmp_path, text)
+    expected = ["2: reservedSystemCPUs", "3: unknownField", "4: cpuManagerPolicyOptions[nonsense]"]
+    assert places(told("validate", file, "--root", node)[2], file) == expected
+    with pytest.raises(StartError) as refused:
+        load_node(file, node)
+    assert places(refused.value.message, file) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("cpuManagerPolicy: 3\ncpuManagerPolicyOptions: {full-pcpus-only: 'true'}", ["1: cpuManagerPolicy"]),
+        ("cpuManagerPolicy: statik\ncpuManagerPolicyOptions: {x: 'true'}", ["1: cpuManagerPolicy", "2: cpuManagerPolicyOptions[x]"]),
+        ("topologyManagerPolicy: X\ntopologyManagerScope: Y", ["1: topologyManagerPolicy", "2: topologyManagerScope"]),
+        ("cpuManagerPolicy: static\nreservedSystemCPUs: '0'\nfeatureGates: {CPUManagerPolicyAlphaOptions: maybe}\ncpuManagerPolicyOptions: {align-by-socket: 'true'}", ["3: featureGates[CPUManagerPolicyAlphaOptions]"]),
+        ("memoryManagerPolicy: Static\nsystemReserved: {memory: lots}\nreservedMemory:\n- {numaNode: 7, limits: {memory: 1Gi}}", ["2: systemReserved[memory]", "4: reservedMemory[0]"]),
+        ("memoryManagerPolicy: Static\nreservedMemory:\n- {numaNode: 7, limits: {memory: 1Gi, foo: 1}}", ["2: reservedMemory", "3: reservedMemory[0]"]),
+        ("memoryManagerPolicy: static", ["1: memoryManagerPolicy"]),
+        ("cpuManagerPolicy: static\nreservedSystemCPUs: 3-1", ["2: reservedSystemCPUs"]),
+        ("cpuManagerPolicy: static\nkubeReserved: {cpu: some}", ["2: kubeReserved[cpu]"]),
+    ],
+)  # fmt: skip
+def test_what_follows_from_a_mistake_is_not_told_as_another(text: str, expected: list[str], told: Told, tmp_path: Path, node: str) -> None:  # fmt: skip
+    file = written(tmp_path, text + "\n")
+    assert places(told("validate", file, "--root", node)[2], file) == expected
+
+
+def test_options_are_judged_without_a_machine(told: Told, tmp_path: Path) -> None:
+    file = written(tmp_path, MISTAKES)
+    assert places(told("validate", file, "--alone")[2], file) == [
+        "3: cpuManagerPolicyOptions[nonsense]",
+        "4: cpuManagerPolicyOptions[full-pcpus-only]",
+        "5: cpuManagerPolicyOptions[distribute-cpus-across-numa]",
+        "10: topologyManagerPolicyOptions[max-allowable-numa-nodes]",
+        "11: topologyManagerPolicyOptions[bar]",
+        "12: topologyManagerPolicyOptions[prefer-closest-numa-nodes]",
+    ]
+
+
 def test_reserved_cpus_that_are_offline_hide_nothing(told: Told, tmp_path: Path) -> None:
     offline = Machine(("0,2", "1,3"), ("0-3",), ((0, "0-3"),), offline="3").grow(tmp_path / "off")
     text = "cpuManagerPolicy: static\nreservedSystemCPUs: '3'\ncpuManagerPolicyOptions: {nonsense: 'true'}\n"
@@ -208,7 +250,7 @@ def test_every_field_is_shown_and_reads_back_as_the_same(told: Told) -> None:
     st.fixed_dictionaries(
         {},
         optional={
-            "cpuManagerPolicyOptions": st.dictionaries(st.sampled_from(["full-pcpus-only", "align-by-socket"]), st.sampled_from(["true", "false"])),
+            "cpuManagerPolicyOptions": st.dictionaries(st.sampled_from(["full-pcpus-only", "strict-cpu-reservation"]), st.sampled_from(["true", "false"])),
             "reservedSystemCPUs": st.sampled_from(["0", "0-3,8"]),
             "systemReserved": st.dictionaries(st.sampled_from(["cpu", "memory"]), st.sampled_from(["1", "500m", "2"])),
             "topologyManagerPolicy": st.sampled_from(["none", "best-effort", "restricted"]),
@@ -226,6 +268,8 @@ def test_every_field_is_shown_and_reads_back_as_the_same(told: Told) -> None:
     )
 )  # fmt: skip
 def test_what_is_shown_of_any_configuration_reads_back_as_the_same(document: dict[str, object]) -> None:
+    if document.get("cpuManagerPolicyOptions"):
+        document = {"reservedSystemCPUs": "0", **document, "cpuManagerPolicy": "static"}
     config = read(json.dumps(document))
     fields = config_fields(config)
     bare = replace(config, reported_fields=())

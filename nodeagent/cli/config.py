@@ -10,12 +10,10 @@ from nodeagent.cli.documents import printed, write_named
 from nodeagent.cli.known_state import DEFAULT_CONFIG
 from nodeagent.cli.main import EXIT_ERROR
 from nodeagent.cli.sources import add_machine_arguments, add_node_arguments, known_from, topology_from
-from nodeagent.core.config import Config
-from nodeagent.core.topology import Topology
-from nodeagent.daemon.startup import StartError, config_content, load_config, machine_findings
+from nodeagent.daemon.startup import StartError, config_content, load_config, unsuited
 from nodeagent.formats.config_text import KIND, config_fields, config_text
-from nodeagent.formats.config_yaml import parse_config
-from nodeagent.formats.findings import DocumentError, Finding
+from nodeagent.formats.config_yaml import judged_config
+from nodeagent.formats.findings import DocumentError
 from nodeagent.formats.kubelet_migration import migrated
 
 VERSION = 1
@@ -84,7 +82,9 @@ def _absent(path: str) -> str:
 def _validate(options: argparse.Namespace) -> int:
     content = config_content(options.file, absent_hint=_absent(options.file))
     topology = None if options.alone else topology_from(options)
-    config, findings = _judged(content, options.file, topology)
+    config, findings = judged_config(
+        content, options.file, lambda config: () if topology is None else unsuited(config, topology)
+    )
     if findings and options.output == "text":
         raise StartError(
             "\n".join(map(str, findings)),
@@ -105,14 +105,6 @@ def _validate(options: argparse.Namespace) -> int:
     }  # fmt: skip
     sys.stdout.write(printed(document, options.output, _valid_text))
     return EXIT_ERROR if findings else 0
-
-
-def _judged(content: bytes, path: str, topology: Topology | None) -> tuple[Config | None, tuple[Finding, ...]]:
-    try:
-        config = parse_config(content, path)
-    except DocumentError as err:
-        return None, err.findings
-    return config, () if topology is None else machine_findings(config, topology, content, path)
 
 
 def _valid_text(document: Any) -> str:

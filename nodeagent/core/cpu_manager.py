@@ -146,7 +146,9 @@ def judge_cpu_configuration(placement: Placement) -> tuple[CpuOptions, tuple[Sta
             return CpuOptions(), ()
         given = " ".join(f"{key}:{value}" for key, value in sorted(placement.cpu_manager_policy_options))
         unsupported = StartRefused(
-            f"new none policy error: None policy: received unsupported options=map[{given}]", "cpuManagerPolicyOptions"
+            f"new none policy error: None policy: received unsupported options=map[{given}]",
+            "cpuManagerPolicyOptions",
+            rests_on=("cpuManagerPolicy",),
         )
         return CpuOptions(), (unsupported,)
     refused: list[StartRefused] = []
@@ -187,6 +189,7 @@ def _reserved(placement: Placement, layout: CpuLayout, options: CpuOptions) -> C
         return StartRefused(
             f"{_PREFIX}[cpumanager] unable to reserve the required amount of CPUs (size of {reserved} did not equal {count})",
             "systemReserved",
+            rests_on=("systemReserved", "kubeReserved", "reservedSystemCPUs"),
         )
     return reserved
 

@@ -77,6 +77,7 @@ def judge_cpu_options(placement: Placement) -> tuple[CpuOptions, tuple[StartRefu
                     f'CPU Manager Policy {maturity}-level Options not enabled, but option "{option}" provided',
                     _FIELD,
                     entry=option,
+                    rests_on=("featureGates",),
                 )
             )
         value = parse_boolean(option, text, _FIELD)

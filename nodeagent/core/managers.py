@@ -10,7 +10,14 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission import MergeReport, Outcome, Providers, run_admission
 from nodeagent.core.config import Placement
-from nodeagent.core.cpu_manager import build_cpu_manager, release_container, release_pod_set, start_moves, with_pod
+from nodeagent.core.cpu_manager import (
+    build_cpu_manager,
+    judge_cpu_configuration,
+    release_container,
+    release_pod_set,
+    start_moves,
+    with_pod,
+)
 from nodeagent.core.cpu_restore import restored_cpus, validated_cpus
 from nodeagent.core.demand import DemandRules, WhyShared, demand_of, qualifies_alone, why_shared as reason_for_sharing
 from nodeagent.core.errata import Erratum, reproduced
@@ -18,10 +25,12 @@ from nodeagent.core.idset import CpuSet
 from nodeagent.core.manager_metrics import CPU_EXCLUSIVE, CPU_PER_NUMA, CPU_SHARED_POOL, Moves
 from nodeagent.core.memory_manager import (
     build_memory_manager,
+    judge_memory_policy,
     release_container as release_memory,
     release_pod_blocks,
     release_started,
 )
+from nodeagent.core.memory_reservation import invalid_entries
 from nodeagent.core.memory_restore import restored_memory, validated_memory
 from nodeagent.core.metric_moves import Series
 from nodeagent.core.pod import Pod
@@ -29,7 +38,7 @@ from nodeagent.core.promises import Promises, dropped
 from nodeagent.core.records import Records
 from nodeagent.core.refusals import Reason, StartRefused
 from nodeagent.core.topology import Topology
-from nodeagent.core.topology_manager import build_topology_manager
+from nodeagent.core.topology_manager import build_topology_manager, judge_policy_and_scope, judge_topology_options
 from nodeagent.core.violations import cpu_violations, memory_violations, shortfalls as find_shortfalls
 
 
@@ -121,6 +130,18 @@ def judged(topology: Topology, placement: Placement) -> Managers | tuple[StartRe
         providers=Providers(cpu, memory, topology_manager),
         rules=DemandRules.of(placement),
         quirks=reproduced(placement.errata),
+    )
+
+
+def misconfigured(placement: Placement) -> tuple[StartRefused, ...]:
+    """Say what is wrong with the configuration on every machine."""
+    invalid = invalid_entries(placement) if placement.memory_manager_policy == "Static" else None
+    return (
+        *judge_topology_options(placement)[1],
+        *judge_policy_and_scope(placement),
+        *judge_cpu_configuration(placement)[1],
+        *judge_memory_policy(placement),
+        *(() if invalid is None else (invalid,)),
     )
 
 

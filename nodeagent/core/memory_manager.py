@@ -43,6 +43,9 @@ class MemoryManager(Struct, frozen=True):
 
 def build_memory_manager(topology: Topology, placement: Placement) -> MemoryManager | tuple[StartRefused, ...]:
     """Judge the configuration of the memory manager; the texts are kubelet's, and so is their order: it stops at the first."""
+    unknown = judge_memory_policy(placement)
+    if unknown:
+        return unknown
     quirks = reproduced(placement.errata)
     static = placement.memory_manager_policy == "Static"
     machine: Machine = ()
@@ -63,8 +66,6 @@ def build_memory_manager(topology: Topology, placement: Placement) -> MemoryMana
         )
         if absurd and Erratum.ABSURD_AMOUNTS not in quirks:
             return absurd
-    elif placement.memory_manager_policy != "None":
-        return (StartRefused(f'unknown policy: "{placement.memory_manager_policy}"', "memoryManagerPolicy"),)
     return MemoryManager(
         static=static,
         machine=machine,
@@ -73,6 +74,13 @@ def build_memory_manager(topology: Topology, placement: Placement) -> MemoryMana
         pod_level_managers=placement.gate("PodLevelResourceManagers"),
         quirks=quirks,
     )
+
+
+def judge_memory_policy(placement: Placement) -> tuple[StartRefused, ...]:
+    """Judge the policy's name."""
+    if placement.memory_manager_policy in {"None", "Static"}:
+        return ()
+    return (StartRefused(f'unknown policy: "{placement.memory_manager_policy}"', "memoryManagerPolicy"),)
 
 
 def allocate_container(

@@ -7,6 +7,7 @@ from nodeagent.core.refusals import StartRefused
 from nodeagent.core.topology import Topology
 
 _FIELD = "reservedMemory"
+_SUMMED = (_FIELD, "systemReserved", "kubeReserved", "evictionHard")
 Reserved = dict[tuple[int, str], int]
 """Bytes by (NUMA node, resource)."""
 
@@ -36,7 +37,9 @@ def reserved_by_node(topology: Topology, placement: Placement) -> Reserved | tup
                 return (*refused, StartRefused("could not covert a variable of type Quantity to int64", _FIELD))
             reserved[entry.numa_node, resource] = size
     if not refused and sum(size for (_, resource), size in reserved.items() if resource == MEMORY) <= 0:
-        refused.append(StartRefused("[memorymanager] you should specify the system reserved memory", _FIELD))
+        refused.append(
+            StartRefused("[memorymanager] you should specify the system reserved memory", _FIELD, rests_on=_SUMMED)
+        )
     return tuple(refused) or reserved
 
 
@@ -83,6 +86,7 @@ def _wrong_sums(placement: Placement) -> tuple[StartRefused, ...]:
                     f'the total amount "{configured}" of type "{resource}" is not equal to the value "{wanted}" '
                     "determined by Node Allocatable feature",
                     _FIELD,
+                    rests_on=_SUMMED,
                 )
             )
     return tuple(refused)

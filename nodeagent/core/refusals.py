@@ -35,6 +35,8 @@ class StartRefused(Struct, frozen=True):
     """The configuration's field, or the file, that a person has to look at."""
     entry: str | int | None = None
     """Which of the field's entries, by key or index; None: the field as a whole."""
+    rests_on: tuple[str, ...] = ()
+    """Other fields that it follows from: while one of these is no value at all, nothing is known."""
 
 
 def unexpected(error: str) -> Refusal:

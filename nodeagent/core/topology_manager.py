@@ -140,6 +140,7 @@ def judge_topology_options(placement: Placement) -> tuple[_Options, tuple[StartR
                     f'Topology Manager Policy Alpha-level Options not enabled, but option "{option}" provided',
                     _OPTIONS,
                     entry=option,
+                    rests_on=("featureGates",),
                 )
             )
         if option == _MAX_NODES:

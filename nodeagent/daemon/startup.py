@@ -6,7 +6,7 @@ from pathlib import Path
 from nodeagent.core.config import Config
 from nodeagent.core.idset import CpuSet, NumaSet
 from nodeagent.core.layout import Kernel
-from nodeagent.core.managers import start, sweep
+from nodeagent.core.managers import misconfigured, start, sweep
 from nodeagent.core.records import Records
 from nodeagent.core.refusals import StartRefused
 from nodeagent.core.state import NodeState, violations
@@ -17,7 +17,7 @@ from nodeagent.edge import state_files
 from nodeagent.edge.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.cpu_checkpoint import decode_cpu_state
-from nodeagent.formats.findings import DocumentError, Finding, Findings
+from nodeagent.formats.findings import DocumentError
 from nodeagent.formats.memory_checkpoint import decode_memory_state
 from nodeagent.formats.node_state import MAX_BYTES, NodeStateError, decode_state, policies_of
 from nodeagent.formats.sysfs import topology_of
@@ -86,27 +86,25 @@ def load_node(path: str, root: str = "/") -> Node:
             and says it in these words. Every finding is in the message, one a line.
 
     """
-    config, topology = load_config(path), topology_of(read_machine(root))
+    from nodeagent.formats.config_yaml import judged_config  # noqa: PLC0415 - as above
+
+    content, topology = config_content(path), topology_of(read_machine(root))
+    config, findings = judged_config(content, path, lambda config: unsuited(config, topology))
+    if config is None or findings:
+        raise StartError(
+            "\n".join(map(str, findings)),
+            hint=f"correct {path}, or what it names, then `systemctl restart nodeagent` (or reload)",
+        )
     node = on_machine(config, topology)
-    if isinstance(node, Node):
-        return node
-    content = state_files.read(path, max_bytes=MAX_CONFIG_BYTES, follow_symlinks=True) or b""
-    raise StartError(
-        "\n".join(map(str, machine_findings(config, topology, content, path))),
-        hint=f"correct {path}, or what it names, then `systemctl restart nodeagent` (or reload)",
-    )
+    assert isinstance(node, Node), "the machine has been asked"
+    return node
 
 
-def machine_findings(config: Config, topology: Topology, content: bytes, path: str) -> tuple[Finding, ...]:
-    """Say all that does not suit a machine, with the lines of the configuration's text."""
-    from nodeagent.formats.config_yaml import line_of  # noqa: PLC0415 - as above
-
+def unsuited(config: Config, topology: Topology) -> tuple[StartRefused, ...]:
+    """Say what of a configuration, right or wrong by itself, does not suit a machine."""
     node = on_machine(config, topology)
-    findings = Findings(path)
-    for refused in () if isinstance(node, Node) else node:
-        field = refused.about if refused.entry is None else f"{refused.about}[{refused.entry}]"
-        findings.add(line_of(content, refused.about, refused.entry), field, "", refused.message)
-    return findings.all()
+    known = misconfigured(config.placement)
+    return () if isinstance(node, Node) else tuple(refused for refused in node if refused not in known)
 
 
 def discover(config: Config, *, reserved: CpuSet | None = None) -> Node:

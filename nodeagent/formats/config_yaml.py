@@ -4,20 +4,24 @@ What the machine has to say is not known here.
 """
 
 import difflib
+import re
+from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 
 from msgspec.structs import replace
 
 from nodeagent.core.config import DEFAULT_GATES, Config, Errata, Placement
+from nodeagent.core.managers import misconfigured
 from nodeagent.core.node_capacity import reservation
 from nodeagent.core.pod import CPU, HUGEPAGES_PREFIX, MEMORY, Resources
 from nodeagent.core.quantity import Quantity, QuantitySyntaxError
+from nodeagent.core.refusals import StartRefused
 from nodeagent.formats import config_schema
 from nodeagent.formats.bind_address import MAX_UNIX_PATH_BYTES, BindAddressError, TcpAddress, parse_bind_address
 from nodeagent.formats.documents import parse_documents
 from nodeagent.formats.durations import DurationSyntaxError, parse_duration_ns
 from nodeagent.formats.fields import Fields, nearest
-from nodeagent.formats.findings import DocumentError, Findings
+from nodeagent.formats.findings import DocumentError, Finding, Findings
 from nodeagent.formats.placement_fields import PlacementReader
 from nodeagent.formats.tree import MapNode, Node, line_at
 
@@ -26,6 +30,8 @@ _KUBELET_KIND = ("kubelet.config.k8s.io/v1beta1", "KubeletConfiguration")
 _OWN_KIND = "NodeAgentConfiguration"
 _KUBELET_GATES = frozenset({"CPUManagerPolicyOptions", "TopologyManagerPolicyOptions"})
 """Gates of kubelet's that are on for good, and look like ours."""
+_OPTIONS = ("cpuManagerPolicyOptions", "topologyManagerPolicyOptions")
+"""What the managers judge without a machine is worded here, but for these."""
 _MAX_INT32 = 2**31 - 1
 
 
@@ -39,29 +45,59 @@ def parse_config(content: bytes, source: str) -> Config:
     Raises:
         DocumentError: with every finding.
     """
+    config, findings = judged_config(content, source)
+    if findings:
+        raise DocumentError(findings, hint=_HINT)
+    assert config is not None
+    return config
+
+
+Judge = Callable[[Config], Iterable[StartRefused]]
+
+
+def judged_config(
+    content: bytes, source: str, judge: Judge = lambda _: ()
+) -> tuple[Config | None, tuple[Finding, ...]]:
+    """Read a configuration, right or wrong.
+
+    Args:
+        content: as for `parse_config`.
+        source: as for `parse_config`.
+        judge: says what else is wrong with it: on a machine, say. It is asked even if there are findings already.
+
+    Returns:
+        What could be read, the defaults in the place of what couldn't; None: nothing. And every finding.
+
+    """
     try:
         documents = parse_documents(content, source)
     except DocumentError as err:
-        raise DocumentError(err.findings, hint=_HINT) from err
+        return None, err.findings
     findings = Findings(source)
     root: Node = documents[0] if documents else MapNode()
     if len(documents) > 1:
         findings.add(documents[1].line, "", "", "a configuration is one document: a second one starts here")
-    if isinstance(root, MapNode):
-        config = _ConfigReader(root, findings).read()
-    else:
+    if not isinstance(root, MapNode):
         findings.add(root.line, "", "", "must be an object of fields")
-    if findings:
-        raise DocumentError(findings.all(), hint=_HINT)
-    return config
+        return None, findings.all()
+    config = _ConfigReader(root, findings).read()
+    wrong = _wrong_fields(findings)
+    options = [refused for refused in misconfigured(config.placement) if refused.about in _OPTIONS]
+    for refused in (*options, *judge(config)):
+        if wrong.isdisjoint(refused.rests_on):
+            _add_refused(findings, root, refused)
+    return config, findings.all()
 
 
-def line_of(content: bytes, field: str, entry: str | int | None = None) -> int | None:
-    """Give the line of a field of a configuration that could be read, or of one of its entries; None: it isn't given."""
-    documents = parse_documents(content, "")
-    if not documents or not isinstance(documents[0], MapNode) or documents[0].get(field) is None:
-        return None
-    return line_at(documents[0], (field,) if entry is None else (field, entry))
+def _wrong_fields(findings: Findings) -> frozenset[str]:
+    """Name the document's own fields that have a finding, or one below them."""
+    return frozenset(re.split(r"[.\[]", path)[0] for path in findings.fields())
+
+
+def _add_refused(findings: Findings, root: MapNode, refused: StartRefused) -> None:
+    field, entry = refused.about, refused.entry
+    line = None if root.get(field) is None else line_at(root, (field,) if entry is None else (field, entry))
+    findings.add(line, field if entry is None else f"{field}[{entry}]", "", refused.message)
 
 
 class _ConfigReader:
@@ -229,7 +265,9 @@ class _ConfigReader:
             allowed = 'must be one of: "container", or "pod"'
             words = f'invalid configuration: topologyManagerScope (--topology-manager-scope) "{scope}" {allowed}'
             self._fields.report("topologyManagerScope", allowed, scope, words)
-        if cpu == "static" and not placement.reserved_system_cpus and placement.reserved_cpu_milli is None:
+        amounts = {"reservedSystemCPUs", "systemReserved[cpu]", "kubeReserved[cpu]"}
+        is_reserved = placement.reserved_system_cpus or placement.reserved_cpu_milli is not None
+        if cpu == "static" and not is_reserved and amounts.isdisjoint(self._findings.fields()):
             reason = (
                 "[cpumanager] unable to determine reserved CPU resources for static policy: give reservedSystemCPUs, or cpu "
                 "in systemReserved or kubeReserved"
