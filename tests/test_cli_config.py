@@ -2,6 +2,7 @@
 # ruff: noqa: E501 (tables: one case, one line)
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -161,6 +162,32 @@ def test_options_are_judged_without_a_machine(told: Told, tmp_path: Path) -> Non
         "11: topologyManagerPolicyOptions[bar]",
         "12: topologyManagerPolicyOptions[prefer-closest-numa-nodes]",
     ]
+
+
+CPU_OPTIONS = "full-pcpus-only, strict-cpu-reservation, prefer-align-cpus-by-uncorecache, distribute-cpus-across-numa, align-by-socket, distribute-cpus-across-cores"
+ALL_SIGNALS = "memory.available, nodefs.available, nodefs.inodesFree, imagefs.available, imagefs.inodesFree, containerfs.available, containerfs.inodesFree, pid.available, allocatableMemory.available"
+ALLOWED = [
+    ("cpuManagerPolicy: static\ncpuManagerPolicyOptions: {full-pcpus: 'true'}", 'new static policy error: unknown CPU Manager Policy option: "full-pcpus"', f"must be one of {CPU_OPTIONS}"),
+    ("cpuManagerPolicy: static\ncpuManagerPolicyOptions: {full-pcpus-only: 'on'}", 'new static policy error: bad value for option "full-pcpus-only": strconv.ParseBool: parsing "on": invalid syntax', 'must be "true" or "false"'),
+    ("cpuManagerPolicy: static\ncpuManagerPolicyOptions: {align-by-socket: 'true'}", 'new static policy error: CPU Manager Policy Alpha-level Options not enabled, but option "align-by-socket" provided', "needs CPUManagerPolicyAlphaOptions: true in featureGates"),
+    ("cpuManagerPolicyOptions: {full-pcpus-only: 'true'}", "new none policy error: None policy: received unsupported options=map[full-pcpus-only:true]", "needs cpuManagerPolicy: static"),
+    ("topologyManagerPolicy: restricted\ntopologyManagerPolicyOptions: {bar: 'true'}", 'unknown Topology Manager Policy option: "bar"', "must be one of prefer-closest-numa-nodes, max-allowable-numa-nodes, prefer-most-allocated-numa-node"),
+    ("topologyManagerPolicy: restricted\ntopologyManagerPolicyOptions: {max-allowable-numa-nodes: 'x'}", 'unable to convert policy option to integer "max-allowable-numa-nodes": strconv.Atoi: parsing "x": invalid syntax', "must be a whole number of at least 8"),
+    ("topologyManagerPolicy: restricted\ntopologyManagerPolicyOptions: {prefer-most-allocated-numa-node: 'true'}", 'Topology Manager Policy Alpha-level Options not enabled, but option "prefer-most-allocated-numa-node" provided', "needs TopologyManagerPolicyAlphaOptions: true in featureGates"),
+    ("cpuManagerPolicy: static\nkubeReserved: {cpu: 20}", "new static policy error: [cpumanager] unable to reserve the required amount of CPUs (size of  did not equal 20)", "must be at most 8, the CPUs that are online"),
+    ("memoryManagerPolicy: Static\nevictionHard: {memory.available: 1Gi}\nreservedMemory: [{numaNode: 7, limits: {memory: 1Gi}}]", "the reserved memory configuration references a NUMA node 7 that does not exist on this machine", "must be one of 0-1"),
+    ("evictionHard: {memory.avail: 5%}", "unknown eviction signal memory.avail", f"must be one of {ALL_SIGNALS}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "words", "allowed"), ALLOWED)
+def test_kubelets_words_are_followed_by_what_is_allowed(text: str, words: str, allowed: str, told: Told, tmp_path: Path, node: str) -> None:  # fmt: skip
+    reserved = "" if "Reserved" in text or "static" not in text else "reservedSystemCPUs: '0'\n"
+    file = written(tmp_path, f"{reserved}{text}\n")
+    (found,) = json.loads(told("validate", file, "--root", node, "-o", "json")[1])["findings"]
+    assert (found["message"], found["allowed"]) == (f"{words}, {allowed}", allowed)
+    with pytest.raises(StartError, match=re.escape(f"{words}, {allowed}")):
+        load_node(file, node)
 
 
 def test_reserved_cpus_that_are_offline_hide_nothing(told: Told, tmp_path: Path) -> None:

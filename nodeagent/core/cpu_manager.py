@@ -149,6 +149,7 @@ def judge_cpu_configuration(placement: Placement) -> tuple[CpuOptions, tuple[Sta
             f"new none policy error: None policy: received unsupported options=map[{given}]",
             "cpuManagerPolicyOptions",
             rests_on=("cpuManagerPolicy",),
+            allowed="needs cpuManagerPolicy: static",
         )
         return CpuOptions(), (unsupported,)
     refused: list[StartRefused] = []
@@ -190,6 +191,7 @@ def _reserved(placement: Placement, layout: CpuLayout, options: CpuOptions) -> C
             f"{_PREFIX}[cpumanager] unable to reserve the required amount of CPUs (size of {reserved} did not equal {count})",
             "systemReserved",
             rests_on=("systemReserved", "kubeReserved", "reservedSystemCPUs"),
+            allowed=f"must be at most {layout.cpu_count}, the CPUs that are online",
         )
     return reserved
 

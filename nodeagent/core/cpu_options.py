@@ -51,6 +51,7 @@ def parse_boolean(option: str, value: str, field: str) -> bool | StartRefused:
             f"bad value for option {go_quoted(option)}: strconv.ParseBool: parsing {go_quoted(value)}: invalid syntax",
             field,
             entry=option,
+            allowed='must be "true" or "false"',
         )
     return parsed
 
@@ -68,16 +69,23 @@ def judge_cpu_options(placement: Placement) -> tuple[CpuOptions, tuple[StartRefu
         maturity = _MATURITY.get(option)
         if maturity is None:
             refused.append(
-                StartRefused(f"unknown CPU Manager Policy option: {go_quoted(option)}", _FIELD, entry=option)
+                StartRefused(
+                    f"unknown CPU Manager Policy option: {go_quoted(option)}",
+                    _FIELD,
+                    entry=option,
+                    allowed=f"must be one of {', '.join(OPTIONS)}",
+                )
             )
             continue
-        if maturity != _STABLE and not placement.gate(f"CPUManagerPolicy{maturity}Options"):
+        gate = f"CPUManagerPolicy{maturity}Options"
+        if maturity != _STABLE and not placement.gate(gate):
             refused.append(
                 StartRefused(
                     f'CPU Manager Policy {maturity}-level Options not enabled, but option "{option}" provided',
                     _FIELD,
                     entry=option,
                     rests_on=("featureGates",),
+                    allowed=f"needs {gate}: true in featureGates",
                 )
             )
         value = parse_boolean(option, text, _FIELD)

@@ -21,6 +21,7 @@ def reserved_by_node(topology: Topology, placement: Placement) -> Reserved | tup
             f"the reserved memory configuration references a NUMA node {node} that does not exist on this machine",
             _FIELD,
             entry=index,
+            allowed=f"must be one of {topology.node_ids}",
         )
         for index, node in enumerate(entry.numa_node for entry in placement.reserved_memory)
         if node not in topology.node_ids

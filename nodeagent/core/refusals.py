@@ -37,6 +37,13 @@ class StartRefused(Struct, frozen=True):
     """Which of the field's entries, by key or index; None: the field as a whole."""
     rests_on: tuple[str, ...] = ()
     """Other fields that it follows from: while one of these is no value at all, nothing is known."""
+    allowed: str = ""
+    """What would be right, in our words; empty: the message says it."""
+
+    @property
+    def told(self) -> str:
+        """For people: kubelet's words, and what is allowed."""
+        return ", ".join(filter(None, (self.message, self.allowed)))
 
 
 def unexpected(error: str) -> Refusal:

@@ -17,6 +17,7 @@ _CLOSEST = "prefer-closest-numa-nodes"
 _OPTIONS = "topologyManagerPolicyOptions"
 _MAX_NODES = "max-allowable-numa-nodes"
 _MOST_ALLOCATED = "prefer-most-allocated-numa-node"
+_ALPHA_GATE = "TopologyManagerPolicyAlphaOptions"
 OPTIONS = (_CLOSEST, _MAX_NODES, _MOST_ALLOCATED)
 _DEFAULT_MAX_NODES = 8
 
@@ -76,7 +77,10 @@ def build_topology_manager(topology: Topology, placement: Placement) -> Topology
     if options.max_nodes is not None and len(topology.numa) > options.max_nodes:
         refused.append(
             StartRefused(
-                f"unsupported on machines with more than {options.max_nodes} NUMA Nodes", _OPTIONS, entry=_MAX_NODES
+                f"unsupported on machines with more than {options.max_nodes} NUMA Nodes",
+                _OPTIONS,
+                entry=_MAX_NODES,
+                allowed=f"{_MAX_NODES} must be at least {len(topology.numa)} here",
             )
         )
     refused += judge_policy_and_scope(placement)
@@ -131,16 +135,22 @@ def judge_topology_options(placement: Placement) -> tuple[_Options, tuple[StartR
     for option, text in sorted(placement.topology_manager_policy_options):
         if option not in OPTIONS:
             refused.append(
-                StartRefused(f"unknown Topology Manager Policy option: {go_quoted(option)}", _OPTIONS, entry=option)
+                StartRefused(
+                    f"unknown Topology Manager Policy option: {go_quoted(option)}",
+                    _OPTIONS,
+                    entry=option,
+                    allowed=f"must be one of {', '.join(OPTIONS)}",
+                )
             )
             continue
-        if option == _MOST_ALLOCATED and not placement.gate("TopologyManagerPolicyAlphaOptions"):
+        if option == _MOST_ALLOCATED and not placement.gate(_ALPHA_GATE):
             refused.append(
                 StartRefused(
                     f'Topology Manager Policy Alpha-level Options not enabled, but option "{option}" provided',
                     _OPTIONS,
                     entry=option,
                     rests_on=("featureGates",),
+                    allowed=f"needs {_ALPHA_GATE}: true in featureGates",
                 )
             )
         if option == _MAX_NODES:
@@ -171,4 +181,9 @@ def _parse_max_nodes(text: str) -> int | StartRefused:
         )
     else:
         return int(text)
-    return StartRefused(f'unable to convert policy option to integer "{_MAX_NODES}": {why}', _OPTIONS, entry=_MAX_NODES)
+    return StartRefused(
+        f'unable to convert policy option to integer "{_MAX_NODES}": {why}',
+        _OPTIONS,
+        entry=_MAX_NODES,
+        allowed=f"must be a whole number of at least {_DEFAULT_MAX_NODES}",
+    )

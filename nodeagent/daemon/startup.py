@@ -128,7 +128,7 @@ def node_of(config: Config, topology: Topology, reserved: CpuSet | None = None) 
     if isinstance(node, Node):
         return node
     raise StartError(
-        "\n".join(refused.message for refused in node),
+        "\n".join(refused.told for refused in node),
         hint=f"correct {', '.join(refused.about for refused in node)} in config.yaml, or what it names",
     )
 

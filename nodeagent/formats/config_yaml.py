@@ -97,7 +97,9 @@ def _wrong_fields(findings: Findings) -> frozenset[str]:
 def _add_refused(findings: Findings, root: MapNode, refused: StartRefused) -> None:
     field, entry = refused.about, refused.entry
     line = None if root.get(field) is None else line_at(root, (field,) if entry is None else (field, entry))
-    findings.add(line, field if entry is None else f"{field}[{entry}]", "", refused.message)
+    findings.add(
+        line, field if entry is None else f"{field}[{entry}]", "", refused.allowed or refused.message, refused.told
+    )
 
 
 class _ConfigReader:
@@ -190,7 +192,8 @@ class _ConfigReader:
         merge = self._fields.boolean("mergeDefaultEvictionSettings")
         for name in given:
             if name not in config_schema.EVICTION_SIGNALS:
-                self._fields.report("evictionHard", f"unknown eviction signal {name}")
+                allowed = f"must be one of {', '.join(config_schema.EVICTION_SIGNALS)}"
+                self._fields.report("evictionHard", allowed, name, f"unknown eviction signal {name}, {allowed}")
             elif name != "memory.available":
                 self._reported.append(f"evictionHard[{name}]")
         text = given.get("memory.available")
