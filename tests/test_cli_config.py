@@ -164,6 +164,25 @@ def test_options_are_judged_without_a_machine(told: Told, tmp_path: Path) -> Non
     ]
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_field_given_twice_hides_nothing(as_json: bool, told: Told, tmp_path: Path, node: str) -> None:
+    lines = ["cpuManagerPolicy: static", "maxPods: 1", "maxPods: 2", "unknownField: 1", "reservedSystemCPUs: '77'"]
+    if as_json:
+        lines = ['{"cpuManagerPolicy": "static",', '"maxPods": 1,', '"maxPods": 2,', '"unknownField": 1, ', '"reservedSystemCPUs": "77"}']  # fmt: skip
+    file = written(tmp_path, "\n".join(lines))
+    assert places(told("validate", file, "--root", node)[2], file) == [
+        '3: "maxPods"',
+        "4: unknownField",
+        "5: reservedSystemCPUs",
+    ]
+
+
+def test_what_another_field_makes_wrong_has_that_ones_line(told: Told, tmp_path: Path, node: str) -> None:
+    text = "cpuManagerPolicy: static\nkubeReserved: {cpu: 20}\nmemoryManagerPolicy: Static\n"
+    file = written(tmp_path, text)
+    assert places(told("validate", file, "--root", node)[2], file) == ["2: systemReserved", "3: reservedMemory"]
+
+
 CPU_OPTIONS = "full-pcpus-only, strict-cpu-reservation, prefer-align-cpus-by-uncorecache, distribute-cpus-across-numa, align-by-socket, distribute-cpus-across-cores"
 ALL_SIGNALS = "memory.available, nodefs.available, nodefs.inodesFree, imagefs.available, imagefs.inodesFree, containerfs.available, containerfs.inodesFree, pid.available, allocatableMemory.available"
 ALLOWED = [

@@ -8,11 +8,19 @@ from hypothesis import given, strategies as st
 
 from nodeagent.formats import yaml_tree
 from nodeagent.formats.documents import parse_documents
-from nodeagent.formats.findings import DocumentError, Finding
+from nodeagent.formats.findings import DocumentError, Finding, Findings
 from nodeagent.formats.tree import Entry, ListNode, MapNode, Node, Number, Scalar, line_at, tree_of
-from nodeagent.formats.yaml_tree import MAX_ALIASES, MAX_BYTES, MAX_NODES, parse_yaml
+from nodeagent.formats.yaml_tree import MAX_ALIASES, MAX_BYTES, MAX_NODES, read_yaml
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def parse_yaml(content: bytes) -> tuple[Node, ...]:
+    findings = Findings("f")
+    documents = read_yaml(content, findings)
+    assert documents is not None
+    assert not findings
+    return documents
 
 
 def plain(node: Node) -> object:
@@ -58,7 +66,7 @@ def findings_of(content: bytes) -> tuple[Finding, ...]:
     ],
 )  # fmt: skip
 def test_scalars_mean_what_they_mean_to_kubernetes(text: str, value: object) -> None:
-    [root] = parse_yaml(f"a: {text}\n".encode(), "f")
+    [root] = parse_yaml(f"a: {text}\n".encode())
     assert isinstance(root, MapNode)
     node = root.get("a")
     assert isinstance(node, Scalar)
@@ -67,7 +75,7 @@ def test_scalars_mean_what_they_mean_to_kubernetes(text: str, value: object) -> 
 
 
 def test_every_value_and_every_key_knows_its_line() -> None:
-    [root] = parse_yaml(b"a: 1\nb:\n  - x\n  - c: 2\n    z:\n      w\n", "f")
+    [root] = parse_yaml(b"a: 1\nb:\n  - x\n  - c: 2\n    z:\n      w\n")
     assert root == MapNode(
         (
             Entry("a", Scalar(1, 1), 1),
@@ -144,7 +152,7 @@ def test_several_documents_in_braces_are_yaml() -> None:
 
 def test_json_and_yaml_give_the_same_lines() -> None:
     text = b'{\n "a": [\n  1,\n  {"b":\n   2}\n ]\n}\n'
-    assert parse_documents(text, "f") == parse_yaml(text, "f")
+    assert parse_documents(text, "f") == parse_yaml(text)
 
 
 @pytest.mark.parametrize(
@@ -184,9 +192,9 @@ def test_names_the_line_and_what_is_wrong(text: str | bytes, finding: str) -> No
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
 def test_without_libyaml_everything_is_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = path.read_bytes()
-    fast = parse_yaml(content, "f")
+    fast = parse_yaml(content)
     monkeypatch.setattr(yaml_tree, "_Loader", yaml.SafeLoader)
-    assert parse_yaml(content, "f") == fast
+    assert parse_yaml(content) == fast
     assert refusal("[" * 100_000) == ["f:1: is nested deeper than 64 levels"]
     assert refusal("a: 'x\n")[0].startswith("f:1: is not valid YAML")
 

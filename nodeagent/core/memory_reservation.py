@@ -7,7 +7,7 @@ from nodeagent.core.refusals import StartRefused
 from nodeagent.core.topology import Topology
 
 _FIELD = "reservedMemory"
-_SUMMED = (_FIELD, "systemReserved", "kubeReserved", "evictionHard")
+_SUMMED = (_FIELD, "memoryManagerPolicy", "systemReserved", "kubeReserved", "evictionHard")
 Reserved = dict[tuple[int, str], int]
 """Bytes by (NUMA node, resource)."""
 

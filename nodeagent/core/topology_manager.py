@@ -80,6 +80,7 @@ def build_topology_manager(topology: Topology, placement: Placement) -> Topology
                 f"unsupported on machines with more than {options.max_nodes} NUMA Nodes",
                 _OPTIONS,
                 entry=_MAX_NODES,
+                rests_on=("topologyManagerPolicy",),
                 allowed=f"{_MAX_NODES} must be at least {len(topology.numa)} here",
             )
         )

@@ -18,7 +18,7 @@ from nodeagent.core.quantity import Quantity, QuantitySyntaxError
 from nodeagent.core.refusals import StartRefused
 from nodeagent.formats import config_schema
 from nodeagent.formats.bind_address import MAX_UNIX_PATH_BYTES, BindAddressError, TcpAddress, parse_bind_address
-from nodeagent.formats.documents import parse_documents
+from nodeagent.formats.documents import read_documents
 from nodeagent.formats.durations import DurationSyntaxError, parse_duration_ns
 from nodeagent.formats.fields import Fields, nearest
 from nodeagent.formats.findings import DocumentError, Finding, Findings
@@ -69,11 +69,10 @@ def judged_config(
         What could be read, the defaults in the place of what couldn't; None: nothing. And every finding.
 
     """
-    try:
-        documents = parse_documents(content, source)
-    except DocumentError as err:
-        return None, err.findings
     findings = Findings(source)
+    documents = read_documents(content, findings)
+    if documents is None:
+        return None, findings.all()
     root: Node = documents[0] if documents else MapNode()
     if len(documents) > 1:
         findings.add(documents[1].line, "", "", "a configuration is one document: a second one starts here")
@@ -96,7 +95,8 @@ def _wrong_fields(findings: Findings) -> frozenset[str]:
 
 def _add_refused(findings: Findings, root: MapNode, refused: StartRefused) -> None:
     field, entry = refused.about, refused.entry
-    line = None if root.get(field) is None else line_at(root, (field,) if entry is None else (field, entry))
+    given = next((name for name in (field, *refused.rests_on) if root.get(name) is not None), None)
+    line = None if given is None else line_at(root, (given,) if entry is None or given != field else (given, entry))
     findings.add(
         line, field if entry is None else f"{field}[{entry}]", "", refused.allowed or refused.message, refused.told
     )

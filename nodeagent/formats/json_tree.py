@@ -6,7 +6,7 @@ JSON is not quite YAML: escaped surrogate pairs, tabs as indentation, and 1e3 is
 import json
 import re
 
-from nodeagent.formats.findings import DocumentError, Findings, shown
+from nodeagent.formats.findings import Findings, shown
 from nodeagent.formats.scalars import json_number
 from nodeagent.formats.tree import MAX_DEPTH, Entry, ListNode, MapNode, Node, Scalar, ScalarValue
 from nodeagent.formats.yaml_tree import MAX_NODES, UnreadableError, checked_text
@@ -17,13 +17,17 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,399})(?P<rest>(?:\.[0-9]{1,400})?(?:[
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 
 
-def parse_json(content: bytes, source: str) -> tuple[Node, ...]:
+def read_json(content: bytes, findings: Findings) -> tuple[Node, ...] | None:
     """Read one JSON document, or several behind one another.
 
-    Raises:
-        DocumentError: no UTF-8, control characters, syntax, over a bound, duplicate keys.
+    Args:
+        content: the text.
+        findings: no UTF-8, control characters, syntax, over a bound; duplicate keys, of which the first counts.
+
+    Returns:
+        None: it can't be read to its end.
+
     """
-    findings = Findings(source)
     documents: list[Node] = []
     try:
         text = checked_text(content, findings)
@@ -31,9 +35,7 @@ def parse_json(content: bytes, source: str) -> tuple[Node, ...]:
         while not scanner.at_end():
             documents.append(scanner.value(0))
     except UnreadableError:
-        pass
-    if findings:
-        raise DocumentError(findings.all())
+        return None
     return tuple(documents)
 
 
@@ -107,7 +109,8 @@ class _Scanner:
             value = self.value(depth + 1)
             if key in entries:
                 self._findings.add(key_line, "", shown(key), f"is given twice, first in line {entries[key].line}")
-            entries[key] = Entry(key, value, key_line)
+            else:
+                entries[key] = Entry(key, value, key_line)
         return MapNode(tuple(entries.values()), line)
 
     def _list(self, line: int, depth: int) -> ListNode:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import yaml
 from msgspec import Struct, field
 
-from nodeagent.formats.findings import DocumentError, Findings, shown
+from nodeagent.formats.findings import Findings, shown
 from nodeagent.formats.scalars import ScalarError, resolve
 from nodeagent.formats.tree import MAX_DEPTH, Entry, ListNode, MapNode, Node, Scalar, ScalarValue
 
@@ -63,22 +63,22 @@ class UnreadableError(Exception):
     """The rest of the text can't be read; the finding is recorded."""
 
 
-def parse_yaml(content: bytes, source: str) -> tuple[Node, ...]:
+def read_yaml(content: bytes, findings: Findings) -> tuple[Node, ...] | None:
     """Read all documents of a YAML stream; empty documents are left out.
 
-    Raises:
-        DocumentError: no UTF-8, control characters, syntax, over a bound, duplicate keys, recursive aliases, custom tags.
+    Args:
+        content: the text.
+        findings: no UTF-8, control characters, syntax, over a bound, recursive aliases, custom tags; duplicate keys, of which the
+            first counts.
+
+    Returns:
+        None: it can't be read to its end.
+
     """
-    findings = Findings(source)
-    documents: list[Node] = []
     try:
-        text = checked_text(content, findings)
-        documents.extend(_Builder(findings).documents(_events(text, findings)))
+        return tuple(_Builder(findings).documents(_events(checked_text(content, findings), findings)))
     except UnreadableError:
-        pass
-    if findings:
-        raise DocumentError(findings.all())
-    return tuple(documents)
+        return None
 
 
 def checked_text(content: bytes, findings: Findings) -> str:
