@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
+from made import MACHINE_A
 from nodeagent.core.config import Config, Errata, Placement, ReservedMemory
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.pod import Resources
 from nodeagent.core.quantity import Quantity
+from nodeagent.daemon.startup import unsuited
 from nodeagent.formats import config_schema
-from nodeagent.formats.config_yaml import _ConfigReader, parse_config
+from nodeagent.formats.config_yaml import _ConfigReader, judged_config, parse_config
 from nodeagent.formats.durations import DurationSyntaxError, parse_duration_ns
 from nodeagent.formats.findings import DocumentError, Finding, Findings
 from nodeagent.formats.scenario_config import placement_from_scenario
@@ -264,6 +266,24 @@ FINDINGS = [
 @pytest.mark.parametrize(("text", "finding"), FINDINGS)
 def test_names_line_field_value_and_what_is_allowed(text: str, finding: str) -> None:
     assert any(finding in found for found in refused(text + "\n"))
+
+
+AMOUNTS = [
+    "systemReserved: {cpu: -1}",
+    "kubeReserved: {cpu: 1e18}",
+    "systemReserved: {memory: -5Gi}\nreservedMemory: [{numaNode: 0, limits: {memory: -5Gi}}]",
+    "evictionHard: {memory.available: 12000%}",
+    "reservedMemory: [{numaNode: 0, limits: {hugepages-: 1}}, {numaNode: -3, limits: {memory: 1e30}}]",
+]
+
+
+@pytest.mark.parametrize("text", [*(row[0] for row in FINDINGS), *AMOUNTS])
+def test_a_machine_can_be_asked_about_what_is_wrong_already(text: str) -> None:
+    both = f"cpuManagerPolicy: static\nmemoryManagerPolicy: Static\n{text}\n"
+    _, alone = judged_config(both.encode(), "f")
+    _, found = judged_config(both.encode(), "f", lambda config: unsuited(config, MACHINE_A))
+    assert found
+    assert set(alone) <= set(found)
 
 
 def test_everything_wrong_is_reported_at_once_in_order_of_lines() -> None:
