@@ -16,6 +16,7 @@ from msgspec import structs
 
 import test_checkpoint_versions as versions
 from machine_tree import Cache, Machine as Tree
+from made import MACHINE_A
 from nodeagent.core.cgroup import Attribute
 from nodeagent.core.idset import CpuSet, IdSetSyntaxError
 from nodeagent.core.layout import container_path
@@ -26,6 +27,7 @@ from nodeagent.core.records import Records, Unreadable
 from nodeagent.core.refusals import StartRefused
 from nodeagent.core.state import NodeState, violations
 from nodeagent.core.step import Manifest, new_entry
+from nodeagent.daemon.startup import unsuited
 from nodeagent.edge.local_api import LocalApi
 from nodeagent.edge.metrics_http import MetricsPages
 from nodeagent.edge.sysfs import read_machine
@@ -41,7 +43,7 @@ from nodeagent.formats.checkpoint_versions import (
     converted,
     read_checkpoint,
 )
-from nodeagent.formats.config_yaml import parse_config
+from nodeagent.formats.config_yaml import judged_config, parse_config
 from nodeagent.formats.cpu_checkpoint import decode_cpu_state, read_cpu_contents
 from nodeagent.formats.durations import DurationSyntaxError, parse_duration_ns
 from nodeagent.formats.effective_config import config_document, config_from_document
@@ -171,10 +173,12 @@ def can_be_started(pod: Pod) -> None:
 
 
 def configuration(content: bytes) -> Hashable:
+    _, found = judged_config(content, "config.yaml", lambda config: unsuited(config, MACHINE_A))
     try:
         config = parse_config(content, "config.yaml")
-    except DocumentError as err:
-        return findings(err.findings)
+    except DocumentError:
+        assert found, "a machine makes nothing right"
+        return findings(found)
     document = config_document(config)
     assert config_document(config_from_document(json.loads(json.dumps(document)))) == document
     for text in (config.state_directory, config.runtime_directory, config.static_pod_path, config.metrics_bind_address):
