@@ -66,10 +66,10 @@ def on_machine(config: Config, topology: Topology, reserved: CpuSet | None = Non
     present = wanted - topology.offline
     if wanted and not present:
         others = judged(topology, replace(config.placement, reserved_system_cpus=wanted))
-        assert isinstance(others, tuple), "CPUs that are offline can't be reserved"
+        further = others if isinstance(others, tuple) else ()
         return (
             StartRefused(f"all reserved CPUs ({wanted}) are offline", "reservedSystemCPUs"),
-            *(other for other in others if other.about != "reservedSystemCPUs"),
+            *(other for other in further if other.about != "reservedSystemCPUs"),
         )
     placement = replace(config.placement, reserved_system_cpus=present)
     managers = judged(topology, placement)

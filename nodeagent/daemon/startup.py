@@ -129,7 +129,7 @@ def node_of(config: Config, topology: Topology, reserved: CpuSet | None = None) 
         return node
     raise StartError(
         "\n".join(refused.told for refused in node),
-        hint=f"correct {', '.join(refused.about for refused in node)} in config.yaml, or what it names",
+        hint=f"correct {', '.join(dict.fromkeys(refused.about for refused in node))} in config.yaml, or what it names",
     )
 
 

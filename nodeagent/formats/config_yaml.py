@@ -33,6 +33,7 @@ _KUBELET_GATES = frozenset({"CPUManagerPolicyOptions", "TopologyManagerPolicyOpt
 _OPTIONS = ("cpuManagerPolicyOptions", "topologyManagerPolicyOptions")
 """What the managers judge without a machine is worded here, but for these."""
 _MAX_INT32 = 2**31 - 1
+Judge = Callable[[Config], Iterable[StartRefused]]
 
 
 def parse_config(content: bytes, source: str) -> Config:
@@ -50,9 +51,6 @@ def parse_config(content: bytes, source: str) -> Config:
         raise DocumentError(findings, hint=_HINT)
     assert config is not None
     return config
-
-
-Judge = Callable[[Config], Iterable[StartRefused]]
 
 
 def judged_config(
