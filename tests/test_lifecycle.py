@@ -385,7 +385,8 @@ def test_a_sidecar_whose_start_was_only_decided_does_not_keep_a_pod_from_being_o
 # Termination
 
 
-def test_termination_asks_then_kills_after_the_grace_period() -> None:
+def asked_to_end() -> tuple[Machine, Agent]:
+    """A pod that has got its SIGTERM, stays, and has 7 s."""
     machine = Machine(NODE)
     machine.stubborn = {"app"}
     agent = Agent(machine)
@@ -393,6 +394,11 @@ def test_termination_asks_then_kills_after_the_grace_period() -> None:
     agent.rest()
     agent.want()
     agent.rest()
+    return machine, agent
+
+
+def test_termination_asks_then_kills_after_the_grace_period() -> None:
+    machine, agent = asked_to_end()
     assert [kind for kind, _ in machine.signals] == ["TERM"], "asked once"
     assert entry(agent).phase is Phase.TERMINATING
     assert agent.last.wake_at_ms == machine.now_ms + 7 * SECOND
@@ -407,13 +413,7 @@ def test_termination_asks_then_kills_after_the_grace_period() -> None:
 
 @pytest.mark.parametrize("by_ms", [-HOUR, HOUR])
 def test_a_grace_period_lasts_as_long_when_the_clock_is_set(by_ms: int) -> None:
-    machine = Machine(NODE)
-    machine.stubborn = {"app"}
-    agent = Agent(machine)
-    agent.want(pod("a", termination_grace_seconds=7))
-    agent.rest()
-    agent.want()
-    agent.rest()
+    machine, agent = asked_to_end()
     machine.set_clock(by_ms)
     agent.state = moved(agent.state, by_ms)
     machine.now_ms += 7 * SECOND - 1

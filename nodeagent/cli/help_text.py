@@ -10,16 +10,23 @@ _OWN_LINE = re.compile(r"\n(?=[a-z ]+: )")
 class HelpText(argparse.RawDescriptionHelpFormatter):
     """Breaks the prose around the arguments; lines that are set in are examples."""
 
-    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002 - argparse's own signature
-        return "\n\n".join(_filled(paragraph, width) for paragraph in text.split("\n\n"))
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(_filled(paragraph, width, indent) for paragraph in text.split("\n\n"))
 
 
-def _filled(paragraph: str, width: int) -> str:
+def _filled(paragraph: str, width: int, indent: str) -> str:
     if "\n  " in paragraph:
         return paragraph
     import textwrap
 
     return "\n".join(
-        textwrap.fill(part, width, break_long_words=False, break_on_hyphens=False)
+        textwrap.fill(
+            part,
+            width,
+            initial_indent=indent,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
         for part in _OWN_LINE.split(paragraph)
     )

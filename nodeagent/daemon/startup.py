@@ -86,7 +86,7 @@ def load_node(path: str, root: str = "/") -> Node:
             and says it in these words. Every finding is in the message, one a line.
 
     """
-    from nodeagent.formats.config_yaml import judged_config  # noqa: PLC0415 - as above
+    from nodeagent.formats.config_yaml import judged_config  # noqa: PLC0415 - commands that ask the agent do without YAML
 
     content, topology = config_content(path), topology_of(read_machine(root))
     config, findings = judged_config(content, path, lambda config: unsuited(config, topology))
