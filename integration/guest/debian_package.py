@@ -13,7 +13,7 @@ from pathlib import Path
 from integration.guest import apt, trees
 from integration.guest.base import base_of, ensure_base
 from integration.guest.cache import building, cache_directory, content_key, keep_newest, locked, mark_used
-from integration.guest.errors import SetupError
+from integration.guest.errors import status_of
 from integration.guest.images import read_project, write_files
 from integration.guest.packages import build_as_root, ensure_packages
 from integration.guest.phases import phase
@@ -101,12 +101,8 @@ def main() -> int:
         prog="python -m integration.guest.debian_package", description="Build the Debian packages that guests install."
     )
     parser.add_argument("--debian", type=int, choices=[release.number for release in RELEASES], required=True)
-    try:
-        print(debian_packages(release_of(parser.parse_args().debian)).directory)
-    except SetupError as error:
-        print(f"guests: {error}", file=sys.stderr)
-        return 1
-    return 0
+    release = release_of(parser.parse_args().debian)
+    return status_of(lambda: print(debian_packages(release).directory))
 
 
 if __name__ == "__main__":

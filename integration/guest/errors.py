@@ -1,5 +1,8 @@
 """What can go wrong with a guest, each with the end of its console, since the cause is mostly written there."""
 
+import sys
+from collections.abc import Callable
+
 
 class GuestError(Exception):
     """Something outside the tests failed; `console` holds the guest's last lines, if there was a guest."""
@@ -27,3 +30,13 @@ class CommandError(GuestError):
     def __init__(self, message: str, returncode: int | None, console: str = "") -> None:
         super().__init__(message, console)
         self.returncode = returncode
+
+
+def status_of(work: Callable[[], object]) -> int:
+    """Do a program's work and give its exit status; of a host that can't the message is told."""
+    try:
+        work()
+    except SetupError as error:
+        print(f"guests: {error}", file=sys.stderr)
+        return 1
+    return 0

@@ -18,7 +18,7 @@ from pathlib import Path
 from integration.guest import emulator, settings
 from integration.guest.base import VENV, Base, base_of, ensure_base
 from integration.guest.cache import REPOSITORY, building, cache_directory, content_key, keep_newest, locked, mark_used
-from integration.guest.errors import SetupError
+from integration.guest.errors import SetupError, status_of
 from integration.guest.packages import build_as_root, ensure_packages
 from integration.guest.phases import phase
 from integration.guest.releases import RELEASES, Release, release_of
@@ -156,13 +156,12 @@ def main() -> int:
     )
     parser.add_argument("--debian", type=int, choices=[release.number for release in RELEASES], action="append")
     chosen = parser.parse_args().debian
-    try:
+
+    def build() -> None:
         for release in RELEASES if chosen is None else map(release_of, chosen):
             print(guest_image(release).disk)
-    except SetupError as error:
-        print(f"guests: {error}", file=sys.stderr)
-        return 1
-    return 0
+
+    return status_of(build)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from integration.guest.cache import REPOSITORY
-from integration.guest.errors import SetupError
+from integration.guest.errors import SetupError, status_of
 from integration.guest.phases import phase
 from integration.guest.releases import Release
 
@@ -86,12 +86,7 @@ def _apt(command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
 
 
 def main() -> int:
-    try:
-        ensure_packages()
-    except SetupError as error:
-        print(f"guests: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return status_of(ensure_packages)
 
 
 if __name__ == "__main__":
