@@ -58,7 +58,8 @@ def parse_order(message: Mapping[str, Any], root: Path | None) -> Order:
     if order.cgroup is None or root is None:
         inside = order.cgroup is None and root is None
     else:
-        inside = root in Path(order.cgroup).parents and Path(order.cgroup) != root / "holder"
+        # Of a plain path only, which isn't long: the search takes the square of its parts.
+        inside = plain and root in Path(order.cgroup).parents and Path(order.cgroup) != root / "holder"
     if not plain or not inside:
         raise RefusedError("outside_cgroup", f"start: {order.cgroup} is not a plain path of a cgroup below {root}")
     return order
