@@ -74,6 +74,27 @@ def test_a_directory_that_is_not_there_says_so(tmp_path: Path) -> None:
     assert "set manifestDirectory" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("path", "setting"),
+    [
+        ("/home/none/pods", "ProtectHome=no"),
+        ("/root/none", "ProtectHome=no"),
+        ("/run/user/0/none", "ProtectHome=no"),
+        ("/tmp/none", "PrivateTmp=no"),
+        ("/var/tmp/none", "PrivateTmp=no"),
+        ("/homes/none", None),
+    ],
+)
+def test_a_directory_that_the_unit_hides_names_the_units_setting(path: str, setting: str | None) -> None:
+    with pytest.raises(ManifestDirectoryError) as caught:
+        scan_manifests(path)
+    assert caught.value.missing
+    assert ("systemctl edit nodeagent" in caught.value.hint) is (setting is not None)
+    assert setting is None or f"[Service] {setting}" in caught.value.hint
+    unit = (Path(__file__).parent.parent / "systemd" / "nodeagent.service").read_text()
+    assert setting is None or setting.replace("=no", "=yes") in unit.splitlines()
+
+
 def test_a_directory_that_cannot_be_reached_says_so(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(ManifestDirectoryError) as caught:

@@ -31,6 +31,16 @@ _KINDS = {
 }
 
 
+_HIDDEN_BY = {
+    "/home": "ProtectHome=no",
+    "/root": "ProtectHome=no",
+    "/run/user": "ProtectHome=no",
+    "/tmp": "PrivateTmp=no",  # noqa: S108 - named, not used
+    "/var/tmp": "PrivateTmp=no",  # noqa: S108
+}
+"""What systemd/nodeagent.service shows the agent nothing of, and the setting that would show it."""
+
+
 class ManifestDirectoryError(NodeAgentError):
     """The manifest directory can't be read."""
 
@@ -40,6 +50,9 @@ class ManifestDirectoryError(NodeAgentError):
         """There is none: no error on a fresh node, a reason to keep what runs on a node with pods."""
         self.reason = cause.strerror
         hint = f"create it, or set manifestDirectory; `namei -l {path}` shows what is there, and who may read it"
+        for root, setting in _HIDDEN_BY.items():
+            if path.startswith(f"{root}/"):
+                hint += f"; nodeagent.service sees nothing of {root} unless `systemctl edit nodeagent` gives [Service] {setting}"
         super().__init__(f"cannot read manifest directory {path}: {cause.strerror}", hint=hint)
 
 
