@@ -215,7 +215,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--events", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--at-once", type=int, default=8)
     parser.add_argument("--disturbed-every", type=int, default=0)
     try:
         run(parser.parse_args())

@@ -123,7 +123,7 @@ def guest_module(name: str, *arguments: str) -> tuple[str, ...]:
     return ("env", f"PYTHONPATH={_GUEST_DIRECTORY}", PYTHON, "-m", f"integration.overlap.{name}", *arguments)
 
 
-def churn(guest: Guest, *, events: int, seed: int, at_once: int = 4, disturbed_every: int = 0) -> Evidence:
+def churn(guest: Guest, *, events: int, seed: int, at_once: int = 8, disturbed_every: int = 0) -> Evidence:
     """Let that many pods arrive and depart on a node without pods; after so many of them, kill the agent or switch a CPU.
 
     Raises:

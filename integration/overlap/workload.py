@@ -86,7 +86,7 @@ def manifest(plan: PodPlan) -> str:
         ]
     else:
         (name,) = plan.containers()
-        requests = {"requests": {"cpu": "10m", "memory": "4Mi"}, "limits": {"cpu": "150m", "memory": "64Mi"}}
+        requests = {"requests": {"cpu": "10m", "memory": "4Mi"}, "limits": {"cpu": "75m", "memory": "64Mi"}}
         spec["containers"] = [_container(name, SHARED, _SHARED_LOOP, [str(READY / f"{plan.name}-{name}")], requests)]
     if plan.init_cpus:
         spec["initContainers"] = [_exclusive(plan, "init", plan.init_cpus, _TELL + _EXCLUSIVE_ONCE)]
