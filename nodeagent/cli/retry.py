@@ -10,8 +10,10 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.node_state import state_from_document
 from nodeagent.formats.refusal_advice import next_step
 
-_WAIT_SECONDS = 5.0
-_PAUSE_SECONDS = 0.05
+_WAIT_SECONDS = 60.0
+"""An agent that decides nothing for longer is ended by its unit's watchdog (WatchdogSec)."""
+_PAUSES_SECONDS = (0.05, 1.0)
+"""Between the first questions, and at most: each has the agent tell all pods."""
 
 
 class RetryError(NodeAgentError):
@@ -71,9 +73,11 @@ def _entries(socket_path: str) -> tuple[PodEntry, ...]:
 def _decided(socket_path: str, uid: str, before_ms: int | None) -> PodEntry | None:
     """Wait for another decision on the pod than the one before."""
     deadline = time.monotonic() + _WAIT_SECONDS
+    pause, longest = _PAUSES_SECONDS
     while time.monotonic() < deadline:
         entry = next((e for e in _entries(socket_path) if e.pod.uid == uid), None)
         if entry is not None and entry.decided_at_ms != before_ms:
             return entry
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(pause)
+        pause = min(2 * pause, longest)
     return None
