@@ -41,6 +41,7 @@ class Attribute(enum.Enum):
 
 
 Value = CpuSet | NumaSet | CpuMax | ByteLimit | int | bool
+Attributes = tuple[tuple[Attribute, Value], ...]
 
 
 class CgroupWish(Struct, frozen=True):
@@ -50,7 +51,7 @@ class CgroupWish(Struct, frozen=True):
     """Relative to the pods' cgroup; empty: that cgroup itself, of which nothing but the controllers is ours."""
     controllers: frozenset[str] = frozenset()
     """To be enabled for its children."""
-    attributes: tuple[tuple[Attribute, Value], ...] = ()
+    attributes: Attributes = ()
     is_exclusive: bool = False
     """No other cgroup's process may run on its `cpuset.cpus`, but those of `shares_with`."""
     shares_with: str = ""
@@ -61,7 +62,7 @@ class CgroupWish(Struct, frozen=True):
     """Processes live here."""
 
     def get(self, attribute: Attribute) -> Value | None:
-        return dict(self.attributes).get(attribute)
+        return _value(self.attributes, attribute)
 
     def cpus(self) -> CpuSet:
         value = self.get(Attribute.CPUSET_CPUS)
@@ -78,7 +79,7 @@ class CgroupSeen(Struct, frozen=True):
     controllers: frozenset[str]
     """cgroup.controllers: what could be enabled for children."""
     subtree_control: frozenset[str]
-    attributes: tuple[tuple[Attribute, Value], ...]
+    attributes: Attributes
     cpus_effective: CpuSet | None
     mems_effective: NumaSet | None
     is_populated: bool
@@ -87,7 +88,15 @@ class CgroupSeen(Struct, frozen=True):
     """Processes of this cgroup and those below that the kernel has killed for memory."""
 
     def get(self, attribute: Attribute) -> Value | None:
-        return dict(self.attributes).get(attribute)
+        return _value(self.attributes, attribute)
+
+
+def _value(attributes: Attributes, wanted: Attribute) -> Value | None:
+    """Of a handful: asked thousands of times a turn, when a dictionary would have to be made first."""
+    for attribute, value in attributes:
+        if attribute is wanted:
+            return value
+    return None
 
 
 Seen = Mapping[str, CgroupSeen]
