@@ -9,7 +9,7 @@ from integration.promtool_findings import check_findings
 SLEEP = ["sleep", "infinity"]
 
 
-@pytest.fixture(params=["two_sockets", "four_nodes"])
+@pytest.fixture(params=["two_sockets", pytest.param("four_nodes", marks=pytest.mark.long)])
 def node(request: pytest.FixtureRequest) -> Node:
     guest: Guest = request.getfixturevalue(request.param)
     return Node(guest)
