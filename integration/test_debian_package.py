@@ -14,10 +14,11 @@ APT = "DEBIAN_FRONTEND=noninteractive apt-get --yes --quiet"
 UNITS = ("nodeagent", "nodeagent-launcher", "nodeagent-pods")
 
 
-@pytest.fixture
-def node(two_sockets: Guest) -> Iterator[Node]:
+@pytest.fixture(params=["two_sockets", "four_nodes"])
+def node(request: pytest.FixtureRequest) -> Iterator[Node]:
     """A node with `make install`'s nodeagent, as all the others; what a test makes of it is undone."""
-    node = Node(two_sockets)
+    guest: Guest = request.getfixturevalue(request.param)
+    node = Node(guest)
     node.run("sed -i /path-exclude/d /etc/dpkg/dpkg.cfg.d/*")  # guests do without manual pages and documents
     node.run(f"mkdir /kept && cd / && cp -al --parents {INSTALLED_BY_MAKE} /kept", timeout_seconds=60)
     yield node
