@@ -49,8 +49,16 @@ Text = str | tuple[Piece, ...]
 """Pieces have a blank between them."""
 
 
+_MOST_PIECES, _MOST_BYTES = 8, 1024
+"""What isn't more is hashed as one sooner than by pieces."""
+
+
 def fnv1a_32(*texts: Text) -> int:
     """Hash the UTF-8 bytes of texts that follow each other."""
+    if all(len(text) <= (_MOST_BYTES if isinstance(text, str) else _MOST_PIECES) for text in texts):
+        whole = b"".join([_bytes_of(text) for text in texts])
+        if len(whole) <= _MOST_BYTES:
+            return _hash_of_bytes(whole)
     state = _BASIS
     for text in texts:
         if isinstance(text, str):
@@ -60,3 +68,7 @@ def fnv1a_32(*texts: Text) -> int:
             for piece in text[1:]:
                 state = piece.after((state ^ 0x20) * _PRIME & _MASK)
     return state
+
+
+def _bytes_of(text: Text) -> bytes:
+    return text.encode() if isinstance(text, str) else b" ".join([piece.data for piece in text])
