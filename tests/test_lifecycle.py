@@ -397,11 +397,7 @@ def asked_to_end() -> tuple[Machine, Agent]:
     return machine, agent
 
 
-def test_termination_asks_then_kills_after_the_grace_period() -> None:
-    machine, agent = asked_to_end()
-    assert [kind for kind, _ in machine.signals] == ["TERM"], "asked once"
-    assert entry(agent).phase is Phase.TERMINATING
-    assert agent.last.wake_at_ms == machine.now_ms + 7 * SECOND
+def is_killed_after_the_grace_period(machine: Machine, agent: Agent) -> None:
     machine.now_ms += 7 * SECOND - 1
     agent.rest()
     assert running(machine) == ["app"]
@@ -409,6 +405,14 @@ def test_termination_asks_then_kills_after_the_grace_period() -> None:
     agent.rest()
     assert [kind for kind, _ in machine.signals] == ["TERM", "KILL"]
     assert agent.state.entries == ()
+
+
+def test_termination_asks_then_kills_after_the_grace_period() -> None:
+    machine, agent = asked_to_end()
+    assert [kind for kind, _ in machine.signals] == ["TERM"], "asked once"
+    assert entry(agent).phase is Phase.TERMINATING
+    assert agent.last.wake_at_ms == machine.now_ms + 7 * SECOND
+    is_killed_after_the_grace_period(machine, agent)
 
 
 @pytest.mark.parametrize("by_ms", [-HOUR, HOUR])
@@ -416,13 +420,7 @@ def test_a_grace_period_lasts_as_long_when_the_clock_is_set(by_ms: int) -> None:
     machine, agent = asked_to_end()
     machine.set_clock(by_ms)
     agent.state = moved(agent.state, by_ms)
-    machine.now_ms += 7 * SECOND - 1
-    agent.rest()
-    assert running(machine) == ["app"]
-    machine.now_ms += 1
-    agent.rest()
-    assert [kind for kind, _ in machine.signals] == ["TERM", "KILL"]
-    assert agent.state.entries == ()
+    is_killed_after_the_grace_period(machine, agent)
 
 
 def test_a_process_that_ends_on_sigterm_is_not_killed() -> None:
