@@ -14,6 +14,7 @@ from nodeagent.core.pod import (
     ResourceRequirements,
     Resources,
 )
+from nodeagent.core.pod_resources import aggregated_container_requests
 from nodeagent.core.quantity import Quantity
 
 MIB = 2**20
@@ -28,7 +29,10 @@ def memory_resources(pod: Pod) -> list[str]:
 
 def asked_of(resources: ResourceRequirements, resource: str) -> int:
     """How much of it: cpu in thousandths, all else in bytes."""
-    amount = resources.requests.get(resource)
+    return _whole(resources.requests.get(resource), resource)
+
+
+def _whole(amount: Quantity | None, resource: str) -> int:
     if amount is None:
         return 0
     return amount.milli() if resource == CPU else amount.value()
@@ -45,13 +49,18 @@ def asked_alone(pod: Pod, resource: str) -> int:
 
 def budget_floor(pod: Pod, resource: str) -> int:
     """What the pod's own amount must be at least."""
-    return max((asked_alone(pod, resource), *(asked_of(c.resources, resource) for c in pod.containers)))
+    return _whole(aggregated_container_requests(pod).get(resource), resource)
 
 
 def is_within_budget(pod: Pod) -> bool:
-    """Whether the containers' requests are within the pod's own, as a manifest's must be."""
-    return pod.resources is None or all(
-        budget_floor(pod, name) <= asked_of(pod.resources, name) for name, _ in pod.resources.requests
+    """Whether the containers' amounts are within the pod's own, as a manifest's must be."""
+    if pod.resources is None:
+        return True
+    limits = pod.resources.limits
+    return all(budget_floor(pod, name) <= asked_of(pod.resources, name) for name, _ in pod.resources.requests) and all(
+        (most := limits.get(name)) is None or limit.nano <= most.nano
+        for container in pod.containers
+        for name, limit in container.resources.limits
     )
 
 
