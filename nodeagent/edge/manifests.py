@@ -31,14 +31,11 @@ _KINDS = {
 }
 
 
-_HIDDEN_BY = {
-    "/home": "ProtectHome=no",
-    "/root": "ProtectHome=no",
-    "/run/user": "ProtectHome=no",
-    "/tmp": "PrivateTmp=no",  # noqa: S108 - named, not used
-    "/var/tmp": "PrivateTmp=no",  # noqa: S108
+_SHOWN_BY = {
+    "ProtectHome=no": ("/home", "/root", "/run/user"),
+    "PrivateTmp=no": ("/tmp", "/var/tmp"),  # noqa: S108 - compared with, never used
 }
-"""What systemd/nodeagent.service shows the agent nothing of, and the setting that would show it."""
+"""Of systemd/nodeagent.service: the setting that would show the agent what lies below these."""
 
 
 class ManifestDirectoryError(NodeAgentError):
@@ -50,9 +47,10 @@ class ManifestDirectoryError(NodeAgentError):
         """There is none: no error on a fresh node, a reason to keep what runs on a node with pods."""
         self.reason = cause.strerror
         hint = f"create it, or set manifestDirectory; `namei -l {path}` shows what is there, and who may read it"
-        for root, setting in _HIDDEN_BY.items():
-            if path.startswith(f"{root}/"):
-                hint += f"; nodeagent.service sees nothing of {root} unless `systemctl edit nodeagent` gives [Service] {setting}"
+        for setting, roots in _SHOWN_BY.items():
+            for root in roots:
+                if path.startswith(f"{root}/"):
+                    hint += f"; nodeagent.service sees nothing of {root} unless `systemctl edit nodeagent` gives [Service] {setting}"
         super().__init__(f"cannot read manifest directory {path}: {cause.strerror}", hint=hint)
 
 
