@@ -15,7 +15,8 @@ STATE = "/var/lib/nodeagent"
 ROOT = "/sys/fs/cgroup/nodeagent.slice/nodeagent-pods.service"
 
 _BETWEEN_LOOKS_SECONDS = 0.1
-"""Who looks takes processor time from what is waited for."""
+READY = "systemctl start nodeagent"
+"""A command that waits, without asking all the time, until the agent that is being started is ready."""
 
 Document = dict[str, Any]
 
@@ -85,13 +86,14 @@ class Node:
         """Wait until something holds of the saved state."""
         deadline = time.monotonic() + self.guest.patience(seconds)
         while True:
+            looked = time.monotonic()
             state = self.state()
             if holds(state):
                 return state
             if time.monotonic() > deadline:
                 journal = self.run("journalctl -u 'nodeagent*' -n 60 --no-pager -o cat", check=False).stdout
                 raise TimeoutError(f"waited in vain for {what}:\n{json.dumps(state, indent=1)}\n{journal}")
-            time.sleep(_BETWEEN_LOOKS_SECONDS)
+            _pause(looked)
 
     def wait_running(self, *names: str) -> Document:
         """Wait until every container of these pods that has a command has been seen to run."""
@@ -140,11 +142,14 @@ class Node:
 
     def wait_metric(self, series: str, above: float, *, seconds: float = 60) -> float:
         deadline = time.monotonic() + self.guest.patience(seconds)
-        while (value := self.metrics().get(series, 0.0)) <= above:
-            if time.monotonic() > deadline:
+        while True:
+            looked = time.monotonic()
+            value = self.metrics().get(series, 0.0)
+            if value > above:
+                return value
+            if looked > deadline:
                 raise TimeoutError(f"{series} stays at {value}")
-            time.sleep(_BETWEEN_LOOKS_SECONDS)
-        return value
+            _pause(looked)
 
     def wait_line(self, path: str, *, seconds: float = 60) -> str:
         """Wait until a file has a complete first line."""
@@ -160,31 +165,36 @@ class Node:
         text = self.run(f"journalctl --after-cursor='{cursor}' -u nodeagent -o cat -q").stdout
         return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
-    def wait_log(self, cursor: str, event: str, *, seconds: float = 60) -> Document:
-        """Wait for the agent to write a line of this event."""
+    def wait_log(self, cursor: str, *events: str, seconds: float = 60) -> Document:
+        """Wait for the agent to write a line of one of these events."""
         deadline = time.monotonic() + self.guest.patience(seconds)
         while True:
-            found = [line for line in self.log(cursor) if line["event"] == event]
+            looked = time.monotonic()
+            found = [line for line in self.log(cursor) if line["event"] in events]
             if found:
                 return found[0]
             if time.monotonic() > deadline:
-                raise TimeoutError(f"no {event} in the log: {self.log(cursor)}")
-            time.sleep(_BETWEEN_LOOKS_SECONDS)
+                raise TimeoutError(f"no {' or '.join(events)} in the log: {self.log(cursor)}")
+            _pause(looked)
 
     def main_pid(self, unit: str = "nodeagent") -> int:
         return int(self.run(f"systemctl show -P MainPID {unit}").stdout)
 
     def configure(self, text: str) -> None:
-        """Run the agent, without pods, on another configuration. The next test finds the usual one again."""
+        """Have the agent, without pods, on another configuration. The next test finds the usual one again."""
         config = text.encode()
         if self.run("systemctl is-active --quiet nodeagent", check=False).returncode != 0:
             self.guest.put(CONFIG, config)  # with the one of before it may not start
         self.clear()
-        self.run("systemctl stop nodeagent", timeout_seconds=60)
-        # without pods nothing is lost: another policy starts from nothing
-        self.run(f"rm -f {STATE}/*_state")
         self.guest.put(CONFIG, config)
-        self.run("systemctl start nodeagent", timeout_seconds=60)
+        self.reload()
+
+    def reload(self) -> None:
+        """Have the agent take over its changed configuration."""
+        cursor = self.cursor()
+        self.run("systemctl reload nodeagent")
+        told = self.wait_log(cursor, "configuration_reloaded", "reload_refused")
+        assert told["event"] == "configuration_reloaded", told
 
     def unit(self, *properties: str, name: str = "nodeagent") -> dict[str, str]:
         """What systemd says of a unit."""
@@ -198,11 +208,7 @@ class Node:
     def kill_agent(self) -> None:
         """`kill -9`, and wait until systemd has a successor ready."""
         before = self.main_pid()
-        self.run(
-            f"kill -9 {before}; until [ $(systemctl show -P MainPID nodeagent) -ne {before} ] &&"
-            " systemctl is-active -q nodeagent; do sleep 0.1; done",
-            timeout_seconds=60,
-        )
+        self.run(f"kill -9 {before}; {until_replaced(before)}; {READY}", timeout_seconds=60)
 
     def allowed(self, pid: int) -> tuple[str, str]:
         """CPUs and memory nodes that the kernel lets a process use."""
@@ -222,6 +228,17 @@ class Node:
         ]
         names = " -o ".join(f"-name {name}" for name in files)
         return self.run(f"cd {ROOT} && find . -path '*pod*' \\( {names} \\) -exec grep -H . {{}} + | sort").stdout
+
+
+def until_replaced(pid: int) -> str:
+    """Give the script that waits until another process is the agent."""
+    procs = "/sys/fs/cgroup/system.slice/nodeagent.service/cgroup.procs"
+    return f"until read -r pid <{procs} && [ $pid -ne {pid} ]; do sleep 0.2; done 2>/dev/null"
+
+
+def _pause(looked: float) -> None:
+    """Wait as long as the look took that began then, at least: who looks takes processor time from what is waited for."""
+    time.sleep(max(_BETWEEN_LOOKS_SECONDS, time.monotonic() - looked))
 
 
 def _runs(state: Document, name: str) -> bool:

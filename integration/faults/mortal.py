@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from integration.faults.dying import DIRECTORY, ORDER, SAID
-from integration.node import Node
+from integration.node import READY, Node, until_replaced
 
 _DROP_IN = "/run/systemd/system/nodeagent.service.d/faults.conf"
 _UNIT = f"""
@@ -44,9 +44,9 @@ class Mortal:
         before = self._node.main_pid()
         yield
         self._node.run(
-            f"cd {DIRECTORY}; until [ ! -e next ] && [ ! -e now ] && [ $(systemctl show -P MainPID nodeagent) -ne {before} ] &&"
-            " systemctl is-active -q nodeagent; do sleep 0.1; done",
-            timeout_seconds=30,
+            # one that dies while it starts has a successor too
+            f"cd {DIRECTORY}; {until_replaced(before)}; until {READY} && [ ! -e next ] && [ ! -e now ]; do sleep 0.2; done",
+            timeout_seconds=60,
         )
 
 
