@@ -25,7 +25,7 @@ from integration.overlap.workload import PodPlan
 MANIFESTS = Path("/etc/nodeagent/manifests")
 _LAUNCHER = "nodeagent-launcher.service"
 _PODS = "nodeagent-pods.service"
-_LOOK_SECONDS = 0.1
+_LOOK_SECONDS = 0.2
 _LATENESS_NS = 2_000_000_000
 """An event may become readable that long after its time: the emulated CPU that writes it may have to wait for a real one."""
 _SHARED_PODS = (3, 6)

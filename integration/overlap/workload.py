@@ -26,13 +26,13 @@ echo "{TOLD} $1 $cpus" >{INSTANCE}/trace_marker
 """
 # One task more than there are CPUs, so that one always looks for another CPU; then a sign of life now and then.
 _EXCLUSIVE_LOOP = """
-burst() { n=0; while [ $n -lt 2000 ]; do n=$((n+1)); done; }
+burst() { n=0; while [ $n -lt 1000 ]; do n=$((n+1)); done; }
 i=0; while [ $i -le $1 ]; do burst & i=$((i+1)); done
 wait
-while :; do sleep 3; burst; done
+while :; do sleep 10; burst; done
 """
 _EXCLUSIVE_ONCE = """
-n=0; while [ $n -lt 2000 ]; do n=$((n+1)); done
+n=0; while [ $n -lt 1000 ]; do n=$((n+1)); done
 """
 _SHARED_LOOP = """
 : >"$1"
@@ -86,7 +86,7 @@ def manifest(plan: PodPlan) -> str:
         ]
     else:
         (name,) = plan.containers()
-        requests = {"requests": {"cpu": "10m", "memory": "4Mi"}, "limits": {"cpu": "75m", "memory": "64Mi"}}
+        requests = {"requests": {"cpu": "10m", "memory": "4Mi"}, "limits": {"cpu": "50m", "memory": "64Mi"}}
         spec["containers"] = [_container(name, SHARED, _SHARED_LOOP, [str(READY / f"{plan.name}-{name}")], requests)]
     if plan.init_cpus:
         spec["initContainers"] = [_exclusive(plan, "init", plan.init_cpus, _TELL + _EXCLUSIVE_ONCE)]
