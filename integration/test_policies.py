@@ -94,7 +94,6 @@ def test_single_numa_node_keeps_cpus_and_memory_together(four_nodes: Guest, scop
 
     before = node.footprint()
     node.restart_agent()
-    node.kill_agent()
     assert node.footprint() == before
 
 
@@ -136,6 +135,7 @@ def test_huge_pages_are_counted_by_node(four_nodes: Guest) -> None:
     assert refusal(node, "late")[0] == "UnexpectedAdmissionError"
 
 
+@pytest.mark.long
 def test_a_pods_own_pool(two_sockets: Guest) -> None:
     node = Node(two_sockets)
     config = """

@@ -37,11 +37,11 @@ def test_it_is_ready_when_the_node_is_as_promised(node: Node) -> None:
     assert int(shown["WatchdogTimestampMonotonic"]) > 0
 
 
-def test_a_stopped_agent_leaves_cleanly(node: Node) -> None:
-    node.run("systemctl stop nodeagent", timeout_seconds=60)
-    assert node.unit("Result", "ExecMainStatus") == {"Result": "success", "ExecMainStatus": "0"}
-    told = node.run("nodeagent inspect --no-host-processes", check=False)
-    node.run("systemctl start nodeagent", timeout_seconds=60)
+def test_a_stopped_agent_leaves_cleanly(any_node: Node) -> None:
+    any_node.run("systemctl stop nodeagent", timeout_seconds=60)
+    assert any_node.unit("Result", "ExecMainStatus") == {"Result": "success", "ExecMainStatus": "0"}
+    told = any_node.run("nodeagent inspect --no-host-processes", check=False)
+    any_node.run("systemctl start nodeagent", timeout_seconds=60)
     assert told.returncode == 0, told.stderr
     assert "does NOT run" in told.stdout
     assert "systemctl start nodeagent" in " ".join(told.stdout.split())
@@ -64,14 +64,14 @@ def test_inspect_says_3_when_something_differs(any_node: Node) -> None:
     assert node.run("nodeagent inspect --no-host-processes", check=False).returncode == 0
 
 
-def test_the_group_may_look_and_nobody_else(node: Node) -> None:
-    node.run("id looker || useradd --groups nodeagent looker; id stranger || useradd stranger")
+def test_the_group_may_look_and_nobody_else(any_node: Node) -> None:
+    any_node.run("id looker || useradd --groups nodeagent looker; id stranger || useradd stranger")
     command = "nodeagent inspect --no-host-processes"
-    assert node.run(f"runuser -u looker -- {command}", check=False).returncode == 0
-    refused = node.run(f"runuser -u stranger -- {command}", check=False)
+    assert any_node.run(f"runuser -u looker -- {command}", check=False).returncode == 0
+    refused = any_node.run(f"runuser -u stranger -- {command}", check=False)
     assert refused.returncode not in {0, 3}
     assert "group nodeagent" in refused.stderr
-    assert node.run("runuser -u looker -- nodeagent retry default/x", check=False).returncode != 0
+    assert any_node.run("runuser -u looker -- nodeagent retry default/x", check=False).returncode != 0
 
 
 @pytest.mark.long
