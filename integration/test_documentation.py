@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from integration.demo import demonstrate
 from integration.guest.base import base_of
 from integration.guest.guest import Completed, Guest
 from integration.node import Node, container, pod
@@ -47,6 +48,15 @@ def test_the_tutorial_goes_as_it_is_written(node: Node) -> None:
         elif block.title == ON_A_NODE:
             for command in block.commands():
                 carry_out(node, command)
+
+
+def test_the_demo_comes_to_its_end(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    """`make demo`, but for the boot."""
+    assert demonstrate(node)
+    told = capsys.readouterr().out
+    assert re.search(r"^/proc/\d+/cgroup:0::.*/worker\nCpus_allowed_list:\t2-3\n", told, re.MULTILINE)
+    assert "\nkubelet_cpu_manager_exclusive_cpu_allocation_count 0 -> 5\n" in told
+    assert "nothing moved: the same" in told
 
 
 def test_the_readmes_first_pod_is_pinned_and_seen(node: Node) -> None:
