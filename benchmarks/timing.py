@@ -1,4 +1,4 @@
-"""Time on a machine that others use too: short runs, many of them, the best one, and the calibration loop in between."""
+"""Time on a machine that others use too: processor time, each run beside the calibration loop, the median of what that gives."""
 
 import gc
 import statistics
@@ -24,41 +24,64 @@ def loop() -> dict[int, int]:
     return stored
 
 
+@dataclass(frozen=True)
+class Timing:
+    """What a piece of work takes.
+
+    Attributes:
+        ms: on this machine.
+        calibrated_ms: on the reference machine, as the loop that ran just before and just after tells.
+
+    """
+
+    ms: float
+    calibrated_ms: float
+
+
 @dataclass
 class Clock:
     """Measures, and keeps what the calibration loop took beside it."""
 
     loops_ms: list[float] = field(default_factory=list)
 
-    def calibrate(self, times: int = 3) -> None:
-        for _ in range(times):
-            self.loops_ms.append(elapsed_ms(loop))
+    def calibrate(self) -> float:
+        self.loops_ms.append(spent_ms(loop))
+        return self.loops_ms[-1]
 
-    @property
-    def factor(self) -> float:
-        """Milliseconds here × this = milliseconds on the reference machine."""
-        return REFERENCE_LOOP_MS / min(self.loops_ms)
+    def time(self, work: Callable[[], object], repeats: int = 5) -> Timing:
+        """Time some runs of the work."""
+        return self.time_runs(lambda: [spent_ms(work)], repeats)
 
-    def best(self, work: Callable[[], object], repeats: int = 5) -> float:
-        """Give the shortest of some runs, in ms."""
-        return self.best_of(lambda: [elapsed_ms(work)], repeats)
+    def time_runs(self, run: Callable[[], Iterable[float]], repeats: int = 5) -> Timing:
+        """Time some runs that give times of their own: the median of each counts, in ms."""
+        return self.time_each([run], repeats)[0]
 
-    def best_of(self, run: Callable[[], Iterable[float]], repeats: int = 5) -> float:
-        """Give the lowest of the runs' medians, in ms: a run's own spread counts, others' use of the machine doesn't."""
-        return self.best_of_each([run], repeats)[0]
-
-    def best_of_each(self, runs: Sequence[Callable[[], Iterable[float]]], repeats: int = 5) -> list[float]:
-        """The same of several that are compared with each other: they take turns."""
-        medians: list[list[float]] = [[] for _ in runs]
+    def time_each(self, runs: Sequence[Callable[[], Iterable[float]]], repeats: int = 5) -> list[Timing]:
+        """Do the same with several that are compared with each other: they take turns."""
+        timings: list[list[Timing]] = [[] for _ in runs]
+        before = self.calibrate()
         for _ in range(repeats):
-            for run, found in zip(runs, medians, strict=True):
-                self.calibrate(1)
+            for run, found in zip(runs, timings, strict=True):
                 gc.collect()
-                found.append(statistics.median(run()))
-        return [min(found) for found in medians]
+                ms = statistics.median(run())
+                after = self.calibrate()
+                found.append(Timing(ms, ms * REFERENCE_LOOP_MS * 2 / (before + after)))
+                before = after
+        return [
+            Timing(statistics.median(one.ms for one in found), statistics.median(one.calibrated_ms for one in found))
+            for found in timings
+        ]
+
+
+def spent_ms(work: Callable[[], object]) -> float:
+    """Processor time of this thread: what others take of the machine meanwhile isn't in it."""
+    begin = time.thread_time_ns()
+    work()
+    return (time.thread_time_ns() - begin) / 1e6
 
 
 def elapsed_ms(work: Callable[[], object]) -> float:
+    """Time on the clock, for what happens in other processes."""
     begin = time.perf_counter_ns()
     work()
     return (time.perf_counter_ns() - begin) / 1e6
