@@ -83,7 +83,7 @@ docs: $(VENV)/.ready
 screens: guest-packages $(VENV)/.ready
 	$(BIN)/python -m integration.screens
 
-# Every figure with a goal, beside the goal, in some two minutes; kept in benchmarks/results/goals.json.
+# Every figure with a goal, beside the goal, in some three minutes; kept in benchmarks/results/goals.json.
 bench: $(VENV)/.ready
 	$(BIN)/python -m benchmarks
 

@@ -30,10 +30,9 @@ def main() -> int:
 
 def measure_goals() -> int:
     clock = Clock()
-    clock.calibrate(20)
     measured = []
     for row in rows(clock):
-        print(f"{row.measured:12.4f} {row.unit:2} {row.name}", file=sys.stderr)
+        print(f"{row.calibrated:12.4f} {row.unit:2} {row.name}", file=sys.stderr)
         measured.append(row)
     found = document(clock, measured, cells(clock, every=False))
     keep("goals", found)
@@ -44,7 +43,6 @@ def measure_goals() -> int:
 
 def measure_matrix() -> int:
     clock = Clock()
-    clock.calibrate(20)
     found = document(clock, (), cells(clock, every=True))
     keep("matrix", found)
     print(introduction(found), "", *aligned(matrix(found)), sep="\n")

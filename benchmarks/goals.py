@@ -13,7 +13,7 @@ from pathlib import Path
 import world
 from benchmarks import ROOT
 from benchmarks.nodes import asking, crowd, fresh, large_node, node, scanned, texts, topology
-from benchmarks.timing import Clock, elapsed_ms
+from benchmarks.timing import Clock, Timing, elapsed_ms, spent_ms
 from machine_tree import Cache, Machine
 from nodeagent.core import managers as core
 from nodeagent.core.managers import Admitted, Managers, resume
@@ -27,14 +27,24 @@ from nodeagent.formats.sysfs import topology_of
 
 @dataclass(frozen=True)
 class Row:
-    """One figure. Times are of this machine."""
+    """One figure: a time in ms, or a ratio.
+
+    Attributes:
+        group: what kind of work it is.
+        name: the work.
+        measured: on this machine.
+        calibrated: on the reference machine; a ratio is the same on both, but for the noise.
+        goal: on the reference machine.
+        kubelet: as it was reported, in words.
+        unit: of the three numbers.
+
+    """
 
     group: str
     name: str
     measured: float
-    """ms, or a ratio."""
+    calibrated: float
     goal: float | None = None
-    """ms on the reference machine, or a ratio."""
     kubelet: str = ""
     unit: str = "ms"
 
@@ -56,6 +66,14 @@ POLICIES = ("single-numa-node", "best-effort", "restricted")
 BURST = 200
 
 
+def timed(group: str, name: str, timing: Timing, goal: float | None = None, kubelet: str = "") -> Row:
+    return Row(group, name, timing.ms, timing.calibrated_ms, goal, kubelet)
+
+
+def grown(name: str, few: Timing, many: Timing, goal: float | None = None) -> Row:
+    return Row("growth", name, many.ms / few.ms, many.calibrated_ms / few.calibrated_ms, goal, unit="×")
+
+
 def rows(clock: Clock) -> Iterator[Row]:
     yield from shapes(clock)
     yield from many_nodes(clock)
@@ -75,10 +93,10 @@ def shapes(clock: Clock) -> Iterator[Row]:
             times: list[float] = []
             until = time.perf_counter() + 0.15
             while time.perf_counter() < until or len(times) < 20:
-                times += [ns / 1e6 for ns in timed_adds(scenario, time.perf_counter_ns)]
+                times += [ns / 1e6 for ns in timed_adds(scenario, time.thread_time_ns)]
             return times
 
-        yield Row("admission", scenario.id, clock.best_of(run, 7), goal, kubelet)
+        yield timed("admission", scenario.id, clock.time_runs(run, 7), goal, kubelet)
 
 
 def many_nodes(clock: Clock) -> Iterator[Row]:
@@ -89,10 +107,10 @@ def many_nodes(clock: Clock) -> Iterator[Row]:
             for words, cpus, memory in requests:
                 of = node(topology(nodes * 8, nodes, pages=2), policy=policy, memory=True)
                 one = asking("p", cpus, memory=memory, pages=2)
-                yield Row(
+                yield timed(
                     "many NUMA nodes",
                     f"{nodes} nodes × 4 providers, {policy}, {words}",
-                    clock.best(admission(of, core.initial(of), one), 9),
+                    clock.time(admission(of, core.initial(of), one), 9),
                     goal,
                     kubelet,
                 )
@@ -103,27 +121,14 @@ def admission(of: Managers, promises: core.Promises, one: core.Pod) -> Callable[
 
 
 def growth(clock: Clock) -> Iterator[Row]:
-    """What an admission costs with 1,000 pods present, as a multiple of what it costs with 10; over 200 admissions.
-
-    In time on the CPU: what others take of the machine within a tenth of a second would be as much as what is to be seen.
-    """
+    """What an admission costs with 1,000 pods present, as a multiple of what it costs with 10; over 200 admissions."""
     for memory in (False, True):
         words = "CPUs and memory" if memory else "CPUs"
-        few, many = clock.best_of_each([burst(memory=memory, present=present) for present in (10, 1000)], 15)
-        yield Row(
-            "growth",
-            f"1,000 pods present / 10: {BURST} pods in one turn, with all three files; {words}",
-            many / few,
-            1.5,
-            unit="×",
-        )
-        few, many = clock.best_of_each([one_by_one(memory=memory, present=present) for present in (10, 1000)], 7)
-        yield Row(
-            "growth",
-            f"1,000 pods present / 10: one pod at a time, with both kubelet texts; {words}",
-            many / few,
-            unit="×",
-        )
+        few, many = clock.time_each([burst(memory=memory, present=present) for present in (10, 1000)], 15)
+        name = f"1,000 pods present / 10: {BURST} pods in one turn, with all three files; {words}"
+        yield grown(name, few, many, 1.5)
+        few, many = clock.time_each([one_by_one(memory=memory, present=present) for present in (10, 1000)], 7)
+        yield grown(f"1,000 pods present / 10: one pod at a time, with both kubelet texts; {words}", few, many)
 
 
 def burst(*, memory: bool, present: int) -> Callable[[], list[float]]:
@@ -187,10 +192,10 @@ def restoration(clock: Clock) -> Iterator[Row]:
             assert scanned(of, saved, pods).state == saved
 
         words = "CPUs and memory" if memory else "CPUs"
-        yield Row(
+        yield timed(
             "restoration",
             f"restoring 1,000 pods: read, check, both kubelet texts, one turn; {words}",
-            clock.best(restore, 11),
+            clock.time(restore, 11),
             500,
         )
 
@@ -205,18 +210,18 @@ def encoding(clock: Clock) -> Iterator[Row]:
 
         def kubelets(of=of, state=state) -> list[float]:
             promises = fresh(state).promises
-            return [elapsed_ms(lambda: texts(of.managers, promises))]
+            return [spent_ms(lambda: texts(of.managers, promises))]
 
         def truth(policies=policies, state=state) -> list[float]:
             again = fresh(state)
-            return [elapsed_ms(lambda: encode_state(again, policies))]
+            return [spent_ms(lambda: encode_state(again, policies))]
 
-        yield Row("encoding", f"encoding both kubelet texts of {present:,} pods", clock.best_of(kubelets, 9))
-        yield Row("encoding", f"encoding nodeagent_state of {present:,} pods", clock.best_of(truth, 9))
+        yield timed("encoding", f"encoding both kubelet texts of {present:,} pods", clock.time_runs(kubelets, 9))
+        yield timed("encoding", f"encoding nodeagent_state of {present:,} pods", clock.time_runs(truth, 9))
 
 
 def discovery(clock: Clock) -> Iterator[Row]:
-    yield Row("discovery", "discovery of this machine", clock.best(lambda: topology_of(read_machine("/"))))
+    yield timed("discovery", "discovery of this machine", clock.time(lambda: topology_of(read_machine("/"))))
     half = 256
     cores = tuple(f"{core},{core + half}" for core in range(half))
     spans = [(node * half // 34, (node + 1) * half // 34 - 1) for node in range(34)]
@@ -225,10 +230,10 @@ def discovery(clock: Clock) -> Iterator[Row]:
     tree = Machine(cores, (f"0-{half - 1},{half}-{2 * half - 1}",), nodes, caches)
     with tempfile.TemporaryDirectory() as directory:
         root = str(tree.grow(Path(directory)))
-        yield Row(
+        yield timed(
             "discovery",
             "discovery of 512 CPUs on 34 NUMA nodes, from a copied tree",
-            clock.best(lambda: topology_of(read_machine(root))),
+            clock.time(lambda: topology_of(read_machine(root))),
         )
 
 
@@ -240,7 +245,7 @@ def cold_start(clock: Clock) -> Iterator[Row]:
         for words in (["--help"], ["inspect", "--socket", missing]):
             shown = " ".join(words[:1])
 
-            def run(words=words) -> None:
+            def start(words=words) -> None:
                 subprocess.run(
                     [command, *words],
                     capture_output=True,
@@ -248,5 +253,8 @@ def cold_start(clock: Clock) -> Iterator[Row]:
                     env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
                 )
 
-            run()
-            yield Row("cold start", f"cold start: nodeagent {shown}", clock.best(run, 7), 150.0)
+            def run(start=start) -> list[float]:
+                return [elapsed_ms(start)]
+
+            start()
+            yield timed("cold start", f"cold start: nodeagent {shown}", clock.time_runs(run, 9), 150.0)

@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import statistics
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,22 +16,21 @@ Document = dict[str, Any]
 
 
 def document(clock: Clock, rows: Iterable[Row], cells: Iterable[Cell]) -> Document:
-    return {
-        "machine": machine(),
-        "loopMs": round(min(clock.loops_ms), 3),
-        "rows": [
-            {
-                "group": row.group,
-                "name": row.name,
-                "measured": round(row.measured, 4),
-                "unit": row.unit,
-                "goal": None if row.goal is None else round(row.goal, 4),
-                "kubelet": row.kubelet,
-            }
-            for row in rows
-        ],
-        "matrix": [[c.cpus, c.nodes, c.pods, c.options, round(c.ms, 4), c.admitted] for c in cells],
-    }
+    measured = [
+        {
+            "group": row.group,
+            "name": row.name,
+            "measured": round(row.measured, 4),
+            "calibrated": round(row.calibrated, 4),
+            "unit": row.unit,
+            "goal": None if row.goal is None else round(row.goal, 4),
+            "kubelet": row.kubelet,
+        }
+        for row in rows
+    ]
+    matrix = [[c.cpus, c.nodes, c.pods, c.options, round(c.ms, 4), c.admitted] for c in cells]
+    loops = [round(ms, 3) for ms in statistics.quantiles(clock.loops_ms, n=4)]
+    return {"machine": machine(), "loopMs": loops, "rows": measured, "matrix": matrix}
 
 
 def machine() -> Document:
@@ -43,30 +43,22 @@ def machine() -> Document:
     return {"cpu": model, "cpus": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
 
 
-def factor(found: Document) -> float:
-    return REFERENCE_LOOP_MS / float(found["loopMs"])
-
-
-def calibrated(found: Document, row: Document) -> float:
-    return float(row["measured"]) * (factor(found) if row["unit"] == "ms" else 1)
-
-
-def verdict(found: Document, row: Document) -> str:
+def verdict(row: Document) -> str:
     if row["goal"] is None:
         return ""
-    return "reached" if calibrated(found, row) <= row["goal"] else "missed"
+    return "reached" if row["calibrated"] <= row["goal"] else "missed"
 
 
 def missed(found: Document) -> list[str]:
-    return [row["name"] for row in found["rows"] if verdict(found, row) == "missed"]
+    return [row["name"] for row in found["rows"] if verdict(row) == "missed"]
 
 
 def introduction(found: Document) -> str:
     of = found["machine"]
+    low, middle, high = found["loopMs"]
     return (
-        f"Measured on {of['cpus']} CPUs ({of['cpu']}), Linux {of['kernel']}, Python {of['python']}. The calibration loop takes "
-        f"{found['loopMs']:.2f} ms here, {REFERENCE_LOOP_MS} ms on the reference machine: "
-        f"times × {factor(found):.2f} are compared with the goals."
+        f"Measured on {of['cpus']} CPUs ({of['cpu']}), Linux {of['kernel']}, Python {of['python']}. The calibration loop took "
+        f"{middle:.1f} ms here (half of its runs: {low:.1f} to {high:.1f}), {REFERENCE_LOOP_MS} ms on the reference machine."
     )
 
 
@@ -78,9 +70,9 @@ def table(found: Document) -> list[list[str]]:
             row["kubelet"],
             amount(row["goal"], row["unit"]),
             amount(row["measured"], row["unit"]),
-            amount(calibrated(found, row), row["unit"]) if row["unit"] == "ms" else "",
-            f"{calibrated(found, row) / row['goal']:.2f}" if row["goal"] else "",
-            verdict(found, row),
+            amount(row["calibrated"], row["unit"]),
+            f"{row['calibrated'] / row['goal']:.2f}" if row["goal"] else "",
+            verdict(row),
         ]
         for row in found["rows"]
     ]
@@ -92,7 +84,7 @@ def matrix(found: Document) -> list[list[str]]:
     slowest: dict[tuple[str, int], float] = {}
     for _, nodes, _, options, ms, _ in found["matrix"]:
         key = (options, nodes)
-        slowest[key] = max(slowest.get(key, 0), ms * factor(found))
+        slowest[key] = max(slowest.get(key, 0), ms)
     columns = [nodes for nodes in NODES if any(key[1] == nodes for key in slowest)]
     head = ["policy and options", *(f"{nodes} NUMA" for nodes in columns)]
     return [head, *([name, *(amount(slowest[name, nodes], "ms") for nodes in columns)] for name in OPTIONS)]
