@@ -73,7 +73,7 @@ def test_kubelets_order_of_writes_is_caught(two_sockets: Guest, record_property:
 
     tell(record_property, "\n  ".join(evidence.lines()))
     assert evidence.gaps == ()
-    assert evidence.findings.overlap_count >= 10
+    assert evidence.findings.overlap_count >= 3
     longest_ns = max(found.duration_ns for found in evidence.findings.overlaps)
     assert longest_ns >= 1_000_000, "milliseconds of a busy process, not the end of a switch"
 

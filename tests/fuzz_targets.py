@@ -50,6 +50,7 @@ from nodeagent.formats.effective_config import config_document, config_from_docu
 from nodeagent.formats.exchange import Peer
 from nodeagent.formats.findings import DocumentError, Finding
 from nodeagent.formats.go_json import GoJsonError, decoded
+from nodeagent.formats.json_values import JsonValue
 from nodeagent.formats.launcher_protocol import (
     LauncherProtocolError,
     StartRequest,
@@ -180,7 +181,7 @@ def configuration(content: bytes) -> Hashable:
         assert found, "a machine makes nothing right"
         return findings(found)
     document = config_document(config)
-    assert config_document(config_from_document(json.loads(json.dumps(document)))) == document
+    assert config_document(config_from_document(JsonValue(json.loads(json.dumps(document)), "config"))) == document
     for text in (config.state_directory, config.runtime_directory, config.static_pod_path, config.metrics_bind_address):
         os.fsencode(text)
         assert "\0" not in text

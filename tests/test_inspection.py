@@ -31,6 +31,7 @@ from nodeagent.formats.effective_config import config_document, config_from_docu
 from nodeagent.formats.inspection import HostProcess, HostProcesses, has_difference, inspection
 from nodeagent.formats.inspection_text import render, render_in_full, render_wide
 from nodeagent.formats.inspection_words import ago, bytes_text, exit_text, quota_text, state_text
+from nodeagent.formats.json_values import JsonValue, MisfitError
 from nodeagent.formats.refusal_advice import next_step
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -575,8 +576,22 @@ def test_configuration_survives_the_way_to_its_readers():
         eviction_memory_percent="5",
         cpu_manager_reconcile_period_ms=3_000,
     )
-    assert config_from_document(json.loads(json.dumps(config_document(given)))) == given
-    assert config_from_document(config_document(Config())) == Config()
+    assert config_from_document(JsonValue(json.loads(json.dumps(config_document(given))), "config")) == given
+    assert config_from_document(JsonValue(config_document(Config()), "config")) == Config()
+
+
+@pytest.mark.parametrize("name", config_document(Config()))
+@pytest.mark.parametrize("other", [["a"], 1.5, {"x": ["a"]}])
+def test_a_configuration_of_another_shape_is_refused_by_field(name: str, other: object) -> None:
+    """A capture comes from anywhere: what isn't of the right kind must get no further."""
+    with pytest.raises(MisfitError, match=rf"^config\.{name}"):
+        config_from_document(JsonValue({**config_document(Config()), name: other}, "config"))
+
+
+@pytest.mark.parametrize("text", ["", ".", "1.", "x", "nan", "-1", "1e3", "٣", "9" * 19])
+def test_a_threshold_that_is_no_percentage_is_refused(text: str) -> None:
+    with pytest.raises(MisfitError, match="evictionMemoryPercent: must be a percentage"):
+        config_from_document(JsonValue({**config_document(Config()), "evictionMemoryPercent": text}, "config"))
 
 
 def test_restart_policy_never_leaves_nothing_to_wait_for():

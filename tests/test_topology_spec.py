@@ -1,6 +1,7 @@
 """Machines described in a few words."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -117,3 +118,12 @@ def test_the_command_draws_a_described_machine_without_owners(capsys: pytest.Cap
     assert "write --topology 2s.2n.8c.2t" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main(["topology", "--topology", "2s.1n.2c.2t", "--root", "/"])
+
+
+def test_with_a_configuration_it_shows_what_that_reserves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text('cpuManagerPolicy: static\nreservedSystemCPUs: "0,4"\n')
+    assert main(["topology", "--topology", "2s.1n.2c.2t", "--config", str(config)]) == 0
+    assert "[0# 4#] [1. 5.]" in capsys.readouterr().out
+    assert main(["topology", "--topology", "2s.1n.2c.2t", "--config", f"{tmp_path}/none"]) == 1
+    assert f"no configuration at {tmp_path}/none" in capsys.readouterr().err

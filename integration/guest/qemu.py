@@ -22,7 +22,7 @@ _PROBE_SECONDS = 10
 _BARE = ("-nodefaults", "-no-user-config", "-display", "none", "-machine", "pc")
 
 # Its threads are more than there are processors: one that holds a guest's lock should be let go on (SCHED_BATCH), while others spin for it.
-# Measured with two guests that start the agent at the same time, five turns each: 10 to 13 s of processor time, without it 11 to 20 s.
+# Measured with two guests that start the agent at the same time, four turns each: 10 to 14 s of processor time, without it 11 to 21 s.
 _ALONE = ("setpriv", "--pdeathsig", "KILL", "chrt", "--batch", "0")
 
 # PDEATHSIG is tied to the thread that started the process, not to its process: so one thread that never ends.

@@ -26,6 +26,7 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.capture import Sighting
 from nodeagent.formats.effective_config import config_from_document
 from nodeagent.formats.inspection import HostProcess, HostProcesses, Sight
+from nodeagent.formats.json_values import JsonValue
 from nodeagent.formats.node_state import (
     MAX_BYTES,
     NodeStateError,
@@ -119,7 +120,7 @@ def known_state(
 
 def _live(answer: Mapping[str, Any], read: Callable[[object], SavedState]) -> Known:
     try:
-        config, saved = config_from_document(answer["config"]), read(answer["state"])
+        config, saved = config_from_document(JsonValue(answer["config"], "config")), read(answer["state"])
         return Known(
             node=discover(config, reserved=CpuSet.parse(answer["reservedCPUs"])),
             state=saved.state,

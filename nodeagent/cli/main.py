@@ -50,13 +50,15 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; the result is the exit status."""
-    words = sys.argv[1:] if arguments is None else arguments
-    parser, known = _parsers(words)
-    options, unknown = parser.parse_known_args(words)
-    if unknown:
-        getattr(options, "parser", known[options.command]).error(f"unrecognized arguments: {' '.join(unknown)}")
+    with Path(os.devnull).open("r+", encoding="utf-8") as nothing:
+        # what we were started without is empty, and takes everything
+        sys.stdin, sys.stdout, sys.stderr = (stream or nothing for stream in (sys.stdin, sys.stdout, sys.stderr))
+        return _answered(arguments)
+
+
+def _answered(arguments: list[str] | None) -> int:
     try:
-        return _run(options)
+        return _run(_options(sys.argv[1:] if arguments is None else arguments))
     except NodeAgentError as err:
         print(f"nodeagent: {err.message}", file=sys.stderr)
         print(f"hint: {err.hint}", file=sys.stderr)
@@ -67,6 +69,14 @@ def main(arguments: list[str] | None = None) -> int:
         # Whoever read our output has gone.
         _drop_output()
         return EXIT_ERROR
+
+
+def _options(words: list[str]) -> argparse.Namespace:
+    parser, known = _parsers(words)
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        getattr(options, "parser", known[options.command]).error(f"unrecognized arguments: {' '.join(unknown)}")
+    return options
 
 
 def _run(options: argparse.Namespace) -> int:

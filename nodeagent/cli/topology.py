@@ -5,7 +5,8 @@ import sys
 
 from nodeagent.cli.colour import add_color_argument, wants_colour
 from nodeagent.cli.documents import spelled
-from nodeagent.cli.sources import add_node_arguments, known_from, topology_from
+from nodeagent.cli.sources import add_node_arguments, known_from, topology_from, unpromised
+from nodeagent.daemon.startup import load_config, node_of
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.cpu_owners import owners
 from nodeagent.formats.topology_json import topology_document
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the machine.
 
     Raises:
-        NodeAgentError: the machine's description can't be read.
+        NodeAgentError: the machine's description can't be read, or the configuration that was named.
     """
     topology = topology_from(args) if args.topology is None else topology_from_spec(args.topology)
     match args.output:
@@ -68,9 +69,13 @@ def run(args: argparse.Namespace) -> int:
 def _owners(args: argparse.Namespace) -> dict[int, str] | None:
     """Who owns each CPU; None if nobody can say: then the machine is drawn as it is."""
     if args.topology is not None:
-        return None
-    try:
-        known = known_from(args)
-    except NodeAgentError:
-        return None  # no agent here, or not for us: the machine itself is still the answer
+        if args.config is None:
+            return None
+        described = topology_from_spec(args.topology)
+        known = unpromised(node_of(load_config(args.config), described), "a described machine has no pods")
+    else:
+        try:
+            known = known_from(args)
+        except NodeAgentError:
+            return None  # no agent here, or not for us: the machine itself is still the answer
     return owners(known.node.managers, known.state.promises, known.state.active_pods())

@@ -271,10 +271,7 @@ def _host(document: JsonValue) -> HostProcesses:
 
 
 def _agent(document: JsonValue) -> CapturedAgent:
-    try:
-        config = config_from_document(document.field("config").object())
-    except (KeyError, TypeError, ValueError, AttributeError) as err:
-        raise MisfitError(f"agent.config: {type(err).__name__}: {err}") from err
+    config = config_from_document(document.field("config"))
     saved = state_from_document(document.field("state").value)
     root, pids, recovery = (document.optional(name) for name in ("cgroupRoot", "pids", "recovery"))
     return CapturedAgent(

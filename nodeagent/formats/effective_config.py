@@ -3,15 +3,19 @@
 Both ends are of one version: unlike a configuration file, nothing is judged here, and paths and addresses stay out.
 """
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from nodeagent.core.config import Config, Errata, Placement, ReservedMemory
-from nodeagent.core.idset import CpuSet
 from nodeagent.core.pod import Resources
-from nodeagent.core.quantity import Quantity
+from nodeagent.core.quantity import Quantity, QuantitySyntaxError
+from nodeagent.formats.json_values import JsonValue
 
 Document = dict[str, Any]
+T = TypeVar("T")
+
+_PERCENT = re.compile(r"(?=\.?\d)\d{0,18}(\.\d{1,18})?", re.ASCII)
 
 
 def config_document(config: Config) -> Document:
@@ -43,37 +47,42 @@ def config_document(config: Config) -> Document:
     }
 
 
-def config_from_document(document: Mapping[str, Any]) -> Config:
-    """Read what `config_document` gave; raises what a document of another shape makes it raise.
+def config_from_document(document: JsonValue) -> Config:
+    """Read what `config_document` gave.
 
     The memory reservation follows from the rest and from the machine: `node_capacity.with_machine`.
+
+    Raises:
+        MisfitError: a value is missing, or of another kind.
+
     """
+    of = document.field
     placement = Placement(
-        cpu_manager_policy=document["cpuManagerPolicy"],
-        cpu_manager_policy_options=tuple(document["cpuManagerPolicyOptions"].items()),
-        reserved_system_cpus=CpuSet.parse(document["reservedSystemCPUs"]),
-        reserved_cpu_milli=document["reservedCPUMillicores"],
-        topology_manager_policy=document["topologyManagerPolicy"],
-        topology_manager_scope=document["topologyManagerScope"],
-        isolated_cpus=document["isolatedCPUs"],
-        topology_manager_policy_options=tuple(document["topologyManagerPolicyOptions"].items()),
-        memory_manager_policy=document["memoryManagerPolicy"],
-        reserved_memory=tuple(ReservedMemory(node, _resources(limits)) for node, limits in document["reservedMemory"]),
-        feature_gates=tuple(document["featureGates"].items()),
-        errata=Errata(document["errata"]),
+        cpu_manager_policy=of("cpuManagerPolicy").text(),
+        cpu_manager_policy_options=of("cpuManagerPolicyOptions").by_name(JsonValue.text),
+        reserved_system_cpus=of("reservedSystemCPUs").cpus(),
+        reserved_cpu_milli=_optional(document, "reservedCPUMillicores", JsonValue.whole),
+        topology_manager_policy=of("topologyManagerPolicy").text(),
+        topology_manager_scope=of("topologyManagerScope").text(),
+        isolated_cpus=of("isolatedCPUs").text(),
+        topology_manager_policy_options=of("topologyManagerPolicyOptions").by_name(JsonValue.text),
+        memory_manager_policy=of("memoryManagerPolicy").text(),
+        reserved_memory=of("reservedMemory").each(_reserved_memory),
+        feature_gates=of("featureGates").by_name(JsonValue.flag),
+        errata=of("errata").one_of(Errata),
     )
     return Config(
         placement=placement,
-        cpu_manager_reconcile_period_ms=document["cpuManagerReconcilePeriodMilliseconds"],
-        cpu_cfs_quota=document["cpuCFSQuota"],
-        cpu_cfs_quota_period_us=document["cpuCFSQuotaPeriodMicroseconds"],
-        check_allocatable=document["checkAllocatable"],
-        max_pods=document["maxPods"],
-        pods_per_core=document["podsPerCore"],
-        system_reserved=_resources(document["systemReserved"]),
-        kube_reserved=_resources(document["kubeReserved"]),
-        eviction_memory_bytes=document["evictionMemoryBytes"],
-        eviction_memory_percent=document["evictionMemoryPercent"],
+        cpu_manager_reconcile_period_ms=of("cpuManagerReconcilePeriodMilliseconds").whole(),
+        cpu_cfs_quota=of("cpuCFSQuota").flag(),
+        cpu_cfs_quota_period_us=of("cpuCFSQuotaPeriodMicroseconds").whole(),
+        check_allocatable=of("checkAllocatable").flag(),
+        max_pods=of("maxPods").whole(),
+        pods_per_core=of("podsPerCore").whole(),
+        system_reserved=_resources(of("systemReserved")),
+        kube_reserved=_resources(of("kubeReserved")),
+        eviction_memory_bytes=_optional(document, "evictionMemoryBytes", JsonValue.whole),
+        eviction_memory_percent=_optional(document, "evictionMemoryPercent", _percent),
     )
 
 
@@ -81,5 +90,28 @@ def _amounts(resources: Resources) -> dict[str, str]:
     return {name: str(amount) for name, amount in resources}
 
 
-def _resources(amounts: Mapping[str, str]) -> Resources:
-    return Resources.of({name: Quantity.parse(text) for name, text in amounts.items()})
+def _optional(document: JsonValue, name: str, read: Callable[[JsonValue], T]) -> T | None:
+    value = document.optional(name)
+    return None if value is None else read(value)
+
+
+def _resources(amounts: JsonValue) -> Resources:
+    return Resources.of(dict(amounts.by_name(_amount)))
+
+
+def _amount(value: JsonValue) -> Quantity:
+    try:
+        return Quantity.parse(value.text())
+    except QuantitySyntaxError as err:
+        raise value.misfit("an amount such as 2Gi") from err
+
+
+def _reserved_memory(value: JsonValue) -> ReservedMemory:
+    node, limits = value.row(2)
+    return ReservedMemory(node.whole(), _resources(limits))
+
+
+def _percent(value: JsonValue) -> str:
+    if not _PERCENT.fullmatch(value.text()):
+        raise value.misfit("a percentage such as 5 or 7.5")
+    return value.text()

@@ -27,7 +27,9 @@ def main() -> int:
     parser.add_argument("--journal", default="/run/systemd/journal/stdout", help="journald's stream socket")
     options = parser.parse_args()
     options.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(options.state_dir / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    lock = os.open(
+        options.state_dir, os.O_RDONLY | os.O_DIRECTORY
+    )  # itself: that goes where nothing can be written, too
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -43,7 +45,8 @@ def main() -> int:
     except Exception:  # noqa: BLE001 - a bug here must not cost exit codes: the next image has the same children
         log("crashed", trace=traceback.format_exc()[-1500:])
         time.sleep(1)
-        launcher.reexec()
+        if not launcher.stop_asked:
+            launcher.reexec()
         return 1
     return 0
 

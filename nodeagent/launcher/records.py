@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import urllib.parse
@@ -71,11 +72,21 @@ class Records:
                 if not (is_sound(run) and path == self.path(run.id)):
                     raise ValueError("it has a value that was never written there")  # noqa: TRY301 - set aside like all
                 runs.append(run)
+            except OSError as err:  # what it tells of may run on, and is told by nobody; but the others are
+                log("record_unreadable", path=str(path), error=str(err))
             except (ValueError, TypeError, AttributeError, RecursionError) as err:
                 # only a loss of power leaves half a record behind, and then the process is gone too
                 log("record_set_aside", path=str(path), error=str(err))
-                path.replace(path.with_suffix(".unreadable"))
+                self._set_aside(path)
         return runs
+
+    def _set_aside(self, path: Path) -> None:
+        """Under a name of its own: what was set aside before stays."""
+        names = (path.with_suffix(f".unreadable{(number and f'-{number}') or ''}") for number in itertools.count())
+        try:
+            path.rename(next(name for name in names if not os.path.lexists(name)))
+        except OSError as err:  # it is looked at, and passed over, again
+            log("record_not_set_aside", path=str(path), error=str(err))
 
 
 def is_sound(run: Run) -> bool:

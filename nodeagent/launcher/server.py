@@ -64,7 +64,6 @@ class Launcher:
 
     def serve(self) -> None:
         """Until everything has been stopped on SIGTERM."""
-        self.find_again()
         wake_in, wake_out = socket.socketpair()
         for end in (wake_in, wake_out, self.listener):
             end.setblocking(False)
@@ -73,6 +72,7 @@ class Launcher:
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "stop_asked", True))
         signal.signal(signal.SIGHUP, lambda *_: setattr(self, "reexec_asked", True))
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # what reexec() has blocked
+        self.find_again()
         self.selector.register(wake_in, selectors.EVENT_READ, lambda: wake_in.recv(4096))
         self.selector.register(self.listener, selectors.EVENT_READ, self.accept)
         notify("READY=1")
