@@ -13,7 +13,9 @@ from daemon_model import Daemon, Steps, watched
 from node_model import Machine
 from nodeagent.daemon.publisher import API_SOCKET, Publisher
 from nodeagent.daemon.snapshot import Snapshot
+from nodeagent.edge import local_api
 from nodeagent.edge.local_api_client import ApiError, call
+from nodeagent.formats.api_messages import print_result
 from world import SMALL, app, node, pod
 
 
@@ -90,9 +92,12 @@ def test_many_questions_about_one_state_spell_it_once(
     spelt: list[Snapshot] = []
     document = Snapshot.document
     monkeypatch.setattr(Snapshot, "document", lambda snapshot: (spelt.append(snapshot), document(snapshot))[1])
+    encoded: list[object] = []
+    monkeypatch.setattr(local_api, "print_result", lambda result: (encoded.append(result), print_result(result))[1])
     answers = [call(f"{tmp_path}/{API_SOCKET}", "state") for _ in range(20)]
     assert all(answer == answers[0] for answer in answers)
     assert spelt == [daemon.agent.snapshot]
+    assert len(encoded) == 1, "which holds the interpreter, and so the deciding thread"
     daemon.turn()
     assert call(f"{tmp_path}/{API_SOCKET}", "state")["state"] == answers[0]["state"]
     assert len(spelt) == 2

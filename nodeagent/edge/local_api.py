@@ -32,7 +32,8 @@ class LocalApi:
     """A service for `ServingThread.serve`.
 
     Args:
-        reads: operations for the owner, root and the group. They run in the serving thread: quick ones, on immutable values only.
+        reads: operations for the owner, root and the group. They run in the serving thread: quick ones, on immutable values only. An
+            answer that is the same object as the one before it is not encoded again.
         writes: operations for the owner and root. They may wait, with a deadline of their own.
         owner: user id that the agent runs as.
         group: group whose members may read; None: there is none.
@@ -50,6 +51,7 @@ class LocalApi:
         self._writes = writes
         self._owner = owner
         self._group = group
+        self._printed, self._printed_of = b"", object()
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="local-api-write")
 
     async def answer(self, request: bytes, peer: Peer | None) -> bytes:
@@ -64,9 +66,12 @@ class LocalApi:
                 )
             )
         try:
-            return print_result(await self._carry_out(asked, peer))
+            result = await self._carry_out(asked, peer)
         except NodeAgentError as err:
             return print_failure(Failure(err.message, err.hint))
+        if result is not self._printed_of:
+            self._printed, self._printed_of = print_result(result), result
+        return self._printed
 
     async def _carry_out(self, request: Request, peer: Peer) -> object:
         is_owner = peer.uid in {_ROOT, self._owner}
