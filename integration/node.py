@@ -4,7 +4,7 @@ import json
 import shlex
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from integration.guest.errors import CommandError
 from integration.guest.guest import Completed, Guest
@@ -19,6 +19,7 @@ READY = "systemctl start nodeagent"
 """A command that waits, without asking all the time, until the agent that is being started is ready."""
 
 Document = dict[str, Any]
+T = TypeVar("T")
 
 
 def container(
@@ -84,16 +85,16 @@ class Node:
 
     def wait(self, holds: Callable[[Document], bool], what: str, *, seconds: float = 60) -> Document:
         """Wait until something holds of the saved state."""
-        deadline = time.monotonic() + self.guest.patience(seconds)
-        while True:
-            looked = time.monotonic()
+
+        def look() -> Document | None:
             state = self.state()
-            if holds(state):
-                return state
-            if time.monotonic() > deadline:
-                journal = self.run("journalctl -u 'nodeagent*' -n 60 --no-pager -o cat", check=False).stdout
-                raise TimeoutError(f"waited in vain for {what}:\n{json.dumps(state, indent=1)}\n{journal}")
-            _pause(looked)
+            return state if holds(state) else None
+
+        def problem() -> str:
+            journal = self.run("journalctl -u 'nodeagent*' -n 60 --no-pager -o cat", check=False).stdout
+            return f"waited in vain for {what}:\n{json.dumps(self.state(), indent=1)}\n{journal}"
+
+        return self._until(look, problem, seconds)
 
     def wait_running(self, *names: str) -> Document:
         """Wait until every container of these pods that has a command has been seen to run."""
@@ -141,15 +142,11 @@ class Node:
         return {series: float(value) for series, value in lines}
 
     def wait_metric(self, series: str, above: float, *, seconds: float = 60) -> float:
-        deadline = time.monotonic() + self.guest.patience(seconds)
-        while True:
-            looked = time.monotonic()
+        def look() -> float | None:
             value = self.metrics().get(series, 0.0)
-            if value > above:
-                return value
-            if looked > deadline:
-                raise TimeoutError(f"{series} stays at {value}")
-            _pause(looked)
+            return value if value > above else None
+
+        return self._until(look, lambda: f"{series} stays at {self.metrics().get(series)}", seconds)
 
     def wait_line(self, path: str, *, seconds: float = 60) -> str:
         """Wait until a file has a complete first line."""
@@ -167,15 +164,22 @@ class Node:
 
     def wait_log(self, cursor: str, *events: str, seconds: float = 60) -> Document:
         """Wait for the agent to write a line of one of these events."""
+
+        def look() -> Document | None:
+            return next((line for line in self.log(cursor) if line["event"] in events), None)
+
+        return self._until(look, lambda: f"no {' or '.join(events)} in the log: {self.log(cursor)}", seconds)
+
+    def _until(self, look: Callable[[], T | None], problem: Callable[[], str], seconds: float) -> T:
+        """Look until there is something to see, and pause as long as a look took: it takes processor time from what is waited for."""
         deadline = time.monotonic() + self.guest.patience(seconds)
         while True:
-            looked = time.monotonic()
-            found = [line for line in self.log(cursor) if line["event"] in events]
-            if found:
-                return found[0]
+            began = time.monotonic()
+            if (found := look()) is not None:
+                return found
             if time.monotonic() > deadline:
-                raise TimeoutError(f"no {' or '.join(events)} in the log: {self.log(cursor)}")
-            _pause(looked)
+                raise TimeoutError(problem())
+            time.sleep(max(_BETWEEN_LOOKS_SECONDS, time.monotonic() - began))
 
     def main_pid(self, unit: str = "nodeagent") -> int:
         return int(self.run(f"systemctl show -P MainPID {unit}").stdout)
@@ -234,11 +238,6 @@ def until_replaced(pid: int) -> str:
     """Give the script that waits until another process is the agent."""
     procs = "/sys/fs/cgroup/system.slice/nodeagent.service/cgroup.procs"
     return f"until read -r pid <{procs} && [ $pid -ne {pid} ]; do sleep 0.2; done 2>/dev/null"
-
-
-def _pause(looked: float) -> None:
-    """Wait as long as the look took that began then, at least: who looks takes processor time from what is waited for."""
-    time.sleep(max(_BETWEEN_LOOKS_SECONDS, time.monotonic() - looked))
 
 
 def _runs(state: Document, name: str) -> bool:

@@ -123,7 +123,10 @@ def test_a_torn_record_is_set_aside_and_a_newer_launchers_is_read(launcher: Laun
     path.write_text(json.dumps({**json.loads(path.read_bytes()), "a_later_field": 1}))
     launcher.run()
     assert [status.id for status in launcher.client.list()] == ["new"]
-    assert {path.name for path in launcher.state.glob("*.unreadable")} == {"torn.unreadable", "list.unreadable"}
+    assert {path.name for path in launcher.state.glob("*.unreadable-*")} == {
+        "torn.unreadable-1",
+        "list.unreadable-1",
+    }
     assert "record_set_aside" in launcher.errors.read_text()
 
 

@@ -15,7 +15,7 @@ def test_what_cannot_be_read_is_passed_over(tmp_path: Path, capfd: pytest.Captur
     (tmp_path / "directory.json").mkdir()
     (tmp_path / "torn.json").write_text("{")
     assert Records(tmp_path).load() == []
-    assert {path.name for path in tmp_path.iterdir()} == {"directory.json", "torn.unreadable"}
+    assert {path.name for path in tmp_path.iterdir()} == {"directory.json", "torn.unreadable-1"}
     told = capfd.readouterr().err
     assert "record_unreadable" in told
     assert "directory.json" in told
@@ -43,9 +43,9 @@ def test_what_was_set_aside_before_stays(tmp_path: Path) -> None:
         (tmp_path / "torn.json").write_text(content)
         Records(tmp_path).load()
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
-        "torn.unreadable": "first",
-        "torn.unreadable-1": "second",
-        "torn.unreadable-2": "third",
+        "torn.unreadable-1": "first",
+        "torn.unreadable-2": "second",
+        "torn.unreadable-3": "third",
     }
 
 

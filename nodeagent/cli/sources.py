@@ -161,7 +161,7 @@ def _captured(path: str, config_path: str | None) -> Known:
     if agent is None:
         if config_path is None:
             raise SourceError(f"{path} holds no configuration", hint="name one with --config FILE")
-        known = unpromised(node_of(load_config(config_path), topology), f"{path} holds no pods")
+        known = _unpromised(node_of(load_config(config_path), topology), f"{path} holds no pods")
     elif config_path is None:
         known = Known(
             node=node_of(agent.config, topology, agent.reserved),
@@ -187,7 +187,7 @@ def _copied(root: str, config_path: str | None) -> Known:
     node = node_of(config, topology)
     saved = saved_in(config, root)
     if saved is None:
-        known = unpromised(node, f"there is no saved state in {root}{config.state_directory}")
+        known = _unpromised(node, f"there is no saved state in {root}{config.state_directory}")
         return replace(known, is_here=False, at_ms=0)
     cgroups = f"{root}{config.cgroup_root or PODS_CGROUP}"
     return Known(
@@ -203,8 +203,7 @@ def _copied(root: str, config_path: str | None) -> Known:
     )
 
 
-def unpromised(node: Node, why: str) -> Known:
-    """Give a node without pods; `why` nothing else is known of it."""
+def _unpromised(node: Node, why: str) -> Known:
     return Known(
         node, NodeState(initial(node.managers)), None, None, is_live=False, problems=(why,), is_agent_known=False
     )

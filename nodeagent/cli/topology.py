@@ -5,7 +5,9 @@ import sys
 
 from nodeagent.cli.colour import add_color_argument, wants_colour
 from nodeagent.cli.documents import spelled
-from nodeagent.cli.sources import add_node_arguments, known_from, topology_from, unpromised
+from nodeagent.cli.sources import add_node_arguments, known_from, topology_from
+from nodeagent.core.managers import initial
+from nodeagent.core.topology import Topology
 from nodeagent.daemon.startup import load_config, node_of
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.cpu_owners import owners
@@ -51,13 +53,13 @@ def run(args: argparse.Namespace) -> int:
         case "svg":
             from nodeagent.formats.topology_svg import render_svg
 
-            text = render_svg(topology, _owners(args))
+            text = render_svg(topology, _owners(args, topology))
         case "hwloc-xml":
             from nodeagent.formats.topology_hwloc import render_hwloc_xml
 
-            text = render_hwloc_xml(topology, _owners(args))
+            text = render_hwloc_xml(topology, _owners(args, topology))
         case _:
-            owner = _owners(args)
+            owner = _owners(args, topology)
             if owner and wants_colour(args.color):
                 text = render_topology(topology, owner, paint=terminal_paint(owner))
             else:
@@ -66,16 +68,15 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _owners(args: argparse.Namespace) -> dict[int, str] | None:
+def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | None:
     """Who owns each CPU; None if nobody can say: then the machine is drawn as it is."""
     if args.topology is not None:
         if args.config is None:
             return None
-        described = topology_from_spec(args.topology)
-        known = unpromised(node_of(load_config(args.config), described), "a described machine has no pods")
-    else:
-        try:
-            known = known_from(args)
-        except NodeAgentError:
-            return None  # no agent here, or not for us: the machine itself is still the answer
+        managers = node_of(load_config(args.config), topology).managers
+        return owners(managers, initial(managers), ())
+    try:
+        known = known_from(args)
+    except NodeAgentError:
+        return None  # no agent here, or not for us: the machine itself is still the answer
     return owners(known.node.managers, known.state.promises, known.state.active_pods())

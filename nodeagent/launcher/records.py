@@ -82,7 +82,7 @@ class Records:
 
     def _set_aside(self, path: Path) -> None:
         """Under a name of its own: what was set aside before stays."""
-        names = (path.with_suffix(f".unreadable{(number and f'-{number}') or ''}") for number in itertools.count())
+        names = (path.with_suffix(f".unreadable-{number}") for number in itertools.count(1))
         try:
             path.rename(next(name for name in names if not os.path.lexists(name)))
         except OSError as err:  # it is looked at, and passed over, again
