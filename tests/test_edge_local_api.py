@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from nodeagent.edge.listening import listen
@@ -27,6 +28,12 @@ OTHER = 65_534
 
 class Impatient(LocalApi):
     bounds = Bounds(connections=8, request_bytes=1000, read_seconds=0.2, write_seconds=0.2)
+
+
+class Patient(LocalApi):
+    """Nobody is dropped for being slow, only for others' sake."""
+
+    bounds = msgspec.structs.replace(LocalApi.bounds, read_seconds=300.0, write_seconds=300.0)
 
 
 def refuse(_: Mapping[str, Any]) -> None:
@@ -183,8 +190,8 @@ def test_a_slow_client_is_dropped_even_if_it_keeps_sending(impatient: Daemon) ->
 def test_a_client_that_takes_no_answer_is_dropped(impatient: Daemon) -> None:
     with connected(impatient.path) as channel:
         channel.sendall(b'{"op": "large", "bytes": 30000000}\n')
-        wait_until(lambda: bool(impatient.server._answering))
-        wait_until(lambda: not impatient.server._answering)
+        wait_until(lambda: bool(impatient.server._parting))
+        wait_until(lambda: not impatient.server._parting)
         assert len(until_closed(channel)) < 30_000_000
 
 
@@ -248,6 +255,44 @@ def as_somebody(path: str, op: str, uid: int, gid: int, groups: list[int]) -> st
     """Ask as another user. Python has to be loaded before it becomes one: it may lie in root's home."""
     arguments = [sys.executable, "-c", AS_SOMEBODY, path, op, str(uid), str(gid), *map(str, groups)]
     return subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
+
+
+ASKS_AND_NEVER_READS = """
+import os, socket, sys
+path, request, group = sys.argv[1:]
+os.setgroups([int(group)])
+os.setresuid(65534, 65534, 65534)
+channels = [socket.socket(socket.AF_UNIX) for _ in range(32)]
+for channel in channels:
+    channel.connect(path)
+    channel.sendall(request.encode())
+print("asked", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as another user")
+@pytest.mark.parametrize(
+    "request_line", ['{"op": "large", "bytes": 2000000}\n', '{"op":'], ids=["never reads", "never asks"]
+)
+def test_one_user_cannot_keep_others_out(open_directory: Path, request_line: str) -> None:
+    daemon = Daemon(open_directory, Patient)
+    Path(daemon.path).chmod(0o666)
+    words = [sys.executable, "-c", ASKS_AND_NEVER_READS, daemon.path, request_line, str(GROUP)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "asked\n"
+            wait_until(lambda: len(daemon.server._parting if "large" in request_line else daemon.server._reading) == 32)
+            with connected(daemon.path) as waiting:
+                waiting.sendall(b'{"op": "wait"}\n')
+                wait_until(lambda: bool(daemon.server._answering))
+                assert call(daemon.path, "echo") == {}
+                daemon.release.set()
+                assert json.loads(until_closed(waiting))["ok"]
+        finally:
+            other.kill()
+            daemon.stop()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as another user")

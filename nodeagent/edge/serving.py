@@ -11,12 +11,15 @@ import os
 import socket
 import struct
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from nodeagent.formats.exchange import Bounds, Broken, Peer
 
 T = TypeVar("T")
+Holder = int | None
+"""Whose a place is: the user id of a Unix socket's client; None for TCP, where the kernel doesn't know it."""
 _CALL_SECONDS = 10.0
 _ACCEPT_PAUSE_SECONDS = 1.0
 _READS_TO_PART = 4
@@ -93,9 +96,12 @@ class Server:
         self._listener = listener
         self._service = service
         self._on_failure = on_failure
-        self._reading: dict[asyncio.Task[None], None] = {}
-        """Connections whose request is still coming, oldest first."""
-        self._answering: set[asyncio.Task[None]] = set()
+        self._reading: dict[asyncio.Task[None], Holder] = {}
+        """Connections whose request is still coming, oldest first, and whose they are."""
+        self._answering: dict[asyncio.Task[None], Holder] = {}
+        """Those whose answer is being made."""
+        self._parting: dict[asyncio.Task[None], Holder] = {}
+        """Those whose answer is being taken, oldest first."""
 
     async def open(self) -> None:
         self._listener.setblocking(False)
@@ -116,7 +122,7 @@ class Server:
     async def _close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._listener)
         self._listener.close()
-        tasks = [*self._reading, *self._answering]
+        tasks = [*self._reading, *self._answering, *self._parting]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -136,41 +142,55 @@ class Server:
             loop.call_later(_ACCEPT_PAUSE_SECONDS, self._resume)
             return
         connection.setblocking(False)
-        task = loop.create_task(self._attend(connection, self._make_room()))
+        peer = _peer(connection)
+        holder = None if peer is None else peer.uid
+        task = loop.create_task(self._attend(connection, peer, self._make_room(holder)))
         task.add_done_callback(functools.partial(_close_connection, connection))
-        self._reading[task] = None
+        self._reading[task] = holder
 
-    def _make_room(self) -> bool:
-        """See that there is room for one more, if need be in the place of the one whose request has been coming for longest."""
-        if len(self._reading) + len(self._answering) < self._service.bounds.connections:
+    def _make_room(self, newcomer: Holder) -> bool:
+        """See that there is room for one more, if need be in a slow client's place.
+
+        Who has most places loses one: no user can keep others out. A user who has most of them himself loses the one whose request has
+        been coming for longest, and is refused when all have asked.
+        """
+        held = Counter([*self._reading.values(), *self._answering.values(), *self._parting.values()])
+        if held.total() < self._service.bounds.connections:
             return True
-        slowest = next(iter(self._reading), None)
+        ((most, places),) = held.most_common(1)
+        is_other = places > held[newcomer]
+        loser = most if is_other else newcomer
+        slow = [self._reading, self._parting] if is_other else [self._reading]
+        slowest = next((task for tasks in slow for task, holder in tasks.items() if holder == loser), None)
         if slowest is None:
             return False
-        del self._reading[slowest]
+        self._forget(slowest)
         slowest.cancel()
         return True
 
-    async def _attend(self, connection: socket.socket, has_room: bool) -> None:
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        for tasks in (self._reading, self._answering, self._parting):
+            tasks.pop(task, None)
+
+    async def _attend(self, connection: socket.socket, peer: Peer | None, has_room: bool) -> None:
         task = asyncio.current_task()
         assert task is not None
         writer = None
         try:
             reader, writer = await asyncio.open_connection(sock=connection, limit=self._service.bounds.request_bytes)
             if has_room:
-                await self._converse(task, reader, writer)
+                await self._converse(task, peer, reader, writer)
             else:
                 await self._refuse(writer, reader, Broken.BUSY)
         except OSError:
             pass  # (a timeout is one, too) the client is gone, or does not take its answer
         finally:
-            self._reading.pop(task, None)
-            self._answering.discard(task)
+            self._forget(task)
             if writer is not None:
                 writer.transport.abort()
 
     async def _converse(
-        self, task: asyncio.Task[None], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, task: asyncio.Task[None], peer: Peer | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         try:
             async with asyncio.timeout(self._service.bounds.read_seconds):
@@ -183,13 +203,13 @@ class Server:
         except TimeoutError:
             await self._refuse(writer, reader, Broken.TOO_SLOW)
             return
-        self._reading.pop(task, None)
-        self._answering.add(task)
+        self._answering[task] = self._reading.pop(task)
         try:
-            answer = await self._service.answer(request, _peer(writer.get_extra_info("socket")))
+            answer = await self._service.answer(request, peer)
         except Exception as err:  # noqa: BLE001 - a bug in one answer must not end the thread that gives all others
             self._on_failure("answering a request", err)
             answer = self._service.refusal(Broken.BUG)
+        self._parting[task] = self._answering.pop(task)
         await self._part(writer, answer)
 
     async def _refuse(self, writer: asyncio.StreamWriter, reader: asyncio.StreamReader, why: Broken) -> None:
