@@ -85,7 +85,8 @@ Each is `"true"` or `"false"`, and `"false"` without being named. [What they do]
 | --- | --- |
 {gates}
 
-Other gates of kubelet's are without use here, and named in the log.
+`AllAlpha` sets those that are off in this table, `AllBeta` the others, but for what is set on its own. Other gates of kubelet's are without
+use here, and named in the log.
 
 ## The sample
 

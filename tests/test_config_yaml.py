@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from made import MACHINE_A
-from nodeagent.core.config import Config, Errata, Placement, ReservedMemory
+from nodeagent.core.config import DEFAULT_GATES, Config, Errata, Placement, ReservedMemory
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.pod import Resources
 from nodeagent.core.quantity import Quantity
@@ -229,6 +229,8 @@ FINDINGS = [
     ("featureGates: {PodLevelResources: 'true'}", '1: featureGates[PodLevelResources]: "true": must be true or false, not a string'),
     ("featureGates: {CPUManagerPolicyAlphaOption: true}", '1: featureGates: "CPUManagerPolicyAlphaOption": unknown feature gate, did you mean CPUManagerPolicyAlphaOptions?'),
     ("featureGates: {podLevelResources: true}", '"podLevelResources": unknown feature gate, did you mean PodLevelResources?'),
+    ("featureGates: {AllAlphas: true}", '"AllAlphas": unknown feature gate, did you mean AllAlpha?'),
+    ("featureGates: {CPUManagerPolicyOptions: false}", "1: featureGates: cannot set feature gate CPUManagerPolicyOptions to false, feature is locked to true"),
     ("cpuCFSQuotaPeriod: 20ms", '1: cpuCFSQuotaPeriod: "20ms": other than 100ms requires feature gate CustomCPUCFSQuotaPeriod'),
     ("cpuCFSQuotaPeriod: 2s\nfeatureGates: {CustomCPUCFSQuotaPeriod: true}", '1: cpuCFSQuotaPeriod: "2s": must be between 1ms and 1sec, inclusive'),
     ("cpuCFSQuotaPeriod: 999us\nfeatureGates: {CustomCPUCFSQuotaPeriod: true}", "must be between 1ms and 1sec, inclusive"),
@@ -415,3 +417,19 @@ def test_a_hostile_configuration_is_refused_in_bounded_time() -> None:
     found = refused("".join(f"maxPods{i}: 1\n" for i in range(40_000)))
     assert time.process_time() - began < 20
     assert len(found) == 101
+
+
+@pytest.mark.parametrize(
+    ("text", "on"),
+    [
+        ("AllAlpha: true", {*DEFAULT_GATES}),
+        ("AllBeta: false", set()),
+        ("AllAlpha: true, AllBeta: false", {n for n, on in DEFAULT_GATES.items() if not on}),
+        ("PodLevelResourceManagers: false, AllAlpha: true", {*DEFAULT_GATES} - {"PodLevelResourceManagers"}),
+        ("AllBeta: false, PodLevelResources: true", {"PodLevelResources"}),
+    ],
+)
+def test_all_gates_of_a_stage_but_those_set_on_their_own(text: str, on: set[str]) -> None:
+    config = parse_config(f"featureGates: {{{text}}}".encode(), "config.yaml")
+    assert {name for name in DEFAULT_GATES if config.placement.gate(name)} == on
+    assert not config.reported_fields

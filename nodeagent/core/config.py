@@ -26,6 +26,14 @@ DEFAULT_GATES: Mapping[str, bool] = MappingProxyType(
 )
 """The feature gates that change what the agent does, with kubelet 1.36's defaults."""
 
+GATES_OF_A_STAGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        stage: tuple(name for name, is_on in DEFAULT_GATES.items() if is_on is on_by_default)
+        for stage, on_by_default in (("AllAlpha", False), ("AllBeta", True))
+    }
+)
+"""Kubelet's names for all gates of a stage that aren't set on their own. Of ours, just those of stage alpha are off by default."""
+
 
 class Errata(enum.Enum):
     """Whose behaviour to show where kubelet 1.36 is wrong."""

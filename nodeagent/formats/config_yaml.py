@@ -5,12 +5,12 @@ What the machine has to say is not known here.
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from ipaddress import ip_address
 
 from msgspec.structs import replace
 
-from nodeagent.core.config import DEFAULT_GATES, Config, Errata, Placement
+from nodeagent.core.config import DEFAULT_GATES, GATES_OF_A_STAGE, Config, Errata, Placement
 from nodeagent.core.managers import misconfigured
 from nodeagent.core.node_capacity import reservation
 from nodeagent.core.pod import CPU, HUGEPAGES_PREFIX, MEMORY, Resources
@@ -28,8 +28,9 @@ from nodeagent.formats.tree import MapNode, Node, line_at
 _HINT = "correct these lines, then start or reload again; examples/config.yaml (`nodeagent --help` says where) has every field of our own"
 _KUBELET_KIND = ("kubelet.config.k8s.io/v1beta1", "KubeletConfiguration")
 _OWN_KIND = "NodeAgentConfiguration"
-_KUBELET_GATES = frozenset({"CPUManagerPolicyOptions", "TopologyManagerPolicyOptions"})
-"""Gates of kubelet's that are on for good, and look like ours."""
+_LOCKED_GATES = frozenset({"CPUManagerPolicyOptions", "TopologyManagerPolicyOptions"})
+"""Gates of kubelet's that are on for good, and would change what the agent does."""
+_OUR_GATES = frozenset({*DEFAULT_GATES, *GATES_OF_A_STAGE, *_LOCKED_GATES})
 _OPTIONS = ("cpuManagerPolicyOptions", "topologyManagerPolicyOptions")
 """What the managers judge without a machine is worded here, but for these."""
 _MAX_INT32 = 2**31 - 1
@@ -238,15 +239,25 @@ class _ConfigReader:
         )
         self._check_policies(placement)
         self._check_reserved_memory(placement)
-        gates = []
-        for name, value in placement.feature_gates:
+        return replace(placement, feature_gates=self._gates(dict(placement.feature_gates)))
+
+    def _gates(self, given: Mapping[str, bool]) -> tuple[tuple[str, bool], ...]:
+        """Give those that change what the agent does; kubelet has many that don't."""
+        gates: dict[str, bool] = {}
+        for stage, names in GATES_OF_A_STAGE.items():
+            gates |= {name: given[stage] for name in names if stage in given}
+        for name, value in given.items():
             if name in DEFAULT_GATES:
-                gates.append((name, value))
-            elif name not in _KUBELET_GATES and _is_misspelt(name):
-                self._fields.report("featureGates", f"unknown feature gate{nearest(name, DEFAULT_GATES)}", name)
-            else:
+                gates[name] = value
+            elif name in _LOCKED_GATES and not value:
+                self._fields.report(
+                    "featureGates", f"cannot set feature gate {name} to false, feature is locked to true"
+                )
+            elif name not in _OUR_GATES and _is_misspelt(name):
+                self._fields.report("featureGates", f"unknown feature gate{nearest(name, _OUR_GATES)}", name)
+            elif name not in GATES_OF_A_STAGE:
                 self._reported.append(f"featureGates[{name}]")
-        return replace(placement, feature_gates=tuple(gates))
+        return tuple(gates.items())
 
     def _check_policies(self, placement: Placement) -> None:
         """Judge names of policies in kubelet's words; options are judged by the managers, which know what excludes what."""
@@ -406,9 +417,7 @@ class _ConfigReader:
 
 def _is_misspelt(name: str) -> bool:
     """Kubelet has gates that are nothing to the agent; one that looks like ours is hardly one of them."""
-    return bool(
-        difflib.get_close_matches(name.casefold(), [gate.casefold() for gate in DEFAULT_GATES], n=1, cutoff=0.9)
-    )
+    return bool(difflib.get_close_matches(name.casefold(), [gate.casefold() for gate in _OUR_GATES], n=1, cutoff=0.9))
 
 
 def _is_loopback(host: str) -> bool:
