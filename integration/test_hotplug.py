@@ -1,11 +1,12 @@
 """CPUs and huge pages come and go under running pods: nothing that needn't moves, and everything returns."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
 
 from integration.guest.guest import Guest
-from integration.node import Document, Node, container, pod
+from integration.node import STATE, Document, Node, container, pod
 from tests.figures import Recorder, tell
 
 SLEEP = ["sleep", "infinity"]
@@ -151,6 +152,22 @@ def test_cpus_go_while_the_agent_is_away(node: Node) -> None:
     wait_all_is_as(node, before)
 
 
+@pytest.mark.configures
+def test_the_reserved_cpus_follow(node: Node) -> None:
+    node.configure('cpuManagerPolicy: static\nreservedSystemCPUs: "0,9"\n')
+    node.apply(pod("rest", container("app", SLEEP, cpu="14")))
+    mine = promised(node.wait_running("rest"), "rest")
+    before = node.footprint()
+    assert mine == [cpu for cpu in range(16) if cpu not in {0, 9}]
+
+    switch(node, 9, 0)
+    node.wait(lambda _: node.inspect()["node"]["cpus"]["reserved"] == "0", "CPU 0 alone to be reserved")
+    assert now_on(node, "rest") == mine
+    switch(node, 9, 1)
+    node.wait(lambda _: node.inspect()["node"]["cpus"]["reserved"] == "0,9", "both to be reserved again")
+    wait_all_is_as(node, before)
+
+
 def test_a_cgroup_above_is_given_fewer_cpus_and_all_of_them_again(node: Node) -> None:
     node.apply(pod("pinned", container("app", SLEEP, cpu="4")), pod("one", container("app", SLEEP, cpu="1")))
     state = node.wait_running("pinned", "one")
@@ -194,6 +211,48 @@ def test_more_huge_pages_make_room_without_a_restart(four_nodes: Guest) -> None:
     finally:
         node.clear()
         node.run(f"echo {before} >{pages}")
+
+
+BY_NODE = """
+cpuManagerPolicy: static
+reservedSystemCPUs: "0"
+memoryManagerPolicy: Static
+evictionHard: {memory.available: 100Mi}
+reservedMemory:
+  - {numaNode: 0, limits: {memory: 100Mi}}
+"""
+TAKE_A_BLOCK = (
+    "for b in /sys/devices/system/node/node1/memory*; do echo offline >$b/state && readlink -f $b && break; done"
+)
+"""The kernel keeps the blocks that hold data of its own."""
+
+
+@pytest.mark.configures
+def test_a_nodes_memory_goes_and_comes_back_without_a_restart(four_nodes: Guest) -> None:
+    node = Node(four_nodes)
+    node.configure(BY_NODE)
+    node.apply(pod("small", container("app", SLEEP, cpu="1", memory="64Mi")))
+    node.wait_running("small")
+    before, totals, pid, cursor = node.footprint(), memory_of(node), node.main_pid(), node.cursor()
+    size = int(node.run("cat /sys/devices/system/memory/block_size_bytes").stdout, 16)
+
+    block = node.run(TAKE_A_BLOCK, check=False).stdout.strip()
+    assert block, "no block of node 1 could be taken"
+    try:
+        node.wait_log(cursor, "machine_changed")
+        node.wait(lambda _: memory_of(node) == {**totals, "1": totals["1"] - size}, "node 1 to have a block less")
+        assert node.footprint() == before
+    finally:
+        node.run(f"echo online >{block}/state")
+    node.wait(lambda _: memory_of(node) == totals, "node 1 to have all of its memory")
+    assert node.footprint() == before
+    assert node.main_pid() == pid
+
+
+def memory_of(node: Node) -> dict[str, int]:
+    """Bytes by NUMA node, as the memory manager counts them."""
+    state = json.loads(node.run(f"cat {STATE}/memory_manager_state").stdout)
+    return {numa: kinds["memoryMap"]["memory"]["total"] for numa, kinds in state["machineState"].items()}
 
 
 def pages_of(node: Node) -> list[int]:
