@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,10 +17,12 @@ from benchmarks.timing import Clock, Timing, elapsed_ms, spent_ms
 from machine_tree import Cache, Machine
 from nodeagent.core import managers as core
 from nodeagent.core.managers import Admitted, Managers, resume
-from nodeagent.core.state import violations
+from nodeagent.core.pod import Pod
+from nodeagent.core.promises import Promises
+from nodeagent.core.state import NodeState, violations
 from nodeagent.edge.sysfs import read_machine
 from nodeagent.formats.node_state import StateEncoder, decode_state, encode_state, policies_of
-from nodeagent.formats.scenario import scenario_from_text
+from nodeagent.formats.scenario import Scenario, scenario_from_text
 from nodeagent.formats.scenario_replay import timed_adds
 from nodeagent.formats.sysfs import topology_of
 
@@ -89,7 +91,7 @@ def shapes(clock: Clock) -> Iterator[Row]:
     for line, (kubelet, _, goal) in zip(lines, SHAPES, strict=True):
         scenario = scenario_from_text(line, "perf.jsonl")
 
-        def run(scenario=scenario) -> list[float]:
+        def run(scenario: Scenario = scenario) -> list[float]:
             times: list[float] = []
             until = time.perf_counter() + 0.15
             while time.perf_counter() < until or len(times) < 20:
@@ -116,7 +118,7 @@ def many_nodes(clock: Clock) -> Iterator[Row]:
                 )
 
 
-def admission(of: Managers, promises: core.Promises, one: core.Pod) -> Callable[[], object]:
+def admission(of: Managers, promises: Promises, one: Pod) -> Callable[[], object]:
     return lambda: texts(of, core.admit(of, promises, one).promises)
 
 
@@ -183,11 +185,11 @@ def restoration(clock: Clock) -> Iterator[Row]:
         state = scanned(of, world.empty_state(of), pods).state
         content = encode_state(state, policies_of(of.config.placement))
 
-        def restore(of=of, content=content, pods=pods) -> None:
+        def restore(of: world.Node = of, content: bytes = content, pods: Sequence[Pod] = pods) -> None:
             saved = decode_state(content).state
             assert not violations(of.managers, saved)
             promises = resume(of.managers, saved.promises)
-            assert isinstance(promises, core.Promises)
+            assert isinstance(promises, Promises)
             texts(of.managers, promises)
             assert scanned(of, saved, pods).state == saved
 
@@ -208,11 +210,11 @@ def encoding(clock: Clock) -> Iterator[Row]:
         pods = [world.pod(f"p{number:04}", world.app("c", "1")) for number in range(present)]
         state = scanned(of, world.empty_state(of), pods).state
 
-        def kubelets(of=of, state=state) -> list[float]:
+        def kubelets(of: world.Node = of, state: NodeState = state) -> list[float]:
             promises = fresh(state).promises
             return [spent_ms(lambda: texts(of.managers, promises))]
 
-        def truth(policies=policies, state=state) -> list[float]:
+        def truth(policies: Mapping[str, str] = policies, state: NodeState = state) -> list[float]:
             again = fresh(state)
             return [spent_ms(lambda: encode_state(again, policies))]
 
@@ -245,7 +247,7 @@ def cold_start(clock: Clock) -> Iterator[Row]:
         for words in (["--help"], ["inspect", "--socket", missing]):
             shown = " ".join(words[:1])
 
-            def start(words=words) -> None:
+            def start(words: Sequence[str] = words) -> None:
                 subprocess.run(
                     [command, *words],
                     capture_output=True,
@@ -253,7 +255,7 @@ def cold_start(clock: Clock) -> Iterator[Row]:
                     env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
                 )
 
-            def run(start=start) -> list[float]:
+            def run(start: Callable[[], object] = start) -> list[float]:
                 return [elapsed_ms(start)]
 
             start()

@@ -3,10 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from benchmarks.nodes import asking, crowd, node, texts, topology
 from benchmarks.timing import Clock
 from nodeagent.core import managers as core
+from nodeagent.core.managers import Managers
+from nodeagent.core.pod import Pod
+from nodeagent.core.promises import Promises
 
 CPUS = (16, 64, 128, 256, 512)
 NODES = (1, 2, 4, 8, 16, 34)
@@ -45,14 +49,14 @@ def cells(clock: Clock, *, every: bool, repeats: int = 9) -> Iterator[Cell]:
     """Of all machines, or of the corners and the middle; each is the median of so many repeats."""
     machines = product(CPUS, NODES, PODS) if every else product((16, 128, 512), (1, 8, 34), (0, 200))
     for (cpus, nodes, pods), (name, settings) in product(machines, OPTIONS.items()):
-        placed = dict(settings)
+        placed: dict[str, Any] = dict(settings)
         pages = int(str(placed.pop("pages", 0)))
         of = node(topology(cpus, nodes, pages=pages), **placed)
         promises = crowd(of, pods, alone=min(pods, cpus // 8))
         one = asking("one-more", "4", memory="1Gi", pages=pages)
         decision = core.admit(of, promises, one)
 
-        def run(of=of, promises=promises, one=one) -> object:
+        def run(of: Managers = of, promises: Promises = promises, one: Pod = one) -> object:
             return texts(of, core.admit(of, promises, one).promises)
 
         yield Cell(cpus, nodes, pods, name, clock.time(run, repeats).calibrated_ms, isinstance(decision, core.Admitted))

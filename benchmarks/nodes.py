@@ -1,6 +1,7 @@
 """Nodes of every shape, and pods for them."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -76,7 +77,7 @@ def texts(of: Managers, promises: Promises) -> tuple[str, str]:
 
 def large_node(*, memory: bool) -> world.Node:
     """1,280 CPUs on 4 NUMA nodes: room for 1,200 pods with a CPU each."""
-    fields: dict[str, object] = {}
+    fields: dict[str, Any] = {}
     if memory:
         gib = world.amounts(None, "1Gi")
         fields = {

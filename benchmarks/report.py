@@ -115,5 +115,7 @@ def rewritten(text: str, short: Document, long: Document) -> str:
     }
     for name, part in parts.items():
         pattern = rf"(<!-- {name}: [^\n]* -->\n).*?(<!-- /{name} -->)"
-        text = re.sub(pattern, lambda match, part=part: f"{match[1]}{part}\n{match[2]}", text, flags=re.DOTALL)
+        found = re.search(pattern, text, flags=re.DOTALL)
+        assert found, f"docs/performance.md has no place for {name}"
+        text = f"{text[: found.end(1)]}{part}\n{text[found.start(2) :]}"
     return text
