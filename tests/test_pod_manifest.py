@@ -584,3 +584,10 @@ def test_the_examples_are_pods(file: str, qos: QosClass) -> None:
     assert result.unused_fields == ()
     assert result.pod.name == file.removesuffix(".yaml")
     assert qos_class(result.pod, pod_level_resources=True) is qos
+
+
+def test_a_field_given_twice_hides_nothing_else_that_is_wrong() -> None:
+    text = b"apiVersion: v1\nkind: Pod\nmetadata: {name: Bad}\nspec:\n  hostNetwork: 7\n  hostNetwork: true\n---\nkind: Pod\n"
+    (refused,) = parse_manifest(text, "a.yaml")
+    assert isinstance(refused, RefusedPod)
+    assert {(f.line, f.field) for f in refused.findings} >= {(3, "metadata.name"), (6, ""), (8, "apiVersion")}

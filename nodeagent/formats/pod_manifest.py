@@ -44,20 +44,21 @@ def parse_manifest(content: bytes, source: str) -> tuple[ManifestPod | RefusedPo
         content: YAML or JSON, also of several documents.
         source: the file's name, for findings.
     """
-    try:
-        from nodeagent.formats.documents import parse_documents  # noqa: PLC0415 - a state's pods are read without YAML
+    from nodeagent.formats.documents import read_documents  # noqa: PLC0415 - a state's pods are read without YAML
 
-        documents = parse_documents(content, source)
-    except DocumentError as err:
-        return (RefusedPod(err.findings, None),)
-    if not documents:
-        findings = Findings(source)
+    findings = Findings(source)
+    documents = read_documents(content, findings)
+    if documents == ():
         findings.add(1, "", "", "holds no pod: write one, or remove the file to end the pods it had")
-        return (RefusedPod(findings.all(), None),)
     found: list[ManifestPod | RefusedPod] = []
-    for document in documents:
+    for document in documents or ():
         found.extend(_document(document, source))
-    return tuple(found)
+    if not findings:
+        return tuple(found)
+    # Whose pod a field is that is given twice, the text doesn't say for sure: it is refused as a whole, with all else that is wrong.
+    for further in (finding for one in found if isinstance(one, RefusedPod) for finding in one.findings):
+        findings.add(further.line, further.field, further.value, further.allowed, further.words)
+    return (RefusedPod(findings.all(), None),)
 
 
 def _document(root: Node, source: str) -> Iterator[ManifestPod | RefusedPod]:
