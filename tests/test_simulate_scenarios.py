@@ -13,8 +13,8 @@ import yaml
 import json_schema
 from decision_vectors import FILES, vectors
 from nodeagent.cli import simulate_scenarios as under_test
-from nodeagent.formats.scenario import scenario_from_text
-from nodeagent.formats.scenario_replay import replayed
+from nodeagent.formats.scenario import Scenario, scenario_from_text
+from nodeagent.formats.scenario_replay import Replayed, replayed
 from nodeagent.formats.scenario_text import render_line, render_scenario
 from test_sources import root
 from tried import CONFIG, ROOT, Told, container, golden, told
@@ -110,6 +110,41 @@ def test_what_the_words_say_to_type_tells_that_scenario_in_full(told: Told, monk
     (alone,) = Path(file).read_text().splitlines()[1:]
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(alone.encode())))
     assert "STEP  EVENT" in told("simulate", "-")[1]
+
+
+def test_who_is_known_of_files_alone_is_shown_where_it_is(told: Told) -> None:
+    kept = {"policyName": "static", "defaultCpuSet": "0-1,3-7", "entries": {"old": {"app": "2"}}, "checksum": 0}
+    rules = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
+    files = {"cpu_manager_state": json.dumps(kept)}
+    out = told("simulate", scenarios({"topology": {"cpus": CPUS}, "config": rules, "files": files}))[1]
+    assert "\nold (of the files)  app        exclusive 2  NUMA 1\n" in out
+    assert "free 0: 3 (33%), 1: 3 (33%)" in render_line(*both(Path("scenarios.jsonl").read_text()), 1)
+
+
+def test_without_a_policy_everybody_shares_all(told: Told) -> None:
+    out = told(
+        "simulate", scenarios({"topology": {"cpus": CPUS}, "steps": [adding("web", container("app", "2", "1Gi"))]})
+    )[1]
+    assert "\ndefault/web  app        shared 0-7\n" in out
+
+
+def test_a_restart_that_is_refused_ends_a_scenario(told: Told) -> None:
+    """A reproduced erratum: under strict reservation the last exclusive CPU keeps kubelet from starting again."""
+    options = {"strict-cpu-reservation": "true"}
+    rules = {"cpuManagerPolicy": "static", "cpuManagerPolicyOptions": options, "reservedSystemCPUs": "0-2,4-6"}
+    steps = [adding("all", container("app", "2", "1Gi")), {"op": "restart"}, on("removePod", "all")]
+    file = scenarios({"topology": {"cpus": CPUS}, "config": rules, "steps": steps})
+    out = told("simulate", file)[1]
+    last = "2     restart               the managers did not start: default cpuset cannot be"
+    assert out.splitlines()[-2:] == [last, f"{' ' * 30}empty"]
+    line = render_line(*both(Path(file).read_text()), 1)
+    assert line.endswith(": 1 admitted, 0 refused, then the managers did not start\n")
+    assert [len(each["steps"]) for each in results(told, file)] == [2]
+
+
+def both(text: str) -> tuple[Scenario, Replayed]:
+    scenario = scenario_from_text(text, "f:1")
+    return scenario, replayed(scenario)
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -10,6 +10,8 @@ from msgspec import Struct
 
 from nodeagent.core.config import Config
 from nodeagent.core.idset import CpuSet, NumaSet
+from nodeagent.core.layout import shared_pool
+from nodeagent.core.managers import Isolation
 from nodeagent.core.trial import Trial
 from nodeagent.errors import printable
 from nodeagent.formats.columns import broken, table
@@ -166,17 +168,15 @@ def _placement(scenario: Scenario, result: Document, end: Trial, width: int) -> 
     names = _pod_names(scenario)
     pods = result["steps"][-1]["pods"] if result["steps"] else {}
     gone = _removed(scenario)
-    placed = [
-        (
-            names.get(uid, _name(uid)),
-            [
-                c
-                for c, name in zip(_containers(scenario, pod), pod["containers"], strict=True)
-                if (uid, name) not in gone
-            ],
-        )
-        for uid, pod in pods.items()
-    ]
+    pool = str(shared_pool(end.managers, end.promises, scenario.topology.online))
+    placed = []
+    for uid, pod in pods.items():
+        there = {**pod, "containers": {name: of for name, of in pod["containers"].items() if (uid, name) not in gone}}
+        containers = [
+            {**container, "cpus": pool} if container["isolation"] == Isolation.HOST.value else container
+            for container in _containers(scenario, there)
+        ]
+        placed.append((names.get(uid, _name(uid)), containers))
     known = {pod.uid for pod in end.pods}
     for uid, of_pod in end.promises.pods:
         if uid not in known:
@@ -214,7 +214,12 @@ def _container(scenario: Scenario, name: str, of: Document) -> Document:
 
 
 def _own(scenario: Scenario, name: str, cpus: CpuSet) -> Document:
-    alone = {"cpuset": str(cpus), "effectiveCpuset": str(cpus), "isolation": "container", "memoryNodes": None}
+    alone = {
+        "cpuset": str(cpus),
+        "effectiveCpuset": str(cpus),
+        "isolation": Isolation.CONTAINER.value,
+        "memoryNodes": None,
+    }
     return _container(scenario, name, alone)
 
 
