@@ -23,8 +23,8 @@ on a node:
   nodeagent simulate scenarios.jsonl --root / --config /etc/nodeagent/config.yaml
   nodeagent simulate - -o json <scenarios.jsonl | jq .steps[].admitted
 
-Nothing is changed. --compare decides anew on all pods that are there, then on those of -f. Scenarios bring a machine, a configuration and
-whose decisions these are: --root (/ is this node), --machine or --topology, --config, and --errata each replace one of them.
+Nothing is changed. --compare decides anew on all pods that are there, then on those of -f. Of scenarios, --root (/ is this node),
+--machine and --topology replace the machine, --config the configuration, and --errata says whose decisions they are.
 next: nodeagent explain -f pod.yaml says why; docs/simulate.md (nodeagent --help says where) describes scenarios and -o json"""
 
 
