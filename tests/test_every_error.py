@@ -365,6 +365,7 @@ CASES = [
     Case("SourceError", "no configuration", lambda d: known_from(about(machine=str(written(d / "f", DESCRIBED)))), "{}/f"),
     Case("SimulateError", "no pod", compared, "no pod to decide on"),
     Case("SimulateInputError", "no file", lambda d: simulate.run(asked(simulate, f"{d}/none")), "{}/none"),
+    Case("SimulateInputError", "no lines", lambda _: simulate.run(asked(simulate, "/dev/zero")), "/dev/zero: line 1 has more than"),
     Case("StartError", "no configuration", lambda d: load_config(f"{d}/none"), "{}/none"),
     Case("StartError", "a wrong one", lambda d: load_config(config_file(d, "maxPods: many")), '"many"'),
     Case("StartError", "a directory in its place", lambda d: load_config(str(d)), "{}"),

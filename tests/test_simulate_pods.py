@@ -11,7 +11,7 @@ import yaml
 import json_schema
 from nodeagent.core.idset import CpuSet
 from test_sources import root
-from tried import CONFIG, MACHINE, ROOT, Told, container, golden, manifest, pod, told
+from tried import CONFIG, MACHINE, Told, container, golden, manifest, pod, told
 
 __all__ = ["root", "told"]
 ON = ("--topology", MACHINE)
@@ -183,14 +183,10 @@ def test_kubelets_errata_are_reproduced_when_asked_for(told: Told) -> None:
         (["--compare", "a", "b", "-o", "svg"], "-o svg draws the end of one run"),
         (["--capacity", "-f", "p.yaml", "-o", "svg"], "goes with no --compare or --capacity"),
         (["scenarios.jsonl", "-o", "svg"], "-o svg draws the end of one run"),
-        (["scenarios.jsonl", "--errata", "fixed"], "--errata needs pods with -f"),
-        (["scenarios.jsonl", "--config", "c"], "--config needs pods with -f"),
-        (["scenarios.jsonl", "--root", "/"], "--root needs pods with -f"),
-        (["scenarios.jsonl", "--machine", "m"], "--machine needs pods with -f"),
-        (["scenarios.jsonl", "--topology", "4c"], "--topology needs pods with -f"),
-        (["scenarios.jsonl", "--socket", "s"], "--socket needs pods with -f"),
-        (["scenarios.jsonl", "--empty"], "--empty needs pods with -f"),
-        (["-f", "p.yaml", "--bench", "2"], "--bench times scenarios"),
+        (["scenarios.jsonl", "--socket", "s"], "--socket s asks an agent about its pods"),
+        (["scenarios.jsonl", "--empty"], "--empty leaves out a node's pods"),
+        (["scenarios.jsonl", "--topology", "4c", "--root", "/"], "not allowed with argument"),
+        (["-f", "p.yaml", "--bench", "2"], "--bench 2 times scenarios"),
         (["--compare", "a", "b", "--config", "c"], "leave --config out"),
         (["--topology", "4c", "--root", "/", "-f", "p.yaml"], "not allowed with argument"),
     ],
@@ -204,20 +200,3 @@ def test_arguments_that_contradict_each_other_are_exit_status_2(told: Told, word
 def test_yaml_says_what_json_says(told: Told) -> None:
     words = ("-f", manifest("pods.yaml", *PODS), *ON, *UNDER)
     assert yaml.safe_load(told("simulate", *words, "-o", "yaml")[1]) == simulated(told, *words)
-
-
-def test_scenarios_are_told_as_json_lines_or_yaml_documents(told: Told) -> None:
-    scenario = str(ROOT / "examples/scenario.jsonl")
-    lines = [json.loads(line) for line in told("simulate", scenario)[1].splitlines()]
-    status, out, err = told("simulate", scenario, "-o", "yaml")
-    assert (status, err) == (0, "")
-    assert out.startswith("---\n")
-    assert list(yaml.safe_load_all(out)) == lines
-    assert [json.loads(line) for line in told("simulate", scenario, "-o", "json")[1].splitlines()] == lines
-
-
-def test_a_file_without_scenarios_is_wrong(told: Told) -> None:
-    Path("empty.jsonl").write_text("\n")
-    status, out, err = told("simulate", "empty.jsonl")
-    assert (status, out) == (1, "")
-    assert err.startswith("nodeagent: cannot read scenarios from empty.jsonl: it holds no scenario\nhint: ")

@@ -1,25 +1,17 @@
 """`nodeagent simulate`: what would be decided? Scenarios replayed, or pods on this, a copied or a described machine."""
 
 import argparse
-import json
-import statistics
 import sys
-import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
 
-from nodeagent.cli.documents import spelled
-from nodeagent.cli.progress import Progress
-from nodeagent.cli.trial_arguments import TRIAL_OPTIONS, add_trial_arguments
-from nodeagent.errors import NodeAgentError
-from nodeagent.formats.scenario import Scenario, scenario_from_text
-from nodeagent.formats.scenario_replay import replay, timed_adds
+from nodeagent.cli.trial_arguments import add_trial_arguments
 
 _EXAMPLES = """\
 exit status: 0: all was decided, also where pods are refused; 1: something could not be read; 2: wrong arguments
 
 examples:
   nodeagent simulate examples/scenario.jsonl
+  nodeagent simulate examples/scenario.jsonl --topology 2s.2n.8c.2t --config examples/config.yaml --errata fixed
+  nodeagent simulate examples/scenario.jsonl -o json
   nodeagent simulate -f examples/guaranteed.yaml --topology 2s.2n.8c.2t --config examples/config.yaml
   nodeagent simulate --capacity -f examples/guaranteed.yaml --topology 2s.2n.8c.2t --config examples/config.yaml
   nodeagent simulate -f examples/guaranteed.yaml --topology 2n.4c.2t --config examples/config.yaml -o svg >node.svg
@@ -28,20 +20,12 @@ examples:
 on a node:
   nodeagent simulate --capacity -f pod.yaml
   nodeagent simulate --compare /etc/nodeagent/config.yaml new.yaml
-  nodeagent simulate - <scenarios.jsonl | jq .steps[].admitted
+  nodeagent simulate scenarios.jsonl --root / --config /etc/nodeagent/config.yaml
+  nodeagent simulate - -o json <scenarios.jsonl | jq .steps[].admitted
 
-Nothing is changed. --compare decides anew on all pods that are there, then on those of -f.
+Nothing is changed. --compare decides anew on all pods that are there, then on those of -f. Of scenarios, --root (/ is this node),
+--machine and --topology replace the machine, --config the configuration, and --errata says whose decisions they are.
 next: nodeagent explain -f pod.yaml says why; docs/simulate.md (nodeagent --help says where) describes scenarios and -o json"""
-
-
-class SimulateInputError(NodeAgentError):
-    """The scenarios can't be read."""
-
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(
-            f"cannot read scenarios from {path}: {why}",
-            hint="give a file of JSON lines, or - for stdin; docs/simulate.md (`nodeagent --help` says where) describes them",
-        )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         choices=("text", "json", "yaml", "svg"),
         default="text",
-        help="form of the answer about pods: svg is a picture of who has which CPU (default: text; about scenarios JSON lines, or yaml)",
+        help="form of the answer (default: text); of scenarios json is a line and yaml a document for each; svg draws who has which CPU",
     )
     add_trial_arguments(parser)
     parser.epilog = _EXAMPLES
@@ -87,7 +71,7 @@ def _positive(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one line per scenario, or what becomes of the pods.
+    """Print what comes of the scenarios, or of the pods.
 
     Raises:
         NodeAgentError: scenarios, manifests, machine or configuration can't be read.
@@ -109,59 +93,19 @@ def run(args: argparse.Namespace) -> int:
 
         sys.stdout.write(simulate_pods(args))
         return 0
-    found = False
-    with Progress("scenarios", beside_output=True) as progress:
-        for number, line in enumerate(_lines(args.file), start=1):
-            if not line.strip():
-                continue
-            scenario = scenario_from_text(line, f"{args.file}:{number}")
-            result = replay(scenario) if args.bench is None else _benchmark(scenario, args.bench)
-            sys.stdout.write(_line(result, args.output))
-            progress.step()
-            found = True
-    if not found:
-        raise SimulateInputError(args.file, "it holds no scenario")
+    from nodeagent.cli.simulate_scenarios import simulate_scenarios
+
+    simulate_scenarios(args)
     return 0
 
 
 def _check_scenario_options(args: argparse.Namespace) -> None:
-    """Refuse what would be ignored: a scenario brings its machine, its rules and its pods; pods with -f are decided once."""
-    if args.file is None:
-        given = ["--bench"] if args.bench is not None else []
-        why = "times scenarios: it goes with no pods"
-    else:
-        given = [f"--{name}" for name in TRIAL_OPTIONS if getattr(args, name)]
-        why = "needs pods with -f (or --compare): scenarios bring their own machine, rules and pods"
-    if given:
-        args.parser.error(f"{given[0]} {why}")
-
-
-def _line(result: Mapping[str, object], output: str) -> str:
-    if output == "yaml":
-        return "---\n" + spelled(result, output)
-    return json.dumps(result, sort_keys=True, separators=(",", ":"), ensure_ascii=False) + "\n"
-
-
-def _lines(path: str) -> Iterator[str]:
-    if path == "-":
-        yield from sys.stdin
-        return
-    try:
-        with Path(path).open(encoding="utf-8") as file:
-            yield from file
-    except (OSError, UnicodeDecodeError) as err:
-        why = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
-        raise SimulateInputError(path, why) from err
-
-
-def _benchmark(scenario: Scenario, rounds: int) -> dict[str, object]:
-    times: list[int] = []
-    for _ in range(rounds):
-        times += timed_adds(scenario, time.perf_counter_ns)
-    times.sort()
-    return {
-        "id": scenario.id,
-        "adds": len(times) // rounds,
-        "medianNsPerAdd": int(statistics.median(times)) if times else None,
-        "p90NsPerAdd": times[(len(times) * 9 + 9) // 10 - 1] if times else None,
-    }
+    """Refuse what would be ignored: scenarios begin with nobody on the machine, and pods with -f are decided once."""
+    if args.file is None and args.bench is not None:
+        args.parser.error(f"--bench {args.bench} times scenarios: it goes with no pods")
+    if args.file is not None and args.socket is not None:
+        args.parser.error(
+            f"--socket {args.socket} asks an agent about its pods: scenarios begin without them; --root / alone takes this node's machine"
+        )
+    if args.file is not None and args.empty:
+        args.parser.error("--empty leaves out a node's pods: scenarios begin without them, leave it out")

@@ -5,9 +5,6 @@ import argparse
 from nodeagent.cli.run import DEFAULT_CONFIG
 from nodeagent.core.config import Errata
 
-TRIAL_OPTIONS = ("root", "machine", "topology", "config", "socket", "empty", "errata")
-"""What `add_trial_arguments` adds; none of them is set unless it is given."""
-
 
 def add_trial_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that say on which node, and under which rules."""

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from nodeagent.core.config import Config
 from nodeagent.core.demand import demand_of
+from nodeagent.core.idset import CpuSet
 from nodeagent.core.layout import shared_pool
 from nodeagent.core.managers import Admitted, Managers, isolation
 from nodeagent.core.merge_trace import MergeTrace
@@ -19,6 +20,7 @@ from nodeagent.core.remedies import Remedies
 from nodeagent.core.remedy import Remedy
 from nodeagent.core.rooms import Room, rooms
 from nodeagent.core.state import PodEntry
+from nodeagent.core.topology import Topology
 from nodeagent.core.tracing import Choice, CpuStep, MemoryStep, Step, Trace
 from nodeagent.core.trial import Trial
 from nodeagent.formats.explanation_words import remedy_text, why_refused
@@ -53,7 +55,7 @@ def explanation(explained: Sequence[Explained], *, config: Config, trial: Trial,
     return {
         "configuration": configuration(config),
         "kind": "Explanation",
-        "machine": machine(trial, where),
+        "machine": machine(trial.managers.topology, trial.managers.reserved, where),
         "pods": [_pod(each) for each in explained],
         "version": VERSION,
     }
@@ -75,13 +77,12 @@ def configuration(config: Config) -> Document:
     }
 
 
-def machine(trial: Trial, where: str) -> Document:
+def machine(topology: Topology, reserved: CpuSet, where: str) -> Document:
     """Describe the machine and what is kept from pods."""
-    topology = trial.managers.topology
     return {
         "cpus": len(topology.online),
         "numaNodes": len(topology.numa),
-        "reserved": str(trial.managers.reserved),
+        "reserved": str(reserved),
         "sockets": len(topology.sockets),
         "source": where,
     }

@@ -60,18 +60,19 @@ class Scenario(Struct, frozen=True):
         return dict(self.files).get(name)
 
 
-def scenario_from_text(text: str, where: str) -> Scenario:
+def scenario_from_text(text: str | bytes, where: str, machine: Topology | None = None) -> Scenario:
     """Read one scenario.
 
     Args:
-        text: a JSON object.
+        text: a JSON object; bytes are UTF-8.
         where: names it in errors.
+        machine: takes the place of the scenario's own, which isn't looked at then and may be missing.
 
     Raises:
         ScenarioError: it is none that can be replayed.
     """
     try:
-        document = json.loads(text)
+        document = json.loads(text if isinstance(text, str) else text.decode())
     except (ValueError, RecursionError) as err:
         raise ScenarioError(where, f"must be JSON: {err}") from err
     if not isinstance(document, dict):
@@ -81,21 +82,19 @@ def scenario_from_text(text: str, where: str) -> Scenario:
     if not isinstance(inner, dict):
         raise ScenarioError(where, "scenario: must be a JSON object", inner)
     try:
-        return _scenario(inner, where)
+        return _scenario(inner, where, machine)
     except (DocumentError, TopologyDocumentError) as err:
         raise ScenarioError(where, err.message.replace("\n", f"\n{where}: ")) from err
 
 
-def _scenario(document: Mapping[str, Any], where: str) -> Scenario:
+def _scenario(document: Mapping[str, Any], where: str, machine: Topology | None) -> Scenario:
     steps = document.get("steps") or []
     if not isinstance(steps, list):
         raise ScenarioError(where, "steps: must be a list", steps)
     identity = str(document.get("id", where))
-    topology = topology_from_document(document)
-    _check_machine(topology, where)
     return Scenario(
         id=identity,
-        topology=topology,
+        topology=_machine(document, where) if machine is None else machine,
         placement=placement_from_scenario(_object(document, "config", where)),
         steps=tuple(_step(step, f"{where}: steps[{i}]") for i, step in enumerate(steps)),
         files=tuple(sorted((str(k), str(v)) for k, v in _object(document, "files", where).items())),
@@ -106,8 +105,12 @@ def _scenario(document: Mapping[str, Any], where: str) -> Scenario:
     )
 
 
-def _check_machine(topology: Topology, where: str) -> None:
-    """Refuse what discovery finds on no machine: cores in several sockets, NUMA nodes or caches, distances to some nodes only."""
+def _machine(document: Mapping[str, Any], where: str) -> Topology:
+    """Read the scenario's own machine.
+
+    Refuse what discovery finds on none: cores in several sockets, NUMA nodes or caches, distances to some nodes only.
+    """
+    topology = topology_from_document(document)
     for core, cpus in topology.cores.items():
         for name, groups in (
             ("sockets", topology.sockets),
@@ -124,6 +127,7 @@ def _check_machine(topology: Topology, where: str) -> None:
         if node.distances is not None and len(node.distances) != len(topology.numa):
             allowed = f"distances of NUMA node {node.id}: must be one for each of the {len(topology.numa)} nodes"
             raise ScenarioError(where, f"numa: {allowed}", list(node.distances))
+    return topology
 
 
 def _object(document: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from nodeagent.core.pod import Pod
 from nodeagent.core.promises import Promises
 from nodeagent.core.records import CpuRecord, MemoryRecord, Records
 from nodeagent.core.refusals import StartRefused
+from nodeagent.core.trial import Trial
 from nodeagent.formats.cpu_checkpoint import decode_cpu_state, encode_cpu_state
 from nodeagent.formats.memory_checkpoint import decode_memory_state, encode_memory_state
 from nodeagent.formats.scenario import (
@@ -36,9 +37,27 @@ _SHOWN_METRICS = frozenset(spec.name for spec in METRICS) - {CPU_PER_NUMA, TOPOL
 """The reference sets the gauge per node in random order, and durations are nobody's decision."""
 
 
+class Replayed(Struct, frozen=True):
+    """What came of a scenario."""
+
+    result: Document
+    end: Trial | None
+    """The node after the last step; None: the managers refused to start, at first or again."""
+
+
 def replay(scenario: Scenario) -> Document:
     """Replay one scenario from its start."""
     return _Replay(scenario).run()
+
+
+def replayed(scenario: Scenario) -> Replayed:
+    """Replay one scenario from its start, and keep the node as it is in the end."""
+    going = _Replay(scenario)
+    result = going.run()
+    refused = "startError" in result or any(step["op"] == "restart" and "error" in step for step in result["steps"])
+    if refused or going.managers is None:
+        return Replayed(result, None)
+    return Replayed(result, Trial(going.managers, going.promises, going.pods))
 
 
 class _StartRefusedError(Exception):

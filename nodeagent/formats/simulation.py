@@ -45,7 +45,7 @@ def run_document(run: Run, where: str) -> Document:
         **_side(run),
         "kind": "Simulation",
         "capacity": None if run.capacity is None else _capacity(run.capacity, run.copied),
-        "machine": machine(run.after, where),
+        "machine": _machine(run, where),
         "version": VERSION,
     }
 
@@ -63,10 +63,14 @@ def comparison(first: Run, second: Run, where: str) -> Document:
     return {
         "differing": [f"{a['namespace']}/{a['name']}" for a, b in pairs if _own(a) != _own(b)],
         "kind": "Comparison",
-        "machine": machine(first.after, where),
+        "machine": _machine(first, where),
         "sides": sides,
         "version": VERSION,
     }
+
+
+def _machine(run: Run, where: str) -> Document:
+    return machine(run.after.managers.topology, run.after.managers.reserved, where)
 
 
 def _own(pod: Document) -> Document:
@@ -76,27 +80,33 @@ def _own(pod: Document) -> Document:
 
 
 def _side(run: Run) -> Document:
-    left = rooms(run.after.managers, run.after.promises, run.after.pods)
+    left, free, largest = left_on(run.after)
     admitted = sum(isinstance(decision, Admitted) for _, decision in run.decisions)
     return {
         "configuration": {**configuration(run.config), "file": run.source},
-        "nodes": [{**room_document(room), "fragmentationPercent": _fragmentation(room)} for room in left],
+        "nodes": left,
         "pods": [_pod(run, pod, decision) for pod, decision in run.decisions],
         "reserved": str(run.after.managers.reserved),
         "shared": str(shared_pool(run.after.managers, run.after.promises, run.after.managers.topology.online)),
         "summary": {
             "admitted": admitted,
             "before": len(run.before.pods),
-            "freeCpus": sum(len(room.free) for room in left),
-            "largestFreeNode": max((len(_usable(run, room)) for room in left), default=0),
+            "freeCpus": free,
+            "largestFreeNode": largest,
             "refused": len(run.decisions) - admitted,
         },
     }
 
 
-def _usable(run: Run, room: Room) -> CpuSet:
-    """What one container could have there."""
-    return CpuSet(run.after.managers.providers.cpu.usable(room.free.bits))
+def left_on(trial: Trial) -> tuple[list[Document], int, int]:
+    """Give what each NUMA node has left, how many CPUs that is in all, and at most for one container on one node."""
+    left = rooms(trial.managers, trial.promises, trial.pods)
+    usable = trial.managers.providers.cpu.usable
+    return (
+        [{**room_document(room), "fragmentationPercent": _fragmentation(room)} for room in left],
+        sum(len(room.free) for room in left),
+        max((len(CpuSet(usable(room.free.bits))) for room in left), default=0),
+    )
 
 
 def _fragmentation(room: Room) -> int:

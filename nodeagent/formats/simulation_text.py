@@ -1,6 +1,6 @@
 """A simulation for people: who got what, who was refused, what is left on each NUMA node. Adds words and layout, no fact."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from nodeagent.formats.columns import broken, table
@@ -18,7 +18,7 @@ def render_run(document: Document, width: int = WIDTH) -> str:
         lines += [*_capacity(document, width), ""]
     else:
         lines += [*_pods(document, width), ""]
-    lines += [*_nodes(document, width)]
+    lines += [*left_text(document, width)]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -60,10 +60,11 @@ def _split(side: Document) -> str:
 def _outcome(pod: Document) -> str:
     if pod["decision"] == "refused":
         return f"refused: {pod['reason']}"
-    return "; ".join(_placed(container) for container in pod["containers"])
+    return "; ".join(map(placed_text, pod["containers"]))
 
 
-def _placed(container: Document) -> str:
+def placed_text(container: Document) -> str:
+    """Say in a few words where a container is."""
     if container["isolation"] == "host":
         return f"{container['name']} shared"
     return " ".join(part for part in container_text(container)[:4] if part)
@@ -78,21 +79,28 @@ def _pods(document: Document, width: int) -> Iterator[str]:
         f"{counted(summary['admitted'], 'pod')} admitted, {summary['refused']} refused{beside if summary['before'] else ''}",
         width,
     )
-    rows = [["POD", "CONTAINER", "CPUS", "WHERE", "MEMORY"]]
-    for pod in document["pods"]:
-        name = f"{pod['namespace']}/{pod['name']}"
-        for container in pod["containers"]:
-            rows.append([name, *container_text(container)[:4]])
-            name = ""
-    if len(rows) > 1:
+    placed = list(placement_text(((f"{p['namespace']}/{p['name']}", p["containers"]) for p in document["pods"]), width))
+    if placed:
         yield ""
-        yield from table(rows, width)
+        yield from placed
     refused = [pod for pod in document["pods"] if pod["decision"] == "refused"]
     if refused:
         yield ""
         yield "Refused (nodeagent explain says more)"
     for pod in refused:
         yield from broken(f"  {pod['namespace']}/{pod['name']}: {pod['reason']}: {pod['message']}", width)
+
+
+def placement_text(pods: Iterable[tuple[str, Iterable[Document]]], width: int) -> Iterator[str]:
+    """Print a table of who is where: of each pod its name and its containers. Nothing, where nobody is anywhere."""
+    rows = [["POD", "CONTAINER", "CPUS", "WHERE", "MEMORY"]]
+    for pod, containers in pods:
+        name = pod
+        for container in containers:
+            rows.append([name, *container_text(container)[:4]])
+            name = ""
+    if len(rows) > 1:
+        yield from table(rows, width)
 
 
 def _capacity(document: Document, width: int) -> Iterator[str]:
@@ -105,7 +113,8 @@ def _capacity(document: Document, width: int) -> Iterator[str]:
     yield from broken(f"the next, {capacity['pod']}, is refused: {capacity['reason']}: {capacity['message']}", width)
 
 
-def _nodes(document: Document, width: int) -> Iterator[str]:
+def left_text(document: Document, width: int) -> Iterator[str]:
+    """Print what each NUMA node has left."""
     resources = sorted({name for node in document["nodes"] for name in node["memory"]})
     has_caches = any(node["caches"] for node in document["nodes"])
     rows = [
