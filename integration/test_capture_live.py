@@ -16,7 +16,7 @@ def test_a_captured_node_answers_as_it_did(two_sockets: Guest) -> None:
     node.apply(pod("keeper", hiding), pod("sharing", container("slot", None)))
     node.wait_running("keeper")
     shown = node.inspect()
-    node.run(f"nodeagent capture -o {FILE}")
+    node.run(f"nodeagent capture --out {FILE}")
     captured = two_sockets.get(FILE).decode()
     assert SECRET not in captured
     again = json.loads(node.run(f"nodeagent inspect -o json --no-host-processes --machine {FILE}").stdout)

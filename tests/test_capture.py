@@ -86,7 +86,7 @@ def test_a_capture_answers_as_the_node_did(
     if is_live:
         host.start_daemon()
     file = str(host.directory / "node.json")
-    assert told(capfd, "capture", "-o", file, *host.options) == (0, "", "")
+    assert told(capfd, "capture", "--out", file, *host.options) == (0, "", "")
     answer = told(capfd, *command, *host.options)
     assert answer[1]
     assert told(capfd, *command, "--machine", file) == answer
@@ -118,7 +118,7 @@ def test_a_captured_root_is_the_same_text_each_time_and_once_more_captured(
 ) -> None:
     first, second = tmp_path / "first.json", tmp_path / "second.json"
     for path in (first, second):
-        assert told(capfd, "capture", "--root", str(root), "-o", str(path)) == (0, "", "")
+        assert told(capfd, "capture", "--root", str(root), "--out", str(path)) == (0, "", "")
     assert first.read_bytes() == second.read_bytes()
     assert told(capfd, "capture", "--machine", str(first)) == (0, first.read_text(), "")
     for command in (["topology"], ["topology", "-o", "yaml"], ["inspect", "-o", "json"]):
@@ -156,10 +156,10 @@ def test_a_described_machine_is_not_captured(tmp_path: Path, capfd: pytest.Captu
 
 
 def test_a_directory_that_is_not_there_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    status, _, err = told(capfd, "capture", "-o", str(tmp_path / "none" / "node.json"))
+    status, _, err = told(capfd, "capture", "--out", str(tmp_path / "none" / "node.json"))
     assert status == 1
     assert f"{tmp_path}/none" in err
-    assert "name another file with -o" in err
+    assert "name another file with --out" in err
     assert "statedirectory" not in err.replace(str(tmp_path), "").lower()
 
 

@@ -329,7 +329,7 @@ def test_a_capture_is_checked_as_the_node_was(
     write(node / service("irqbalance"), RUNS)
     write(node / "proc/cmdline", "quiet cgroup_disable=memory secret=1\n")
     write(node / f"{CGROUPS}/cgroup.controllers", "cpuset cpu\n")
-    assert main(["capture", "--root", str(node), "-o", str(tmp_path / "node.json")]) == 0
+    assert main(["capture", "--root", str(node), "--out", str(tmp_path / "node.json")]) == 0
     capfd.readouterr()
     assert told("--machine", str(tmp_path / "node.json")) == told("--root", str(node))
 

@@ -275,10 +275,10 @@ def test_a_file_that_is_not_there_is_named(action: str, told: Told, tmp_path: Pa
 
 def test_a_result_that_cannot_be_written_is_an_error_about_its_option(told: Told, tmp_path: Path) -> None:
     target = tmp_path / "none" / "config.yaml"
-    status, _, err = told("migrate-from-kubelet", str(KUBELETS), "-o", str(target))
+    status, _, err = told("migrate-from-kubelet", str(KUBELETS), "--out", str(target))
     assert status == 1
     assert err.startswith(f"nodeagent: cannot write {target}: No such file or directory\nhint: make the directory")
-    assert err.endswith("or name another file with -o\n")
+    assert err.endswith("or name another file with --out\n")
 
 
 # show
@@ -355,7 +355,7 @@ def test_kubelets_file_keeps_what_counts_and_comments_on_the_rest(told: Told) ->
 
 def test_it_is_written_to_a_file(told: Told, tmp_path: Path) -> None:
     target = tmp_path / "new.yaml"
-    assert told("migrate-from-kubelet", str(KUBELETS), "-o", str(target))[:2] == (0, "")
+    assert told("migrate-from-kubelet", str(KUBELETS), "--out", str(target))[:2] == (0, "")
     assert target.read_text() == (GOLDEN / "kubelet-config-migrated.yaml").read_text()
     assert target.stat().st_mode & 0o777 == 0o644
 

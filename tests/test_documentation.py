@@ -139,7 +139,7 @@ def test_the_reference_names_every_command_metric_and_reason(made: dict[Path, st
     assert [one for one in COMMANDS if f"## `nodeagent {one}`" not in text["commands"]] == []
     assert [one.name for one in METRICS if f"| `{one.name}` |" not in text["metrics"]] == []
     assert [one.value for one in Reason if f"| `{one.value}` |" not in text["refusals"]] == []
-    assert "there is no file … | make one with `nodeagent capture -o FILE`" in text["errors"]
+    assert "there is no file … | make one with `nodeagent capture --out FILE`" in text["errors"]
 
 
 def test_files_that_nothing_runs_here_are_right() -> None:

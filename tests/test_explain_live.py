@@ -112,7 +112,7 @@ def test_a_pod_of_a_copied_node_is_explained_with_its_saved_state(root: Path, to
 
 def test_a_captured_node_is_explained_as_the_node_itself(root: Path, told: Told, tmp_path: Path) -> None:
     capture = tmp_path / "node.json"
-    assert told("capture", "--root", str(root), "-o", str(capture))[0] == 0
+    assert told("capture", "--root", str(root), "--out", str(capture))[0] == 0
     documents = [
         json.loads(told("explain", "web", *where, "-o", "json")[1])["pods"]
         for where in (("--root", str(root)), ("--machine", str(capture)))

@@ -8,7 +8,7 @@ import time
 from msgspec.structs import replace
 
 from nodeagent import __version__
-from nodeagent.cli.documents import write_named
+from nodeagent.cli.documents import add_out_argument, write_out
 from nodeagent.cli.known_state import Known, sighting_of
 from nodeagent.cli.sources import SourceError, add_node_arguments, is_copied, known_from, machine_file
 from nodeagent.edge.sysfs import read_machine, read_settings
@@ -18,14 +18,14 @@ from nodeagent.formats.node_state import policies_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--output", metavar="FILE", default="-", help="the file to write (default: -, stdout)")
+    add_out_argument(parser)
     add_node_arguments(parser)
     parser.epilog = """\
 exit status: 0: taken; 1: the machine could not be read, or the file not be written; 2: wrong arguments
 
 examples:
-  nodeagent capture -o node.json
-  nodeagent capture --root /mnt/copy -o node.json
+  nodeagent capture --out node.json
+  nodeagent capture --root /mnt/copy --out node.json
   nodeagent capture | xz >node.json.xz
 
 Holds the machine's description, the agent's configuration, its promises, what is in the pods' cgroups, the settings that `nodeagent
@@ -41,11 +41,7 @@ def run(options: argparse.Namespace) -> int:
         NodeAgentError: the machine can't be read, the file can't be written, or what was named is not there.
 
     """
-    text = encode_capture(_capture(options))
-    if options.output == "-":
-        sys.stdout.write(text)
-    else:
-        write_named(options.output, text.encode(), option="-o")
+    write_out(options.out, encode_capture(_capture(options)).encode())
     return 0
 
 
@@ -57,7 +53,7 @@ def _capture(options: argparse.Namespace) -> Capture:
         if capture is None:
             raise SourceError(
                 f"{options.machine} describes a machine and is no capture",
-                hint="take one on the node itself: nodeagent capture -o FILE",
+                hint="take one on the node itself: nodeagent capture --out FILE",
             )
         return replace(capture, agent=agent)
     root = options.root or "/"

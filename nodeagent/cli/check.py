@@ -5,7 +5,7 @@ import shlex
 import sys
 
 from nodeagent.cli.colour import add_color_argument, wants_colour
-from nodeagent.cli.documents import printed
+from nodeagent.cli.documents import add_output_argument, printed
 from nodeagent.cli.main import EXIT_DIFFERENCE
 from nodeagent.cli.sources import (
     add_node_arguments,
@@ -32,9 +32,7 @@ class CheckError(NodeAgentError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-o", "--output", choices=("text", "json", "yaml"), default="text", help="form of the answer (default: text)"
-    )
+    add_output_argument(parser)
     parser.add_argument("--strict", action="store_true", help="warnings and what is unknown count as unfit, too")
     parser.add_argument(
         "--fix",

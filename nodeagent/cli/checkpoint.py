@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from nodeagent.cli.actions import add_actions
-from nodeagent.cli.documents import printed, write_named
+from nodeagent.cli.documents import add_out_argument, add_output_argument, printed, write_out
 from nodeagent.cli.main import EXIT_ERROR
 from nodeagent.edge import state_files
 from nodeagent.formats.checkpoint_text import render_checkpoint, summary
@@ -43,16 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for action in made.values():
         action.add_argument("file", metavar="FILE", help="a state file of kubelet or nodeagent, of any version")
     for name in ("verify", "show"):
-        made[name].add_argument(
-            "-o",
-            "--output",
-            choices=("text", "json", "yaml"),
-            default="text",
-            help="form of the answer (default: text)",
-        )
+        add_output_argument(made[name])
     convert = made["convert"]
     convert.add_argument("--to", choices=WRITABLE, required=True, help="the version to write")
-    convert.add_argument("--out", metavar="PATH", help="the file to write (default: stdout, to the byte)")
+    add_out_argument(convert)
     convert.add_argument(
         "--containers", metavar="FILE", help='ids for cpu-v1: JSON {"CONTAINER_ID": ["POD_UID", "CONTAINER"]}'
     )
@@ -98,10 +92,7 @@ def _convert(checkpoint: Checkpoint, options: argparse.Namespace) -> int:
         content = converted(checkpoint, options.to, containers, lossy=options.lossy)
     except CheckpointError as err:
         raise CheckpointError(f"{options.file}: {err.message}", hint=err.hint) from err
-    if options.out is None:
-        sys.stdout.buffer.write(content)
-    else:
-        write_named(options.out, content, option="--out")
+    write_out(options.out, content)
     return 0
 
 

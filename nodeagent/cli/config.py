@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nodeagent.cli.actions import add_actions
-from nodeagent.cli.documents import printed, write_named
+from nodeagent.cli.documents import add_out_argument, add_output_argument, printed, write_out
 from nodeagent.cli.known_state import DEFAULT_CONFIG
 from nodeagent.cli.main import EXIT_ERROR
 from nodeagent.cli.sources import add_machine_arguments, add_node_arguments, known_from, topology_from
@@ -27,7 +27,7 @@ examples:
   nodeagent config validate new.yaml --machine node.json -o json
   nodeagent config show
   nodeagent config show new.yaml
-  nodeagent config migrate-from-kubelet /var/lib/kubelet/config.yaml -o config.yaml
+  nodeagent config migrate-from-kubelet /var/lib/kubelet/config.yaml --out config.yaml
 
 next: `systemctl reload nodeagent` takes a changed configuration over; then: nodeagent inspect"""
 
@@ -45,12 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     made["show"].add_argument("file", nargs="?", metavar="FILE", help="a configuration (default: the node's)")
     add_node_arguments(made["show"])
     for name in ("validate", "show"):
-        made[name].add_argument(
-            "-o", "--output", choices=("text", "json", "yaml"), default="text", help="form (default: text)"
-        )
+        add_output_argument(made[name])
     migrate = made["migrate-from-kubelet"]
     migrate.add_argument("file", metavar="FILE", help="kubelet's --config file, often /var/lib/kubelet/config.yaml")
-    migrate.add_argument("-o", "--output", metavar="FILE", default="-", help="the file to write (default: -, stdout)")
+    add_out_argument(migrate)
 
 
 _FILE_HELP = f"the configuration (default: {DEFAULT_CONFIG})"
@@ -136,10 +134,7 @@ def _migrate(options: argparse.Namespace) -> int:
         raise StartError(
             err.message, hint=f"nodeagent refuses these fields: correct {options.file}, then migrate it again"
         ) from err
-    if options.output == "-":
-        sys.stdout.write(migration.text)
-    else:
-        write_named(options.output, migration.text.encode(), option="-o", mode=0o644)
+    write_out(options.out, migration.text.encode(), mode=0o644)
     said = [f"kept: {', '.join(migration.kept) or 'nothing'}"]
     if migration.commented:
         said.append(f"commented out: {', '.join(migration.commented)}")

@@ -1,6 +1,8 @@
-"""A document as the option `-o` wants it: text for people, JSON or YAML with stable names and sorted keys."""
+"""What commands give: an answer in the form that `-o` names, or a file where `--out` says. The two options mean that everywhere."""
 
+import argparse
 import json
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,19 @@ from typing import Any
 from nodeagent.edge import state_files
 
 Document = Mapping[str, Any]
+_STDOUT = "-"
+
+
+def add_output_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `-o`, of commands whose answer has the usual three forms."""
+    parser.add_argument(
+        "-o", "--output", choices=("text", "json", "yaml"), default="text", help="form of the answer (default: text)"
+    )
+
+
+def add_out_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `--out`, of commands that write a file."""
+    parser.add_argument("--out", metavar="FILE", default=_STDOUT, help="the file to write (default: -, stdout)")
 
 
 def printed(document: Document, output: str, render: Callable[[Document], str]) -> str:
@@ -33,12 +48,15 @@ def spelled(document: Document, output: str) -> str:
     return text
 
 
-def write_named(path: str, content: bytes, *, option: str, mode: int = 0o600) -> None:
-    """Write the file that an option names, all of it or nothing.
+def write_out(path: str, content: bytes, *, mode: int = 0o600) -> None:
+    """Write the file that `--out` names, all of it or nothing.
 
     Raises:
         StateFileError: it could not be written.
 
     """
-    hint = f"make the directory if it is not there (`ls -ld {Path(path).parent}`), or name another file with {option}"
+    if path == _STDOUT:
+        sys.stdout.buffer.write(content)
+        return
+    hint = f"make the directory if it is not there (`ls -ld {Path(path).parent}`), or name another file with --out"
     state_files.write_atomically(path, content, mode=mode, hint=hint)

@@ -2,6 +2,7 @@
 
 import argparse
 
+from nodeagent.cli.documents import add_output_argument
 from nodeagent.cli.trial_arguments import add_trial_arguments
 
 _EXAMPLES = """\
@@ -28,9 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE|-|DIR",
         help="pods that are not there (yet): a manifest, - for stdin, or a directory of manifests; can be given again",
     )
-    parser.add_argument(
-        "-o", "--output", choices=("text", "json", "yaml"), default="text", help="form of the answer (default: text)"
-    )
+    add_output_argument(parser)
     add_trial_arguments(parser)
     parser.epilog = _EXAMPLES
     parser.set_defaults(parser=parser)

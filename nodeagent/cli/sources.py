@@ -145,7 +145,7 @@ def machine_file(path: str) -> tuple[Topology, Capture | None]:
     """
     content = state_files.read(path, max_bytes=MAX_BYTES, follow_symlinks=True)
     if content is None:
-        raise SourceError(f"there is no file {path}", hint="make one with `nodeagent capture -o FILE`")
+        raise SourceError(f"there is no file {path}", hint="make one with `nodeagent capture --out FILE`")
     found = decode_capture(content, path)
     if isinstance(found, Capture):
         return topology_of(found.sample), found
