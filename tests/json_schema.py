@@ -49,7 +49,7 @@ def faults(value: Any, rules: dict[str, Any], root: dict[str, Any], path: str = 
         yield f"{path}: {value!r} is none of {rules['enum']}"
     if "const" in rules and value != rules["const"]:
         yield f"{path}: {value!r} is not {rules['const']!r}"
-    if "minimum" in rules and value < rules["minimum"]:
+    if "minimum" in rules and isinstance(value, int) and value < rules["minimum"]:
         yield f"{path}: {value!r} is below {rules['minimum']}"
     if isinstance(value, dict):
         yield from (f"{path}.{name} is missing" for name in rules.get("required", ()) if name not in value)

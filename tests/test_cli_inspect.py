@@ -17,7 +17,9 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
+import json_schema
 from inspected import World, changed, container, ended, pod, running
+from nodeagent.cli import retry
 from nodeagent.cli.exec import CommandError, _become
 from nodeagent.cli.main import COMMANDS, main
 from nodeagent.core.cgroup import Attribute, CgroupSeen
@@ -220,12 +222,16 @@ def failed(result: tuple[int, str, str], *, status: int = 1) -> str:
         ["retry"],
         ["release"],
         ["release", "web", "--all"],
+        ["release", "--all", "--machine", "node.json"],
+        ["release", "--all", "-o", "wide"],
+        ["retry", "web", "-o", "wide"],
         ["retry", "a", "b"],
         ["topology", "-o", "png"],
         ["topology", "/"],
         ["topology", "--root", "/x", "--machine", "y"],
         ["config"],
         ["capture", "node.json"],
+        ["capture", "-o", "node.json"],
         ["explain"],
         ["explain", "web", "-f", "pod.yaml"],
         ["explain", "web", "--errata", "1.35"],
@@ -689,6 +695,33 @@ def test_retry_tells_that_it_is_refused_again_and_what_to_do(live, told):
     err = failed(told("retry", "default/big", "--socket", str(live.socket)))
     assert "pod default/big is refused again: OutOfpods: none left" in err
     assert "maxPods" in err
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status", "admitted"), [(None, 0, True), (Refusal("OutOfpods", "none left", 2), 1, False)]
+)
+def test_retry_as_json_is_as_its_schema_says(live, told, refusal, status, admitted):
+    live.refuse()
+    live.refusals = [refusal]
+    found = told("retry", "default/big", "--socket", str(live.socket), "-o", "json")
+    document = json.loads(found[1])
+    json_schema.check(document, "retry")
+    assert (found[0], found[2]) == (status, "")
+    assert (document["name"], document["uid"], document["admitted"]) == ("big", "uid-big", admitted)
+    assert (document["refusal"] or {}).get("message") == (None if refusal is None else "none left")
+
+
+def test_retry_as_yaml_of_a_pod_that_is_not_decided(live, told, monkeypatch):
+    live.refuse()
+    live.refusals = [Refusal("OutOfpods", "none left", 2)]
+    monkeypatch.setattr(retry, "_WAIT_SECONDS", 0)
+    status, out, err = told("retry", "default/big", "--socket", str(live.socket), "-o", "yaml")
+    document = yaml.safe_load(out)
+    json_schema.check(document, "retry")
+    assert (status, err, document["admitted"], document["refusal"]) == (1, "", None, None)
+    live.refuse()
+    live.refusals = [None]
+    assert "is not decided yet" in failed(told("retry", "default/big", "--socket", str(live.socket)))
 
 
 def test_retry_passes_on_what_the_agent_says(live, told):

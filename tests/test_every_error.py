@@ -353,7 +353,7 @@ CASES = [
     Case("DrainError", "no launcher", drain_without_launcher, "{}/pods"),
     Case("ReleaseError", "a pod without an agent", release_one_without_agent, "only it can release single pods"),
     Case("WatchError", "a copy of another node", lambda d: watch(Namespace(pod=None, output="text", root=None, machine=f"{d}/m")), "another one's copy"),
-    Case("RetryError", "no agent", lambda d: retry.run(Namespace(pod="web", socket=f"{d}/s")), "{}/s"),
+    Case("RetryError", "no agent", lambda d: retry.run(asked(retry, "web", "--socket", f"{d}/s")), "{}/s"),
     Case("ScenarioError", "no JSON", lambda _: scenario_from_text("{", "f:7"), "f:7"),
     Case("ScenarioError", "an operation", lambda _: scenario_from_text('{"topology": {"cpus": []}, "steps": [{"op": "jump"}]}', "f:7"), '"jump"'),
     Case("ScenarioError", "no container", lambda _: scenario_from_text('{"topology": {"cpus": []}, "steps": [{"op": "removeContainer"}]}', "f:7"), "steps[0]: container"),

@@ -1,5 +1,6 @@
 """Pods that are ended by hand although their manifests are there: in order, with their grace period, and so that they stay ended."""
 
+import json
 import os
 from argparse import Namespace
 from collections.abc import Iterator
@@ -8,12 +9,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from msgspec.structs import replace
 
+import inspected
+import json_schema
 from daemon_model import Client, Daemon, Steps, Tree, daemon_node, watched
+from inspected import World
+from machine_tree import Machine as MachineTree
 from node_model import Agent, CrashError, Machine, started
 from nodeagent.cli import release as command
+from nodeagent.cli.known_state import DEFAULT_CONFIG
 from nodeagent.cli.main import main
+from nodeagent.core.config import Config
 from nodeagent.core.refusals import RELEASED
 from nodeagent.core.state import Phase
 from nodeagent.daemon import releasing
@@ -21,7 +29,7 @@ from nodeagent.daemon.publisher import API_SOCKET, Publisher
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.startup import STATE_FILE
 from nodeagent.edge.local_api_client import ApiError, call
-from nodeagent.formats.node_state import decode_state
+from nodeagent.formats.node_state import decode_state, encode_state, policies_of
 from nodeagent.formats.refusal_advice import next_step
 from world import SMALL, app, job, node, pod, sidecar
 
@@ -244,7 +252,7 @@ def asking(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Daemon:
         time_ns=lambda: daemon.machine.now_ms * 1_000_000,
     )
     monkeypatch.setattr(command, "time", seconds)
-    monkeypatch.setattr(command, "known_state", known)
+    monkeypatch.setattr(command, "known_from", known)
     return daemon
 
 
@@ -284,6 +292,61 @@ default/other: ends
     )
 
 
+def document(text: str) -> Any:
+    """What was printed, as its schema has it."""
+    found = json.loads(text)
+    json_schema.check(found, "release")
+    return found
+
+
+def test_as_json_the_answer_comes_at_the_end_and_each_step_goes_to_stderr(
+    asking: Daemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["release", "web", "-o", "json"]) == 0
+    told = capsys.readouterr()
+    assert document(told.out) == {
+        "kind": "Release",
+        "version": 1,
+        "dryRun": False,
+        "byAgent": True,
+        "pods": [
+            {
+                "namespace": "default",
+                "name": "web",
+                "uid": "uid-web",
+                "phase": "Running",
+                "refusal": None,
+                "outcome": "released",
+                "order": [["app"], ["proxy"]],
+                "terminationGracePeriodSeconds": 30,
+                "cpus": "1,4-5",
+                "memoryNodes": "",
+                "cgroup": "poduid-web",
+            }
+        ],
+        "removed": {"cgroups": None, "files": []},
+        "problem": None,
+    }
+    assert "default/web: gone; CPUs 1,4-5 are free again\n1 pod released" in told.err
+    assert main(["release", "web", "-o", "yaml"]) == 0
+    again = yaml.safe_load(capsys.readouterr().out)
+    json_schema.check(again, "release")
+    (pod_again,) = again["pods"]
+    assert (pod_again["outcome"], pod_again["phase"], pod_again["refusal"]) == ("nothing", "Refused", RELEASED)
+
+
+def test_a_dry_run_as_json_says_what_would_come_back(asking: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["release", "--all", "--dry-run", "-o", "json"]) == 0
+    told = capsys.readouterr()
+    found = document(told.out)
+    assert (found["dryRun"], told.err) == (True, "")
+    assert [(pod["name"], pod["outcome"], pod["cpus"]) for pod in found["pods"]] == [
+        ("web", "planned", "1,4-5"),
+        ("other", "planned", "2"),
+    ]
+    assert asking.agent.releases.take() == frozenset()
+
+
 def test_what_does_not_end_in_time_is_named(asking: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
     asking.machine.groups["poduid-web/app"].is_unkillable = True
     asking.machine.groups["poduid-web/app"].processes[0].is_stubborn = True
@@ -291,7 +354,13 @@ def test_what_does_not_end_in_time_is_named(asking: Daemon, capsys: pytest.Captu
     told = capsys.readouterr()
     assert "default/other: gone" in told.out
     assert told.err.startswith("nodeagent: still there: default/web\nhint: the agent goes on")
-    assert main(["release", "--all", "--timeout", "0"]) == 1
+    assert main(["release", "--all", "--timeout", "0", "-o", "json"]) == 1
+    told = capsys.readouterr()
+    assert [(pod["name"], pod["outcome"]) for pod in document(told.out)["pods"]] == [
+        ("web", "left"),
+        ("other", "nothing"),
+    ]
+    assert "nodeagent: still there: default/web\n" in told.err
 
 
 def test_an_agent_that_goes_meanwhile_is_told(asking: Daemon, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -338,6 +407,62 @@ def test_a_dry_run_without_a_state_names_the_file_and_the_next_step(
     assert problem.startswith("no saved state can be used: ")
     assert f"{tmp_path}/{STATE_FILE}" in problem
     assert "systemctl start nodeagent" in step
+    assert main(["release", "--all", "--dry-run", "--purge", "--config", str(config), "-o", "json"]) == 0
+    found = document(capsys.readouterr().out)
+    assert (found["byAgent"], found["pods"], found["removed"]) == (False, [], {"cgroups": None, "files": []})
+    assert problem.endswith(found["problem"]["message"])
+    assert step == f"next: {found['problem']['nextStep']}"
+
+
+# Of another node
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A copied root with what an agent has saved."""
+    root = MachineTree(("0,4", "1,5", "2,6", "3,7"), ("0-1,4-5", "2-3,6-7"), ((0, "0-1,4-5"), (1, "2-3,6-7"))).grow(
+        tmp_path
+    )
+    config = root / DEFAULT_CONFIG.lstrip("/")
+    config.parent.mkdir(parents=True)
+    config.write_text("cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n")
+    world = World().add(inspected.pod("web", inspected.container("app", cpu="2", memory="1Gi")))
+    state = root / Config().state_directory.lstrip("/") / STATE_FILE
+    state.parent.mkdir(parents=True)
+    state.write_bytes(encode_state(world.state, policies_of(world.config.placement)))
+    return root
+
+
+PLANNED = """\
+would be done, nothing is:
+default/web: ends
+  SIGTERM to app; SIGKILL after 30 s
+  when its last process has gone: CPUs 1,5 are free again; cgroup poduid-web goes
+"""
+
+
+def test_of_a_copied_node_it_is_told_what_would_be_given_back(
+    copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = str(tmp_path / "node.json")
+    assert main(["capture", "--root", str(copied), "--out", taken]) == 0
+    for node_options in (["--root", str(copied)], ["--machine", taken]):
+        for pods in (["--all"], ["web"]):
+            assert main(["release", *pods, "--dry-run", *node_options]) == 0
+            assert capsys.readouterr().out == PLANNED
+        assert main(["release", "web", "--dry-run", *node_options, "-o", "json"]) == 0
+        (planned,) = document(capsys.readouterr().out)["pods"]
+        assert (planned["outcome"], planned["cpus"]) == ("planned", "1,5")
+        assert main(["release", "wep", "--dry-run", *node_options]) == 1
+        assert "no pod 'wep' is known" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run", "--purge"]])
+def test_another_node_is_only_planned_for(more: list[str], copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["release", "--all", "--root", str(copied), *more])
+    assert ended.value.code == 2
+    assert "of another node than this one" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -1,15 +1,20 @@
 """`nodeagent retry`: has the agent decide again on a refused pod, and tells how it decided."""
 
 import argparse
+import sys
 import time
 
+from nodeagent.cli.documents import Document, add_output_argument, spelled
 from nodeagent.cli.known_state import DEFAULT_SOCKET
+from nodeagent.cli.main import EXIT_ERROR
+from nodeagent.cli.progress import Progress
 from nodeagent.core.state import PodEntry
 from nodeagent.edge.local_api_client import ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.node_state import state_from_document
 from nodeagent.formats.refusal_advice import next_step
 
+_VERSION = 1
 _WAIT_SECONDS = 60.0
 """An agent that decides nothing for longer is ended by its unit's watchdog (WatchdogSec)."""
 _PAUSES_SECONDS = (0.05, 1.0)
@@ -28,11 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help=f"the agent's socket (default: {DEFAULT_SOCKET})",
     )
+    add_output_argument(parser)
     parser.epilog = """\
 exit status: 0: admitted; 1: refused again, or not decided; 2: wrong arguments
 
 examples:
   nodeagent retry default/web
+  nodeagent retry default/web -o json | jq .admitted
 
 A refusal is final until the manifest changes: retry after you have made room.
 next: nodeagent explain POD says what would admit it, nodeagent inspect shows what is taken and what was refused"""
@@ -55,6 +62,9 @@ def run(options: argparse.Namespace) -> int:
         ) from err
     uid, name = str(answer["uid"]), str(answer["pod"])
     entry = _decided(options.socket, uid, before.get(uid))
+    if options.output != "text":
+        sys.stdout.write(spelled(_document(name, uid, entry), options.output))
+        return 0 if entry is not None and entry.refusal is None else EXIT_ERROR
     if entry is None:
         raise RetryError(f"pod {name} is not decided yet", hint=f"see `nodeagent inspect {name}`")
     if entry.refusal is not None:
@@ -66,6 +76,27 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _document(full_name: str, uid: str, entry: PodEntry | None) -> Document:
+    namespace, _, name = full_name.partition("/")
+    refusal = None if entry is None else entry.refusal
+    return {
+        "kind": "Retry",
+        "version": _VERSION,
+        "namespace": namespace,
+        "name": name,
+        "uid": uid,
+        "admitted": None if entry is None else refusal is None,
+        "decidedAtMs": None if entry is None else entry.decided_at_ms,
+        "refusal": None
+        if refusal is None
+        else {
+            "reason": refusal.reason,
+            "message": refusal.message,
+            "nextStep": next_step(refusal.reason, full_name),
+        },
+    }
+
+
 def _entries(socket_path: str) -> tuple[PodEntry, ...]:
     return state_from_document(call(socket_path, "state")["state"]).state.entries
 
@@ -74,10 +105,12 @@ def _decided(socket_path: str, uid: str, before_ms: int | None) -> PodEntry | No
     """Wait for another decision on the pod than the one before."""
     deadline = time.monotonic() + _WAIT_SECONDS
     pause, longest = _PAUSES_SECONDS
-    while time.monotonic() < deadline:
-        entry = next((e for e in _entries(socket_path) if e.pod.uid == uid), None)
-        if entry is not None and entry.decided_at_ms != before_ms:
-            return entry
-        time.sleep(pause)
-        pause = min(2 * pause, longest)
+    with Progress("looks whether it is decided") as progress:
+        while time.monotonic() < deadline:
+            entry = next((e for e in _entries(socket_path) if e.pod.uid == uid), None)
+            if entry is not None and entry.decided_at_ms != before_ms:
+                return entry
+            time.sleep(pause)
+            pause = min(2 * pause, longest)
+            progress.step()
     return None

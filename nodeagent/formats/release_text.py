@@ -1,31 +1,56 @@
 """What `nodeagent release` tells: what would be done, in its order, and what has happened since the last look. Decides nothing."""
 
 from collections.abc import Collection, Iterator
+from typing import Any
 
 from nodeagent.core.idset import CpuSet, NumaSet
 from nodeagent.core.layout import pod_path
 from nodeagent.core.pod import ContainerKind
 from nodeagent.core.promises import Promises
-from nodeagent.core.state import ContainerStatus, NodeState, PodEntry
+from nodeagent.core.state import ContainerStatus, NodeState, Phase, PodEntry
 from nodeagent.formats.inspection_words import counted
 
+Document = dict[str, Any]
 
-def plan_text(state: NodeState, entries: Collection[PodEntry]) -> list[str]:
-    """Say what a release of these pods would do."""
-    lines = []
-    for entry in entries:
-        name = entry.pod.full_name
-        if not entry.is_active:
-            why = entry.phase.value if entry.refusal is None else f"refused: {entry.refusal.reason}"
-            lines.append(f"{name}: holds nothing ({why})")
-            continue
-        lines.append(f"{name}: ends" + (", as it does already" if entry.deleting_since_ms is not None else ""))
-        waves = [", ".join(wave) for wave in _waves(entry)]
-        if waves:
-            after = f"SIGKILL after {entry.pod.termination_grace_seconds} s"
-            lines.append(f"  SIGTERM to {'; after its end to '.join(waves)}; {after}")
-        lines.append(f"  when its last process has gone: {_held(state.promises, entry)}; cgroup {pod_path(entry)} goes")
-    return lines
+
+def plan_document(state: NodeState, entry: PodEntry) -> Document:
+    """Say what a release of a pod would do: its containers' order, and what comes back."""
+    cpus, nodes = _held(state.promises, entry) if entry.is_active else (CpuSet(), NumaSet())
+    return {
+        "namespace": entry.pod.namespace,
+        "name": entry.pod.name,
+        "uid": entry.pod.uid,
+        "phase": "Refused" if entry.refusal else entry.phase.value,
+        "refusal": None if entry.refusal is None else entry.refusal.reason,
+        "outcome": "planned" if entry.is_active else "nothing",
+        "order": list(_waves(entry)) if entry.is_active else [],
+        "terminationGracePeriodSeconds": entry.pod.termination_grace_seconds,
+        "cpus": str(cpus),
+        "memoryNodes": str(nodes),
+        "cgroup": pod_path(entry) if entry.is_active else None,
+    }
+
+
+def outcome_document(plan: Document, after: NodeState) -> Document:
+    """Say what has become of a plan."""
+    if plan["outcome"] != "planned":
+        return plan
+    entry = after.entry(plan["uid"])
+    return plan | {"outcome": "left" if entry is not None and entry.is_active else "released"}
+
+
+def plan_text(plan: Document) -> list[str]:
+    """Give a pod's plan as lines."""
+    name = f"{plan['namespace']}/{plan['name']}"
+    if plan["outcome"] == "nothing":
+        why = plan["phase"] if plan["refusal"] is None else f"refused: {plan['refusal']}"
+        return [f"{name}: holds nothing ({why})"]
+    lines = [f"{name}: ends" + (", as it does already" if plan["phase"] == Phase.TERMINATING.value else "")]
+    if plan["order"]:
+        waves = "; after its end to ".join(", ".join(wave) for wave in plan["order"])
+        lines.append(f"  SIGTERM to {waves}; SIGKILL after {plan['terminationGracePeriodSeconds']} s")
+    held = _held_text(plan["cpus"], plan["memoryNodes"])
+    return [*lines, f"  when its last process has gone: {held}; cgroup {plan['cgroup']} goes"]
 
 
 def events(before: NodeState, after: NodeState, uids: Collection[str], now_ms: int) -> Iterator[str]:
@@ -38,7 +63,7 @@ def events(before: NodeState, after: NodeState, uids: Collection[str], now_ms: i
             for was, status in zip(old.containers, new.containers, strict=False):
                 yield from _container_events(old, was, status, now_ms)
         if new is None or not new.is_active:
-            yield f"{old.pod.full_name}: gone; {_held(before.promises, old)}"
+            yield f"{old.pod.full_name}: gone; {_held_text(*map(str, _held(before.promises, old)))}"
 
 
 def longest_end_seconds(entries: Collection[PodEntry]) -> int:
@@ -63,13 +88,17 @@ def _waves(entry: PodEntry) -> Iterator[list[str]]:
             yield [container.name]
 
 
-def _held(promises: Promises, entry: PodEntry) -> str:
-    """Say what comes back. In a pool nothing is one pod's alone."""
+def _held(promises: Promises, entry: PodEntry) -> tuple[CpuSet, NumaSet]:
+    """Give the CPUs and the memory nodes that come back. In a pool nothing is one pod's alone."""
     uid = entry.pod.uid
     cpus, nodes = promises.pod_set(uid) or CpuSet(), NumaSet()
     for container in entry.pod.containers:
         cpus |= promises.own_set(uid, container.name) or CpuSet()
         nodes |= promises.memory_nodes(uid, container.name) or NumaSet()
+    return cpus, nodes
+
+
+def _held_text(cpus: str, nodes: str) -> str:
     held = [f"CPUs {cpus}"] if cpus else []
     held += [f"memory of NUMA {nodes}"] if nodes else []
     return f"{' and '.join(held)} {'are' if cpus else 'is'} free again" if held else "it had no CPUs of its own"
