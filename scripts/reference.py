@@ -119,6 +119,16 @@ def commands() -> str:
 As `--help` and the manual pages (`man nodeagent-inspect`) have them. bash, zsh and fish complete them, with the names of pods and
 containers: `make install` puts that into {places} and into fish's own directory;
 `eval "$(nodeagent completion bash)"` does it for one shell.
+
+## Answers for programs
+
+`-o json` and `-o yaml` print the same document, with sorted keys. Names stay; new ones may come, and `version` grows when one has to go.
+
+| command | its document |
+| --- | --- |
+{_answers()}
+
+`--out FILE` names a file to write, in every command that writes one.
 """
     ]
     for name in COMMANDS:
@@ -126,6 +136,35 @@ containers: `make install` puts that into {places} and into fish's own directory
         (found,) = [one for one in command_of(parser_for([name])).subcommands if one.name == name]
         parts.append("\n".join(_command(command_of(found.parser), _TOP)))
     return "\n".join(parts)
+
+
+ANSWERS: dict[str, tuple[str, ...] | str] = {
+    "run": "none: it logs, in JSON, a line each",
+    "inspect": ("inspection",),
+    "topology": ("topology",),
+    "capture": ("capture",),
+    "check": ("check",),
+    "config validate": ("config-validation",),
+    "config show": ("configuration",),
+    "config migrate-from-kubelet": "none: it writes a configuration, in YAML with comments",
+    "completion": "none: it writes a shell's script",
+    "exec": "none: it becomes the command, and the output is that one's",
+    "retry": ("retry",),
+    "release": ("release",),
+    "checkpoint verify": ("checkpoint",),
+    "checkpoint show": ("checkpoint",),
+    "checkpoint convert": "none: it writes a state file, to the byte",
+    "explain": ("explanation",),
+    "simulate": ("simulation", "comparison", "scenario-result", "scenario-times"),
+}
+"""Schemas of what a command prints (of `capture`: writes), or why there are none."""
+
+
+def _answers() -> str:
+    return "\n".join(
+        f"| `{name}` | {found if isinstance(found, str) else ', '.join(f'[{one}.json](../schema/{one}.json)' for one in found)} |"
+        for name, found in ANSWERS.items()
+    )
 
 
 def _command(command: Command, level: int) -> Iterator[str]:

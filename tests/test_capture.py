@@ -204,7 +204,7 @@ def test_a_node_with_pods_in_every_state_is_read_as_it_was_written(document: dic
         is_live=True,
         is_ready=True,
         problems=sight.problems,
-        recovery={"adopted": ["x"]},
+        recovery={"adopted": ["x"], "differences": [], "problems": ["y"], "refused": [], "setAside": []},
     )
     order, counts = list(Attribute), sight.process_counts or {}
     # as they are read of a file system

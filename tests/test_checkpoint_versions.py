@@ -8,6 +8,8 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
+import inspected
+import json_schema
 import test_checkpoints as samples
 from nodeagent.cli.main import main
 from nodeagent.core.state import NodeState, Refusal
@@ -21,7 +23,8 @@ from nodeagent.formats.checkpoint_versions import (
 )
 from nodeagent.formats.cpu_checkpoint import encode_cpu_state, encode_cpu_state_1
 from nodeagent.formats.memory_checkpoint import encode_memory_state
-from nodeagent.formats.node_state import encode_state
+from nodeagent.formats.node_state import decode_state, encode_state, policies_of
+from test_node_state import CONTENT
 from world import SMALL, app, empty_state, node, pod
 
 IDS = samples.INITIAL
@@ -56,7 +59,8 @@ def test_every_version_is_recognised_and_whole(name: str) -> None:
     assert (found.version, found.problem) == (version, None)
     document = checkpoint_document(found)
     assert json.loads(json.dumps(document)) == document
-    assert (document["version"], document["whole"]) == (version, True)
+    assert (document["format"], document["whole"]) == (version, True)
+    json_schema.check(document, "checkpoint")
 
 
 WAYS = [
@@ -211,7 +215,32 @@ def test_show_has_everything_as_a_document(tmp_path: Path, run: Run, form: str) 
     assert document["machineState"][0]["resources"]["memory"]["total"] == 8 * 2**30
     status, out, _ = run("verify", str(file), "-o", form)
     verdict = json.loads(out) if form == "json" else yaml.safe_load(out)
-    assert sorted(verdict) == ["checksum", "note", "policies", "problem", "version", "whole"]
+    assert verdict.keys() == set(json_schema.schema("checkpoint")["required"])
+    for answer in (document, verdict):
+        json_schema.check(answer, "checkpoint")
+
+
+def test_a_state_with_pods_in_every_phase_is_shown_as_its_schema_says(tmp_path: Path, run: Run) -> None:
+    world = inspected.everything()[0]
+    for state in (world.state, decode_state(CONTENT).state, with_a_refusal(world.state)):
+        file = tmp_path / "state"
+        file.write_bytes(encode_state(state, policies_of(world.config.placement)))
+        status, out, _ = run("show", str(file), "-o", "json")
+        document = json.loads(out)
+        assert status == 0
+        json_schema.check(document, "checkpoint")
+        assert len(document["state"]["entries"]) == len(state.entries)
+
+
+def test_a_damaged_file_as_a_document_says_what_is_wrong(tmp_path: Path, run: Run) -> None:
+    file = tmp_path / "state"
+    file.write_bytes(OWN.replace(b'"generation":0', b'"generation":1'))
+    for action in ("verify", "show"):
+        status, out, err = run(action, str(file), "-o", "json")
+        document = json.loads(out)
+        json_schema.check(document, "checkpoint")
+        assert (status, err, document["whole"]) == (1, "", False)
+        assert "checksum" in document["problem"]
 
 
 def test_show_is_legible(tmp_path: Path, run: Run) -> None:

@@ -321,12 +321,14 @@ def test_what_is_shown_of_any_configuration_reads_back_as_the_same(document: dic
     bare = replace(config, reported_fields=())
     assert read(config_text(fields)) == bare
     assert read(json.dumps(fields)) == bare
+    json_schema.check({"kind": KIND, **fields}, "configuration")
 
 
 def test_as_json_and_yaml_it_is_a_configuration_too(told: Told) -> None:
     example = str(ROOT / "examples" / "config.yaml")
     shown = json.loads(told("show", example, "-o", "json")[1])
     assert shown["kind"] == KIND
+    json_schema.check(shown, "configuration")
     assert yaml.safe_load(told("show", example, "-o", "yaml")[1]) == shown
     assert read(json.dumps(shown)) == read(told("show", example)[1])
 
@@ -338,6 +340,15 @@ def test_without_a_file_it_is_the_nodes(told: Told, node: str) -> None:
     assert status == 0
     assert "maxPods: 7\n" in out
     assert "stateDirectory" not in out, "a running agent doesn't tell"
+    json_schema.check(json.loads(told("show", "--root", node, "-o", "json")[1]), "configuration")
+
+
+def test_the_schema_knows_every_field_and_allows_no_other() -> None:
+    rules = json_schema.schema("configuration")
+    known = {"kind", "cgroupRoot", *config_fields(Config())}
+    assert rules["properties"].keys() == known
+    assert set(rules["required"]) == {"kind", *config_fields(Config(), with_places=False)}
+    assert list(json_schema.faults({"kind": KIND, "maxPodz": 1}, rules, rules))[-1] == "$.maxPodz is not foreseen"
 
 
 # migrate-from-kubelet

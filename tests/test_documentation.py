@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from nodeagent.cli.definitions import Command, command_of
 from nodeagent.cli.main import COMMANDS, parser_for
 from nodeagent.core.agent_metrics import METRICS
 from nodeagent.core.cpu_options import OPTIONS
@@ -46,6 +47,26 @@ def test_commands_print_and_draw_what_is_shown(page: Path, tmp_path: Path) -> No
     assert shown.refreshed(text, tmp_path) == text, "run: make shown"
     for picture in tmp_path.glob("*.svg"):
         assert (PICTURES / picture.name).read_bytes() == picture.read_bytes(), "run: make shown"
+
+
+def answering(commands: Iterator[Command]) -> Iterator[tuple[str, bool]]:
+    """Each command that does something itself, and whether it answers as JSON."""
+    for command in commands:
+        if command.subcommands:
+            yield from answering(command_of(one.parser) for one in command.subcommands)
+        else:
+            forms = [option.choices for option in command.options if "-o" in option.spellings]
+            yield command.name.removeprefix("nodeagent "), any("json" in choices for choices in forms)
+
+
+def test_every_document_that_a_command_prints_has_a_schema_and_every_schema_such_a_command() -> None:
+    ours = ((name, command_of(parser_for([name])).subcommands) for name in COMMANDS)
+    found = dict(answering(command_of(one.parser) for name, parsers in ours for one in parsers if one.name == name))
+    assert found.keys() == reference.ANSWERS.keys()
+    documented = {name for name, schemas in reference.ANSWERS.items() if not isinstance(schemas, str)}
+    assert {name for name, answers in found.items() if answers} | {"capture"} == documented
+    schemas = {one for found in reference.ANSWERS.values() if not isinstance(found, str) for one in found}
+    assert {path.stem for path in (DOCS / "schema").iterdir()} == schemas
 
 
 def test_every_picture_is_drawn_by_one_command_and_shown_with_words() -> None:

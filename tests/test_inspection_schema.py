@@ -8,6 +8,7 @@ import inspected
 import json_schema
 from nodeagent.core.idset import CpuSet
 from nodeagent.formats.inspection import HostProcess, HostProcesses, Sight, inspection
+from test_inspection import RECOVERY
 
 WORLDS = {
     "everything": lambda: inspected.everything()[2],
@@ -16,7 +17,7 @@ WORLDS = {
     "host processes": lambda: inspected.idle().sight(
         host=HostProcesses((HostProcess(1, "init", CpuSet.of(0)),), 3, CpuSet.of(1), 2)
     ),
-    "recovered": lambda: inspected.idle().sight(recovery={"adopted": [], "differences": []}, problems=("x",)),
+    "recovered": lambda: inspected.idle().sight(recovery=RECOVERY, problems=("x",)),
 }
 
 

@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
         return _convert(checkpoint, options)
     document = checkpoint_document(checkpoint)
     if options.action == "verify":
-        kept = ("checksum", "note", "policies", "problem", "version", "whole")
+        kept = ("kind", "version", "format", "checksum", "note", "policies", "problem", "whole")
         document = {key: document[key] for key in kept}
     lines = summary if options.action == "verify" else render_checkpoint
     sys.stdout.write(printed(document, options.output, lambda _: "".join(f"{line}\n" for line in lines(checkpoint))))

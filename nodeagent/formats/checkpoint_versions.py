@@ -30,6 +30,7 @@ WRITABLE = ("cpu-v1", "cpu-v2", "cpu-v3", "memory-v1", "memory-v2")
 NEWER = ("cpu-v4", "memory-v3")
 """Kubelet 1.37's: read only."""
 OWN = "nodeagent-v1"
+_DOCUMENT_VERSION = 1
 
 Document = dict[str, Any]
 Containers = Mapping[str, tuple[str, str]]
@@ -297,11 +298,13 @@ def checkpoint_document(checkpoint: Checkpoint) -> Document:
     """Spell it as plain values with stable names."""
     promises = checkpoint.promises
     document: Document = {
+        "kind": "Checkpoint",
+        "version": _DOCUMENT_VERSION,
+        "format": checkpoint.version,
         "checksum": checkpoint.checksum,
         "note": checkpoint.note,
         "policies": dict(checkpoint.policies),
         "problem": checkpoint.problem,
-        "version": checkpoint.version,
         "whole": checkpoint.problem is None,
     }
     if checkpoint.saved is not None:
