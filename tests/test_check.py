@@ -300,6 +300,11 @@ def test_the_configuration_given_is_the_one_that_is_judged(node: Path, told: Tol
         levels(told("--root", str(node), "--config", str(tmp_path / "c.yaml"), "-o", "json")[1])["reserved-cpus"]
         == "ok"
     )
+    write(tmp_path / "c.yaml", "cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n")
+    assert (
+        f'fix: reservedSystemCPUs: "0,4" in {tmp_path}/c.yaml\n'
+        in told("--root", str(node), "--config", str(tmp_path / "c.yaml"))[1]
+    )
     write(tmp_path / "c.yaml", "cpuManagerPolicy: static\nreservedSystemCPUs: '99'\n")
     status, out, _ = told("--root", str(node), "--config", str(tmp_path / "c.yaml"), "-o", "json")
     assert (status, levels(out)["configuration"]) == (3, "failure")

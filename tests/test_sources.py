@@ -10,10 +10,11 @@ import pytest
 
 from inspected import World, container, pod, running
 from machine_tree import Machine
+from nodeagent.cli.main import main
 from nodeagent.cli.sources import SourceError, add_node_arguments, known_from, node_from, topology_from
 from nodeagent.core.config import Placement
 from nodeagent.core.idset import CpuSet
-from nodeagent.daemon.startup import STATE_FILE
+from nodeagent.daemon.startup import STATE_FILE, StartError
 from nodeagent.edge.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.node_state import encode_state, policies_of
@@ -99,6 +100,26 @@ def test_a_described_machine_is_a_node_without_pods(root: Path, described: Path)
     assert known.node.topology == topology_of(read_machine(str(root)))
     assert known.state.entries == ()
     assert known.problems == (f"{described} holds no pods",)
+
+
+def test_a_configuration_that_does_not_suit_the_machine_is_named(
+    root: Path, described: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other, own = tmp_path / "restricted.yaml", root / "etc/nodeagent/config.yaml"
+    other.write_text(json.dumps(STATIC | {"reservedSystemCPUs": "99"}))
+    taken = tmp_path / "node.json"
+    assert main(["capture", "--root", str(root), "--out", str(taken)]) == 0
+    elsewhere = ("--root", str(root)), ("--machine", str(described)), ("--machine", str(taken))
+    for which in elsewhere:
+        with pytest.raises(StartError) as refused:
+            known_from(options(*which, "--config", str(other)))
+        assert refused.value.hint.startswith(f"correct reservedSystemCPUs in {other}, or what it names; ")
+    assert main(["topology", "--topology", "2c", "--config", str(other)]) == 1
+    assert f"correct reservedSystemCPUs in {other}," in capsys.readouterr().err
+    own.write_text(other.read_text())
+    with pytest.raises(StartError) as refused:
+        known_from(options("--root", str(root)))
+    assert refused.value.hint.startswith(f"correct reservedSystemCPUs in {own}, or what it names; ")
 
 
 def test_a_described_machine_alone_has_no_managers(described: Path) -> None:

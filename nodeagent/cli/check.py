@@ -107,7 +107,7 @@ def _facts(options: argparse.Namespace) -> Facts:
             config_is_missing=is_unconfigured(options),
             config_command=_validation(options),
         )
-    return Facts(topology, settings, node.config, node.managers)
+    return Facts(topology, settings, node.config, node.managers, config_file=options.config or "the configuration")
 
 
 def _validation(options: argparse.Namespace) -> str:
@@ -140,4 +140,4 @@ def _node(options: argparse.Namespace, topology: Topology) -> Node:
     except NodeAgentError:
         if options.machine is not None:
             raise
-        return node_of(load_config(own_config(options)), topology)
+        return node_of(load_config(own_config(options)), topology, own_config(options))

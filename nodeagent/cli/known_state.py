@@ -115,14 +115,14 @@ def known_state(
             return _live(call(other_socket, "state"), read)
         except ApiUnavailable as err:
             down = err
-    return _saved(discover(config), down)
+    return _saved(discover(config, config_path), down)
 
 
 def _live(answer: Mapping[str, Any], read: Callable[[object], SavedState]) -> Known:
     try:
         config, saved = config_from_document(JsonValue(answer["config"], "config")), read(answer["state"])
         return Known(
-            node=discover(config, reserved=CpuSet.parse(answer["reservedCPUs"])),
+            node=discover(config, "the agent's configuration", reserved=CpuSet.parse(answer["reservedCPUs"])),
             state=saved.state,
             cgroup_root=answer["cgroupRoot"],
             pids=answer["pids"] if answer["launcher"] else None,

@@ -96,7 +96,7 @@ def node_from(options: argparse.Namespace) -> Node:
 
     """
     if options.config is not None:
-        return node_of(load_config(options.config), topology_from(options))
+        return node_of(load_config(options.config), topology_from(options), options.config)
     return known_from(options).node
 
 
@@ -161,10 +161,10 @@ def _captured(path: str, config_path: str | None) -> Known:
     if agent is None:
         if config_path is None:
             raise SourceError(f"{path} holds no configuration", hint="name one with --config FILE")
-        known = _unpromised(node_of(load_config(config_path), topology), f"{path} holds no pods")
+        known = _unpromised(node_of(load_config(config_path), topology, config_path), f"{path} holds no pods")
     elif config_path is None:
         known = Known(
-            node=node_of(agent.config, topology, agent.reserved),
+            node=node_of(agent.config, topology, path, agent.reserved),
             state=agent.state,
             cgroup_root=agent.cgroup_root,
             pids=agent.pids,
@@ -175,7 +175,7 @@ def _captured(path: str, config_path: str | None) -> Known:
             policies=agent.policies,
         )
     else:
-        node = node_of(load_config(config_path), topology)
+        node = node_of(load_config(config_path), topology, config_path)
         problems = misfits(node, SavedState(agent.state, agent.policies), path)
         known = Known(node, agent.state, agent.cgroup_root, agent.pids, is_live=False, problems=tuple(problems))
     return replace(known, is_here=False, at_ms=0, sighting=None if capture is None else capture.sighting)
@@ -183,8 +183,9 @@ def _captured(path: str, config_path: str | None) -> Known:
 
 def _copied(root: str, config_path: str | None) -> Known:
     topology = topology_of(read_machine(root))
-    config = load_config(config_path or f"{root}{DEFAULT_CONFIG}")
-    node = node_of(config, topology)
+    config_path = config_path or f"{root}{DEFAULT_CONFIG}"
+    config = load_config(config_path)
+    node = node_of(config, topology, config_path)
     saved = saved_in(config, root)
     if saved is None:
         known = _unpromised(node, f"there is no saved state in {root}{config.state_directory}")

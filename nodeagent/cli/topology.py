@@ -73,7 +73,7 @@ def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | No
     if args.topology is not None:
         if args.config is None:
             return None
-        managers = node_of(load_config(args.config), topology).managers
+        managers = node_of(load_config(args.config), topology, args.config).managers
         return owners(managers, initial(managers), ())
     try:
         known = known_from(args)

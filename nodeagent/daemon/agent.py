@@ -238,7 +238,7 @@ class Agent:
         if refusals:
             why = "; ".join(refused.message for refused in refusals)
             trouble = f"the machine has changed, and pods cannot be placed on it as it is: {why}"
-            way_out = "bring back what is gone, or drain the node and correct config.yaml"
+            way_out = "bring back what is gone, or drain the node and correct what `nodeagent config validate` names"
             self._machine_trouble = (f"{trouble} ({way_out})",)
             # Running containers keep to the CPUs that are there.
             self.node = replace(self.node, topology=topology)

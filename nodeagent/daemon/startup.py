@@ -107,17 +107,18 @@ def unsuited(config: Config, topology: Topology) -> tuple[StartRefused, ...]:
     return () if isinstance(node, Node) else tuple(refused for refused in node if refused not in known)
 
 
-def discover(config: Config, *, reserved: CpuSet | None = None) -> Node:
-    """Read this machine and build the managers for a configuration that may not be a file; else as `node_of`."""
-    return node_of(config, topology_of(read_machine()), reserved)
+def discover(config: Config, source: str, *, reserved: CpuSet | None = None) -> Node:
+    """Read this machine and build the managers; else as `node_of`."""
+    return node_of(config, topology_of(read_machine()), source, reserved)
 
 
-def node_of(config: Config, topology: Topology, reserved: CpuSet | None = None) -> Node:
+def node_of(config: Config, topology: Topology, source: str, reserved: CpuSet | None = None) -> Node:
     """Build the managers.
 
     Args:
         config: as read.
         topology: the machine.
+        source: the configuration's file, or who told it.
         reserved: what a running agent has reserved.
 
     Raises:
@@ -129,7 +130,8 @@ def node_of(config: Config, topology: Topology, reserved: CpuSet | None = None) 
         return node
     raise StartError(
         "\n".join(refused.told for refused in node),
-        hint=f"correct {', '.join(dict.fromkeys(refused.about for refused in node))} in config.yaml, or what it names",
+        hint=f"correct {', '.join(dict.fromkeys(refused.about for refused in node))} in {source}, or what it names; "
+        "`nodeagent config validate` says all that is wrong",
     )
 
 
@@ -176,7 +178,7 @@ def load_state(node: Node, manifests: tuple[Manifest, ...], now_ms: int) -> Node
         if before != policy:
             raise StartError(
                 f'{path} was written under {field} "{before}", the configuration says "{policy}"',
-                hint=f"set {field} back to {before} in config.yaml, or {way_out}",
+                hint=f"set {field} back to {before} (`nodeagent config show` prints every field), or {way_out}",
             )
     broken = violations(node.managers, saved.state)
     if broken:

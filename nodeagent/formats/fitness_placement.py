@@ -42,10 +42,11 @@ def isolcpus(facts: Facts) -> Verdict:
     reserved = isolated & _reserved(facts)
     if reserved:
         why = f"reserved CPUs {reserved} are isolated: the scheduler spreads no load of the host over them"
-        return Verdict("isolcpus", Level.WARNING, why, "reservedSystemCPUs in config.yaml: CPUs that are not isolated")
+        fix = f"reservedSystemCPUs in {facts.config_file}: CPUs that are not isolated"
+        return Verdict("isolcpus", Level.WARNING, why, fix)
     if facts.config.placement.isolated_cpus == "ignore":
         why = f"CPUs {isolated} are isolated, and given like others: the load of shared containers is not spread over them"
-        return Verdict("isolcpus", Level.WARNING, why, "isolatedCPUs: prefer (or only) in config.yaml")
+        return Verdict("isolcpus", Level.WARNING, why, f"isolatedCPUs: prefer (or only) in {facts.config_file}")
     return Verdict(
         "isolcpus", Level.OK, f"CPUs {isolated} are isolated; isolatedCPUs is {facts.config.placement.isolated_cpus}"
     )
@@ -80,7 +81,8 @@ def smt(facts: Facts) -> Verdict:
     if options.get("full-pcpus-only") == "true":
         return Verdict("smt", Level.OK, "full-pcpus-only: a core's threads have one owner")
     why = "cores have several threads, and two owners may share a core"
-    return Verdict("smt", Level.NOTE, why, 'cpuManagerPolicyOptions: {full-pcpus-only: "true"} in config.yaml')
+    fix = f'cpuManagerPolicyOptions: {{full-pcpus-only: "true"}} in {facts.config_file}'
+    return Verdict("smt", Level.NOTE, why, fix)
 
 
 def reserved_cpus(facts: Facts) -> Verdict:
@@ -94,12 +96,12 @@ def reserved_cpus(facts: Facts) -> Verdict:
     whole = _whole_cores(topology, reserved)
     if whole != reserved:
         why = f"CPUs {reserved} are reserved, their siblings {whole - reserved} are not: whoever gets those shares a core with the host"
-        return Verdict(name, Level.WARNING, why, f'reservedSystemCPUs: "{whole}" in config.yaml')
+        return Verdict(name, Level.WARNING, why, f'reservedSystemCPUs: "{whole}" in {facts.config_file}')
     used_up = [node for node, cpus in topology.nodes.items() if cpus <= reserved]
     if used_up:
         why = f"{reserved} are all the CPUs of NUMA node {', '.join(map(str, used_up))}: pods can't use its memory from near"
         return Verdict(
-            name, Level.WARNING, why, "reserve CPUs on several NUMA nodes: reservedSystemCPUs in config.yaml"
+            name, Level.WARNING, why, f"reserve CPUs on several NUMA nodes: reservedSystemCPUs in {facts.config_file}"
         )
     places = ", ".join(str(node) for node, cpus in topology.nodes.items() if cpus & reserved)
     return Verdict(name, Level.OK, f"{reserved or 'none'}: whole cores{f' on NUMA node {places}' if places else ''}")

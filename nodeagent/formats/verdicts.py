@@ -56,6 +56,8 @@ class Facts(Struct, frozen=True):
     """The problem is that there is no configuration at all."""
     config_command: str = ""
     """What says all that is wrong with the configuration that was judged; empty: it is in no file."""
+    config_file: str = "the configuration"
+    """Where to correct it: the file that was named, else in words."""
 
     @property
     def why_unconfigured(self) -> str:
