@@ -122,7 +122,8 @@ containers: `make install` puts that into {places} and into fish's own directory
 
 ## Answers for programs
 
-`-o json` and `-o yaml` print the same document, with sorted keys. Names stay; new ones may come, and `version` grows when one has to go.
+`-o json` and `-o yaml` print the same document, with sorted keys. Names stay, and new ones may come; `version`, where there
+is one, grows when a name has to go.
 
 | command | its document |
 | --- | --- |

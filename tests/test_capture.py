@@ -74,6 +74,7 @@ def told(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
         ["inspect", "web", "--no-host-processes"],
         ["topology"],
         ["topology", "-o", "json"],
+        ["release", "--all", "--dry-run", "-o", "json"],
     ],
     ids=" ".join,
 )
