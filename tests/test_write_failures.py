@@ -61,7 +61,7 @@ class Trial:
         life.begin(scenario)
         self.started = set(life.machine.starts)
         steps.done.clear()
-        scenario.meddle(life.machine, life.directory)
+        life.meddle(scenario)
         self.daemon.files.pods = scenario.after
         self.hits: list[str] = []
 
