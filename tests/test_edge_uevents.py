@@ -163,6 +163,12 @@ def test_the_kernels_own_uevents_wake() -> None:
     assert listener.seen.get(timeout=30) is None
 
 
+def test_only_the_kernels_group_is_listened_to() -> None:
+    with open_uevent_socket() as channel:
+        _, groups = channel.getsockname()
+    assert groups == GROUP_KERNEL
+
+
 @root_only
 def test_the_kernels_other_uevents_do_not() -> None:
     with open_uevent_socket() as channel:

@@ -20,7 +20,7 @@ from nodeagent.core.managers import initial, resume, shortfalls
 from nodeagent.core.plan import Plan, diff
 from nodeagent.core.promises import Promises
 from nodeagent.core.refusals import StartRefused
-from nodeagent.core.state import NodeState, PodEntry, moved, violations, with_endings
+from nodeagent.core.state import NodeState, PodEntry, latest_ms, moved, violations, with_endings
 from nodeagent.core.step import Event, Fact, Turn, World, step
 from nodeagent.core.withholding import Withheld, withheld
 from nodeagent.daemon.clock import Clock
@@ -108,7 +108,7 @@ class Agent:
         self.tally = Tally(node, state.promises)
         self.snapshot = Snapshot(node, state, str(tree.root), None)
         self._machine = machine
-        self._clock = Clock()
+        self._clock = Clock(latest_ms(state))
         self._settled_on = node.managers
         self._whole = node.topology
         """The machine with the CPUs that cgroups above the pods' one withhold."""
