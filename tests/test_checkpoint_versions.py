@@ -1,6 +1,8 @@
 """`nodeagent checkpoint`: every version is recognised, judged, shown, and said in every other that can hold it."""
 
 import json
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -251,6 +253,39 @@ def test_convert_writes_to_the_byte(tmp_path: Path, capfdbinary: pytest.CaptureF
     assert read_checkpoint(out.read_bytes()).version == "cpu-v2"
     assert main(["checkpoint", "convert", str(out), "--to", "cpu-v1", "--containers", str(ids)]) == 0
     assert capfdbinary.readouterr().out == samples.VERSION_1.encode()
+
+
+def test_convert_replaces_nothing_that_is_there(tmp_path: Path, run: Run) -> None:
+    source, victim, link, fifo = (tmp_path / name for name in ("state", "victim", "link", "fifo"))
+    source.write_text(samples.VERSION_2)
+    victim.write_bytes(b"precious")
+    link.symlink_to(victim)
+    os.mkfifo(fifo)
+    for out, message in (
+        (source, "there is a file already"),
+        (victim, "there is a file already"),
+        (link, "a link, device, FIFO or socket lies there"),
+        (fifo, "a link, device, FIFO or socket lies there"),
+    ):
+        before = out.lstat().st_ino
+        status, said, err = run("convert", str(source), "--to", "cpu-v3", "--out", str(out))
+        assert (status, said) == (1, "")
+        assert f"cannot write {out}: {message}" in err
+        assert "--out" in err.partition("\nhint: ")[2]
+        assert out.lstat().st_ino == before
+    assert victim.read_bytes() == b"precious"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fifo", "link", "state", "victim"]
+
+
+def test_what_is_converted_is_its_owners_alone(tmp_path: Path, run: Run) -> None:
+    source, out = tmp_path / "state", tmp_path / "out"
+    source.write_text(samples.VERSION_2)
+    before = os.umask(0)
+    try:
+        assert run("convert", str(source), "--to", "cpu-v3", "--out", str(out))[0] == 0
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
 
 
 def test_errors_name_the_file_the_value_and_the_next_step(tmp_path: Path, run: Run) -> None:

@@ -52,7 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     convert = made["convert"]
     convert.add_argument("--to", choices=WRITABLE, required=True, help="the version to write")
-    convert.add_argument("--out", metavar="PATH", help="the file to write (default: stdout, to the byte)")
+    convert.add_argument(
+        "--out", metavar="PATH", help="the file to write, one that is not there yet (default: stdout, to the byte)"
+    )
     convert.add_argument(
         "--containers", metavar="FILE", help='ids for cpu-v1: JSON {"CONTAINER_ID": ["POD_UID", "CONTAINER"]}'
     )
@@ -101,7 +103,7 @@ def _convert(checkpoint: Checkpoint, options: argparse.Namespace) -> int:
     if options.out is None:
         sys.stdout.buffer.write(content)
     else:
-        write_named(options.out, content, option="--out")
+        write_named(options.out, content, option="--out", replaces=False)
     return 0
 
 

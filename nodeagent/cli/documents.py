@@ -1,6 +1,9 @@
 """A document as the option `-o` wants it: text for people, JSON or YAML with stable names and sorted keys."""
 
+import errno
 import json
+import os
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,12 +36,37 @@ def spelled(document: Document, output: str) -> str:
     return text
 
 
-def write_named(path: str, content: bytes, *, option: str, mode: int = 0o600) -> None:
+def write_named(path: str, content: bytes, *, option: str, mode: int = 0o600, replaces: bool = True) -> None:
     """Write the file that an option names, all of it or nothing.
+
+    Args:
+        path: the file. What lies there is replaced if it is a file, and kept if it is a device, a FIFO or a link.
+        content: all of it.
+        option: by which it was named.
+        mode: its permissions.
+        replaces: whether a file that is there may be replaced.
 
     Raises:
         StateFileError: it could not be written.
 
     """
+    try:
+        kind = stat.S_IFMT(os.lstat(path).st_mode)
+    except OSError:
+        kind = stat.S_IFDIR  # there is none, or the attempt will tell why not
+    if kind not in {stat.S_IFREG, stat.S_IFDIR}:
+        raise state_files.StateFileError(
+            f"cannot write {path}: a link, device, FIFO or socket lies there, and would be replaced",
+            path=path,
+            error=None,
+            hint=f"see `ls -l {path}`, and name a file with {option}; without it, stdout is written to",
+        )
+    if kind == stat.S_IFREG and not replaces:
+        raise state_files.StateFileError(
+            f"cannot write {path}: there is a file already, and it may be somebody's state",
+            path=path,
+            error=errno.EEXIST,
+            hint=f"move it away (`mv {path} {path}.old`), or name another file with {option}",
+        )
     hint = f"make the directory if it is not there (`ls -ld {Path(path).parent}`), or name another file with {option}"
     state_files.write_atomically(path, content, mode=mode, hint=hint)
