@@ -403,8 +403,7 @@ class Agent:
 
     def _pause(self, decided: Turn, world: World, troubles: list[str]) -> float:
         """Say how long nothing can change by itself."""
-        config = self.node.config
-        pauses = [config.cpu_manager_reconcile_period_ms / 1000, config.file_check_frequency_ms / 1000]
+        pauses = [self.node.config.rescan_period_ms / 1000]
         if decided.wake_at_ms is not None:
             pauses.append(max(0.0, (decided.wake_at_ms - world.now_ms) / 1000))
         if self._answer.pause_seconds is not None:
