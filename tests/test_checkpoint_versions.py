@@ -92,6 +92,13 @@ def test_from_version_2_to_1_needs_every_id() -> None:
     assert "--containers FILE" in (caught.value.hint or "")
 
 
+def test_two_ids_are_not_one_container() -> None:
+    same = dict.fromkeys(IDS, ("pod", "app"))
+    assert len(same) > 1
+    with pytest.raises(CheckpointError, match="container app of pod pod is named by two ids"):
+        converted(read_checkpoint(samples.VERSION_1.encode()), "cpu-v2", same, lossy=False)
+
+
 @pytest.mark.parametrize(("name", "to"), [("cpu 3", "cpu-v2"), ("memory 2", "memory-v1")])
 def test_what_cannot_be_said_is_left_out_only_if_told_so(name: str, to: str) -> None:
     checkpoint = read_checkpoint(FILES[name][0])
