@@ -47,6 +47,7 @@ test-guests: guest-packages
 soak: guest-packages
 	NODEAGENT_KEEP_FIGURES=1 $(PYTEST) tests/test_load.py tests/test_churn.py --host-soak
 	NODEAGENT_KEEP_FIGURES=1 $(BIN)/python tests/fuzz.py
+	NODEAGENT_KEEP_FIGURES=1 $(PYTEST) tests/test_fuzz.py --hypothesis-profile=search
 	NODEAGENT_KEEP_FIGURES=1 $(PYTEST) integration --soak
 
 # A root shell in a guest that has nodeagent installed and running.

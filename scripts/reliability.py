@@ -30,6 +30,7 @@ ROWS = (
     Row("churn", "pods come and go at random, watched by the kernel's scheduler events", "integration/test_no_overlap.py"),
     Row("churn with faults", "the same, while the agent is killed and CPUs go offline and come back", "integration/test_no_overlap.py"),
     Row("fuzzing", "damaged input to everything that reads what others wrote: manifests, configuration, state files, sysfs, sockets", "tests/fuzz.py"),
+    Row("inputs built by Hypothesis", "the same, with inputs built from nothing of what they are made of", "tests/test_fuzz.py --hypothesis-profile=search"),
     Row("load", "pods of three containers arrive at once, live over a restart and go; all are decided, none is lost", "tests/test_load.py --host-soak"),
     Row("load in a guest", "pods arrive at once on a real kernel, live over a restart and go", "integration/test_load_live.py --long"),
     Row("an hour of churn", "pods come, change, fail and go at random while people ask and scrape: nothing grows", "tests/test_churn.py --host-soak"),

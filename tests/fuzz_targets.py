@@ -32,6 +32,7 @@ from nodeagent.daemon.startup import unsuited
 from nodeagent.edge.local_api import LocalApi
 from nodeagent.edge.metrics_http import MetricsPages
 from nodeagent.edge.sysfs import read_machine
+from nodeagent.edge.uevents import drain
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.api_messages import ApiSyntaxError, parse_reply
 from nodeagent.formats.bind_address import BindAddressError, parse_bind_address
@@ -404,6 +405,13 @@ def http(content: bytes) -> Hashable:
     return head.partition(b"\r\n")[0]
 
 
+def uevent(content: bytes) -> Hashable:
+    """Sent by the stand-in for the kernel (its address begins with 0) after one that concerns nobody."""
+    KERNEL.send(b"change@/x\0SUBSYSTEM=block\0")
+    KERNEL.send(content)
+    return drain(HOTPLUG)
+
+
 class _NeverForks(Launcher):
     def fork(self, _order: Order, _link: int) -> int:
         raise OSError(errno.EAGAIN, "no processes here")
@@ -461,6 +469,11 @@ API = LocalApi(reads={"snapshot": dict}, writes={"retry": _no_pod}, owner=0, gro
 PAGES = MetricsPages(metrics=lambda: b"metric 1\n", content_type="text/plain", checks={"/readyz": lambda: "not yet"})
 OURS, THEIRS = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 OURS.setblocking(False)
+HOTPLUG, KERNEL = (socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2))
+HOTPLUG.bind("")
+HOTPLUG.setblocking(False)
+KERNEL.bind("")
+KERNEL.connect(HOTPLUG.getsockname())
 LAUNCHER = _NeverForks(Path("/sys/fs/cgroup/pods"), RECORDS, "/no-journal", OURS)
 
 POD_WORDS = (
@@ -579,6 +592,12 @@ TARGETS = (
         http,
         (b"GET /metrics HTTP/1.1\r\nHost: x", b"HEAD /readyz HTTP/1.0"),
         words("GET HEAD POST / ? \r\n"),
+    ),
+    Target(
+        "uevent",
+        uevent,
+        (b"online@/devices/system/cpu/cpu3\0ACTION=online\0SUBSYSTEM=cpu\0SEQNUM=7\0",),
+        words("SUBSYSTEM= cpu memory node block = @ ACTION=offline libudev"),
     ),
     Target(
         "launcher-request",

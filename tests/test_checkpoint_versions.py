@@ -1,6 +1,8 @@
 """`nodeagent checkpoint`: every version is recognised, judged, shown, and said in every other that can hold it."""
 
 import json
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,6 +94,13 @@ def test_from_version_2_to_1_needs_every_id() -> None:
     with pytest.raises(CheckpointError, match="the id of container one of pod pod-a is not known") as caught:
         converted(read_checkpoint(by_pod), "cpu-v1", {}, lossy=False)
     assert "--containers FILE" in (caught.value.hint or "")
+
+
+def test_two_ids_are_not_one_container() -> None:
+    same = dict.fromkeys(IDS, ("pod", "app"))
+    assert len(same) > 1
+    with pytest.raises(CheckpointError, match="container app of pod pod is named by two ids"):
+        converted(read_checkpoint(samples.VERSION_1.encode()), "cpu-v2", same, lossy=False)
 
 
 @pytest.mark.parametrize(("name", "to"), [("cpu 3", "cpu-v2"), ("memory 2", "memory-v1")])
@@ -280,6 +289,39 @@ def test_convert_writes_to_the_byte(tmp_path: Path, capfdbinary: pytest.CaptureF
     assert read_checkpoint(out.read_bytes()).version == "cpu-v2"
     assert main(["checkpoint", "convert", str(out), "--to", "cpu-v1", "--containers", str(ids)]) == 0
     assert capfdbinary.readouterr().out == samples.VERSION_1.encode()
+
+
+def test_convert_replaces_nothing_that_is_there(tmp_path: Path, run: Run) -> None:
+    source, victim, link, fifo = (tmp_path / name for name in ("state", "victim", "link", "fifo"))
+    source.write_text(samples.VERSION_2)
+    victim.write_bytes(b"precious")
+    link.symlink_to(victim)
+    os.mkfifo(fifo)
+    for out, message in (
+        (source, "there is a file already"),
+        (victim, "there is a file already"),
+        (link, "a link, device, FIFO or socket lies there"),
+        (fifo, "a link, device, FIFO or socket lies there"),
+    ):
+        before = out.lstat().st_ino
+        status, said, err = run("convert", str(source), "--to", "cpu-v3", "--out", str(out))
+        assert (status, said) == (1, "")
+        assert f"cannot write {out}: {message}" in err
+        assert "--out" in err.partition("\nhint: ")[2]
+        assert out.lstat().st_ino == before
+    assert victim.read_bytes() == b"precious"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fifo", "link", "state", "victim"]
+
+
+def test_what_is_converted_is_its_owners_alone(tmp_path: Path, run: Run) -> None:
+    source, out = tmp_path / "state", tmp_path / "out"
+    source.write_text(samples.VERSION_2)
+    before = os.umask(0)
+    try:
+        assert run("convert", str(source), "--to", "cpu-v3", "--out", str(out))[0] == 0
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
 
 
 def test_errors_name_the_file_the_value_and_the_next_step(tmp_path: Path, run: Run) -> None:

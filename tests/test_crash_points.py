@@ -32,6 +32,7 @@ A, B = pod("a", app("app", "2")), pod("b", app("app", resources=burstable()))
 C = pod("c", init("first", "1"), sidecar("side", "1"), app("app", "2"), cgroup_only("slot", "1"))
 JOB = job("job", app("app", "1"))
 LARGE = pod("large", app("app", "7"))
+ALL_FILES = (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT)
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class Scenario:
     """Containers that are to move."""
     shared_before: bool = False
     """Who is to be alone runs among others when it begins."""
+    unusable: tuple[str, ...] = ()
+    """Files that are to be set aside as they are when it begins."""
 
 
 def let_it_exit(path: str, code: int = 0) -> Callable[[Machine, Path], None]:
@@ -91,11 +94,21 @@ SCENARIOS = {
     "a job ends": Scenario(before=(A, B, JOB), after=(A, B, JOB), meddle=let_it_exit("poduid-job/app")),
     "restart": Scenario(before=(A, B, C), after=(A, B, C), restarts=True),
     "restart with a new pod": Scenario(after=(A, B, C), restarts=True),
-    "recovery of a damaged state": Scenario(before=(A, B, C), after=(A, B, C), restarts=True, meddle=damage),
-    "recovery by what runs alone": Scenario(before=(A, B, C), after=(A, B, C), restarts=True, meddle=lose),
-    "recovery, one goes and one comes": Scenario(before=(A, B), after=(B, C), restarts=True, meddle=lose),
+    "recovery of a damaged state": Scenario(
+        before=(A, B, C), after=(A, B, C), restarts=True, meddle=damage, unusable=(STATE_FILE,)
+    ),
+    "recovery by what runs alone": Scenario(
+        before=(A, B, C), after=(A, B, C), restarts=True, meddle=lose, unusable=ALL_FILES
+    ),
+    "recovery, one goes and one comes": Scenario(
+        before=(A, B), after=(B, C), restarts=True, meddle=lose, unusable=ALL_FILES
+    ),
     "recovery from another reservation": Scenario(
-        before=(A, B), restarts=True, then=node(two_nodes(), reserved="0-1", **MEMORY), moves=frozenset({"poduid-a/app"})
+        before=(A, B),
+        restarts=True,
+        then=node(two_nodes(), reserved="0-1", **MEMORY),
+        moves=frozenset({"poduid-a/app"}),
+        unusable=(STATE_FILE,),
     ),
     "recovery from another policy": Scenario(
         before=(A, B),
@@ -104,6 +117,7 @@ SCENARIOS = {
         then=node(SMALL),
         moves=frozenset({"poduid-a/app"}),
         shared_before=True,
+        unusable=(STATE_FILE,),
     ),
 }  # fmt: skip
 
@@ -118,6 +132,8 @@ class Life:
         """Effective CPUs of those that must not move."""
         self.excused: dict[tuple[str, str], CpuSet] = {}
         self.are_alone = True
+        self.unusable: dict[str, bytes] = {}
+        """What is to be set aside, by file."""
 
     def daemon(self, pods: tuple, steps: Steps) -> Daemon:
         return Daemon(self.machine, self.directory, Files(pods), steps, judge=lambda _: self.check())
@@ -138,6 +154,11 @@ class Life:
         if self.saved() is None:
             return {}
         return {(there, owner): cpus for (there, owner, how), cpus in self.judge.overlaps().items() if how == "used"}
+
+    def meddle(self, scenario: "Scenario") -> None:
+        """Let happen what happens from outside."""
+        scenario.meddle(self.machine, self.directory)
+        self.unusable = {name: (self.directory / name).read_bytes() for name in scenario.unusable}
 
     def begin(self, scenario: "Scenario") -> None:
         self.excused, self.are_alone = self.overlaps(), not scenario.shared_before
@@ -166,6 +187,8 @@ class Life:
         machine, state = self.machine, daemon.agent.state
         assert self.saved() == state
         assert self.overlaps() == {}
+        asides = {path.name: path.read_bytes() for path in self.directory.glob("*.aside-*")}
+        assert asides == {f"{name}.aside-1": content for name, content in self.unusable.items()}
         groups = {
             path: (seen, sorted(p.run_id or "" for p in machine.groups[path].processes))
             for path, seen in machine.seen().items()
@@ -207,7 +230,7 @@ def lived(scenario: Scenario, life: Life, steps: Steps, monkeypatch: pytest.Monk
         life.begin(scenario)
         steps.done.clear()
         steps.dies_at = dies_at
-        scenario.meddle(life.machine, life.directory)
+        life.meddle(scenario)
         life.machine.node = life.judge.machine.node = scenario.then or scenario.of
         daemon.files.pods = scenario.after
         try:
@@ -300,7 +323,7 @@ def test_dying_again_and_again_it_comes_to_the_same_end(
     expected = life.end(daemon)
     life = clone(base, tmp_path / "again")
     life.begin(scenario)
-    scenario.meddle(life.machine, life.directory)
+    life.meddle(scenario)
     life.machine.node = scenario.then or scenario.of
     for number in range(500):
         steps = Steps(dies_at=number)

@@ -1,5 +1,6 @@
 """What others do to the pods' cgroups and processes is put right, told and counted; what the agent itself could not do is not theirs."""
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -12,9 +13,12 @@ from daemon_model import Daemon, Steps, watched
 from node_model import Machine
 from nodeagent.core.agent_metrics import DRIFT_CORRECTED
 from nodeagent.core.cgroup import Attribute
+from nodeagent.core.idset import CpuSet
+from nodeagent.core.promises import Promises
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT
 from nodeagent.daemon.wakeups import Reason
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
+from nodeagent.formats.cpu_checkpoint import encode_cpu_state
 from test_write_failures import failure
 from world import SMALL, app, cgroup_only, node, pod
 
@@ -139,6 +143,54 @@ def test_kubelets_files_are_made_anew_when_others_change_them_and_that_is_told(d
     daemon.turn(Reason.TIMER)
     assert path.read_bytes() == content
     assert [line["file"] for line in told(daemon, "checkpoint_changed_by_others")] == [str(path)] * 2
+
+
+def files_of(daemon: Daemon) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in daemon.directory.iterdir()}
+
+
+@pytest.mark.parametrize("name", [CPU_CHECKPOINT, MEMORY_CHECKPOINT])
+def test_one_that_is_damaged_while_the_agent_is_away_is_set_aside(daemon: Daemon, name: str) -> None:
+    files = files_of(daemon)
+    damaged = files[name][:-9]
+    for _ in range(2):
+        (daemon.directory / name).write_bytes(damaged)
+        daemon.start()
+        daemon.rest()
+        assert set(told(daemon, "state_set_aside")[-1].items()) >= {("file", name), ("level", "warning")}
+    found = files_of(daemon)
+    assert [found.pop(f"{name}.aside-{number}") for number in (1, 2)] == [damaged] * 2
+    assert found == files
+    daemon.start()
+    daemon.rest()
+    assert len(told(daemon, "state_set_aside")) == 2
+
+
+def test_dying_before_a_damaged_one_is_replaced_makes_no_third_name_of_it(daemon: Daemon) -> None:
+    files = files_of(daemon)
+    (daemon.directory / CPU_CHECKPOINT).write_bytes(b"{")
+    daemon.steps.fails = lambda _number, call: errno.ENOSPC if call == "open" else None
+    for _ in range(2):
+        daemon.start()
+        daemon.rest()
+        assert files_of(daemon) == files | {CPU_CHECKPOINT: b"{", f"{CPU_CHECKPOINT}.aside-1": b"{"}
+    daemon.steps.fails = lambda _number, _call: None
+    daemon.rest()
+    assert files_of(daemon) == files | {f"{CPU_CHECKPOINT}.aside-1": b"{"}
+    assert len(told(daemon, "state_set_aside")) == 2, "once by each of the two processes"
+
+
+def test_one_that_is_another_while_the_agent_is_away_is_made_anew_and_that_is_told(daemon: Daemon) -> None:
+    files = files_of(daemon)
+    other = encode_cpu_state("static", Promises(default=CpuSet.parse("0-2")), pod_level=False)
+    (daemon.directory / CPU_CHECKPOINT).write_text(other)
+    state = daemon.agent.state
+    daemon.start()
+    daemon.rest()
+    assert files_of(daemon) == files
+    assert daemon.agent.state == state
+    assert [line["file"] for line in told(daemon, "checkpoint_differed")] == [str(daemon.directory / CPU_CHECKPOINT)]
+    assert told(daemon, "state_set_aside") == []
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -228,20 +229,38 @@ def test_an_input_output_error_leaves_the_old_content_and_no_leftover(
     assert names(tmp_path) == ["state"]
 
 
-def test_the_order_of_the_system_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Durable only in this order: content before the name, the name before the answer."""
+def calls_of(names: tuple[str, ...], act: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     calls = []
-    for name in ("unlink", "open", "fchmod", "write", "fsync", "close", "replace"):
+    for name in names:
         real = getattr(os, name)
 
-        def recording(*arguments: object, _name: str = name, _real: Callable[..., object] = real) -> object:
+        def recording(
+            *arguments: object, _name: str = name, _real: Callable[..., object] = real, **more: Any
+        ) -> object:
             calls.append(_name)
-            return _real(*arguments)
+            return _real(*arguments, **more)
 
         monkeypatch.setattr(os, name, recording)
-    write_atomically(str(tmp_path / "state"), b"x")
+    act()
     monkeypatch.undo()
+    return calls
+
+
+def test_the_order_of_the_system_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Durable only in this order: content before the name, the name before the answer."""
+    watched = ("unlink", "open", "fchmod", "write", "fsync", "close", "replace")
+    calls = calls_of(watched, lambda: write_atomically(str(tmp_path / "state"), b"x"), monkeypatch)
     assert calls == ["unlink", "open", "fchmod", "write", "fsync", "close", "replace", "open", "fsync", "close"]
+
+
+def test_a_second_name_is_durable_before_the_first_is_given_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "state").write_bytes(b"damaged")
+    calls = calls_of(("link", "open", "fsync"), lambda: set_aside(str(tmp_path / "state")), monkeypatch)
+    assert calls == ["link", "open", "fsync"]
+    calls = calls_of(("link", "open", "fsync"), lambda: set_aside(str(tmp_path / "state")), monkeypatch)
+    assert calls == ["open", "fsync"], "a process that died in between may not have come that far"
 
 
 def test_killed_at_any_system_call_the_file_is_old_or_new(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import errno
 import os
 import queue
 import select
@@ -163,6 +164,12 @@ def test_the_kernels_own_uevents_wake() -> None:
     assert listener.seen.get(timeout=30) is None
 
 
+def test_only_the_kernels_group_is_listened_to() -> None:
+    with open_uevent_socket() as channel:
+        _, groups = channel.getsockname()
+    assert groups == GROUP_KERNEL
+
+
 @root_only
 def test_the_kernels_other_uevents_do_not() -> None:
     with open_uevent_socket() as channel:
@@ -206,6 +213,17 @@ def test_a_broken_socket_is_an_error_not_silence() -> None:
     assert isinstance(found, UeventError)
     assert "Connection refused" in found.message
     listener.stop()
+
+
+def test_without_file_descriptors_it_is_an_error_and_nothing_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    channel = open_uevent_socket()
+    monkeypatch.setattr(socket, "socketpair", none_left)
+    with pytest.raises(UeventError, match="Too many open files"):
+        Uevents(channel)
+    assert channel.fileno() == -1
 
 
 def test_refused_netlink_is_told_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:

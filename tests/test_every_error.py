@@ -33,6 +33,7 @@ from made import GIB, MACHINE_A, PLRM, machine, managers
 from nodeagent.cli import (
     check,
     checkpoint,
+    documents,
     exec as exec_command,
     explain,
     inspect,
@@ -373,6 +374,8 @@ CASES = [
     Case("StateFileError", "too large", lambda d: ((d / "f").write_text("0123456789"), state_files.read(f"{d}/f", max_bytes=9)), "{}/f"),
     Case("StateFileError", "a FIFO in its place", lambda d: state_files.read(fifo(d / "f"), max_bytes=9), "{}/f"),
     Case("StateFileError", "no directory", lambda d: state_files.write_atomically(f"{d}/none/f", b""), "{}/none"),
+    Case("StateFileError", "a FIFO where a file is to be written", lambda d: documents.write_out(fifo(d / "f"), b""), "{}/f"),
+    Case("StateFileError", "a file where none may be replaced", lambda d: ((d / "f").touch(), documents.write_out(f"{d}/f", b"", replaces=False)), "{}/f"),
     Case("StateFileError", "in use", locked_twice, f"pid {os.getpid()}"),
     Case("SysfsError", "a setting", lambda d: write_setting("proc/sys/none", "0", str(d)), "{}/proc/sys/none"),
     Case("SysfsError", "malformed", lambda d: topology_of(read_machine(malformed_machine(d))), '"zero"'),

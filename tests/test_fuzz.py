@@ -1,13 +1,17 @@
-"""The short form of the fuzzing (`make soak` has the long one), and the inputs by which it found something, each by its name."""
+"""The short form of the fuzzing (`make soak` has the long one), and the inputs by which it found something, each by its name.
+
+What the mutations of fuzz.py start from is well formed; Hypothesis builds its inputs from nothing, and makes what breaks a rule small.
+"""
 
 import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given, strategies as st
 
 import fuzz_targets
-from figures import Recorder, tell
-from fuzz import Campaign, Failure, figures
+from figures import Recorder, keep, tell
+from fuzz import MOST_BYTES, Campaign, Failure, figures
 from fuzz_targets import TARGETS, Target
 
 EXECUTIONS = 300
@@ -22,6 +26,42 @@ def test_damaged_input_draws_an_answer_and_breaks_nothing(record_property: Recor
         campaign.run(EXECUTIONS)
     tell(record_property, figures(campaigns).splitlines()[0])
     assert all(len(campaign.corpus) > len(campaign.target.seeds) for campaign in campaigns)
+
+
+def inputs(target: Target) -> st.SearchStrategy[bytes]:
+    """Any bytes, the target's words in any order, and what is well formed with something else in one place."""
+    pieces = st.one_of(
+        st.sampled_from(target.words or target.seeds), st.binary(max_size=4), st.sampled_from(b" \n,:{}")
+    )
+    words = st.lists(pieces.map(lambda piece: bytes([piece]) if isinstance(piece, int) else piece), max_size=40)
+    spliced = st.tuples(st.sampled_from(target.seeds), st.integers(0, MOST_BYTES), st.integers(0, 64), words).map(
+        lambda four: four[0][: four[1]] + b"".join(four[3]) + four[0][four[1] + four[2] :]
+    )
+    return st.one_of(st.binary(), words.map(b"".join), spliced).map(lambda content: content[:MOST_BYTES])
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_no_input_that_is_built_of_anything_breaks_a_rule(record_property: Recorder, target: Target) -> None:
+    executions = 0
+
+    @given(inputs(target))
+    def draws_an_answer(content: bytes) -> None:
+        nonlocal executions
+        executions += 1
+        target.read(content)
+
+    draws_an_answer()
+    tell(record_property, f"Hypothesis: {executions} inputs of {target.name}")
+    keep("inputs built by Hypothesis", target.name, executions=executions)
+
+
+def test_hypothesis_finds_what_is_there_to_find() -> None:
+    @given(inputs(Target("picky", picky, (b"harmless",))))
+    def draws_an_answer(content: bytes) -> None:
+        picky(content)
+
+    with pytest.raises(AssertionError):
+        draws_an_answer()
 
 
 FOUND = {

@@ -14,6 +14,7 @@ from node_model import Machine
 from nodeagent.core.agent_metrics import MANIFEST_PROBLEMS
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.managers import Managers, build, initial
+from nodeagent.core.state import latest_ms
 from nodeagent.core.step import Manifest
 from nodeagent.daemon import service
 from nodeagent.daemon.manifest_list import ManifestLook
@@ -118,6 +119,7 @@ def test_another_policy_is_taken_over_while_nobody_holds_anything(daemon: Daemon
 
 
 HOUR_MS = 3_600_000
+A, CRASHES = "poduid-a/app", "poduid-b/crashes"
 
 
 @pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS])
@@ -164,3 +166,43 @@ def test_a_clock_that_is_adjusted_by_little_is_none_that_was_set(daemon: Daemon)
         daemon.machine.set_clock(600)
         daemon.turn()
     assert [line["by_ms"] for line in events(daemon, "clock_stepped")] == [1_200], "little adds up"
+
+
+def test_a_clock_that_is_set_back_while_the_agent_is_away_makes_nobody_wait(daemon: Daemon) -> None:
+    """Nothing that the state remembers can lie ahead."""
+    machine = daemon.machine
+    machine.stubborn = {"app"}
+    daemon.files.pods = (pod("a", app(cpu="1"), termination_grace_seconds=30), pod("b", app("crashes")))
+    daemon.rest()
+    for _ in range(2):
+        machine.exit(machine.run_of("crashes"), 1)
+        daemon.rest()
+        machine.now_ms += 10_000
+        daemon.rest()
+    machine.exit(machine.run_of("crashes"), 1)
+    daemon.files.pods = daemon.files.pods[1:]
+    daemon.rest()
+    machine.set_clock(-HOUR_MS)
+    daemon.start()
+    daemon.rest()
+    assert [line["by_ms"] for line in events(daemon, "clock_stepped")] == [-HOUR_MS]
+    daemon.start()
+    daemon.rest()
+    assert len(events(daemon, "clock_stepped")) == 1, "it was saved"
+    for by_ms, expected in ((19_000, [A]), (1_000, [A, CRASHES]), (9_000, [A, CRASHES]), (1_000, [CRASHES])):
+        machine.now_ms += by_ms
+        daemon.rest()
+        assert list(machine.running_containers()) == expected
+
+
+def test_what_the_launcher_saw_before_the_clock_was_set_back_does_not_lie_ahead(daemon: Daemon) -> None:
+    machine = daemon.machine
+    daemon.files.pods = (pod("a", app(cpu="1")),)
+    daemon.turn()
+    assert latest_ms(daemon.agent.state) == 0, "it is started, and not seen yet"
+    machine.set_clock(-HOUR_MS)
+    daemon.rest()
+    assert latest_ms(daemon.agent.state) == machine.now_ms
+    daemon.start()
+    daemon.rest()
+    assert [line["by_ms"] for line in events(daemon, "clock_stepped")] == [-HOUR_MS], "it was not set again"

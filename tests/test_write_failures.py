@@ -8,7 +8,7 @@ import errno
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from nodeagent.core.agent_metrics import CGROUP_WRITE_ERRORS, error_label
 from nodeagent.core.cgroup import Attribute
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.layout import container_path
-from nodeagent.core.plan import MakeCgroup, SetAttribute
+from nodeagent.core.plan import EnableControllers, MakeCgroup, RemoveCgroup, SetAttribute
 from nodeagent.core.write_failures import WriteFailure, write_failure
 from nodeagent.daemon.execution import Answer, Outcome, answered
 from nodeagent.edge import cgroupfs
@@ -61,7 +61,7 @@ class Trial:
         life.begin(scenario)
         self.started = set(life.machine.starts)
         steps.done.clear()
-        scenario.meddle(life.machine, life.directory)
+        life.meddle(scenario)
         self.daemon.files.pods = scenario.after
         self.hits: list[str] = []
 
@@ -235,6 +235,42 @@ def test_a_failed_write_names_file_value_reason_and_the_next_step(
     assert raised.value.message == f"cannot write '7' to {tmp_path}/pod1/cpu.weight: {os.strerror(error)}"
     assert raised.value.failure is CLASSES[error]
     assert raised.value.hint == cgroupfs._HINTS[error]
+
+
+WAYS: dict[str, tuple[str, Callable[[CgroupTree], None]]] = {
+    "a value, opened": ("open", lambda tree: tree.apply(SetAttribute("pod1", Attribute.CPU_WEIGHT, 7, 100))),
+    "controllers": ("write", lambda tree: tree.apply(EnableControllers("pod1", ("cpuset", "cpu")))),
+    "a new cgroup": ("mkdir", lambda tree: tree.apply(MakeCgroup("pod1/app"))),
+    "a removal": ("rmdir", lambda tree: tree.apply(RemoveCgroup("pod1"))),
+    "a kill": ("write", lambda tree: tree.kill("pod1")),
+}
+"""What is written how, and the system call that fails."""
+HARMLESS = {("a removal", errno.ENOENT), ("a kill", errno.ENOENT), ("a kill", errno.ENODEV)}
+"""What was wanted is so already."""
+
+
+@pytest.mark.parametrize("error", [error for error in CLASSES if error is not None], ids=error_label)
+@pytest.mark.parametrize("way", WAYS)
+def test_every_kind_of_write_passes_the_kernels_answer_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, error: int
+) -> None:
+    call, do = WAYS[way]
+    (tmp_path / "pod1").mkdir()
+    for name in ("cpu.weight", "cgroup.subtree_control", "cgroup.kill"):
+        (tmp_path / "pod1" / name).touch()
+    failing: Any = _Failing(call, error)
+    with monkeypatch.context() as patched:
+        if call in {"mkdir", "rmdir"}:
+            patched.setattr(os, call, getattr(failing, call))  # pathlib's
+        else:
+            patched.setattr(cgroupfs, "os", failing)
+        if (way, error) in HARMLESS:
+            do(CgroupTree(str(tmp_path)))
+            return
+        with pytest.raises(CgroupError) as raised:
+            do(CgroupTree(str(tmp_path)))
+    assert (raised.value.errno, raised.value.failure) == (error, CLASSES[error])
+    assert f"{tmp_path}/pod1" in raised.value.message
 
 
 @pytest.mark.parametrize("call", ["open", "pread"])

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_output_argument(made[name])
     convert = made["convert"]
     convert.add_argument("--to", choices=WRITABLE, required=True, help="the version to write")
-    add_out_argument(convert)
+    add_out_argument(convert, "the file to write, one that is not there yet")
     convert.add_argument(
         "--containers", metavar="FILE", help='ids for cpu-v1: JSON {"CONTAINER_ID": ["POD_UID", "CONTAINER"]}'
     )
@@ -92,7 +92,7 @@ def _convert(checkpoint: Checkpoint, options: argparse.Namespace) -> int:
         content = converted(checkpoint, options.to, containers, lossy=options.lossy)
     except CheckpointError as err:
         raise CheckpointError(f"{options.file}: {err.message}", hint=err.hint) from err
-    write_out(options.out, content)
+    write_out(options.out, content, replaces=False)
     return 0
 
 

@@ -1,7 +1,10 @@
 """What commands give: an answer in the form that `-o` names, or a file where `--out` says. The two options mean that everywhere."""
 
 import argparse
+import errno
 import json
+import os
+import stat
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,9 +23,9 @@ def add_output_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_out_argument(parser: argparse.ArgumentParser) -> None:
+def add_out_argument(parser: argparse.ArgumentParser, what: str = "the file to write") -> None:
     """Add `--out`, of commands that write a file."""
-    parser.add_argument("--out", metavar="FILE", default=_STDOUT, help="the file to write (default: -, stdout)")
+    parser.add_argument("--out", metavar="FILE", default=_STDOUT, help=f"{what} (default: -, stdout)")
 
 
 def printed(document: Document, output: str, render: Callable[[Document], str]) -> str:
@@ -48,8 +51,14 @@ def spelled(document: Document, output: str) -> str:
     return text
 
 
-def write_out(path: str, content: bytes, *, mode: int = 0o600) -> None:
+def write_out(path: str, content: bytes, *, mode: int = 0o600, replaces: bool = True) -> None:
     """Write the file that `--out` names, all of it or nothing.
+
+    Args:
+        path: the file. What lies there is replaced if it is a file, and kept if it is a device, a FIFO or a link.
+        content: all of it.
+        mode: its permissions.
+        replaces: whether a file that is there may be replaced.
 
     Raises:
         StateFileError: it could not be written.
@@ -58,5 +67,23 @@ def write_out(path: str, content: bytes, *, mode: int = 0o600) -> None:
     if path == _STDOUT:
         sys.stdout.buffer.write(content)
         return
+    try:
+        kind = stat.S_IFMT(os.lstat(path).st_mode)
+    except OSError:
+        kind = stat.S_IFDIR  # there is none, or the attempt will tell why not
+    if kind not in {stat.S_IFREG, stat.S_IFDIR}:
+        raise state_files.StateFileError(
+            f"cannot write {path}: a link, device, FIFO or socket lies there, and would be replaced",
+            path=path,
+            error=None,
+            hint=f"see `ls -l {path}`, and name a file with --out; without it, stdout is written to",
+        )
+    if kind == stat.S_IFREG and not replaces:
+        raise state_files.StateFileError(
+            f"cannot write {path}: there is a file already, and it may be somebody's state",
+            path=path,
+            error=errno.EEXIST,
+            hint=f"move it away (`mv {path} {path}.old`), or name another file with --out",
+        )
     hint = f"make the directory if it is not there (`ls -ld {Path(path).parent}`), or name another file with --out"
     state_files.write_atomically(path, content, mode=mode, hint=hint)

@@ -110,3 +110,8 @@ class Config(Struct, frozen=True):
     """kubelet fields that are known and unused: named once in the log."""
     notes: tuple[str, ...] = ()
     """What is allowed and worth a word: one log line each."""
+
+    @property
+    def rescan_period_ms(self) -> int:
+        """After which everything is looked at again, whatever else has woken the agent since."""
+        return min(self.cpu_manager_reconcile_period_ms, self.file_check_frequency_ms)

@@ -51,13 +51,13 @@ def _observed(entry: PodEntry, status: ContainerStatus, run: Run | None, seen: S
         # A start that was seen and that the launcher knows nothing of any more has ended: the host may have rebooted.
         is_lost = status.started_at_ms is not None and not _is_populated(entry, status.name, seen)
         return replace(status, exit=Exit(now_ms)) if is_lost else status
+    # The launcher has read the same clock, which may have been set back since.
     if status.started_at_ms is None:
-        status = replace(status, started_at_ms=run.started_at_ms)
+        status = replace(status, started_at_ms=min(run.started_at_ms, now_ms))
     if run.exit is None:
         return status
     oom_kills = _oom_kills(entry, status, seen)
     killed = run.exit.signal == 9 and oom_kills > status.oom_kills_seen
-    # The launcher has read the same clock, which may have been set back since.
     finished_at_ms = min(run.exit.finished_at_ms, now_ms)
     ended = replace(run.exit, finished_at_ms=finished_at_ms, is_oom_kill=killed)
     return replace(status, exit=ended, oom_kills_seen=oom_kills)

@@ -183,6 +183,21 @@ def moved(state: NodeState, by_ms: int) -> NodeState:
     return replace(state, entries=tuple(_moved(entry, by_ms) for entry in state.entries))
 
 
+def latest_ms(state: NodeState) -> int:
+    """Give the latest moment that the state knows to have passed: it is no earlier now, whatever the wall clock says."""
+    return max((moment for entry in state.entries for moment in _passed(entry)), default=0)
+
+
+def _passed(entry: PodEntry) -> Iterator[int]:
+    exits = [ended for status in entry.containers for ended in (status.exit, status.last_exit)]
+    yield from (ended.finished_at_ms for ended in exits if ended is not None)
+    yield from (status.started_at_ms for status in entry.containers if status.started_at_ms is not None)
+    if entry.refusal is not None:
+        yield entry.refusal.at_ms
+    if entry.deleting_since_ms is not None:
+        yield entry.deleting_since_ms
+
+
 def _moved(entry: PodEntry, by_ms: int) -> PodEntry:
     refusal = entry.refusal
     return replace(

@@ -20,7 +20,7 @@ from nodeagent.core.managers import initial, resume, shortfalls
 from nodeagent.core.plan import Plan, diff
 from nodeagent.core.promises import Promises
 from nodeagent.core.refusals import StartRefused
-from nodeagent.core.state import NodeState, PodEntry, moved, violations, with_endings
+from nodeagent.core.state import NodeState, PodEntry, latest_ms, moved, violations, with_endings
 from nodeagent.core.step import Event, Fact, Turn, World, step
 from nodeagent.core.withholding import Withheld, withheld
 from nodeagent.daemon.clock import Clock
@@ -108,7 +108,7 @@ class Agent:
         self.tally = Tally(node, state.promises)
         self.snapshot = Snapshot(node, state, str(tree.root), None)
         self._machine = machine
-        self._clock = Clock()
+        self._clock = Clock(latest_ms(state))
         self._settled_on = node.managers
         self._whole = node.topology
         """The machine with the CPUs that cgroups above the pods' one withhold."""
@@ -403,8 +403,7 @@ class Agent:
 
     def _pause(self, decided: Turn, world: World, troubles: list[str]) -> float:
         """Say how long nothing can change by itself."""
-        config = self.node.config
-        pauses = [config.cpu_manager_reconcile_period_ms / 1000, config.file_check_frequency_ms / 1000]
+        pauses = [self.node.config.rescan_period_ms / 1000]
         if decided.wake_at_ms is not None:
             pauses.append(max(0.0, (decided.wake_at_ms - world.now_ms) / 1000))
         if self._answer.pause_seconds is not None:

@@ -8,8 +8,16 @@ _READING_MS = 100
 
 
 class Clock:
-    def __init__(self) -> None:
-        _, self._lead_ms = _read()
+    """The wall clock, followed from its making on.
+
+    Args:
+        passed_ms: a moment that has passed. A clock that is behind it was set back meanwhile, by so much at least.
+
+    """
+
+    def __init__(self, passed_ms: int = 0) -> None:
+        now_ms, lead_ms = _read()
+        self._lead_ms = lead_ms + max(0, passed_ms - now_ms)
 
     def read(self) -> tuple[int, int]:
         """Give the wall clock's time, and by how much it was set since this was last said; both in milliseconds."""

@@ -11,9 +11,12 @@ from nodeagent.daemon.logs import Log
 from nodeagent.daemon.machine import Node
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MAX_CHECKPOINT_BYTES, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.edge import state_files
+from nodeagent.formats.checkpoint_versions import CheckpointError, read_checkpoint
 from nodeagent.formats.cpu_checkpoint import encode_cpu_state
 from nodeagent.formats.memory_checkpoint import encode_memory_state
 from nodeagent.formats.node_state import StateEncoder, policies_of
+
+_MADE_ANEW = f"it is made anew of {STATE_FILE}; `nodeagent inspect` shows what is promised"
 
 
 class Recorder:
@@ -38,15 +41,21 @@ class Recorder:
         content = self._encoder.encode(state, policies_of(node.config.placement))
         while self._unusable:
             name, *rest = self._unusable
-            aside = state_files.set_aside(str(self._directory / name))
-            self._log.warning(
-                "state_set_aside",
-                file=name,
-                aside=aside,
-                hint=f"`nodeagent checkpoint show {aside}` tells what it says",
-            )
-            self._unusable, self.set_aside = tuple(rest), (*self.set_aside, aside)
+            self._set_aside(name)
+            self._unusable = tuple(rest)
         state_files.write_atomically(str(self._directory / STATE_FILE), content)
+
+    def _set_aside(self, name: str) -> None:
+        aside = state_files.set_aside(str(self._directory / name))
+        if aside in self.set_aside:
+            return  # the first name is kept until something is written there
+        self._log.warning(
+            "state_set_aside",
+            file=name,
+            aside=aside,
+            hint=f"`nodeagent checkpoint show {aside}` tells what it says",
+        )
+        self.set_aside = (*self.set_aside, aside)
 
     def project(self, node: Node, promises: Promises, troubles: list[str]) -> None:
         """Bring kubelet's files up to the truth. They are made anew from it, so a failure here loses nothing."""
@@ -62,15 +71,31 @@ class Recorder:
         path = str(self._directory / name)
         before = self._written.get(name)
         found = state_files.read(path, max_bytes=MAX_CHECKPOINT_BYTES)
+        if before is None and found is not None and found != content:
+            self._judge_what_was_there(name, found)
         if before is not None and found != before:
             self._log.warning(
                 "checkpoint_changed_by_others",
                 file=path,
-                hint=f"it is made anew of {STATE_FILE}; `nodeagent inspect` shows what is promised",
+                hint=_MADE_ANEW,
             )
         if found != content:
             state_files.write_atomically(path, content)
         self._written[name] = content
+
+    def _judge_what_was_there(self, name: str, found: bytes) -> None:
+        """Keep a file that is damaged. One that is whole is of another agent's, or was left by one of ours that died before this write."""
+        if _is_whole(found):
+            self._log.info("checkpoint_differed", file=str(self._directory / name), hint=_MADE_ANEW)
+        else:
+            self._set_aside(name)
+
+
+def _is_whole(content: bytes) -> bool:
+    try:
+        return read_checkpoint(content).problem is None
+    except CheckpointError:
+        return False
 
 
 def checkpoints(node: Node, promises: Promises) -> dict[str, bytes]:

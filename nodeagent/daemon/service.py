@@ -25,7 +25,7 @@ from nodeagent.daemon.startup import (
     load_node,
     load_state,
 )
-from nodeagent.daemon.wakeups import Reason, Wakeups
+from nodeagent.daemon.wakeups import Reason, Rescans, Wakeups
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroup_watch import CgroupWatch, CgroupWatchError
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
@@ -134,13 +134,14 @@ def _loop(
     ping_seconds = manager.watchdog_period_seconds() or float("inf")
     reasons = frozenset({Reason.START})
     follows_hotplug = False
-    due = time.monotonic()
+    due, rescans = time.monotonic(), Rescans()
     while Reason.STOP not in reasons:
         if Reason.RELOAD in reasons:
             _reload(agent, config_path, manager)
         if reasons != {Reason.TIMER} or time.monotonic() >= due:
             publisher.listen()
             _renew(watch, agent)
+            reasons = rescans.among(reasons, agent.node.config.rescan_period_ms / 1000)
             due = time.monotonic() + agent.turn(reasons)
             manager.status(_status(agent))
             if agent.has_reconciled and not heart.is_ready:

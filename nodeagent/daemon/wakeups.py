@@ -18,6 +18,23 @@ class Reason(enum.Enum):
     STOP = "stop"
 
 
+class Rescans:
+    """Sees to it that TIMER comes at every period, however often something else wakes the thread in between."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last_seconds = clock()
+
+    def among(self, reasons: frozenset[Reason], period_seconds: float) -> frozenset[Reason]:
+        """Give the reasons of a turn that is about to begin; TIMER is one of them if none was for a period."""
+        now = self._clock()
+        if now - self._last_seconds >= period_seconds:
+            reasons |= {Reason.TIMER}
+        if Reason.TIMER in reasons:
+            self._last_seconds = now
+        return reasons
+
+
 class Wakeups:
     """A set of reasons that any thread (or a signal handler of the deciding one) adds to and the deciding thread empties."""
 

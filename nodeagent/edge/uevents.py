@@ -54,11 +54,15 @@ def open_uevent_socket() -> socket.socket:
             channel.close()
             raise
     except OSError as err:
-        raise UeventError(
-            f"cannot listen to the kernel's uevents: {os.strerror(err.errno or 0)}",
-            hint="the unit needs AF_NETLINK in RestrictAddressFamilies=; without uevents hotplug is seen at the next period",
-        ) from err
+        raise _refused(err) from err
     return channel
+
+
+def _refused(err: OSError) -> UeventError:
+    return UeventError(
+        f"cannot listen to the kernel's uevents: {os.strerror(err.errno or 0)}",
+        hint="the unit needs AF_NETLINK in RestrictAddressFamilies=; without uevents hotplug is seen at the next period",
+    )
 
 
 class Uevents:
@@ -67,11 +71,18 @@ class Uevents:
     Args:
         channel: as of `open_uevent_socket()`; closed when the iteration ends.
 
+    Raises:
+        UeventError: there are no more file descriptors. The channel is closed.
+
     """
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
-        self._stopped, self._stop = socket.socketpair()
+        try:
+            self._stopped, self._stop = socket.socketpair()
+        except OSError as err:
+            channel.close()
+            raise _refused(err) from err
 
     def __iter__(self) -> Iterator[Hotplug]:
         """Wait for uevents and give one wake-up for all that came together, since the subscription. Ends after `close()`.

@@ -277,6 +277,8 @@ def _named(checkpoint: Checkpoint, containers: Containers) -> Promises:
             raise CheckpointError(f"it is not known which pod and container {each} is", hint=_IDS_HINT)
         uid, name = containers[each]
         held = pods.get(uid) or PodPromises()
+        if any(name == other for other, _ in held.cpus):
+            raise CheckpointError(f"container {name} of pod {uid} is named by two ids", hint=_IDS_HINT)
         pods = pods.put(uid, replace(held, cpus=tuple(sorted((*held.cpus, (name, cpus))))))
     return replace(checkpoint.promises, pods=pods)
 
