@@ -3,7 +3,7 @@
 import pytest
 
 from nodeagent.core.pod import CPU, Pod
-from nodeagent.core.pod_amounts import budget_floor, is_within_budget, with_pod_amount
+from nodeagent.core.pod_amounts import budget_floor, is_within_budget, with_amounts
 from nodeagent.formats.pod_manifest import ManifestPod, parse_manifest
 
 SIDECAR, INIT, APP = "{name: s, restartPolicy: Always, %s}", "{name: i, command: [run], %s}", "{name: a, %s}"
@@ -39,6 +39,6 @@ def test_the_least_own_amount_is_the_least_that_a_manifest_may_have(init: str, l
     pod = read(text("6", init=init, limit=limit))
     assert pod is not None
     for own in range(1, 7):
-        tried = with_pod_amount(pod, CPU, own * 1000)
+        tried = with_amounts(pod, None, {CPU: own * 1000})
         assert is_within_budget(tried) == (own >= least) == (read(text(str(own), init=init, limit=limit)) is not None)
     assert budget_floor(pod, CPU) <= least * 1000

@@ -16,6 +16,7 @@ from nodeagent.core.merge_trace import Candidate, MergeTrace, Opinion, Verdict
 from nodeagent.core.node_capacity import Allocatable
 from nodeagent.core.observing import Rule, Source
 from nodeagent.core.pod import Container, Pod, ResourceRequirements, Resources
+from nodeagent.core.pod_resources import with_pod_level_defaults
 from nodeagent.core.quantity import Quantity
 from nodeagent.core.remedies import BUDGETS, MAX_TRIALS, remedies
 from nodeagent.core.remedy import Change, Remedy
@@ -505,7 +506,24 @@ def test_a_pod_as_a_whole_is_offered_less_but_not_less_than_its_containers_reque
     found = helped_on(counting(made, 31000, "7Gi"), wants("there", "4", "3Gi"), new)
     assert ("request", (), "4Gi") in found
     found = helped_on(counting(made, 31000, "7Gi"), wants("there", "4", "6656Mi"), new)
-    assert {change for change, _, _ in found} == {"removal"}
+    assert {each for each in found if each[0] == "request"} == {("request", ("app",), "512Mi 512Mi")}
+
+
+@pytest.mark.parametrize(
+    ("whole", "container", "less"),
+    [
+        pytest.param("8", "4", "3 3", id="the container's amount is the pod's"),
+        pytest.param("4", "4", "3 3", id="both are equal"),
+        pytest.param("3500m", "3500m", "3 3", id="parts of CPUs"),
+    ],
+)
+def test_a_pods_own_amount_falls_with_its_containers_where_one_alone_is_not_enough(
+    whole: str, container: str, less: str
+) -> None:
+    node = counting(managers(machine(nodes=1, cores=4), reserved="0"), 3000)
+    limits = Resources.of({"cpu": Quantity.parse(whole), "memory": Quantity.parse("1Gi")})
+    new = pod("new", app("app", container, "64Mi"), whole=ResourceRequirements(limits=limits))
+    assert ("request", ("app",), less) in helped_on(node, with_pod_level_defaults(new))
 
 
 def test_containers_that_ask_for_parts_of_cores_are_each_offered_their_own_whole_ones() -> None:

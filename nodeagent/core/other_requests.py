@@ -7,20 +7,22 @@ from itertools import chain, groupby
 from msgspec import Struct
 
 from nodeagent.core.demand import demand_of
-from nodeagent.core.pod import CPU, MEMORY, Container, Pod, ResourceRequirements
+from nodeagent.core.pod import CPU, MEMORY, Pod
 from nodeagent.core.pod_amounts import (
     MIB,
     MILLI,
+    Carry,
+    alone,
     asked_alone,
     asked_of,
     askers,
     budget_floor,
+    carriers,
     changer,
+    differences,
     memory_resources,
-    quantity_of,
     unit_of,
     with_amounts,
-    with_pod_amount,
 )
 from nodeagent.core.remedy import Amount, Change, Remedy, Trials
 
@@ -44,49 +46,64 @@ _Search = Callable[[Trials, _Sought], int | None]
 
 
 def other_requests(trials: Trials) -> Sequence[Remedy]:
-    """Change the manifest: one amount, the same amount of several containers, or several amounts of one container."""
+    """Change the manifest: one amount, the same amount of several containers, or several amounts of one container.
+
+    Where none of these is enough alone, the pod's own amounts change with its containers'.
+    """
     resources = memory_resources(trials.pod)
-    cpus = (*_requests(trials, CPU, _fewer_cpus), *_requests(trials, CPU, _whole_cores))
-    memory = [
-        tuple(_requests(trials, resource, _less_of(resource))) or tuple(_bounded(trials, resource, _less_of(resource)))
-        for resource in resources
-    ]
-    requests = (
-        *(cpus or tuple(_whole_cores_each(trials)) or _bounded(trials, CPU, _fewer_cpus)),
-        *_larger_budget(trials),
-        *chain.from_iterable(memory),
-    )
-    return requests or tuple(_together(trials, resources))
+    cpus = _alone_or_bounded(trials, CPU, _fewer_cpus, _whole_cores)
+    memory = [_alone_or_bounded(trials, resource, _less_of(resource)) for resource in resources]
+    requests = (*cpus, *_larger_budget(trials), *chain.from_iterable(memory))
+    if requests:
+        return requests
+    return next(filter(None, (tuple(_together(trials, resources, carry)) for carry in carriers(trials.pod))), ())
 
 
-def _requests(trials: Trials, resource: str, search: _Search) -> Iterator[Remedy]:
+def _alone_or_bounded(trials: Trials, resource: str, *searches: _Search) -> Sequence[Remedy]:
+    """Change one amount of it; where that can't do, those of several containers."""
+    for carry in carriers(trials.pod):
+        found = [remedy for search in searches for remedy in _requests(trials, resource, search, carry)]
+        if not found and resource == CPU:
+            found = list(_whole_cores_each(trials, carry))
+        found = found or list(_bounded(trials, resource, searches[0], carry))
+        if found:
+            return found
+    return ()
+
+
+def _requests(trials: Trials, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
     """Change one container, or the pod's own amount."""
     pod = trials.pod
-    if pod.resources is not None:
+    if pod.resources is not None and carry is alone:
         amount = asked_of(pod.resources, resource)
         if amount:
-            own = _Sought(lambda value: with_pod_amount(pod, resource, value), amount, budget_floor(pod, resource))
-            fit = search(trials, own)
-            if fit is not None:
-                yield Remedy(Change.REQUEST, (), (_amount(None, pod.resources, resource, fit),))
+            yield from _found(trials, search, _Sought(_own(pod, resource), amount, budget_floor(pod, resource)))
     for container, amount in askers(pod, resource):
-        fit = search(trials, _Sought(changer(pod, (container,), resource), amount))
-        if fit is not None:
-            yield _request({container: fit}, resource)
+        changed = changer(pod, (container,), resource, carry)
+        yield from _found(trials, search, _Sought(changed, amount))
 
 
-def _bounded(trials: Trials, resource: str, search: _Search) -> Iterator[Remedy]:
+def _own(pod: Pod, resource: str) -> Callable[[int], Pod]:
+    return lambda value: with_amounts(pod, None, {resource: value})
+
+
+def _bounded(trials: Trials, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
     """Change all containers that have more than a bound."""
     asking = askers(trials.pod, resource)
     if len(asking) < 2:
         return
     most = max(amount for _, amount in asking)
-    fit = search(trials, _Sought(changer(trials.pod, tuple(c for c, _ in asking), resource), most))
+    changed = changer(trials.pod, tuple(c for c, _ in asking), resource, carry)
+    yield from _found(trials, search, _Sought(changed, most))
+
+
+def _found(trials: Trials, search: _Search, sought: _Sought) -> Iterator[Remedy]:
+    fit = search(trials, sought)
     if fit is not None:
-        yield _request({c: fit for c, amount in asking if amount > fit}, resource)
+        yield _request(trials.pod, sought.pod_with(fit))
 
 
-def _whole_cores_each(trials: Trials) -> Iterator[Remedy]:
+def _whole_cores_each(trials: Trials, carry: Carry) -> Iterator[Remedy]:
     """Give several containers whole cores each, where only those are given: the next below, and the next above."""
     managers, pod = trials.trial.managers, trials.pod
     cpu = managers.providers.cpu
@@ -105,44 +122,47 @@ def _whole_cores_each(trials: Trials) -> Iterator[Remedy]:
     for whole in (below, above) if below != above else (above,):
         changed = pod
         for container, amount in whole.items():
-            changed = with_amounts(changed, container, {CPU: amount})
-        if trials.admits(changed):
-            yield _request(whole, CPU)
+            changed = with_amounts(changed, container.name, {CPU: amount})
+        if trials.admits(carry(changed)):
+            yield _request(pod, carry(changed))
 
 
-def _request(after: dict[Container, int], resource: str) -> Remedy:
-    amounts = tuple(_amount(c.name, c.resources, resource, amount) for c, amount in after.items())
-    return Remedy(Change.REQUEST, tuple(c.name for c in after), amounts)
+def _request(before: Pod, after: Pod) -> Remedy:
+    found = tuple(differences(before, after))
+    amounts = tuple(Amount(name, resource, str(was), str(now)) for name, resource, was, now in found)
+    return Remedy(Change.REQUEST, tuple(dict.fromkeys(name for name, *_ in found if name is not None)), amounts)
 
 
-def _amount(container: str | None, now: ResourceRequirements, resource: str, after: int) -> Amount:
-    return Amount(container, resource, str(now.requests.get(resource)), str(quantity_of(resource, after)))
-
-
-def _together(trials: Trials, resources: list[str]) -> Iterator[Remedy]:
-    """Change all amounts of one container: as many CPUs as may be, and then as much of the rest."""
-    for container in trials.pod.containers:
-        now = container.resources
+def _together(trials: Trials, resources: list[str], carry: Carry) -> Iterator[Remedy]:
+    """Change all amounts of one container, or of the pod as a whole: as many CPUs as may be, and then as much of the rest."""
+    pod = trials.pod
+    parts = [(c.name, c.resources) for c in pod.containers]
+    own = () if pod.resources is None or carry is not alone else ((None, pod.resources),)
+    for container, now in (*own, *parts):
         asked = {name: amount for name in (CPU, *resources) if (amount := asked_of(now, name))}
         if len(asked) < 2:
             continue
-        found = {name: _least(name) for name in asked.keys() - {CPU}}
+        least = {name: max(_least(name), 0 if container else budget_floor(pod, name)) for name in asked}
+
+        def made(amounts: dict[str, int], container: str | None = container) -> Pod:
+            return carry(with_amounts(pod, container, amounts))
+
+        rest = [name for name in asked if name != CPU]
+        found = {name: least[name] for name in rest}
         if CPU in asked:
-            with_cpus = partial(_with_rest, trials.pod, container, found, CPU)
-            cpus = _cpus_beside(trials, _Sought(with_cpus, asked[CPU]))
+            cpus = _cpus_beside(trials, _Sought(partial(_with_rest, made, found, CPU), asked[CPU], least[CPU]))
             if cpus is None:
                 continue
             found[CPU] = cpus
-        elif not trials.admits(with_amounts(trials.pod, container, found)):
+        elif not trials.admits(made(found)):
             continue
-        for name in asked.keys() - {CPU}:
-            if trials.admits(with_amounts(trials.pod, container, found | {name: asked[name]})):
+        for name in rest:
+            if trials.admits(made(found | {name: asked[name]})):
                 found[name] = asked[name]
                 continue
-            with_rest = partial(_with_rest, trials.pod, container, found, name)
-            found[name] = _less_of(name)(trials, _Sought(with_rest, asked[name])) or _least(name)
-        amounts = tuple(_amount(container.name, now, name, found[name]) for name in asked if found[name] != asked[name])
-        yield Remedy(Change.REQUEST, (container.name,), amounts)
+            sought = _Sought(partial(_with_rest, made, found, name), asked[name], least[name])
+            found[name] = _less_of(name)(trials, sought) or least[name]
+        yield _request(pod, made(found))
 
 
 def _cpus_beside(trials: Trials, sought: _Sought) -> int | None:
@@ -153,8 +173,8 @@ def _cpus_beside(trials: Trials, sought: _Sought) -> int | None:
     return _whole_cores(trials, sought) if fewer is None else fewer
 
 
-def _with_rest(pod: Pod, container: Container, rest: dict[str, int], resource: str, value: int) -> Pod:
-    return with_amounts(pod, container, rest | {resource: value})
+def _with_rest(made: Callable[[dict[str, int]], Pod], rest: dict[str, int], resource: str, value: int) -> Pod:
+    return made(rest | {resource: value})
 
 
 def _fewer_cpus(trials: Trials, sought: _Sought) -> int | None:
@@ -249,12 +269,7 @@ def _larger_budget(trials: Trials) -> Iterator[Remedy]:
     }
     for more in range(2 * trials.trial.managers.providers.cpu.layout.per_core):
         wanted = {name: amount + (more * MILLI if name == CPU else 0) for name, amount in least.items()}
-        changed = pod
-        for name, amount in wanted.items():
-            changed = with_pod_amount(changed, name, amount)
+        changed = with_amounts(pod, None, wanted)
         if wanted != own and trials.admits(changed):
-            amounts = tuple(
-                _amount(None, pod.resources, name, wanted[name]) for name in own if wanted[name] != own[name]
-            )
-            yield Remedy(Change.REQUEST, (), amounts)
+            yield _request(pod, changed)
             return

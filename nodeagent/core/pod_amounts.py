@@ -1,6 +1,7 @@
 """What a pod requests of a resource, and the pod with other amounts. Cpu is in thousandths, all else in bytes. Knows no node."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -19,6 +20,9 @@ from nodeagent.core.quantity import Quantity
 
 MIB = 2**20
 MILLI = 1000
+
+Carry = Callable[[Pod], Pod]
+"""Give a pod whose containers have changed with other amounts of its own."""
 
 
 def memory_resources(pod: Pod) -> list[str]:
@@ -56,11 +60,12 @@ def is_within_budget(pod: Pod) -> bool:
     """Whether the containers' amounts are within the pod's own, as a manifest's must be."""
     if pod.resources is None:
         return True
-    limits = pod.resources.limits
-    return all(budget_floor(pod, name) <= asked_of(pod.resources, name) for name, _ in pod.resources.requests) and all(
-        (most := limits.get(name)) is None or limit.nano <= most.nano
-        for container in pod.containers
-        for name, limit in container.resources.limits
+    own = pod.resources
+    if any(asked_of(own, name) < budget_floor(pod, name) for name, _ in own.requests):
+        return False
+    bounded = [own.requests, *(container.resources.limits for container in pod.containers)]
+    return all(
+        (most := own.limits.get(name)) is None or amount.nano <= most.nano for part in bounded for name, amount in part
     )
 
 
@@ -75,34 +80,78 @@ def quantity_of(resource: str, amount: int) -> Quantity:
     return Quantity(amount * 10**6) if resource == CPU else Quantity.of_bytes(amount)
 
 
-def with_amounts(pod: Pod, container: Container, amounts: dict[str, int]) -> Pod:
-    resources = container.resources
-    for name, amount in amounts.items():
-        resources = _with_amount(resources, name, amount)
-    other = replace(container, resources=resources)
-    return replace(pod, containers=tuple(other if c is container else c for c in pod.containers))
+def with_amounts(pod: Pod, container: str | None, amounts: Mapping[str, int]) -> Pod:
+    """Give the pod with other amounts of a container; None: with other amounts of its own."""
+    if container is None:
+        assert pod.resources is not None
+        return replace(pod, resources=_with_all(pod.resources, amounts))
+    return replace(
+        pod,
+        containers=tuple(
+            replace(c, resources=_with_all(c.resources, amounts)) if c.name == container else c for c in pod.containers
+        ),
+    )
 
 
-def changer(pod: Pod, containers: tuple[Container, ...], resource: str) -> Callable[[int], Pod]:
+def changer(pod: Pod, containers: tuple[Container, ...], resource: str, carry: Carry) -> Callable[[int], Pod]:
     """Give the pod with so much for each of these containers that has more (or, if it is one, exactly so much)."""
 
     def changed(value: int) -> Pod:
-        return replace(
-            pod,
-            containers=tuple(
-                replace(c, resources=_with_amount(c.resources, resource, value))
-                if c in containers and (len(containers) == 1 or asked_of(c.resources, resource) > value)
-                else c
-                for c in pod.containers
-            ),
-        )
+        other = pod
+        for c in containers:
+            if len(containers) == 1 or asked_of(c.resources, resource) > value:
+                other = with_amounts(other, c.name, {resource: value})
+        return carry(other)
 
     return changed
 
 
-def with_pod_amount(pod: Pod, resource: str, value: int) -> Pod:
-    assert pod.resources is not None
-    return replace(pod, resources=_with_amount(pod.resources, resource, value))
+def alone(changed: Pod) -> Pod:
+    """Leave them as they are."""
+    return changed
+
+
+def carriers(pod: Pod) -> Sequence[Carry]:
+    """Give the ways in which the pod's own amounts may change with its containers'; the least change first.
+
+    They needn't be in its manifest: what isn't there is the sum of its containers'.
+    """
+    own = pod.resources
+    if own is None:
+        return (alone,)
+    floors = {name: budget_floor(pod, name) for name, _ in own.requests}
+
+    def with_own(changed: Pod, *, keeps_rest: bool) -> Pod:
+        now = {name: budget_floor(changed, name) for name in floors}
+        rest = {name: asked_of(own, name) - floors[name] if keeps_rest else 0 for name in floors}
+        return with_amounts(
+            changed, None, {name: now[name] + rest[name] for name in floors if now[name] != floors[name]}
+        )
+
+    ways: list[Carry] = [alone, partial(with_own, keeps_rest=False)]
+    if any(asked_of(own, name) > floor for name, floor in floors.items()):
+        ways.append(partial(with_own, keeps_rest=True))
+    return ways
+
+
+def differences(before: Pod, after: Pod) -> Iterator[tuple[str | None, str, Quantity, Quantity]]:
+    """Give (container, resource, request before, request after) of all that changed; None: the pod's own."""
+    parts: list[tuple[str | None, ResourceRequirements, ResourceRequirements]] = [
+        (old.name, old.resources, new.resources) for old, new in zip(before.containers, after.containers, strict=True)
+    ]
+    if before.resources is not None and after.resources is not None:
+        parts.append((None, before.resources, after.resources))
+    for name, old, new in parts:
+        for resource, was in old.requests:
+            now = new.requests.get(resource) or Quantity(0)
+            if now.nano != was.nano:
+                yield name, resource, was, now
+
+
+def _with_all(resources: ResourceRequirements, amounts: Mapping[str, int]) -> ResourceRequirements:
+    for name, amount in amounts.items():
+        resources = _with_amount(resources, name, amount)
+    return resources
 
 
 def _with_amount(resources: ResourceRequirements, resource: str, value: int) -> ResourceRequirements:
