@@ -29,7 +29,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "inspect": ON_IT,
     "topology": ON_IT,
     "check": ON_IT,
-    "config validate": (f"ROOT/{CONFIG}", *ON_IT),
+    "config validate": ON_IT,
     "config show": ON_IT,
     "release": ("--all", "--dry-run", *ON_IT),
     "checkpoint verify": (f"ROOT/{STATE}",),

@@ -16,9 +16,12 @@ from machine_tree import Machine
 from nodeagent.cli.main import main
 from nodeagent.core.config import DEFAULT_GATES, Config
 from nodeagent.daemon.startup import StartError, load_node
+from nodeagent.edge.sysfs import read_machine
 from nodeagent.formats.config_text import KIND, config_fields, config_text
 from nodeagent.formats.config_yaml import parse_config
 from nodeagent.formats.kubelet_migration import migrated
+from nodeagent.formats.sysfs import topology_of
+from nodeagent.formats.topology_json import topology_document
 
 ROOT = Path(__file__).parent.parent
 GOLDEN = Path(__file__).parent / "golden"
@@ -30,7 +33,10 @@ Told = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def told(capfd: pytest.CaptureFixture[str]) -> Told:
     def tell(*words: str) -> tuple[int, str, str]:
-        status = main(["config", *words])
+        try:
+            status = main(["config", *words])
+        except SystemExit as end:
+            status = int(end.code or 0)
         out, err = capfd.readouterr()
         return status, out, err
 
@@ -279,6 +285,60 @@ def test_a_result_that_cannot_be_written_is_an_error_about_its_option(told: Told
     assert status == 1
     assert err.startswith(f"nodeagent: cannot write {target}: No such file or directory\nhint: make the directory")
     assert err.endswith("or name another file with --out\n")
+
+
+def test_without_a_file_it_is_the_copied_nodes_own(told: Told, node: str) -> None:
+    assert told("validate", "--root", node)[2].startswith(
+        f"nodeagent: no configuration at {node}/etc/nodeagent/config.yaml\nhint: copy it there from the node, or name"
+    )
+    (Path(node) / "etc/nodeagent").mkdir(parents=True)
+    own = written(Path(node) / "etc/nodeagent", "reservedSystemCPUs: '0'\n")
+    assert told("validate", "--root", node) == (0, f"{own} is right and suits the machine\n", "")
+    written(Path(node) / "etc/nodeagent", "cpuManagerPolicy: static\nreservedSystemCPUs: '77'\n")
+    assert places(told("validate", "--root", node)[2], own) == ["2: reservedSystemCPUs"]
+
+
+def test_without_a_file_it_is_the_captured_nodes_own(told: Told, node: str, tmp_path: Path) -> None:
+    capture = tmp_path / "node.json"
+    (Path(node) / "etc/nodeagent").mkdir(parents=True)
+    own = written(Path(node) / "etc/nodeagent", "cpuManagerPolicy: static\nreservedSystemCPUs: '1'\n")
+    assert main(["capture", "--root", node, "--config", own, "--out", str(capture)]) == 0
+    assert told("validate", "--machine", str(capture))[:2] == (0, f"{capture} is right and suits the machine\n")
+    document = json.loads(capture.read_text())
+    document["agent"]["config"]["reservedSystemCPUs"] = "77"
+    capture.write_text(json.dumps(document))
+    status, out, err = told("validate", "--machine", str(capture))
+    assert (status, out) == (1, "")
+    assert err.startswith(f"nodeagent: {capture}: reservedSystemCPUs: "), "a line of the capture would say nothing"
+    assert err.endswith(f"`nodeagent config show --machine {capture}` prints what was captured\n")
+
+
+def test_a_machine_without_a_configuration_says_so(told: Told, node: str, tmp_path: Path) -> None:
+    machine = tmp_path / "machine.json"
+    machine.write_text(json.dumps(topology_document(topology_of(read_machine(node)))))
+    status, _, err = told("validate", "--machine", str(machine))
+    assert status == 1
+    assert err == f"nodeagent: {machine} holds no configuration\nhint: name one with --config FILE\n"
+
+
+@pytest.mark.parametrize("action", ["validate", "show"])
+def test_two_configurations_are_one_too_many(action: str, told: Told, tmp_path: Path) -> None:
+    file = written(tmp_path, "maxPods: 1\n")
+    status, out, err = told(action, file, "--config", "other.yaml")
+    assert (status, out) == (2, "")
+    assert f"nodeagent: {file} and --config other.yaml are two configurations: name one\nhint: " in err
+
+
+@pytest.mark.parametrize("option", ["--root", "--machine", "--socket"])
+def test_a_file_is_shown_of_no_node(option: str, told: Told) -> None:
+    status, out, err = told("show", str(ROOT / "examples" / "config.yaml"), option, "x")
+    assert (status, out) == (2, "")
+    assert f"nodeagent: {option} says whose configuration to show: it goes with no FILE\n" in err
+
+
+def test_config_names_the_file_as_in_other_commands(told: Told, tmp_path: Path) -> None:
+    file = written(tmp_path, "maxPods: 7\n")
+    assert told("validate", "--config", file, "--alone") == (0, f"{file} is right\n", "")
 
 
 # show

@@ -5,11 +5,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from nodeagent.cli.actions import add_actions
 from nodeagent.cli.documents import add_out_argument, add_output_argument, printed, write_out
-from nodeagent.cli.known_state import DEFAULT_CONFIG
 from nodeagent.cli.main import EXIT_ERROR
-from nodeagent.cli.sources import add_machine_arguments, add_node_arguments, known_from, topology_from
+from nodeagent.cli.sources import (
+    SourceError,
+    add_machine_arguments,
+    add_node_arguments,
+    known_from,
+    machine_file,
+    own_config,
+    topology_from,
+)
 from nodeagent.daemon.startup import StartError, config_content, load_config, unsuited
 from nodeagent.formats.config_text import KIND, config_fields, config_text
 from nodeagent.formats.config_yaml import judged_config
@@ -25,6 +35,7 @@ exit status: 0: done; the configuration is right; 1: it is not, or could not be 
 examples:
   nodeagent config validate /etc/nodeagent/config.yaml
   nodeagent config validate new.yaml --machine node.json -o json
+  nodeagent config validate --root /mnt/copy
   nodeagent config show
   nodeagent config show new.yaml
   nodeagent config migrate-from-kubelet /var/lib/kubelet/config.yaml --out config.yaml
@@ -39,19 +50,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "migrate-from-kubelet": "make a configuration of a KubeletConfiguration; what has no use here becomes a comment",
     }
     made = add_actions(parser, helps, epilog=_EXAMPLES)
-    made["validate"].add_argument("file", nargs="?", default=DEFAULT_CONFIG, metavar="FILE", help=_FILE_HELP)
+    for name in ("validate", "show"):
+        made[name].add_argument("file", nargs="?", metavar="FILE", help="a configuration (default: the node's)")
+    made["validate"].add_argument("--config", metavar="FILE", help="the same as FILE, as other commands have it")
     add_machine_arguments(made["validate"])
     made["validate"].add_argument("--alone", action="store_true", help="don't ask whether it suits a machine")
-    made["show"].add_argument("file", nargs="?", metavar="FILE", help="a configuration (default: the node's)")
     add_node_arguments(made["show"])
     for name in ("validate", "show"):
         add_output_argument(made[name])
     migrate = made["migrate-from-kubelet"]
     migrate.add_argument("file", metavar="FILE", help="kubelet's --config file, often /var/lib/kubelet/config.yaml")
     add_out_argument(migrate)
-
-
-_FILE_HELP = f"the configuration (default: {DEFAULT_CONFIG})"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -61,6 +70,8 @@ def run(options: argparse.Namespace) -> int:
         NodeAgentError: a file cannot be read or written, or is wrong.
 
     """
+    if options.action != "migrate-from-kubelet" and options.file is not None and options.config is not None:
+        options.parser.error(f"{options.file} and --config {options.config} are two configurations: name one")
     match options.action:
         case "validate":
             return _validate(options)
@@ -78,20 +89,19 @@ def _absent(path: str) -> str:
 
 
 def _validate(options: argparse.Namespace) -> int:
-    content = config_content(options.file, absent_hint=_absent(options.file))
+    judged = _judged(options)
     topology = None if options.alone else topology_from(options)
     config, findings = judged_config(
-        content, options.file, lambda config: () if topology is None else unsuited(config, topology)
+        judged.content, judged.source, lambda config: () if topology is None else unsuited(config, topology)
     )
+    if not judged.is_text:
+        findings = tuple(replace(finding, line=None) for finding in findings)
     if findings and options.output == "text":
-        raise StartError(
-            "\n".join(map(str, findings)),
-            hint=f"correct {options.file}; `nodeagent config show {options.file}` prints it once it is right",
-        )
+        raise StartError("\n".join(map(str, findings)), hint=judged.hint)
     document = {
         "kind": "ConfigValidation",
         "version": VERSION,
-        "file": options.file,
+        "file": judged.source,
         "valid": not findings,
         "findings": [
             {"line": f.line, "field": f.field, "value": f.value, "allowed": f.allowed, "message": f.message}
@@ -103,6 +113,43 @@ def _validate(options: argparse.Namespace) -> int:
     }  # fmt: skip
     sys.stdout.write(printed(document, options.output, _valid_text))
     return EXIT_ERROR if findings else 0
+
+
+class _Judged(Struct, frozen=True):
+    """A configuration to be judged."""
+
+    source: str
+    content: bytes
+    hint: str
+    """What to do if it is wrong."""
+    is_text: bool = True
+    """False: no person wrote these lines."""
+
+
+def _judged(options: argparse.Namespace) -> _Judged:
+    """Give the one that is named, else that of the node: of this one, or of the other one that is named."""
+    given = options.file or options.config
+    if given is None and options.machine is not None:
+        return _captured(options.machine)
+    path = given or own_config(options)
+    content = config_content(path, absent_hint=_absent(path) if given or not options.root else _NONE_COPIED)
+    return _Judged(path, content, f"correct {path}; `nodeagent config show {path}` prints it once it is right")
+
+
+_NONE_COPIED = "copy it there from the node, or name one: nodeagent config validate FILE --root DIR"
+
+
+def _captured(path: str) -> _Judged:
+    capture = machine_file(path)[1]
+    if capture is None or capture.agent is None:
+        raise SourceError(f"{path} holds no configuration", hint="name one with --config FILE")
+    fields = config_fields(capture.agent.config, with_places=False)
+    return _Judged(
+        path,
+        config_text(fields).encode(),
+        f"correct the configuration on the node; `nodeagent config show --machine {path}` prints what was captured",
+        is_text=False,
+    )
 
 
 def _valid_text(document: Any) -> str:
@@ -117,6 +164,9 @@ def _valid_text(document: Any) -> str:
 
 
 def _show(options: argparse.Namespace) -> int:
+    for option in ("root", "machine", "socket"):
+        if options.file is not None and vars(options)[option] is not None:
+            options.parser.error(f"--{option} says whose configuration to show: it goes with no FILE")
     if options.file is not None:
         fields = config_fields(load_config(options.file, absent_hint=_absent(options.file)))
     else:
