@@ -1,7 +1,11 @@
 """The progress bar: where one is seen, where none may be, and that commands of some length count into it."""
 
+import fcntl
 import io
+import os
+import struct
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -56,6 +60,18 @@ def test_what_begins_when_a_second_has_passed_has_one_at_once(monkeypatch: pytes
     monkeypatch.setattr(under_test, "_BEGUN", time.monotonic() - 1.0)
     counted(Progress("pods", 3), steps=1)
     assert "pods" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("size", [(0, 0), (24, 80)], ids=["a serial console, which has no size", "a window"])
+def test_every_terminal_shows_it(monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
+    monkeypatch.setattr(under_test, "_DELAY_SECONDS", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+    with os.fdopen(theirs, "w") as terminal, os.fdopen(ours, "rb", buffering=0) as seen:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        counted(Progress("pods", 3))
+        assert b"pods" in seen.read(4096)
 
 
 def test_what_is_not_done_yet_is_seen_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

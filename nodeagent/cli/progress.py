@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 _DELAY_SECONDS = 1.0
+_COLUMNS, _LINES = 79, 24
 _BEGUN = time.monotonic()
 """A command has several parts of less than a second each: what counts is how long it has taken as a whole."""
 
@@ -62,14 +63,25 @@ class Progress:
         if self._is_wanted and time.monotonic() >= self._shown_from:
             from tqdm import tqdm  # what is done within a second needn't wait for it
 
+            # a serial console says that it has 0 lines of 0 columns, and tqdm then draws nothing
+            is_sized = _has_size()
             self._bar = tqdm(
                 desc=self._what,
                 total=self._total,
                 initial=self._count,
                 leave=False,
-                dynamic_ncols=True,
+                dynamic_ncols=is_sized,
+                ncols=None if is_sized else _COLUMNS,
+                nrows=None if is_sized else _LINES,
                 file=sys.stderr,
             )
+
+
+def _has_size() -> bool:
+    try:
+        return 0 not in os.get_terminal_size(sys.stderr.fileno())
+    except OSError:
+        return False
 
 
 def _is_terminal() -> bool:
