@@ -10,6 +10,7 @@ import yaml
 import json_schema
 from nodeagent.core.remedies import BUDGETS
 from nodeagent.core.remedy import Change
+from nodeagent.formats import explanation
 from tried import CONFIG, MACHINE, Told, container, golden, manifest, pod, told
 
 __all__ = ["told"]
@@ -113,6 +114,15 @@ def test_yaml_says_what_json_says(told: Told) -> None:
     as_json = told(*words, "--config", "config.yaml", "-o", "json")[1]
     as_yaml = told(*words, "--config", "config.yaml", "-o", "yaml")[1]
     assert yaml.safe_load(as_yaml) == json.loads(as_json)
+
+
+def test_the_words_need_no_list_of_all_that_each_node_has_left(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
+        pytest.fail("of n pods these are n² holders")
+
+    monkeypatch.setattr(explanation, "rooms", never)
+    file = manifest("pods.yaml", *(pod(name, container("app", "2", "1Gi")) for name in ("a", "b")))
+    assert told("explain", "-f", file, "--topology", MACHINE, "--config", "config.yaml")[0] == 0
 
 
 def test_a_manifest_that_is_wrong_is_named_with_its_line(told: Told) -> None:

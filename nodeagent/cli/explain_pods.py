@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
@@ -12,7 +13,7 @@ from nodeagent.cli.progress import Progress
 from nodeagent.cli.trial_source import TrialNode, trial_node
 from nodeagent.core.managers import Admitted
 from nodeagent.core.pod import Pod
-from nodeagent.core.remedies import MAX_TRIALS, remedies
+from nodeagent.core.remedies import MAX_TRIALS, Remedies, remedies
 from nodeagent.core.retracing import retraced
 from nodeagent.core.tracing import trace
 from nodeagent.core.trial import Trial
@@ -37,13 +38,14 @@ def explain_pods(options: argparse.Namespace) -> int:
     pods = () if options.file is None else pods_of(options.file)
     node = trial_node(options)
     explained = _known(node, options.pod) if options.pod is not None else _tried(node, pods)
-    document = explanation(explained, config=node.config, trial=node.trial, where=node.where)
+    rooms_too = options.output != "text"  # the words for people need none
+    document = explanation(explained, config=node.config, trial=node.trial, where=node.where, rooms_too=rooms_too)
     sys.stdout.write(printed(document, options.output, render_explanation))
     sys.stdout.flush()
-    return 0 if all(isinstance(each.trace.decision, Admitted) for each in explained) else EXIT_REFUSED
+    return 0 if all(pod["decision"] == "admitted" for pod in document["pods"]) else EXIT_REFUSED
 
 
-def _known(node: TrialNode, name: str) -> list[Explained]:
+def _known(node: TrialNode, name: str) -> Iterator[Explained]:
     if node.state is None:
         raise ExplainError(
             f"pod '{name}' is none of this machine's: it has no pods",
@@ -51,26 +53,29 @@ def _known(node: TrialNode, name: str) -> list[Explained]:
         )
     entry = find_pod(node.state, name)
     found = retraced(node.trial, node.state, entry)
-    explained = _explained(found.before, entry.pod)
-    return [replace(explained, entry=entry, reproduced=found.reproduced, left_out=found.left_out)]
+    explained = _explained_alone(found.before, entry.pod)
+    yield replace(explained, entry=entry, reproduced=found.reproduced, left_out=found.left_out)
 
 
-def _tried(node: TrialNode, pods: tuple[Pod, ...]) -> list[Explained]:
+def _tried(node: TrialNode, pods: tuple[Pod, ...]) -> Iterator[Explained]:
     """Decide on each pod beside those before it."""
-    trial, found = node.trial, []
-    for pod in pods:
-        there = len(trial.pods)
-        trial = trial.making_way(pod)
-        notes = (_REPLACED,) if len(trial.pods) < there else ()
-        explained = _explained(trial, pod)
-        found.append(replace(explained, notes=notes))
-        trial = trial.after(pod, explained.trace.decision)
-    return found
+    trial = node.trial
+    with Progress("pods", len(pods)) as progress:
+        for pod in pods:
+            there = len(trial.pods)
+            trial = trial.making_way(pod)
+            notes = (_REPLACED,) if len(trial.pods) < there else ()
+            explained = _explained(trial, pod, progress.tick) if len(pods) > 1 else _explained_alone(trial, pod)
+            yield replace(explained, notes=notes)
+            trial = trial.after(pod, explained.trace.decision)
+            progress.step()
 
 
-def _explained(trial: Trial, pod: Pod) -> Explained:
-    told = trace(trial, pod)
-    if isinstance(told.decision, Admitted):
-        return Explained(trial, told)
+def _explained_alone(trial: Trial, pod: Pod) -> Explained:
     with Progress(f"changes tried for {pod.full_name}", MAX_TRIALS) as progress:
-        return Explained(trial, told, remedies(trial, pod, progress.step))
+        return _explained(trial, pod, progress.step)
+
+
+def _explained(trial: Trial, pod: Pod, tried: Callable[[], None]) -> Explained:
+    told = trace(trial, pod)
+    return Explained(trial, told, Remedies() if isinstance(told.decision, Admitted) else remedies(trial, pod, tried))

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterable, Sequence
 
+from nodeagent.cli.progress import Progress
 from nodeagent.core.pod import Pod
 from nodeagent.edge.manifests import MAX_FILE_BYTES, ManifestDirectoryError, ManifestFile, scan_manifests
 from nodeagent.errors import NodeAgentError
@@ -24,9 +25,11 @@ def pods_of(paths: Sequence[str]) -> tuple[Pod, ...]:
         NodeAgentError: one can't be read, is no pod, or there is no pod in any; every finding is named.
     """
     pods: list[Pod] = []
-    for path in paths:
-        for name, content in _contents(path):
-            pods += _pods(name, content)
+    with Progress("manifests read") as progress:
+        for path in paths:
+            for name, content in _contents(path):
+                pods += _pods(name, content)
+                progress.step()
     if not pods:
         raise PodFileError(
             f"no pod in {', '.join(paths)}", hint="a manifest has kind: Pod; see examples/guaranteed.yaml"

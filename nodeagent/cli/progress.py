@@ -1,4 +1,4 @@
-"""A progress bar for what takes more than a second, on a terminal only: files, pipes and programs never get one."""
+"""A progress bar for commands that take more than a second, on a terminal only: files, pipes and programs never get one."""
 
 import os
 import sys
@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 _DELAY_SECONDS = 1.0
+_COLUMNS, _LINES = 79, 24
+_BEGUN = time.monotonic()
+"""A command has several parts of less than a second each: what counts is how long it has taken as a whole."""
 
 
 class Progress:
@@ -27,7 +30,8 @@ class Progress:
         self._total = total
         self._is_wanted = _is_terminal() and not (beside_output and sys.stdout.isatty())
         self._count = 0
-        self._shown_from = time.monotonic() + _DELAY_SECONDS
+        self._shown_from = _BEGUN + _DELAY_SECONDS
+        self._redrawn = 0.0
         self._bar: tqdm[Any] | None = None
 
     def __enter__(self) -> Self:
@@ -44,17 +48,40 @@ class Progress:
         self._count += 1
         if self._bar is not None:
             self._bar.update()
-        elif self._is_wanted and time.monotonic() >= self._shown_from:
+        else:
+            self._begin()
+
+    def tick(self) -> None:
+        """Show that it goes on, though nothing more is done yet."""
+        if self._bar is None:
+            self._begin()
+        elif time.monotonic() >= self._redrawn + self._bar.mininterval:
+            self._redrawn = time.monotonic()
+            self._bar.refresh()
+
+    def _begin(self) -> None:
+        if self._is_wanted and time.monotonic() >= self._shown_from:
             from tqdm import tqdm  # what is done within a second needn't wait for it
 
+            # a serial console says that it has 0 lines of 0 columns, and tqdm then draws nothing
+            is_sized = _has_size()
             self._bar = tqdm(
                 desc=self._what,
                 total=self._total,
                 initial=self._count,
                 leave=False,
-                dynamic_ncols=True,
+                dynamic_ncols=is_sized,
+                ncols=None if is_sized else _COLUMNS,
+                nrows=None if is_sized else _LINES,
                 file=sys.stderr,
             )
+
+
+def _has_size() -> bool:
+    try:
+        return 0 not in os.get_terminal_size(sys.stderr.fileno())
+    except OSError:
+        return False
 
 
 def _is_terminal() -> bool:

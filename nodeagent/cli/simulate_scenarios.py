@@ -167,8 +167,10 @@ def _opened(path: str) -> AbstractContextManager[BinaryIO]:
 
 def _timed(scenario: Scenario, number: int, rounds: int, output: str) -> str:
     times: list[int] = []
-    for _ in range(rounds):
-        times += timed_adds(scenario, time.perf_counter_ns)
+    with Progress("replays", rounds) as progress:
+        for _ in range(rounds):
+            times += timed_adds(scenario, time.perf_counter_ns)
+            progress.step()
     times.sort()
     found = {
         "id": scenario.id,

@@ -1,6 +1,8 @@
 """What is left on each NUMA node, and who holds the rest: the other side of a refusal, and how fragmented a node is. Decides nothing."""
 
 from collections.abc import Iterable
+from functools import reduce
+from operator import or_
 
 from msgspec import Struct
 
@@ -61,26 +63,30 @@ def rooms(managers: Managers, promises: Promises, pods: Iterable[Pod]) -> tuple[
         for name, cpus in (of_pod.cpus if of_pod.pod_cpus is None else ((None, of_pod.pod_cpus),))
     ]
     held.sort(key=lambda holder: (holder.pod, holder.container or ""))
-    return tuple(_room(managers, promises, node.id, held) for node in managers.topology.numa)
+    cpu = managers.providers.cpu
+    free = CpuSet(cpu.free_cpus(promises)) if cpu.static else CpuSet()
+    return tuple(_room(managers, promises, node.id, held, free) for node in managers.topology.numa)
 
 
-def _room(managers: Managers, promises: Promises, node: int, held: list[Holder]) -> Room:
-    topology, cpu = managers.topology, managers.providers.cpu
+def _room(managers: Managers, promises: Promises, node: int, held: list[Holder], all_free: CpuSet) -> Room:
+    topology = managers.topology
     cpus = topology.nodes.get(node, CpuSet())
-    free = CpuSet(cpu.free_cpus(promises)) & cpus if cpu.static else CpuSet()
-    whole = CpuSet(cpu.layout.whole_cores(free.bits))
-    caches = {c.uncore: topology.uncores[c.uncore] for c in topology.cpus if c.numa == node and c.uncore is not None}
+    free = all_free & cpus
+    bits = free.bits
+    cores = [core.bits for core in topology.cores_of_nodes.get(node, ()) if core.bits & bits == core.bits]
+    whole = CpuSet(reduce(or_, cores, 0))
+    caches = topology.uncores_of_nodes.get(node, ())
     books = next((n for n in promises.memory if n.id == node), None)
     return Room(
         node=node,
         cpus=cpus,
         free=free,
-        whole_cores=len({topology.cpu[number].core for number in whole}),
+        whole_cores=len(cores),
         split=free - whole,
-        whole_caches=sum(1 for members in caches.values() if members <= free),
+        whole_caches=sum(1 for members in caches if members <= free),
         caches=len(caches),
         reserved=managers.reserved & cpus,
-        holders=tuple(Holder(h.pod, h.container, h.cpus & cpus) for h in held if h.cpus & cpus),
+        holders=tuple(Holder(h.pod, h.container, h.cpus & cpus) for h in held if h.cpus.bits & cpus.bits),
         memory=()
         if books is None
         else tuple(MemoryRoom(resource, t.allocatable, max(0, t.free)) for resource, t in books.tables),

@@ -95,6 +95,16 @@ class Topology(Struct, frozen=True, dict=True):  # the dictionary holds what is 
         return _grouped((c.socket if c.uncore is None else c.uncore, c.id) for c in self.cpus)
 
     @cached_property
+    def cores_of_nodes(self) -> Mapping[int, tuple[CpuSet, ...]]:
+        """The cores with a CPU on each NUMA node, whole."""
+        return _members((c.numa, self.cores[c.core]) for c in self.cpus)
+
+    @cached_property
+    def uncores_of_nodes(self) -> Mapping[int, tuple[CpuSet, ...]]:
+        """The uncore caches with a CPU on each NUMA node, whole."""
+        return _members((c.numa, self.uncores[c.uncore]) for c in self.cpus if c.uncore is not None)
+
+    @cached_property
     def node_ids(self) -> NumaSet:
         """All NUMA nodes, those without CPUs too."""
         return NumaSet.from_ids(n.id for n in self.numa)
@@ -163,3 +173,10 @@ def _grouped(pairs: Iterable[tuple[int, int]]) -> Groups:
     for group, cpu in pairs:
         masks[group] = masks.get(group, 0) | 1 << cpu
     return MappingProxyType({group: CpuSet(masks[group]) for group in sorted(masks)})
+
+
+def _members(pairs: Iterable[tuple[int, CpuSet]]) -> Mapping[int, tuple[CpuSet, ...]]:
+    found: dict[int, dict[CpuSet, None]] = {}
+    for group, members in pairs:
+        found.setdefault(group, {})[members] = None
+    return MappingProxyType({group: tuple(found[group]) for group in sorted(found)})

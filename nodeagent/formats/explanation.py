@@ -3,7 +3,7 @@
 Words for people are explanation_words' and explanation_text's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct
@@ -43,7 +43,9 @@ class Explained(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def explanation(explained: Sequence[Explained], *, config: Config, trial: Trial, where: str) -> Document:
+def explanation(
+    explained: Iterable[Explained], *, config: Config, trial: Trial, where: str, rooms_too: bool = True
+) -> Document:
     """Describe everything.
 
     Args:
@@ -51,12 +53,13 @@ def explanation(explained: Sequence[Explained], *, config: Config, trial: Trial,
         config: as decided under.
         trial: the node.
         where: the machine, in a few words.
+        rooms_too: with what each NUMA node has left at each decision, and who holds the rest: of n pods, that is n² holders.
     """
     return {
         "configuration": configuration(config),
         "kind": "Explanation",
         "machine": machine(trial.managers.topology, trial.managers.reserved, where),
-        "pods": [_pod(each) for each in explained],
+        "pods": [_pod(each, rooms_too=rooms_too) for each in explained],
         "version": VERSION,
     }
 
@@ -88,7 +91,7 @@ def machine(topology: Topology, reserved: CpuSet, where: str) -> Document:
     }
 
 
-def _pod(explained: Explained) -> Document:
+def _pod(explained: Explained, *, rooms_too: bool) -> Document:
     trace = explained.trace
     pod, decision = trace.pod, trace.decision
     gate = explained.before.managers.placement.gate("PodLevelResources")
@@ -102,7 +105,7 @@ def _pod(explained: Explained) -> Document:
         "message": None if isinstance(decision, Admitted) else decision.message,
         "name": pod.name,
         "namespace": pod.namespace,
-        "nodes": [room_document(room) for room in _rooms(explained)],
+        "nodes": [room_document(room) for room in _rooms(explained)] if rooms_too else [],
         "notes": list(explained.notes),
         "qos": qos_class(pod, pod_level_resources=gate).value,
         "reason": None if isinstance(decision, Admitted) else str(decision.reason),
