@@ -32,10 +32,12 @@ GOLDEN = Path(__file__).parent / "golden"
 CGROUPS = "sys/fs/cgroup"
 UNIT = f"{CGROUPS}/nodeagent.slice/nodeagent-pods.service/cgroup.controllers"
 NUMA = "proc/sys/kernel/numa_balancing"
+ISOLATED = "sys/devices/system/cpu/isolated"
 GOOD = {
     "proc/cmdline": "quiet\n",
     "proc/sys/kernel/osrelease": "6.1.0-18-cloud-amd64\n",
     NUMA: "0\n",
+    ISOLATED: "\n",
     f"{CGROUPS}/cgroup.controllers": "cpuset cpu io memory hugetlb pids\n",
     UNIT: "cpuset cpu memory pids\n",
 }
@@ -142,6 +144,16 @@ CASES = [
     Case("isolcpus", "warning", "reserved CPUs 4 are isolated", facts(topology=changed(isolated=CpuSet.parse("4-6"))), "reservedSystemCPUs"),
     Case("isolcpus", "ok", "CPUs 2-3 are isolated; isolatedCPUs is prefer", facts(placement=replace(STATIC, isolated_cpus="prefer"), topology=changed(isolated=CpuSet.parse("2-3")))),
     Case("isolcpus", "note", "CPUs 2-3 are isolated", facts(placement=None, topology=changed(isolated=CpuSet.parse("2-3")))),
+    Case("isolcpus", "warning", "CPUs 2-3 are isolated", facts({ISOLATED: None, "proc/cmdline": "quiet isolcpus=managed_irq,domain,2-3,99\n"}), "isolatedCPUs: prefer"),
+    Case("isolcpus", "ok", "no CPU is isolated", facts({ISOLATED: None, "proc/cmdline": "isolcpus=managed_irq,2-3\n"})),
+    Case("isolcpus", "ok", "no CPU is isolated", facts({ISOLATED: None})),
+    Case("isolcpus", "ok", "no CPU is isolated", facts({"proc/cmdline": "isolcpus=2-3\n"})),
+    Case("isolcpus", "unknown", "neither /sys/devices/system/cpu nor /proc/cmdline", facts({ISOLATED: None, "proc/cmdline": None})),
+    Case("isolcpus", "unknown", "neither", facts({ISOLATED: None, "proc/cmdline": "isolcpus=2-N:1/2\n"})),
+    Case("nohz-full", "ok", "CPUs 2-3 are tickless", facts({ISOLATED: None, "proc/cmdline": "nohz_full=2-3\n"})),
+    Case("nohz-full", "ok", "every CPU has its timer tick", facts({ISOLATED: None})),
+    Case("nohz-full", "unknown", "neither", facts({ISOLATED: None, "proc/cmdline": None})),
+    Case("governor", "unknown", "not there to be asked", facts({ISOLATED: None})),
     Case("nohz-full", "ok", "every CPU has its timer tick"),
     Case("nohz-full", "ok", "CPUs 2-3 are tickless", facts(topology=changed(nohz_full=CpuSet.parse("2-3")))),
     Case("nohz-full", "warning", "reserved CPUs 0,4 are tickless", facts(topology=changed(nohz_full=CpuSet.parse("0-7"))), "nohz_full=1-3,5-7 in GRUB_CMDLINE_LINUX"),
@@ -215,6 +227,15 @@ def test_without_failures_it_is_fit_and_strictly_without_warnings() -> None:
     assert (is_fit(warned), is_fit(warned, strict=True)) == (True, False)
     assert not is_fit(verdicts(facts({UNIT: "cpu"})))
     assert not is_fit(verdicts(facts({NUMA: None, "proc/sys/kernel/osrelease": None})), strict=True)
+
+
+def test_the_total_says_what_is_not_known() -> None:
+    def total(given: Facts) -> str:
+        return render_fitness(fitness_document(verdicts(given))).splitlines()[-1]
+
+    assert total(facts()).startswith("fit: ")
+    assert total(facts({**NO_CGROUPS, "proc/cmdline": None})).startswith("fit as far as known: ")
+    assert total(facts(NO_CGROUPS)).startswith("NOT fit: ")
 
 
 def test_its_document_is_as_its_schema_says() -> None:

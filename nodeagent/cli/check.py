@@ -3,6 +3,9 @@
 import argparse
 import shlex
 import sys
+from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from nodeagent.cli.colour import add_color_argument, wants_colour
 from nodeagent.cli.documents import add_output_argument, printed
@@ -23,7 +26,7 @@ from nodeagent.daemon.startup import StartError, load_config, node_of
 from nodeagent.edge.sysfs import read_settings, write_setting
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.fitness import fitness_document, is_fit, render_fitness, verdicts
-from nodeagent.formats.settings import Settings
+from nodeagent.formats.settings import SETTINGS, Settings
 from nodeagent.formats.verdicts import Facts, Verdict
 
 
@@ -42,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_color_argument(parser)
     add_node_arguments(parser)
     parser.epilog = """\
-exit status: 0: fit; 3: not fit (a failure; with --strict a warning or something unknown); 1: it could not be found out;
-2: wrong arguments
+exit status: 0: fit, or fit as far as known (nothing fails, something is unknown: --strict counts that as unfit); 3: not fit (a failure;
+with --strict a warning or something unknown, too); 1: it could not be found out; 2: wrong arguments
 
 examples:
   nodeagent check
@@ -126,7 +129,12 @@ def _settings(options: argparse.Namespace) -> Settings:
     if options.machine is None:
         return read_settings(options.root or "/")
     capture = machine_file(options.machine)[1]
-    return Settings() if capture is None else capture.settings
+    if capture is None:
+        return Settings()
+    taken = capture.settings
+    # captures of before these were settings have them beside the machine
+    files = {path: text for path, text in capture.sample.files.items() if path in SETTINGS} | dict(taken.sample.files)
+    return replace(taken, sample=replace(taken.sample, files=MappingProxyType(files)))
 
 
 def _node(options: argparse.Namespace, topology: Topology) -> Node:

@@ -76,9 +76,15 @@ def render_fitness(document: Mapping[str, Any], *, coloured: bool = False, width
         if check["fix"]:
             lines.append(" " * _FIX_INDENT + f"fix: {check['fix']}")
     counts = ", ".join(_counted(count, name) for name, count in document["summary"].items() if count)
-    level = Level.OK if document["fit"] else Level.FAILURE
-    lines += ["", f"{_painted(level, 'fit' if document['fit'] else 'NOT fit', coloured)}: {counts}"]
+    level, word = _total(document)
+    lines += ["", f"{_painted(level, word, coloured)}: {counts}"]
     return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _total(document: Mapping[str, Any]) -> tuple[Level, str]:
+    if not document["fit"]:
+        return Level.FAILURE, "NOT fit"
+    return (Level.UNKNOWN, "fit as far as known") if document["summary"]["unknown"] else (Level.OK, "fit")
 
 
 def _counted(count: int, name: str) -> str:

@@ -111,6 +111,8 @@ def governor(facts: Facts) -> Verdict:
         text = facts.text(path)
         if text is not None:
             found.setdefault(text, []).append(cpu)
+    if not found and facts.text(f"{CPUS}/isolated") is None:
+        return Verdict("governor", Level.UNKNOWN, f"/{CPUS} is not there to be asked")
     if not found:
         return Verdict("governor", Level.OK, "the kernel does not scale frequencies here")
     slow = {name: cpus for name, cpus in found.items() if name != "performance"}

@@ -2,7 +2,7 @@
 
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.topology import Topology
-from nodeagent.formats.settings import COMMAND_LINE, PODS_UNIT
+from nodeagent.formats.settings import COMMAND_LINE, PODS_UNIT, parameters
 from nodeagent.formats.sysfs_sample import CPUS, NODES
 from nodeagent.formats.verdicts import Facts, Level, Verdict
 
@@ -34,7 +34,9 @@ def online_cpus(facts: Facts) -> Verdict:
 
 
 def isolcpus(facts: Facts) -> Verdict:
-    isolated = facts.topology.isolated & facts.topology.online
+    isolated = _of_kernel(facts, facts.topology.isolated, "isolcpus")
+    if isolated is None:
+        return Verdict("isolcpus", Level.UNKNOWN, f"neither /{CPUS} nor /proc/cmdline says which CPUs are isolated")
     if not isolated:
         return Verdict("isolcpus", Level.OK, "no CPU is isolated: the host's processes may run on exclusive CPUs, too")
     if facts.config is None:
@@ -53,7 +55,9 @@ def isolcpus(facts: Facts) -> Verdict:
 
 
 def nohz_full(facts: Facts) -> Verdict:
-    tickless = facts.topology.nohz_full & facts.topology.online
+    tickless = _of_kernel(facts, facts.topology.nohz_full, "nohz_full")
+    if tickless is None:
+        return Verdict("nohz-full", Level.UNKNOWN, f"neither /{CPUS} nor /proc/cmdline says which CPUs are tickless")
     if not tickless:
         return Verdict(
             "nohz-full", Level.OK, "every CPU has its timer tick (nohz_full takes it from those that run one thread)"
@@ -64,6 +68,29 @@ def nohz_full(facts: Facts) -> Verdict:
         others = f"nohz_full={tickless - both}" if tickless - both else "no nohz_full"
         return Verdict("nohz-full", Level.WARNING, why, f"{others} {COMMAND_LINE}")
     return Verdict("nohz-full", Level.OK, f"CPUs {tickless} are tickless")
+
+
+def _of_kernel(facts: Facts, seen: CpuSet, parameter: str) -> CpuSet | None:
+    """The online ones of a set that the kernel got on its command line, which counts where sysfs is not there; None: nobody says it."""
+    if seen or facts.text(f"{CPUS}/isolated") is not None:  # a kernel that can't do without ticks has no nohz_full
+        return seen & facts.topology.online
+    cmdline = facts.text("proc/cmdline")
+    if cmdline is None:
+        return None
+    flags, cpus = _flags_and_cpus(parameters(cmdline).get(parameter, ""))
+    if flags and "domain" not in flags:  # the scheduler balances over them all the same
+        return CpuSet()
+    try:
+        return CpuSet.parse(cpus) & facts.topology.online
+    except ValueError:
+        return None
+
+
+def _flags_and_cpus(value: str) -> tuple[list[str], str]:
+    """Take `isolcpus=managed_irq,domain,2-3` apart."""
+    words = value.split(",")
+    flags = [word for word in words if word[:1].isalpha()]
+    return flags, ",".join(word for word in words if word not in flags)
 
 
 def smt(facts: Facts) -> Verdict:

@@ -19,6 +19,8 @@ SETTINGS = (
     "proc/cmdline",
     "proc/sys/kernel/osrelease",
     "proc/sys/kernel/numa_balancing",
+    f"{CPUS}/isolated",
+    f"{CPUS}/nohz_full",
     f"{CPUS}/smt/control",
     f"{CPUS}/smt/active",
     f"{CPUS}/cpu#/cpufreq/scaling_governor",
