@@ -123,7 +123,8 @@ containers: `make install` puts that into {places} and into fish's own directory
 ## Answers for programs
 
 `-o json` and `-o yaml` print the same document, with sorted keys. Names stay, and new ones may come; `version`, where there
-is one, grows when a name has to go.
+is one, grows when a name has to go. The schemas (JSON Schema 2020-12) therefore allow fields that they don't have: what was written by a
+later version is right by an earlier one's schema. Have a reader ignore what it doesn't know.
 
 | command | its document |
 | --- | --- |

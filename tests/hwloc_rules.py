@@ -39,7 +39,22 @@ ATTRIBUTES = {
     "u64values": ({"length"}, set()),
 }
 """What must be there, and what may."""
-KINDS = {"Machine", "Package", "Die", "Group", "L3Cache", "NUMANode", "Core", "PU"}
+ORDER = (
+    "Machine",
+    "Group",
+    "Package",
+    "Die",
+    "L5Cache",
+    "L4Cache",
+    "L3Cache",
+    "L2Cache",
+    "L1Cache",
+    "L1iCache",
+    "Core",
+    "PU",
+)
+"""Of boxes with the same CPUs, an earlier kind holds a later one."""
+KINDS = {*ORDER, "NUMANode"}
 
 
 def mask(text: str) -> int:
@@ -91,6 +106,8 @@ def _nested(box: ET.Element) -> None:
         assert (part & -part) > lowest
         seen, lowest = seen | part, part & -part
         assert mask(child.get("nodeset", "")) & ~nodes == 0
+        if part == cpus:
+            assert ORDER.index(box.get("type", "")) < ORDER.index(child.get("type", ""))
         _nested(child)
     assert seen == (cpus if normal else 0), "every CPU is in a leaf"
     if not normal:

@@ -1,4 +1,7 @@
-"""As much of JSON Schema 2020-12 as the shipped schemas use: what a document does wrong. A word that isn't known here is an error."""
+"""As much of JSON Schema 2020-12 as the shipped schemas use: what a document does wrong. A word that isn't known here is an error.
+
+The schemas are open, for readers that are older than the document. What is written is held to the documented fields: here they are closed.
+"""
 
 import json
 from collections.abc import Iterator
@@ -34,12 +37,15 @@ def schema(name: str) -> dict[str, Any]:
     return document
 
 
-def faults(value: Any, rules: dict[str, Any], root: dict[str, Any], path: str = "$") -> Iterator[str]:
-    """Say all that is wrong."""
+def faults(
+    value: Any, rules: dict[str, Any], root: dict[str, Any], path: str = "$", *, closed: bool = True
+) -> Iterator[str]:
+    """Say all that is wrong; `closed`: of fields that are not documented, too."""
     assert rules.keys() <= _KNOWN, rules.keys() - _KNOWN
     if "$ref" in rules:
         name = rules["$ref"].removeprefix("#/$defs/")
-        yield from faults(value, root["$defs"][name], root, path)
+        yield from faults(value, root["$defs"][name], root, path, closed=closed)
+        closed = False
     kinds = rules.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if kinds and not any(_is(value, kind) for kind in kinds):
@@ -54,14 +60,14 @@ def faults(value: Any, rules: dict[str, Any], root: dict[str, Any], path: str = 
     if isinstance(value, dict):
         yield from (f"{path}.{name} is missing" for name in rules.get("required", ()) if name not in value)
         for name, item in value.items():
-            below = rules.get("properties", {}).get(name, rules.get("additionalProperties", {}))
-            if below is False:
+            below = rules.get("properties", {}).get(name, rules.get("additionalProperties"))
+            if isinstance(below, dict):
+                yield from faults(item, below, root, f"{path}.{name}", closed=closed)
+            elif closed and kinds and below is not True:
                 yield f"{path}.{name} is not foreseen"
-            elif isinstance(below, dict):
-                yield from faults(item, below, root, f"{path}.{name}")
     if isinstance(value, list) and "items" in rules:
         for index, item in enumerate(value):
-            yield from faults(item, rules["items"], root, f"{path}[{index}]")
+            yield from faults(item, rules["items"], root, f"{path}[{index}]", closed=closed)
 
 
 def _is(value: Any, kind: str) -> bool:
@@ -69,7 +75,7 @@ def _is(value: Any, kind: str) -> bool:
 
 
 def check(value: Any, name: str) -> None:
-    """Fail if the document is not as its shipped schema says."""
+    """Fail if the document is not as its shipped schema says, or has a field that it doesn't have."""
     rules = schema(name)
     found = list(faults(value, rules, rules))
     assert not found, "\n".join(found)

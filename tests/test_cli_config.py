@@ -403,7 +403,7 @@ def test_without_a_file_it_is_the_nodes(told: Told, node: str) -> None:
     json_schema.check(json.loads(told("show", "--root", node, "-o", "json")[1]), "configuration")
 
 
-def test_the_schema_knows_every_field_and_allows_no_other() -> None:
+def test_the_schema_knows_every_field_and_no_other() -> None:
     rules = json_schema.schema("configuration")
     known = {"kind", "cgroupRoot", *config_fields(Config())}
     assert rules["properties"].keys() == known

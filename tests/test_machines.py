@@ -5,6 +5,7 @@ import json
 import os
 import re
 import tarfile
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 import json_schema
-from hwloc_rules import checked
+from hwloc_rules import checked, mask
 from nodeagent.cli import topology as command
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.quantity import Quantity
@@ -86,6 +87,32 @@ DEVIATIONS = (
     Deviation("offline-cpu0-node0", "packages", [ODD], NO_NODE),
 )
 """Every difference from hwloc's view, with its rule. One that no longer occurs fails the test."""
+
+CACHES = {
+    "128arm-2pa2n8cluster4co": "128 L1d of 1 CPU 64K, 128 L1i of 1 CPU 64K, 128 L2 of 1 CPU 512K",
+    "16amd64-8n2c": "16 L1d of 1 CPU 64K, 16 L1i of 1 CPU 64K, 16 L2 of 1 CPU 1024K",
+    "16em64t-4s2c2t": "8 L1d of 2 CPU 16K, 8 L2 of 2 CPU 1024K",
+    "16em64t-4s2c2t-offlines": "2 L1d of 1 CPU 16K, 5 L1d of 2 CPU 16K, 2 L2 of 1 CPU 1024K, 5 L2 of 2 CPU 1024K",
+    "20em64t-hybrid-1p6c2t+2ca4co1t": "8 L1d of 1 CPU 32K, 6 L1d of 2 CPU 48K, 8 L1i of 1 CPU 64K, 6 L1i of 2 CPU 32K, "
+    "6 L2 of 2 CPU 1280K, 2 L2 of 4 CPU 2048K",
+    "20s390-2g6s4c": "",
+    "256ppc-8n8s4t": "64 L1d of 4 CPU 32K, 64 L1i of 4 CPU 32K, 64 L2 of 4 CPU 256K",
+    "2i386-2c-nohugepage": "2 L1d of 1 CPU 32K, 2 L1i of 1 CPU 32K, 1 L2 of 2 CPU 4096K",
+    "2i386-2t-hugepagesizecount": "1 L1d of 2 CPU 16K, 1 L2 of 2 CPU 2048K",
+    "2ps3-2t": "",
+    "40intel64-2g2n4c+pcilocality": "40 L1d of 1 CPU 32K, 40 L1i of 1 CPU 32K, 40 L2 of 1 CPU 256K",
+    "48amd64-4pa2n6c-sparse": "48 L1d of 1 CPU 64K, 48 L1i of 1 CPU 64K, 48 L2 of 1 CPU 512K",
+    "64amd64-4s2n4ca2co": "64 L1d of 1 CPU 16K, 32 L1i of 2 CPU 64K, 32 L2 of 2 CPU 2048K",
+    "64fake-4n2s2ca2c2t": "32 L1d of 2 CPU 32K, 32 L1i of 2 CPU 32K, 16 L2 of 4 CPU 256K",
+    "8em64t-2s4c-asymcaches": "5 L1d of 1 CPU 32K, 5 L1i of 1 CPU 32K, 3 L2 of 2 CPU 4096K",
+    "96em64t-4no4pa3ca2co": "96 L1d of 1 CPU 32K, 96 L1i of 1 CPU 32K, 48 L2 of 2 CPU 3072K",
+    "fakeheterocpunuma": "",
+    "fakeheteromemtiers": "6 L1d of 1 CPU 32K, 6 L1i of 1 CPU 32K, 6 L2 of 1 CPU 4096K",
+    "memorysidecaches": "40 L1d of 2 CPU 32K, 40 L1i of 2 CPU 32K, 40 L2 of 2 CPU 1024K",
+    "nvidiagpunumanodes": "8 L1d of 4 CPU 32K, 8 L1i of 4 CPU 32K, 4 L2 of 8 CPU 512K",
+    "offline-cpu0-node0": "17 L1d of 1 CPU 32K, 17 L1i of 1 CPU 32K, 17 L2 of 1 CPU 256K",
+}
+"""What lstopo 2.9 shows of caches beside those of level 3: how many serve so many CPUs."""
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -179,6 +206,14 @@ def test_printed_document_is_the_machine(machine: tuple[str, Path], capsys: pyte
     json_schema.check(document, "topology")
 
 
+def test_caches_are_as_lstopo_shows_them(machine: tuple[str, Path]) -> None:
+    name, root = machine
+    caches = topology_of(read_machine(str(root))).caches
+    found = Counter((cache.name, len(cache.cpus), (cache.size_bytes or 0) // 1024) for cache in caches)
+    words = (f"{count} {kind} of {cpus} CPU {size}K" for (kind, cpus, size), count in sorted(found.items()))
+    assert ", ".join(words) == CACHES[name]
+
+
 def test_memory_of_the_whole_machine(machine: tuple[str, Path]) -> None:
     name, root = machine
     topology = topology_of(read_machine(str(root)))
@@ -204,7 +239,7 @@ def test_drawing_fits_80_columns_and_shows_every_cpu(
         words = text.replace("[", " ").replace("]", " ").split()
         assert {str(cpu.id) for cpu in topology_of(read_machine(str(root))).cpus} <= set(words)
     else:
-        assert text.startswith("hugepages:")
+        assert text.startswith("caches:")
 
 
 def test_lstopo_is_given_what_hwloc_demands(machine: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -216,6 +251,12 @@ def test_lstopo_is_given_what_hwloc_demands(machine: tuple[str, Path], capsys: p
     topology = topology_of(read_machine(str(root)))
     assert sum(box.get("type") == "PU" for box in written.iter("object")) == len(topology.cpus)
     assert sum(box.get("type") == "NUMANode" for box in written.iter("object")) == len(topology.numa)
+    shown = [box for box in written.iter("object") if re.fullmatch(r"L[12]i?Cache", box.get("type", ""))]
+    assert {(mask(box.get("cpuset", "")), box.get("depth"), box.get("cache_size")) for box in shown} == {
+        (cpus.bits, str(cache.level), str(cache.size_bytes))
+        for cache in topology.caches
+        if (cpus := cache.cpus & topology.online)
+    }
 
 
 def test_picture_shows_every_cpu(machine: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:

@@ -297,6 +297,34 @@ def test_l3_groups_need_no_ids(tmp_path: Path) -> None:
     assert {cpu.uncore for cpu in topology.cpus} == {None}
 
 
+def test_caches_of_the_other_levels(tmp_path: Path) -> None:
+    own = tuple(
+        Cache(index, 1, core, type=kind, size="48K")
+        for core in SMT
+        for index, kind in enumerate(("Data", "Instruction"))
+    )
+    shared = tuple(Cache(2, 2, cpus, size="2048K") for cpus in ("0-1,4-5", "2-3,6-7"))
+    topology = discover(replace(ONE, offline="7", caches=(*own, *shared, Cache(3, 3, "0-7"))).grow(tmp_path))
+    assert [(cache.name, str(cache.cpus), cache.size_bytes) for cache in topology.caches] == [
+        ("L2", "0-1,4-5", 2**21),
+        ("L2", "2-3,6", 2**21),
+        *((name, cpus, 48 * 1024) for name in ("L1d", "L1i") for cpus in ("0,4", "1,5", "2,6", "3")),
+    ]
+
+
+def test_what_is_not_told_of_a_cache_is_not_guessed(tmp_path: Path) -> None:
+    root = replace(ONE, caches=tuple(Cache(2, 2, core, index) for index, core in enumerate(SMT))).grow(tmp_path)
+    for cpu, name in ((0, "type"), (4, "type"), (1, "level"), (5, "level"), (2, "size"), (6, "size")):
+        (root / CPUS / f"cpu{cpu}/cache/index2/{name}").unlink()
+    assert [(str(cache.cpus), cache.size_bytes) for cache in discover(root).caches] == [("2,6", None), ("3,7", 2**25)]
+
+
+def test_a_cache_of_a_type_that_no_kernel_writes(tmp_path: Path) -> None:
+    root = replace(ONE, caches=(Cache(2, 2, "0-7", type="Trace"),)).grow(tmp_path)
+    with pytest.raises(SysfsError, match=r"index2/type: expected one of Data, Instruction, Unified, not .?Trace"):
+        discover(root)
+
+
 @pytest.mark.parametrize(
     ("extra", "efficiency"),
     [
@@ -399,7 +427,12 @@ def test_no_machine_here(root: str, problem: str, tmp_path: Path) -> None:
     assert "--root" in (caught.value.hint or "")
 
 
-BASE = Machine(SMT[:2], ("0-1,4-5",), ((0, "0,4"), (1, "1,5")), (Cache(3, 3, "0,4", 0), Cache(3, 3, "1,5", 1)))
+BASE = Machine(
+    SMT[:2],
+    ("0-1,4-5",),
+    ((0, "0,4"), (1, "1,5")),
+    (Cache(2, 2, "0-1,4-5", 0), Cache(3, 3, "0,4", 0), Cache(3, 3, "1,5", 1)),
+)
 
 
 @pytest.fixture(scope="module")
@@ -429,6 +462,7 @@ def test_any_file_may_hold_anything(sample: SysfsSample, choices: list[tuple[int
         assert err.path  # noqa: PT017  either answer is right, another exception isn't
     else:
         assert topology.online <= CpuSet.parse("0-1,4-5")
+        assert all(cache.cpus <= CpuSet.parse("0-1,4-5") for cache in topology.caches)
 
 
 # Reading: real directories and errnos.

@@ -6,7 +6,7 @@ import pytest
 
 from hwloc_rules import checked, mask
 from nodeagent.core.idset import CpuSet
-from nodeagent.core.topology import Cpu, NumaNode, Topology
+from nodeagent.core.topology import Cache, Cpu, NumaNode, Topology
 from nodeagent.formats.topology_hwloc import render_hwloc_xml
 from test_topology_text import SHAPES, machine
 
@@ -83,3 +83,23 @@ def test_caches_have_their_size_where_it_is_known() -> None:
     topology = Topology.of(cpus, [NumaNode(0, 0)], l3=[CpuSet.of(0), CpuSet.of(1)])
     root = checked(render_hwloc_xml(topology))
     assert [box.get("cache_size") for box in root.iter("object") if box.get("type") == "L3Cache"] == ["0", "33554432"]
+
+
+def test_caches_of_every_level_are_nested_as_hwloc_nests_them() -> None:
+    cpus = [Cpu(number, core=number // 2 * 2, socket=0, numa=0) for number in range(4)]
+    caches = [
+        *(Cache(1, kind, CpuSet.parse(core), 2**15) for core in ("0-1", "2-3") for kind in ("instruction", "data")),
+        *(Cache(2, "unified", CpuSet.parse(core)) for core in ("0-1", "2-3")),
+        Cache(4, "unified", CpuSet.parse("0-3"), 2**27),
+        Cache(9, "unified", CpuSet.parse("0-3"), 2**28),
+    ]
+    root = checked(render_hwloc_xml(Topology.of(cpus, [NumaNode(0, 0)], l3=[CpuSet.parse("0-3")], caches=caches)))
+    kinds = [box.get("type") for box in root.iter("object") if mask(box.get("cpuset", "")) & 1]
+    boxes = ["Machine", "NUMANode", "Package", "L4Cache", "L3Cache", "L2Cache", "L1Cache", "L1iCache", "Core", "PU"]
+    assert kinds == boxes, "of level 9 hwloc knows none"
+    said = {
+        box.get("type"): [box.get(key) for key in ("depth", "cache_type", "cache_size")] for box in root.iter("object")
+    }
+    assert said["L1Cache"] == ["1", "1", "32768"]
+    assert said["L1iCache"] == ["1", "2", "32768"]
+    assert said["L2Cache"] == ["2", "0", "0"]

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given, settings, strategies as st
 
 from nodeagent.core.idset import CpuSet
-from nodeagent.core.topology import Cpu, NumaNode, Topology
+from nodeagent.core.topology import Cache, Cpu, NumaNode, Topology
 from nodeagent.formats.topology_json import TopologyDocumentError, topology_document, topology_from_document
 
 SCENARIO: dict[str, Any] = {
@@ -88,6 +88,13 @@ def topologies(draw: st.DrawFn) -> Topology:
         offline=CpuSet.from_ids(draw(st.sets(st.integers(301, 310)))),
         skipped=CpuSet.from_ids(others),
         l3=map(CpuSet.from_ids, groups),
+        caches=[
+            Cache(level, kind, CpuSet.from_ids(group), draw(st.none() | amounts))
+            for group in groups
+            for level, kind in draw(
+                st.sets(st.tuples(st.integers(0, 255), st.sampled_from(["data", "unified"])), max_size=2)
+            )
+        ],
         socket_count=draw(st.none() | ids),
         reported_cpu_count=draw(st.none() | ids),
         memory_bytes=draw(st.none() | amounts),
@@ -153,6 +160,20 @@ REFUSED: tuple[tuple[tuple[str | int, ...], object, str], ...] = (
     (("offline",), 3, "offline: must be a CPU list"),
     (("l3",), ["0-1"], "l3[0]: must be the CPUs whose `l3` is this index"),
     (("l3",), ["9", "9"], "l3[1]: must be the CPUs whose"),
+    (("caches",), "L2", "caches: must be a list"),
+    (("caches",), [{"type": "data", "cpus": "0"}], "caches[0].level: must be given"),
+    (
+        ("caches",),
+        [{"level": 256, "type": "data", "cpus": "0"}],
+        "caches[0].level: must be a whole number from 0 to 255",
+    ),
+    (
+        ("caches",),
+        [{"level": 2, "type": "L2", "cpus": "0"}],
+        "caches[0].type: must be one of data, instruction, unified",
+    ),
+    (("caches",), [{"level": 2, "type": "data", "cpus": ""}], "caches[0].cpus: must have a CPU"),
+    (("caches",), [{"level": 2, "type": "data", "cpus": "0", "ways": 8}], "caches[0].ways: unknown field"),
     (("sockets",), "two", "sockets: must be a whole number"),
 )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.core.idset import CpuSet
-from nodeagent.core.topology import Cpu, NumaNode, Topology
+from nodeagent.core.topology import Cache, Cpu, NumaNode, Topology
 from nodeagent.formats.topology_text import render_topology, terminal_paint
 
 
@@ -147,6 +147,40 @@ def test_caches_have_their_size_where_it_is_known() -> None:
     cpus = [Cpu(cpu, core=cpu, socket=0, numa=0, uncore=cpu, l3_bytes=2**25 if cpu else None) for cpu in range(2)]
     text = render_topology(Topology.of(cpus, [NumaNode(0, 0)], l3=[CpuSet.of(0), CpuSet.of(1)]))
     assert "    L3 #0, uncore cache 0\n      [0]\n    L3 #1, 32.0 MiB, uncore cache 1\n      [1]\n" in text
+
+
+def pair(number: int, *caches: Cache) -> Topology:
+    """Give two cores of two threads."""
+    cpus = [Cpu(cpu, core=cpu // 2 * 2, socket=0, numa=0) for cpu in range(number)]
+    return Topology.of(cpus, [NumaNode(0, 0)], caches=caches)
+
+
+def test_caches_that_every_core_has_are_told_once() -> None:
+    cores = [CpuSet.parse("0-1"), CpuSet.parse("2-3")]
+    caches = [
+        Cache(level, kind, core, 2**15)
+        for core in cores
+        for level, kind in ((1, "instruction"), (1, "data"), (2, "unified"))
+    ]
+    text = render_topology(pair(4, *caches))
+    assert text.startswith(
+        "4 CPUs in 2 cores, 1 socket, 1 NUMA node, 0 B\nL2 32.0 KiB, L1d 32.0 KiB and L1i 32.0 KiB per core\n"
+    )
+    assert "    no L3\n      [0 1] [2 3]\n" in text
+
+
+def test_cores_that_share_a_cache_are_drawn_together() -> None:
+    two = [Cache(2, "unified", CpuSet.parse(cpus), 2**22) for cpus in ("0-3", "4-7")]
+    assert "    L2 #0, 4.0 MiB\n      [0 1] [2 3]\n    L2 #1, 4.0 MiB\n      [4 5] [6 7]\n" in render_topology(
+        pair(8, *two)
+    )
+
+
+def test_caches_that_differ_are_told_where_they_are() -> None:
+    text = render_topology(
+        pair(6, Cache(2, "unified", CpuSet.parse("0-3")), *(Cache(1, "data", CpuSet.of(cpu), 2**14) for cpu in (2, 3)))
+    )
+    assert "    L2 #0\n      [0 1]\n    L2 #0, L1d 16.0 KiB per CPU\n      [2 3]\n    no L3\n      [4 5]\n" in text
 
 
 def test_dies_are_named_where_there_are_several() -> None:

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from daemon_model import Daemon, Steps, watched
 from node_model import Machine
 from nodeagent.core.agent_metrics import DEGRADED_CONTAINERS
 from nodeagent.core.idset import CpuSet
-from nodeagent.core.topology import Topology
+from nodeagent.core.topology import Cache, Topology
 from nodeagent.core.withholding import NOTHING, Withheld, withheld
 from nodeagent.daemon.wakeups import Reason
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
@@ -154,11 +155,16 @@ def test_what_the_kernel_would_not_write_is_told(tmp_path: Path) -> None:
 
 
 def test_a_machine_without_cpus_is_as_if_they_were_offline() -> None:
-    whole = SMALL
+    caches = [Cache(2, "unified", cpus) for cpus in SMALL.nodes.values()]
+    whole = replace(SMALL, caches=(*caches, Cache(1, "data", CpuSet.of(max(SMALL.online)))))
     gone = CpuSet.of(max(whole.online))
     less = whole.without(gone)
     assert less == Topology.of(
-        (cpu for cpu in whole.cpus if cpu.id not in gone), whole.numa, offline=gone, l3=[g - gone for g in whole.l3]
+        (cpu for cpu in whole.cpus if cpu.id not in gone),
+        whole.numa,
+        offline=gone,
+        l3=[g - gone for g in whole.l3],
+        caches=[replace(cache, cpus=cache.cpus - gone) for cache in caches],
     )
     assert whole.without(CpuSet()) is whole
     assert less.without(gone) is less

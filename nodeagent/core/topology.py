@@ -42,6 +42,22 @@ class NumaNode(Struct, frozen=True):
     """The kernel's row: one entry per node, in ascending order of the node ids. None: the machine doesn't say."""
 
 
+class Cache(Struct, frozen=True):
+    """One cache of a level other than 3, as the machine tells of it; decisions don't use it."""
+
+    level: int
+    type: str
+    """`data`, `instruction` or `unified`."""
+    cpus: CpuSet
+    """The online CPUs that it serves."""
+    size_bytes: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Give it as people write it: L2, L1d, L1i."""
+        return f"L{self.level}{'' if self.type == 'unified' else self.type[0]}"
+
+
 Groups = Mapping[int, CpuSet]
 
 
@@ -53,6 +69,8 @@ class Topology(Struct, frozen=True, dict=True):  # the dictionary holds what is 
     offline: CpuSet = field(default_factory=CpuSet)
     l3: tuple[CpuSet, ...] = ()
     """Groups of online CPUs that share a level-3 cache, by lowest CPU; empty where the machine doesn't say."""
+    caches: tuple[Cache, ...] = ()
+    """The caches of other levels: high levels first, then by type and lowest CPU; empty where the machine doesn't say."""
     socket_count: int = 0
     """As kubelet counts sockets (distinct `physical id` lines of /proc/cpuinfo first)."""
     reported_cpu_count: int = 0
@@ -117,6 +135,7 @@ class Topology(Struct, frozen=True, dict=True):  # the dictionary holds what is 
         *,
         offline: CpuSet | None = None,
         l3: Iterable[CpuSet] = (),
+        caches: Iterable[Cache] = (),
         socket_count: int | None = None,
         reported_cpu_count: int | None = None,
         skipped: CpuSet | None = None,
@@ -135,6 +154,7 @@ class Topology(Struct, frozen=True, dict=True):  # the dictionary holds what is 
             numa=sorted_numa,
             offline=offline or CpuSet(),
             l3=tuple(sorted(l3, key=lambda group: next(iter(group)))),
+            caches=tuple(sorted(caches, key=lambda cache: (-cache.level, cache.type, next(iter(cache.cpus))))),
             socket_count=len({c.socket for c in sorted_cpus}) if socket_count is None else socket_count,
             reported_cpu_count=len(sorted_cpus) if reported_cpu_count is None else reported_cpu_count,
             skipped=skipped or CpuSet(),
@@ -148,12 +168,13 @@ class Topology(Struct, frozen=True, dict=True):  # the dictionary holds what is 
         """Give the machine as if these CPUs were offline."""
         if not withheld & self.online:
             return self
-        left = tuple(cpu for cpu in self.cpus if cpu.id not in withheld)
+        cpus = tuple(cpu for cpu in self.cpus if cpu.id not in withheld)
         offline = self.offline | (withheld & self.online)
         l3 = tuple(group for shared in self.l3 if (group := shared - withheld))
+        caches = tuple(replace(c, cpus=left) for c in self.caches if (left := c.cpus - withheld))
         counts_online = self.reported_cpu_count == len(self.cpus)
-        reported = len(left) if counts_online else self.reported_cpu_count
-        return replace(self, cpus=left, offline=offline, l3=l3, reported_cpu_count=reported)
+        reported = len(cpus) if counts_online else self.reported_cpu_count
+        return replace(self, cpus=cpus, offline=offline, l3=l3, caches=caches, reported_cpu_count=reported)
 
     def numa_of(self, cpus: CpuSet) -> NumaSet:
         """NUMA nodes on which these CPUs lie; unknown CPUs count for nothing."""

@@ -5,18 +5,19 @@ so its leniency is kept where it changes them. A file that is there and malforme
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
 from nodeagent.core.idset import MAX_ID, CpuSet
 from nodeagent.core.quantity import Notation, Quantity
-from nodeagent.core.topology import Cpu, NumaNode, Topology
+from nodeagent.core.topology import Cache, Cpu, NumaNode, Topology
 from nodeagent.formats.sysfs_sample import CPUS, HUGEPAGES, NODES, SysfsSample
 
 _PHYSICAL_ID = re.compile(r"^physical id\s*:\s*[0-9]+$", re.MULTILINE)
 _MAX_KERNEL_ID = 2**32 - 1
 """Core, package, die and cache ids are ints or unsigned ints in the kernel; firmware may set any (Arm: table offsets, hashes)."""
+_CACHE_TYPES = {"Data": "data", "Instruction": "instruction", "Unified": "unified"}
 _UNKNOWN = -1
 """What the kernel writes for an id that its architecture doesn't know (include/linux/topology.h)."""
 
@@ -70,12 +71,14 @@ def topology_of(sample: SysfsSample) -> Topology:
             hint="give --root a directory with sys/ and proc/",
         )
     classes = _core_classes(sample, online)
+    levels = {cpu: _cache_levels(sample, cpu) for cpu in online}
+    l3 = {cpu: [path for path, level in paths.items() if level == 3] for cpu, paths in levels.items()}
     cpus: list[Cpu] = []
     for node in nodes:
         cores = _cores(node.cpus, places)
         uncores = _uncore_ids(sample, cores)
         for core in cores:
-            cpus += (_cpu(sample, cpu, core, node.id, uncores.get(core), classes) for cpu in core.cpus)
+            cpus += (_cpu(sample, cpu, core, node.id, uncores.get(core), classes, l3[cpu]) for cpu in core.cpus)
     has_nodes = any(node.directory is not None for node in nodes)
     hugepages = _hugepages(sample, HUGEPAGES)
     distances = _distances(sample, nodes)
@@ -83,7 +86,8 @@ def topology_of(sample: SysfsSample) -> Topology:
         cpus,
         (_numa_node(sample, node, distances) for node in nodes),
         offline=offline,
-        l3=_l3_groups(sample, online),
+        l3=_l3_groups(sample, online, l3),
+        caches=_other_caches(sample, online, levels),
         socket_count=_socket_count(sample, online),
         # cAdvisor counts directories, offline CPUs too, where there are no NUMA directories.
         reported_cpu_count=len(cpus) if has_nodes else len(present),
@@ -250,7 +254,13 @@ def _size_kib(sample: SysfsSample, path: str) -> int | None:
 
 
 def _cpu(
-    sample: SysfsSample, cpu: int, core: _Core, node: int, uncore: int | None, classes: Mapping[str, CpuSet]
+    sample: SysfsSample,
+    cpu: int,
+    core: _Core,
+    node: int,
+    uncore: int | None,
+    classes: Mapping[str, CpuSet],
+    l3: Sequence[str],
 ) -> Cpu:
     die = sample.number(f"{CPUS}/cpu{cpu}/topology/die_id", _UNKNOWN, _MAX_KERNEL_ID)
     return Cpu(
@@ -262,22 +272,20 @@ def _cpu(
         die=None if die == _UNKNOWN else die,
         core_class=next((name for name, members in classes.items() if cpu in members), None),
         capacity=sample.number(f"{CPUS}/cpu{cpu}/cpu_capacity"),
-        l3_bytes=_l3_bytes(sample, cpu),
+        l3_bytes=_size_bytes(sample, l3[0]) if l3 else None,
     )
 
 
-def _l3_bytes(sample: SysfsSample, cpu: int) -> int | None:
-    for path in _l3_paths(sample, cpu):
-        size_kib = _size_kib(sample, f"{path}/size")
-        return None if size_kib is None else size_kib * 1024
-    return None
+def _size_bytes(sample: SysfsSample, cache: str) -> int | None:
+    size_kib = _size_kib(sample, f"{cache}/size")
+    return None if size_kib is None else size_kib * 1024
 
 
-def _l3_paths(sample: SysfsSample, cpu: int) -> list[str]:
-    """The directories of a CPU's level-3 caches: one, on machines that there are."""
+def _cache_levels(sample: SysfsSample, cpu: int) -> dict[str, int]:
+    """The directories of a CPU's caches, in text order, with the level of each: one of a level and type, on machines that there are."""
     directory = f"{CPUS}/cpu{cpu}/cache"
-    indexes = [f"{directory}/{name}" for name, _ in sample.numbered(directory, "index")]
-    return [path for path in indexes if sample.number(f"{path}/level", 0, 255) == 3]
+    paths = [f"{directory}/{name}" for name, _ in sample.numbered(directory, "index")]
+    return {path: level for path in paths if (level := sample.number(f"{path}/level", 0, 255)) is not None}
 
 
 def _core_classes(sample: SysfsSample, online: CpuSet) -> dict[str, CpuSet]:
@@ -308,18 +316,42 @@ def _by_cpu(sample: SysfsSample, online: CpuSet, name: str) -> dict[int, int]:
     return {cpu: number for cpu, number in numbers if number is not None}
 
 
-def _l3_groups(sample: SysfsSample, online: CpuSet) -> tuple[CpuSet, ...]:
+def _l3_groups(sample: SysfsSample, online: CpuSet, paths: Mapping[int, Sequence[str]]) -> tuple[CpuSet, ...]:
     """Online CPUs by shared level-3 cache, whatever counts as an uncore cache; each CPU is in one group at most."""
     groups = []
     grouped = CpuSet()
     for cpu in online:
-        shared = [_sharers(sample, path) for path in _l3_paths(sample, cpu)]
-        if cpu in grouped or not shared or shared[0] is None:
+        if cpu in grouped or not paths[cpu] or (sharers := _sharers(sample, paths[cpu][0])) is None:
             continue
-        group = ((shared[0] | CpuSet.of(cpu)) & online) - grouped
+        group = ((sharers | CpuSet.of(cpu)) & online) - grouped
         grouped |= group
         groups.append(group)
     return tuple(groups)
+
+
+def _other_caches(sample: SysfsSample, online: CpuSet, levels: Mapping[int, Mapping[str, int]]) -> Iterator[Cache]:
+    """Yield the caches of each level but 3; each CPU is served by one at most of each level and type."""
+    served: dict[tuple[int, str], CpuSet] = {}
+    for cpu in online:
+        for path, level in levels[cpu].items():
+            kind = None if level == 3 else _cache_type(sample, f"{path}/type")
+            if kind is None or cpu in (earlier := served.get((level, kind), CpuSet())):
+                continue
+            sharers = _sharers(sample, path)
+            if sharers is not None:
+                cpus = ((sharers | CpuSet.of(cpu)) & online) - earlier
+                served[level, kind] = earlier | cpus
+                yield Cache(level, kind, cpus, _size_bytes(sample, path))
+
+
+def _cache_type(sample: SysfsSample, path: str) -> str | None:
+    text = sample.files.get(path)
+    if text is None:
+        return None
+    kind = _CACHE_TYPES.get(text.strip())
+    if kind is None:
+        raise sample.error(path, f"expected one of {', '.join(_CACHE_TYPES)}", value=text.strip())
+    return kind
 
 
 def _sharers(sample: SysfsSample, cache: str) -> CpuSet | None:

@@ -10,12 +10,13 @@ from msgspec import Struct, field
 
 from nodeagent.core.idset import CpuSet, NumaSet
 from nodeagent.core.quantity import Quantity
-from nodeagent.core.topology import NumaNode, Topology
+from nodeagent.core.topology import Cache, NumaNode, Topology
 from nodeagent.formats.topology_parts import SHARED, pod_numbers
 from nodeagent.formats.topology_svg import FILLS, INK, NOT_OWNED, PAPER, POD_FILLS
 
-_L3 = (("depth", "3"), ("cache_type", "0"))
-"""Unified."""
+_CACHE_TYPES = {"unified": "0", "data": "1", "instruction": "2"}
+_HIGHEST_LEVEL = {"unified": 5, "data": 5, "instruction": 3}
+"""hwloc has no name for those above."""
 _NUMA_GROUP = (("kind", "1001"), ("subkind", "0"))
 """How hwloc itself marks a group made to hold a NUMA node (HWLOC_GROUP_KIND_MEMORY)."""
 
@@ -81,7 +82,7 @@ def _tree(topology: Topology, owner: Mapping[int, str]) -> _Object:
         *(_Object("Package", cpus, number if number >= 0 else None) for number, cpus in topology.sockets.items()),
         *_dies(topology),
         *(_Object("Group", cpus, attributes=_NUMA_GROUP) for cpus in topology.nodes.values()),
-        *(_l3(topology, cpus) for group in topology.l3 if (cpus := group & topology.online)),
+        *_caches(topology),
         *(_Object("Core", cpus, number) for number, cpus in topology.cores.items()),
     ]
     taken = {box.cpus for box in boxes if box.kind != "Group"} | {machine.cpus}
@@ -100,10 +101,20 @@ def _tree(topology: Topology, owner: Mapping[int, str]) -> _Object:
     return machine
 
 
-def _l3(topology: Topology, cpus: CpuSet) -> _Object:
-    """Give a level-3 cache; 0 is what hwloc writes for a size that is not known."""
-    size_bytes = topology.cpu[next(iter(cpus))].l3_bytes or 0
-    return _Object("L3Cache", cpus, attributes=(("cache_size", str(size_bytes)), *_L3))
+def _caches(topology: Topology) -> Iterator[_Object]:
+    """Yield them from the outermost level inwards, of one level data before instructions, as hwloc nests those of the same CPUs."""
+    l3 = (Cache(3, "unified", cpus) for cpus in topology.l3)
+    for cache in sorted((*l3, *topology.caches), key=lambda cache: -cache.level):
+        cpus = cache.cpus & topology.online
+        if cpus and cache.level <= _HIGHEST_LEVEL[cache.type]:
+            size_bytes = topology.cpu[next(iter(cpus))].l3_bytes if cache.level == 3 else cache.size_bytes
+            attributes = (
+                ("cache_size", str(size_bytes or 0)),  # 0 is what hwloc writes for a size that is not known
+                ("depth", str(cache.level)),
+                ("cache_type", _CACHE_TYPES[cache.type]),
+            )
+            instructions = "i" if cache.type == "instruction" else ""
+            yield _Object(f"L{cache.level}{instructions}Cache", cpus, attributes=attributes)
 
 
 def _dies(topology: Topology) -> Iterator[_Object]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from nodeagent.core.idset import MAX_ID, CpuSet, IdSetSyntaxError
-from nodeagent.core.topology import Cpu, NumaNode, Topology
+from nodeagent.core.topology import Cache, Cpu, NumaNode, Topology
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.findings import shown
 
@@ -16,8 +16,11 @@ DEFAULT_NODE_MEMORY_BYTES = 64 * 2**30
 
 _MAX_INT64 = 2**63 - 1
 _MAX_UINT32 = 2**32 - 1
+_MAX_LEVEL = 255
 _CORE_CLASSES = ("performance", "efficiency")
+_CACHE_TYPES = ("data", "instruction", "unified")
 _CPU_FIELDS = frozenset({"id", "core", "socket", "numa", "uncore", "l3", "die", "coreClass", "capacity", "l3Bytes"})
+_CACHE_FIELDS = frozenset({"level", "type", "cpus", "size"})
 _NUMA_FIELDS = frozenset({"id", "memory", "hugepages", "distances"})
 
 T = TypeVar("T")
@@ -44,6 +47,7 @@ def topology_document(topology: Topology) -> dict[str, Any]:
         "memory": topology.memory_bytes,
         "hugepages": dict(topology.hugepages),
         "l3": [str(group) for group in topology.l3],
+        "caches": [_cache_document(cache) for cache in topology.caches],
         "offline": str(topology.offline),
         "skipped": str(topology.skipped),
         "isolated": str(topology.isolated),
@@ -75,6 +79,11 @@ def _node_document(node: NumaNode) -> dict[str, Any]:
     return {"id": node.id, "memory": node.memory_bytes, "hugepages": dict(node.hugepages), **distances}
 
 
+def _cache_document(cache: Cache) -> dict[str, Any]:
+    size = {} if cache.size_bytes is None else {"size": cache.size_bytes}
+    return {"level": cache.level, "type": cache.type, "cpus": str(cache.cpus), **size}
+
+
 def topology_from_document(document: object) -> Topology:
     """Read the machine out of a scenario, or of what `topology_document` made.
 
@@ -96,6 +105,7 @@ def topology_from_document(document: object) -> Topology:
         (*given, *(NumaNode(node, DEFAULT_NODE_MEMORY_BYTES) for node in lacking)),
         offline=_optional(top, "offline", "", _cpu_set),
         l3=_l3_groups(top, entries, cpus),
+        caches=_optional(top, "caches", "", _caches) or (),
         socket_count=_optional(top, "sockets", "", _number()),
         reported_cpu_count=_optional(top, "reportedCPUs", "", _number()),
         skipped=_optional(top, "skipped", "", _cpu_set),
@@ -115,7 +125,7 @@ def _cpu(entry: Mapping[str, Any], path: str) -> Cpu:
         numa=_number(MAX_ID)(_required(entry, "numa", path), f"{path}.numa"),
         uncore=_optional(entry, "uncore", path, _number(_MAX_UINT32)),
         die=_optional(entry, "die", path, _number(_MAX_UINT32)),
-        core_class=_optional(entry, "coreClass", path, _core_class),
+        core_class=_optional(entry, "coreClass", path, _one_of(_CORE_CLASSES)),
         capacity=_optional(entry, "capacity", path, _number()),
         l3_bytes=_optional(entry, "l3Bytes", path, _number()),
     )
@@ -153,6 +163,24 @@ def _l3_groups(top: Mapping[str, Any], entries: list[Mapping[str, Any]], cpus: t
     if members:
         raise TopologyDocumentError("l3", f"must have a group {min(members)}, which CPUs name")
     return listed
+
+
+def _caches(value: object, path: str) -> tuple[Cache, ...]:
+    return tuple(_cache(item, f"{path}[{index}]") for index, item in enumerate(_list(value, path)))
+
+
+def _cache(item: object, path: str) -> Cache:
+    entry = _object(item, path)
+    _only(entry, _CACHE_FIELDS, path)
+    cpus = _cpu_set(_required(entry, "cpus", path), f"{path}.cpus")
+    if not cpus:
+        raise TopologyDocumentError(f"{path}.cpus", "must have a CPU")
+    return Cache(
+        level=_number(_MAX_LEVEL)(_required(entry, "level", path), f"{path}.level"),
+        type=_one_of(_CACHE_TYPES)(_required(entry, "type", path), f"{path}.type"),
+        cpus=cpus,
+        size_bytes=_optional(entry, "size", path, _number()),
+    )
 
 
 def _object(value: object, path: str) -> Mapping[str, Any]:
@@ -202,10 +230,13 @@ def _number(high: int = _MAX_INT64) -> Callable[[object, str], int]:
     return read
 
 
-def _core_class(value: object, path: str) -> str:
-    if not isinstance(value, str) or value not in _CORE_CLASSES:
-        raise TopologyDocumentError(path, f"must be one of {', '.join(_CORE_CLASSES)}", value)
-    return value
+def _one_of(words: tuple[str, ...]) -> Callable[[object, str], str]:
+    def read(value: object, path: str) -> str:
+        if not isinstance(value, str) or value not in words:
+            raise TopologyDocumentError(path, f"must be one of {', '.join(words)}", value)
+        return value
+
+    return read
 
 
 def _cpu_set(value: object, path: str) -> CpuSet:

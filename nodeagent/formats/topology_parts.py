@@ -27,26 +27,65 @@ class _Kind(Struct, frozen=True):
     uncore: int | None
     core_class: str | None
     l3_bytes: int | None
+    shared: str
+    own: str
 
     def title(self, *, with_die: bool, l3_nodes: Iterable[int]) -> str:
         others = ", ".join(map(str, l3_nodes))
         parts = [
             f"die {self.die}" if with_die else "",
-            "no L3" if self.l3 is None else f"L3 #{self.l3}",
+            "" if self.l3 is None else f"L3 #{self.l3}",
             size_text(self.l3_bytes) if self.l3 is not None and self.l3_bytes else "",
             f"shared with NUMA node {others}" if others else "",
+            self.shared or ("no L3" if self.l3 is None else ""),
             "" if self.uncore is None else f"uncore cache {self.uncore}",
             f"{self.core_class} cores" if self.core_class else "",
+            self.own,
         ]
         return ", ".join(part for part in parts if part)
 
 
-def core_groups(topology: Topology, node: int, part: CpuSet) -> tuple[CoreGroup, ...]:
+class OtherCaches:
+    """What the drawings tell of caches of other levels than 3: of those with several cores each, of a core's own all at once."""
+
+    def __init__(self, topology: Topology) -> None:
+        shared: dict[int, list[str]] = {}
+        own: dict[int, dict[str, list[str]]] = {}
+        counts: dict[str, int] = {}
+        for cache in topology.caches:
+            number = counts[cache.name] = counts.get(cache.name, -1) + 1
+            size = size_text(cache.size_bytes) if cache.size_bytes else ""
+            cpus = cache.cpus & topology.online
+            cores = {topology.cpu[cpu].core for cpu in cpus}
+            for cpu in cpus:
+                if len(cores) > 1:
+                    shared.setdefault(cpu, []).append(f"{cache.name} #{number}{size and ', '}{size}")
+                else:
+                    owner = "core" if topology.cores[topology.cpu[cpu].core] == cpus else "CPU"
+                    own.setdefault(cpu, {}).setdefault(owner, []).append(f"{cache.name}{size and ' '}{size}")
+        self._shared = {cpu: ", ".join(names) for cpu, names in shared.items()}
+        self._own = {cpu: _each(names) for cpu, names in own.items()}
+        told = {self._own.get(cpu.id, "") for cpu in topology.cpus}
+        self.everywhere = told.pop() if len(told) == 1 else ""
+        """What every core has for itself; empty: cores differ."""
+
+    def of(self, cpu: int) -> tuple[str, str]:
+        """Tell what not all have: the caches that the CPU's core shares, and its own where cores differ."""
+        return self._shared.get(cpu, ""), "" if self.everywhere else self._own.get(cpu, "")
+
+
+def _each(names: Mapping[str, list[str]]) -> str:
+    return ", ".join(
+        f"{' and '.join(part for part in (', '.join(n[:-1]), n[-1]) if part)} per {owner}" for owner, n in names.items()
+    )
+
+
+def core_groups(topology: Topology, node: int, part: CpuSet, caches: OtherCaches) -> tuple[CoreGroup, ...]:
     """Group one socket's part of one NUMA node by die, caches and core class."""
     l3_of = {cpu: index for index, group in enumerate(topology.l3) for cpu in group & part}
     cores: dict[_Kind, dict[int, list[int]]] = {}
     for cpu in (topology.cpu[number] for number in part):
-        kind = _Kind(cpu.die, l3_of.get(cpu.id), cpu.uncore, cpu.core_class, cpu.l3_bytes)
+        kind = _Kind(cpu.die, l3_of.get(cpu.id), cpu.uncore, cpu.core_class, cpu.l3_bytes, *caches.of(cpu.id))
         cores.setdefault(kind, {}).setdefault(cpu.core, []).append(cpu.id)
     with_die = len({kind.die for kind in cores}) > 1
     groups = []

@@ -16,6 +16,7 @@ from nodeagent.formats.topology_parts import (
     RESERVED,
     SHARED,
     CoreGroup,
+    OtherCaches,
     core_groups,
     marks,
     node_title,
@@ -70,6 +71,7 @@ def render_svg(topology: Topology, owner: Mapping[int, str] | None = None, title
     parts = [
         *heading,
         *_paragraph(summary(topology), _TITLE, _WIDTH),
+        *_paragraph(painter.caches.everywhere, _TEXT, _WIDTH),
         painter.machine(),
         painter.others(),
         *(line for note in notes(topology) for line in _paragraph(note, _TEXT, _WIDTH)),
@@ -93,6 +95,7 @@ class _Painter:
         self.topology = topology
         self.owner = owner
         self.marks = marks(owner)
+        self.caches = OtherCaches(topology)
         numbers = pod_numbers(owner)
         self.fills = FILLS | {label: POD_FILLS[number % len(POD_FILLS)] for label, number in numbers.items()}
         digits = max((len(str(cpu)) for cpu in topology.online | topology.offline), default=1)
@@ -127,7 +130,9 @@ class _Painter:
 
     def node(self, node: NumaNode, part: CpuSet, width: float, least: _Box) -> _Box:
         inner = width - 2 * _PAD
-        groups = [self.group(group, inner - 2 * _PAD) for group in core_groups(self.topology, node.id, part)]
+        groups = [
+            self.group(group, inner - 2 * _PAD) for group in core_groups(self.topology, node.id, part, self.caches)
+        ]
         frame = _Frame("#f3f8fd", "#8fb3d9")
         return _framed(node_title(self.topology, node), _flow(groups, inner, gap=_GAP), frame, least)
 

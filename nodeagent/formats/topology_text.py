@@ -13,6 +13,7 @@ from nodeagent.core.topology import Topology
 from nodeagent.formats.topology_parts import (
     RESERVED,
     SHARED,
+    OtherCaches,
     core_groups,
     marks,
     node_title,
@@ -59,14 +60,15 @@ def render_topology(
     """
     owner = owner or {}
     cells = _Cells(topology, owner, marks(owner), paint)
-    lines = _wrapped("", summary(topology), width)
+    caches = OtherCaches(topology)
+    lines = [line for text in (summary(topology), caches.everywhere) if text for line in _wrapped("", text, width)]
     for socket, cpus in topology.sockets.items():
         lines += ["", f"socket {socket}"]
         for node in topology.numa:
             part = topology.nodes.get(node.id, CpuSet()) & cpus
             if part:
                 lines += _wrapped("  ", node_title(topology, node), width)
-                for group in core_groups(topology, node.id, part):
+                for group in core_groups(topology, node.id, part, caches):
                     lines += _wrapped("    ", group.title, width)
                     lines += _rows("      ", (cells.core(cpus) for cpus in group.cores), width)
     lines += _others(topology, width) + _distances(topology, width) + _legend(cells, width)
