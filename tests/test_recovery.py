@@ -25,8 +25,8 @@ from nodeagent.daemon.startup import (
     MEMORY_CHECKPOINT,
     STATE_FILE,
     StartError,
-    load_state,
 )
+from nodeagent.daemon.strict_recovery import load_state
 from nodeagent.formats.node_state import encode_state, policies_of
 from test_turns import WatchedAgent
 from world import GIB, SMALL, Node, amounts, app, burstable, cgroup_only, exclusive, init, node, pod, sidecar

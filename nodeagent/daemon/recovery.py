@@ -28,8 +28,8 @@ from nodeagent.daemon.startup import (
     MAX_CHECKPOINT_BYTES,
     MEMORY_CHECKPOINT,
     STATE_FILE,
-    decoded_records,
 )
+from nodeagent.daemon.strict_recovery import decoded_records
 from nodeagent.edge import state_files
 from nodeagent.formats.node_state import MAX_BYTES, NodeStateError, SavedState, decode_state, policies_of
 

@@ -23,8 +23,8 @@ from nodeagent.daemon.startup import (
     EX_CONFIG,
     StartError,
     load_node,
-    load_state,
 )
+from nodeagent.daemon.strict_recovery import load_state
 from nodeagent.daemon.wakeups import Reason, Rescans, Wakeups
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroup_watch import CgroupWatch, CgroupWatchError

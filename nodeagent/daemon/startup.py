@@ -1,25 +1,18 @@
-"""From files to a node that can be run: configuration, machine, managers, saved state. Each failure says file, value and way out."""
+"""From files to a node that can be run: configuration, machine, managers. Each failure says file, value and way out."""
 
 import os
-from pathlib import Path
 
 from nodeagent.core.config import Config
 from nodeagent.core.idset import CpuSet, NumaSet
 from nodeagent.core.layout import Kernel
-from nodeagent.core.managers import misconfigured, start, sweep
-from nodeagent.core.records import Records
+from nodeagent.core.managers import misconfigured
 from nodeagent.core.refusals import StartRefused
-from nodeagent.core.state import NodeState, violations
-from nodeagent.core.step import Manifest, new_entry
 from nodeagent.core.topology import Topology
 from nodeagent.daemon.machine import Node, on_machine
 from nodeagent.edge import state_files
 from nodeagent.edge.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.cpu_checkpoint import decode_cpu_state
 from nodeagent.formats.findings import DocumentError
-from nodeagent.formats.memory_checkpoint import decode_memory_state
-from nodeagent.formats.node_state import MAX_BYTES, NodeStateError, decode_state, policies_of
 from nodeagent.formats.sysfs import topology_of
 
 STATE_FILE = "nodeagent_state"
@@ -146,77 +139,13 @@ def kernel_of(node: Node, controllers: frozenset[str]) -> Kernel:
     )
 
 
-def load_state(node: Node, manifests: tuple[Manifest, ...], now_ms: int) -> NodeState:
-    """Find the promises that were made: the truth file, else kubelet's own files (a node taken over), else nothing yet.
-
-    This is `stateRecovery: strict`, kubelet's way: what does not fit is refused. The other way is daemon/recovery.py.
-
-    Args:
-        node: as discovered.
-        manifests: the pods there are; of kubelet's promises those for other pods are given back.
-        now_ms: wall clock.
+def read_file(path: str, max_bytes: int) -> bytes | None:
+    """Give the file's content; None: there is none.
 
     Raises:
-        StartError: the file is damaged, or says what this machine and configuration cannot keep.
+        StartError: it cannot be read.
 
     """
-    path = str(Path(node.config.state_directory) / STATE_FILE)
-    way_out = (
-        "set stateRecovery to recover, which makes promises anew of what runs; "
-        f"or drain the node: `systemctl stop nodeagent-pods`, move {path} away, `systemctl start nodeagent`"
-    )
-    content = _read(path, MAX_BYTES)
-    if content is None:
-        return _imported(node, manifests, now_ms)
-    try:
-        saved = decode_state(content)
-    except NodeStateError as err:
-        hint = "install the nodeagent that wrote it, or " + way_out if err.is_newer else way_out
-        raise StartError(f"cannot use {path}: {err}", hint=hint) from err
-    for field, policy in policies_of(node.config.placement).items():
-        before = saved.policies.get(field)
-        if before != policy:
-            raise StartError(
-                f'{path} was written under {field} "{before}", the configuration says "{policy}"',
-                hint=f"set {field} back to {before} (`nodeagent config show` prints every field), or {way_out}",
-            )
-    broken = violations(node.managers, saved.state)
-    if broken:
-        raise StartError(f"{path} does not fit this machine and configuration: {'; '.join(broken)}", hint=way_out)
-    return saved.state
-
-
-def _imported(node: Node, manifests: tuple[Manifest, ...], now_ms: int) -> NodeState:
-    """Take over what kubelet promised on this node (D3), or start with nothing."""
-    directory = Path(node.config.state_directory)
-    cpu = _read(str(directory / CPU_CHECKPOINT), MAX_CHECKPOINT_BYTES)
-    memory = _read(str(directory / MEMORY_CHECKPOINT), MAX_CHECKPOINT_BYTES)
-    promises = start(node.managers, decoded_records(node, cpu, memory))
-    if isinstance(promises, StartRefused):
-        raise StartError(
-            promises.message,
-            hint=f"{directory / promises.about} does not fit this node and configuration: move it away, then `systemctl start nodeagent`",
-        )
-    kept = tuple(m for m in manifests if not promises.of_pod(m.pod.uid).is_nothing)
-    promises, _ = sweep(node.managers, promises, tuple(m.pod for m in kept))
-    gate = node.config.placement.gate("PodLevelResources")
-    return NodeState(promises, tuple(new_entry(m, now_ms, pod_level_resources=gate) for m in kept))
-
-
-def decoded_records(node: Node, cpu: bytes | None, memory: bytes | None) -> Records:
-    """Read what kubelet's two files say, of whatever version."""
-    pod_level = node.config.placement.gate("PodLevelResourceManagers")
-    return Records(
-        cpu=None
-        if cpu is None
-        else decode_cpu_state(cpu.decode(errors="replace"), pod_level=pod_level, initial={}, newer=True),
-        memory=None
-        if memory is None
-        else decode_memory_state(memory.decode(errors="replace"), pod_level=pod_level, newer=True),
-    )
-
-
-def _read(path: str, max_bytes: int) -> bytes | None:
     try:
         return state_files.read(path, max_bytes=max_bytes)
     except state_files.StateFileError as err:

@@ -3,7 +3,6 @@
 Knows how to ask for a field, not which fields there are.
 """
 
-import difflib
 from collections.abc import Iterable, Mapping
 
 from nodeagent.core.pod import Resources
@@ -222,6 +221,8 @@ class Fields:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Words for the end of a finding: the known name that was probably meant."""
+    import difflib  # noqa: PLC0415 - only for a mistyped name
+
     by_folded = {candidate.casefold(): candidate for candidate in sorted(known)}
     close = difflib.get_close_matches(name[:64].casefold(), by_folded, n=1, cutoff=0.6)
     return f", did you mean {by_folded[close[0]]}?" if close else ""

@@ -1,0 +1,94 @@
+"""What was promised before a start, with `stateRecovery: strict`: the saved state, or kubelet's own files; what doesn't fit is refused.
+
+Apart from daemon/startup.py, since commands that read a node need none of it.
+"""
+
+from pathlib import Path
+
+from nodeagent.core.managers import start, sweep
+from nodeagent.core.records import Records
+from nodeagent.core.refusals import StartRefused
+from nodeagent.core.state import NodeState, violations
+from nodeagent.core.step import Manifest, new_entry
+from nodeagent.daemon.machine import Node
+from nodeagent.daemon.startup import (
+    CPU_CHECKPOINT,
+    MAX_CHECKPOINT_BYTES,
+    MEMORY_CHECKPOINT,
+    STATE_FILE,
+    StartError,
+    read_file,
+)
+from nodeagent.formats.cpu_checkpoint import decode_cpu_state
+from nodeagent.formats.memory_checkpoint import decode_memory_state
+from nodeagent.formats.node_state import MAX_BYTES, NodeStateError, decode_state, policies_of
+
+
+def load_state(node: Node, manifests: tuple[Manifest, ...], now_ms: int) -> NodeState:
+    """Find the promises that were made: the truth file, else kubelet's own files (a node taken over), else nothing yet.
+
+    This is `stateRecovery: strict`, kubelet's way: what does not fit is refused. The other way is daemon/recovery.py.
+
+    Args:
+        node: as discovered.
+        manifests: the pods there are; of kubelet's promises those for other pods are given back.
+        now_ms: wall clock.
+
+    Raises:
+        StartError: the file is damaged, or says what this machine and configuration cannot keep.
+
+    """
+    path = str(Path(node.config.state_directory) / STATE_FILE)
+    way_out = (
+        "set stateRecovery to recover, which makes promises anew of what runs; "
+        f"or drain the node: `systemctl stop nodeagent-pods`, move {path} away, `systemctl start nodeagent`"
+    )
+    content = read_file(path, MAX_BYTES)
+    if content is None:
+        return _imported(node, manifests, now_ms)
+    try:
+        saved = decode_state(content)
+    except NodeStateError as err:
+        hint = "install the nodeagent that wrote it, or " + way_out if err.is_newer else way_out
+        raise StartError(f"cannot use {path}: {err}", hint=hint) from err
+    for field, policy in policies_of(node.config.placement).items():
+        before = saved.policies.get(field)
+        if before != policy:
+            raise StartError(
+                f'{path} was written under {field} "{before}", the configuration says "{policy}"',
+                hint=f"set {field} back to {before} (`nodeagent config show` prints every field), or {way_out}",
+            )
+    broken = violations(node.managers, saved.state)
+    if broken:
+        raise StartError(f"{path} does not fit this machine and configuration: {'; '.join(broken)}", hint=way_out)
+    return saved.state
+
+
+def _imported(node: Node, manifests: tuple[Manifest, ...], now_ms: int) -> NodeState:
+    """Take over what kubelet promised on this node (D3), or start with nothing."""
+    directory = Path(node.config.state_directory)
+    cpu = read_file(str(directory / CPU_CHECKPOINT), MAX_CHECKPOINT_BYTES)
+    memory = read_file(str(directory / MEMORY_CHECKPOINT), MAX_CHECKPOINT_BYTES)
+    promises = start(node.managers, decoded_records(node, cpu, memory))
+    if isinstance(promises, StartRefused):
+        raise StartError(
+            promises.message,
+            hint=f"{directory / promises.about} does not fit this node and configuration: move it away, then `systemctl start nodeagent`",
+        )
+    kept = tuple(m for m in manifests if not promises.of_pod(m.pod.uid).is_nothing)
+    promises, _ = sweep(node.managers, promises, tuple(m.pod for m in kept))
+    gate = node.config.placement.gate("PodLevelResources")
+    return NodeState(promises, tuple(new_entry(m, now_ms, pod_level_resources=gate) for m in kept))
+
+
+def decoded_records(node: Node, cpu: bytes | None, memory: bytes | None) -> Records:
+    """Read what kubelet's two files say, of whatever version."""
+    pod_level = node.config.placement.gate("PodLevelResourceManagers")
+    return Records(
+        cpu=None
+        if cpu is None
+        else decode_cpu_state(cpu.decode(errors="replace"), pod_level=pod_level, initial={}, newer=True),
+        memory=None
+        if memory is None
+        else decode_memory_state(memory.decode(errors="replace"), pod_level=pod_level, newer=True),
+    )
