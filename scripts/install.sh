@@ -66,7 +66,7 @@ for unit in "$here"/systemd/*.service; do
     install -m 644 "$build/unit" "$root$units/$(basename "$unit")"
 done
 ln -sf "$prefix/bin/nodeagent" "$root$bin/nodeagent"
-"$venv/bin/python" -I -m nodeagent.cli.man_pages "$root$share" "$root$fish" # and what makes shells complete its words
+"$venv/bin/python" -I -m nodeagent.cli.man_pages "$root$share" "$root$fish" "$prefix/share/nodeagent" # and what makes shells complete its words
 [ -z "$root" ] || exit 0
 if [ -d /run/systemd/system ]; then
     systemctl daemon-reload

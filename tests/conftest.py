@@ -1,12 +1,12 @@
 """Options of the test run."""
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # The same examples on every machine and in every run, and no verdict by the clock: a red test is red for everybody.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # pytest --hypothesis-profile=search looks for what those examples leave out.
-settings.register_profile("search", max_examples=2_000, deadline=None)
+settings.register_profile("search", max_examples=2_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("repeatable")
 
 

@@ -61,6 +61,20 @@ def test_a_page_has_all_that_help_has(name: str) -> None:
         assert line.startswith(("exit status:", "examples:")) or line.strip() in text
 
 
+def test_a_page_has_each_section_once() -> None:
+    for name, text in PAGES.items():
+        sections = re.findall(r"^\.SH (.*)$", text, re.MULTILINE)
+        assert len(sections) == len(set(sections)), name
+
+
+def test_the_place_of_the_documents_is_that_of_the_installation(tmp_path: Path) -> None:
+    assert str(Path(__file__).parent.parent) not in "".join(PAGES.values())
+    assert "share/nodeagent of the environment" in PAGES["nodeagent.8"]
+    write_all(tmp_path, tmp_path, "/opt/nodeagent/share/nodeagent")
+    page = (tmp_path / "man/man8/nodeagent.8").read_text()
+    assert "documents and examples: /opt/nodeagent/share/nodeagent\n" in page
+
+
 def test_each_exit_status_has_a_line_of_its_own() -> None:
     for name in COMMANDS:
         lines = shown(PAGES[f"nodeagent-{name}.8"]).partition(".SH EXIT STATUS\n")[2].partition("\n.SH")[0]

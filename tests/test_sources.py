@@ -75,6 +75,30 @@ def test_the_configuration_given_counts_before_the_copied_one(root: Path, tmp_pa
     assert node_from(options("--root", str(root))).reserved == CpuSet.of(0)
 
 
+def test_inspect_of_a_copy_says_so_shows_what_was_promised_and_advises_nothing(
+    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    capture = tmp_path / "node.json"
+    assert main(["capture", "--root", str(root), "--out", str(capture)]) == 0
+    for words in (["--root", str(root)], ["--machine", str(capture)]):
+        assert main(["inspect", *words]) == 0
+        out, err = capfd.readouterr()
+        assert err == ""
+        assert "agent      this is a copy of its saved state of 2023-11-14 22:13:20 UTC\n" in out
+        assert "cgroups: the copy has none, so nothing was compared: CPUS and MEMS are the" in out
+        (row,) = [line.split() for line in out.splitlines() if line.startswith("  app ")]
+        assert "1,5" in row
+        assert "systemctl" not in out
+
+
+@pytest.mark.parametrize("command", ["explain", "release --dry-run", "inspect"])
+def test_a_pod_that_a_copy_has_not_is_looked_for_in_the_copy(
+    command: str, root: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command.split(), "nope", "--root", str(root)]) == 1
+    assert f"`nodeagent inspect --root {root}` lists the pods\n" in capfd.readouterr().err
+
+
 def test_a_root_without_a_state_is_a_node_without_pods(root: Path) -> None:
     (root / "var/lib/nodeagent" / STATE_FILE).unlink()
     known = known_from(options("--root", str(root)))

@@ -45,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_color_argument(parser)
     add_node_arguments(parser)
     parser.epilog = """\
-exit status: 0: fit, or fit as far as known (nothing fails, something is unknown: --strict counts that as unfit); 3: not fit (a failure;
-with --strict a warning or something unknown, too); 1: it could not be found out; 2: wrong arguments
+exit status: 0: fit, as far as known; 3: not fit (a failure; with --strict a warning or something unknown); 1: it was not found out;
+2: wrong arguments
 
 examples:
   nodeagent check

@@ -10,6 +10,7 @@ from nodeagent.cli.documents import printed
 from nodeagent.cli.main import EXIT_REFUSED
 from nodeagent.cli.pod_files import pods_of
 from nodeagent.cli.progress import Progress
+from nodeagent.cli.sources import inspect_command
 from nodeagent.cli.trial_source import TrialNode, trial_node
 from nodeagent.core.managers import Admitted
 from nodeagent.core.pod import Pod
@@ -37,7 +38,7 @@ def explain_pods(options: argparse.Namespace) -> int:
     """
     pods = () if options.file is None else pods_of(options.file)
     node = trial_node(options)
-    explained = _known(node, options.pod) if options.pod is not None else _tried(node, pods)
+    explained = _known(node, options.pod, inspect_command(options)) if options.pod is not None else _tried(node, pods)
     rooms_too = options.output != "text"  # the words for people need none
     document = explanation(explained, config=node.config, trial=node.trial, where=node.where, rooms_too=rooms_too)
     sys.stdout.write(printed(document, options.output, render_explanation))
@@ -45,13 +46,13 @@ def explain_pods(options: argparse.Namespace) -> int:
     return 0 if all(pod["decision"] == "admitted" for pod in document["pods"]) else EXIT_REFUSED
 
 
-def _known(node: TrialNode, name: str) -> Iterator[Explained]:
+def _known(node: TrialNode, name: str, listed_by: str) -> Iterator[Explained]:
     if node.state is None:
         raise ExplainError(
             f"pod '{name}' is none of this machine's: it has no pods",
             hint="give the pod's manifest with -f; without --empty, --root or --topology the live node is asked",
         )
-    entry = find_pod(node.state, name)
+    entry = find_pod(node.state, name, listed_by)
     found = retraced(node.trial, node.state, entry)
     explained = _explained_alone(found.before, entry.pod)
     yield replace(explained, entry=entry, reproduced=found.reproduced, left_out=found.left_out)

@@ -7,7 +7,7 @@ import time
 from nodeagent.cli.documents import spelled
 from nodeagent.cli.known_state import Known, full_sight_of
 from nodeagent.cli.main import EXIT_DIFFERENCE
-from nodeagent.cli.sources import add_node_arguments, known_from
+from nodeagent.cli.sources import add_node_arguments, inspect_command, known_from
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.inspection import Document, has_difference, inspection
 from nodeagent.formats.inspection_text import render, render_in_full, render_wide
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_node_arguments(parser)
     parser.epilog = """\
-exit status: 0: all is as promised; 3: there is a difference; 1: it could not be found out; 2: wrong arguments
+exit status: 0: all is as promised, as far as a copy tells it; 3: there is a difference; 1: it could not be found out; 2: wrong arguments
 
 examples:
   nodeagent inspect
@@ -79,10 +79,10 @@ def run(options: argparse.Namespace) -> int:
     for option, value in (("--interval", options.interval), ("--frames", options.frames)):
         if value is not None:
             options.parser.error(f"{option} needs --watch")
-    document, is_here = _settled(options)
+    document = _settled(options)
     sys.stdout.write(_printed(document, options))
     sys.stdout.flush()
-    check_compared(document, is_here=is_here)
+    check_compared(document)
     return EXIT_DIFFERENCE if has_difference(document) else 0
 
 
@@ -100,39 +100,35 @@ def _count(text: str) -> int:
     return count
 
 
-def check_compared(document: Document, *, is_here: bool = True) -> None:
-    """Do nothing if there was anything to compare with.
+def check_compared(document: Document) -> None:
+    """Do nothing if there was anything to compare with, or it is a copy that has only the promises.
 
     Raises:
         NothingComparedError: there was not.
 
     """
-    if document["differences"] is None:
+    if document["differences"] is None and not document["node"]["copied"]:
         where = document["node"]["cgroupRoot"] or "nobody says where they are"
-        here = "start them with `systemctl start nodeagent-pods`, or run this as root; PROBLEMS in `nodeagent inspect` has the reason"
-        elsewhere = "only the promises count; `nodeagent capture`, as root on the node while its pods run, takes the cgroups too"
+        hint = "start them with `systemctl start nodeagent-pods`, or run this as root; PROBLEMS in `nodeagent inspect` has the reason"
         raise NothingComparedError(
             f"the pods' cgroups cannot be read ({where}), so nothing was compared with what was promised",
-            hint=here if is_here else elsewhere,
+            hint=hint,
         )
 
 
-def _settled(options: argparse.Namespace) -> tuple[Document, bool]:
-    """Look again while what is found may only be a decision being carried out: a difference counts when two looks agree on it.
-
-    The second value: it is this node's.
-    """
+def _settled(options: argparse.Namespace) -> Document:
+    """Look again while what is found may only be a decision being carried out: a difference counts when two looks agree on it."""
     known = known_from(options)
     document = _look(known, options)
     for _ in range(_LOOKS - 1):
         if not (known.is_live and known.is_here and has_difference(document)):
-            return document, known.is_here
+            return document
         time.sleep(_PAUSE_SECONDS)
         known = known_from(options)
         before, document = document, _look(known, options)
         if _stands(before, document):
-            return document, known.is_here
-    return document, known.is_here
+            return document
+    return document
 
 
 def _stands(before: Document, after: Document) -> bool:
@@ -141,7 +137,9 @@ def _stands(before: Document, after: Document) -> bool:
 
 
 def _look(known: Known, options: argparse.Namespace) -> Document:
-    entries = known.state.entries if options.pod is None else find_pods(known.state, options.pod)
+    entries = (
+        known.state.entries if options.pod is None else find_pods(known.state, options.pod, inspect_command(options))
+    )
     sight = full_sight_of(known, host_processes=options.pod is None and not options.no_host_processes)
     return inspection(sight, None if options.pod is None else frozenset(e.pod.uid for e in entries))
 

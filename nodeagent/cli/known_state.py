@@ -261,10 +261,16 @@ def _sight(known: Known, sighting: Sighting) -> Sight:
         host=sighting.host,
         is_live=known.is_live,
         is_ready=known.is_ready,
+        is_here=known.is_here,
+        copied_at=None if known.is_here or not sighting.at_ms else _spelled(sighting.at_ms),
         is_agent_known=known.is_agent_known,
         problems=(*known.problems, *sighting.problems),
         recovery=known.recovery,
     )
+
+
+def _spelled(at_ms: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_ms // 1000))
 
 
 def _seen(root: str | None, problems: list[str]) -> Seen | None:

@@ -115,7 +115,7 @@ def _parsers(words: Sequence[str]) -> tuple[_Parser, dict[str, _Parser]]:
         prog="nodeagent",
         description="Pins pods to whole CPUs next to their memory.",
         formatter_class=HelpText,
-        epilog=f"documents and examples: {_documents()}\nmore on one command: nodeagent COMMAND --help\nnext: nodeagent inspect",
+        epilog=f"documents and examples: {documents()}\nmore on one command: nodeagent COMMAND --help\nnext: nodeagent inspect",
     )
     parser.add_argument("--version", action="version", version=f"nodeagent {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -131,7 +131,7 @@ def _parsers(words: Sequence[str]) -> tuple[_Parser, dict[str, _Parser]]:
     return parser, known
 
 
-def _documents() -> str:
+def documents() -> str:
     """Where docs/ and examples/ lie: as installed (scripts/install.sh), or in a checkout."""
     for directory in (Path(sys.prefix, "share/nodeagent"), Path(__file__).parents[2]):
         if (directory / "docs").is_dir():

@@ -1,6 +1,7 @@
 """The manual pages, made of the command line's definitions in man(7)'s language. A module of its own for the installation:
 
-`python -m nodeagent.cli.man_pages SHARE FISH` writes them, and the shells' completions, where `man` and the shells look for them.
+`python -m nodeagent.cli.man_pages SHARE FISH [DOCUMENTS]` writes them, and the shells' completions, where `man` and the shells look for
+them. DOCUMENTS is where documents and examples will lie, which is not where this program lies while a package is made.
 """
 
 import importlib
@@ -8,18 +9,28 @@ import re
 import sys
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from nodeagent import __version__
 from nodeagent.cli.completion_scripts import FISH_PLACE, PLACES, SCRIPTS
 from nodeagent.cli.definitions import Argument, Command, command_of
-from nodeagent.cli.main import COMMANDS, parser_for
+from nodeagent.cli.main import COMMANDS, documents, parser_for
 
 SECTION = 8
 _PROGRAM = "nodeagent"
+_BELOW_PREFIX = "share/nodeagent of the environment that holds nodeagent"
+"""Where a wheel puts them; its maker does not know the environment."""
 
 
-def man_pages() -> dict[str, str]:
-    """Give every page by its file's name: one of the program, and one of each of its commands."""
+def man_pages(place: str = _BELOW_PREFIX) -> dict[str, str]:
+    """Give every page by its file's name: one of the program, and one of each of its commands.
+
+    Args:
+        place: where documents and examples will lie.
+
+    """
     top = command_of(parser_for(()))
+    top = replace(top, epilog=top.epilog.replace(documents(), place))
     pages = {_PROGRAM: _page(top, "pin pods to whole CPUs next to their memory")}
     for name, purpose in COMMANDS.items():
         importlib.import_module(f"nodeagent.cli.{name}")
@@ -28,15 +39,16 @@ def man_pages() -> dict[str, str]:
     return {f"{name}.{SECTION}": text for name, text in pages.items()}
 
 
-def write_all(share: Path, fish: Path) -> None:
+def write_all(share: Path, fish: Path, place: str = _BELOW_PREFIX) -> None:
     """Write the pages and the completions.
 
     Args:
         share: /usr/local/share, or what stands for it.
         fish: /etc/fish/completions, or what stands for it.
+        place: where documents and examples will lie.
 
     """
-    files = {share / f"man/man{SECTION}/{name}": text for name, text in man_pages().items()}
+    files = {share / f"man/man{SECTION}/{name}": text for name, text in man_pages(place).items()}
     files |= {share / place: SCRIPTS[shell] for shell, place in PLACES.items()}
     files[fish / FISH_PLACE] = SCRIPTS["fish"]
     for path, text in files.items():
@@ -62,10 +74,16 @@ def _page(command: Command, purpose: str) -> str:
             if command.name != _PROGRAM:
                 parts += [f".RS\n.PP\n{_text(inner.usage)}", *_items((*inner.places, *inner.options)), ".RE"]
     epilog = command.epilog or (command_of(command.subcommands[0].parser).epilog if command.subcommands else "")
-    parts += [_paragraph(text) for text in re.split(r"\n\s*\n", epilog) if text.strip()]
+    paragraphs = [_paragraph(text) for text in re.split(r"\n\s*\n", epilog) if text.strip()]
+    parts += [part for part in paragraphs if not part.startswith(_NOTES)]
+    notes = [part.removeprefix(_NOTES) for part in paragraphs if part.startswith(_NOTES)]
+    parts += [_NOTES + "\n.PP\n".join(notes)] if notes else []
     if command.name != _PROGRAM:
         parts.append(f".SH SEE ALSO\n{_bold(_PROGRAM)}({SECTION})")
     return "\n".join(parts) + "\n"
+
+
+_NOTES = ".SH NOTES\n"
 
 
 def _arguments(title: str, arguments: tuple[Argument, ...]) -> list[str]:
@@ -92,7 +110,7 @@ def _paragraph(text: str) -> str:
     if text.startswith("exit status:"):
         statuses = re.split(r";\s+(?=\d)", text.removeprefix("exit status:").strip())
         return ".SH EXIT STATUS\n" + "\n.br\n".join(_text(" ".join(status.split())) for status in statuses)
-    return ".SH NOTES\n" + "\n.br\n".join(_text(line) for line in text.splitlines())
+    return _NOTES + "\n.br\n".join(_text(line) for line in text.splitlines())
 
 
 def _bold(text: str) -> str:
@@ -110,4 +128,4 @@ def _escaped(text: str) -> str:
 
 
 if __name__ == "__main__":
-    write_all(Path(sys.argv[1]), Path(sys.argv[2]))
+    write_all(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:4])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from nodeagent.cli.documents import add_output_argument, spelled
 from nodeagent.cli.known_state import DEFAULT_CONFIG, PODS_CGROUP, Known
-from nodeagent.cli.sources import add_node_arguments, is_copied, known_from
+from nodeagent.cli.sources import add_node_arguments, inspect_command, is_copied, known_from
 from nodeagent.core.state import NodeState, PodEntry
 from nodeagent.edge.local_api_client import ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
@@ -193,7 +193,11 @@ class _Answer:
 
 
 def _by_agent(options: argparse.Namespace, known: Known, answer: _Answer) -> int:
-    chosen = known.state.entries if options.all else tuple(find_pod(known.state, name) for name in options.pods)
+    chosen = (
+        known.state.entries
+        if options.all
+        else tuple(find_pod(known.state, name, inspect_command(options)) for name in options.pods)
+    )
     if options.purge:
         raise ReleaseError("the agent runs and would write its files again", hint="first: `systemctl stop nodeagent`")
     if options.dry_run:
@@ -273,7 +277,12 @@ def _told_without_agent(options: argparse.Namespace, known: Known | NodeAgentErr
             answer.problem(known)
         else:
             state = known.state
-            answer.plan(state, state.entries if options.all else [find_pod(state, name) for name in options.pods])
+            answer.plan(
+                state,
+                state.entries
+                if options.all
+                else [find_pod(state, name, inspect_command(options)) for name in options.pods],
+            )
             if options.all and known.cgroup_root is not None:
                 answer.removal(cgroups=known.cgroup_root)
         if options.purge:

@@ -4,6 +4,7 @@ The options and their meaning, the same for every command that reads a node.
 """
 
 import argparse
+import shlex
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -119,6 +120,12 @@ def known_from(options: argparse.Namespace) -> Known:
 def is_copied(options: argparse.Namespace) -> bool:
     """Whether a root other than this node's own was named."""
     return options.root is not None and Path(options.root).resolve() != Path("/")
+
+
+def inspect_command(options: argparse.Namespace) -> str:
+    """The command that shows the pods of the node that is meant."""
+    other = [("--root", options.root), ("--machine", options.machine)]
+    return shlex.join(["nodeagent", "inspect", *(word for option, value in other if value for word in (option, value))])
 
 
 def own_config(options: argparse.Namespace) -> str:

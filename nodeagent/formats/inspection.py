@@ -66,6 +66,10 @@ class Sight(Struct, frozen=True):
     is_live: bool = False
     """The state is the running agent's; else it was read from its file."""
     is_ready: bool = False
+    is_here: bool = True
+    """False: it is a copy."""
+    copied_at: str | None = None
+    """When the copy was made, for people; None: nobody knows."""
     is_agent_known: bool = True
     """False: only a machine is known, and nothing of an agent on it."""
     problems: tuple[str, ...] = ()
@@ -155,6 +159,8 @@ def _node(sight: Sight) -> Document:
             "ready": sight.is_ready,
         },
         "cgroupRoot": sight.cgroup_root,
+        "copied": not sight.is_here,
+        "copiedAt": sight.copied_at,
         "cpus": {
             "available": str(available),
             "availableCount": len(available),

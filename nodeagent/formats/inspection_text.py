@@ -63,7 +63,7 @@ def _node(document: Document, width: int | None) -> list[str]:
         ("shared", _set(cpus["shared"], cpus["sharedMillicores"] // 1000, _shared(cpus))),
         ("exclusive", _set(cpus["exclusive"], cpus["exclusiveCount"])),
         ("policies", _policies(node["policies"])),
-        ("agent", _agent(node["agent"])),
+        ("agent", _agent(node["agent"]) if not node["copied"] else _copied_agent(node)),
         ("cgroups", node["cgroupRoot"] or "not known where"),
         ("pods", f"{summary['pods']}" + (f": {phases}" if phases else "")),
     ]
@@ -96,12 +96,20 @@ def _agent(agent: Document) -> str:
     return "runs" if agent["ready"] else "runs, but could not finish its last turn (see the problems below)"
 
 
+def _copied_agent(node: Document) -> str:
+    """Of a copy nothing can be put right here, so that there is no advice."""
+    agent = node["agent"]
+    if not agent["known"]:
+        return "the capture holds no agent"
+    when = f" of {node['copiedAt']}" if node["copiedAt"] else ""
+    if not agent["live"]:
+        return f"this is a copy of its saved state{when}"
+    return f"this is a copy{when}; it ran then" + ("" if agent["ready"] else ", but could not finish its last turn")
+
+
 def _no_pods(document: Document) -> str:
-    return (
-        "no pods: put a manifest into the agent's manifest directory"
-        if document["node"]["agent"]["known"]
-        else "no pods"
-    )
+    is_usable = document["node"]["agent"]["known"] and not document["node"]["copied"]
+    return "no pods: put a manifest into the agent's manifest directory" if is_usable else "no pods"
 
 
 def _pods(document: Document, width: int) -> list[str]:
@@ -123,7 +131,8 @@ def _pods(document: Document, width: int) -> list[str]:
 
 def _row(container: Document, document: Document) -> tuple[str, ...]:
     kind = "" if container["kind"] == "app" else f" ({container['kind']})"
-    there = container["effective"] or {}
+    is_unseen = document["node"]["copied"] and document["differences"] is None
+    there = container["effective"] or (_promised(container) if is_unseen else {})
     return (
         f"  {container['name']}{kind}",
         state_text(container, document["atMs"]),
@@ -132,6 +141,13 @@ def _row(container: Document, document: Document) -> tuple[str, ...]:
         there.get("mems") or _NO_VALUE,
         quota_text(there.get("quota")),
     )
+
+
+def _promised(container: Document) -> Document:
+    """What stands for the kernel's values where nobody can ask for them."""
+    promised = container["promised"]
+    shared = None if container["isolation"] is None else "shared"
+    return {"cpus": promised["cpus"] or shared, "mems": promised["mems"]}
 
 
 def _pod_lines(pod: Document, document: Document, width: int) -> list[str]:
@@ -196,6 +212,10 @@ def _noticeable(pod: Document, at_ms: int) -> Iterator[str]:
 
 def _differences(document: Document, width: int | None) -> Iterator[str]:
     found, is_known = document["differences"], document["node"]["agent"]["known"]
+    if found is None and is_known and document["node"]["copied"]:
+        why = "the copy has none, so nothing was compared: CPUS and MEMS are the promised ones"
+        yield from _broken(f"cgroups: {why}", width)
+        return
     if found is None:
         step = "Start the pods' unit: systemctl start nodeagent-pods; or run as root"
         why = (
@@ -218,6 +238,8 @@ def _differences(document: Document, width: int | None) -> Iterator[str]:
             else f"{actual}, promised: {difference['promised']}"
         )
         yield from _broken(f"  {where}: {what}", width)
+    if document["node"]["copied"]:
+        return
     if document["node"]["agent"]["live"]:
         yield from _broken(
             "  the agent puts them right at its next reconcile; if they come back, somebody else writes there", width
