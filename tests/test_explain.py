@@ -125,6 +125,24 @@ def test_the_words_need_no_list_of_all_that_each_node_has_left(told: Told, monke
     assert told("explain", "-f", file, "--topology", MACHINE, "--config", "config.yaml")[0] == 0
 
 
+@pytest.mark.parametrize(("cpus", "first"), [("3", "0-1 loses: several nodes"), ("23", "0 loses: no room")])
+def test_above_eight_nodes_the_smallest_sets_are_told_and_that_there_are_others(
+    told: Told, cpus: str, first: str
+) -> None:
+    Path("config.yaml").write_text(
+        "cpuManagerPolicy: static\nreservedSystemCPUs: '0'\ntopologyManagerPolicy: single-numa-node\n"
+        "topologyManagerPolicyOptions: {max-allowable-numa-nodes: '64'}\ncheckAllocatable: false\n"
+    )
+    words = ("explain", "-f", manifest("p.yaml", pod("wide", container("app", cpus, "1Gi"))), "--topology", "12n.2c")
+    (document,) = json.loads(told(*words, "--config", "config.yaml", "-o", "json")[1])["pods"]
+    (step,) = document["steps"]
+    assert not step["allSets"]
+    assert f"{step['candidates'][0]['nodes']} loses: {step['candidates'][0]['verdict']}" == first
+    out = told(*words, "--config", "config.yaml")[1]
+    assert "of so many NUMA nodes not every set is listed" in out
+    assert "loses: " in out
+
+
 def test_a_manifest_that_is_wrong_is_named_with_its_line(told: Told) -> None:
     Path("p.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{nme: app}]}\n")
     status, out, err = told("explain", "-f", "p.yaml", "--topology", MACHINE, "--config", "config.yaml")

@@ -5,6 +5,7 @@ The winner is taken from the merge itself (hints.py, hint_family.py); here only 
 
 import enum
 from collections.abc import Iterable
+from itertools import combinations, islice
 
 from msgspec import Struct
 
@@ -12,14 +13,15 @@ from nodeagent.core.admission import MergeReport
 from nodeagent.core.affinity_score import preferred_of_two
 from nodeagent.core.demand import PodDemand
 from nodeagent.core.hint_family import MAX_STEPS, HintFamily, Hints
-from nodeagent.core.hints import fitness, masks_by_size, non_preferred_rank, wanted_count
+from nodeagent.core.hints import fitness, non_preferred_rank, wanted_count
 from nodeagent.core.idset import NumaSet
 from nodeagent.core.managers import Managers
 from nodeagent.core.node_search import Steps
 from nodeagent.core.promises import Promises
 
 _MAX_ENUMERATED = 8
-"""Up to so many NUMA nodes every set is looked at (255); of more the single nodes, and the sets that are listed."""
+"""Up to so many NUMA nodes every set is looked at; of more the single nodes, the sets that are listed, and the smallest others."""
+_MOST_SETS = 2**_MAX_ENUMERATED - 1
 
 
 class Opinion(enum.StrEnum):
@@ -90,13 +92,18 @@ def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod
     ids = [node.id for node in managers.topology.numa]
     every = len(ids) <= _MAX_ENUMERATED
     listed = {m for _, hints in report.hints for m in _listed(hints)}
-    masks = set(masks_by_size(ids)) if every else listed | {1 << node for node in ids}
+    single = {1 << node for node in ids}
+    small = (sum(1 << node for node in chosen) for size in range(1, len(ids) + 1) for chosen in combinations(ids, size))
+    masks = {*islice(small, max(0, _MOST_SETS - len(listed))), *single, *listed}
     winner = rules.default_mask if merged.mask is None and merged.preferred else merged.mask
     opinions = {mask: tuple((name, _opinion(hints, mask)) for name, hints in report.hints) for mask in masks}
     seen = [m for m in masks if m == winner or any(o in _OFFERS for _, o in opinions[m])]
     if winner is not None and winner not in opinions:
         opinions[winner] = tuple((name, _opinion(hints, winner)) for name, hints in report.hints)
         seen.append(winner)
+    all_sets = every or not any(isinstance(hints, HintFamily) for _, hints in report.hints)
+    if not seen and not all_sets:
+        seen = sorted(single)
     judge = _Judge(managers, promises, report, winner)
     return MergeTrace(
         container=report.container,
@@ -108,7 +115,7 @@ def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod
             for mask in sorted(seen, key=lambda mask: (mask.bit_count(), mask))
         ),
         silent=_silent(report, pod),
-        all_sets=every or not any(isinstance(hints, HintFamily) for _, hints in report.hints),
+        all_sets=all_sets,
     )
 
 

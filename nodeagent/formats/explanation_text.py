@@ -167,8 +167,8 @@ def _step(number: int, step: Document, config: Document, width: int) -> Iterator
                 "allocates",
                 width,
             )
-        if not step["allSets"]:
-            yield f"{inner}of so many NUMA nodes not every set is listed"
+    if step["step"] == "merge" and not step["allSets"]:
+        yield f"{inner}of so many NUMA nodes not every set is listed"
     if step["step"] == "cpus":
         yield from _choices(step, enabled(config["cpuManagerPolicyOptions"]), inner, width)
     if step["step"] == "memory":
