@@ -94,6 +94,7 @@ def test_it_is_a_machine_like_any_other():
         ("1c,memory=1Gi,memory=2Gi", "memory is given twice"),
         ("1c,hugepages-big=1Gi", "no amount such as 64Gi"),
         ("1c,hugepages-0=1Gi", "has no page size such as 2Mi"),
+        ("1c,hugepages-2Mi=3Mi", "no whole number of pages"),
         ("1c,memory=1Gi,hugepages-2Mi=2Gi", "the huge pages of a node are more than its 1073741824 bytes of memory"),
         ("x" * 500, "is no list of numbers"),
     ],
@@ -114,7 +115,7 @@ def test_the_command_draws_a_described_machine_without_owners(capsys: pytest.Cap
     assert "reserved" not in out
     assert main(["topology", "--topology", "2s.1n.2c.2t", "-o", "json"]) == 0
     assert topology_from_document(json.loads(capsys.readouterr().out)) == topology_from_spec("2s.1n.2c.2t")
-    assert main(["topology", "--topology", "2x"]) == 1
+    assert main(["topology", "--topology", "2x"]) == 2
     assert "write --topology 2s.2n.8c.2t" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main(["topology", "--topology", "2s.1n.2c.2t", "--root", "/"])

@@ -3,6 +3,7 @@
 import argparse
 import errno
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -53,6 +54,9 @@ def main(arguments: list[str] | None = None) -> int:
     with Path(os.devnull).open("r+", encoding="utf-8") as nothing:
         # what we were started without is empty, and takes everything
         sys.stdin, sys.stdout, sys.stderr = (stream or nothing for stream in (sys.stdin, sys.stdout, sys.stderr))
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # a terminal or a file of few characters: what it lacks is spelled
+                stream.reconfigure(errors="backslashreplace")
         return _answered(arguments)
 
 

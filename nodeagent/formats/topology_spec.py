@@ -26,6 +26,9 @@ _LOCAL, _SAME_SOCKET, _OTHER_SOCKET = 10, 12, 20
 class TopologySpecError(NodeAgentError):
     """A text describes no machine."""
 
+    exit_status = 2
+    """A wrong argument."""
+
     def __init__(self, text: str, problem: str) -> None:
         super().__init__(
             f"--topology {shown(text)}: {problem}",
@@ -95,10 +98,13 @@ def _amounts(text: str, parts: list[str]) -> tuple[int, tuple[tuple[str, int], .
             raise TopologySpecError(text, f"{shown(part)} is neither memory=AMOUNT nor hugepages-SIZE=AMOUNT")
         try:
             size = Quantity.parse(amount).value()
-            if name != "memory" and Quantity.parse(name.removeprefix("hugepages-")).value() <= 0:
-                raise TopologySpecError(text, f"{shown(name)} has no page size such as 2Mi")
+            page = 1 if name == "memory" else Quantity.parse(name.removeprefix("hugepages-")).value()
         except QuantitySyntaxError as err:
             raise TopologySpecError(text, f"{shown(part)}: no amount such as 64Gi") from err
+        if page <= 0:
+            raise TopologySpecError(text, f"{shown(name)} has no page size such as 2Mi")
+        if size % page:
+            raise TopologySpecError(text, f"{shown(part)}: no whole number of pages")
         if size < 0 or size >= 2**63:
             raise TopologySpecError(text, f"{shown(part)}: must be from 0 to 8Ei")
         if name in found:
