@@ -469,3 +469,15 @@ def test_what_is_refused_is_not_migrated(told: Told, tmp_path: Path) -> None:
     assert (status, out) == (1, "")
     assert "cgroupsPerQOS: false: must be true" in err
     assert "then migrate it again" in err
+
+
+@pytest.mark.parametrize(
+    "text", ["staticPodURLHeader:\n  Authorization: [Bearer SECRET]\n", "staticPodURLHeader: {A: [SECRET]}\n"]
+)
+@pytest.mark.parametrize("form", ["x", "&a x"], ids=["lines", "anew"])
+def test_no_password_goes_into_a_file_that_others_read(text: str, form: str) -> None:
+    content = f"kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nclusterDomain: {form}\n{text}"
+    migration = migrated(content.encode(), "f")
+    assert migration.commented == ("clusterDomain", "staticPodURLHeader")
+    assert "SECRET" not in migration.text
+    assert "# staticPodURLHeader: its value is left out\n" in migration.text

@@ -26,7 +26,7 @@ exit status: 0: taken; 1: the machine could not be read, or the file not be writ
 examples:
   nodeagent capture --out node.json
   nodeagent capture --root /mnt/copy --out node.json
-  nodeagent capture | xz >node.json.xz
+  nodeagent capture >node.json
 
 Holds the machine's description, the agent's configuration, its promises, what is in the pods' cgroups, the settings that `nodeagent
 check` judges, and versions; never a container's command, arguments or environment. docs/capture.md (nodeagent --help says where)

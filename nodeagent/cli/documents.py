@@ -85,5 +85,9 @@ def write_out(path: str, content: bytes, *, mode: int = 0o600, replaces: bool = 
             error=errno.EEXIST,
             hint=f"move it away (`mv {path} {path}.old`), or name another file with --out",
         )
-    hint = f"make the directory if it is not there (`ls -ld {Path(path).parent}`), or name another file with --out"
+    parent = Path(path).parent
+    way_out = (
+        "see who may write there: `namei -l {parent}`" if parent.is_dir() else "make the directory: `mkdir -p {parent}`"
+    )
+    hint = f"{way_out.format(parent=parent)}; or name another file with --out"
     state_files.write_atomically(path, content, mode=mode, hint=hint)

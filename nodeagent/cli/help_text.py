@@ -2,6 +2,9 @@
 
 import argparse
 import re
+import shlex
+import sys
+from pathlib import Path
 
 _OWN_LINE = re.compile(r"\n(?=[a-z ]+: )")
 """Before `next: …` and its like."""
@@ -16,7 +19,7 @@ class HelpText(argparse.RawDescriptionHelpFormatter):
 
 def _filled(paragraph: str, width: int, indent: str) -> str:
     if "\n  " in paragraph:
-        return paragraph
+        return _with_place(paragraph)
     import textwrap
 
     return "\n".join(
@@ -30,3 +33,21 @@ def _filled(paragraph: str, width: int, indent: str) -> str:
         )
         for part in _OWN_LINE.split(paragraph)
     )
+
+
+def _with_place(examples: str) -> str:
+    """Begin examples that name files of ours with the way there, so that they can be pasted anywhere."""
+    title, _, lines = examples.partition("\n")
+    place = documents()
+    return f"{title}\n  cd {shlex.quote(place)}\n{lines}" if " examples/" in lines and place != _UNKNOWN else examples
+
+
+_UNKNOWN = "in the project's source"
+
+
+def documents() -> str:
+    """Where docs/ and examples/ lie: as installed (scripts/install.sh), or in a checkout."""
+    for directory in (Path(sys.prefix, "share/nodeagent"), Path(__file__).parents[2]):
+        if (directory / "docs").is_dir():
+            return str(directory)
+    return _UNKNOWN

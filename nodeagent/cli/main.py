@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from nodeagent import __version__
-from nodeagent.cli.help_text import HelpText
+from nodeagent.cli.help_text import HelpText, documents
 from nodeagent.errors import NodeAgentError
 
 EXIT_ERROR = 1
@@ -133,14 +133,6 @@ def _parsers(words: Sequence[str]) -> tuple[_Parser, dict[str, _Parser]]:
     if name in known:
         importlib.import_module(f"nodeagent.cli.{name}").add_arguments(known[name])
     return parser, known
-
-
-def documents() -> str:
-    """Where docs/ and examples/ lie: as installed (scripts/install.sh), or in a checkout."""
-    for directory in (Path(sys.prefix, "share/nodeagent"), Path(__file__).parents[2]):
-        if (directory / "docs").is_dir():
-            return str(directory)
-    return "in the project's source"
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from nodeagent import __version__
 from nodeagent.cli.completion_scripts import FISH_PLACE, PLACES, SCRIPTS
 from nodeagent.cli.definitions import Argument, Command, command_of
-from nodeagent.cli.main import COMMANDS, documents, parser_for
+from nodeagent.cli.help_text import documents
+from nodeagent.cli.main import COMMANDS, parser_for
 
 SECTION = 8
 _PROGRAM = "nodeagent"

@@ -102,7 +102,9 @@ def empty_node(machine: TrialMachine, path: str, errata: Errata) -> TrialNode:
     Raises:
         NodeAgentError: the configuration can't be read, or doesn't suit the machine.
     """
-    node = _node(load_config(path), machine.topology, errata, path)
+    node = _node(
+        load_config(path, absent_hint="name two files: --compare A.yaml B.yaml"), machine.topology, errata, path
+    )
     return TrialNode(
         Trial.of(node.managers, initial(node.managers), (), _room(node)), node.config, Path(path).name, machine.where
     )
@@ -144,7 +146,12 @@ def _node(config: Config, topology: Topology, errata: Errata, source: str, reser
         return node
     raise TrialError(
         "\n".join(f"{source}: {refused.about}: {refused.message}" for refused in node),
-        hint="name a configuration that suits this machine with --config",
+        hint="; or ".join(
+            [
+                *(f"{refused.about}: {refused.allowed}" for refused in node if refused.allowed),
+                "name a configuration that suits this machine with --config",
+            ]
+        ),
     )
 
 

@@ -174,7 +174,7 @@ def _check_regular(path: str, status: os.stat_result) -> None:
             f"cannot read {path}: it is no regular file",
             path=path,
             error=None,
-            hint=f"a device, FIFO or socket lies where the file is expected: see `ls -l {path}`, and move it away",
+            hint=f"a device, FIFO or socket lies where the file is expected: see `ls -l {path}`; put a regular file there, or name another",
         )
 
 

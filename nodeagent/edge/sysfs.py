@@ -34,7 +34,8 @@ def read_machine(root: str = "/") -> SysfsSample:
     """
     base = root.rstrip("/") if root else "."
     if not Path(base or "/").is_dir():
-        raise SysfsError(base, "there is no such directory", hint="name the copy of a node's file system: --root DIR")
+        wrong = "it is no directory" if Path(base).exists() else "there is no such directory"
+        raise SysfsError(base, wrong, hint="name the copy of a node's file system: --root DIR")
     failure: SysfsError | None = None
     for _ in range(ATTEMPTS):
         try:

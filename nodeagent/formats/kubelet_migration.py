@@ -21,6 +21,8 @@ _NO_USE = "without use here"
 _STATIC_PODS = "kubelet's own pods: name nodeagent's directory, or leave it at /etc/nodeagent/manifests"
 _ANCHOR = re.compile(r"(^|[\s\[{,:-])[&*]\w")
 _KINDS = {"apiVersion", "kind"}
+_SECRET = {"staticPodURLHeader"}
+"""Kubelet's field whose value may be a password: the file that is made may be read by more people than the one it is made of."""
 
 
 class Migration(Struct, frozen=True):
@@ -89,11 +91,15 @@ def _edited(content: bytes, root: MapNode, reasons: dict[str, str]) -> str | Non
         while own[-1].lstrip().startswith("#") or not own[-1].strip() or own[-1].strip() in {"...", "---"}:
             after.insert(0, own.pop())
         if entry.key in reasons:
-            result += [f"# {reasons[entry.key]}:", *(f"# {line}" for line in own)]
+            result += _commented(entry.key, reasons[entry.key], own)
         elif entry.key not in _KINDS:
             result += own
         result += [line for line in after if line.strip() not in {"...", "---"}]
     return "\n".join(result) + "\n"
+
+
+def _commented(key: str, reason: str, own: list[str]) -> list[str]:
+    return [f"# {reason}:", *(f"# {line}" for line in ([f"{key}: its value is left out"] if key in _SECRET else own))]
 
 
 def _rewritten(root: MapNode, reasons: dict[str, str]) -> str:
@@ -102,7 +108,7 @@ def _rewritten(root: MapNode, reasons: dict[str, str]) -> str:
     for entry in root:
         own = yaml_lines({entry.key: _plain(entry.value)})
         if entry.key in reasons:
-            result += [f"# {reasons[entry.key]}:", *(f"# {line}" for line in own)]
+            result += _commented(entry.key, reasons[entry.key], own)
         elif entry.key not in _KINDS:
             result += own
     return "\n".join(result) + "\n"
