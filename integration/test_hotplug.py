@@ -11,6 +11,7 @@ from tests.figures import Recorder, tell
 
 SLEEP = ["sleep", "infinity"]
 CPUS = "/sys/devices/system/cpu"
+HUGE_PAGES = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages"
 DEGRADED = "nodeagent_degraded_containers"
 
 
@@ -192,8 +193,7 @@ def test_a_cgroup_above_is_given_fewer_cpus_and_all_of_them_again(node: Node) ->
 
 def test_more_huge_pages_make_room_without_a_restart(four_nodes: Guest) -> None:
     node = Node(four_nodes)
-    pages = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages"
-    before = int(node.run(f"cat {pages}").stdout)
+    before = int(node.run(f"cat {HUGE_PAGES}").stdout)
     pid = node.main_pid()
     big = container("app", SLEEP, cpu="1")
     wanted = 2 * (sum(pages_of(node)) + 8)
@@ -203,14 +203,14 @@ def test_more_huge_pages_make_room_without_a_restart(four_nodes: Guest) -> None:
         node.apply(pod("big", big))
         node.wait(lambda state: any("refusal" in e for e in state["entries"]), "the pod to be refused")
         cursor = node.cursor()
-        node.run(f"echo {before + 8} >{pages}")
+        node.run(f"echo {before + 8} >{HUGE_PAGES}")
         node.wait_log(cursor, "machine_changed")
         node.run("nodeagent retry big")
         node.wait_running("big")
         assert node.main_pid() == pid
     finally:
         node.clear()
-        node.run(f"echo {before} >{pages}")
+        node.run(f"echo {before} >{HUGE_PAGES}")
 
 
 BY_NODE = """
@@ -235,6 +235,7 @@ def test_a_nodes_memory_goes_and_comes_back_without_a_restart(four_nodes: Guest)
     node.apply(pod("small", container("app", SLEEP, cpu="1", memory="64Mi")))
     node.wait_running("small")
     before, totals, pid, cursor = node.footprint(), memory_of(node), node.main_pid(), node.cursor()
+    huge_pages = int(node.run(f"cat {HUGE_PAGES}").stdout)
     size = int(node.run("cat /sys/devices/system/memory/block_size_bytes").stdout, 16)
 
     block = node.run(TAKE_A_BLOCK, timeout_seconds=60).stdout.strip()
@@ -243,8 +244,10 @@ def test_a_nodes_memory_goes_and_comes_back_without_a_restart(four_nodes: Guest)
         node.wait(lambda _: memory_of(node) == {**totals, "1": totals["1"] - size}, "node 1 to have a block less")
         assert node.footprint() == before
     finally:
-        node.run(f"echo online >{block}/state")
+        # the block has taken along those of its node's free huge pages that lay in it
+        node.run(f"echo online >{block}/state; echo {huge_pages} >{HUGE_PAGES}")
     node.wait(lambda _: memory_of(node) == totals, "node 1 to have all of its memory")
+    assert int(node.run(f"cat {HUGE_PAGES}").stdout) == huge_pages
     assert node.footprint() == before
     assert node.main_pid() == pid
 
