@@ -1,6 +1,5 @@
 """Whoever starts a command may have closed its standard streams, or end it while it starts: that is no reason for a traceback."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +7,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+NODEAGENT = f"{sys.executable} -m nodeagent"
+
+
+def answered(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["sh", "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
@@ -21,26 +25,13 @@ ROOT = Path(__file__).parent.parent
     ],
 )
 def test_a_closed_stream_is_empty_and_takes_everything(words: str, closed: str, status: int, told: str) -> None:
-    done = subprocess.run(
-        ["sh", "-c", f"exec {sys.executable} -m nodeagent {words} {closed}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = answered(f"exec {NODEAGENT} {words} {closed}")
     assert done.returncode == status, done.stderr
     assert done.stderr.startswith(told)
     assert "Traceback" not in done.stderr
 
 
 def test_what_a_stream_has_no_character_for_is_spelled() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "nodeagent", "simulate", "--bench", "1", "examples/scenario.jsonl"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = answered(f"PYTHONIOENCODING=ascii {NODEAGENT} simulate --bench 1 examples/scenario.jsonl")
     assert done.returncode == 0, done.stderr
     assert "\\xb5s" in done.stdout

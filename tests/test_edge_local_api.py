@@ -22,6 +22,7 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.bind_address import UnixAddress
 from nodeagent.formats.exchange import Bounds
 
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as another user")
 GROUP = 4242
 OTHER = 65_534
 
@@ -271,7 +272,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as another user")
+@root_only
 @pytest.mark.parametrize(
     "request_line", ['{"op": "large", "bytes": 2000000}\n', '{"op":'], ids=["never reads", "never asks"]
 )
@@ -295,7 +296,7 @@ def test_one_user_cannot_keep_others_out(open_directory: Path, request_line: str
             daemon.stop()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as another user")
+@root_only
 @pytest.mark.parametrize(
     ("uid", "gid", "groups", "read", "write"),
     [
