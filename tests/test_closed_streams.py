@@ -17,14 +17,23 @@ def answered(script: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("words", "closed", "status", "told"),
     [
-        ("topology --topology 8c", ">&-", 0, ""),
-        ("topology --topology 8c", ">&- 2>&-", 0, ""),
-        ("explain -f - --topology 8c --config examples/config.yaml", "<&-", 1, "nodeagent: stdin:1: holds no pod"),
+        ("topology --topology 8c", ">&-", 1, "nodeagent: cannot write the output: Bad file descriptor\nhint: "),
+        ("topology --topology 8c", ">&- 2>&-", 1, ""),
+        ("--help", ">&-", 1, "nodeagent: cannot write the output: Bad file descriptor\nhint: "),
+        ("--help", ">/dev/full", 1, "nodeagent: cannot write the output: No space left on device\nhint: `df`"),
+        (
+            "topology --topology 8c",
+            ">/dev/full",
+            1,
+            "nodeagent: cannot write the output: No space left on device\nhint: `df`",
+        ),
+        ("topology --topology 9x", ">&-", 2, "nodeagent: --topology "),
+        ("explain -f - --topology 8c --config examples/config.yaml", "<&-", 1, "nodeagent: /dev/stdin:1: holds no pod"),
         ("simulate -", "<&-", 1, "nodeagent: "),
         ("topology --topology 9x", "2>&-", 2, ""),
     ],
 )
-def test_a_closed_stream_is_empty_and_takes_everything(words: str, closed: str, status: int, told: str) -> None:
+def test_a_closed_or_full_stream_is_told_of_where_that_can_be(words: str, closed: str, status: int, told: str) -> None:
     done = answered(f"exec {NODEAGENT} {words} {closed}")
     assert done.returncode == status, done.stderr
     assert done.stderr.startswith(told)

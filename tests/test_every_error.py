@@ -42,7 +42,9 @@ from nodeagent.cli import (
     retry,
     simulate,
 )
+from nodeagent.cli.configurations import load_config
 from nodeagent.cli.known_state import known_state
+from nodeagent.cli.named_files import NamedFile
 from nodeagent.cli.pod_files import pods_of
 from nodeagent.cli.sources import known_from, topology_from
 from nodeagent.cli.watch import watch
@@ -62,7 +64,7 @@ from nodeagent.core.state import NodeState, Refusal
 from nodeagent.core.topology import NumaNode, Topology
 from nodeagent.daemon.machine import on_machine
 from nodeagent.daemon.releasing import find_pods_cgroup
-from nodeagent.daemon.startup import STATE_FILE, load_config
+from nodeagent.daemon.startup import STATE_FILE
 from nodeagent.edge import state_files, uevents
 from nodeagent.edge.cgroup_entry import join
 from nodeagent.edge.cgroup_watch import CgroupWatch
@@ -270,7 +272,7 @@ def wanted(pod_name: str, container_name: str, directory: Path) -> Namespace:
 
 
 def onto_a_full_disk(*words: str) -> None:
-    with Path("/dev/full").open("w") as full, redirect_stdout(full):
+    with Path("/dev/full").open("w") as full, redirect_stdout(full), command_line._written():
         command_line._run(command_line.parser_for(words).parse_args(words))
 
 
@@ -347,17 +349,17 @@ CASES = [
     Case("NotifyError", "no number", lambda _: ServiceManager({"WATCHDOG_USEC": "soon"}), "'soon'"),
     Case("NothingComparedError", "no cgroups", lambda d: inspect.check_compared({"differences": None, "node": {"cgroupRoot": f"{d}/pods", "copied": False}}), "{}/pods"),
     Case("OutputError", "a full disk", lambda _: onto_a_full_disk("topology", "--topology", "2s.2c"), "No space left on device"),
-    Case("PodFileError", "no manifest", lambda d: pods_of([str(d)]), "{}: there is no manifest"),
-    Case("PodFileError", "nothing there", lambda d: pods_of([f"{d}/none.yaml"]), "cannot read {}/none.yaml: No such file"),
-    Case("PodFileError", "a file without pods", lambda d: pods_of([str(written(d / "f", "apiVersion: v1\nkind: List\nitems: []"))]), "no pod in {}/f"),
-    Case("PodFileError", "a FIFO", lambda d: (fifo(d / "f"), pods_of([str(d)])), "{}/f is a FIFO"),
+    Case("PodFileError", "no manifest", lambda d: pods_of([NamedFile(str(d))]), "{}: there is no manifest"),
+    Case("PodFileError", "nothing there", lambda d: pods_of([NamedFile(f"{d}/none.yaml")]), "cannot read {}/none.yaml: No such file"),
+    Case("PodFileError", "a file without pods", lambda d: pods_of([NamedFile(str(written(d / "f", "apiVersion: v1\nkind: List\nitems: []")))]), "no pod in {}/f"),
+    Case("PodFileError", "a FIFO", lambda d: (fifo(d / "f"), pods_of([NamedFile(str(d))])), "{}/f is a FIFO"),
     Case("DrainError", "no launcher", drain_without_launcher, "{}/pods"),
     Case("ReleaseError", "a pod without an agent", release_one_without_agent, "only it can release single pods"),
     Case("WatchError", "a copy of another node", lambda d: watch(Namespace(pod=None, output="text", root=None, machine=f"{d}/m")), "another one's copy"),
     Case("RetryError", "no agent", lambda d: retry.run(asked(retry, "web", "--socket", f"{d}/s")), "{}/s"),
     Case("ScenarioError", "no JSON", lambda _: scenario_from_text("{", "f:7"), "f:7"),
     Case("ScenarioError", "an operation", lambda _: scenario_from_text('{"topology": {"cpus": []}, "steps": [{"op": "jump"}]}', "f:7"), '"jump"'),
-    Case("ScenarioError", "no container", lambda _: scenario_from_text('{"topology": {"cpus": []}, "steps": [{"op": "removeContainer"}]}', "f:7"), "steps[0]: container"),
+    Case("ScenarioError", "no container", lambda _: scenario_from_text('{"topology": {"cpus": []}, "steps": [{"op": "removeContainer"}]}', "f:7"), "steps[0].container"),
     Case("ScenarioError", "its configuration", lambda _: scenario_from_text('{"topology": {"cpus": []}, "config": {"cpuManagerPolcy": "x"}}', "f:7"), "f:7: config: cpuManagerPolcy"),
     Case("ScenarioError", "its machine", lambda _: scenario_from_text('{"topology": {"cpus": [{"id": "a"}]}}', "f:7"), '"a"'),
     Case("ScenarioError", "a core in two sockets", lambda _: scenario_from_text(json.dumps(SPLIT_CORE), "f:7"), "core 0 (CPUs 0-1)"),

@@ -287,7 +287,7 @@ def test_what_cannot_be_read_is_an_error_before_any_scenario(words: tuple[str, s
         (b"\n \n", "cannot read scenarios from odd: it holds no scenario"),
         (b"\n{\n", "odd:2: must be JSON: "),
         (b"\n\xff\n", "odd:2: must be JSON: "),
-        (b"[" * 2000, "odd:1: must be JSON: "),
+        (b"[" * 100_000, "odd:1: is nested too deeply"),
         (b"7", "odd:1: must be a JSON object, not 7"),
         (b"\n" + b"x" * 101, "cannot read scenarios from odd: line 2 has more than 100 bytes"),
     ],
@@ -305,13 +305,68 @@ def test_what_is_no_scenario_is_an_error_with_file_and_line(
     assert "docs/simulate.md" in hint
 
 
+ONE_CPU = {"topology": {"cpus": [{"id": 0, "core": 0, "socket": 0, "numa": 0}]}}
+
+
+@pytest.mark.parametrize(
+    ("more", "findings"),
+    [
+        ({"step": []}, ["step: unknown field, did you mean steps?"]),
+        (
+            {"steps": [{"op": "add"}, {}]},
+            ["steps[0].pod: is required: a v1 Pod", "steps[1].op: is required: one of add, start"],
+        ),
+        ({"steps": [{"op": "add", "pod": 7}]}, ["steps[0].pod: 7: must be an object, not a number"]),
+        (
+            {"steps": [{"op": "restart"}, {"op": "add", "pod": {}}]},
+            ["steps[1].pod: metadata: is required, with a name", "steps[1].pod: spec: is required, with containers"],
+        ),
+        (
+            {"steps": [{"op": "removePod", "poduid": "a"}, {"op": "removeContainer", "podUID": "a"}]},
+            [
+                "steps[0].podUID: is required: the pod's metadata.uid",
+                "steps[0].poduid: unknown field, did you mean podUID?",
+                "steps[1].container: is required: its name",
+            ],
+        ),
+        (
+            {"steps": [{"op": "jump"}, 3]},
+            ["steps[1]: 3: must be an object", 'steps[0].op: "jump": must be one of add, start'],
+        ),
+        (
+            {"steps": {}, "config": [], "id": 7},
+            ["id: 7: must be a string", "config: must be an object", "steps: must be a list"],
+        ),
+        (
+            {"files": {"cpu_manager_stat": ""}},
+            ["files[cpu_manager_stat]: unknown field, did you mean cpu_manager_state?"],
+        ),
+        ({"files": {"cpu_manager_state": {}}}, ["files[cpu_manager_state]: must be a string, not an object"]),
+        ({"initialContainers": {"id": {"podUID": "a"}}}, ["initialContainers[id].container: is required: its name"]),
+        ({"config": {"maxPods": 3}}, ["config: maxPods: unknown field"]),
+        ({"numa": 3}, ["numa: must be a list"]),
+    ],
+    ids=lambda value: json.dumps(value)[:60],
+)
+def test_all_that_is_wrong_with_a_scenario_is_told_with_its_place(
+    more: dict[str, object], findings: list[str], told: Told
+) -> None:
+    status, out, err = told("simulate", scenarios(ONE_CPU, ONE_CPU | more))
+    assert status == 1
+    assert out.startswith("scenario 1")
+    said = err.removeprefix("nodeagent: ").splitlines()
+    assert len(said) == len(findings) + 1, "a line for each, and the hint"
+    for line, finding in zip(said, findings, strict=False):
+        assert line.startswith(f"scenarios.jsonl:2: {finding}")
+
+
 @pytest.mark.parametrize("content", [b"\xff", b"{}" * 60])
 def test_stdin_is_read_as_a_file_is(content: bytes, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(under_test, "MAX_LINE_BYTES", 100)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
     status, out, err = told("simulate", "-")
     assert (status, out) == (1, "")
-    assert "from -: line 1 has more than 100 bytes" in err or "-:1: must be JSON" in err
+    assert "from /dev/stdin: line 1 has more than 100 bytes" in err or "/dev/stdin:1: must be JSON" in err
 
 
 def test_a_device_without_end_is_an_error(told: Told) -> None:

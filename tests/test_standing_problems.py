@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from daemon_model import Daemon, Steps, watched
 from node_model import Machine
+from nodeagent.cli.configurations import load_config
 from nodeagent.core.agent_metrics import MANIFEST_PROBLEMS
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.managers import Managers, build, initial
@@ -19,7 +20,7 @@ from nodeagent.core.step import Manifest
 from nodeagent.daemon import service
 from nodeagent.daemon.manifest_list import ManifestLook
 from nodeagent.daemon.publisher import Publisher
-from nodeagent.daemon.startup import StartError, load_config
+from nodeagent.daemon.startup import StartError
 from world import SMALL, app, manifests, node, pod
 
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from nodeagent.cli.colour import add_color_argument, wants_colour
+from nodeagent.cli.configurations import load_config
 from nodeagent.cli.documents import add_output_argument, printed
 from nodeagent.cli.main import EXIT_DIFFERENCE
 from nodeagent.cli.sources import (
@@ -22,7 +23,7 @@ from nodeagent.cli.sources import (
 )
 from nodeagent.core.topology import Topology
 from nodeagent.daemon.machine import Node
-from nodeagent.daemon.startup import StartError, load_config, node_of
+from nodeagent.daemon.startup import StartError, node_of
 from nodeagent.edge.sysfs import read_settings, write_setting
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.fitness import fitness_document, is_fit, render_fitness, verdicts

@@ -7,7 +7,7 @@ from pathlib import Path
 from nodeagent.cli.actions import add_actions
 from nodeagent.cli.documents import add_out_argument, add_output_argument, printed, write_out
 from nodeagent.cli.main import EXIT_ERROR
-from nodeagent.edge import state_files
+from nodeagent.cli.named_files import NamedFile, read_named
 from nodeagent.formats.checkpoint_text import render_checkpoint, summary
 from nodeagent.formats.checkpoint_versions import (
     WRITABLE,
@@ -41,14 +41,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     }
     made = add_actions(parser, helps, epilog=_EXAMPLES)
     for action in made.values():
-        action.add_argument("file", metavar="FILE", help="a state file of kubelet or nodeagent, of any version")
+        action.add_argument(
+            "file",
+            type=NamedFile,
+            metavar="FILE|-",
+            help="a state file of kubelet or nodeagent, of any version; - is stdin",
+        )
     for name in ("verify", "show"):
         add_output_argument(made[name])
     convert = made["convert"]
     convert.add_argument("--to", choices=WRITABLE, required=True, help="the version to write")
     add_out_argument(convert, "the file to write, one that is not there yet")
     convert.add_argument(
-        "--containers", metavar="FILE", help='ids for cpu-v1: JSON {"CONTAINER_ID": ["POD_UID", "CONTAINER"]}'
+        "--containers",
+        type=NamedFile,
+        metavar="FILE|-",
+        help='ids for cpu-v1: JSON {"CONTAINER_ID": ["POD_UID", "CONTAINER"]}',
     )
     convert.add_argument("--lossy", action="store_true", help="leave out what that version can't say")
 
@@ -80,7 +88,7 @@ def _read(path: str) -> Checkpoint:
 
 
 def _content(path: str) -> bytes:
-    content = state_files.read(path, max_bytes=MAX_BYTES, follow_symlinks=True)
+    content = read_named(path, MAX_BYTES)
     if content is None:
         raise CheckpointError(f"{path}: there is no such file", hint=f"see `ls -l {Path(path).parent}`")
     return content

@@ -9,8 +9,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.cli.actions import add_actions
+from nodeagent.cli.configurations import config_content, load_config
 from nodeagent.cli.documents import add_out_argument, add_output_argument, printed, write_out
 from nodeagent.cli.main import EXIT_ERROR
+from nodeagent.cli.named_files import NamedFile
 from nodeagent.cli.sources import (
     SourceError,
     add_machine_arguments,
@@ -20,7 +22,7 @@ from nodeagent.cli.sources import (
     own_config,
     topology_from,
 )
-from nodeagent.daemon.startup import StartError, config_content, load_config, unsuited
+from nodeagent.daemon.startup import StartError, unsuited
 from nodeagent.formats.config_text import KIND, config_fields, config_text
 from nodeagent.formats.config_yaml import judged_config
 from nodeagent.formats.findings import DocumentError
@@ -51,15 +53,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     }
     made = add_actions(parser, helps, epilog=_EXAMPLES)
     for name in ("validate", "show"):
-        made[name].add_argument("file", nargs="?", metavar="FILE", help="a configuration (default: the node's)")
-    made["validate"].add_argument("--config", metavar="FILE", help="the same as FILE, as other commands have it")
+        made[name].add_argument(
+            "file",
+            nargs="?",
+            type=NamedFile,
+            metavar="FILE|-",
+            help="a configuration, - is stdin (default: the node's)",
+        )
+    made["validate"].add_argument(
+        "--config", type=NamedFile, metavar="FILE|-", help="the same as FILE, as other commands have it"
+    )
     add_machine_arguments(made["validate"])
     made["validate"].add_argument("--alone", action="store_true", help="don't ask whether it suits a machine")
     add_node_arguments(made["show"])
     for name in ("validate", "show"):
         add_output_argument(made[name])
     migrate = made["migrate-from-kubelet"]
-    migrate.add_argument("file", metavar="FILE", help="kubelet's --config file, often /var/lib/kubelet/config.yaml")
+    migrate.add_argument(
+        "file",
+        type=NamedFile,
+        metavar="FILE|-",
+        help="kubelet's --config file, often /var/lib/kubelet/config.yaml",
+    )
     add_out_argument(migrate)
 
 

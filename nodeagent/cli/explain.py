@@ -3,6 +3,7 @@
 import argparse
 
 from nodeagent.cli.documents import add_output_argument
+from nodeagent.cli.named_files import NamedFile
 from nodeagent.cli.trial_arguments import add_trial_arguments
 
 _EXAMPLES = """\
@@ -26,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-f",
         "--file",
         action="append",
+        type=NamedFile,
         metavar="FILE|-|DIR",
         help="pods that are not there (yet): a manifest, - for stdin, or a directory of manifests; can be given again",
     )

@@ -12,13 +12,14 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodeagent.cli.configurations import load_config
 from nodeagent.core.cgroup import Seen
 from nodeagent.core.config import Config
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.layout import OWN_DIRECTORIES, container_path
 from nodeagent.core.state import NodeState, run_id, violations
 from nodeagent.daemon.machine import Node
-from nodeagent.daemon.startup import STATE_FILE, discover, kernel_of, load_config
+from nodeagent.daemon.startup import STATE_FILE, discover, kernel_of
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.local_api_client import ApiUnavailable, call

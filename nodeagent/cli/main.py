@@ -6,9 +6,10 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, TextIO
 
 from nodeagent import __version__
 from nodeagent.cli.help_text import HelpText, documents
@@ -48,21 +49,37 @@ class _Parser(argparse.ArgumentParser):
         self.print_usage(sys.stderr)
         self.exit(EXIT_USAGE, f"nodeagent: {message}\nhint: {self.prog} --help says what can be given\n")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Write it, where argparse keeps quiet about what can't be written."""
+        (file or sys.stderr).write(message)
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; the result is the exit status."""
-    with Path(os.devnull).open("r+", encoding="utf-8") as nothing:
-        # what we were started without is empty, and takes everything
-        sys.stdin, sys.stdout, sys.stderr = (stream or nothing for stream in (sys.stdin, sys.stdout, sys.stderr))
+    with Path(os.devnull).open("r+", encoding="utf-8") as nothing, _closed_output() as closed:
+        # what we were started without: stdin is empty, stderr takes everything, and of stdout it is told once it is written to
+        sys.stdin, sys.stdout, sys.stderr = sys.stdin or nothing, sys.stdout or closed, sys.stderr or nothing
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # a terminal or a file of few characters: what it lacks is spelled
                 stream.reconfigure(errors="backslashreplace")
         return _answered(arguments)
 
 
+@contextmanager
+def _closed_output() -> Iterator[TextIO]:
+    """Give a stream on which all that is written fails as on a closed descriptor: at its next flush."""
+    stream = os.fdopen(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), "w", encoding="utf-8")
+    try:
+        yield stream
+    finally:
+        with suppress(OSError):
+            stream.close()
+
+
 def _answered(arguments: list[str] | None) -> int:
     try:
-        return _run(_options(sys.argv[1:] if arguments is None else arguments))
+        with _written():
+            return _run(_options(sys.argv[1:] if arguments is None else arguments))
     except NodeAgentError as err:
         print(f"nodeagent: {err.message}", file=sys.stderr)
         print(f"hint: {err.hint}", file=sys.stderr)
@@ -80,13 +97,28 @@ def _options(words: list[str]) -> argparse.Namespace:
     options, unknown = parser.parse_known_args(words)
     if unknown:
         getattr(options, "parser", known[options.command]).error(f"unrecognized arguments: {' '.join(unknown)}")
+    from nodeagent.cli.named_files import readers_of_stdin
+
+    if readers_of_stdin(options) > 1:
+        getattr(options, "parser", known[options.command]).error("only one argument can be - or /dev/stdin")
     return options
 
 
 def _run(options: argparse.Namespace) -> int:
+    status: int = importlib.import_module(f"nodeagent.cli.{options.command}").run(options)
+    return status
+
+
+@contextmanager
+def _written() -> Iterator[None]:
+    """Have all output written at the end, also after `--help`."""
     try:
-        status: int = importlib.import_module(f"nodeagent.cli.{options.command}").run(options)
-        print(end="", flush=True)
+        try:
+            yield
+        except SystemExit:
+            sys.stdout.flush()
+            raise
+        sys.stdout.flush()
     except BrokenPipeError:
         raise
     except OSError as err:
@@ -96,12 +128,13 @@ def _run(options: argparse.Namespace) -> int:
         _drop_output()
         raise OutputError(
             f"cannot write the output: {os.strerror(err.errno)}",
-            hint="`df` shows which file system is full: make room there, or send the output to another file",
+            hint="give the command an open standard output"
+            if err.errno == errno.EBADF
+            else "`df` shows which file system is full: make room there, or send the output to another file",
         ) from err
-    return status
 
 
-_OUTPUT_FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_OUTPUT_FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 def _drop_output() -> None:

@@ -1,8 +1,8 @@
 """The pods of manifests that commands are given with `-f`: a file, a directory of them, or stdin."""
 
-import sys
 from collections.abc import Iterable, Sequence
 
+from nodeagent.cli.named_files import NamedFile
 from nodeagent.cli.progress import Progress
 from nodeagent.core.pod import Pod
 from nodeagent.edge.manifests import MAX_FILE_BYTES, ManifestDirectoryError, ManifestFile, scan_manifests
@@ -15,11 +15,11 @@ class PodFileError(NodeAgentError):
     """A manifest can't be read, or has no pod."""
 
 
-def pods_of(paths: Sequence[str]) -> tuple[Pod, ...]:
+def pods_of(paths: Sequence[NamedFile]) -> tuple[Pod, ...]:
     """Read all pods, as the daemon reads its manifests: by file name, then by document.
 
     Args:
-        paths: of files and directories; `-` is stdin.
+        paths: of files, pipes and directories.
 
     Raises:
         NodeAgentError: one can't be read, is no pod, or there is no pod in any; every finding is named.
@@ -37,14 +37,9 @@ def pods_of(paths: Sequence[str]) -> tuple[Pod, ...]:
     return tuple(pods)
 
 
-def _contents(path: str) -> Iterable[tuple[str, bytes]]:
-    if path == "-":
-        content = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
-        if len(content) > MAX_FILE_BYTES:
-            raise PodFileError(
-                f"stdin has more than {MAX_FILE_BYTES} bytes", hint="write them to files, and name these with --file"
-            )
-        return [("stdin", content)]
+def _contents(path: NamedFile) -> Iterable[tuple[str, bytes]]:
+    if path.is_pipe:
+        return [(path, path.read(MAX_FILE_BYTES) or b"")]
     try:
         scan = scan_manifests(path)
     except ManifestDirectoryError as err:

@@ -269,8 +269,8 @@ def _done(count: int, answer: _Answer) -> None:
 
 
 def _told_without_agent(options: argparse.Namespace, known: Known | NodeAgentError, answer: _Answer) -> int:
+    from nodeagent.cli.configurations import load_config
     from nodeagent.daemon import releasing
-    from nodeagent.daemon.startup import load_config
 
     with answer.told():
         if isinstance(known, NodeAgentError):

@@ -3,6 +3,7 @@
 import argparse
 import sys
 
+from nodeagent.cli.named_files import NamedFile
 from nodeagent.cli.trial_arguments import add_trial_arguments
 
 _EXAMPLES = """\
@@ -30,7 +31,9 @@ next: nodeagent explain -f pod.yaml says why; docs/simulate.md (nodeagent --help
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("file", nargs="?", metavar="FILE|-", help="scenarios, one JSON object per line; - reads stdin")
+    parser.add_argument(
+        "file", nargs="?", type=NamedFile, metavar="FILE|-", help="scenarios, one JSON object per line; - reads stdin"
+    )
     parser.add_argument(
         "--bench",
         metavar="N",
@@ -42,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--file",
         dest="manifests",
         action="append",
+        type=NamedFile,
         metavar="FILE|-|DIR",
         help="decide on these pods: a manifest, - for stdin, or a directory of manifests; can be given again",
     )
@@ -49,7 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--capacity", action="store_true", help="how many more of these pods fit, all of them together?"
     )
     parser.add_argument(
-        "--compare", nargs=2, metavar=("A.yaml", "B.yaml"), help="decide under two configurations, side by side"
+        "--compare",
+        nargs=2,
+        type=NamedFile,
+        metavar=("A.yaml", "B.yaml"),
+        help="decide under two configurations, side by side",
     )
     parser.add_argument(
         "-o",

@@ -15,13 +15,14 @@ from typing import BinaryIO
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodeagent.cli.configurations import load_config
 from nodeagent.cli.documents import spelled
+from nodeagent.cli.named_files import STDIN
 from nodeagent.cli.progress import Progress
 from nodeagent.cli.trial_source import TrialMachine, empty_node, errata_of, machine_of
 from nodeagent.core.config import Config, Errata
 from nodeagent.core.node_capacity import with_machine
 from nodeagent.daemon.machine import Node, on_machine
-from nodeagent.daemon.startup import load_config
 from nodeagent.errors import NodeAgentError, printable
 from nodeagent.formats.scenario import Scenario, scenario_from_text
 from nodeagent.formats.scenario_replay import replay, replayed, timed_adds
@@ -95,7 +96,7 @@ class _Words:
 
     def _from_here_on(self, number: int) -> str:
         path = shlex.quote(printable(self._path))
-        one = "" if self._path == "-" else f"; one in full:\n  sed -n {number}p {path} | nodeagent simulate -"
+        one = "" if self._path == STDIN else f"; one in full:\n  sed -n {number}p {path} | nodeagent simulate -"
         return f"{BRIEFLY}\n-o json has everything{one}\n"
 
 
@@ -162,7 +163,7 @@ def _lines(path: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _opened(path: str) -> AbstractContextManager[BinaryIO]:
-    return nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb")
+    return nullcontext(sys.stdin.buffer) if path == STDIN else Path(path).open("rb")
 
 
 def _timed(scenario: Scenario, number: int, rounds: int, output: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from nodeagent.cli.configurations import load_config
 from nodeagent.cli.known_state import (
     DEFAULT_CONFIG,
     DEFAULT_SOCKET,
@@ -19,12 +20,12 @@ from nodeagent.cli.known_state import (
     saved_at_ms,
     saved_in,
 )
+from nodeagent.cli.named_files import NamedFile, read_named
 from nodeagent.core.managers import initial
 from nodeagent.core.state import NodeState
 from nodeagent.core.topology import Topology
 from nodeagent.daemon.machine import Node
-from nodeagent.daemon.startup import load_config, node_of
-from nodeagent.edge import state_files
+from nodeagent.daemon.startup import node_of
 from nodeagent.edge.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.capture import MAX_BYTES, Capture, CaptureError, decode_capture
@@ -41,7 +42,8 @@ def add_agent_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that say where this node's agent is."""
     parser.add_argument(
         "--config",
-        metavar="FILE",
+        type=NamedFile,
+        metavar="FILE|-",
         help=f"the configuration, where no running agent says which counts (default: {DEFAULT_CONFIG})",
     )
     parser.add_argument("--socket", metavar="PATH", help=f"the agent's socket (default: {DEFAULT_SOCKET})")
@@ -63,7 +65,8 @@ def add_machine_arguments(parser: argparse.ArgumentParser, *, described: bool = 
     )
     other.add_argument(
         "--machine",
-        metavar="FILE",
+        type=NamedFile,
+        metavar="FILE|-",
         help="not this node: what `nodeagent capture` took of one, or a machine as `nodeagent topology -o json` prints it",
     )
     if described:
@@ -150,7 +153,7 @@ def machine_file(path: str) -> tuple[Topology, Capture | None]:
         NodeAgentError: it is neither.
 
     """
-    content = state_files.read(path, max_bytes=MAX_BYTES, follow_symlinks=True)
+    content = read_named(path, MAX_BYTES)
     if content is None:
         raise SourceError(f"there is no file {path}", hint="make one with `nodeagent capture --out FILE`")
     found = decode_capture(content, path)

@@ -4,11 +4,12 @@ import argparse
 import sys
 
 from nodeagent.cli.colour import add_color_argument, wants_colour
+from nodeagent.cli.configurations import load_config
 from nodeagent.cli.documents import spelled
 from nodeagent.cli.sources import add_node_arguments, known_from, topology_from
 from nodeagent.core.managers import initial
 from nodeagent.core.topology import Topology
-from nodeagent.daemon.startup import load_config, node_of
+from nodeagent.daemon.startup import node_of
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.cpu_owners import owners
 from nodeagent.formats.topology_json import topology_document

@@ -2,6 +2,7 @@
 
 import argparse
 
+from nodeagent.cli.named_files import NamedFile
 from nodeagent.cli.run import DEFAULT_CONFIG
 from nodeagent.core.config import Errata
 
@@ -14,7 +15,8 @@ def add_trial_arguments(parser: argparse.ArgumentParser) -> None:
     )
     machine.add_argument(
         "--machine",
-        metavar="FILE",
+        type=NamedFile,
+        metavar="FILE|-",
         help="not this node: what `nodeagent capture` took of one, with its pods, or a machine as `nodeagent topology -o json` prints it",
     )
     machine.add_argument(
@@ -24,7 +26,8 @@ def add_trial_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--config",
-        metavar="FILE",
+        type=NamedFile,
+        metavar="FILE|-",
         help=f"decide under this configuration (default: the node's own; of a described machine {DEFAULT_CONFIG})",
     )
     parser.add_argument("--socket", metavar="PATH", help="the agent's socket (default: /run/nodeagent/agent.sock)")

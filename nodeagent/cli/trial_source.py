@@ -6,6 +6,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodeagent.cli.configurations import load_config
 from nodeagent.cli.known_state import DEFAULT_CONFIG, Known
 from nodeagent.cli.sources import is_copied, is_unconfigured, known_from, topology_from
 from nodeagent.core.config import Config, Errata
@@ -18,7 +19,6 @@ from nodeagent.core.state import NodeState
 from nodeagent.core.topology import Topology
 from nodeagent.core.trial import Trial
 from nodeagent.daemon.machine import Node, on_machine
-from nodeagent.daemon.startup import load_config
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.topology_spec import topology_from_spec
 

@@ -1,6 +1,7 @@
 """From files to a node that can be run: configuration, machine, managers. Each failure says file, value and way out."""
 
 import os
+from collections.abc import Callable
 
 from nodeagent.core.config import Config
 from nodeagent.core.idset import CpuSet, NumaSet
@@ -12,7 +13,6 @@ from nodeagent.daemon.machine import Node, on_machine
 from nodeagent.edge import state_files
 from nodeagent.edge.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.findings import DocumentError
 from nodeagent.formats.sysfs import topology_of
 
 STATE_FILE = "nodeagent_state"
@@ -28,42 +28,31 @@ class StartError(NodeAgentError):
     """The agent cannot start until a person has changed something."""
 
 
-_ABSENT = "copy examples/config.yaml there (`nodeagent --help` says where it lies), or name another file with --config"
+ABSENT_HINT = (
+    "copy examples/config.yaml there (`nodeagent --help` says where it lies), or name another file with --config"
+)
 
 
-def load_config(path: str, *, absent_hint: str = _ABSENT) -> Config:
-    """Read the configuration.
-
-    Args:
-        path: the file.
-        absent_hint: what to do if there is none.
-
-    Raises:
-        StartError: it is missing or wrong; every finding is in the message, one a line.
-
-    """
-    content = config_content(path, absent_hint=absent_hint)
-    from nodeagent.formats.config_yaml import parse_config  # noqa: PLC0415 - commands that ask the agent do without YAML
-
-    try:
-        return parse_config(content, path)
-    except DocumentError as err:
-        raise StartError(err.message, hint=err.hint) from err
+def _regular_file(path: str, max_bytes: int) -> bytes | None:
+    return state_files.read(path, max_bytes=max_bytes, follow_symlinks=True)
 
 
-def config_content(path: str, *, absent_hint: str = _ABSENT) -> bytes:
+def config_content(
+    path: str, *, absent_hint: str = ABSENT_HINT, read: Callable[[str, int], bytes | None] = _regular_file
+) -> bytes:
     """Read the configuration's text.
 
     Args:
         path: the file.
         absent_hint: what to do if there is none.
+        read: gives the content of a path, at most so many bytes, or None where nothing is.
 
     Raises:
         StartError: it is missing, or cannot be read.
 
     """
     try:
-        content = state_files.read(path, max_bytes=MAX_CONFIG_BYTES, follow_symlinks=True)
+        content = read(path, MAX_CONFIG_BYTES)
     except state_files.StateFileError as err:
         raise StartError(err.message, hint=err.hint) from err
     if content is None:

@@ -123,13 +123,17 @@ def _spelled(prefix: str, path: Path) -> str:
     return text.removeprefix(".")
 
 
-def pod_from_document(document: Mapping[str, object]) -> Pod:
+def pod_from_document(document: Mapping[str, object], source: str = "pod") -> Pod:
     """Read a v1 Pod of plain values with defaults applied, without validating it (D5). Fields without use are not looked at.
+
+    Args:
+        document: the pod.
+        source: names it in findings.
 
     Raises:
         DocumentError: a field has the wrong type, or an amount is no quantity.
     """
-    findings = Findings("pod")
+    findings = Findings(source)
     try:
         tree = tree_of(document)
     except ValueError as err:

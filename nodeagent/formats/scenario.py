@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.config import Placement
 from nodeagent.core.managers import Managers, isolation
@@ -16,25 +17,24 @@ from nodeagent.core.pod import Pod
 from nodeagent.core.promises import Promises
 from nodeagent.core.topology import Topology
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.findings import DocumentError, shown
+from nodeagent.formats.fields import Fields
+from nodeagent.formats.findings import DocumentError, Findings, shown
 from nodeagent.formats.pod_manifest import pod_from_document
 from nodeagent.formats.scenario_config import placement_from_scenario
-from nodeagent.formats.topology_json import TopologyDocumentError, topology_from_document
+from nodeagent.formats.topology_json import MACHINE_FIELDS, TopologyDocumentError, topology_from_document
+from nodeagent.formats.tree import MapNode, tree_of
 
 Document = dict[str, Any]
 
+CPU_FILE, MEMORY_FILE = FILES = "cpu_manager_state", "memory_manager_state"
 OPERATIONS = ("add", "start", "removeContainer", "removePod", "restart")
 
 
 class ScenarioError(NodeAgentError):
-    """A scenario that can't be replayed."""
+    """A scenario that can't be replayed; the message has a line for each finding, with its place."""
 
-    def __init__(self, where: str, problem: str, value: object = None) -> None:
-        found = "" if value is None else f", not {shown(value)}"
-        super().__init__(
-            f"{where}: {problem}{found}",
-            hint="docs/simulate.md (`nodeagent --help` says where) has the form of a scenario",
-        )
+    def __init__(self, message: str) -> None:
+        super().__init__(message, hint="docs/simulate.md (`nodeagent --help` says where) has the form of a scenario")
 
 
 class Step(Struct, frozen=True):
@@ -73,36 +73,120 @@ def scenario_from_text(text: str | bytes, where: str, machine: Topology | None =
     """
     try:
         document = json.loads(text if isinstance(text, str) else text.decode())
-    except (ValueError, RecursionError) as err:
-        raise ScenarioError(where, f"must be JSON: {err}") from err
+    except RecursionError as err:
+        raise ScenarioError(f"{where}: is nested too deeply") from err
+    except ValueError as err:
+        raise ScenarioError(f"{where}: must be JSON: {err}") from err
     if not isinstance(document, dict):
-        raise ScenarioError(where, "must be a JSON object", document)
+        raise ScenarioError(f"{where}: must be a JSON object, not {shown(document)}")
     # A whole vector works as well as its scenario alone.
     inner = document.get("scenario", document)
     if not isinstance(inner, dict):
-        raise ScenarioError(where, "scenario: must be a JSON object", inner)
+        raise ScenarioError(f"{where}: scenario: must be a JSON object, not {shown(inner)}")
     try:
         return _scenario(inner, where, machine)
-    except (DocumentError, TopologyDocumentError) as err:
-        raise ScenarioError(where, err.message.replace("\n", f"\n{where}: ")) from err
+    except DocumentError as err:
+        raise ScenarioError(err.message) from err
+    except TopologyDocumentError as err:
+        raise ScenarioError(f"{where}: {err.message}") from err
 
 
 def _scenario(document: Mapping[str, Any], where: str, machine: Topology | None) -> Scenario:
-    steps = document.get("steps") or []
-    if not isinstance(steps, list):
-        raise ScenarioError(where, "steps: must be a list", steps)
-    identity = str(document.get("id", where))
+    findings = Findings(where)
+    fields = Fields(_outline(document, findings), "", findings)
+    identity = fields.string("id")
+    fields.object("config")
+    steps = [_step(each) for each in fields.objects("steps")]
+    files = _files(fields)
+    containers = _initial_containers(fields)
+    fields.unused(MACHINE_FIELDS)
+    fields.close()
+    if findings:
+        raise DocumentError(findings.all())
+    given = document.get("steps") or ()
     return Scenario(
-        id=identity,
+        id=where if identity is None else identity,
         topology=_machine(document, where) if machine is None else machine,
-        placement=placement_from_scenario(_object(document, "config", where)),
-        steps=tuple(_step(step, f"{where}: steps[{i}]") for i, step in enumerate(steps)),
-        files=tuple(sorted((str(k), str(v)) for k, v in _object(document, "files", where).items())),
-        initial_containers=tuple(
-            (str(key), _container_name(value, f"{where}: initialContainers[{key}]"))
-            for key, value in sorted(_object(document, "initialContainers", where).items())
+        placement=placement_from_scenario(document.get("config") or {}, f"{where}: config"),
+        steps=tuple(
+            _with_pod(step, pod_from_document(given[i]["pod"], f"{where}: steps[{i}].pod"))
+            if step.op == "add"
+            else step
+            for i, step in enumerate(steps)
         ),
+        files=files,
+        initial_containers=containers,
     )
+
+
+def _outline(document: Mapping[str, Any], findings: Findings) -> MapNode:
+    """Give the scenario without the machine, the configuration and the pods, which have readers of their own."""
+    plain = {name: {} if name in MACHINE_FIELDS else value for name, value in document.items()}
+    if isinstance(plain.get("config"), dict):
+        plain["config"] = {}
+    if isinstance(plain.get("steps"), list):
+        plain["steps"] = [
+            {**each, "pod": {}} if isinstance(each, dict) and isinstance(each.get("pod"), dict) else each
+            for each in plain["steps"]
+        ]
+    try:
+        tree = tree_of(plain)
+    except ValueError as err:
+        findings.add(None, "", "", str(err))
+        raise DocumentError(findings.all()) from err
+    assert isinstance(tree, MapNode)
+    return tree
+
+
+def _step(fields: Fields) -> Step:
+    """Read a step but for its pod."""
+    op = _required(fields, "op", f"one of {', '.join(OPERATIONS)}")
+    if op and op not in OPERATIONS:
+        fields.report("op", f"must be one of {', '.join(OPERATIONS)}", op)
+    uid, container = "", None
+    if op == "add":
+        if fields.object("pod") is None and not fields.has("pod"):
+            fields.report("pod", "is required: a v1 Pod")
+    elif op in OPERATIONS and op != "restart":
+        uid = _required(fields, "podUID", "the pod's metadata.uid")
+        container = (
+            _required(fields, "container", "its name") if op == "removeContainer" else fields.string("container")
+        )
+    if op in OPERATIONS:
+        fields.close()
+    return Step(op, None, uid, container)
+
+
+def _with_pod(step: Step, pod: Pod) -> Step:
+    return replace(step, pod=pod, pod_uid=pod.uid)
+
+
+def _files(fields: Fields) -> tuple[tuple[str, str], ...]:
+    inner = fields.object("files", keyed=True)
+    if inner is None:
+        return ()
+    texts = [(name, inner.string(name)) for name in FILES]
+    inner.close()
+    return tuple((name, text) for name, text in texts if text is not None)
+
+
+def _initial_containers(fields: Fields) -> tuple[tuple[str, tuple[str, str]], ...]:
+    found = []
+    inner = fields.object("initialContainers", keyed=True)
+    for name in sorted(inner.present()) if inner is not None else ():
+        each = inner.object(name) if inner is not None else None
+        if each is not None:
+            uid = _required(each, "podUID", "the pod's metadata.uid")
+            found.append((name, (uid, _required(each, "container", "its name"))))
+            each.close()
+    return tuple(found)
+
+
+def _required(fields: Fields, name: str, what: str) -> str:
+    """Read a text that must be there; empty where it is missing or no text, which is reported."""
+    if not fields.has(name):
+        fields.report(name, f"is required: {what}")
+    return fields.string(name) or ""
 
 
 def _machine(document: Mapping[str, Any], where: str) -> Topology:
@@ -121,43 +205,13 @@ def _machine(document: Mapping[str, Any], where: str) -> Topology:
             if len(found) > 1:
                 lie = ", ".join(map(str, found))
                 raise ScenarioError(
-                    where, f"topology.cpus: core {core} (CPUs {cpus}) lies in the {name} {lie}: must be one"
+                    f"{where}: topology.cpus: core {core} (CPUs {cpus}) lies in the {name} {lie}: must be one"
                 )
     for node in topology.numa:
         if node.distances is not None and len(node.distances) != len(topology.numa):
             allowed = f"distances of NUMA node {node.id}: must be one for each of the {len(topology.numa)} nodes"
-            raise ScenarioError(where, f"numa: {allowed}", list(node.distances))
+            raise ScenarioError(f"{where}: numa: {allowed}, not {shown(list(node.distances))}")
     return topology
-
-
-def _object(document: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
-    value = document.get(name) or {}
-    if not isinstance(value, dict):
-        raise ScenarioError(where, f"{name}: must be an object", value)
-    return value
-
-
-def _container_name(value: Any, where: str) -> tuple[str, str]:
-    if not isinstance(value, dict):
-        raise ScenarioError(where, "must be an object with podUID and container", value)
-    return str(value.get("podUID", "")), str(value.get("container", ""))
-
-
-def _step(value: Any, where: str) -> Step:
-    if not isinstance(value, dict):
-        raise ScenarioError(where, "must be an object", value)
-    op = value.get("op")
-    if op not in OPERATIONS:
-        raise ScenarioError(where, f"op: must be one of {', '.join(OPERATIONS)}", op or "")
-    if op == "add":
-        if not isinstance(value.get("pod"), dict):
-            raise ScenarioError(where, "pod: must be a v1 Pod", value.get("pod") or "")
-        pod = pod_from_document(value["pod"])
-        return Step(op, pod, pod.uid)
-    container = value.get("container")
-    if op == "removeContainer" and container is None:
-        raise ScenarioError(where, "container: must be given")
-    return Step(op, None, str(value.get("podUID", "")), None if container is None else str(container))
 
 
 def pods_document(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Document:

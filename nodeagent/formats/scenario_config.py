@@ -11,15 +11,19 @@ from nodeagent.formats.placement_fields import PlacementReader
 from nodeagent.formats.tree import MapNode, tree_of
 
 
-def placement_from_scenario(document: Mapping[str, object]) -> Placement:
+def placement_from_scenario(document: Mapping[str, object], source: str = "config") -> Placement:
     """Read a scenario's configuration: KubeletConfiguration's names, plus `numReservedCPUs` or `reservedCPU`, and `errata`.
 
     The node's memory reservation is the sum of `reservedMemory`.
 
+    Args:
+        document: the configuration.
+        source: names it in findings.
+
     Raises:
         DocumentError: a field is unknown, has the wrong type or is no quantity or id set; every such field is named.
     """
-    findings = Findings("config")
+    findings = Findings(source)
     try:
         tree = tree_of(document)
     except ValueError as err:

@@ -22,6 +22,8 @@ from nodeagent.core.trial import Trial
 from nodeagent.formats.cpu_checkpoint import decode_cpu_state, encode_cpu_state
 from nodeagent.formats.memory_checkpoint import decode_memory_state, encode_memory_state
 from nodeagent.formats.scenario import (
+    CPU_FILE,
+    MEMORY_FILE,
     Document,
     Scenario,
     Step,
@@ -30,8 +32,6 @@ from nodeagent.formats.scenario import (
     metrics_document,
     pods_document,
 )
-
-CPU_FILE, MEMORY_FILE = "cpu_manager_state", "memory_manager_state"
 
 _SHOWN_METRICS = frozenset(spec.name for spec in METRICS) - {CPU_PER_NUMA, TOPOLOGY_DURATION}
 """The reference sets the gauge per node in random order, and durations are nobody's decision."""

@@ -19,6 +19,13 @@ _MAX_UINT32 = 2**32 - 1
 _MAX_LEVEL = 255
 _CORE_CLASSES = ("performance", "efficiency")
 _CACHE_TYPES = ("data", "instruction", "unified")
+MACHINE_FIELDS = frozenset(
+    {
+        *("topology", "numa", "sockets", "reportedCPUs", "memory", "hugepages", "l3", "caches", "offline", "skipped"),
+        *("isolated", "nohzFull"),
+    }
+)
+"""All that a document may say of a machine."""
 _CPU_FIELDS = frozenset({"id", "core", "socket", "numa", "uncore", "l3", "die", "coreClass", "capacity", "l3Bytes"})
 _CACHE_FIELDS = frozenset({"level", "type", "cpus", "size"})
 _NUMA_FIELDS = frozenset({"id", "memory", "hugepages", "distances"})

@@ -1,0 +1,93 @@
+"""Files that the command line names: a path, `-` for stdin, or a pipe such as a shell's `<(...)`.
+
+What lies at a place of nodeagent's own is never read here: there a pipe would be a trap, not somebody's wish.
+"""
+
+import argparse
+import errno
+import os
+import sys
+from pathlib import Path
+from typing import Self
+
+from nodeagent.edge import state_files
+from nodeagent.edge.state_files import StateFileError
+
+STDIN = "/dev/stdin"
+_DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
+
+
+class NamedFile(str):
+    """A path as it was typed; of `-` that of stdin. A pipe is read once, however often its content is asked for."""
+
+    __slots__ = ("_content",)
+    _content: bytes
+
+    def __new__(cls, word: str) -> Self:
+        return super().__new__(cls, STDIN if word == "-" else word)
+
+    @property
+    def is_stdin(self) -> bool:
+        return self == STDIN
+
+    @property
+    def is_pipe(self) -> bool:
+        """Whether it can be read only once."""
+        return self.is_stdin or Path(self).is_fifo()
+
+    def read(self, max_bytes: int) -> bytes | None:
+        """Give the file's content; None if there is no such file.
+
+        Raises:
+            StateFileError: it cannot be read, is neither a file nor a pipe, or is larger than that.
+        """
+        if hasattr(self, "_content"):
+            return self._content
+        if not self.is_pipe:
+            if self.startswith(_DESCRIPTORS) and not Path(self).exists():
+                raise StateFileError(
+                    f"cannot read {self}: nothing is open there",
+                    path=self,
+                    error=errno.ENOENT,
+                    hint="sudo closes what <(...) opens: pipe it in, and name - for stdin",
+                )
+            return state_files.read(self, max_bytes=max_bytes, follow_symlinks=True)
+        self._content = self._drained(max_bytes)
+        return self._content
+
+    def _drained(self, max_bytes: int) -> bytes:
+        try:
+            if self.is_stdin:
+                content = sys.stdin.buffer.read(max_bytes + 1)
+            else:
+                with Path(self).open("rb") as pipe:
+                    content = pipe.read(max_bytes + 1)
+        except OSError as err:
+            why = os.strerror(err.errno or 0)
+            raise StateFileError(
+                f"cannot read {self}: {why}",
+                path=self,
+                error=err.errno,
+                hint=f"see `ls -l {self}`; name a file, or - for what is piped in",
+            ) from err
+        if len(content) > max_bytes:
+            raise StateFileError(
+                f"cannot read {self}: more than {max_bytes} bytes came",
+                path=self,
+                error=None,
+                hint="look at what is piped in: `... | head -c 1000`; pods can be in several files, each named with --file",
+            )
+        return content
+
+
+def read_named(path: str, max_bytes: int) -> bytes | None:
+    """Read what was named as it can be read, and what wasn't as a regular file."""
+    if isinstance(path, NamedFile):
+        return path.read(max_bytes)
+    return state_files.read(path, max_bytes=max_bytes, follow_symlinks=True)
+
+
+def readers_of_stdin(options: argparse.Namespace) -> int:
+    """Count the arguments that name stdin, which only one of them can have."""
+    given = [one for value in vars(options).values() for one in (value if isinstance(value, list) else [value])]
+    return sum(isinstance(one, NamedFile) and one.is_stdin for one in given)

@@ -1,0 +1,180 @@
+"""Files that commands are given: by path, from stdin, or through a pipe, which can be read only once."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nodeagent.daemon.startup import MAX_CONFIG_BYTES
+from tried import CONFIG, MACHINE, Told, container, golden, manifest, pod, told
+
+__all__ = ["golden", "told"]
+Piped = Callable[[bytes], None]
+
+
+@pytest.fixture
+def piped(monkeypatch: pytest.MonkeyPatch) -> Piped:
+    """Give the command something to read on stdin."""
+    return lambda content: monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+def described(told: Told) -> bytes:
+    status, out, _ = told("topology", "--topology", MACHINE, "-o", "json")
+    assert status == 0
+    return out.encode()
+
+
+def through_fifos(*contents: bytes) -> list[threading.Thread]:
+    """Write each content once to `fifo-0`, `fifo-1` and so on; each write waits for its reader."""
+    writers = []
+    for number, content in enumerate(contents):
+        os.mkfifo(f"fifo-{number}")
+        writers.append(threading.Thread(target=Path(f"fifo-{number}").write_bytes, args=(content,)))
+        writers[-1].start()
+    return writers
+
+
+def test_a_machine_a_configuration_and_pods_come_through_pipes(told: Told) -> None:
+    manifest("pod.yaml", pod("web", container("app", "2", "1Gi")))
+    machine = described(told)
+    named = told("explain", "-f", "pod.yaml", "--topology", MACHINE, "--config", "config.yaml")
+    writers = through_fifos(Path("pod.yaml").read_bytes(), machine, Path("config.yaml").read_bytes())
+    status, out, err = told("explain", "-f", "fifo-0", "--machine", "fifo-1", "--config", "fifo-2")
+    for writer in writers:
+        writer.join()
+    assert (status, err) == (0, "")
+    assert out[out.index("rules") :] == named[1][named[1].index("rules") :]
+    assert out.splitlines()[0].endswith(": fifo-1")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("inspect", "--config", "config.yaml", "--machine", "-", "-o", "json"),
+        ("check", "--config", "config.yaml", "--machine", "-", "-o", "json"),
+        ("topology", "--config", "config.yaml", "--machine", "-"),
+        ("config", "validate", "config.yaml", "--machine", "-"),
+        ("simulate", "-f", "pod.yaml", "--config", "config.yaml", "--machine", "-"),
+        ("simulate", "--capacity", "-f", "pod.yaml", "--config", "config.yaml", "--machine", "-"),
+        ("simulate", "--compare", "config.yaml", "other.yaml", "-f", "pod.yaml", "--machine", "-"),
+    ],
+    ids=" ".join,
+)
+def test_every_command_takes_a_machine_from_stdin(words: tuple[str, ...], told: Told, piped: Piped) -> None:
+    manifest("pod.yaml", pod("web", container("app", "2", "1Gi")))
+    Path("other.yaml").write_text(CONFIG.replace("Static", "None").split("reservedMemory")[0])
+    machine = described(told)
+    Path("machine.json").write_bytes(machine)
+    piped(machine)
+    status, out, _ = told(*words)
+    assert (status, out.replace("/dev/stdin", "machine.json")) == told(
+        *[word if word != "-" else "machine.json" for word in words]
+    )[:2]
+    assert out
+
+
+@pytest.mark.parametrize("action", ["validate", "show"])
+def test_a_configuration_comes_from_stdin(action: str, told: Told, piped: Piped) -> None:
+    more = ("--alone",) if action == "validate" else ()
+    named = told("config", action, "config.yaml", *more)
+    piped(Path("config.yaml").read_bytes())
+    status, out, err = told("config", action, "-", *more)
+    assert (status, out.replace("/dev/stdin", "config.yaml"), err) == named
+    assert status == 0
+
+
+def test_a_wrong_configuration_on_stdin_is_told_with_its_line(told: Told, piped: Piped) -> None:
+    piped(b"maxPods: many\n")
+    status, out, err = told("config", "validate", "-", "--alone", "-o", "json")
+    assert (status, err) == (1, "")
+    [finding] = json.loads(out)["findings"]
+    assert (json.loads(out)["file"], finding["line"], finding["field"]) == ("/dev/stdin", 1, "maxPods")
+
+
+def test_kubelets_configuration_and_a_state_file_come_from_stdin(told: Told, piped: Piped) -> None:
+    piped(b"kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 7\n")
+    status, out, _ = told("config", "migrate-from-kubelet", "-")
+    assert (status, "maxPods: 7" in out) == (0, True)
+    state = b'{"policyName":"none","defaultCpuSet":"","checksum":1353318690}'
+    piped(state)
+    status, out, _ = told("checkpoint", "show", "-", "-o", "json")
+    Path("state").write_bytes(state)
+    assert (status, out) == told("checkpoint", "show", "state", "-o", "json")[:2]
+    assert status == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("explain", "-f", "-", "--topology", "4c", "--config", "-"),
+        ("explain", "-f", "-", "-f", "/dev/stdin", "--topology", "4c", "--config", "config.yaml"),
+        ("simulate", "--compare", "-", "-", "--topology", "4c"),
+        ("simulate", "-", "--machine", "-"),
+        ("config", "validate", "-", "--machine", "-"),
+    ],
+    ids=" ".join,
+)
+def test_only_one_argument_reads_stdin(words: tuple[str, ...], told: Told, piped: Piped) -> None:
+    piped(b"")
+    status, out, err = told(*words)
+    assert (status, out) == (2, "")
+    assert "nodeagent: only one argument can be - or /dev/stdin\nhint: " in err
+
+
+@pytest.mark.parametrize("device", ["/dev/null", "/dev/zero", "."])
+@pytest.mark.parametrize("words", [("config", "show"), ("topology", "--machine"), ("checkpoint", "show")], ids=" ".join)
+def test_devices_and_directories_are_none(device: str, words: tuple[str, ...], told: Told) -> None:
+    status, out, err = told(*words, device)
+    assert (status, out) == (1, "")
+    assert err.startswith(
+        (f"nodeagent: cannot read {device}: it is no regular file", "nodeagent: cannot read .: Is a dir")
+    )
+
+
+@pytest.mark.parametrize("name", ["-", "fifo-0"])
+def test_a_pipe_without_end_is_an_error(name: str, told: Told, piped: Piped) -> None:
+    content = b"#" * (MAX_CONFIG_BYTES + 1)
+    piped(content)
+    writers = through_fifos(content) if name != "-" else []
+    status, out, err = told("config", "show", name)
+    for writer in writers:
+        writer.join()
+    assert (status, out) == (1, "")
+    assert f": more than {MAX_CONFIG_BYTES} bytes came\nhint: look at what is piped in" in err
+
+
+def test_a_pipe_that_is_not_open_is_an_error_that_names_sudo(told: Told) -> None:
+    status, out, err = told("config", "show", "/dev/fd/99")
+    assert (status, out) == (1, "")
+    assert err.startswith(
+        "nodeagent: cannot read /dev/fd/99: nothing is open there\nhint: sudo closes what <(...) opens"
+    )
+
+
+def test_shells_can_pass_what_commands_print(told: Told) -> None:
+    manifest("pod.yaml", pod("web", container("app", "2", "1Gi")))
+    script = (
+        'a="$0 -m nodeagent"; $a explain -f <(cat pod.yaml) --config <(cat config.yaml) '
+        f"--machine <($a topology --topology {MACHINE} -o json)"
+    )
+    done = subprocess.run(["bash", "-c", script, sys.executable], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "pod default/web (Guaranteed): admitted" in done.stdout
+
+
+@pytest.mark.parametrize("place", ["--root", "completion"])
+def test_a_pipe_at_a_place_of_nodeagents_own_is_never_waited_for(place: str, told: Told) -> None:
+    Path("copy/etc/nodeagent").mkdir(parents=True)
+    os.mkfifo("copy/etc/nodeagent/config.yaml")
+    if place == "--root":
+        status, _, err = told("config", "validate", "--root", "copy", "--alone")
+        assert (status, "it is no regular file" in err) == (1, True)
+    else:
+        os.mkfifo("machine")
+        assert told("completion", "words", "--", "nodeagent", "explain", "--machine", "machine", "")[::2] == (0, "")
