@@ -554,11 +554,21 @@ def test_topology_says_who_owns_what(live, told):
 
 
 def test_topology_without_an_agent_is_just_the_machine(host, told):
-    host.config.unlink()
-    status, out, err = told("topology", *host.options)
+    status, out, err = told("topology", "--socket", str(host.socket))
     assert (status, err) == (0, "")
     assert "socket" in out
     assert "owners" not in out
+
+
+def test_topology_without_an_agent_shows_what_the_named_configuration_reserves(host, told):
+    host.config.write_text("cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n")
+    status, out, err = told("topology", *host.options)
+    assert (status, err) == (0, "")
+    assert "owners" in out
+    host.config.unlink()
+    status, out, err = told("topology", *host.options)
+    assert (status, out) == (1, "")
+    assert err.startswith(f"nodeagent: no configuration at {host.config}\nhint: ")
 
 
 @pytest.mark.parametrize(

@@ -172,3 +172,66 @@ def test_every_container_that_asks_for_parts_of_cores_is_named_with_its_own_amou
         {"after": "2", "before": "3", "container": "a", "resource": "cpu"},
         {"after": "4", "before": "5", "container": "b", "resource": "cpu"},
     ]
+
+
+SPREAD = CONFIG.replace("single-numa-node", "restricted").replace("full-pcpus-only", "distribute-cpus-across-numa")
+"""CPUs 0 and 8 are reserved: NUMA 0 has 6 of its 8 CPUs and 8092Mi, NUMA 1 has 8 CPUs and 8Gi."""
+
+
+@pytest.mark.parametrize(
+    ("there", "refused", "why"),
+    [
+        (
+            [],
+            container("app", "15", "1Gi"),
+            [
+                "container app wants 15 CPUs and 1Gi of memory each on the fewest NUMA nodes that could hold it: CPUs on 2, memory on 1",
+                "in all 14 CPUs can still be given: 1 short",
+                "NUMA 0: 6 CPUs free of 8 (reserved 0,8)",
+            ],
+        ),
+        (
+            [container("app", "1", "2Gi")],
+            container("app", "9", "15Gi"),
+            [
+                "container app wants 15Gi of memory: of NUMA 0-1 first, as the hint says, or of others with it",
+                "in all 14236Mi of memory can still be given: 1124Mi short",
+                "NUMA 0: free are 6044Mi of memory",
+                "NUMA 1: free are 8Gi of memory",
+            ],
+        ),
+    ],
+    ids=["CPUs", "memory"],
+)
+def test_of_several_numa_nodes_it_is_told_what_all_have_too_little_of(
+    there: list[dict[str, Any]], refused: dict[str, Any], why: list[str], told: Told
+) -> None:
+    Path("config.yaml").write_text(SPREAD)
+    pods = [pod(f"there-{number}", each) for number, each in enumerate(there)]
+    _, documents = explained(told, *pods, pod("refused", refused))
+    found = [line.replace(" (topologyManagerPolicy restricted)", "") for line in documents[-1]["why"]]
+    assert found == why
+
+
+def test_of_enough_in_all_it_is_told_how_much_as_few_nodes_as_are_wanted_have(told: Told) -> None:
+    Path("config.yaml").write_text(
+        "cpuManagerPolicy: static\nreservedSystemCPUs: 0,2\ntopologyManagerPolicy: restricted\n"
+    )
+    words = ("explain", "-f", manifest("p.yaml", pod("refused", container("app", "4", "1Gi"))))
+    _, out, _ = told(*words, "--topology", "3s.2c", "--config", "config.yaml", "-o", "json")
+    assert json.loads(out)["pods"][0]["why"] == [
+        "container app wants 4 CPUs on 2 NUMA nodes, the fewest that could hold it (topologyManagerPolicy restricted)",
+        "no 2 NUMA nodes have more than 3 CPUs free together: 1 short",
+        "NUMA 0: 1 CPU free of 2 (reserved 0)",
+        "NUMA 1: 1 CPU free of 2 (reserved 2)",
+    ]
+
+
+def test_of_many_pods_that_hold_as_much_some_are_named(told: Told) -> None:
+    pods = [pod(f"there-{number:02}", container("app", "1", "1Mi")) for number in range(14)]
+    Path("config.yaml").write_text(SPREAD)
+    status, documents = explained(told, *pods, pod("refused", container("app", "1", "1Mi")))
+    assert status == 4
+    removals = [remedy["subject"] for remedy in documents[-1]["remedies"] if remedy["change"] == "removal"]
+    assert removals == [[f"default/there-{number:02}"] for number in range(8)]
+    assert documents[-1]["allTried"] is False

@@ -402,6 +402,8 @@ def test_a_dry_run_without_a_state_names_the_file_and_the_next_step(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     config = tmp_path / "config.yaml"
     config.write_text(f"stateDirectory: {tmp_path}\nruntimeDirectory: {tmp_path}/run\n")
+    assert main(["release", "--all", "--dry-run", "--config", f"{config}.none"]) == 1
+    assert capsys.readouterr().err.startswith(f"nodeagent: no configuration at {config}.none\nhint: ")
     assert main(["release", "--all", "--dry-run", "--config", str(config)]) == 0
     problem, step = capsys.readouterr().out.splitlines()
     assert problem.startswith("no saved state can be used: ")

@@ -12,6 +12,7 @@ from nodeagent.cli.documents import add_output_argument, spelled
 from nodeagent.cli.known_state import DEFAULT_CONFIG, PODS_CGROUP, Known
 from nodeagent.cli.sources import add_node_arguments, inspect_command, is_copied, known_from
 from nodeagent.core.state import NodeState, PodEntry
+from nodeagent.daemon.startup import StartError
 from nodeagent.edge.local_api_client import ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.inspection_words import counted
@@ -119,6 +120,8 @@ def _known(options: argparse.Namespace, *, is_elsewhere: bool) -> Known | NodeAg
     """Give why, if without an agent nothing that it has saved can be used."""
     try:
         return known_from(options)
+    except StartError:
+        raise  # without the configuration nobody knows what is whose
     except NodeAgentError as err:
         if is_elsewhere or not options.all or os.geteuid() != 0:
             raise

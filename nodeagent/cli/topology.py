@@ -71,13 +71,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | None:
     """Who owns each CPU; None if nobody can say: then the machine is drawn as it is."""
-    if args.topology is not None:
-        if args.config is None:
-            return None
-        managers = node_of(load_config(args.config), topology, args.config).managers
-        return owners(managers, initial(managers), ())
-    try:
-        known = known_from(args)
-    except NodeAgentError:
-        return None  # no agent here, or not for us: the machine itself is still the answer
-    return owners(known.node.managers, known.state.promises, known.state.active_pods())
+    if args.topology is None:
+        try:
+            known = known_from(args)
+        except NodeAgentError:
+            pass  # no agent here, or not for us: the machine itself is still the answer
+        else:
+            return owners(known.node.managers, known.state.promises, known.state.active_pods())
+    if args.config is None:
+        return None
+    managers = node_of(load_config(args.config), topology, args.config).managers
+    return owners(managers, initial(managers), ())

@@ -9,6 +9,8 @@ from nodeagent.core.pod import Pod
 from nodeagent.core.remedy import Change, Remedy, Trials
 from nodeagent.core.trial import Trial
 
+_MOST_ALIKE = 8
+"""Of pods that hold equally much and are each enough alone."""
 _MOST_SETS = 300
 """Of so many sets of pods each is tried, the smallest first; of more, one is improved pod by pod."""
 
@@ -17,12 +19,16 @@ def removals(trials: Trials) -> Iterator[Remedy]:
     """Find the pods of which one is enough, those that hold least; else several, none of which could stay."""
     pods = sorted(trials.trial.pods, key=lambda pod: (_size(trials, pod), pod.full_name))
     best: tuple[int, ...] | None = None
+    found = 0
     for pod in pods:
         size = _size(trials, pod)
         if best is not None and size != best:
             return
+        if found == _MOST_ALIKE:
+            trials.cut_short = True
+            return
         if trials.admits(trial=trials.trial.without(frozenset({pod.uid}))):
-            best = size
+            best, found = size, found + 1
             yield Remedy(Change.REMOVAL, (pod.full_name,))
     several = _several(trials, pods) if best is None else None
     if several is not None:

@@ -16,10 +16,8 @@ from nodeagent.core.remedy import Change, Remedy
 from nodeagent.core.rooms import Room, rooms
 from nodeagent.core.tracing import CpuStep, MemoryStep, Trace
 from nodeagent.core.trial import Trial
+from nodeagent.formats.explanation_lacking import MOST_NODES, lacking, lacking_in_all, wanted_where, wishes_of
 from nodeagent.formats.inspection_words import bytes_text, counted
-
-_MOST_NODES = 8
-"""Of more nodes only the best are told one by one."""
 
 
 def why_refused(before: Trial, trace: Trace) -> list[str]:
@@ -105,12 +103,14 @@ def _merge(before: Trial, trace: Trace, merge: MergeTrace, nodes: tuple[Room, ..
     who, cpus, memory = _wanted(trace, merge.container)
     topology = before.managers.providers.topology
     single = topology.rules.single_node
-    fewest = before.managers.providers.cpu.layout.fewest_nodes(cpus) if cpus else 1
-    where = "a single NUMA node" if single or fewest == 1 else f"{fewest} NUMA nodes, the fewest that could hold it"
-    yield f"{who} wants {_wants(cpus, memory)} on {where} (topologyManagerPolicy {topology.policy.value})"
-    if single and fewest > 1:
-        largest = max((len(room.cpus) for room in nodes), default=0)
-        yield f"no NUMA node is that large: the largest has {counted(largest, 'CPU')}"
+    wishes = wishes_of(cpus, memory, nodes)
+    where = "on a single NUMA node" if single else wanted_where(wishes)
+    yield f"{who} wants {_wants(cpus, memory)} {where} (topologyManagerPolicy {topology.policy.value})"
+    large = [wish for wish in wishes if wish.nodes > 1]
+    if single and large:
+        for wish in large:
+            largest = wish.size(max((wish.has(room) for room in nodes), default=0))
+            yield f"no NUMA node is that large: the largest has {largest}"
         return
     lent = CpuSet()
     for step in trace.steps:
@@ -120,14 +120,14 @@ def _merge(before: Trial, trace: Trace, merge: MergeTrace, nodes: tuple[Room, ..
             f"CPUs {lent} of the pod's other containers, on NUMA {before.managers.topology.numa_of(lent)}, are not free for it, or "
             "count in wherever it goes where it can take them over"
         )
-    yield from _lacking(cpus, memory, nodes)
+    yield from lacking(wishes, nodes)
     fitting = {
         resource: [str(c.nodes) for c in merge.candidates if dict(c.opinions)[resource] is Opinion.PREFERRED]
         for resource, _ in (merge.candidates[0].opinions if merge.candidates else ())
     }
-    wishes = {resource: found for resource, found in fitting.items() if found}
-    if len(wishes) > 1:
-        said = "; ".join(f"{resource} would go to {' or '.join(found)}" for resource, found in wishes.items())
+    suited = {resource: found for resource, found in fitting.items() if found}
+    if len(suited) > 1:
+        said = "; ".join(f"{resource} would go to {' or '.join(found)}" for resource, found in suited.items())
         yield f"no set of NUMA nodes suits all of it: {said}"
 
 
@@ -146,33 +146,6 @@ def _wants(cpus: int, memory: Amounts) -> str:
     parts = [counted(cpus, "CPU")] if cpus else []
     parts += [f"{bytes_text(size)} of {resource}" for resource, size in memory if size]
     return " and ".join(parts) or "nothing of its own"
-
-
-def _lacking(cpus: int, memory: Amounts, nodes: tuple[Room, ...]) -> Iterator[str]:
-    """Say of each node what it has too little of, those that come nearest first."""
-    said = []
-    for room in nodes:
-        short = cpus - len(room.free)
-        parts = []
-        if cpus and short > 0:
-            parts.append(f"{counted(len(room.free), 'CPU')} free of {len(room.cpus)}, {short} short")
-        free = {m.resource: m.free_bytes for m in room.memory}
-        parts += [
-            f"{_amount(resource, free.get(resource, 0))} of {resource} free, {bytes_text(size - free.get(resource, 0))} short"
-            for resource, size in memory
-            if room.memory and size > free.get(resource, 0)
-        ]
-        if room.group is not None:
-            parts.append(f"its memory is given only together with that of NUMA {room.group}")
-        if parts:
-            held = ", ".join(f"{h.pod} {h.container or ''}".rstrip() + f" has {h.cpus}" for h in room.holders)
-            reserved = f"reserved {room.reserved}" if room.reserved else ""
-            taken = "; ".join(part for part in (held, reserved) if part)
-            said.append((short, room.node, f"NUMA {room.node}: {'; '.join(parts)}" + (f" ({taken})" if taken else "")))
-    said.sort()
-    yield from (text for _, _, text in said[:_MOST_NODES])
-    if len(said) > _MOST_NODES:
-        yield f"and {len(said) - _MOST_NODES} NUMA nodes that have less"
 
 
 def _cpus(before: Trial, trace: Trace, step: CpuStep, nodes: tuple[Room, ...]) -> Iterator[str]:
@@ -199,7 +172,7 @@ def _cpus(before: Trial, trace: Trace, step: CpuStep, nodes: tuple[Room, ...]) -
 
 
 def _holders(nodes: tuple[Room, ...]) -> Iterator[str]:
-    for room in nodes[:_MOST_NODES]:
+    for room in nodes[:MOST_NODES]:
         if room.cpus:
             held = [f"{h.pod} {h.container or ''}".rstrip() + f" has {h.cpus}" for h in room.holders]
             held += [f"reserved {room.reserved}"] if room.reserved else []
@@ -215,7 +188,8 @@ def _memory(trace: Trace, step: MemoryStep, nodes: tuple[Room, ...]) -> Iterator
         "" if step.hint.mask is None else f": of NUMA {step.hint.mask} first, as the hint says, or of others with it"
     )
     yield f"{who} wants {wanted}{first}"
-    for room in nodes[:_MOST_NODES]:
+    yield from lacking_in_all(wishes_of(0, memory, nodes), nodes)
+    for room in nodes[:MOST_NODES]:
         free = {m.resource: m.free_bytes for m in room.memory}
         amounts = ", ".join(f"{_amount(r, free.get(r, 0))} of {r}" for r, _ in memory)
         group = "" if room.group is None else f", given only together with that of NUMA {room.group}"
