@@ -45,6 +45,8 @@ from test_sources import MACHINE
 
 GROUP = 4242
 OTHER = 65_534
+CONFIG, SAVED = "etc/nodeagent/config.yaml", f"var/lib/nodeagent/{STATE_FILE}"
+"""Below a copied root."""
 NOT_REFUSED = NodeAgentError("pod default/web is not refused", hint="see `nodeagent inspect`")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
 
@@ -569,6 +571,51 @@ def test_topology_without_an_agent_shows_what_the_named_configuration_reserves(h
     status, out, err = told("topology", *host.options)
     assert (status, out) == (1, "")
     assert err.startswith(f"nodeagent: no configuration at {host.config}\nhint: ")
+
+
+@needs_root
+def test_topology_tells_others_whom_to_ask_for_the_owners(live):
+    status, out, err = as_user(OTHER, [], "topology", "--socket", str(live.socket))
+    assert status == 0
+    assert "owners" not in out
+    assert err == (
+        f"nodeagent: who owns which CPU is left out: cannot connect to {live.socket}: Permission denied\n"
+        "hint: run as root, or as a member of the group nodeagent (`usermod -aG nodeagent USER`)\n"
+    )
+
+
+def test_topology_says_that_a_state_cannot_be_read(host, told):
+    (host.state / STATE_FILE).write_text("damaged")
+    status, out, err = told("topology", *host.options)
+    assert status == 0
+    assert "owners" in out, "those of the named configuration"
+    assert err.startswith(f"nodeagent: pods are left out: cannot use {host.state / STATE_FILE}: ")
+    assert "\nhint: start the agent" in err
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        ({}, ""),
+        ({CONFIG: "cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n"}, ""),  # everybody shares what isn't reserved
+        ({CONFIG: "cpuManagerPolcy: static\n"}, "cpuManagerPolcy"),
+        ({CONFIG: "", SAVED: "damaged"}, SAVED),
+        ({SAVED: "damaged"}, "no configuration at "),
+    ],
+)
+def test_topology_of_a_copied_root_says_why_owners_are_missing(there, said, tmp_path, told):
+    root = MACHINE.grow(tmp_path / "root")
+    for name, text in there.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    status, out, err = told("topology", "--root", str(root))
+    assert status == 0
+    assert ("owners" in out) is (bool(there) and not said)
+    assert said in err
+    assert bool(err) is bool(said)
+    if said:
+        assert err.startswith("nodeagent: who owns which CPU is left out: ")
+        assert len(re.findall(r"^hint: .+", err, re.MULTILINE)) == 1
 
 
 @pytest.mark.parametrize(

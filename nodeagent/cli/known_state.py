@@ -92,13 +92,13 @@ class StateReader:
 
 
 def known_state(
-    config_path: str, socket_path: str | None, read: Callable[[object], SavedState] = state_from_document
+    config_path: str, socket: str | None, read: Callable[[object], SavedState] = state_from_document
 ) -> Known:
     """Ask the agent, else read what it has saved.
 
     Args:
         config_path: read only if the agent doesn't answer: it says with which configuration it runs.
-        socket_path: the agent's socket. None: where it is by default, or where the configuration puts it.
+        socket: the agent's. None: where it is by default, or where the configuration puts it.
         read: how to read the agent's state; for those who ask again and again.
 
     Raises:
@@ -106,12 +106,12 @@ def known_state(
 
     """
     try:
-        return _live(call(socket_path or DEFAULT_SOCKET, "state"), read)
+        return _live(call(socket or DEFAULT_SOCKET, "state"), read)
     except ApiUnavailable as err:
         down = err
     config = load_config(config_path)
-    other_socket = f"{config.runtime_directory}/{_SOCKET_NAME}"
-    if socket_path is None and other_socket != DEFAULT_SOCKET:
+    other_socket = socket_path(config)
+    if socket is None and other_socket != DEFAULT_SOCKET:
         try:
             return _live(call(other_socket, "state"), read)
         except ApiUnavailable as err:
@@ -140,7 +140,7 @@ def _live(answer: Mapping[str, Any], read: Callable[[object], SavedState]) -> Kn
 
 
 def _saved(node: Node, down: ApiUnavailable) -> Known:
-    path = _state_path(node.config)
+    path = state_path(node.config)
     try:
         saved = saved_in(node.config)
     except state_files.StateFileError as err:
@@ -167,25 +167,32 @@ def saved_in(config: Config, root: str = "") -> SavedState | None:
         NodeAgentError: it cannot be read.
 
     """
-    path = root + _state_path(config)
+    path = root + state_path(config)
     content = state_files.read(path, max_bytes=MAX_BYTES)
     if content is None:
         return None
     try:
         return decode_state(content)
     except NodeStateError as err:
-        raise UnknownStateError(
-            f"cannot use {path}: {err}", hint="start the agent: it says what to do (`journalctl -u nodeagent`)"
-        ) from err
+        hint = "start the agent: it says what to do (`journalctl -u nodeagent`)"
+        if root:
+            hint = "copy it from the node once more, or take a capture there: `nodeagent capture --out FILE`"
+        raise UnknownStateError(f"cannot use {path}: {err}", hint=hint) from err
 
 
 def saved_at_ms(config: Config, root: str) -> int:
     """Say when a state that is there was saved."""
-    return Path(root + _state_path(config)).stat().st_mtime_ns // 1_000_000
+    return Path(root + state_path(config)).stat().st_mtime_ns // 1_000_000
 
 
-def _state_path(config: Config) -> str:
+def state_path(config: Config) -> str:
+    """Say where the agent saves its state."""
     return str(Path(config.state_directory) / STATE_FILE)
+
+
+def socket_path(config: Config) -> str:
+    """Say where the agent answers."""
+    return f"{config.runtime_directory}/{_SOCKET_NAME}"
 
 
 def misfits(node: Node, saved: SavedState, path: str) -> list[str]:

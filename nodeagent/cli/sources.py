@@ -4,6 +4,7 @@ The options and their meaning, the same for every command that reads a node.
 """
 
 import argparse
+import os
 import shlex
 from pathlib import Path
 
@@ -19,8 +20,11 @@ from nodeagent.cli.known_state import (
     misfits,
     saved_at_ms,
     saved_in,
+    socket_path,
+    state_path,
 )
 from nodeagent.cli.named_files import NamedFile, read_named
+from nodeagent.core.config import Config
 from nodeagent.core.managers import initial
 from nodeagent.core.state import NodeState
 from nodeagent.core.topology import Topology
@@ -144,6 +148,34 @@ def is_unconfigured(options: argparse.Namespace) -> bool:
         capture = machine_file(options.machine)[1]
         return capture is None or capture.agent is None
     return not Path(own_config(options)).exists()
+
+
+def is_without_agent(options: argparse.Namespace) -> bool:
+    """Whether nothing of nodeagent is on the node that is meant: no agent, no state, and no configuration but one that is named.
+
+    Raises:
+        NodeAgentError: what is named can't be read.
+
+    """
+    if options.machine is not None:
+        capture = machine_file(options.machine)[1]
+        return capture is None or capture.agent is None
+    config = Config() if options.config is None else load_config(options.config)
+    places = [own_config(options)] if options.config is None else []
+    places.append(f"{(options.root or '').rstrip('/')}{state_path(config)}")
+    if not is_copied(options):
+        places += [options.socket or DEFAULT_SOCKET, socket_path(config)]
+    return not any(map(_is_there, places))
+
+
+def _is_there(path: str) -> bool:
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # not for us, but for somebody
+        return True
+    return True
 
 
 def machine_file(path: str) -> tuple[Topology, Capture | None]:

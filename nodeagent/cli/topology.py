@@ -6,7 +6,7 @@ import sys
 from nodeagent.cli.colour import add_color_argument, wants_colour
 from nodeagent.cli.configurations import load_config
 from nodeagent.cli.documents import spelled
-from nodeagent.cli.sources import add_node_arguments, known_from, topology_from
+from nodeagent.cli.sources import add_node_arguments, is_without_agent, known_from, topology_from
 from nodeagent.core.managers import initial
 from nodeagent.core.topology import Topology
 from nodeagent.daemon.startup import node_of
@@ -37,7 +37,8 @@ examples:
   nodeagent topology --root /mnt/copy -o json
   nodeagent topology --topology 2s.2n.8c.2t
 
-Who owns which CPU, the agent says, or its saved state; text, svg and hwloc-xml show it.
+Who owns which CPU, the agent says, or its saved state; text, svg and hwloc-xml show it. Where neither can be read, the machine is
+shown without, and stderr says why.
 next: nodeagent inspect"""
 
 
@@ -70,12 +71,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | None:
-    """Who owns each CPU; None if nobody can say: then the machine is drawn as it is."""
+    """Who owns each CPU; None if nobody can say: then the machine is drawn as it is, and stderr says why."""
     if args.topology is None:
         try:
             known = known_from(args)
-        except NodeAgentError:
-            pass  # no agent here, or not for us: the machine itself is still the answer
+        except NodeAgentError as err:
+            if not is_without_agent(args):
+                left_out = "who owns which CPU is" if args.config is None else "pods are"
+                print(f"nodeagent: {left_out} left out: {err.message}", file=sys.stderr)
+                print(f"hint: {err.hint}", file=sys.stderr)
         else:
             return owners(known.node.managers, known.state.promises, known.state.active_pods())
     if args.config is None:
