@@ -15,10 +15,12 @@ from nodeagent.cli.definitions import Command, command_of
 from nodeagent.cli.main import COMMANDS, parser_for
 from nodeagent.core.agent_metrics import METRICS
 from nodeagent.core.cpu_options import OPTIONS
+from nodeagent.core.idset import CpuSet
 from nodeagent.core.refusals import Reason
 from nodeagent.core.topology_manager import Scope, TopologyPolicy
 from nodeagent.formats.config_yaml import parse_config
 from nodeagent.formats.pod_manifest import RefusedPod, parse_manifest
+from nodeagent.formats.topology_spec import topology_from_spec
 from scripts import reference, shown
 from scripts.shown import DOCS, ON_A_NODE, PICTURES, ROOT, blocks
 
@@ -172,6 +174,22 @@ def test_files_that_nothing_runs_here_are_right() -> None:
     for title, text in files.items():
         (found,) = parse_manifest(text.encode(), title)
         assert not isinstance(found, RefusedPod), found
+
+
+def test_the_packet_forwarders_kernel_leaves_cpus_for_pods_that_share() -> None:
+    page = (DOCS / "how-to" / "packet-forwarder.md").read_text()
+    (isolated,) = {CpuSet.parse(found) for found in re.findall(r"isolcpus=managed_irq,domain,(\S+)", page)}
+    assert f'"isolated": "{isolated}"' in page, "what is simulated is what the kernel is told"
+    placement = parse_config(file_of(page, "config.yaml").encode(), "config.yaml").placement
+    assert placement.isolated_cpus == "only"
+    assert dict(placement.cpu_manager_policy_options)["strict-cpu-reservation"] == "true"
+    assert not isolated & placement.reserved_system_cpus
+    assert topology_from_spec("2s.4c.2t").online - isolated - placement.reserved_system_cpus == CpuSet.parse("4,12")
+
+
+def file_of(page: str, title: str) -> str:
+    (text,) = (block.text for block in blocks(page) if block.is_file and block.title == title)
+    return text
 
 
 def test_what_runs_on_a_node_is_said_to() -> None:
