@@ -1,6 +1,8 @@
 """What a PromQL expression asks for: metrics with their label matchers, and the labels that it groups by. Reads tokens, not grammar.
 
-Every name that is no known function, operator or label is a metric: a misspelt one of either kind cannot hide.
+Every name that is no known function, operator or label is a metric: a misspelt one of either kind cannot hide. What isn't checked here:
+whether operands, brackets and ranges stand where they must (`up ==`, `(up`, `sum by (job) up`) and are of the right type (`rate(up)`).
+A Prometheus server says that of every rule and panel, and promtool of the rules, in integration/test_prometheus_live.py.
 """
 
 import re
