@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="text",
         help="form of the answer (default: text); of scenarios json is a line and yaml a document for each; svg draws who has which CPU",
     )
-    add_trial_arguments(parser)
+    add_trial_arguments(parser, scenarios=True)
     parser.epilog = _EXAMPLES
     parser.set_defaults(parser=parser)
 

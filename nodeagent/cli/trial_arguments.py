@@ -7,8 +7,8 @@ from nodeagent.cli.run import DEFAULT_CONFIG
 from nodeagent.core.config import Errata
 
 
-def add_trial_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say on which node, and under which rules."""
+def add_trial_arguments(parser: argparse.ArgumentParser, *, scenarios: bool = False) -> None:
+    """Add the options that say on which node, and under which rules; `scenarios`: of scenarios, too, which may name rules themselves."""
     machine = parser.add_mutually_exclusive_group()
     machine.add_argument(
         "--root", metavar="DIR", help="not this node: a copied file-system root, with its pods where it has them"
@@ -32,8 +32,9 @@ def add_trial_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--socket", metavar="PATH", help="the agent's socket (default: /run/nodeagent/agent.sock)")
     parser.add_argument("--empty", action="store_true", help="as if the node had no pods; asks no agent")
+    default = "fixed; of a scenario what it names, or else kubelet-1.36" if scenarios else "fixed"
     parser.add_argument(
         "--errata",
         choices=tuple(item.value for item in Errata),
-        help="whose decisions: nodeagent's (fixed, default), or kubelet's with its mistakes (kubelet-1.36)",
+        help=f"whose decisions: nodeagent's (fixed), or kubelet's with its mistakes (kubelet-1.36); default: {default}",
     )
