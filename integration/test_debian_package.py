@@ -6,10 +6,10 @@ import pytest
 
 from integration.guest.debian_package import HIGHER_VERSION, debian_packages
 from integration.guest.guest import Guest
-from integration.node import CONFIG, ROOT, Node, container, pod
+from integration.installed import kept, traces, uninstall
+from integration.node import CONFIG, Node, container, pod
 
 SLEEP = ["sleep", "infinity"]
-INSTALLED_BY_MAKE = "opt/nodeagent etc/nodeagent etc/systemd/system/nodeagent*.service usr/local etc/fish"
 APT = "DEBIAN_FRONTEND=noninteractive apt-get --yes --quiet"
 UNITS = ("nodeagent", "nodeagent-launcher", "nodeagent-pods")
 
@@ -20,14 +20,8 @@ def node(request: pytest.FixtureRequest) -> Iterator[Node]:
     guest: Guest = request.getfixturevalue(request.param)
     node = Node(guest)
     node.run("sed -i /path-exclude/d /etc/dpkg/dpkg.cfg.d/*")  # guests do without manual pages and documents
-    node.run(f"mkdir /kept && cd / && cp -al --parents {INSTALLED_BY_MAKE} /kept", timeout_seconds=60)
-    yield node
-    node.run(
-        "systemctl stop nodeagent nodeagent-pods || true; dpkg --purge nodeagent || true; rm -rf /etc/nodeagent"
-        " /var/lib/nodeagent*; cp -alf /kept/. / && rm -rf /kept; getent group nodeagent || groupadd --system nodeagent;"
-        " systemctl daemon-reload && systemctl start nodeagent",
-        timeout_seconds=120,
-    )
+    with kept(node):
+        yield node
 
 
 @pytest.mark.long
@@ -39,7 +33,7 @@ def test_a_package_comes_is_upgraded_under_a_pod_and_goes_without_one(node: Node
     refused = node.run(f"{APT} install /root/package.deb", check=False, timeout_seconds=60)
     assert refused.returncode != 0
     assert "hint: sudo make uninstall" in refused.stdout, "apt shows there what dpkg says"
-    node.run("make --directory=/usr/src/nodeagent uninstall PURGE=1", timeout_seconds=60)
+    uninstall(node)
 
     node.run(f"{APT} install /root/package.deb", timeout_seconds=120)
     assert node.run("systemctl is-enabled nodeagent && systemctl is-active nodeagent").stdout == "enabled\nactive\n"
@@ -74,10 +68,4 @@ def test_a_package_comes_is_upgraded_under_a_pod_and_goes_without_one(node: Node
 
     node.run("nodeagent release --all", timeout_seconds=60)
     node.run(f"{APT} purge nodeagent", timeout_seconds=120)
-    others = ("/kept/*", "/usr/src/*", "/tmp/*", "*/nodeagent-guest*")
-    left = node.run("find / -xdev -name '*nodeagent*' " + " ".join(f"-not -path '{path}'" for path in others))
-    assert left.stdout == ""
-    assert node.run(f"ls -d /run/nodeagent* {ROOT}", check=False).stdout == ""
-    units = node.run("systemctl list-units --all --plain --no-legend 'nodeagent*.service'").stdout.splitlines()
-    assert [line for line in units if not line.startswith("nodeagent-guest-agent")] == []
-    assert node.run("getent group nodeagent", check=False).stdout == ""
+    assert traces(node) == []
