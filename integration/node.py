@@ -100,6 +100,18 @@ class Node:
         """Wait until every container of these pods that has a command has been seen to run."""
         return self.wait(lambda state: all(_runs(state, name) for name in names), f"{', '.join(names)} to run")
 
+    def wait_decided(self) -> Document:
+        """Wait until every manifest is a pod that runs or is refused, and there is no other pod; each manifest is one pod."""
+        names = self.run(f"ls {MANIFESTS}").stdout.split()
+
+        def decided(state: Document) -> bool:
+            there = {e["source"]: e["pod"]["metadata"]["name"] for e in state["entries"]}
+            return there.keys() == set(names) and all(
+                "refusal" in entry or _runs(state, entry["pod"]["metadata"]["name"]) for entry in state["entries"]
+            )
+
+        return self.wait(decided, f"{names} to be decided")
+
     def wait_gone(self, *names: str) -> Document:
         return self.wait(
             lambda state: not set(names) & {e["pod"]["metadata"]["name"] for e in state["entries"]}, f"{names} to go"

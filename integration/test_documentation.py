@@ -1,4 +1,4 @@
-"""What README and tutorial tell an operator to type, typed on a node: word for word, to a pinned process and an explained refusal.
+"""What README and docs/ tell an operator to type, typed on a node by an ordinary user, word for word; UNTYPED has what isn't, and why.
 
 Commands that need no node run in tests/test_documentation.py and tests/test_readme.py.
 """
@@ -10,44 +10,68 @@ from collections.abc import Iterator
 import pytest
 
 from integration.demo import demonstrate
-from integration.guest.base import base_of
-from integration.guest.guest import Completed, Guest
+from integration.guest.guest import Guest
+from integration.installed import kept, traces, uninstall
 from integration.node import Node, container, pod
+from integration.pages import ON_NODE, README, blocks_of, is_untyped
+from integration.reader import HOME, JOIN, Reader
 from scripts.shown import DOCS, ON_A_NODE, ROOT, Shown, blocks
 
-HOME = "/root"
-SOURCE = "/usr/src/nodeagent"
-"""Where guests have the project, without what only tests need."""
-SUDO = '#!/bin/sh\nexec "$@"\n'
-"""Guests have no other user than root, and no sudo."""
+CHECKOUT = f"{HOME}/checkout"
 SLEEP = ["sleep", "infinity"]
 VARYING = re.compile(r"(?<=^process    )\d+|\d+(?= (?:s|min) ago$)|[\d.]+(?= [MG]iB$)", re.MULTILINE)
 """What differs from run to run, or with the kernel's version: process ids, ages, and how much memory the kernel leaves."""
 STATUSES = {
-    "sudo nodeagent retry default/big": {1},  # nobody has made room
-    "nodeagent explain default/big": {4},
-    "nodeagent check": {0, 3},  # the guest's kernel is no pinned machine's
+    "sudo nodeagent retry default/big": frozenset({1}),  # nobody has made room
+    "nodeagent explain default/big": frozenset({4}),
+    "nodeagent check": frozenset({0, 3}),  # the guest's kernel is no pinned machine's
+    "sudo nodeagent check --fix": frozenset({0, 3}),
 }
-"""What else than 0 the README's commands end with here."""
+"""What else than 0 the commands end with here."""
+SMALLER = (
+    ("memory: 4Gi", "memory: 64Mi"),
+    (", hugepages-1Gi: 2Gi", ""),
+    ("echo 512 ", "echo 4 "),
+    ("--frames 30", "--frames 1"),
+)
+"""Guests have 2 GiB of memory, no pages of 1 GiB, and little time."""
+FILES = {
+    "bench": "#!/bin/sh\n",
+    "now.yaml": (ROOT / "examples" / "config.yaml").read_text(),
+    "new.yaml": (ROOT / "examples" / "strict-reservation" / "config.yaml").read_text(),
+    "config.yaml": (ROOT / "examples" / "config.yaml").read_text(),
+    "pod.yaml": (ROOT / "examples" / "guaranteed.yaml").read_text(),
+    "pods/pod.yaml": (ROOT / "examples" / "guaranteed.yaml").read_text(),
+}
+"""What the pages leave to the reader to have: of what a page shows itself, that counts."""
+PROGRAMS = ("forwarder", "forwarder-control")
 
 
 @pytest.fixture
-def node(two_sockets: Guest) -> Iterator[Node]:
-    two_sockets.put("/usr/local/bin/sudo", SUDO, 0o755)
-    yield Node(two_sockets)
-    two_sockets.run("rm /usr/local/bin/sudo")
+def node(two_sockets: Guest) -> Node:
+    return Node(two_sockets)
 
 
-@pytest.mark.long
-def test_the_tutorial_goes_as_it_is_written(node: Node) -> None:
+@pytest.fixture
+def reader(node: Node) -> Iterator[Reader]:
+    reader = Reader(node)
+    yield reader
+    reader.leave()
+
+
+def test_the_tutorial_goes_as_it_is_written(reader: Reader) -> None:
     page = blocks((DOCS / "tutorial.md").read_text())
     assert sum(block.title == ON_A_NODE for block in page) >= 8
+    assert JOIN in "".join(block.text for block in page), "the rest of its install block is README's"
+    reader.ends(JOIN)
     for block in page:
-        if block.is_file:
-            node.guest.put(block.title if block.title.startswith("/") else f"{HOME}/{block.title}", block.text)
+        if block.is_file and block.title.startswith("/"):
+            reader.node.guest.put(block.title, block.text)
+        elif block.is_file:
+            reader.has(block.title, block.text)
         elif block.title == ON_A_NODE:
             for command in block.commands():
-                carry_out(node, command)
+                carry_out(reader, command)
 
 
 def test_the_demo_comes_to_its_end(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,98 +83,97 @@ def test_the_demo_comes_to_its_end(node: Node, capsys: pytest.CaptureFixture[str
     assert "nothing moved: the same" in told
 
 
-def test_the_readmes_first_pod_is_pinned_and_seen(node: Node) -> None:
-    typed = readme("examples/guaranteed.yaml /etc/nodeagent/manifests")
-    put, *looks, away = typed
-    assert away.startswith("sudo rm")
-    ended(node, put)
-    state = node.wait_running("guaranteed")
-    (promised,) = state["promises"]["pods"].values()
-    ((worker,),) = (one["containers"] for one in node.inspect()["pods"])
-    assert node.allowed(worker["pid"])[0] == promised["cpus"]["worker"]
-    shown = [watched(node, line) if "--watch" in line else ended(node, line).stdout for line in looks]
-    assert all("default/guaranteed" in one for one in shown)
-    assert all(promised["cpus"]["worker"] in one for one in shown)
-    ended(node, away)
-    node.wait_gone("guaranteed")
+def test_the_readme_goes_as_it_is_written_where_nodeagent_never_was(node: Node) -> None:
+    """Install, upgrade, the first pod, a refusal, the other commands, and uninstall: every block, in its order.
+
+    Not `make demo` and `make test`: a guest in a guest. The upgrade is one under a pod of ours, which README says stays.
+    """
+    with kept(node):
+        uninstall(node)
+        assert traces(node) == []
+        reader = Reader(node)
+        reader.has_wheels()
+        node.run(f"cp -r /usr/src/nodeagent {CHECKOUT} && chown -R reader: {CHECKOUT}")
+        said = {}
+        for block in blocks_of(README):
+            if is_untyped(README, block):
+                continue
+            for line in block.text.splitlines():
+                typed = line.partition("  #")[0].strip()
+                before = under_a_pod(node) if "systemctl restart" in typed else None
+                if "--watch" in typed:
+                    said[typed] = reader.watches(line, "default/guaranteed", directory=CHECKOUT)
+                else:
+                    said[typed] = reader.ends(line, STATUSES.get(typed, frozenset({0})), directory=CHECKOUT).stdout
+                if before is not None:
+                    assert node.footprint() == before
+                    assert (
+                        "pods are running"
+                        in reader.ends("sudo make uninstall", frozenset({2}), directory=CHECKOUT).stderr
+                    )
+                    node.delete("stays")
+                    node.wait_gone("stays")
+                if typed.startswith("sudo cp examples/guaranteed.yaml"):
+                    assert_pinned(node)
+        for looked in ("nodeagent inspect", "nodeagent inspect default/guaranteed", "nodeagent inspect --watch"):
+            assert "default/guaranteed" in said[looked]
+        assert "What would admit it" in said["nodeagent explain default/big"]
+        assert "default/guaranteed: gone" in said["sudo nodeagent release default/guaranteed"]
+        assert "more fit of: default/guaranteed" in said["nodeagent simulate --capacity -f examples/guaranteed.yaml"]
+        assert "pod_admitted" in said["sudo journalctl -u nodeagent"]
+        assert node.run("command -v nodeagent; systemctl cat nodeagent", check=False).returncode != 0
+        reader.leave()
 
 
-@pytest.mark.long
-def test_the_readmes_other_commands_do_what_it_says(node: Node) -> None:
-    typed = readme("nodeagent topology ")
-    node.run(f"cp {SOURCE}/examples/cgroup-only.yaml {SOURCE}/examples/guaranteed.yaml /etc/nodeagent/manifests")
-    node.guest.put(f"{SOURCE}/pod.yaml", (ROOT / "examples" / "guaranteed.yaml").read_bytes())
-    node.apply(pod("web", container("app", SLEEP, cpu="2")), pod("big", container("app", SLEEP, cpu="16")))
-    node.wait_running("guaranteed", "web")
-    node.wait(lambda state: any("refusal" in entry for entry in state["entries"]), "a refusal")
-    said = {line.partition("#")[0].strip(): ended(node, line) for line in typed}
-    assert "What would admit it" in said["nodeagent explain default/big"].stdout
-    assert "more fit of: default/guaranteed" in said["nodeagent simulate --capacity -f pod.yaml"].stdout
-    assert "still refused" not in said["sudo nodeagent release default/web"].stdout
-    assert "pod_admitted" in said["journalctl -u nodeagent"].stdout
-    node.run(f"rm {SOURCE}/pod.yaml {SOURCE}/node.json")
-
-
-@pytest.mark.long
-def test_the_readmes_ways_to_install_upgrade_and_uninstall_work(node: Node) -> None:
-    guest = node.guest
-    for wheel in base_of(guest.image.release).wheels.iterdir():
-        guest.put(f"{HOME}/wheels/{wheel.name}", wheel.read_bytes())
-    install, start, uninstall = readme("sudo make uninstall ")
-    (upgrade,) = readme("systemctl reload nodeagent-launcher")
+def under_a_pod(node: Node) -> str:
     node.apply(pod("stays", container("app", SLEEP, cpu="2")))
     node.wait_running("stays")
-    before = node.footprint()
-    for line in (install, start, upgrade):
-        ended(node, line)
-        assert node.footprint() == before, line
-    refused = ended(node, uninstall, {2})
-    assert "pods are running" in refused.stderr
-    node.delete("stays")
-    node.wait_gone("stays")
-    ended(node, uninstall)
-    assert node.run("command -v nodeagent; systemctl cat nodeagent", check=False).returncode != 0
-    ended(node, install)
-    ended(node, start)
-    assert node.inspect()["pods"] == []
+    return node.footprint()
 
 
-def readme(within: str) -> list[str]:
-    """The lines of the one block that has this text."""
-    found = [
-        one.text for one in blocks((ROOT / "README.md").read_text()) if one.language == "sh" and within in one.text
-    ]
-    assert len(found) == 1, within
-    return found[0].splitlines()
+def assert_pinned(node: Node) -> None:
+    found = {one["name"]: one for one in node.inspect()["pods"]}
+    ((worker,),) = (one["containers"] for name, one in found.items() if name.endswith("guaranteed"))
+    promised = node.state()["promises"]["pods"][node.entry("guaranteed")["pod"]["metadata"]["uid"]]["cpus"]["worker"]
+    assert node.allowed(worker["pid"])[0] == promised
 
 
-def ended(node: Node, line: str, expected: set[int] | None = None) -> Completed:
-    """Type a line in the source's directory, and see it end as it should."""
-    environment = f"export WHEELS={HOME}/wheels\n"
-    done = node.guest.run(environment + line, check=False, timeout_seconds=300, cwd=SOURCE)
-    statuses = expected or STATUSES.get(line.partition("#")[0].strip(), {0})
-    assert done.returncode in statuses, f"{done.returncode} of $ {line}\n{done.stdout}{done.stderr}"
-    return done
+@pytest.mark.parametrize("page", sorted(ON_NODE))
+def test_a_page_is_typed_as_it_is_written(page: str, reader: Reader) -> None:
+    """With amounts that a guest has: see SMALLER."""
+    node = reader.node
+    reader.ends(JOIN)
+    node.apply(pod("web", container("app", SLEEP, cpu="2")))
+    node.wait_running("web")
+    shown = {block.title: block.text for block in blocks((DOCS / page).read_text()) if block.is_file}
+    for name, text in (FILES | shown).items():
+        reader.has(name, fitting(text), 0o755)
+    for name in PROGRAMS:
+        node.guest.put(f"/usr/local/bin/{name}", "#!/bin/sh\nexec sleep infinity\n", 0o755)
+    for block in blocks_of(page):
+        if is_untyped(page, block):
+            continue
+        for line in block.text.splitlines():
+            typed = fitting(line)
+            if typed.endswith("--watch"):
+                assert reader.watches(typed, "default/")
+            else:
+                reader.ends(typed, STATUSES.get(typed.partition("  #")[0].strip(), frozenset({0})))
+    node.run("for one in /sys/devices/system/node/node*/hugepages/hugepages-2048kB/nr_hugepages; do echo 0 >$one; done")
 
 
-def watched(node: Node, line: str) -> str:
-    """Type a line on a terminal, and q when something is drawn; what was drawn."""
-    drawn = bytearray()
-    request = node.guest.start(["bash", "-c", line], terminal=(40, 100, "xterm"), on_output=drawn.extend)
-    deadline = time.monotonic() + node.guest.patience(60)
-    while b"default/guaranteed" not in drawn and time.monotonic() < deadline:
-        assert request.wait(0.2) is None, drawn.decode(errors="replace")
-    request.send(b"q")
-    assert request.wait(node.guest.patience(20)) == 0
-    return drawn.decode(errors="replace")
+def fitting(text: str) -> str:
+    for large, small in SMALLER:
+        text = text.replace(large, small)
+    return text
 
 
-def carry_out(node: Node, command: Shown) -> None:
-    """Run a command of a page: it prints what is shown. What only looks is run again until it does, as what it shows takes a moment."""
+def carry_out(reader: Reader, command: Shown) -> None:
+    """Type a command of a page: it prints what is shown. What only looks is typed again until it does, as what it shows takes a moment."""
     expected = VARYING.sub("N", command.output).splitlines()
-    deadline = time.monotonic() + node.guest.patience(60)
+    deadline = time.monotonic() + reader.node.guest.patience(60)
     while True:
-        done = node.run(command.command, check=False, timeout_seconds=60)
+        done = reader.types(command.command)
         printed = VARYING.sub("N", done.stdout + done.stderr)
         if [line.rstrip() for line in printed.splitlines()] == expected:
             return

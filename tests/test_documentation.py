@@ -3,6 +3,7 @@
 What a page shows of a node, a guest shows: integration/test_documentation.py.
 """
 
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from integration.pages import HERE, ON_NODE, README, UNTYPED, blocks_of, first_command
 from nodeagent.cli.definitions import Command, command_of
-from nodeagent.cli.main import COMMANDS, parser_for
+from nodeagent.cli.main import COMMANDS, EXIT_REFUSED, main, parser_for
 from nodeagent.core.agent_metrics import METRICS
 from nodeagent.core.cpu_options import OPTIONS
 from nodeagent.core.idset import CpuSet
@@ -195,6 +197,40 @@ def file_of(page: str, title: str) -> str:
 def test_what_runs_on_a_node_is_said_to() -> None:
     titles = {block.title for page in PAGES for block in blocks(page.read_text()) if block.language == "console"}
     assert titles == {"", ON_A_NODE}
+
+
+def test_every_block_of_commands_is_typed_or_says_why_not() -> None:
+    named = [*UNTYPED, *HERE]
+    assert len(named) == len(set(named))
+    assert all(len(reason) > 15 for reason in UNTYPED.values())
+    used = set()
+    for path in [*PAGES, ROOT / "README.md"]:
+        page = os.path.relpath(path, DOCS)
+        for block in blocks_of(page):
+            why = {(page, first_command(block)), (page, "")} & set(named)
+            assert why or page in ON_NODE or page == README, f"{page}: nobody types {first_command(block)}"
+            used |= why
+    assert used == set(named), "of these blocks there is none"
+
+
+def test_what_the_tutorial_has_one_install_with_the_readme_has_too() -> None:
+    (block,) = (block for block in blocks_of("tutorial.md") if ("tutorial.md", first_command(block)) in UNTYPED)
+    typed = {line.partition("  #")[0].strip() for one in blocks_of(README) for line in one.text.splitlines()}
+    assert set(block.text.splitlines()) <= typed
+
+
+@pytest.mark.parametrize(("page", "first"), sorted(HERE))
+def test_a_block_that_needs_no_node_is_typed(
+    page: str, first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for name, example in {"scenarios.jsonl": "scenario.jsonl", "config.yaml": "config.yaml"}.items():
+        (tmp_path / name).symlink_to(ROOT / "examples" / example)
+    monkeypatch.chdir(tmp_path)
+    (block,) = (block for block in blocks_of(page) if first_command(block) == first)
+    for line in block.text.splitlines():
+        words = shlex.split(line.partition(" >")[0], comments=True)  # the answer goes where pytest has it
+        assert main(words[1:]) in {0, EXIT_REFUSED}, line
 
 
 @pytest.mark.parametrize(

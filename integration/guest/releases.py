@@ -36,6 +36,7 @@ PACKAGES = (
     "python3",
     "python3-venv",
     "strace",
+    "sudo",  # what the documentation's reader types, who isn't root
     "systemd-sysv",
     "tmux",  # a terminal that a test can look at
     "udev",

@@ -1,0 +1,57 @@
+"""The blocks of commands in README and docs/ (`sh`): where each is typed, and which are not, with the reason. `console` blocks are all run.
+
+tests/test_documentation.py sees to it that this has every block, once.
+"""
+
+from scripts.shown import ROOT, Block, blocks
+
+README = "../README.md"
+"""Pages are named as seen from docs/."""
+ON_NODE = frozenset(
+    {
+        "capture.md",
+        "explain.md",
+        "how-to/benchmark.md",
+        "how-to/huge-pages.md",
+        "how-to/packet-forwarder.md",
+        "simulate.md",
+    }
+)
+"""Pages whose blocks are typed in a guest, in their order: integration/test_documentation.py. README is one, on a machine of its own."""
+HERE = {
+    ("simulate.md", "nodeagent simulate scenarios.jsonl"),
+    (
+        "reference/commands.md",
+        "nodeagent explain -f examples/guaranteed.yaml --topology 2s.2n.8c.2t --config examples/config.yaml",
+    ),
+    ("reference/commands.md", "nodeagent simulate examples/scenario.jsonl"),
+}
+"""Blocks that need no node: tests/test_documentation.py runs them."""
+UNTYPED = {
+    (README, "make demo"): "a guest in a guest; what `make demo` shows, test_the_demo_comes_to_its_end sees",
+    ("tutorial.md", "sudo make install"): "README's, typed there on a machine without nodeagent, line for line",
+    ("how-to/packet-forwarder.md", "cat /sys/class/net/eth0/device/numa_node"): "guests have no network card",
+    ("how-to/packages.md", "make deb"): "two packages, of which one is higher: test_debian_package.py does each step",
+    ("performance.md", "make bench"): "takes minutes, and an idle machine",
+    ("reliability.md", "make test"): "takes minutes to hours, and runs this",
+    (
+        "reference/commands.md",
+        "",
+    ): "the others are of pods and files that are anywhere: tests/test_help_examples.py has a shell read them",
+}
+"""By page and the first command of the block, an empty one for all blocks of a page: why it isn't typed."""
+
+
+def blocks_of(page: str) -> list[Block]:
+    """Give the blocks of commands that a page has."""
+    return [block for block in blocks((ROOT / "docs" / page).read_text()) if block.language == "sh"]
+
+
+def first_command(block: Block) -> str:
+    return block.text.splitlines()[0].partition("  #")[0].strip()
+
+
+def is_untyped(page: str, block: Block) -> bool:
+    """Whether it is for nobody who is at a node."""
+    keys = {(page, first_command(block)), (page, "")}
+    return bool(keys & (UNTYPED.keys() | HERE))

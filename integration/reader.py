@@ -1,0 +1,69 @@
+"""The reader of README and docs/, who is at the node as an ordinary user and types what is shown there: sudo only where it is shown.
+
+Each line is typed in a new login, so that groups are those that the line before has left.
+"""
+
+import time
+
+from integration.guest.base import base_of
+from integration.guest.guest import Completed
+from integration.node import MANIFESTS, Node
+
+HOME = "/home/reader"
+JOIN = "sudo usermod -aG nodeagent $USER"
+"""What lets somebody ask the agent, as the pages say it."""
+_SUDOERS = "reader ALL=(ALL) NOPASSWD: ALL\nDefaults env_keep += WHEELS\n"
+_LOGIN = (
+    *("setpriv", "--reuid=reader", "--regid=reader", "--init-groups"),
+    *("env", "-i", f"HOME={HOME}", "USER=reader", "LANG=C.UTF-8", "TERM=xterm", f"WHEELS={HOME}/wheels"),
+    *("PATH=/usr/local/bin:/usr/bin:/bin", "bash", "-o", "pipefail", "-c"),
+)
+"""WHEELS: a guest has no network to install from."""
+
+
+class Reader:
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        node.run("userdel --remove reader 2>/dev/null || true; useradd --create-home --shell /bin/bash reader")
+        node.guest.put("/etc/sudoers.d/reader", _SUDOERS, 0o440)
+        assert self.types("id -un; ! nodeagent inspect").stdout == "reader\n"
+
+    def leave(self) -> None:
+        self.node.run("userdel --remove reader && rm /etc/sudoers.d/reader")
+
+    def has(self, path: str, content: str | bytes, mode: int = 0o644) -> None:
+        """Give the reader a file; a relative path begins at home."""
+        place = path if path.startswith("/") else f"{HOME}/{path}"
+        self.node.guest.put(place, content, mode)
+        if not path.startswith("/"):
+            self.node.run(f"chown -R reader: {HOME}")
+
+    def has_wheels(self) -> None:
+        """What pip would fetch."""
+        for wheel in base_of(self.node.guest.image.release).wheels.iterdir():
+            self.node.guest.put(f"{HOME}/wheels/{wheel.name}", wheel.read_bytes())
+
+    def types(self, line: str, *, directory: str = HOME) -> Completed:
+        """Have a line typed, and wait for its end. What becomes of manifests, one sees before the next line."""
+        done = self.node.guest.run((*_LOGIN, line), check=False, timeout_seconds=300, cwd=directory)
+        if MANIFESTS in line:
+            self.node.wait_decided()
+        return done
+
+    def ends(self, line: str, statuses: frozenset[int] = frozenset({0}), *, directory: str = HOME) -> Completed:
+        """Have a line typed, and see it end as it should."""
+        done = self.types(line, directory=directory)
+        assert done.returncode in statuses, f"{done.returncode} of $ {line}\n{done.stdout}{done.stderr}"
+        return done
+
+    def watches(self, line: str, until: str, *, directory: str = HOME) -> str:
+        """Have a line typed on a terminal, and q once something is drawn; what was drawn."""
+        drawn = bytearray()
+        guest = self.node.guest
+        request = guest.start((*_LOGIN, line), cwd=directory, terminal=(40, 100, "xterm"), on_output=drawn.extend)
+        deadline = time.monotonic() + guest.patience(60)
+        while until.encode() not in drawn and time.monotonic() < deadline:
+            assert request.wait(0.2) is None, drawn.decode(errors="replace")
+        request.send(b"q")
+        assert request.wait(guest.patience(20)) == 0
+        return drawn.decode(errors="replace")
