@@ -28,7 +28,8 @@ guest-packages: $(VENV)/.ready
 demo: guest-packages
 	$(BIN)/python -m integration.demo
 
-# Linters, types, import contracts and unit tests, then the integration tests in guests (at most four boots).
+# Linters, types, import contracts and unit tests, and the integration tests in guests but for their long forms: in at most four guests,
+# two at a time.
 test: guest-packages
 	$(PYTEST) $(AT_ONCE) tests integration
 
@@ -39,7 +40,7 @@ test-unit: $(VENV)/.ready
 test-vectors: $(VENV)/.ready
 	$(PYTEST) $(AT_ONCE) tests/test_vectors.py --all-vectors
 
-# The integration tests in their long form.
+# The integration tests, those in their long form (`long` is what it is marked in integration/) among them.
 test-guests: guest-packages
 	$(PYTEST) integration --long
 

@@ -14,7 +14,7 @@ APT = "DEBIAN_FRONTEND=noninteractive apt-get --yes --quiet"
 UNITS = ("nodeagent", "nodeagent-launcher", "nodeagent-pods")
 
 
-@pytest.fixture(params=["two_sockets", "four_nodes"])
+@pytest.fixture(params=["two_sockets", pytest.param("four_nodes", marks=pytest.mark.long)])
 def node(request: pytest.FixtureRequest) -> Iterator[Node]:
     """A node with `make install`'s nodeagent, as all the others; what a test makes of it is undone."""
     guest: Guest = request.getfixturevalue(request.param)
@@ -24,7 +24,6 @@ def node(request: pytest.FixtureRequest) -> Iterator[Node]:
         yield node
 
 
-@pytest.mark.long
 def test_a_package_comes_is_upgraded_under_a_pod_and_goes_without_one(node: Node) -> None:
     packages = debian_packages(node.guest.image.release)
     node.guest.put("/root/package.deb", packages.package.read_bytes())

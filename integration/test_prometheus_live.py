@@ -110,7 +110,6 @@ def test_a_server_scrapes_the_node_and_every_panel_and_rule_has_an_answer(server
     node.wait(lambda _: set(server.rule_health().values()) == {"ok"}, "every rule to be evaluated")
 
 
-@pytest.mark.long
 def test_promtool_finds_the_installed_files_right(two_sockets: Guest) -> None:
     node = Node(two_sockets)
     node.run(f"cd {CONTRIB} && promtool check config prometheus.yml", timeout_seconds=60)

@@ -35,7 +35,6 @@ def test_man_shows_the_pages(node: Node) -> None:
     assert node.run("man -w nodeagent-retry").stdout.endswith("/man/man8/nodeagent-retry.8\n")
 
 
-@pytest.mark.long
 def test_each_shell_completes_names_of_pods_and_containers(node: Node) -> None:
     node.apply(pod("web", container("app", ["sleep", "infinity"], cpu="2")))
     node.wait_running("web")
