@@ -1,12 +1,13 @@
 """What a refused request wanted of the NUMA nodes, and what they have too little of, in plain words."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
 
 from msgspec import Struct
 
 from nodeagent.core.demand import Amounts
+from nodeagent.core.memory_groups import fewest_nodes
 from nodeagent.core.rooms import Room
+from nodeagent.core.trial import Trial
 from nodeagent.formats.inspection_words import bytes_text, counted
 
 MOST_NODES = 8
@@ -20,11 +21,13 @@ class Wish(Struct, frozen=True):
     """Empty: CPUs."""
     amount: int
     nodes: int
+    whole_cores: bool = False
+    """Of CPUs only those count whose cores are free as a whole."""
 
     def size(self, amount: int) -> str:
         """Spell an amount of it."""
         if not self.resource:
-            return counted(amount, "CPU")
+            return counted(amount, "CPU") + (" in whole cores" if self.whole_cores else "")
         return f"{bytes_text(amount) if amount else '0'} of {self.resource}"
 
     def short(self, amount: int) -> str:
@@ -34,7 +37,7 @@ class Wish(Struct, frozen=True):
     def free(self, room: Room) -> int:
         """How much of it a node can still give."""
         if not self.resource:
-            return len(room.free)
+            return len(room.free - room.split if self.whole_cores else room.free)
         return next((m.free_bytes for m in room.memory if m.resource == self.resource), 0)
 
     def has(self, room: Room) -> int:
@@ -44,20 +47,12 @@ class Wish(Struct, frozen=True):
         return next((m.allocatable_bytes for m in room.memory if m.resource == self.resource), 0)
 
 
-def wishes_of(cpus: int, memory: Amounts, nodes: Sequence[Room]) -> list[Wish]:
+def wishes_of(cpus: int, memory: Amounts, before: Trial) -> list[Wish]:
     """Give a wish for each resource of which anything is wanted; memory counts where the nodes' memory is managed."""
-    wanted = [Wish("", cpus, 1), *(Wish(resource, size, 1) for resource, size in memory)]
-    return [
-        Wish(wish.resource, wish.amount, _fewest(wish, nodes))
-        for wish in wanted
-        if wish.amount and (not wish.resource or any(room.memory for room in nodes))
-    ]
-
-
-def _fewest(wish: Wish, nodes: Sequence[Room]) -> int:
-    """How many nodes it takes on an empty machine; all if there is not so much."""
-    together = accumulate(sorted((wish.has(room) for room in nodes), reverse=True))
-    return min(1 + sum(1 for total in together if total < wish.amount), len(nodes))
+    cpu, books = before.managers.providers.cpu, before.promises
+    wishes = [Wish("", cpus, cpu.layout.fewest_nodes(cpus), cpu.picking.whole_cores)] if cpus else []
+    wanted = tuple((resource, size) for resource, size in memory if size and books.memory)
+    return wishes + [Wish(resource, size, fewest_nodes(books, wanted)) for resource, size in wanted]
 
 
 def wanted_where(wishes: Iterable[Wish]) -> str:
@@ -112,6 +107,8 @@ def _of_node(wishes: Iterable[Wish], room: Room) -> str:
         if wish.resource and not room.memory:
             continue
         of = "" if wish.resource else f" of {has}"
+        if wish.whole_cores and room.split:
+            of += f" ({room.split} are halves of cores)"
         if wish.nodes == 1 and free < wish.amount:
             parts.append(f"{wish.size(free)} free{of}, {wish.short(wish.amount - free)}")
         elif wish.nodes > 1 and free < has:
