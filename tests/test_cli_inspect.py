@@ -571,6 +571,16 @@ def test_topology_without_an_agent_shows_what_the_named_configuration_reserves(h
     assert err.startswith(f"nodeagent: no configuration at {host.config}\nhint: ")
 
 
+def test_topology_says_nothing_of_owners_where_the_promises_cannot_be_read(host, told):
+    settings = json.loads(host.config.read_text()) | {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
+    host.config.write_text(json.dumps(settings))
+    (host.state / STATE_FILE).write_text("damaged")
+    status, out, err = told("topology", *host.options)
+    assert (status, err) == (0, "")
+    assert "socket" in out
+    assert "owners" not in out
+
+
 @pytest.mark.parametrize(
     ("choice", "environment", "is_terminal", "is_coloured"),
     [
