@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.daemon.startup import MAX_CONFIG_BYTES
-from tried import CONFIG, MACHINE, Told, container, golden, manifest, pod, told
+from tried import CONFIG, MACHINE, ROOT, Told, container, golden, manifest, pod, told
 
 __all__ = ["golden", "told"]
 Piped = Callable[[bytes], None]
@@ -157,13 +157,29 @@ def test_a_pipe_that_is_not_open_is_an_error_that_names_sudo(told: Told) -> None
     )
 
 
+def test_how_to_read_one_scenario_again_is_told_of_files_only(told: Told) -> None:
+    content = b'{"topology": {"cpus": []}}\n' * 11
+    Path("scenarios.jsonl").write_bytes(content)
+    assert "sed -n 11p scenarios.jsonl" in told("simulate", "scenarios.jsonl")[1]
+    [writer] = through_fifos(content)
+    status, out, _ = told("simulate", "fifo-0")
+    writer.join()
+    assert (status, "sed -n" in out) == (0, False)
+
+
 def test_shells_can_pass_what_commands_print(told: Told) -> None:
     manifest("pod.yaml", pod("web", container("app", "2", "1Gi")))
     script = (
         'a="$0 -m nodeagent"; $a explain -f <(cat pod.yaml) --config <(cat config.yaml) '
         f"--machine <($a topology --topology {MACHINE} -o json)"
     )
-    done = subprocess.run(["bash", "-c", script, sys.executable], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-c", script, sys.executable],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "pod default/web (Guaranteed): admitted" in done.stdout
 

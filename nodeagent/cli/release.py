@@ -43,8 +43,8 @@ class ReleaseError(NodeAgentError):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = """\
 nodeagent release [-o {text,json,yaml}] [--timeout SECONDS]
-                         [--config FILE] [--socket PATH]
-                         [--dry-run [--root DIR | --machine FILE]]
+                         [--config FILE|-] [--socket PATH]
+                         [--dry-run [--root DIR | --machine FILE|-]]
                          (POD ... | --all [--purge])"""
     parser.add_argument("pods", nargs="*", metavar="POD", help="name, namespace/name or UID")
     parser.add_argument("--all", action="store_true", help="every pod; needs no running agent")
