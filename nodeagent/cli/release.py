@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from nodeagent.cli.documents import add_output_argument, spelled
 from nodeagent.cli.known_state import DEFAULT_CONFIG, PODS_CGROUP, Known
+from nodeagent.cli.numeric_arguments import seconds
 from nodeagent.cli.sources import add_node_arguments, inspect_command, is_copied, known_from
 from nodeagent.core.state import NodeState, PodEntry
 from nodeagent.daemon.startup import StartError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from nodeagent.daemon.releasing import Pods
 
 _VERSION = 1
+_DAY_SECONDS = 86_400
 _PAUSE_SECONDS = 0.1
 _SPARE_SECONDS = 20
 """For all that a grace period does not cover: kills, turns of the agent, a machine under load."""
@@ -57,7 +59,7 @@ nodeagent release [-o {text,json,yaml}] [--timeout SECONDS]
     add_output_argument(parser)
     parser.add_argument(
         "--timeout",
-        type=_seconds,
+        type=seconds(0, _DAY_SECONDS),
         metavar="SECONDS",
         help=f"how long to wait (default: the longest grace period of the pods and {_SPARE_SECONDS} s)",
     )
@@ -107,13 +109,6 @@ def run(options: argparse.Namespace) -> int:
     if not isinstance(known, NodeAgentError) and known.is_live:
         return _by_agent(options, known, answer)
     return _told_without_agent(options, known, answer) if options.dry_run else _without_agent(options, answer)
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 <= seconds <= 86_400:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of seconds of at most a day")
-    return seconds
 
 
 def _known(options: argparse.Namespace, *, is_elsewhere: bool) -> Known | NodeAgentError:
@@ -260,8 +255,8 @@ class _Teller:
 
 
 def _deadline(options: argparse.Namespace, entries: tuple[PodEntry, ...]) -> float:
-    seconds = options.timeout if options.timeout is not None else longest_end_seconds(entries) + _SPARE_SECONDS
-    return time.monotonic() + float(seconds)
+    wait = options.timeout if options.timeout is not None else longest_end_seconds(entries) + _SPARE_SECONDS
+    return time.monotonic() + float(wait)
 
 
 def _done(count: int, answer: _Answer) -> None:
