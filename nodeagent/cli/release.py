@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from nodeagent.cli.documents import add_output_argument, spelled
 from nodeagent.cli.known_state import DEFAULT_CONFIG, PODS_CGROUP, Known
 from nodeagent.cli.numeric_arguments import seconds
-from nodeagent.cli.sources import add_node_arguments, inspect_command, is_copied, known_from
+from nodeagent.cli.sources import add_node_arguments, inspect_command, is_elsewhere, known_from
 from nodeagent.core.state import NodeState, PodEntry
 from nodeagent.daemon.startup import StartError
 from nodeagent.edge.local_api_client import ApiUnavailable, call
@@ -93,14 +93,14 @@ def run(options: argparse.Namespace) -> int:
         options.parser.error("either name pods, or say --all" if options.all else "which pods? name them, or say --all")
     if options.purge and not options.all:
         options.parser.error("--purge goes with --all only")
-    is_elsewhere = options.machine is not None or is_copied(options)
-    if is_elsewhere and (options.purge or not options.dry_run):
+    elsewhere = is_elsewhere(options)
+    if elsewhere and (options.purge or not options.dry_run):
         options.parser.error(
             "of another node than this one it can only be told what would be done: --dry-run, without --purge"
         )
-    known = _known(options, is_elsewhere=is_elsewhere)
+    known = _known(options)
     is_live = not isinstance(known, NodeAgentError) and known.is_live
-    if options.pods and not is_live and not is_elsewhere:
+    if options.pods and not is_live and not elsewhere:
         raise ReleaseError(
             "the agent does not run, and only it can release single pods",
             hint="start it with `systemctl start nodeagent`, or release all: `nodeagent release --all`",
@@ -111,14 +111,14 @@ def run(options: argparse.Namespace) -> int:
     return _told_without_agent(options, known, answer) if options.dry_run else _without_agent(options, answer)
 
 
-def _known(options: argparse.Namespace, *, is_elsewhere: bool) -> Known | NodeAgentError:
+def _known(options: argparse.Namespace) -> Known | NodeAgentError:
     """Give why, if without an agent nothing that it has saved can be used."""
     try:
         return known_from(options)
     except StartError:
         raise  # without the configuration nobody knows what is whose
     except NodeAgentError as err:
-        if is_elsewhere or not options.all or os.geteuid() != 0:
+        if is_elsewhere(options) or not options.all or os.geteuid() != 0:
             raise
         return err
 
