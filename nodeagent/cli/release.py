@@ -290,13 +290,15 @@ def _told_without_agent(options: argparse.Namespace, known: Known | NodeAgentErr
 
 
 def _without_agent(options: argparse.Namespace, answer: _Answer) -> int:
+    from nodeagent.cli.configurations import load_config
     from nodeagent.daemon import releasing
-    from nodeagent.daemon.startup import load_node
+    from nodeagent.daemon.startup import discover
     from nodeagent.edge import state_files
 
     if os.geteuid() != 0:
         raise ReleaseError("only root may end pods", hint="sudo nodeagent release --all")
-    node = load_node(options.config or DEFAULT_CONFIG)
+    config_path = options.config or DEFAULT_CONFIG
+    node = discover(load_config(config_path), config_path)
     with state_files.lock_directory(node.config.state_directory):
         pods = releasing.find_pods_cgroup(node.config, PODS_CGROUP)
         agent = None if pods is None else releasing.load_agent(node, pods)
