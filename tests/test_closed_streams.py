@@ -33,6 +33,7 @@ def answered(script: str) -> subprocess.CompletedProcess[str]:
         ("topology --topology 9x", ">&-", 2, "nodeagent: --topology "),
         ("explain -f - --topology 8c --config examples/config.yaml", "<&-", 1, "nodeagent: /dev/stdin:1: holds no pod"),
         ("simulate -", "<&-", 1, "nodeagent: "),
+        ("config show -", "0>/dev/null", 1, "nodeagent: cannot read /dev/stdin: Bad file descriptor\nhint: "),
         ("topology --topology 9x", "2>&-", 2, ""),
         ("topology --topology 9x", "2>/dev/full", 2, ""),
         ("topology --topologie 8c", "2>/dev/full", 2, ""),

@@ -63,7 +63,13 @@ def room(node: int, *, free: int, of: int, memory: tuple[int, int] | None = None
                 "NUMA 1: 0 of memory free, of 8Gi",
             ],
         ),
-        (1, 99, [room(0, free=0, of=4)], "on a single NUMA node", ["NUMA 0: 0 CPUs free of 4, 1 short"]),
+        (
+            4,
+            99,
+            [room(0, free=0, of=4), room(1, free=4, of=4)],
+            "on a single NUMA node",
+            ["NUMA 0: 0 CPUs free of 4, 4 short"],
+        ),
         (
             1,
             3,
