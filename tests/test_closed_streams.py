@@ -1,10 +1,14 @@
 """Whoever starts a command may have closed its standard streams, or end it while it starts: that is no reason for a traceback."""
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from nodeagent.cli import main as command_line
 
 ROOT = Path(__file__).parent.parent
 NODEAGENT = f"{sys.executable} -m nodeagent"
@@ -35,6 +39,7 @@ def answered(script: str) -> subprocess.CompletedProcess[str]:
         ("simulate -", "<&-", 1, "nodeagent: "),
         ("config show -", "0>/dev/null", 1, "nodeagent: cannot read /dev/stdin: Bad file descriptor\nhint: "),
         ("topology --topology 9x", "2>&-", 2, ""),
+        ("topology \"$(printf '\\377')\"", "2>&-", 2, ""),
         ("topology --topology 9x", "2>/dev/full", 2, ""),
         ("topology --topologie 8c", "2>/dev/full", 2, ""),
     ],
@@ -54,6 +59,12 @@ def test_an_error_after_part_of_the_answer_is_told_alone_where_that_part_cannot_
     problem, hint = done.stderr.splitlines()
     assert problem.startswith(f"nodeagent: {half}:2: must be JSON: ")
     assert hint.startswith("hint: ")
+
+
+def test_a_failure_of_a_file_is_not_taken_for_one_of_the_output() -> None:
+    with pytest.raises(OSError, match="No space left") as failed, command_line._written():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "file")
+    assert failed.value.filename == "file"
 
 
 def test_what_a_stream_has_no_character_for_is_spelled() -> None:

@@ -330,7 +330,7 @@ ONE_CPU = {"topology": {"cpus": [{"id": 0, "core": 0, "socket": 0, "numa": 0}]}}
             ],
         ),
         (
-            {"steps": [{"op": "jump"}, 3]},
+            {"steps": [{"op": "jump", "where": 7}, 3]},
             ["steps[1]: 3: must be an object", 'steps[0].op: "jump": must be one of add, start'],
         ),
         (
@@ -370,6 +370,12 @@ def test_all_that_is_wrong_with_a_scenario_is_told_with_its_place(
     assert len(said) == len(findings) + 1, "a line for each, and the hint"
     for line, finding in zip(said, findings, strict=False):
         assert line.startswith(f"scenarios.jsonl:2: {finding}")
+
+
+def test_initial_containers_are_in_their_ids_order() -> None:
+    given = {name: {"podUID": f"{name}-uid", "container": "app"} for name in ("b", "a")}
+    read = scenario_from_text(json.dumps(ONE_CPU | {"initialContainers": given}), "f:1")
+    assert read.initial_containers == (("a", ("a-uid", "app")), ("b", ("b-uid", "app")))
 
 
 def test_a_described_machine_with_steps_is_a_scenario(told: Told) -> None:
