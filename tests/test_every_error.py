@@ -28,7 +28,7 @@ from msgspec.structs import replace
 import nodeagent
 from every_text import hints, texts, unsaid
 from inspected import NOW_MS, World, container, pod, resources
-from launcher_process import LauncherProcess, wait_for
+from launcher_process import LauncherProcess, launcher, wait_for
 from made import GIB, MACHINE_A, PLRM, machine, managers
 from nodeagent.cli import (
     check,
@@ -99,6 +99,7 @@ from nodeagent.formats.topology_spec import topology_from_spec
 from nodeagent.launcher import order, server
 from test_cpu_manager import ALPHA, START_REFUSALS
 
+__all__ = ["launcher"]
 STEP = re.compile(
     r"`[^`]+`"  # a command, in backquotes
     r"|\b(nodeagent|systemctl|journalctl|sudo) [a-z-]+"  # or plain
@@ -481,14 +482,6 @@ def test_an_error_that_stays_inside_shows_its_value_outside(name: str, place: Pa
 
 
 # The launcher's refusals
-
-
-@pytest.fixture
-def launcher(tmp_path: Path) -> Iterator[LauncherProcess]:
-    launcher = LauncherProcess(tmp_path, tmp_path / "cgroup")
-    launcher.run()
-    yield launcher
-    launcher.clean_up()
 
 
 def asked_while_stopping(launcher: LauncherProcess) -> object:
