@@ -259,7 +259,13 @@ def test_wrong_arguments_are_exit_status_2_and_say_usage_and_next_step(words, to
         (["inspect", "a", "b", "c"], "b c"),
         (["inspect", "-o", "xml"], "'xml'"),
         (["run", "--confg", "x"], "--confg x"),
-        (["simulate", "--bench", "0", "-"], "'0'"),
+        (["simulate", "--bench", "0", "-"], "'0' is not a whole number above 0"),
+        (["inspect", "--watch", "--frames", "-1"], "'-1' is not a whole number above 0"),
+        (["inspect", "--watch", "--frames", "x"], "'x' is not a whole number above 0"),
+        (["inspect", "--watch", "--interval", "0"], "'0' is no number of seconds from 0.1 to 3600"),
+        (["inspect", "--watch", "--interval", "nan"], "'nan' is no number of seconds from 0.1 to 3600"),
+        (["release", "--all", "--timeout", "soon"], "'soon' is no number of seconds from 0 to 86400"),
+        (["release", "--all", "--timeout", "86401"], "'86401' is no number of seconds from 0 to 86400"),
         (["topology", "--root"], "--root"),
         (["completion"], "required: bash|zsh|fish"),
         (["completion", "csh"], "'csh' is none of bash, zsh, fish"),
@@ -569,6 +575,16 @@ def test_topology_without_an_agent_shows_what_the_named_configuration_reserves(h
     status, out, err = told("topology", *host.options)
     assert (status, out) == (1, "")
     assert err.startswith(f"nodeagent: no configuration at {host.config}\nhint: ")
+
+
+def test_topology_says_nothing_of_owners_where_the_promises_cannot_be_read(host, told):
+    settings = json.loads(host.config.read_text()) | {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
+    host.config.write_text(json.dumps(settings))
+    (host.state / STATE_FILE).write_text("damaged")
+    status, out, err = told("topology", *host.options)
+    assert (status, err) == (0, "")
+    assert "socket" in out
+    assert "owners" not in out
 
 
 @pytest.mark.parametrize(

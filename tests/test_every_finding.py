@@ -14,7 +14,7 @@ import test_config_yaml
 import test_pod_manifest
 from every_text import calls_of, sentences, texts, unsaid
 from inspected import NOW_MS, World, changed, container, ended, pod, resources, running
-from made import GIB, PLRM, managers
+from made import GIB, PLRM, admitted, managers
 from nodeagent.core import (
     entering,
     managers as core,
@@ -121,15 +121,6 @@ APART = pod(
     container("c"),
     resources=resources(cpu="6", memory="4Gi"),
 )
-
-
-def admitted(node: Managers, *pods: Any) -> Promises:
-    promises = core.initial(node)
-    for one in pods:
-        decision = core.admit(node, promises, one)
-        assert isinstance(decision, core.Admitted), decision
-        promises = decision.promises
-    return promises
 
 
 def damaged(node: Managers, pods: tuple[Any, ...], damage: Callable[[Promises], Promises]) -> tuple[str, ...]:

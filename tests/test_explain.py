@@ -345,6 +345,14 @@ def test_of_enough_in_all_it_is_told_how_much_as_few_nodes_as_are_wanted_have(to
     ]
 
 
+def test_of_all_that_no_numa_node_could_ever_hold_the_largest_is_told(told: Told) -> None:
+    _, [refused] = explained(told, pod("wide", container("app", "10", "9Gi")))
+    assert refused["why"][1:] == [
+        "no NUMA node is that large: the largest has 8 CPUs",
+        "no NUMA node is that large: the largest has 8Gi of memory",
+    ]
+
+
 def test_of_many_pods_that_hold_as_much_some_are_named(told: Told) -> None:
     pods = [pod(f"there-{number:02}", container("app", "1", "1Mi")) for number in range(14)]
     Path("config.yaml").write_text(SPREAD)

@@ -51,7 +51,10 @@ class _Parser(argparse.ArgumentParser):
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Write it, where argparse keeps quiet about what can't be written."""
-        (file or sys.stderr).write(message)
+        if file is sys.stdout:
+            file.write(message)
+        else:
+            _complain(message)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -81,14 +84,13 @@ def _answered(arguments: list[str] | None) -> int:
         with _written():
             return _run(_options(sys.argv[1:] if arguments is None else arguments))
     except NodeAgentError as err:
-        print(f"nodeagent: {err.message}", file=sys.stderr)
-        print(f"hint: {err.hint}", file=sys.stderr)
+        _complain(f"nodeagent: {err.message}\nhint: {err.hint}\n")
         return getattr(err, "exit_status", EXIT_ERROR)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         # Whoever read our output has gone.
-        _drop_output()
+        _drop(sys.stdout)
         return EXIT_ERROR
 
 
@@ -111,10 +113,13 @@ def _run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _written() -> Iterator[None]:
-    """Have all output written at the end, also after `--help`."""
+    """Have all output written at the end, also after `--help`, and what was answered before an error."""
     try:
         try:
             yield
+        except NodeAgentError:
+            _flushed_or_dropped()
+            raise
         except SystemExit:
             sys.stdout.flush()
             raise
@@ -125,7 +130,7 @@ def _written() -> Iterator[None]:
         # Of a file there is its name, and the edges turn what they meet into errors of their own.
         if err.errno not in _OUTPUT_FAILURES or err.filename is not None:
             raise
-        _drop_output()
+        _drop(sys.stdout)
         raise OutputError(
             f"cannot write the output: {os.strerror(err.errno)}",
             hint="give the command an open standard output"
@@ -137,9 +142,26 @@ def _written() -> Iterator[None]:
 _OUTPUT_FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
-def _drop_output() -> None:
-    """Send what is still to be flushed nowhere: python would complain once more while it flushes at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _flushed_or_dropped() -> None:
+    """Write what is still to be written; where that fails, there is an error already that says more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop(sys.stdout)
+
+
+def _complain(text: str) -> None:
+    """Say what is wrong; where nobody can be told, the exit status says it alone."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        _drop(sys.stderr)
+
+
+def _drop(stream: TextIO) -> None:
+    """Send what is still to be flushed nowhere: python would complain once more while it flushes at exit, with a status of its own."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def parser_for(words: Sequence[str]) -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""The pods of manifests that commands are given with `-f`: a file, a directory of them, or stdin."""
+"""The pods of manifests that commands are given with `-f`: a file, a directory of them, or a pipe such as stdin."""
 
 from collections.abc import Iterable, Sequence
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from nodeagent.cli.configurations import load_config
 from nodeagent.cli.documents import spelled
-from nodeagent.cli.named_files import STDIN
+from nodeagent.cli.named_files import NamedFile
 from nodeagent.cli.progress import Progress
 from nodeagent.cli.trial_source import TrialMachine, empty_node, errata_of, machine_of
 from nodeagent.core.config import Config, Errata
@@ -75,7 +75,7 @@ class Instead(Struct, frozen=True):
 class _Words:
     """Tells scenarios to people, one after the other: the first ones in full."""
 
-    def __init__(self, path: str, where: str) -> None:
+    def __init__(self, path: NamedFile, where: str) -> None:
         self._path = path
         self._where = where
         self._tally = Tally()
@@ -96,7 +96,7 @@ class _Words:
 
     def _from_here_on(self, number: int) -> str:
         path = shlex.quote(printable(self._path))
-        one = "" if self._path == STDIN else f"; one in full:\n  sed -n {number}p {path} | nodeagent simulate -"
+        one = "" if self._path.is_pipe else f"; one in full:\n  sed -n {number}p {path} | nodeagent simulate -"
         return f"{BRIEFLY}\n-o json has everything{one}\n"
 
 
@@ -147,7 +147,7 @@ def _document(result: Mapping[str, object], output: str) -> str:
     return _HALVES.sub(lambda half: f"\\u{ord(half[0]):04x}", text) + "\n"
 
 
-def _lines(path: str) -> Iterator[tuple[int, bytes]]:
+def _lines(path: NamedFile) -> Iterator[tuple[int, bytes]]:
     """Give every line that isn't blank, with its number."""
     try:
         with _opened(path) as file:
@@ -162,8 +162,8 @@ def _lines(path: str) -> Iterator[tuple[int, bytes]]:
         raise SimulateInputError(path, err.strerror or str(err)) from err
 
 
-def _opened(path: str) -> AbstractContextManager[BinaryIO]:
-    return nullcontext(sys.stdin.buffer) if path == STDIN else Path(path).open("rb")
+def _opened(path: NamedFile) -> AbstractContextManager[BinaryIO]:
+    return nullcontext(sys.stdin.buffer) if path.is_stdin else Path(path).open("rb")
 
 
 def _timed(scenario: Scenario, number: int, rounds: int, output: str) -> str:

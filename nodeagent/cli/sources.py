@@ -90,20 +90,6 @@ def topology_from(options: argparse.Namespace) -> Topology:
     return topology_of(read_machine(options.root or "/"))
 
 
-def node_from(options: argparse.Namespace) -> Node:
-    """Give the machine with its managers, as `--config` says, else as the agent runs (or ran, when it was captured).
-
-    For decisions about a node without its pods; `known_from` tells what was promised, too.
-
-    Raises:
-        NodeAgentError: they can't be read, or don't suit each other.
-
-    """
-    if options.config is not None:
-        return node_of(load_config(options.config), topology_from(options), options.config)
-    return known_from(options).node
-
-
 def known_from(options: argparse.Namespace) -> Known:
     """Give the node with what was promised on it.
 
@@ -123,6 +109,11 @@ def known_from(options: argparse.Namespace) -> Known:
 def is_copied(options: argparse.Namespace) -> bool:
     """Whether a root other than this node's own was named."""
     return options.root is not None and Path(options.root).resolve() != Path("/")
+
+
+def is_elsewhere(options: argparse.Namespace) -> bool:
+    """Whether another node than this one is meant: a copied one, or what a file describes."""
+    return options.machine is not None or is_copied(options)
 
 
 def inspect_command(options: argparse.Namespace) -> str:

@@ -1,4 +1,4 @@
-"""`nodeagent topology`: shows the machine as the agent understands it, this one (with who owns each CPU) or any copied root."""
+"""`nodeagent topology`: shows a machine as the agent understands it, and who owns each CPU, as far as that is known."""
 
 import argparse
 import sys
@@ -6,10 +6,11 @@ import sys
 from nodeagent.cli.colour import add_color_argument, wants_colour
 from nodeagent.cli.configurations import load_config
 from nodeagent.cli.documents import spelled
+from nodeagent.cli.known_state import NeverSavedError
 from nodeagent.cli.sources import add_node_arguments, known_from, topology_from
 from nodeagent.core.managers import initial
 from nodeagent.core.topology import Topology
-from nodeagent.daemon.startup import node_of
+from nodeagent.daemon.startup import StartError, node_of
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.cpu_owners import owners
 from nodeagent.formats.topology_json import topology_document
@@ -70,12 +71,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | None:
-    """Who owns each CPU; None if nobody can say: then the machine is drawn as it is."""
+    """Who owns each CPU; None if nobody can say: then the machine is drawn as it is.
+
+    Raises:
+        NodeAgentError: the configuration that was named can't be read, or doesn't suit the machine.
+    """
     if args.topology is None:
         try:
             known = known_from(args)
+        except (NeverSavedError, StartError):
+            pass  # no agent here, as far as anybody knows: a configuration that was named says what is reserved
         except NodeAgentError:
-            pass  # no agent here, or not for us: the machine itself is still the answer
+            return None  # what it has promised is not for us, or can't be read: the machine itself is still the answer
         else:
             return owners(known.node.managers, known.state.promises, known.state.active_pods())
     if args.config is None:

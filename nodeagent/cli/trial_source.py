@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from nodeagent.cli.configurations import load_config
 from nodeagent.cli.known_state import DEFAULT_CONFIG, Known
-from nodeagent.cli.sources import is_copied, is_unconfigured, known_from, topology_from
+from nodeagent.cli.sources import is_copied, is_elsewhere, is_unconfigured, known_from, topology_from
 from nodeagent.core.config import Config, Errata
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.managers import initial, resume
@@ -68,7 +68,8 @@ def machine_of(options: argparse.Namespace, otherwise: str | None = None) -> Tri
     where = options.machine or (f"copied to {options.root}" if is_copied(options) else "this one")
     if options.empty:
         return TrialMachine(topology_from(options), f"{where}, without its pods")
-    config = options.config if is_other(options) else None
+    # another node's own configuration may be missing, so one that is given is needed to read it
+    config = options.config if is_elsewhere(options) else None
     if otherwise is not None and is_unconfigured(options):
         config = otherwise
     try:
@@ -84,11 +85,6 @@ def machine_of(options: argparse.Namespace, otherwise: str | None = None) -> Tri
 def errata_of(options: argparse.Namespace) -> Errata:
     """Whose decisions are asked for."""
     return Errata.FIXED if options.errata is None else Errata(options.errata)
-
-
-def is_other(options: argparse.Namespace) -> bool:
-    """Whether another node than this one is meant; its own configuration may be missing, so one that is given is needed to read it."""
-    return options.machine is not None or is_copied(options)
 
 
 def empty_node(machine: TrialMachine, path: str, errata: Errata) -> TrialNode:

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 
 from nodeagent.core.pod import Pod
-from nodeagent.formats.fields import Fields
+from nodeagent.formats.fields import Fields, fields_of
 from nodeagent.formats.findings import DocumentError, Finding, Findings
 from nodeagent.formats.pod_fields import PodReader, pod_to_document
 from nodeagent.formats.pod_rules import breaches
-from nodeagent.formats.tree import ListNode, MapNode, Node, Path, Scalar, kind_of, line_at, tree_of
+from nodeagent.formats.tree import ListNode, MapNode, Node, Path, Scalar, kind_of, line_at
 
 __all__ = ["ManifestPod", "RefusedPod", "parse_manifest", "pod_from_document", "pod_to_document"]
 
@@ -134,13 +134,7 @@ def pod_from_document(document: Mapping[str, object], source: str = "pod") -> Po
         DocumentError: a field has the wrong type, or an amount is no quantity.
     """
     findings = Findings(source)
-    try:
-        tree = tree_of(document)
-    except ValueError as err:
-        findings.add(None, "", "", str(err))
-        raise DocumentError(findings.all()) from err
-    assert isinstance(tree, MapNode)
-    decoded = PodReader(strict=False).read(Fields(tree, "", findings))
+    decoded = PodReader(strict=False).read(fields_of(document, findings))
     if findings:
         raise DocumentError(findings.all())
     return decoded.pod
