@@ -234,7 +234,7 @@ def test_what_the_pods_other_containers_have_got_is_not_free(told: Told) -> None
     pair = pod("pair", container("c0", "5", "1Mi"), container("c1", "3", "1Mi"))
     assert whys(told, "4c.2t", STATIC, pair)[0] == [
         "container c1 wants 3 CPUs of its own, and 2 can still be given: 1 short",
-        "NUMA 0: 2 of 8 free (default/pair c0 has 1-2,4-6, reserved 0)",
+        "NUMA 0: 2 of 8 free (default/pair c0 has 1-2,4-6; reserved 0)",
     ]
     pair = pod("pair", container("c0", "1", "5Gi"), container("c1", "1", "5Gi"))
     assert whys(told, "4c.2t,memory=8Gi", WITH_MEMORY, pair)[0] == [

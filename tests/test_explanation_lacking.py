@@ -1,10 +1,12 @@
 """What of several NUMA nodes is told as lacking: in all, then of each, those that come nearest first."""
 
+from itertools import accumulate
+
 import pytest
 
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.rooms import MemoryRoom, Room
-from nodeagent.formats.explanation_lacking import MOST_NODES, lacking, wanted_where, wishes_of
+from nodeagent.formats.explanation_lacking import MOST_NODES, Wish, lacking, wanted_where
 
 GIB = 2**30
 
@@ -26,6 +28,19 @@ def room(node: int, *, free: int, of: int, memory: tuple[int, int] | None = None
         memory=rooms,
         group=None,
     )
+
+
+def wishes_for(cpus: int, gib: int, nodes: list[Room]) -> list[Wish]:
+    """As on nodes where nobody is."""
+    memory = [each for room in nodes for each in room.memory]
+    wishes = [Wish("", cpus, _fewest(cpus, [len(room.cpus) for room in nodes]))] if cpus else []
+    if gib and memory:
+        wishes.append(Wish("memory", gib * GIB, _fewest(gib * GIB, [each.allocatable_bytes for each in memory])))
+    return wishes
+
+
+def _fewest(amount: int, sizes: list[int]) -> int:
+    return min(1 + sum(1 for together in accumulate(sorted(sizes, reverse=True)) if together < amount), len(sizes))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +103,7 @@ def room(node: int, *, free: int, of: int, memory: tuple[int, int] | None = None
     ],
 )
 def test_what_is_lacking(cpus: int, gib: int, nodes: list[Room], where: str, told: list[str]) -> None:
-    wishes = wishes_of(cpus, (("memory", gib * GIB),), nodes)
+    wishes = wishes_for(cpus, gib, nodes)
     assert wanted_where(wishes) == where
     assert list(lacking(wishes, nodes)) == told
 
@@ -98,6 +113,6 @@ def test_what_is_lacking(cpus: int, gib: int, nodes: list[Room], where: str, tol
 )
 def test_of_many_nodes_the_nearest_are_told(more: int, end: str | None) -> None:
     nodes = [room(node, free=node, of=MOST_NODES + more) for node in range(MOST_NODES + more)]
-    told = list(lacking(wishes_of(MOST_NODES + more, (), nodes), nodes))
+    told = list(lacking([Wish("", MOST_NODES + more, 1)], nodes))
     assert told[0].startswith(f"NUMA {MOST_NODES + more - 1}: ")
     assert told[MOST_NODES:] == ([] if end is None else [end])

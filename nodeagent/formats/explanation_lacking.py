@@ -27,8 +27,12 @@ class Wish(Struct, frozen=True):
     def size(self, amount: int) -> str:
         """Spell an amount of it."""
         if not self.resource:
-            return counted(amount, "CPU") + (" in whole cores" if self.whole_cores else "")
+            return counted(amount, "CPU")
         return f"{bytes_text(amount) if amount else '0'} of {self.resource}"
+
+    def can_give(self, amount: int) -> str:
+        """Spell an amount that is free for it."""
+        return self.size(amount) + (" in whole cores" if self.whole_cores else "")
 
     def short(self, amount: int) -> str:
         """Say that so much is missing."""
@@ -82,24 +86,18 @@ def lacking_in_all(wishes: Iterable[Wish], nodes: Sequence[Room]) -> Iterator[st
         free = sorted((wish.free(room) for room in nodes), reverse=True)
         most = sum(free[: wish.nodes])
         if sum(free) < wish.amount:
-            yield f"in all {wish.size(sum(free))} can still be given: {wish.short(wish.amount - sum(free))}"
+            yield f"in all {wish.can_give(sum(free))} can still be given: {wish.short(wish.amount - sum(free))}"
         elif wish.nodes > 1 and most < wish.amount:
-            yield f"no {wish.nodes} NUMA nodes have more than {wish.size(most)} free together: {wish.short(wish.amount - most)}"
+            yield f"no {wish.nodes} NUMA nodes have more than {wish.can_give(most)} free together: {wish.short(wish.amount - most)}"
 
 
-def _distance(wishes: Iterable[Wish], room: Room) -> int:
-    """How far a node is from what is wanted of CPUs: of it alone, or of all that it has."""
-    return next(
-        (
-            (wish.amount if wish.nodes == 1 else wish.has(room)) - wish.free(room)
-            for wish in wishes
-            if not wish.resource
-        ),
-        0,
-    )
+def _distance(wishes: Sequence[Wish], room: Room) -> int:
+    """How far a node is from what is wanted of the first resource (CPUs, if any are): of it alone, or of all that it has."""
+    wish = wishes[0]
+    return (wish.amount if wish.nodes == 1 else wish.has(room)) - wish.free(room)
 
 
-def _of_node(wishes: Iterable[Wish], room: Room) -> str:
+def _of_node(wishes: Sequence[Wish], room: Room) -> str:
     """Say what a node has too little of; nothing if it has all that could be wanted of it."""
     parts = []
     for wish in wishes:
@@ -110,14 +108,19 @@ def _of_node(wishes: Iterable[Wish], room: Room) -> str:
         if wish.whole_cores and room.split:
             of += f" ({room.split} are halves of cores)"
         if wish.nodes == 1 and free < wish.amount:
-            parts.append(f"{wish.size(free)} free{of}, {wish.short(wish.amount - free)}")
+            parts.append(f"{wish.can_give(free)} free{of}, {wish.short(wish.amount - free)}")
         elif wish.nodes > 1 and free < has:
-            parts.append(f"{wish.size(free)} free{of or f', of {bytes_text(has)}'}")
-    if room.group is not None:
+            parts.append(f"{wish.can_give(free)} free{of or f', of {bytes_text(has)}'}")
+    if room.group is not None and any(wish.resource for wish in wishes):
         parts.append(f"its memory is given only together with that of NUMA {room.group}")
     if not parts:
         return ""
+    return f"NUMA {room.node}: {'; '.join(parts)}{taken_text(room)}"
+
+
+def taken_text(room: Room) -> str:
+    """Say who has its CPUs, in brackets; nothing if nobody has."""
     held = ", ".join(f"{h.pod} {h.container or ''}".rstrip() + f" has {h.cpus}" for h in room.holders)
     reserved = f"reserved {room.reserved}" if room.reserved else ""
     taken = "; ".join(part for part in (held, reserved) if part)
-    return f"NUMA {room.node}: {'; '.join(parts)}" + (f" ({taken})" if taken else "")
+    return f" ({taken})" if taken else ""

@@ -1,6 +1,6 @@
 """A refusal in plain words: what was missing where, and what would help. Single sentences; layout is explanation_text's."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from nodeagent.core.cpu_pods import check_pod as check_cpus
@@ -17,7 +17,14 @@ from nodeagent.core.remedy import Change, Remedy
 from nodeagent.core.rooms import Room, rooms
 from nodeagent.core.tracing import CpuStep, MemoryStep, Trace
 from nodeagent.core.trial import Trial
-from nodeagent.formats.explanation_lacking import MOST_NODES, lacking, lacking_in_all, wanted_where, wishes_of
+from nodeagent.formats.explanation_lacking import (
+    MOST_NODES,
+    lacking,
+    lacking_in_all,
+    taken_text,
+    wanted_where,
+    wishes_of,
+)
 from nodeagent.formats.inspection_words import bytes_text, counted
 
 
@@ -183,13 +190,15 @@ def _cpus(before: Trial, trace: Trace, step: CpuStep, nodes: tuple[Room, ...]) -
 
 
 def _holders(nodes: tuple[Room, ...]) -> Iterator[str]:
-    for room in nodes[:MOST_NODES]:
-        if room.cpus:
-            held = [f"{h.pod} {h.container or ''}".rstrip() + f" has {h.cpus}" for h in room.holders]
-            held += [f"reserved {room.reserved}"] if room.reserved else []
-            yield f"NUMA {room.node}: {len(room.free)} of {len(room.cpus)} free" + (
-                f" ({', '.join(held)})" if held else ""
-            )
+    having = [room for room in nodes if room.cpus]
+    for room in having[:MOST_NODES]:
+        yield f"NUMA {room.node}: {len(room.free)} of {len(room.cpus)} free{taken_text(room)}"
+    yield from _others(having)
+
+
+def _others(nodes: Sequence[Room]) -> Iterator[str]:
+    if len(nodes) > MOST_NODES:
+        yield f"and {counted(len(nodes) - MOST_NODES, 'NUMA node')} more (-o json has all)"
 
 
 def _memory(before: Trial, trace: Trace, step: MemoryStep, nodes: tuple[Room, ...]) -> Iterator[str]:
@@ -205,6 +214,7 @@ def _memory(before: Trial, trace: Trace, step: MemoryStep, nodes: tuple[Room, ..
         amounts = ", ".join(f"{_amount(r, free.get(r, 0))} of {r}" for r, _ in memory)
         group = "" if room.group is None else f", given only together with that of NUMA {room.group}"
         yield f"NUMA {room.node}: free are {amounts}{group}"
+    yield from _others(nodes)
     total = {r: sum(m.free_bytes for room in nodes for m in room.memory if m.resource == r) for r, _ in memory}
     if all(total[resource] >= size for resource, size in memory):
         yield "in all there is enough; but a NUMA node whose memory is in use by itself, or in a group, can't be taken into another group"
