@@ -289,6 +289,14 @@ def test_what_cannot_be_read_is_an_error_before_any_scenario(words: tuple[str, s
         (b"\n\xff\n", "odd:2: must be JSON: "),
         (b"[" * 100_000, "odd:1: is nested too deeply"),
         (b"7", "odd:1: must be a JSON object, not 7"),
+        (
+            b'\n{"id": "d", "steps": [{"op": "restart"}], "steps": []}',
+            'odd:2: must be JSON: "steps" is given twice in one object',
+        ),
+        (
+            b'{"id": "d", "steps": [{"op": "add", "\\u001b": 1, "\\u001b": 2}]}',
+            'odd:1: must be JSON: "\\u001b" is given twice in one',
+        ),
         (b"\n" + b"x" * 101, "cannot read scenarios from odd: line 2 has more than 100 bytes"),
     ],
 )

@@ -4,6 +4,7 @@ The form is the one of the decision vectors (see docs). Knows how things are spe
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -71,7 +72,7 @@ def scenario_from_text(text: str | bytes, where: str, machine: Topology | None =
         ScenarioError: it is none that can be replayed.
     """
     try:
-        document = json.loads(text if isinstance(text, str) else text.decode())
+        document = json.loads(text if isinstance(text, str) else text.decode(), object_pairs_hook=_object)
     except RecursionError as err:
         raise ScenarioError(f"{where}: is nested too deeply") from err
     except ValueError as err:
@@ -88,6 +89,15 @@ def scenario_from_text(text: str | bytes, where: str, machine: Topology | None =
         raise ScenarioError(err.message) from err
     except TopologyDocumentError as err:
         raise ScenarioError(f"{where}: {err.message}") from err
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Document:
+    """Read an object. Which of a name's two values is meant, nobody can say."""
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+    raise ValueError(f"{shown(name)} is given twice in one object")
 
 
 def _scenario(document: Mapping[str, Any], where: str, machine: Topology | None) -> Scenario:
