@@ -1,12 +1,16 @@
 """Whoever starts a command may have closed its standard streams, or end it while it starts: that is no reason for a traceback."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
+import yaml
 
 from nodeagent.cli import main as command_line
 
@@ -71,3 +75,56 @@ def test_what_a_stream_has_no_character_for_is_spelled() -> None:
     done = answered(f"PYTHONIOENCODING=ascii {NODEAGENT} simulate --bench 1 examples/scenario.jsonl")
     assert done.returncode == 0, done.stderr
     assert "\\xb5s" in done.stdout
+
+
+NAME = "é \x7f \U0001f600"
+"""What ASCII, and in part Latin-1, has no characters for."""
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> Path:
+    """A folder of files whose names and contents few streams can take."""
+    cpus = [{"id": cpu, "core": cpu, "socket": 0, "numa": 0} for cpu in range(4)]
+    scenario = {"id": NAME, "topology": {"cpus": cpus}, "steps": [{"op": "removePod", "podUID": NAME}]}
+    (tmp_path / "scenarios.jsonl").write_text(json.dumps(scenario))
+    (tmp_path / f"{NAME}.json").write_text(json.dumps({"topology": {"cpus": cpus}}))
+    (tmp_path / "config.yaml").write_text(f"cgroupRoot: /é/{NAME[-1]}\n{(ROOT / 'examples/config.yaml').read_text()}")
+    return tmp_path
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        ("simulate scenarios.jsonl", ("id",)),
+        ("simulate --bench 1 scenarios.jsonl", ("id",)),
+        (
+            f"explain -f {ROOT}/examples/guaranteed.yaml --config config.yaml --machine '{NAME}.json'",
+            ("machine", "source"),
+        ),
+        ("config show config.yaml", ("cgroupRoot",)),
+    ],
+)
+def test_documents_are_read_as_what_they_were_whatever_the_stream_has_characters_for(
+    words: str, field: tuple[str, ...], encoding: str, named: Path
+) -> None:
+    for form in ("json", "yaml", *(["text"] if words.startswith("config show") else [])):
+        command = (
+            f"cd {named}; PYTHONPATH={ROOT} PYTHONUTF8=0 PYTHONIOENCODING={encoding} {NODEAGENT} {words} -o {form}"
+        )
+        done = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+        found: Any = json.loads(done.stdout) if form == "json" else yaml.safe_load(done.stdout)
+        for name in field:
+            found = found[name]
+        assert found.startswith((NAME, "/é/\U0001f600")), form
+
+
+def test_a_label_that_is_cut_short_is_the_same_in_xml_whatever_the_stream_has_characters_for(named: Path) -> None:
+    name = 60 * "x"
+    pod = (ROOT / "examples/guaranteed.yaml").read_text()
+    (named / "pod.yaml").write_text(pod.replace("name: guaranteed", f"name: {name}"))
+    command = f"{NODEAGENT} simulate -f {named}/pod.yaml --config examples/config.yaml --topology 8c -o svg"
+    told = [answered(f"PYTHONIOENCODING={encoding} {command}") for encoding in ("ascii", "utf-8")]
+    assert told[0].stdout == told[1].stdout
+    assert "".join(ET.fromstring(told[0].stdout).itertext()).count("…") == 1

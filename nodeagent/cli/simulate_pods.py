@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from nodeagent.cli.documents import printed
+from nodeagent.cli.documents import printed, spelled_xml
 from nodeagent.cli.pod_files import pods_of
 from nodeagent.cli.progress import Progress
 from nodeagent.cli.trial_source import TrialNode, empty_node, errata_of, machine_of, trial_node
@@ -44,7 +44,7 @@ def _picture(run: Run) -> str:
     from nodeagent.formats.topology_svg import render_svg
 
     end = run.after
-    return render_svg(end.managers.topology, owners(end.managers, end.promises, end.pods))
+    return spelled_xml(render_svg(end.managers.topology, owners(end.managers, end.promises, end.pods)))
 
 
 def _run(node: TrialNode, source: str, pods: Sequence[Pod]) -> Run:

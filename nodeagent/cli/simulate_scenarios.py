@@ -1,8 +1,6 @@
 """`nodeagent simulate FILE`: scenarios replayed line by line, on their own or on another machine, under their own or other rules."""
 
 import argparse
-import json
-import re
 import shlex
 import statistics
 import sys
@@ -16,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.cli.configurations import load_config
-from nodeagent.cli.documents import spelled
+from nodeagent.cli.documents import json_line, spelled
 from nodeagent.cli.named_files import NamedFile
 from nodeagent.cli.progress import Progress
 from nodeagent.cli.trial_source import TrialMachine, empty_node, errata_of, machine_of
@@ -32,7 +30,6 @@ MAX_LINE_BYTES = 16 * 2**20
 """Of one scenario. A thousand CPUs and as many pods take a tenth of it."""
 IN_FULL = 10
 """As many scenarios are told in full; of further ones each has a line of its own."""
-_HALVES = re.compile("[\ud800-\udfff]")
 
 
 class SimulateInputError(NodeAgentError):
@@ -140,11 +137,7 @@ def _instead(options: argparse.Namespace) -> Instead:
 
 
 def _document(result: Mapping[str, object], output: str) -> str:
-    if output == "yaml":
-        return "---\n" + spelled(result, output)
-    text = json.dumps(result, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    # half of a surrogate pair has no bytes in UTF-8
-    return _HALVES.sub(lambda half: f"\\u{ord(half[0]):04x}", text) + "\n"
+    return "---\n" + spelled(result, output) if output == "yaml" else json_line(result)
 
 
 def _lines(path: NamedFile) -> Iterator[tuple[int, bytes]]:

@@ -5,7 +5,7 @@ import sys
 
 from nodeagent.cli.colour import add_color_argument, wants_colour
 from nodeagent.cli.configurations import load_config
-from nodeagent.cli.documents import spelled
+from nodeagent.cli.documents import spelled, spelled_xml
 from nodeagent.cli.known_state import NeverSavedError
 from nodeagent.cli.sources import add_node_arguments, known_from, topology_from
 from nodeagent.core.managers import initial
@@ -55,11 +55,11 @@ def run(args: argparse.Namespace) -> int:
         case "svg":
             from nodeagent.formats.topology_svg import render_svg
 
-            text = render_svg(topology, _owners(args, topology))
+            text = spelled_xml(render_svg(topology, _owners(args, topology)))
         case "hwloc-xml":
             from nodeagent.formats.topology_hwloc import render_hwloc_xml
 
-            text = render_hwloc_xml(topology, _owners(args, topology))
+            text = spelled_xml(render_hwloc_xml(topology, _owners(args, topology)))
         case _:
             owner = _owners(args, topology)
             if owner and wants_colour(args.color):
