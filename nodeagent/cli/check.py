@@ -11,6 +11,7 @@ from nodeagent.cli.colour import add_color_argument, wants_colour
 from nodeagent.cli.configurations import load_config
 from nodeagent.cli.documents import add_output_argument, printed
 from nodeagent.cli.main import EXIT_DIFFERENCE
+from nodeagent.cli.printable_output import write_coloured
 from nodeagent.cli.sources import (
     add_node_arguments,
     is_elsewhere,
@@ -76,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
         found = verdicts(_facts(options))
     colours = options.output == "text" and wants_colour(options.color)
     text = printed(fitness_document(found), options.output, lambda d: render_fitness(d, coloured=colours))
-    sys.stdout.write(text)
+    (write_coloured if colours else sys.stdout.write)(text)
     return 0 if is_fit(found, strict=options.strict) else EXIT_DIFFERENCE
 
 

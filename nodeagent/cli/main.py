@@ -13,7 +13,8 @@ from typing import Any, NoReturn, TextIO
 
 from nodeagent import __version__
 from nodeagent.cli.help_text import HelpText, documents
-from nodeagent.errors import NodeAgentError
+from nodeagent.cli.printable_output import printable_output
+from nodeagent.errors import NodeAgentError, printable
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -47,7 +48,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(EXIT_USAGE, f"nodeagent: {message}\nhint: {self.prog} --help says what can be given\n")
+        self.exit(EXIT_USAGE, f"nodeagent: {printable(message)}\nhint: {self.prog} --help says what can be given\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Write it, where argparse keeps quiet about what can't be written."""
@@ -65,7 +66,8 @@ def main(arguments: list[str] | None = None) -> int:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # a terminal or a file of few characters: what it lacks is spelled
                 stream.reconfigure(errors="backslashreplace")
-        return _answered(arguments)
+        with printable_output():
+            return _answered(arguments)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from nodeagent.cli.colour import add_color_argument, wants_colour
 from nodeagent.cli.configurations import load_config
 from nodeagent.cli.documents import spelled, spelled_xml
 from nodeagent.cli.known_state import NeverSavedError
+from nodeagent.cli.printable_output import write_coloured
 from nodeagent.cli.sources import add_node_arguments, known_from, topology_from
 from nodeagent.core.managers import initial
 from nodeagent.core.topology import Topology
@@ -63,9 +64,9 @@ def run(args: argparse.Namespace) -> int:
         case _:
             owner = _owners(args, topology)
             if owner and wants_colour(args.color):
-                text = render_topology(topology, owner, paint=terminal_paint(owner))
-            else:
-                text = render_topology(topology, owner)
+                write_coloured(render_topology(topology, owner, paint=terminal_paint(owner)))
+                return 0
+            text = render_topology(topology, owner)
     sys.stdout.write(text)
     return 0
 
