@@ -284,3 +284,53 @@ def test_what_does_not_fit_is_named(document: dict[str, Any], change: dict[str, 
     with pytest.raises(CaptureError) as caught:
         decoded(document | change)
     assert message in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("field", "allowed"),
+    [
+        ("cpuManagerPolicy", "none, static"),
+        ("memoryManagerPolicy", "None, Static"),
+        ("topologyManagerPolicy", "none, best-effort, restricted, single-numa-node"),
+        ("topologyManagerScope", "container, pod"),
+        ("isolatedCPUs", "ignore, prefer, only"),
+    ],
+)
+def test_a_policy_that_is_none_is_refused(document: dict[str, Any], field: str, allowed: str) -> None:
+    document["agent"]["config"][field] = "\x1b[2J"
+    with pytest.raises(CaptureError) as caught:
+        decoded(document)
+    assert f'agent.config.{field}: must be one of {allowed}, not "\\u001b[2J"' in caught.value.message
+
+
+HOSTILE = "\x1b]0;pwned\x07\x1b[2J\x9b2J\u202e"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "topology",
+        "topology --color always",
+        "inspect",
+        "inspect -o wide",
+        "inspect default/web",
+        "release --all --dry-run",
+        "explain default/web",
+        "check",
+        "config show",
+    ],
+)
+def test_no_free_text_in_it_makes_a_terminal_act(
+    words: str, document: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    agent = document["agent"]
+    agent["problems"], agent["cgroupRoot"], document["kernel"] = [HOSTILE], HOSTILE, HOSTILE
+    document["cgroupProblems"] = [HOSTILE]
+    for entry in agent["state"]["entries"]:
+        entry["source"] = HOSTILE
+    hostile = tmp_path / f"{HOSTILE}.json"
+    hostile.write_text(json.dumps(document))
+    status = main([*words.split(), "--machine", str(hostile)])
+    out, err = capfd.readouterr()
+    assert (status in {0, 3}, err) == (True, "")
+    assert not re.search("\x1b(?!\\[(0|3[0-9]|1;[39][0-9])m)|[\x07\x9b\u202e]", out + err)

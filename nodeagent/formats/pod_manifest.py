@@ -8,10 +8,17 @@ from nodeagent.core.pod import Pod
 from nodeagent.formats.fields import Fields, fields_of
 from nodeagent.formats.findings import DocumentError, Finding, Findings
 from nodeagent.formats.pod_fields import PodReader, pod_to_document
-from nodeagent.formats.pod_rules import breaches
+from nodeagent.formats.pod_rules import breaches, misnamed
 from nodeagent.formats.tree import ListNode, MapNode, Node, Path, Scalar, kind_of, line_at
 
-__all__ = ["ManifestPod", "RefusedPod", "parse_manifest", "pod_from_document", "pod_to_document"]
+__all__ = [
+    "ManifestPod",
+    "RefusedPod",
+    "named_pod_from_document",
+    "parse_manifest",
+    "pod_from_document",
+    "pod_to_document",
+]
 
 _LIST_KINDS = ("List", "PodList")
 _KEYED = ("requests", "limits", "overhead")
@@ -138,3 +145,18 @@ def pod_from_document(document: Mapping[str, object], source: str = "pod") -> Po
     if findings:
         raise DocumentError(findings.all())
     return decoded.pod
+
+
+def named_pod_from_document(document: Mapping[str, object]) -> Pod:
+    """Read a pod as `pod_from_document` does, of a program that took it from a manifest: its names are names, and safe to print.
+
+    Raises:
+        DocumentError: as there, or it is called by what no manifest may call it.
+    """
+    pod = pod_from_document(document)
+    findings = Findings("pod")
+    for breach in misnamed(pod):
+        findings.add(None, _spelled("", breach.path), breach.value, breach.allowed)
+    if findings:
+        raise DocumentError(findings.all())
+    return pod
