@@ -137,6 +137,36 @@ def test_a_comparison_needs_no_configuration_of_the_nodes_own(told: Told, root: 
     assert len(simulated(told, *words, "--machine", "machine.json")["sides"][0]["pods"]) == 1
 
 
+@pytest.mark.parametrize("command", ["explain", "simulate"])
+@pytest.mark.parametrize("named", [(), ("--config", "none.yaml")], ids=["none named", "another named"])
+def test_a_missing_configuration_is_to_be_named_with_config(
+    command: str, named: tuple[str, ...], told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodeagent.cli.trial_source.DEFAULT_CONFIG", "none.yaml")
+    status, out, err = told(command, "-f", manifest("p.yaml", PODS[1]), *ON, *named)
+    assert (status, out) == (1, "")
+    assert err.startswith(
+        "nodeagent: no configuration at none.yaml\nhint: name one with --config FILE, to begin with ex"
+    )
+    assert "examples/config.yaml" in err
+    assert "--compare" not in err
+
+
+@pytest.mark.parametrize("files", [("none.yaml", "config.yaml"), ("config.yaml", "none.yaml")], ids=" ".join)
+@pytest.mark.parametrize("where", ["--topology", "--root"])
+def test_a_missing_configuration_of_two_is_to_be_named_with_compare(
+    files: tuple[str, str], where: str, told: Told, root: Path
+) -> None:
+    Path("config.yaml").write_text('cpuManagerPolicy: static\nreservedSystemCPUs: "0"\n')
+    (root / "etc/nodeagent/config.yaml").unlink()
+    on = ON if where == "--topology" else (where, str(root))
+    assert told("simulate", "--compare", *files, "-f", manifest("p.yaml", PODS[1]), *on) == (
+        1,
+        "",
+        "nodeagent: no configuration at none.yaml\nhint: name two files: --compare A.yaml B.yaml\n",
+    )
+
+
 def test_one_configuration_twice_decides_alike(told: Told) -> None:
     words = ("--compare", "config.yaml", "config.yaml", "-f", manifest("pods.yaml", *PODS), *ON)
     assert simulated(told, *words)["differing"] == []
