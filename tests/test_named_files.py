@@ -145,6 +145,39 @@ def test_devices_and_directories_are_none(device: str, words: tuple[str, ...], t
     )
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("explain", "-f", "pod.yaml", "--topology", MACHINE, "--config"), ("config", "show"), ("topology", "--machine")],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("name", [".", "large", "config.yaml/x"])
+def test_of_what_was_named_nothing_is_to_be_moved_away(name: str, words: tuple[str, ...], told: Told) -> None:
+    manifest("pod.yaml", pod("web", container("app", "2", "1Gi")))
+    with Path("large").open("wb") as file:
+        file.truncate(1 << 40)
+    status, out, err = told(*words, name)
+    assert (status, out) == (1, "")
+    assert err.startswith(f"nodeagent: cannot read {name}: ")
+    assert f"\nhint: name a file, or - for what is piped in; `ls -lLd {name}` shows what is there, `namei" in err
+
+
+@pytest.mark.parametrize("name", ["-", "fifo-0"])
+def test_what_to_correct_of_a_pipe_is_what_is_piped_in(name: str, told: Told, piped: Piped) -> None:
+    for words, content, what in (
+        (("config", "validate", "--alone", name), b"maxPods: many\n", "correct these lines of what is piped in; "),
+        (("config", "migrate-from-kubelet", name), b"maxPods: many\n", ": correct what is piped in, then migrate it "),
+        (("explain", "--topology", MACHINE, "--config", "config.yaml", "-f", name), b"\n", "correct these lines; "),
+    ):
+        piped(content)
+        with through_fifos(*[content] if name != "-" else []):
+            status, out, err = told(*words)
+        Path(name).unlink(missing_ok=True)
+        assert (status, out) == (1, "")
+        assert what in err.partition("\nhint: ")[2]
+        assert "/dev/stdin" not in err.partition("\nhint: ")[2]
+        assert "remove the file" not in err
+
+
 @pytest.mark.parametrize("name", ["-", "fifo-0"])
 def test_a_pipe_without_end_is_an_error(name: str, told: Told, piped: Piped) -> None:
     content = b"#" * (MAX_CONFIG_BYTES + 1)

@@ -53,7 +53,18 @@ class NamedFile(str):
                     error=errno.ENOENT,
                     hint="sudo closes what <(...) opens: pipe it in, and name - for stdin",
                 )
-            return state_files.read(self, max_bytes=max_bytes, follow_symlinks=True)
+            try:
+                return state_files.read(self, max_bytes=max_bytes, follow_symlinks=True)
+            except StateFileError as err:
+                if err.errno == errno.EIO:
+                    raise
+                # what is to be done about a file of the agent's own isn't right for somebody else's
+                raise StateFileError(
+                    err.message,
+                    path=self,
+                    error=err.errno,
+                    hint=f"name a file, or - for what is piped in; `ls -lLd {self}` shows what is there, `namei -l {self}` who may read it",
+                ) from err
         self._content = self._drained(max_bytes)
         return self._content
 
@@ -87,6 +98,11 @@ class NamedFile(str):
                 hint="what was to be piped in may have failed: see `... | head -c 1000`, or name a file",
             )
         return content
+
+
+def is_pipe(path: str) -> bool:
+    """Whether a path was named that can be read only once."""
+    return isinstance(path, NamedFile) and path.is_pipe
 
 
 def read_named(path: str, max_bytes: int) -> bytes | None:
