@@ -159,6 +159,58 @@ def test_without_an_agent_the_machine_alone_is_taken_and_that_is_said(
     assert told(capfd, "topology", "--machine", str(tmp_path / "node.json"))[0] == 0
 
 
+@pytest.mark.parametrize("is_configured", [False, True])
+def test_what_holds_no_machine_is_not_taken(
+    root: Path, is_configured: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    there = root if is_configured else tmp_path / "empty"
+    there.mkdir(exist_ok=True)
+    if is_configured:
+        (root / "sys").rename(root / "elsewhere")
+    status, out, err = told(capfd, "capture", "--root", str(there), "--out", str(tmp_path / "node.json"))
+    assert (status, out) == (1, "")
+    assert err.startswith(f"nodeagent: cannot use {there}/sys/devices/system/cpu: found no CPU")
+    assert not (tmp_path / "node.json").exists()
+
+
+def test_a_named_configuration_counts_without_an_agent_and_is_an_error_only_where_it_cannot_be_used(
+    host: Host, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ("capture", "--config", str(host.config))
+    status, text, err = told(capfd, *words)
+    assert (status, json.loads(text)["agent"]) == (0, None)
+    assert err.startswith("nodeagent: only the machine is taken: the agent does not answer ")
+    host.save()
+    status, text, err = told(capfd, *words)
+    assert (status, json.loads(text)["agent"] is None, err) == (0, False, "")
+    for wrong in ('{"maxPods": "many"}', '{"cpuManagerPolicy": "static", "reservedSystemCPUs": "9999"}', None):
+        if wrong is None:
+            host.config.unlink()
+        else:
+            host.config.write_text(wrong)
+        status, text, err = told(capfd, *words)
+        assert (status, text, "only the machine" in err) == (1, "", False)
+        assert str(host.config) in err
+
+
+def test_where_a_named_agent_neither_answers_nor_saved_anything_nothing_is_taken(
+    host: Host, capfd: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = told(capfd, "capture", *host.options)
+    assert (status, out) == (1, "")
+    assert err.startswith(f"nodeagent: the agent does not answer (cannot ask {host.socket}: ")
+
+
+def test_a_capture_that_cannot_be_read_is_complained_about_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert told(capfd, "capture", "--machine", str(tmp_path / "none")) == (
+        1,
+        "",
+        f"nodeagent: there is no file {tmp_path}/none\nhint: make one with `nodeagent capture --out FILE`\n",
+    )
+
+
 def test_a_described_machine_is_not_captured(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "m.json").write_text('{"topology": {"cpus": [{"id": 0, "core": 0, "socket": 0, "numa": 0}]}}')
     status, out, err = told(capfd, "capture", "--machine", str(tmp_path / "m.json"))

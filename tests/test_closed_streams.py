@@ -39,7 +39,12 @@ def answered(script: str) -> subprocess.CompletedProcess[str]:
             "nodeagent: cannot write the output: No space left on device\nhint: `df`",
         ),
         ("topology --topology 9x", ">&-", 2, "nodeagent: --topology "),
-        ("explain -f - --topology 8c --config examples/config.yaml", "<&-", 1, "nodeagent: /dev/stdin:1: holds no pod"),
+        (
+            "explain -f - --topology 8c --config examples/config.yaml",
+            "<&-",
+            1,
+            "nodeagent: cannot read /dev/stdin: nothing came\nhint: ",
+        ),
         ("simulate -", "<&-", 1, "nodeagent: "),
         ("config show -", "0>/dev/null", 1, "nodeagent: cannot read /dev/stdin: Bad file descriptor\nhint: "),
         ("topology --topology 9x", "2>&-", 2, ""),

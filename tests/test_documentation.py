@@ -69,6 +69,15 @@ def test_every_document_that_a_command_prints_has_a_schema_and_every_schema_such
     assert {path.stem for path in (DOCS / "schema").iterdir()} == schemas
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_usage_says_what_each_option_takes_where_it_is_written_by_hand_too(name: str) -> None:
+    command = command_of(next(one.parser for one in command_of(parser_for([name])).subcommands if one.name == name))
+    for option in command.options:
+        for spelling in option.spellings:
+            if option.metavar and (found := re.search(rf"\[{spelling} ([^] ]+)", command.usage)):
+                assert found[1].strip("{}").replace(",", "|") == option.metavar.split()[0]
+
+
 def test_every_picture_is_drawn_by_one_command_and_shown_with_words() -> None:
     drawn = [found for page in PAGES for found in re.findall(r">(\S+\.svg)$", console(page), re.MULTILINE)]
     assert len(drawn) == len(set(drawn))

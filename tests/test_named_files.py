@@ -122,6 +122,9 @@ def test_kubelets_configuration_and_a_state_file_come_from_stdin(told: Told, pip
         ("simulate", "--compare", "-", "-", "--topology", "4c"),
         ("simulate", "-", "--machine", "-"),
         ("config", "validate", "-", "--machine", "-"),
+        ("explain", "-f", "/proc/self/fd/0", "--config", "-", "--topology", "4c"),
+        ("explain", "-f", "/dev/stdin", "--config", "/dev/fd/0", "--topology", "4c"),
+        ("simulate", "/proc/thread-self/fd/0", "--machine", "/dev//fd/0"),
     ],
     ids=" ".join,
 )
@@ -142,6 +145,39 @@ def test_devices_and_directories_are_none(device: str, words: tuple[str, ...], t
     )
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("explain", "-f", "pod.yaml", "--topology", MACHINE, "--config"), ("config", "show"), ("topology", "--machine")],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("name", [".", "large", "config.yaml/x"])
+def test_of_what_was_named_nothing_is_to_be_moved_away(name: str, words: tuple[str, ...], told: Told) -> None:
+    manifest("pod.yaml", pod("web", container("app", "2", "1Gi")))
+    with Path("large").open("wb") as file:
+        file.truncate(1 << 40)
+    status, out, err = told(*words, name)
+    assert (status, out) == (1, "")
+    assert err.startswith(f"nodeagent: cannot read {name}: ")
+    assert f"\nhint: name a file, or - for what is piped in; `ls -lLd {name}` shows what is there, `namei" in err
+
+
+@pytest.mark.parametrize("name", ["-", "fifo-0"])
+def test_what_to_correct_of_a_pipe_is_what_is_piped_in(name: str, told: Told, piped: Piped) -> None:
+    for words, content, what in (
+        (("config", "validate", "--alone", name), b"maxPods: many\n", "correct these lines of what is piped in; "),
+        (("config", "migrate-from-kubelet", name), b"maxPods: many\n", ": correct what is piped in, then migrate it "),
+        (("explain", "--topology", MACHINE, "--config", "config.yaml", "-f", name), b"\n", "correct these lines; "),
+    ):
+        piped(content)
+        with through_fifos(*[content] if name != "-" else []):
+            status, out, err = told(*words)
+        Path(name).unlink(missing_ok=True)
+        assert (status, out) == (1, "")
+        assert what in err.partition("\nhint: ")[2]
+        assert "/dev/stdin" not in err.partition("\nhint: ")[2]
+        assert "remove the file" not in err
+
+
 @pytest.mark.parametrize("name", ["-", "fifo-0"])
 def test_a_pipe_without_end_is_an_error(name: str, told: Told, piped: Piped) -> None:
     content = b"#" * (MAX_CONFIG_BYTES + 1)
@@ -155,6 +191,58 @@ def test_a_pipe_without_end_is_an_error(name: str, told: Told, piped: Piped) -> 
 def test_a_pipe_may_hold_as_much_as_a_file(told: Told, piped: Piped) -> None:
     piped(b"#" * MAX_CONFIG_BYTES)
     assert told("config", "show", "-")[::2] == (0, "")
+
+
+NOTHING = "nothing came\nhint: what was to be piped in may have failed: "
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("explain", "-f", "pod.yaml", "--topology", MACHINE, "--config", "-"),
+        ("explain", "-f", "-", "--topology", MACHINE, "--config", "config.yaml"),
+        ("simulate", "--compare", "config.yaml", "-", "-f", "pod.yaml", "--topology", MACHINE),
+        ("config", "validate", "-", "--alone"),
+        ("config", "show", "-"),
+        ("config", "migrate-from-kubelet", "-"),
+        ("topology", "--machine", "-"),
+        ("checkpoint", "show", "-"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("name", ["-", "/dev/fd/0", "fifo-0"])
+def test_a_pipe_through_which_nothing_comes_is_an_error(
+    name: str, words: tuple[str, ...], told: Told, piped: Piped
+) -> None:
+    manifest("pod.yaml", pod("web", container("app", "2", "1Gi")))
+    piped(b"")
+    with through_fifos(*[b""] if name == "fifo-0" else []):
+        status, out, err = told(*[name if word == "-" else word for word in words])
+    assert (status, out) == (1, "")
+    assert err.startswith(f"nodeagent: cannot read {'fifo-0' if name == 'fifo-0' else '/dev/stdin'}: {NOTHING}")
+    assert err.count("\n") == 2, "it is said once"
+
+
+def test_scenarios_that_do_not_come_are_told_of_in_their_own_words(told: Told, piped: Piped) -> None:
+    piped(b"")
+    status, out, err = told("simulate", "/dev/fd/0")
+    assert (status, out) == (1, "")
+    assert err.startswith("nodeagent: cannot read scenarios from /dev/stdin: it holds no scenario\nhint: ")
+
+
+@pytest.mark.parametrize("came", ["<&-", "</dev/null", "< <(cat none)"])
+def test_a_command_that_failed_in_a_pipe_leaves_no_configuration(came: str) -> None:
+    script = f'"$0" -m nodeagent config show - {came}'
+    done = subprocess.run(["bash", "-c", script, sys.executable], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"nodeagent: cannot read /dev/stdin: {NOTHING}" in done.stderr
+
+
+def test_an_empty_file_is_a_configuration(told: Told, piped: Piped) -> None:
+    Path("empty.yaml").write_bytes(b"")
+    assert told("config", "validate", "empty.yaml", "--alone")[::2] == (0, "")
+    piped(b"\n")
+    assert told("config", "validate", "-", "--alone")[::2] == (0, "")
 
 
 @pytest.mark.parametrize("descriptors", ["/dev/fd", "/proc/self/fd"])

@@ -61,7 +61,7 @@ def _content(path: str, file: ManifestFile) -> tuple[str, bytes]:
 def _pods(name: str, content: bytes) -> list[Pod]:
     pods = []
     findings: list[Finding] = []
-    for document in parse_manifest(content, name):
+    for document in parse_manifest(content, name, without_pod="holds no pod"):
         if isinstance(document, RefusedPod):
             findings += document.findings
         else:

@@ -132,7 +132,8 @@ def _instead(options: argparse.Namespace) -> Instead:
         return Instead(None, config, errata)
     machine = machine_of(argparse.Namespace(**{**vars(options), "empty": True}))
     if config is not None:
-        empty_node(machine, options.config, errata_of(options))  # says what doesn't go together, once and for all
+        # says what doesn't go together, once and for all
+        empty_node(machine, config, options.config, errata_of(options))
     return Instead(machine, config, errata)
 
 

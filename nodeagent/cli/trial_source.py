@@ -22,6 +22,8 @@ from nodeagent.daemon.machine import Node, on_machine
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.topology_spec import topology_from_spec
 
+_ABSENT_HINT = "name one with --config FILE, to begin with examples/config.yaml (`nodeagent --help` says where it lies)"
+
 
 class TrialError(NodeAgentError):
     """There is no node to try anything out on."""
@@ -87,20 +89,19 @@ def errata_of(options: argparse.Namespace) -> Errata:
     return Errata.FIXED if options.errata is None else Errata(options.errata)
 
 
-def empty_node(machine: TrialMachine, path: str, errata: Errata) -> TrialNode:
+def empty_node(machine: TrialMachine, config: Config, path: str, errata: Errata) -> TrialNode:
     """Give the machine as a node without pods.
 
     Args:
         machine: as found.
-        path: of the configuration.
+        config: as read.
+        path: where from.
         errata: whose decisions.
 
     Raises:
-        NodeAgentError: the configuration can't be read, or doesn't suit the machine.
+        NodeAgentError: the configuration doesn't suit the machine.
     """
-    node = _node(
-        load_config(path, absent_hint="name two files: --compare A.yaml B.yaml"), machine.topology, errata, path
-    )
+    node = _node(config, machine.topology, errata, path)
     return TrialNode(
         Trial.of(node.managers, initial(node.managers), (), _room(node)), node.config, Path(path).name, machine.where
     )
@@ -115,14 +116,15 @@ def trial_node(options: argparse.Namespace) -> TrialNode:
     machine = machine_of(options)
     known = machine.known
     if known is None:
-        return empty_node(machine, options.config or DEFAULT_CONFIG, errata_of(options))
+        path = options.config or DEFAULT_CONFIG
+        return empty_node(machine, load_config(path, absent_hint=_ABSENT_HINT), path, errata_of(options))
     errata = errata_of(options)
     node, promises, source = known.node, known.state.promises, "its own"
     if options.config is not None or errata is not Errata.FIXED:
         config, reserved = node.config, node.reserved
         if options.config is not None:
             source = Path(options.config).name
-            config, reserved = load_config(options.config), CpuSet()
+            config, reserved = load_config(options.config, absent_hint=_ABSENT_HINT), CpuSet()
         node = _node(config, node.topology, errata, source, reserved)
         judged = resume(node.managers, promises)
         if isinstance(judged, StartRefused):

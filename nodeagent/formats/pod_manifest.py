@@ -42,7 +42,12 @@ class RefusedPod(Struct, frozen=True):
     """`namespace/name`; None: the text couldn't be read so far, or the name is what is wrong."""
 
 
-def parse_manifest(content: bytes, source: str) -> tuple[ManifestPod | RefusedPod, ...]:
+_ENDS_NOTHING = "holds no pod: write one, or remove the file to end the pods it had"
+
+
+def parse_manifest(
+    content: bytes, source: str, *, without_pod: str = _ENDS_NOTHING
+) -> tuple[ManifestPod | RefusedPod, ...]:
     """Read a manifest: one or more v1 Pods, also in a List. A text that can't be read is one refusal.
 
     So is one without any document: a file that was cut off, or is about to be written, ends no pod. An empty List says that there are none.
@@ -50,13 +55,14 @@ def parse_manifest(content: bytes, source: str) -> tuple[ManifestPod | RefusedPo
     Args:
         content: YAML or JSON, also of several documents.
         source: the file's name, for findings.
+        without_pod: what to say of a text without any document.
     """
     from nodeagent.formats.documents import read_documents  # noqa: PLC0415 - a state's pods are read without YAML
 
     findings = Findings(source)
     documents = read_documents(content, findings)
     if documents == ():
-        findings.add(1, "", "", "holds no pod: write one, or remove the file to end the pods it had")
+        findings.add(1, "", "", without_pod)
     found: list[ManifestPod | RefusedPod] = []
     for document in documents or ():
         found.extend(_document(document, source))
