@@ -94,6 +94,11 @@ def test_it_is_started_when_it_comes_and_changed_over_under_pods(tmp_path: Path)
         "systemctl daemon-reload",
         "deb-systemd-invoke start nodeagent.service",
     ]
+    assert fresh.run("prerm", "remove") == (0, "")
+    assert fresh.run("postrm", "remove") == (0, "")
+    assert fresh.run("preinst", "install", "1") == (0, "")
+    assert fresh.run("postinst", "configure", "1") == (0, "")
+    assert fresh.orders()[-1] == "deb-systemd-invoke start nodeagent.service", "removed, and here again"
     old = Host(tmp_path / "True", active=True, populated=True)
     assert old.run("prerm", "upgrade", "2") == (0, "")
     assert old.orders() == []
@@ -103,6 +108,18 @@ def test_it_is_started_when_it_comes_and_changed_over_under_pods(tmp_path: Path)
         "systemctl try-restart nodeagent.service",
         "systemctl reload nodeagent-launcher.service",
     ]
+
+
+def test_what_was_stopped_stays_stopped_when_it_is_upgraded(tmp_path: Path) -> None:
+    """The agent and its pods' unit. Also after a reinstallation, and when dpkg-reconfigure asks."""
+    host = Host(tmp_path, active=False, populated=False)
+    assert host.run("preinst", "install") == (0, "")
+    assert host.run("postinst", "configure", "") == (0, "")
+    started = host.orders()
+    assert started[-1] == "deb-systemd-invoke start nodeagent.service"
+    assert host.run("preinst", "upgrade", "1") == (0, "")
+    assert host.run("postinst", "configure", "1") == (0, "")
+    assert host.orders()[len(started) + 1 :] == ["systemctl daemon-reload", "systemctl try-restart nodeagent.service"]
 
 
 @pytest.mark.parametrize("populated", [True, False])
