@@ -267,7 +267,16 @@ def test_a_node_with_pods_in_every_state_is_read_as_it_was_written(document: dic
         is_live=True,
         is_ready=True,
         problems=sight.problems,
-        recovery={"adopted": ["x"], "differences": [], "problems": ["y"], "refused": [], "setAside": []},
+        recovery={
+            "adopted": ["x"],
+            "differences": [
+                {"pod": "a/b", "container": name, "resource": "cpu", "before": "1", "after": "2", "why": "z"}
+                for name in ("c", None)
+            ],
+            "problems": ["y"],
+            "refused": [{"pod": "a/b", "message": "m"}],
+            "setAside": ["/x"],
+        },
     )
     order, counts = list(Attribute), sight.process_counts or {}
     # as they are read of a file system

@@ -133,3 +133,32 @@ def test_a_label_that_is_cut_short_is_the_same_in_xml_whatever_the_stream_has_ch
     told = [answered(f"PYTHONIOENCODING={encoding} {command}") for encoding in ("ascii", "utf-8")]
     assert told[0].stdout == told[1].stdout
     assert "".join(ET.fromstring(told[0].stdout).itertext()).count("…") == 1
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_is_written_in_part_is_an_error(unbuffered: str, tmp_path: Path) -> None:
+    words = f"topology --topology 4096c.2t -o json >{tmp_path}/part"
+    done = answered(f"ulimit -f 100; PYTHONUNBUFFERED={unbuffered} exec {NODEAGENT} {words}")
+    assert done.returncode == 1
+    assert done.stderr.startswith("nodeagent: cannot write the output: File too large\nhint: `df` ")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_pipe_that_takes_no_more_for_now_is_an_error(unbuffered: str) -> None:
+    reading, writing = os.pipe()
+    try:
+        os.set_blocking(writing, False)
+        done = subprocess.run(
+            [sys.executable, "-m", "nodeagent", "topology", "--topology", "4096c.2t", "-o", "json"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert done.returncode == 1
+    assert done.stderr.startswith("nodeagent: cannot write the output: Resource temporarily unavailable\nhint: ")

@@ -151,7 +151,7 @@ def short(promised: PodPromises, **more: Any) -> tuple[str, ...]:
     before = replace(fresh, pods=fresh.pods.put("u1", promised), **more)
     resumed = core.resume(WITH_MEMORY, before)
     assert isinstance(resumed, Promises), resumed
-    return core.shortfalls(WITH_MEMORY, resumed)
+    return tuple(short.text for short in core.shortfalls(WITH_MEMORY, resumed))
 
 
 def entries_of(change: Callable[[NodeState], NodeState]) -> tuple[str, ...]:

@@ -63,6 +63,10 @@ def main(arguments: list[str] | None = None) -> int:
     with Path(os.devnull).open("r+", encoding="utf-8") as nothing, _closed_output() as closed:
         # what we were started without: stdin is empty, stderr takes everything, and of stdout it is told once it is written to
         sys.stdin, sys.stdout, sys.stderr = sys.stdin or nothing, sys.stdout or closed, sys.stderr or nothing
+        if isinstance(raw := getattr(sys.stdout, "buffer", None), io.FileIO):
+            # without a buffer (PYTHONUNBUFFERED) nobody notices what was written in part
+            whole = io.BufferedWriter(raw)
+            sys.stdout = io.TextIOWrapper(whole, sys.stdout.encoding, newline="\n", line_buffering=sys.stdout.isatty())
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # a terminal or a file of few characters: what it lacks is spelled
                 stream.reconfigure(errors="backslashreplace")
@@ -135,13 +139,18 @@ def _written() -> Iterator[None]:
         _drop(sys.stdout)
         raise OutputError(
             f"cannot write the output: {os.strerror(err.errno)}",
-            hint="give the command an open standard output"
-            if err.errno == errno.EBADF
-            else "`df` shows which file system is full: make room there, or send the output to another file",
+            hint=_OUTPUT_FAILURES[err.errno],
         ) from err
 
 
-_OUTPUT_FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+_OUTPUT_FAILURES = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),
+        "`df` shows which file system is full: make room there, or send the output to another file",
+    ),
+    errno.EBADF: "give the command an open standard output",
+    errno.EAGAIN: "it was opened without blocking, and is full: send the output through `| cat`",
+}
 
 
 def _flushed_or_dropped() -> None:
