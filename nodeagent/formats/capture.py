@@ -296,7 +296,7 @@ def _recovery(document: JsonValue) -> Mapping[str, Any]:
 
     def difference(value: JsonValue) -> dict[str, str | None]:
         needed = {name: value.field(name).text() for name in ("pod", "resource", "before", "after", "why")}
-        return texts(value) | needed | {"container": value.field("container").or_none(JsonValue.text)}
+        return {"container": None} | texts(value) | needed
 
     def refused(value: JsonValue) -> dict[str, str]:
         return {name: value.field(name).text() for name in ("pod", "message")}
