@@ -3,6 +3,7 @@
 What a page shows of a node, a guest shows: integration/test_documentation.py.
 """
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -16,7 +17,9 @@ from nodeagent.cli.main import COMMANDS, parser_for
 from nodeagent.core.agent_metrics import METRICS
 from nodeagent.core.cpu_options import OPTIONS
 from nodeagent.core.refusals import Reason
+from nodeagent.core.step import Event
 from nodeagent.core.topology_manager import Scope, TopologyPolicy
+from nodeagent.daemon import logs
 from nodeagent.formats.config_yaml import parse_config
 from nodeagent.formats.pod_manifest import RefusedPod, parse_manifest
 from scripts import reference, shown
@@ -170,6 +173,26 @@ def test_the_reference_names_every_command_metric_and_reason(made: dict[Path, st
     assert [one.name for one in METRICS if f"| `{one.name}` |" not in text["metrics"]] == []
     assert [one.value for one in Reason if f"| `{one.value}` |" not in text["refusals"]] == []
     assert "there is no file … | make one with `nodeagent capture --out FILE`" in text["errors"]
+
+
+def test_every_event_of_the_log_is_explained_and_every_field_of_the_journal() -> None:
+    page = (DOCS / "how-to" / "logs.md").read_text()
+    daemon = ROOT / "nodeagent" / "daemon"
+    written = {
+        call.args[0].value
+        for path in daemon.glob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+        if call.func.attr in {"info", "warning", "error"} and call.args and isinstance(call.args[0], ast.Constant)
+    }
+    events = written | {event.value for event in Event}
+    explained = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`[a-z_`, ]+) \|", page, re.MULTILINE))))
+    assert len(written) > 20
+    assert explained == events
+    given = {"POD", "POD_UID", "CONTAINER", "EVENT"}
+    assert set(re.findall(r"^\| `NODEAGENT_(\w+)`", page, re.MULTILINE)) == given
+    fields = set(re.findall(r"NODEAGENT_(\w+)", str(logs.__doc__)))
+    assert fields == given
 
 
 def test_files_that_nothing_runs_here_are_right() -> None:
