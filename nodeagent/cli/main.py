@@ -63,14 +63,10 @@ def main(arguments: list[str] | None = None) -> int:
     with Path(os.devnull).open("r+", encoding="utf-8") as nothing, _closed_output() as closed:
         # what we were started without: stdin is empty, stderr takes everything, and of stdout it is told once it is written to
         sys.stdin, sys.stdout, sys.stderr = sys.stdin or nothing, sys.stdout or closed, sys.stderr or nothing
-        if isinstance(raw := getattr(sys.stdout, "buffer", None), io.FileIO):
-            # without a buffer (PYTHONUNBUFFERED) nobody notices what was written in part
-            whole = io.BufferedWriter(raw)
-            sys.stdout = io.TextIOWrapper(whole, sys.stdout.encoding, newline="\n", line_buffering=sys.stdout.isatty())
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # a terminal or a file of few characters: what it lacks is spelled
                 stream.reconfigure(errors="backslashreplace")
-        with printable_output():
+        with _buffered_output(), printable_output():
             return _answered(arguments)
 
 
@@ -83,6 +79,28 @@ def _closed_output() -> Iterator[TextIO]:
     finally:
         with suppress(OSError):
             stream.close()
+
+
+@contextmanager
+def _buffered_output() -> Iterator[None]:
+    """Give stdout a buffer where it has none (PYTHONUNBUFFERED): without one nobody notices what was written in part."""
+    stream = sys.stdout
+    raw = getattr(stream, "buffer", None)
+    if stream is not sys.__stdout__ or not isinstance(raw, io.FileIO):
+        yield
+        return
+    whole = io.BufferedWriter(raw)
+    sys.stdout = text = io.TextIOWrapper(
+        whole, stream.encoding, "backslashreplace", newline="\n", line_buffering=stream.isatty()
+    )
+    try:
+        yield
+    finally:
+        sys.stdout = stream
+        with suppress(OSError):
+            text.detach()
+        with suppress(OSError):
+            whole.detach()
 
 
 def _answered(arguments: list[str] | None) -> int:
