@@ -86,7 +86,8 @@ def _buffered_output() -> Iterator[None]:
     """Give stdout a buffer where it has none (PYTHONUNBUFFERED): without one nobody notices what was written in part."""
     stream = sys.stdout
     raw = getattr(stream, "buffer", None)
-    if stream is not sys.__stdout__ or not isinstance(raw, io.FileIO):
+    is_own = sys.__stdout__ is stream
+    if not is_own or not isinstance(raw, io.FileIO):
         yield
         return
     whole = io.BufferedWriter(raw)
