@@ -5,11 +5,11 @@ _MOST_CHARACTERS = 10_000
 
 
 class NodeAgentError(Exception):
-    """Something outside went wrong: a message that names the thing and its value, safe to print, and the next step."""
+    """Something outside went wrong: a message that names the thing and its value, and the next step; both safe to print."""
 
     def __init__(self, message: str, *, hint: str) -> None:
         self.message = "\n".join(map(_line, message.split("\n")))
-        self.hint = hint
+        self.hint = "\n".join(map(_line, hint.split("\n")))
         super().__init__(self.message)
 
 

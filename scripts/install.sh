@@ -57,10 +57,13 @@ install -d "$venv/share/nodeagent"
 cp -R "$here/README.md" "$here/docs" "$here/examples" "$here/contrib" "$venv/share/nodeagent/"
 chmod -R u=rwX,go=rX "$venv/share/nodeagent"
 
-[ -n "$root" ] || ensure_group
-install -d -m 755 "$root$etc" "$root$etc/manifests" "$root$bin" "$root$units"
+if [ -z "$root" ]; then
+    # not in a package: dpkg would purge its files there under whatever uses them by then, asking nobody
+    ensure_group
+    ensure_configuration "$etc" "$here/examples/config.yaml"
+fi
+install -d -m 755 "$root$bin" "$root$units"
 before=$(readlink "$root$bin/nodeagent" || true)
-[ -e "$root$etc/config.yaml" ] || install -m 644 "$here/examples/config.yaml" "$root$etc/config.yaml"
 for unit in "$here"/systemd/*.service; do
     sed "s|/opt/nodeagent/|$prefix/|g" "$unit" >"$build/unit"
     install -m 644 "$build/unit" "$root$units/$(basename "$unit")"

@@ -16,6 +16,17 @@ is_packaged() {
     [ "$(dpkg-query --show --showformat '${db:Status-Status}' nodeagent 2>/dev/null)" = installed ]
 }
 
+# Whether `make install` was here. (A unit that somebody has masked is a link there, to /dev/null.)
+is_made() {
+    [ -f /etc/systemd/system/nodeagent.service ]
+}
+
+# Give a directory what an agent is configured with, and take the sample given where nothing is yet.
+ensure_configuration() {
+    install -d -m 755 "$1" "$1/manifests"
+    [ -e "$1/config.yaml" ] || install -m 644 "$2" "$1/config.yaml"
+}
+
 # Its members may ask the agent's socket.
 ensure_group() {
     getent group nodeagent >/dev/null || groupadd --system nodeagent

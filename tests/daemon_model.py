@@ -317,8 +317,10 @@ class Daemon:
         return self.agent.state, groups, tuple(machine.runs.items())
 
     def said(self) -> list[dict[str, Any]]:
-        """The log."""
-        return [json.loads(line) for line in self.log.getvalue().splitlines()]
+        """The log. Every line about a pod is found by its UID."""
+        lines = [json.loads(line) for line in self.log.getvalue().splitlines()]
+        assert [line for line in lines if ("pod" in line) != ("pod_uid" in line)] == []
+        return lines
 
 
 @contextmanager

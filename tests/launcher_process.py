@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+
+import pytest
 
 from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.formats.launcher_protocol import Exited, Running, StartRequest
@@ -110,3 +112,11 @@ class LauncherProcess:
                     os.kill(record["pid"], signal.SIGKILL)
             except (OSError, ValueError, KeyError, IndexError):
                 continue  # gone already, or a record that a test broke
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[LauncherProcess]:
+    launcher = LauncherProcess(tmp_path, tmp_path / "cgroup")
+    launcher.run()
+    yield launcher
+    launcher.clean_up()

@@ -4,8 +4,9 @@ from typing import Any
 
 from nodeagent.core.config import Errata, Placement, ReservedMemory
 from nodeagent.core.idset import CpuSet
-from nodeagent.core.managers import Managers, build
+from nodeagent.core.managers import Admitted, Managers, admit, build, initial
 from nodeagent.core.pod import Container, ContainerKind, Pod, ResourceRequirements, Resources
+from nodeagent.core.promises import Promises
 from nodeagent.core.quantity import Quantity
 from nodeagent.core.topology import Cpu, NumaNode, Topology
 
@@ -121,3 +122,13 @@ def managers(
     )
     assert isinstance(built, Managers), built
     return built
+
+
+def admitted(node: Managers, *pods: Pod) -> Promises:
+    """What the node has promised once it has admitted these pods, one after the other."""
+    promises = initial(node)
+    for one in pods:
+        decision = admit(node, promises, one)
+        assert isinstance(decision, Admitted), decision.message
+        promises = decision.promises
+    return promises

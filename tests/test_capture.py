@@ -159,6 +159,58 @@ def test_without_an_agent_the_machine_alone_is_taken_and_that_is_said(
     assert told(capfd, "topology", "--machine", str(tmp_path / "node.json"))[0] == 0
 
 
+@pytest.mark.parametrize("is_configured", [False, True])
+def test_what_holds_no_machine_is_not_taken(
+    root: Path, is_configured: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    there = root if is_configured else tmp_path / "empty"
+    there.mkdir(exist_ok=True)
+    if is_configured:
+        (root / "sys").rename(root / "elsewhere")
+    status, out, err = told(capfd, "capture", "--root", str(there), "--out", str(tmp_path / "node.json"))
+    assert (status, out) == (1, "")
+    assert err.startswith(f"nodeagent: cannot use {there}/sys/devices/system/cpu: found no CPU")
+    assert not (tmp_path / "node.json").exists()
+
+
+def test_a_named_configuration_counts_without_an_agent_and_is_an_error_only_where_it_cannot_be_used(
+    host: Host, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ("capture", "--config", str(host.config))
+    status, text, err = told(capfd, *words)
+    assert (status, json.loads(text)["agent"]) == (0, None)
+    assert err.startswith("nodeagent: only the machine is taken: the agent does not answer ")
+    host.save()
+    status, text, err = told(capfd, *words)
+    assert (status, json.loads(text)["agent"] is None, err) == (0, False, "")
+    for wrong in ('{"maxPods": "many"}', '{"cpuManagerPolicy": "static", "reservedSystemCPUs": "9999"}', None):
+        if wrong is None:
+            host.config.unlink()
+        else:
+            host.config.write_text(wrong)
+        status, text, err = told(capfd, *words)
+        assert (status, text, "only the machine" in err) == (1, "", False)
+        assert str(host.config) in err
+
+
+def test_where_a_named_agent_neither_answers_nor_saved_anything_nothing_is_taken(
+    host: Host, capfd: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = told(capfd, "capture", *host.options)
+    assert (status, out) == (1, "")
+    assert err.startswith(f"nodeagent: the agent does not answer (cannot ask {host.socket}: ")
+
+
+def test_a_capture_that_cannot_be_read_is_complained_about_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert told(capfd, "capture", "--machine", str(tmp_path / "none")) == (
+        1,
+        "",
+        f"nodeagent: there is no file {tmp_path}/none\nhint: make one with `nodeagent capture --out FILE`\n",
+    )
+
+
 def test_a_described_machine_is_not_captured(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "m.json").write_text('{"topology": {"cpus": [{"id": 0, "core": 0, "socket": 0, "numa": 0}]}}')
     status, out, err = told(capfd, "capture", "--machine", str(tmp_path / "m.json"))
@@ -215,7 +267,16 @@ def test_a_node_with_pods_in_every_state_is_read_as_it_was_written(document: dic
         is_live=True,
         is_ready=True,
         problems=sight.problems,
-        recovery={"adopted": ["x"], "differences": [], "problems": ["y"], "refused": [], "setAside": []},
+        recovery={
+            "adopted": ["x"],
+            "differences": [
+                {"pod": "a/b", "container": name, "resource": "cpu", "before": "1", "after": "2", "why": "z"}
+                for name in ("c", None)
+            ],
+            "problems": ["y"],
+            "refused": [{"pod": "a/b", "message": "m"}],
+            "setAside": ["/x"],
+        },
     )
     order, counts = list(Attribute), sight.process_counts or {}
     # as they are read of a file system
@@ -284,3 +345,53 @@ def test_what_does_not_fit_is_named(document: dict[str, Any], change: dict[str, 
     with pytest.raises(CaptureError) as caught:
         decoded(document | change)
     assert message in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("field", "allowed"),
+    [
+        ("cpuManagerPolicy", "none, static"),
+        ("memoryManagerPolicy", "None, Static"),
+        ("topologyManagerPolicy", "none, best-effort, restricted, single-numa-node"),
+        ("topologyManagerScope", "container, pod"),
+        ("isolatedCPUs", "ignore, prefer, only"),
+    ],
+)
+def test_a_policy_that_is_none_is_refused(document: dict[str, Any], field: str, allowed: str) -> None:
+    document["agent"]["config"][field] = "\x1b[2J"
+    with pytest.raises(CaptureError) as caught:
+        decoded(document)
+    assert f'agent.config.{field}: must be one of {allowed}, not "\\u001b[2J"' in caught.value.message
+
+
+HOSTILE = "\x1b]0;pwned\x07\x1b[2J\x9b2J\u202e"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "topology",
+        "topology --color always",
+        "inspect",
+        "inspect -o wide",
+        "inspect default/web",
+        "release --all --dry-run",
+        "explain default/web",
+        "check",
+        "config show",
+    ],
+)
+def test_no_free_text_in_it_makes_a_terminal_act(
+    words: str, document: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    agent = document["agent"]
+    agent["problems"], agent["cgroupRoot"], document["kernel"] = [HOSTILE], HOSTILE, HOSTILE
+    document["cgroupProblems"] = [HOSTILE]
+    for entry in agent["state"]["entries"]:
+        entry["source"] = HOSTILE
+    hostile = tmp_path / f"{HOSTILE}.json"
+    hostile.write_text(json.dumps(document))
+    status = main([*words.split(), "--machine", str(hostile)])
+    out, err = capfd.readouterr()
+    assert (status in {0, 3}, err) == (True, "")
+    assert not re.search("\x1b(?!\\[(0|3[0-9]|1;[39][0-9])m)|[\x07\x9b\u202e]", out + err)

@@ -1,32 +1,13 @@
 """Changes below a directory wake, on any file system that has inotify; what the agent only reads does not."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from nodeagent.edge.cgroup_watch import CgroupWatch
-
-DEADLINE_SECONDS = 60
-
-
-class Wakes:
-    def __init__(self) -> None:
-        self.count = 0
-        self._condition = threading.Condition()
-
-    def __call__(self) -> None:
-        with self._condition:
-            self.count += 1
-            self._condition.notify_all()
-
-    def during(self, change: Callable[[], object]) -> bool:
-        with self._condition:
-            before = self.count
-        change()
-        with self._condition:
-            return self._condition.wait_for(lambda: self.count > before, DEADLINE_SECONDS)
+from wakes import Wakes
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """`nodeagent checkpoint`: every version is recognised, judged, shown, and said in every other that can hold it."""
 
+import io
 import json
 import os
 import stat
@@ -280,7 +281,9 @@ def with_a_refusal(state: NodeState) -> NodeState:
     return replace(state, entries=(replace(entry, refusal=Refusal("OutOfcpu", "no", 5), containers=()),))
 
 
-def test_convert_writes_to_the_byte(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_convert_writes_to_the_byte(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     source, out, ids = tmp_path / "state", tmp_path / "out", tmp_path / "ids.json"
     source.write_text(samples.VERSION_1)
     ids.write_text(json.dumps(IDS))
@@ -288,6 +291,9 @@ def test_convert_writes_to_the_byte(tmp_path: Path, capfdbinary: pytest.CaptureF
     assert main([*words, "--to", "cpu-v2", "--out", str(out)]) == 0
     assert read_checkpoint(out.read_bytes()).version == "cpu-v2"
     assert main(["checkpoint", "convert", str(out), "--to", "cpu-v1", "--containers", str(ids)]) == 0
+    assert capfdbinary.readouterr().out == samples.VERSION_1.encode()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(ids.read_bytes())))
+    assert main(["checkpoint", "convert", str(out), "--to", "cpu-v1", "--containers", "-"]) == 0
     assert capfdbinary.readouterr().out == samples.VERSION_1.encode()
 
 

@@ -261,7 +261,13 @@ def test_wrong_arguments_are_exit_status_2_and_say_usage_and_next_step(words, to
         (["inspect", "a", "b", "c"], "b c"),
         (["inspect", "-o", "xml"], "'xml'"),
         (["run", "--confg", "x"], "--confg x"),
-        (["simulate", "--bench", "0", "-"], "'0'"),
+        (["simulate", "--bench", "0", "-"], "'0' is not a whole number above 0"),
+        (["inspect", "--watch", "--frames", "-1"], "'-1' is not a whole number above 0"),
+        (["inspect", "--watch", "--frames", "x"], "'x' is not a whole number above 0"),
+        (["inspect", "--watch", "--interval", "0"], "'0' is no number of seconds from 0.1 to 3600"),
+        (["inspect", "--watch", "--interval", "nan"], "'nan' is no number of seconds from 0.1 to 3600"),
+        (["release", "--all", "--timeout", "soon"], "'soon' is no number of seconds from 0 to 86400"),
+        (["release", "--all", "--timeout", "86401"], "'86401' is no number of seconds from 0 to 86400"),
         (["topology", "--root"], "--root"),
         (["completion"], "required: bash|zsh|fish"),
         (["completion", "csh"], "'csh' is none of bash, zsh, fish"),
@@ -584,12 +590,15 @@ def test_topology_tells_others_whom_to_ask_for_the_owners(live):
     )
 
 
-def test_topology_says_that_a_state_cannot_be_read(host, told):
+def test_topology_says_why_there_are_no_owners_where_the_promises_cannot_be_read(host, told):
+    settings = json.loads(host.config.read_text()) | {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
+    host.config.write_text(json.dumps(settings))
     (host.state / STATE_FILE).write_text("damaged")
     status, out, err = told("topology", *host.options)
     assert status == 0
-    assert "owners" in out, "those of the named configuration"
-    assert err.startswith(f"nodeagent: pods are left out: cannot use {host.state / STATE_FILE}: ")
+    assert "socket" in out
+    assert "owners" not in out
+    assert err.startswith(f"nodeagent: who owns which CPU is left out: cannot use {host.state / STATE_FILE}: ")
     assert "\nhint: start the agent" in err
 
 

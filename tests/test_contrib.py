@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,8 +26,9 @@ from integration.contrib import (
 )
 from node_model import Machine
 from nodeagent.core.config import Config
+from nodeagent.core.pod import RestartPolicy
 from promql import read
-from world import SMALL, app, node, pod
+from world import SMALL, app, cgroup_only, init, node, pod
 
 Exported = Mapping[str, Mapping[str, frozenset[str]]]
 """Metric → label → the values it has."""
@@ -130,6 +132,47 @@ def test_every_metric_but_the_old_names_is_shown_or_watched(exported: Exported) 
         if name.startswith(("nodeagent_", "kubelet_", "resource_manager_"))
     }
     assert ours <= families, ours - families
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_alert_on_starved_containers_tells_a_full_node_from_one_where_they_starve(
+    strict: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only strict-cpu-reservation keeps shared containers from the reserved CPUs. Kubelet's gauge of the pool is 0 either way."""
+    (alert,) = (rule for rule in RULES if rule.name == "NodeagentStarvedContainers")
+    (watched_metric,) = read(alert.expression).metrics
+    assert alert.expression == f"{watched_metric} > 0"
+    options = (("strict-cpu-reservation", "true"),) if strict else ()
+    machine = Machine(node(SMALL, cpu_manager_policy_options=options))
+    daemon = Daemon(machine, tmp_path, steps=Steps())
+    free = str(len(SMALL.online) - 1)
+    with watched(monkeypatch, machine, daemon.steps):
+        agent = daemon.start()
+
+        def exposed(metric: str) -> float:
+            (value,) = re.findall(rf"^{metric} (\S+)$", agent.tally.exposition.text().decode(), re.MULTILINE)
+            return float(value)
+
+        shared = pod("shared", init("done"), app(), app("again"), restart_policy=RestartPolicy.ON_FAILURE)
+        daemon.files.pods = (shared,)
+        daemon.rest()
+        machine.exit(machine.run_of("done"))
+        daemon.rest()
+        machine.exit(machine.run_of("app"))
+        machine.exit(machine.run_of("again"), 1)
+        daemon.rest()
+        assert exposed(watched_metric) == 0
+        daemon.files.pods = (shared, pod("slot", cgroup_only()), pod("late", app("late")))
+        daemon.rest()
+        daemon.files.pods = (*daemon.files.pods, pod("full", app(cpu=free)))
+        daemon.rest()
+        assert exposed("kubelet_cpu_manager_shared_pool_size_millicores") == 0
+        # of the first pod only what is to run again
+        assert exposed(watched_metric) == (3 if strict else 0)
+        assert machine.is_frozen(machine.path_of(machine.run_of("late"))) is strict
+        daemon.files.pods = (shared,)
+        daemon.rest()
+        assert exposed(watched_metric) == 0
 
 
 def test_recording_rules_are_named_by_level_metric_and_operation() -> None:

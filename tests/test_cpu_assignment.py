@@ -134,29 +134,3 @@ def test_what_is_picked_was_free_and_is_as_much_as_asked(
         assert isinstance(result, int)
         assert result & ~available == 0
         assert result.bit_count() == count
-
-
-even_machines = st.builds(
-    machine,
-    nodes=st.sampled_from([1, 2, 4]),
-    cores=st.sampled_from([2, 4, 6]),
-    threads=st.sampled_from([1, 2]),
-    cores_per_uncore=st.sampled_from([1, 2]),
-)
-"""Where every cache has as many CPUs."""
-
-
-@given(even_machines, st.integers(0, 2**48 - 1), st.integers(1, 16))
-def test_uncore_alignment_is_never_worse_than_packed(topology: Topology, bits: int, count: int) -> None:
-    layout = CpuLayout.of(topology)
-    available = bits & topology.online.bits
-    packed, aligned = (
-        pick(Picking(layout), available, count),
-        pick(Picking(layout, align_uncore=True), available, count),
-    )
-    if isinstance(packed, CpuShortage):
-        assert aligned == packed
-        return
-    assert isinstance(aligned, int)
-    if any(packed & ~uncore.cpus == 0 for uncore in layout.uncores):
-        assert any(aligned & ~uncore.cpus == 0 for uncore in layout.uncores)

@@ -62,11 +62,15 @@ class Host:
             (commands / name).chmod(0o755)
         for place in ("run/systemd/system", "etc/nodeagent", "var/lib/nodeagent", "sys/fs/cgroup/pods/pod1"):
             (directory / place).mkdir(parents=True)
+        self.sample = directory / "opt/nodeagent/share/nodeagent/examples/config.yaml"
+        self.sample.parent.mkdir(parents=True)
+        self.sample.write_text("sample\n")
         (directory / "sys/fs/cgroup/pods/pod1/cgroup.events").write_text(f"populated {int(populated)}\nfrozen 0\n")
 
-    def run(self, script: str, *arguments: str) -> tuple[int, str]:
+    def run(self, script: str, *arguments: str, debhelper: str = "") -> tuple[int, str]:
         text = (DEBIAN / script).read_text().replace("#NODE#", (ROOT / "scripts/node.sh").read_text())
-        text = re.sub(r"(?<=[\s\"])/(?=(run|etc|var|sys)/)", f"{self.directory}/", text)
+        text = text.replace("#DEBHELPER#", debhelper)
+        text = re.sub(r"(?<=[\s\"])/(?=(run|etc|var|sys|opt)/)", f"{self.directory}/", text)
         done = subprocess.run(
             ["sh", "-c", text, script, *arguments],
             env={**os.environ, "PATH": f"{self.directory}/commands:{os.environ['PATH']}"},
@@ -90,6 +94,11 @@ def test_it_is_started_when_it_comes_and_changed_over_under_pods(tmp_path: Path)
         "systemctl daemon-reload",
         "deb-systemd-invoke start nodeagent.service",
     ]
+    assert fresh.run("prerm", "remove") == (0, "")
+    assert fresh.run("postrm", "remove") == (0, "")
+    assert fresh.run("preinst", "install", "1") == (0, "")
+    assert fresh.run("postinst", "configure", "1") == (0, "")
+    assert fresh.orders()[-1] == "deb-systemd-invoke start nodeagent.service", "removed, and here again"
     old = Host(tmp_path / "True", active=True, populated=True)
     assert old.run("prerm", "upgrade", "2") == (0, "")
     assert old.orders() == []
@@ -99,6 +108,18 @@ def test_it_is_started_when_it_comes_and_changed_over_under_pods(tmp_path: Path)
         "systemctl try-restart nodeagent.service",
         "systemctl reload nodeagent-launcher.service",
     ]
+
+
+def test_what_was_stopped_stays_stopped_when_it_is_upgraded(tmp_path: Path) -> None:
+    """The agent and its pods' unit. Also after a reinstallation, and when dpkg-reconfigure asks."""
+    host = Host(tmp_path, active=False, populated=False)
+    assert host.run("preinst", "install") == (0, "")
+    assert host.run("postinst", "configure", "") == (0, "")
+    started = host.orders()
+    assert started[-1] == "deb-systemd-invoke start nodeagent.service"
+    assert host.run("preinst", "upgrade", "1") == (0, "")
+    assert host.run("postinst", "configure", "1") == (0, "")
+    assert host.orders()[len(started) + 1 :] == ["systemctl daemon-reload", "systemctl try-restart nodeagent.service"]
 
 
 @pytest.mark.parametrize("populated", [True, False])
@@ -121,6 +142,55 @@ def test_only_a_purge_takes_configuration_and_state(tmp_path: Path) -> None:
     assert all(path.exists() for path in kept)
     assert host.run("postrm", "purge") == (0, "")
     assert not any(path.exists() for path in kept)
+
+
+def files_of(host: Host) -> dict[str, str]:
+    found = (path for path in host.directory.rglob("*") if path.is_file() and path.parent.name != "commands")
+    return {str(path.relative_to(host.directory)): path.read_text() for path in found}
+
+
+def used(directory: Path, *, populated: bool) -> Host:
+    """A host with all that a purge takes."""
+    host = Host(directory, active=populated, populated=populated)
+    for name in ("etc/nodeagent/config.yaml", "etc/nodeagent/manifests/a.yaml", "var/lib/nodeagent/nodeagent_state"):
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_text("kept")
+    return host
+
+
+@pytest.mark.parametrize("populated", [True, False])
+def test_a_purge_leaves_everything_to_who_came_after_the_package(tmp_path: Path, populated: bool) -> None:
+    """What debhelper adds would disable a unit of that name."""
+    host = used(tmp_path, populated=populated)
+    (tmp_path / "etc/systemd/system").mkdir(parents=True)
+    (tmp_path / "etc/systemd/system/nodeagent.service").touch()
+    before = files_of(host)
+    status, said = host.run("postrm", "purge", debhelper="echo disabled >&2")
+    assert (status, host.orders(), files_of(host)) == (0, [], before)
+    assert said.startswith("nodeagent: configuration and state stay: make install was here since")
+    assert "hint: sudo make uninstall PURGE=1" in said
+    assert "disabled" not in said
+
+
+def test_a_purge_is_refused_while_pods_run(tmp_path: Path) -> None:
+    host = used(tmp_path, populated=True)
+    before = files_of(host)
+    status, said = host.run("postrm", "purge", debhelper="echo disabled >&2")
+    assert (status, host.orders(), files_of(host)) == (1, [], before)
+    assert said.startswith("nodeagent: pods are running")
+    assert "hint: end them with systemctl stop nodeagent-pods" in said
+    assert "disabled" not in said
+
+
+def test_the_configuration_is_not_dpkgs(tmp_path: Path) -> None:
+    """It would purge it by itself, before any script is asked. What an operator has changed stays."""
+    host = Host(tmp_path, active=False, populated=False)
+    config = tmp_path / "etc/nodeagent/config.yaml"
+    for before, after in ((None, "sample\n"), ("mine\n", "mine\n")):
+        if before is not None:
+            config.write_text(before)
+        assert host.run("postinst", "configure", "") == (0, "")
+        assert (config.read_text(), config.parent.joinpath("manifests").is_dir()) == (after, True)
 
 
 def test_it_does_not_come_over_another_installation(tmp_path: Path) -> None:

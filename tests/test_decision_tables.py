@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from made import ALPHA, MACHINE_A, PLRM, amounts, app, init, machine, managers, pod, shared, sidecar
+from made import ALPHA, MACHINE_A, PLRM, admitted, amounts, app, init, machine, managers, pod, shared, sidecar
 from nodeagent.core import cpu_hints, cpu_manager, cpu_pods, managers as core
 from nodeagent.core.affinity_score import preferred_of_two
 from nodeagent.core.config import Errata, Placement
@@ -39,15 +39,6 @@ def text(result: int | CpuShortage) -> str:
 
 def bits(cpus: str) -> int:
     return CpuSet.parse(cpus).bits
-
-
-def admitted(node: Managers, *pods: Pod) -> Promises:
-    promises = core.initial(node)
-    for one in pods:
-        decision = core.admit(node, promises, one)
-        assert isinstance(decision, Admitted), decision.message
-        promises = decision.promises
-    return promises
 
 
 def refusal(node: Managers, one: Pod) -> str:

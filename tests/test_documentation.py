@@ -3,6 +3,7 @@
 What a page shows of a node, a guest shows: integration/test_documentation.py.
 """
 
+import ast
 import os
 import re
 import shlex
@@ -19,7 +20,9 @@ from nodeagent.core.agent_metrics import METRICS
 from nodeagent.core.cpu_options import OPTIONS
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.refusals import Reason
+from nodeagent.core.step import Event
 from nodeagent.core.topology_manager import Scope, TopologyPolicy
+from nodeagent.daemon import logs
 from nodeagent.formats.config_yaml import parse_config
 from nodeagent.formats.pod_manifest import RefusedPod, parse_manifest
 from nodeagent.formats.topology_spec import topology_from_spec
@@ -71,6 +74,15 @@ def test_every_document_that_a_command_prints_has_a_schema_and_every_schema_such
     assert {name for name, answers in found.items() if answers} | {"capture"} == documented
     schemas = {one for found in reference.ANSWERS.values() if not isinstance(found, str) for one in found}
     assert {path.stem for path in (DOCS / "schema").iterdir()} == schemas
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_usage_says_what_each_option_takes_where_it_is_written_by_hand_too(name: str) -> None:
+    command = command_of(next(one.parser for one in command_of(parser_for([name])).subcommands if one.name == name))
+    for option in command.options:
+        for spelling in option.spellings:
+            if option.metavar and (found := re.search(rf"\[{spelling} ([^] ]+)", command.usage)):
+                assert found[1].strip("{}").replace(",", "|") == option.metavar.split()[0]
 
 
 def test_every_picture_is_drawn_by_one_command_and_shown_with_words() -> None:
@@ -165,6 +177,26 @@ def test_the_reference_names_every_command_metric_and_reason(made: dict[Path, st
     assert [one.name for one in METRICS if f"| `{one.name}` |" not in text["metrics"]] == []
     assert [one.value for one in Reason if f"| `{one.value}` |" not in text["refusals"]] == []
     assert "there is no file … | make one with `nodeagent capture --out FILE`" in text["errors"]
+
+
+def test_every_event_of_the_log_is_explained_and_every_field_of_the_journal() -> None:
+    page = (DOCS / "how-to" / "logs.md").read_text()
+    daemon = ROOT / "nodeagent" / "daemon"
+    written = {
+        call.args[0].value
+        for path in daemon.glob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+        if call.func.attr in {"info", "warning", "error"} and call.args and isinstance(call.args[0], ast.Constant)
+    }
+    events = written | {event.value for event in Event}
+    explained = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`[a-z_`, ]+) \|", page, re.MULTILINE))))
+    assert len(written) > 20
+    assert explained == events
+    given = {"POD", "POD_UID", "CONTAINER", "EVENT"}
+    assert set(re.findall(r"^\| `NODEAGENT_(\w+)`", page, re.MULTILINE)) == given
+    fields = set(re.findall(r"NODEAGENT_(\w+)", str(logs.__doc__)))
+    assert fields == given
 
 
 def test_files_that_nothing_runs_here_are_right() -> None:

@@ -54,13 +54,19 @@ def told(daemon: Daemon, event: str) -> list[dict[str, Any]]:
     return [line for line in daemon.said() if line["event"] == event]
 
 
+def about_whom(line: dict[str, Any]) -> tuple[str | None, str | None, str | None]:
+    return line.get("pod"), line.get("pod_uid"), line.get("container")
+
+
 def test_a_removed_cgroup_is_made_again_as_it_was(daemon: Daemon) -> None:
     path = path_of(daemon, "slot/slot")
     values = dict(daemon.machine.groups.pop(path).values)
     daemon.turn(Reason.CGROUPS)
     assert daemon.machine.groups[path].values == values
     assert counted(daemon)["cgroup"] == 1
-    assert told(daemon, "cgroup_drift_corrected")[0]["cgroup"] == path
+    (line,) = told(daemon, "cgroup_drift_corrected")
+    assert line["cgroup"] == path
+    assert about_whom(line) == ("default/slot", "uid-slot", "slot")
     daemon.rest()
     assert counted(daemon)["cgroup"] == 1
 
@@ -72,6 +78,24 @@ def test_a_rewritten_file_is_put_back_and_counted(daemon: Daemon) -> None:
     daemon.turn(Reason.CGROUPS)
     assert group.values[Attribute.CPU_WEIGHT] == before
     assert counted(daemon) == {"cpu.weight": 1}
+
+
+@pytest.mark.parametrize(
+    ("end", "whom"),
+    [
+        ("uid-a/app", ("default/a", "uid-a", "app")),
+        ("poduid-a", ("default/a", "uid-a", None)),
+        ("burstable", (None, None, None)),
+    ],
+)
+def test_a_correction_names_whose_cgroup_it_was(
+    daemon: Daemon, end: str, whom: tuple[str | None, str | None, str | None]
+) -> None:
+    daemon.machine.groups[path_of(daemon, end)].values[Attribute.CPU_WEIGHT] = 9999
+    daemon.turn(Reason.CGROUPS)
+    (line,) = told(daemon, "cgroup_drift_corrected")
+    assert about_whom(line) == whom
+    assert (line["file"], line["found"]) == ("cpu.weight", "9999")
 
 
 def test_what_the_agent_could_not_write_at_first_is_nobodys_change(daemon: Daemon) -> None:
@@ -100,7 +124,8 @@ def test_a_main_process_that_left_is_brought_back(daemon: Daemon, reason: Reason
     assert [p.run_id for p in daemon.machine.groups[path].processes] == [run]
     assert counted(daemon) == {"cgroup.procs": 1}
     (line,) = told(daemon, "process_brought_back")
-    assert (line["pod"], line["container"], line["cgroup"]) == ("default/a", "app", path)
+    assert line["cgroup"] == path
+    assert about_whom(line) == ("default/a", "uid-a", "app")
     daemon.rest()
     assert counted(daemon) == {"cgroup.procs": 1}
     assert daemon.machine.starts == [run], "nobody is started in its place"

@@ -29,6 +29,7 @@ from nodeagent.core.refusals import StartRefused
 from nodeagent.core.state import NodeState
 from nodeagent.core.step import Manifest, new_entry
 from nodeagent.core.topology import Cpu, NumaNode, Topology
+from nodeagent.core.violations import Shortfall
 from nodeagent.daemon.machine import Node as StartNode
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
@@ -317,9 +318,9 @@ def test_14_capacity_may_change(errata: Errata) -> None:
     tiny = managers(machine(memory=6 * GIB), errata=errata, reserved_memory={0: "1Gi"})
     overdrawn = core.resume(tiny, before)
     assert isinstance(overdrawn, Promises)
-    assert core.shortfalls(tiny, overdrawn) == (
+    assert [short.text for short in core.shortfalls(tiny, overdrawn)] == [
         "NUMA node 0: 1073741824 bytes more of memory are promised than there are",
-    )
+    ]
     empty, _ = core.remove_pod(tiny, overdrawn, "p")
     assert empty == core.initial(tiny)
 
@@ -438,7 +439,9 @@ def test_21_online_cpus_may_change(errata: Errata) -> None:
     assert isinstance(resumed, Promises)
     assert own(resumed, "p", "a") == "1-2,9-10"
     assert str(resumed.default) == "0,4-8,11-15"
-    assert core.shortfalls(fewer, resumed) == ("pod p, container a: CPUs 2 of 1-2,9-10 are offline",)
+    assert core.shortfalls(fewer, resumed) == (
+        Shortfall("pod p, container a: CPUs 2 of 1-2,9-10 are offline", "p", "a"),
+    )
     assert core.violations(fewer, resumed, (pod("p", app("a", "4")),)) == ()
     assert core.resume(node, resumed) == before
     # Given back while they are offline, they come back to the shared pool only with the machine.

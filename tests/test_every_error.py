@@ -28,7 +28,7 @@ from msgspec.structs import replace
 import nodeagent
 from every_text import hints, texts, unsaid
 from inspected import NOW_MS, World, container, pod, resources
-from launcher_process import LauncherProcess, wait_for
+from launcher_process import LauncherProcess, launcher, wait_for
 from made import GIB, MACHINE_A, PLRM, machine, managers
 from nodeagent.cli import (
     check,
@@ -99,6 +99,7 @@ from nodeagent.formats.topology_spec import topology_from_spec
 from nodeagent.launcher import order, server
 from test_cpu_manager import ALPHA, START_REFUSALS
 
+__all__ = ["launcher"]
 STEP = re.compile(
     r"`[^`]+`"  # a command, in backquotes
     r"|\b(nodeagent|systemctl|journalctl|sudo) [a-z-]+"  # or plain
@@ -347,6 +348,7 @@ CASES = [
     Case("NotifyError", "no address", lambda _: ServiceManager({"NOTIFY_SOCKET": "run/x"}), "'run/x'"),
     Case("NotifyError", "nobody listens", lambda d: ServiceManager({"NOTIFY_SOCKET": f"{d}/s"}).ready(""), "{}/s"),
     Case("NotifyError", "no number", lambda _: ServiceManager({"WATCHDOG_USEC": "soon"}), "'soon'"),
+    Case("NeverSavedError", "no state", lambda d: known_state(config_file(d), f"{d}/s"), "{}/state/nodeagent_state"),
     Case("NothingComparedError", "no cgroups", lambda d: inspect.check_compared({"differences": None, "node": {"cgroupRoot": f"{d}/pods", "copied": False}}), "{}/pods"),
     Case("OutputError", "a full disk", lambda _: onto_a_full_disk("topology", "--topology", "2s.2c"), "No space left on device"),
     Case("PodFileError", "no manifest", lambda d: pods_of([NamedFile(str(d))]), "{}: there is no manifest"),
@@ -387,7 +389,7 @@ CASES = [
     Case("TrialError", "a configuration that does not suit", lambda d: explained(d, "web", "reservedSystemCPUs: '99'"), "99 is not a subset"),
     Case("UeventError", "the socket broke", lambda _: uevents.drain(closed_socket()), "Bad file descriptor"),
     Case("UnknownPodError", "none", lambda _: find_pods(NodeState(EMPTY), "wbe"), "'wbe'"),
-    Case("UnknownStateError", "never saved", lambda d: known_state(config_file(d), f"{d}/s"), "{}/state/nodeagent_state"),
+    Case("UnknownStateError", "damaged", lambda d: ((d / "state").mkdir(), written(d / "state/nodeagent_state", "{"), known_state(config_file(d), f"{d}/s")), "{}/state/nodeagent_state"),
     Case("VanishedError", "a file that can't be opened", lambda d: read_machine(machine_without_a_core_id(d)), "{}/sys/devices/system/cpu/cpu0/topology/core_id"),
 ]  # fmt: skip
 
@@ -480,14 +482,6 @@ def test_an_error_that_stays_inside_shows_its_value_outside(name: str, place: Pa
 
 
 # The launcher's refusals
-
-
-@pytest.fixture
-def launcher(tmp_path: Path) -> Iterator[LauncherProcess]:
-    launcher = LauncherProcess(tmp_path, tmp_path / "cgroup")
-    launcher.run()
-    yield launcher
-    launcher.clean_up()
 
 
 def asked_while_stopping(launcher: LauncherProcess) -> object:

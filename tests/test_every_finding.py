@@ -14,7 +14,7 @@ import test_config_yaml
 import test_pod_manifest
 from every_text import calls_of, sentences, texts, unsaid
 from inspected import NOW_MS, World, changed, container, ended, pod, resources, running
-from made import GIB, PLRM, managers
+from made import GIB, PLRM, admitted, managers
 from nodeagent.core import (
     entering,
     managers as core,
@@ -123,15 +123,6 @@ APART = pod(
 )
 
 
-def admitted(node: Managers, *pods: Any) -> Promises:
-    promises = core.initial(node)
-    for one in pods:
-        decision = core.admit(node, promises, one)
-        assert isinstance(decision, core.Admitted), decision
-        promises = decision.promises
-    return promises
-
-
 def damaged(node: Managers, pods: tuple[Any, ...], damage: Callable[[Promises], Promises]) -> tuple[str, ...]:
     """What is wrong with promises that were right before."""
     promises = admitted(node, *pods)
@@ -160,7 +151,7 @@ def short(promised: PodPromises, **more: Any) -> tuple[str, ...]:
     before = replace(fresh, pods=fresh.pods.put("u1", promised), **more)
     resumed = core.resume(WITH_MEMORY, before)
     assert isinstance(resumed, Promises), resumed
-    return core.shortfalls(WITH_MEMORY, resumed)
+    return tuple(short.text for short in core.shortfalls(WITH_MEMORY, resumed))
 
 
 def entries_of(change: Callable[[NodeState], NodeState]) -> tuple[str, ...]:

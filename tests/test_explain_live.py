@@ -35,7 +35,8 @@ def socket_of(live: Host) -> tuple[str, str]:
 def test_a_pod_of_the_node_is_explained_as_it_was_decided(live: Host, told: Told) -> None:
     status, out, err = told("explain", "web", *socket_of(live))
     assert (status, err) == (0, "")
-    assert "pod default/web (BestEffort): admitted\n" in out
+    uid = json.loads(told("inspect", *socket_of(live), "-o", "json")[1])["pods"][0]["uid"]
+    assert f"pod default/web (BestEffort): admitted\n  uid {uid}\n" in out
     assert "  Decided again, it comes out as it did: what follows is how.\n" in out
     assert "the CPU manager's policy is none" in out.replace("\n", " ").replace("  ", " ")
 

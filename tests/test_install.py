@@ -234,6 +234,7 @@ def test_for_a_package_all_goes_below_one_directory_and_speaks_of_where_it_will_
     assert made == set()
     assert not (host.directory / "log/groupadd").exists()
     assert not (host.directory / "log/systemctl").exists()
+    assert not (staged / (host.directory / "etc").relative_to("/")).exists(), "made on the host, not packed"
     assert (staged / "usr/bin/nodeagent").readlink() == host.prefix / "bin/nodeagent"
     assert (staged / script).read_text() == f"#!{host.prefix}/bin/python\n"
     units = staged / (host.directory / "units").relative_to("/")

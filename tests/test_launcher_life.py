@@ -13,14 +13,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 import nodeagent.launcher
-from launcher_process import DEADLINE_SECONDS, MODULE, LauncherProcess, wait_for
+from launcher_process import DEADLINE_SECONDS, MODULE, LauncherProcess, launcher, wait_for
 from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.formats import launcher_protocol as protocol
 from nodeagent.formats.launcher_protocol import (
@@ -36,15 +36,8 @@ from nodeagent.launcher import server, shim
 from nodeagent.launcher.order import Order
 from nodeagent.launcher.records import Run
 
+__all__ = ["launcher"]
 NOBODY = 65534
-
-
-@pytest.fixture
-def launcher(tmp_path: Path) -> Iterator[LauncherProcess]:
-    launcher = LauncherProcess(tmp_path, tmp_path / "cgroup")
-    launcher.run()
-    yield launcher
-    launcher.clean_up()
 
 
 def lives(pid: int) -> bool:

@@ -10,6 +10,7 @@ from nodeagent.core.idset import CpuSet
 from nodeagent.core.managers import Admitted, admit, initial, resume, shortfalls
 from nodeagent.core.refusals import StartRefused
 from nodeagent.core.topology import Topology
+from nodeagent.core.violations import Shortfall
 from nodeagent.daemon.machine import Machine, Node, on_machine
 from nodeagent.daemon.startup import StartError, load_node
 from nodeagent.edge.sysfs import read_machine, read_witness
@@ -141,7 +142,9 @@ def test_an_amount_that_is_reserved_stays_where_it_was(root: Path) -> None:
     assert not isinstance(after, StartRefused)
     assert after.own_set("a", "app") == CpuSet.parse("1,5"), "it stays promised"
     assert after.default == CpuSet.parse("2-4,6,7")
-    assert shortfalls(less.managers, after) == ("pod a, container app: CPUs 1 of 1,5 are offline",)
+    assert shortfalls(less.managers, after) == (
+        Shortfall("pod a, container app: CPUs 1 of 1,5 are offline", "a", "app"),
+    )
 
 
 def test_all_that_the_machine_refuses_is_told_at_once_with_lines(root: Path, tmp_path: Path) -> None:

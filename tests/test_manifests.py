@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ import pytest
 from nodeagent.edge import manifests
 from nodeagent.edge.manifest_watch import ManifestWatch, ManifestWatchError
 from nodeagent.edge.manifests import MAX_FILE_BYTES, ManifestDirectoryError, ManifestFile, scan_manifests
+from wakes import Wakes
 
 DEADLINE_SECONDS = 30.0
 
@@ -260,27 +261,6 @@ def test_files_that_vanish_during_the_scan_are_no_error(tmp_path: Path) -> None:
     finally:
         stop.set()
         thread.join()
-
-
-class Wakes:
-    """Counts wake-ups and waits for them."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self.count = 0
-
-    def __call__(self) -> None:
-        with self._condition:
-            self.count += 1
-            self._condition.notify_all()
-
-    def during(self, change: Callable[[], object]) -> bool:
-        """Make a change; answer whether it woke us."""
-        with self._condition:
-            before = self.count
-        change()
-        with self._condition:
-            return self._condition.wait_for(lambda: self.count > before, DEADLINE_SECONDS)
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from made import GIB, MACHINE_A, PLRM, amounts, app, init, machine, managers, pod, shared, sidecar
+from made import GIB, MACHINE_A, PLRM, admitted, amounts, app, init, machine, managers, pod, shared, sidecar
 from nodeagent.core import hint_family, managers as core, memory_hints, memory_manager, memory_pods
 from nodeagent.core.config import Errata, Placement, ReservedMemory
 from nodeagent.core.demand import PodDemand, demand_of, why_shared
 from nodeagent.core.idset import NumaSet
-from nodeagent.core.managers import Admitted, Managers, Rejected, build
+from nodeagent.core.managers import Managers, Rejected, build
 from nodeagent.core.memory_accounting import breaks_group, charge, free_of, initial_machine, release, take, used_cells
 from nodeagent.core.memory_groups import NodeGroups, best_group, calculated_hints
 from nodeagent.core.memory_restore import books_differ
@@ -30,15 +30,6 @@ ZERO, ONE, TWO = NumaSet.of(0), NumaSet.of(1), NumaSet.of(0, 1)
 
 def node_of(topology: Topology = MACHINE_A, **more: Any) -> Managers:
     return managers(topology, reserved_memory={0: "1Gi"}, **more)
-
-
-def admitted(node: Managers, *pods: Pod) -> Promises:
-    promises = core.initial(node)
-    for one in pods:
-        decision = core.admit(node, promises, one)
-        assert isinstance(decision, Admitted), decision.message
-        promises = decision.promises
-    return promises
 
 
 def demanded(node: Managers, one: Pod) -> PodDemand:

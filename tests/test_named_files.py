@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from nodeagent.daemon.startup import MAX_CONFIG_BYTES
-from tried import CONFIG, MACHINE, Told, container, golden, manifest, pod, told
+from tried import CONFIG, MACHINE, ROOT, Told, container, golden, manifest, pod, told
 
 __all__ = ["golden", "told"]
 Piped = Callable[[bytes], None]
@@ -30,24 +31,28 @@ def described(told: Told) -> bytes:
     return out.encode()
 
 
-def through_fifos(*contents: bytes) -> list[threading.Thread]:
-    """Write each content once to `fifo-0`, `fifo-1` and so on; each write waits for its reader."""
+@contextmanager
+def through_fifos(*contents: bytes) -> Iterator[None]:
+    """Write each content once to `fifo-0`, `fifo-1` and so on; each write waits for its reader, but at the end for none any more."""
     writers = []
     for number, content in enumerate(contents):
         os.mkfifo(f"fifo-{number}")
         writers.append(threading.Thread(target=Path(f"fifo-{number}").write_bytes, args=(content,)))
         writers[-1].start()
-    return writers
+    try:
+        yield
+    finally:
+        for number, writer in enumerate(writers):
+            os.close(os.open(f"fifo-{number}", os.O_RDONLY | os.O_NONBLOCK))
+            writer.join()
 
 
 def test_a_machine_a_configuration_and_pods_come_through_pipes(told: Told) -> None:
     manifest("pod.yaml", pod("web", container("app", "2", "1Gi")))
     machine = described(told)
     named = told("explain", "-f", "pod.yaml", "--topology", MACHINE, "--config", "config.yaml")
-    writers = through_fifos(Path("pod.yaml").read_bytes(), machine, Path("config.yaml").read_bytes())
-    status, out, err = told("explain", "-f", "fifo-0", "--machine", "fifo-1", "--config", "fifo-2")
-    for writer in writers:
-        writer.join()
+    with through_fifos(Path("pod.yaml").read_bytes(), machine, Path("config.yaml").read_bytes()):
+        status, out, err = told("explain", "-f", "fifo-0", "--machine", "fifo-1", "--config", "fifo-2")
     assert (status, err) == (0, "")
     assert out[out.index("rules") :] == named[1][named[1].index("rules") :]
     assert out.splitlines()[0].endswith(": fifo-1")
@@ -117,6 +122,9 @@ def test_kubelets_configuration_and_a_state_file_come_from_stdin(told: Told, pip
         ("simulate", "--compare", "-", "-", "--topology", "4c"),
         ("simulate", "-", "--machine", "-"),
         ("config", "validate", "-", "--machine", "-"),
+        ("explain", "-f", "/proc/self/fd/0", "--config", "-", "--topology", "4c"),
+        ("explain", "-f", "/dev/stdin", "--config", "/dev/fd/0", "--topology", "4c"),
+        ("simulate", "/proc/thread-self/fd/0", "--machine", "/dev//fd/0"),
     ],
     ids=" ".join,
 )
@@ -137,24 +145,122 @@ def test_devices_and_directories_are_none(device: str, words: tuple[str, ...], t
     )
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("explain", "-f", "pod.yaml", "--topology", MACHINE, "--config"), ("config", "show"), ("topology", "--machine")],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("name", [".", "large", "config.yaml/x"])
+def test_of_what_was_named_nothing_is_to_be_moved_away(name: str, words: tuple[str, ...], told: Told) -> None:
+    manifest("pod.yaml", pod("web", container("app", "2", "1Gi")))
+    with Path("large").open("wb") as file:
+        file.truncate(1 << 40)
+    status, out, err = told(*words, name)
+    assert (status, out) == (1, "")
+    assert err.startswith(f"nodeagent: cannot read {name}: ")
+    assert f"\nhint: name a file, or - for what is piped in; `ls -lLd {name}` shows what is there, `namei" in err
+
+
+@pytest.mark.parametrize("name", ["-", "fifo-0"])
+def test_what_to_correct_of_a_pipe_is_what_is_piped_in(name: str, told: Told, piped: Piped) -> None:
+    for words, content, what in (
+        (("config", "validate", "--alone", name), b"maxPods: many\n", "correct these lines of what is piped in; "),
+        (("config", "migrate-from-kubelet", name), b"maxPods: many\n", ": correct what is piped in, then migrate it "),
+        (("explain", "--topology", MACHINE, "--config", "config.yaml", "-f", name), b"\n", "correct these lines; "),
+    ):
+        piped(content)
+        with through_fifos(*[content] if name != "-" else []):
+            status, out, err = told(*words)
+        Path(name).unlink(missing_ok=True)
+        assert (status, out) == (1, "")
+        assert what in err.partition("\nhint: ")[2]
+        assert "/dev/stdin" not in err.partition("\nhint: ")[2]
+        assert "remove the file" not in err
+
+
 @pytest.mark.parametrize("name", ["-", "fifo-0"])
 def test_a_pipe_without_end_is_an_error(name: str, told: Told, piped: Piped) -> None:
     content = b"#" * (MAX_CONFIG_BYTES + 1)
     piped(content)
-    writers = through_fifos(content) if name != "-" else []
-    status, out, err = told("config", "show", name)
-    for writer in writers:
-        writer.join()
+    with through_fifos(*[content] if name != "-" else []):
+        status, out, err = told("config", "show", name)
     assert (status, out) == (1, "")
     assert f": more than {MAX_CONFIG_BYTES} bytes came\nhint: look at what is piped in" in err
 
 
-def test_a_pipe_that_is_not_open_is_an_error_that_names_sudo(told: Told) -> None:
-    status, out, err = told("config", "show", "/dev/fd/99")
+def test_a_pipe_may_hold_as_much_as_a_file(told: Told, piped: Piped) -> None:
+    piped(b"#" * MAX_CONFIG_BYTES)
+    assert told("config", "show", "-")[::2] == (0, "")
+
+
+NOTHING = "nothing came\nhint: what was to be piped in may have failed: "
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("explain", "-f", "pod.yaml", "--topology", MACHINE, "--config", "-"),
+        ("explain", "-f", "-", "--topology", MACHINE, "--config", "config.yaml"),
+        ("simulate", "--compare", "config.yaml", "-", "-f", "pod.yaml", "--topology", MACHINE),
+        ("config", "validate", "-", "--alone"),
+        ("config", "show", "-"),
+        ("config", "migrate-from-kubelet", "-"),
+        ("topology", "--machine", "-"),
+        ("checkpoint", "show", "-"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("name", ["-", "/dev/fd/0", "fifo-0"])
+def test_a_pipe_through_which_nothing_comes_is_an_error(
+    name: str, words: tuple[str, ...], told: Told, piped: Piped
+) -> None:
+    manifest("pod.yaml", pod("web", container("app", "2", "1Gi")))
+    piped(b"")
+    with through_fifos(*[b""] if name == "fifo-0" else []):
+        status, out, err = told(*[name if word == "-" else word for word in words])
+    assert (status, out) == (1, "")
+    assert err.startswith(f"nodeagent: cannot read {'fifo-0' if name == 'fifo-0' else '/dev/stdin'}: {NOTHING}")
+    assert err.count("\n") == 2, "it is said once"
+
+
+def test_scenarios_that_do_not_come_are_told_of_in_their_own_words(told: Told, piped: Piped) -> None:
+    piped(b"")
+    status, out, err = told("simulate", "/dev/fd/0")
+    assert (status, out) == (1, "")
+    assert err.startswith("nodeagent: cannot read scenarios from /dev/stdin: it holds no scenario\nhint: ")
+
+
+@pytest.mark.parametrize("came", ["<&-", "</dev/null", "< <(cat none)"])
+def test_a_command_that_failed_in_a_pipe_leaves_no_configuration(came: str) -> None:
+    script = f'"$0" -m nodeagent config show - {came}'
+    done = subprocess.run(["bash", "-c", script, sys.executable], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"nodeagent: cannot read /dev/stdin: {NOTHING}" in done.stderr
+
+
+def test_an_empty_file_is_a_configuration(told: Told, piped: Piped) -> None:
+    Path("empty.yaml").write_bytes(b"")
+    assert told("config", "validate", "empty.yaml", "--alone")[::2] == (0, "")
+    piped(b"\n")
+    assert told("config", "validate", "-", "--alone")[::2] == (0, "")
+
+
+@pytest.mark.parametrize("descriptors", ["/dev/fd", "/proc/self/fd"])
+def test_a_pipe_that_is_not_open_is_an_error_that_names_sudo(descriptors: str, told: Told) -> None:
+    status, out, err = told("config", "show", f"{descriptors}/99")
     assert (status, out) == (1, "")
     assert err.startswith(
-        "nodeagent: cannot read /dev/fd/99: nothing is open there\nhint: sudo closes what <(...) opens"
+        f"nodeagent: cannot read {descriptors}/99: nothing is open there\nhint: sudo closes what <(...) opens"
     )
+
+
+def test_how_to_read_one_scenario_again_is_told_of_files_only(told: Told) -> None:
+    content = b'{"topology": {"cpus": []}}\n' * 11
+    Path("scenarios.jsonl").write_bytes(content)
+    assert "sed -n 11p scenarios.jsonl" in told("simulate", "scenarios.jsonl")[1]
+    with through_fifos(content):
+        status, out, _ = told("simulate", "fifo-0")
+    assert (status, "sed -n" in out) == (0, False)
 
 
 def test_shells_can_pass_what_commands_print(told: Told) -> None:
@@ -163,7 +269,13 @@ def test_shells_can_pass_what_commands_print(told: Told) -> None:
         'a="$0 -m nodeagent"; $a explain -f <(cat pod.yaml) --config <(cat config.yaml) '
         f"--machine <($a topology --topology {MACHINE} -o json)"
     )
-    done = subprocess.run(["bash", "-c", script, sys.executable], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-c", script, sys.executable],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "pod default/web (Guaranteed): admitted" in done.stdout
 

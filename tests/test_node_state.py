@@ -353,6 +353,26 @@ def body_with(change: Any) -> bytes:
             body_with(lambda d: d["entries"][0]["containers"].append({})), "name: is missing", id="a nameless status"
         ),
         pytest.param(
+            body_with(lambda d: d["entries"][0]["pod"]["metadata"].update(name="a\x1b]0;b\x07")),
+            r'entries\[0\].pod: pod: metadata.name: "a\\u001b\]0;b\\u0007": must be a lowercase RFC 1123 subdomain',
+            id="a name that a terminal acts on",
+        ),
+        pytest.param(
+            body_with(lambda d: d["entries"][0]["pod"]["metadata"].update(namespace="../a")),
+            r'metadata.namespace: "../a": must be a lowercase RFC 1123 label',
+            id="a namespace that is none",
+        ),
+        pytest.param(
+            body_with(lambda d: d["entries"][0]["pod"]["metadata"].update(uid="a\nb")),
+            "metadata.uid: .*: must be at most",
+            id="a UID of two lines",
+        ),
+        pytest.param(
+            body_with(lambda d: d["entries"][0]["pod"]["spec"]["containers"][0].update(name="\u202e")),
+            r"spec.containers\[0\].name: .*: must be a lowercase RFC 1123 label",
+            id="a container's name that turns the line around",
+        ),
+        pytest.param(
             body_with(lambda d: d["entries"][0]["containers"].pop()), "must be those of the pod", id="a status too few"
         ),
         pytest.param(body_with(lambda d: d["entries"][1].update(outcome="Over")), "outcome: must be", id="no phase"),

@@ -1,5 +1,7 @@
 """Starts that find a state they cannot use as it is: whoever runs stays where it is, everything else is told, nothing is deleted."""
 
+import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,10 @@ from nodeagent.core.pod import Pod, RestartPolicy
 from nodeagent.core.state import Exit, NodeState, violations
 from nodeagent.core.step import Event
 from nodeagent.core.topology import Cpu, NumaNode, Topology
+from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.machine import Node as DaemonNode
 from nodeagent.daemon.records import checkpoints
-from nodeagent.daemon.recovery import Evidence, Recovery, Start, start_state
+from nodeagent.daemon.recovery import Evidence, Recovery, Start, start_state, tell
 from nodeagent.daemon.startup import (
     CPU_CHECKPOINT,
     MEMORY_CHECKPOINT,
@@ -329,7 +332,12 @@ def test_a_numa_node_that_is_gone_degrades_who_runs_and_refuses_who_does_not(tmp
     found = life.start(node(ONE_NODE, **SINGLE))
     assert recovery(found).unusable == (STATE_FILE,)
     if rebooted:
-        assert [pod for pod, _ in recovery(found).refused] == ["default/b"]
+        assert [entry.pod.full_name for entry in recovery(found).refused] == ["default/b"]
+        log = io.StringIO()
+        tell(recovery(found), make_log(log))
+        line = json.loads(log.getvalue().splitlines()[-1])
+        assert (line["event"], line["pod"], line["pod_uid"]) == ("pod_refused", "default/b", "uid-b")
+        assert (line["reason"], line["source"]) == ("TopologyAffinityError", "b.yaml")
         refusal = found.state.entries[1].refusal
         assert refusal is not None
         assert refusal.reason == "TopologyAffinityError"

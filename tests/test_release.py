@@ -1,5 +1,6 @@
 """Pods that are ended by hand although their manifests are there: in order, with their grace period, and so that they stay ended."""
 
+import io
 import json
 import os
 from argparse import Namespace
@@ -414,6 +415,17 @@ def test_a_dry_run_without_a_state_names_the_file_and_the_next_step(
     assert (found["byAgent"], found["pods"], found["removed"]) == (False, [], {"cgroups": None, "files": []})
     assert problem.endswith(found["problem"]["message"])
     assert step == f"next: {found['problem']['nextStep']}"
+
+
+def test_a_configuration_comes_through_a_pipe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    places = {"stateDirectory": "", "runtimeDirectory": "run", "cgroupRoot": "none", "launcherSocket": "launcher.sock"}
+    config = json.dumps({name: str(tmp_path / place) for name, place in places.items()})
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(config.encode())))
+    assert main(["release", "--all", "--config", "-", "--socket", f"{tmp_path}/s"]) == 0
+    assert capsys.readouterr().out.startswith("no pod runs: ")
 
 
 # Of another node

@@ -87,9 +87,10 @@ def test_capacity_counts_what_more_fits_and_says_what_ends_it(told: Told) -> Non
         "pod": "default/four-4",
         "reason": "TopologyAffinityError",
     }
-    status, out, _ = told("simulate", "--capacity", "-f", file, *ON, *UNDER)
-    assert status == 0
-    assert "3 more fit of: default/four\nthe next, default/four-4, is refused: TopologyAffinityError: " in out
+    status, out, err = told("simulate", "--capacity", "-f", file, *ON, *UNDER)
+    assert (status, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 80
+    golden("simulate-capacity.txt", out)
 
 
 def test_capacity_of_several_pods_counts_them_together(told: Told) -> None:
@@ -135,6 +136,36 @@ def test_a_comparison_needs_no_configuration_of_the_nodes_own(told: Told, root: 
     assert simulated(told, *words, "--root", str(root)) == with_own
     Path("machine.json").write_text(told("topology", "--root", str(root), "-o", "json")[1])
     assert len(simulated(told, *words, "--machine", "machine.json")["sides"][0]["pods"]) == 1
+
+
+@pytest.mark.parametrize("command", ["explain", "simulate"])
+@pytest.mark.parametrize("named", [(), ("--config", "none.yaml")], ids=["none named", "another named"])
+def test_a_missing_configuration_is_to_be_named_with_config(
+    command: str, named: tuple[str, ...], told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodeagent.cli.trial_source.DEFAULT_CONFIG", "none.yaml")
+    status, out, err = told(command, "-f", manifest("p.yaml", PODS[1]), *ON, *named)
+    assert (status, out) == (1, "")
+    assert err.startswith(
+        "nodeagent: no configuration at none.yaml\nhint: name one with --config FILE, to begin with ex"
+    )
+    assert "examples/config.yaml" in err
+    assert "--compare" not in err
+
+
+@pytest.mark.parametrize("files", [("none.yaml", "config.yaml"), ("config.yaml", "none.yaml")], ids=" ".join)
+@pytest.mark.parametrize("where", ["--topology", "--root"])
+def test_a_missing_configuration_of_two_is_to_be_named_with_compare(
+    files: tuple[str, str], where: str, told: Told, root: Path
+) -> None:
+    Path("config.yaml").write_text('cpuManagerPolicy: static\nreservedSystemCPUs: "0"\n')
+    (root / "etc/nodeagent/config.yaml").unlink()
+    on = ON if where == "--topology" else (where, str(root))
+    assert told("simulate", "--compare", *files, "-f", manifest("p.yaml", PODS[1]), *on) == (
+        1,
+        "",
+        "nodeagent: no configuration at none.yaml\nhint: name two files: --compare A.yaml B.yaml\n",
+    )
 
 
 def test_one_configuration_twice_decides_alike(told: Told) -> None:

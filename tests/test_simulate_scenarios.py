@@ -289,6 +289,14 @@ def test_what_cannot_be_read_is_an_error_before_any_scenario(words: tuple[str, s
         (b"\n\xff\n", "odd:2: must be JSON: "),
         (b"[" * 100_000, "odd:1: is nested too deeply"),
         (b"7", "odd:1: must be a JSON object, not 7"),
+        (
+            b'\n{"id": "d", "steps": [{"op": "restart"}], "steps": []}',
+            'odd:2: must be JSON: "steps" is given twice in one object',
+        ),
+        (
+            b'{"id": "d", "steps": [{"op": "add", "\\u001b": 1, "\\u001b": 2}]}',
+            'odd:1: must be JSON: "\\u001b" is given twice in one',
+        ),
         (b"\n" + b"x" * 101, "cannot read scenarios from odd: line 2 has more than 100 bytes"),
     ],
 )
@@ -330,9 +338,17 @@ ONE_CPU = {"topology": {"cpus": [{"id": 0, "core": 0, "socket": 0, "numa": 0}]}}
             ],
         ),
         (
-            {"steps": [{"op": "jump"}, 3]},
+            {"steps": [{"op": "jump", "where": 7}, 3]},
             ["steps[1]: 3: must be an object", 'steps[0].op: "jump": must be one of add, start'],
         ),
+        (
+            {"steps": [{"op": "removePod", "podUID": "a", "container": "b"}]},
+            ["steps[0].container: unknown field"],
+        ),
+        ({"steps": [{"op": ""}]}, ['steps[0].op: "": must be one of add, start']),
+        ({"steps": [{"op": 7, "what": ""}]}, ["steps[0].op: 7: must be a string"]),
+        ({"id": [float("nan")]}, ["nan has no JSON form"]),
+        ({"config": {"a": [float("nan")]}}, ["config: nan has no JSON form"]),
         (
             {"steps": {}, "config": [], "id": 7},
             ["id: 7: must be a string", "config: must be an object", "steps: must be a list"],
@@ -343,6 +359,10 @@ ONE_CPU = {"topology": {"cpus": [{"id": 0, "core": 0, "socket": 0, "numa": 0}]}}
         ),
         ({"files": {"cpu_manager_state": {}}}, ["files[cpu_manager_state]: must be a string, not an object"]),
         ({"initialContainers": {"id": {"podUID": "a"}}}, ["initialContainers[id].container: is required: its name"]),
+        (
+            {"initialContainers": {"id": {"podUID": "a", "container": "b", "name": "c"}, "other": 3}},
+            ["initialContainers[id].name: unknown field", "initialContainers[other]: 3: must be an object"],
+        ),
         ({"config": {"maxPods": 3}}, ["config: maxPods: unknown field"]),
         ({"numa": 3}, ["numa: must be a list"]),
     ],
@@ -358,6 +378,20 @@ def test_all_that_is_wrong_with_a_scenario_is_told_with_its_place(
     assert len(said) == len(findings) + 1, "a line for each, and the hint"
     for line, finding in zip(said, findings, strict=False):
         assert line.startswith(f"scenarios.jsonl:2: {finding}")
+
+
+def test_initial_containers_are_in_their_ids_order() -> None:
+    given = {name: {"podUID": f"{name}-uid", "container": "app"} for name in ("b", "a")}
+    read = scenario_from_text(json.dumps(ONE_CPU | {"initialContainers": given}), "f:1")
+    assert read.initial_containers == (("a", ("a-uid", "app")), ("b", ("b-uid", "app")))
+
+
+def test_a_described_machine_with_steps_is_a_scenario(told: Told) -> None:
+    _, described, _ = told("topology", "--topology", "2s.2n.8c.2t,hugepages-2Mi=1Gi", "-o", "json")
+    steps = [adding("idle", {"name": "app"})]
+    status, out, err = told("simulate", scenarios(json.loads(described) | {"steps": steps}))
+    assert (status, err) == (0, "")
+    assert "1 pod admitted" in out
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"{}" * 60])

@@ -11,7 +11,7 @@ import pytest
 from inspected import World, container, pod, running
 from machine_tree import Machine
 from nodeagent.cli.main import main
-from nodeagent.cli.sources import SourceError, add_node_arguments, known_from, node_from, topology_from
+from nodeagent.cli.sources import SourceError, add_node_arguments, known_from, topology_from
 from nodeagent.core.config import Placement
 from nodeagent.core.idset import CpuSet
 from nodeagent.daemon.startup import STATE_FILE, StartError
@@ -71,8 +71,7 @@ def test_the_configuration_given_counts_before_the_copied_one(root: Path, tmp_pa
     known = known_from(options("--root", str(root), "--config", str(other)))
     assert known.node.reserved == CpuSet.of(1)
     assert any("does not fit" in problem for problem in known.problems)
-    assert node_from(options("--root", str(root), "--config", str(other))).reserved == CpuSet.of(1)
-    assert node_from(options("--root", str(root))).reserved == CpuSet.of(0)
+    assert known_from(options("--root", str(root))).node.reserved == CpuSet.of(0)
 
 
 def test_inspect_of_a_copy_says_so_shows_what_was_promised_and_advises_nothing(
@@ -148,7 +147,7 @@ def test_a_configuration_that_does_not_suit_the_machine_is_named(
 
 def test_a_described_machine_alone_has_no_managers(described: Path) -> None:
     with pytest.raises(SourceError, match="holds no configuration"):
-        node_from(options("--machine", str(described)))
+        known_from(options("--machine", str(described)))
 
 
 def test_one_node_at_a_time() -> None:

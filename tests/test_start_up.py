@@ -33,6 +33,7 @@ def test_help_loads_nothing_but_the_list_of_commands() -> None:
         "nodeagent",
         "nodeagent.cli",
         "nodeagent.cli.main",
+        "nodeagent.cli.printable_output",
         "nodeagent.cli.help_text",
         "nodeagent.errors",
     }

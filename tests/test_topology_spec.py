@@ -90,7 +90,11 @@ def test_it_is_a_machine_like_any_other():
         ("1c,", '"" is neither memory=AMOUNT nor hugepages-SIZE=AMOUNT'),
         ("1c,swap=1Gi", '"swap=1Gi" is neither'),
         ("1c,memory=lots", "no amount such as 64Gi"),
-        ("1c,memory=-1", "must be from 0 to 8Ei"),
+        ("1c,memory=-1", "must be from 0 to less than 8Ei"),
+        ("1c,memory=8Ei", "must be from 0 to less than 8Ei"),
+        ("1c,memory=1e30", "must be from 0 to less than 8Ei"),
+        ("1c,hugepages-2Mi=1e30", "must be from 0 to less than 8Ei"),
+        ("1c,hugepages-1e30=0", "has no page size such as 2Mi"),
         ("1c,memory=1Gi,memory=2Gi", "memory is given twice"),
         ("1c,hugepages-big=1Gi", "no amount such as 64Gi"),
         ("1c,hugepages-0=1Gi", "has no page size such as 2Mi"),
@@ -105,6 +109,10 @@ def test_what_is_no_machine_is_refused_with_the_way_to_write_one(spec, problem):
     assert problem in err.value.message
     assert len(err.value.message) < 300
     assert "2s.2n.8c.2t" in err.value.hint
+
+
+def test_a_node_has_just_less_than_8ei():
+    assert topology_from_spec("1c,memory=9223372036854775806").numa[0].memory_bytes == 2**63 - 2
 
 
 def test_the_command_draws_a_described_machine_without_owners(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import gzip
 from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from nodeagent.core.managers import Admitted, Managers, admit, build, initial
 from nodeagent.core.merge_trace import Candidate, MergeTrace, Opinion, Verdict
 from nodeagent.core.node_capacity import Allocatable
 from nodeagent.core.observing import Rule, Source
-from nodeagent.core.pod import Container, Pod, ResourceRequirements, Resources
+from nodeagent.core.pod import MEMORY, Container, Pod, ResourceRequirements, Resources
+from nodeagent.core.pod_amounts import MIB
 from nodeagent.core.pod_resources import with_pod_level_defaults
 from nodeagent.core.quantity import Quantity
 from nodeagent.core.remedies import BUDGETS, MAX_TRIALS, remedies
@@ -113,6 +115,31 @@ def test_every_remedy_is_one() -> None:
             assert isinstance(carried_out(remedy, trial, told.pod), Admitted), remedy
             seen.add(remedy.change)
     assert seen == set(Change)
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4])
+def test_a_little_more_memory_than_a_remedy_allows_is_refused(nodes: int) -> None:
+    """Else it would not be the smallest change."""
+    built = managers(
+        machine(nodes=nodes), reserved="0", reserved_memory={0: "100Mi"}, topology_manager_policy="restricted"
+    )
+    count = 0
+    for before, cpus, gib in product((None, 2, 5), range(1, 8 * nodes), (3, 9, 14, 17, 26, 40)):
+        trial = Trial.of(built, initial(built))
+        if before is not None:
+            there = pod("there", app("c", str(before), f"{before}Gi"))
+            trial = trial.after(there, trial.judge(there))
+        new = pod("new", app("c", str(cpus), f"{gib}Gi"))
+        if isinstance(trial.judge(new), Admitted):
+            continue
+        for remedy in remedies(trial, new).found:
+            if [amount.resource for amount in remedy.amounts] == [MEMORY]:
+                (amount,) = remedy.amounts
+                after = Quantity.of_bytes(Quantity.parse(amount.after).value() + MIB)
+                more = replace(remedy, amounts=(replace(amount, after=str(after)),))
+                assert not isinstance(carried_out(more, trial, new), Admitted), remedy
+                count += 1
+    assert count > 50
 
 
 def carried_out(remedy: Remedy, trial: Trial, new: Pod) -> object:

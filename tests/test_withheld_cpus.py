@@ -87,6 +87,18 @@ def test_who_lacks_all_shares_the_pool_and_nobody_new_is_put_there(daemon: Daemo
     assert cpus(daemon, "b") == mine
 
 
+def test_a_promise_that_cannot_be_kept_is_told_with_its_pod_and_when_that_is_over_too(daemon: Daemon) -> None:
+    withhold(daemon, CpuSet.of(max(promised(daemon, "a"))))
+    daemon.files.pods = daemon.files.pods[1:]
+    daemon.rest()
+    lines = [line for line in daemon.said() if line["event"].startswith("promise_")]
+    assert [(line["event"], line["pod"], line["pod_uid"], line["container"]) for line in lines] == [
+        ("promise_short", "default/a", "uid-a", "app"),
+        ("promise_kept_again", "default/a", "uid-a", "app"),
+    ]
+    assert lines[0]["problem"] == lines[1]["problem"]
+
+
 def test_a_start_sees_it_too(daemon: Daemon) -> None:
     daemon.machine.withheld = CpuSet.of(max(promised(daemon, "a")))
     daemon.start()

@@ -11,17 +11,19 @@ from nodeagent import __version__
 from nodeagent.cli.documents import add_out_argument, write_out
 from nodeagent.cli.known_state import Known, sighting_of
 from nodeagent.cli.sources import SourceError, add_node_arguments, is_copied, known_from, machine_file
+from nodeagent.daemon.startup import StartError
 from nodeagent.edge.sysfs import read_machine, read_settings
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.capture import Capture, CapturedAgent, Sighting, encode_capture
 from nodeagent.formats.node_state import policies_of
+from nodeagent.formats.sysfs import topology_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_out_argument(parser)
     add_node_arguments(parser)
     parser.epilog = """\
-exit status: 0: taken; 1: the machine could not be read, or the file not be written; 2: wrong arguments
+exit status: 0: taken; 1: the machine, or what was named, could not be read, or the file not be written; 2: wrong arguments
 
 examples:
   nodeagent capture --out node.json
@@ -30,7 +32,8 @@ examples:
 
 Holds the machine's description, the agent's configuration, its promises, what is in the pods' cgroups, the settings that `nodeagent
 check` judges, and versions; never a container's command, arguments or environment. docs/capture.md (nodeagent --help says where)
-describes it. Without an agent that answers, root gets its saved state; else the machine alone is taken, and stderr says so.
+describes it. Without an agent that answers, root gets its saved state; without one, the machine alone is taken, and stderr says so.
+A configuration named with --config has to be right, and an agent named with --socket has to answer or have saved its state.
 next: nodeagent inspect --machine node.json, nodeagent topology --machine node.json"""
 
 
@@ -46,8 +49,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _capture(options: argparse.Namespace) -> Capture:
-    known = _known(options)
-    agent = None if known is None else _agent(known)
     if options.machine is not None:
         capture = machine_file(options.machine)[1]
         if capture is None:
@@ -55,8 +56,11 @@ def _capture(options: argparse.Namespace) -> Capture:
                 f"{options.machine} describes a machine and is no capture",
                 hint="take one on the node itself: nodeagent capture --out FILE",
             )
-        return replace(capture, agent=agent)
+        return replace(capture, agent=_agent(_known(options)))
     root = options.root or "/"
+    sample = read_machine(root)
+    topology_of(sample)  # what holds no machine is no node
+    known = _known(options)
     if known is not None:
         sighting = sighting_of(known, host_processes=True)
     else:
@@ -66,25 +70,34 @@ def _capture(options: argparse.Namespace) -> Capture:
     return Capture(
         nodeagent=__version__,
         kernel=settings.sample.files.get("proc/sys/kernel/osrelease", "").strip(),
-        sample=read_machine(root),
+        sample=sample,
         sighting=sighting,
-        agent=agent,
+        agent=_agent(known),
         settings=settings,
     )
 
 
 def _known(options: argparse.Namespace) -> Known | None:
+    """Give what is known of the agent on a machine that has been read, None if there is nothing.
+
+    Raises:
+        NodeAgentError: of what was named.
+
+    """
     try:
         return known_from(options)
     except NodeAgentError as err:
-        if options.config is not None or options.socket is not None:
+        is_named = options.config is not None and isinstance(err, StartError)  # its words on the configuration
+        if is_named or options.socket is not None:
             raise
         print(f"nodeagent: only the machine is taken: {err.message}", file=sys.stderr)
         print(f"hint: {err.hint}", file=sys.stderr)
         return None
 
 
-def _agent(known: Known) -> CapturedAgent:
+def _agent(known: Known | None) -> CapturedAgent | None:
+    if known is None:
+        return None
     return CapturedAgent(
         config=known.node.config,
         state=known.state,

@@ -11,13 +11,13 @@ from nodeagent.cli.colour import add_color_argument, wants_colour
 from nodeagent.cli.configurations import load_config
 from nodeagent.cli.documents import add_output_argument, printed
 from nodeagent.cli.main import EXIT_DIFFERENCE
+from nodeagent.cli.printable_output import write_coloured
 from nodeagent.cli.sources import (
     add_node_arguments,
-    is_copied,
+    is_elsewhere,
     is_unconfigured,
     known_from,
     machine_file,
-    node_from,
     own_config,
     topology_from,
 )
@@ -67,10 +67,9 @@ def run(options: argparse.Namespace) -> int:
         NodeAgentError: the machine can't be read, or a setting not be written.
 
     """
-    is_elsewhere = options.machine is not None or is_copied(options)
     found = verdicts(_facts(options))
     if options.fix:
-        if is_elsewhere:
+        if is_elsewhere(options):
             raise CheckError(
                 "only this node can be mended, not a copy", hint="leave out --fix, or run it on the node itself"
             )
@@ -78,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
         found = verdicts(_facts(options))
     colours = options.output == "text" and wants_colour(options.color)
     text = printed(fitness_document(found), options.output, lambda d: render_fitness(d, coloured=colours))
-    sys.stdout.write(text)
+    (write_coloured if colours else sys.stdout.write)(text)
     return 0 if is_fit(found, strict=options.strict) else EXIT_DIFFERENCE
 
 
@@ -141,7 +140,7 @@ def _settings(options: argparse.Namespace) -> Settings:
 def _node(options: argparse.Namespace, topology: Topology) -> Node:
     """Give what `--config` says, else the agent; where it never ran, the configuration that it would start with."""
     if options.config is not None:
-        return node_from(options)
+        return node_of(load_config(options.config), topology, options.config)
     try:
         return known_from(options).node
     except StartError:

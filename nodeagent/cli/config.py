@@ -12,7 +12,7 @@ from nodeagent.cli.actions import add_actions
 from nodeagent.cli.configurations import config_content, load_config
 from nodeagent.cli.documents import add_out_argument, add_output_argument, printed, write_out
 from nodeagent.cli.main import EXIT_ERROR
-from nodeagent.cli.named_files import NamedFile
+from nodeagent.cli.named_files import NamedFile, is_pipe
 from nodeagent.cli.sources import (
     SourceError,
     add_machine_arguments,
@@ -148,9 +148,11 @@ def _judged(options: argparse.Namespace) -> _Judged:
         return _captured(options.machine)
     path = given or own_config(options)
     content = config_content(path, absent_hint=_absent(path) if given or not options.root else _NONE_COPIED)
-    return _Judged(path, content, f"correct {path}; `nodeagent config show {path}` prints it once it is right")
+    hint = _PIPED if is_pipe(path) else f"correct {path}; `nodeagent config show {path}` prints it once it is right"
+    return _Judged(path, content, hint)
 
 
+_PIPED = "correct these lines of what is piped in; examples/config.yaml is one to begin with (`nodeagent --help` says where it lies)"
 _NONE_COPIED = "copy it there from the node, or name one: nodeagent config validate FILE --root DIR"
 
 
@@ -159,12 +161,9 @@ def _captured(path: str) -> _Judged:
     if capture is None or capture.agent is None:
         raise SourceError(f"{path} holds no configuration", hint="name one with --config FILE")
     fields = config_fields(capture.agent.config, with_places=False)
-    return _Judged(
-        path,
-        config_text(fields).encode(),
-        f"correct the configuration on the node; `nodeagent config show --machine {path}` prints what was captured",
-        is_text=False,
-    )
+    again = f"nodeagent config show --machine {'-' if is_pipe(path) else path}"
+    hint = f"correct the configuration on the node; `{again}` prints what was captured"
+    return _Judged(path, config_text(fields).encode(), hint, is_text=False)
 
 
 def _valid_text(document: Any) -> str:
@@ -196,8 +195,9 @@ def _migrate(options: argparse.Namespace) -> int:
     try:
         migration = migrated(content, options.file)
     except DocumentError as err:
+        what = "what is piped in" if is_pipe(options.file) else options.file
         raise StartError(
-            err.message, hint=f"nodeagent refuses these fields: correct {options.file}, then migrate it again"
+            err.message, hint=f"nodeagent refuses these fields: correct {what}, then migrate it again"
         ) from err
     write_out(options.out, migration.text.encode(), mode=0o644)
     said = [f"kept: {', '.join(migration.kept) or 'nothing'}"]

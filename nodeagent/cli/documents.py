@@ -40,15 +40,33 @@ def printed(document: Document, output: str, render: Callable[[Document], str]) 
 
 
 def spelled(document: Document, output: str) -> str:
-    """Give a document as `json` or `yaml`, with its last line's end."""
-    as_json = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False)
+    """Give a document as `json` or `yaml`, with its last line's end.
+
+    All else than printable ASCII is escaped: so it is the same, and is read as what it was, whatever stdout has characters for.
+    """
+    as_json = json.dumps(document, indent=2, sort_keys=True)
     if output == "json":
-        return as_json + "\n"
+        return _escaped(as_json) + "\n"
     import yaml
 
     plain = json.loads(as_json)  # without shared parts, which YAML would write as anchors
-    text: str = yaml.safe_dump(plain, sort_keys=True, allow_unicode=True)
+    text: str = yaml.safe_dump(plain, sort_keys=True)
     return text
+
+
+def json_line(document: Document) -> str:
+    """Give a document as `spelled` does, as one line of JSON."""
+    return _escaped(json.dumps(document, sort_keys=True, separators=(",", ":"))) + "\n"
+
+
+def spelled_xml(text: str) -> str:
+    """Give XML with all else than ASCII as references, as `spelled` escapes it."""
+    return text.encode("ascii", "xmlcharrefreplace").decode()
+
+
+def _escaped(text: str) -> str:
+    """Escape the one control character that JSON takes as it is."""
+    return text.replace("\x7f", "\\u007f")
 
 
 def write_out(path: str, content: bytes, *, mode: int = 0o600, replaces: bool = True) -> None:

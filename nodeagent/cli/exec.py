@@ -39,7 +39,7 @@ class CommandError(NodeAgentError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = """\
-nodeagent exec [--config FILE] [--socket PATH] POD CONTAINER --
+nodeagent exec [--config FILE|-] [--socket PATH] POD CONTAINER --
                       COMMAND [ARG ...]"""
     add_agent_arguments(parser)
     parser.add_argument("pod", metavar="POD", help="name, namespace/name or UID")

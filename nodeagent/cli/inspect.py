@@ -7,6 +7,7 @@ import time
 from nodeagent.cli.documents import spelled
 from nodeagent.cli.known_state import Known, full_sight_of
 from nodeagent.cli.main import EXIT_DIFFERENCE
+from nodeagent.cli.numeric_arguments import seconds, whole_number
 from nodeagent.cli.sources import add_node_arguments, inspect_command, known_from
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.inspection import Document, has_difference, inspection
@@ -39,11 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--watch", action="store_true", help="look again and again, on a terminal: with load, throttling, remote memory"
     )
     parser.add_argument(
-        "--interval", type=_seconds, metavar="SECONDS", help="with --watch: between two looks (default: 1)"
+        "--interval", type=seconds(0.1, 3600), metavar="SECONDS", help="with --watch: between two looks (default: 1)"
     )
     parser.add_argument(
         "--frames",
-        type=_count,
+        type=whole_number,
         metavar="N",
         help="with --watch: print so many looks below each other, for pipes and files",
     )
@@ -84,20 +85,6 @@ def run(options: argparse.Namespace) -> int:
     sys.stdout.flush()
     check_compared(document)
     return EXIT_DIFFERENCE if has_difference(document) else 0
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0.1 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of seconds from 0.1 to 3600")
-    return seconds
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of frames from 1 on")
-    return count
 
 
 def check_compared(document: Document) -> None:

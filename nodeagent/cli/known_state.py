@@ -48,6 +48,10 @@ class UnknownStateError(NodeAgentError):
     """Nobody can say what the node's state is."""
 
 
+class NeverSavedError(UnknownStateError):
+    """No agent runs, and none has saved a state."""
+
+
 class Known(Struct, frozen=True):
     """The state, and what is needed to understand it."""
 
@@ -151,7 +155,7 @@ def _saved(node: Node, down: ApiUnavailable) -> Known:
             hint="start it with `systemctl start nodeagent`, or run this command as root",
         ) from err
     if saved is None:
-        raise UnknownStateError(
+        raise NeverSavedError(
             f"the agent does not answer ({down.message}), and has saved no state in {path}",
             hint="start it with `systemctl start nodeagent`; `journalctl -u nodeagent` says why it may not run",
         )

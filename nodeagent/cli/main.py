@@ -13,7 +13,8 @@ from typing import Any, NoReturn, TextIO
 
 from nodeagent import __version__
 from nodeagent.cli.help_text import HelpText, documents
-from nodeagent.errors import NodeAgentError
+from nodeagent.cli.printable_output import printable_output
+from nodeagent.errors import NodeAgentError, printable
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -47,11 +48,14 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(EXIT_USAGE, f"nodeagent: {message}\nhint: {self.prog} --help says what can be given\n")
+        self.exit(EXIT_USAGE, f"nodeagent: {printable(message)}\nhint: {self.prog} --help says what can be given\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Write it, where argparse keeps quiet about what can't be written."""
-        (file or sys.stderr).write(message)
+        if file is sys.stdout:
+            file.write(message)
+        else:
+            _complain(message)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -62,7 +66,8 @@ def main(arguments: list[str] | None = None) -> int:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # a terminal or a file of few characters: what it lacks is spelled
                 stream.reconfigure(errors="backslashreplace")
-        return _answered(arguments)
+        with _buffered_output(), printable_output():
+            return _answered(arguments)
 
 
 @contextmanager
@@ -76,19 +81,41 @@ def _closed_output() -> Iterator[TextIO]:
             stream.close()
 
 
+@contextmanager
+def _buffered_output() -> Iterator[None]:
+    """Give stdout a buffer where it has none (PYTHONUNBUFFERED): without one nobody notices what was written in part."""
+    stream = sys.stdout
+    raw = getattr(stream, "buffer", None)
+    is_own = sys.__stdout__ is stream
+    if not is_own or not isinstance(raw, io.FileIO):
+        yield
+        return
+    whole = io.BufferedWriter(raw)
+    sys.stdout = text = io.TextIOWrapper(
+        whole, stream.encoding, "backslashreplace", newline="\n", line_buffering=stream.isatty()
+    )
+    try:
+        yield
+    finally:
+        sys.stdout = stream
+        with suppress(OSError):
+            text.detach()
+        with suppress(OSError):
+            whole.detach()
+
+
 def _answered(arguments: list[str] | None) -> int:
     try:
         with _written():
             return _run(_options(sys.argv[1:] if arguments is None else arguments))
     except NodeAgentError as err:
-        print(f"nodeagent: {err.message}", file=sys.stderr)
-        print(f"hint: {err.hint}", file=sys.stderr)
+        _complain(f"nodeagent: {err.message}\nhint: {err.hint}\n")
         return getattr(err, "exit_status", EXIT_ERROR)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         # Whoever read our output has gone.
-        _drop_output()
+        _drop(sys.stdout)
         return EXIT_ERROR
 
 
@@ -111,10 +138,13 @@ def _run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _written() -> Iterator[None]:
-    """Have all output written at the end, also after `--help`."""
+    """Have all output written at the end, also after `--help`, and what was answered before an error."""
     try:
         try:
             yield
+        except NodeAgentError:
+            _flushed_or_dropped()
+            raise
         except SystemExit:
             sys.stdout.flush()
             raise
@@ -125,21 +155,43 @@ def _written() -> Iterator[None]:
         # Of a file there is its name, and the edges turn what they meet into errors of their own.
         if err.errno not in _OUTPUT_FAILURES or err.filename is not None:
             raise
-        _drop_output()
+        _drop(sys.stdout)
         raise OutputError(
             f"cannot write the output: {os.strerror(err.errno)}",
-            hint="give the command an open standard output"
-            if err.errno == errno.EBADF
-            else "`df` shows which file system is full: make room there, or send the output to another file",
+            hint=_OUTPUT_FAILURES[err.errno],
         ) from err
 
 
-_OUTPUT_FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+_OUTPUT_FAILURES = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),
+        "`df` shows which file system is full: make room there, or send the output to another file",
+    ),
+    errno.EBADF: "give the command an open standard output",
+    errno.EAGAIN: "it was opened without blocking, and is full: send the output through `| cat`",
+}
 
 
-def _drop_output() -> None:
-    """Send what is still to be flushed nowhere: python would complain once more while it flushes at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _flushed_or_dropped() -> None:
+    """Write what is still to be written; where that fails, there is an error already that says more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop(sys.stdout)
+
+
+def _complain(text: str) -> None:
+    """Say what is wrong; where nobody can be told, the exit status says it alone."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        _drop(sys.stderr)
+
+
+def _drop(stream: TextIO) -> None:
+    """Send what is still to be flushed nowhere: python would complain once more while it flushes at exit, with a status of its own."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def parser_for(words: Sequence[str]) -> argparse.ArgumentParser:

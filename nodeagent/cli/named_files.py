@@ -14,17 +14,18 @@ from nodeagent.edge import state_files
 from nodeagent.edge.state_files import StateFileError
 
 STDIN = "/dev/stdin"
+_SPELLINGS = frozenset({"-", STDIN, "/dev/fd/0", "/proc/self/fd/0", "/proc/thread-self/fd/0"})
 _DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
 
 
 class NamedFile(str):
-    """A path as it was typed; of `-` that of stdin. A pipe is read once, however often its content is asked for."""
+    """A path as it was typed; stdin has one, however it was spelled. A pipe is read once, however often its content is asked for."""
 
     __slots__ = ("_content",)
     _content: bytes
 
     def __new__(cls, word: str) -> Self:
-        return super().__new__(cls, STDIN if word == "-" else word)
+        return super().__new__(cls, STDIN if os.path.normpath(word) in _SPELLINGS else word)
 
     @property
     def is_stdin(self) -> bool:
@@ -39,7 +40,8 @@ class NamedFile(str):
         """Give the file's content; None if there is no such file.
 
         Raises:
-            StateFileError: it cannot be read, is neither a file nor a pipe, or is larger than that.
+            StateFileError: it cannot be read, is neither a file nor a pipe, or is larger than that; or nothing at all came through a
+                pipe: what was to write it may have failed, which no reader is told.
         """
         if hasattr(self, "_content"):
             return self._content
@@ -51,7 +53,18 @@ class NamedFile(str):
                     error=errno.ENOENT,
                     hint="sudo closes what <(...) opens: pipe it in, and name - for stdin",
                 )
-            return state_files.read(self, max_bytes=max_bytes, follow_symlinks=True)
+            try:
+                return state_files.read(self, max_bytes=max_bytes, follow_symlinks=True)
+            except StateFileError as err:
+                if err.errno == errno.EIO:
+                    raise
+                # what is to be done about a file of the agent's own isn't right for somebody else's
+                raise StateFileError(
+                    err.message,
+                    path=self,
+                    error=err.errno,
+                    hint=f"name a file, or - for what is piped in; `ls -lLd {self}` shows what is there, `namei -l {self}` who may read it",
+                ) from err
         self._content = self._drained(max_bytes)
         return self._content
 
@@ -77,7 +90,19 @@ class NamedFile(str):
                 error=None,
                 hint="look at what is piped in: `... | head -c 1000`; pods can be in several files, each named with --file",
             )
+        if not content:
+            raise StateFileError(
+                f"cannot read {self}: nothing came",
+                path=self,
+                error=None,
+                hint="what was to be piped in may have failed: see `... | head -c 1000`, or name a file",
+            )
         return content
+
+
+def is_pipe(path: str) -> bool:
+    """Whether a path was named that can be read only once."""
+    return isinstance(path, NamedFile) and path.is_pipe
 
 
 def read_named(path: str, max_bytes: int) -> bytes | None:

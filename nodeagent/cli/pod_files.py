@@ -1,4 +1,4 @@
-"""The pods of manifests that commands are given with `-f`: a file, a directory of them, or stdin."""
+"""The pods of manifests that commands are given with `-f`: a file, a directory of them, or a pipe such as stdin."""
 
 from collections.abc import Iterable, Sequence
 
@@ -61,7 +61,7 @@ def _content(path: str, file: ManifestFile) -> tuple[str, bytes]:
 def _pods(name: str, content: bytes) -> list[Pod]:
     pods = []
     findings: list[Finding] = []
-    for document in parse_manifest(content, name):
+    for document in parse_manifest(content, name, without_pod="holds no pod"):
         if isinstance(document, RefusedPod):
             findings += document.findings
         else:

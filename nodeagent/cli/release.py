@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from nodeagent.cli.documents import add_output_argument, spelled
 from nodeagent.cli.known_state import DEFAULT_CONFIG, PODS_CGROUP, Known
-from nodeagent.cli.sources import add_node_arguments, inspect_command, is_copied, known_from
+from nodeagent.cli.numeric_arguments import seconds
+from nodeagent.cli.sources import add_node_arguments, inspect_command, is_elsewhere, known_from
 from nodeagent.core.state import NodeState, PodEntry
 from nodeagent.daemon.startup import StartError
 from nodeagent.edge.local_api_client import ApiUnavailable, call
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from nodeagent.daemon.releasing import Pods
 
 _VERSION = 1
+_DAY_SECONDS = 86_400
 _PAUSE_SECONDS = 0.1
 _SPARE_SECONDS = 20
 """For all that a grace period does not cover: kills, turns of the agent, a machine under load."""
@@ -43,8 +45,8 @@ class ReleaseError(NodeAgentError):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = """\
 nodeagent release [-o {text,json,yaml}] [--timeout SECONDS]
-                         [--config FILE] [--socket PATH]
-                         [--dry-run [--root DIR | --machine FILE]]
+                         [--config FILE|-] [--socket PATH]
+                         [--dry-run [--root DIR | --machine FILE|-]]
                          (POD ... | --all [--purge])"""
     parser.add_argument("pods", nargs="*", metavar="POD", help="name, namespace/name or UID")
     parser.add_argument("--all", action="store_true", help="every pod; needs no running agent")
@@ -57,7 +59,7 @@ nodeagent release [-o {text,json,yaml}] [--timeout SECONDS]
     add_output_argument(parser)
     parser.add_argument(
         "--timeout",
-        type=_seconds,
+        type=seconds(0, _DAY_SECONDS),
         metavar="SECONDS",
         help=f"how long to wait (default: the longest grace period of the pods and {_SPARE_SECONDS} s)",
     )
@@ -91,14 +93,14 @@ def run(options: argparse.Namespace) -> int:
         options.parser.error("either name pods, or say --all" if options.all else "which pods? name them, or say --all")
     if options.purge and not options.all:
         options.parser.error("--purge goes with --all only")
-    is_elsewhere = options.machine is not None or is_copied(options)
-    if is_elsewhere and (options.purge or not options.dry_run):
+    elsewhere = is_elsewhere(options)
+    if elsewhere and (options.purge or not options.dry_run):
         options.parser.error(
             "of another node than this one it can only be told what would be done: --dry-run, without --purge"
         )
-    known = _known(options, is_elsewhere=is_elsewhere)
+    known = _known(options)
     is_live = not isinstance(known, NodeAgentError) and known.is_live
-    if options.pods and not is_live and not is_elsewhere:
+    if options.pods and not is_live and not elsewhere:
         raise ReleaseError(
             "the agent does not run, and only it can release single pods",
             hint="start it with `systemctl start nodeagent`, or release all: `nodeagent release --all`",
@@ -109,21 +111,14 @@ def run(options: argparse.Namespace) -> int:
     return _told_without_agent(options, known, answer) if options.dry_run else _without_agent(options, answer)
 
 
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 <= seconds <= 86_400:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of seconds of at most a day")
-    return seconds
-
-
-def _known(options: argparse.Namespace, *, is_elsewhere: bool) -> Known | NodeAgentError:
+def _known(options: argparse.Namespace) -> Known | NodeAgentError:
     """Give why, if without an agent nothing that it has saved can be used."""
     try:
         return known_from(options)
     except StartError:
         raise  # without the configuration nobody knows what is whose
     except NodeAgentError as err:
-        if is_elsewhere or not options.all or os.geteuid() != 0:
+        if is_elsewhere(options) or not options.all or os.geteuid() != 0:
             raise
         return err
 
@@ -260,8 +255,8 @@ class _Teller:
 
 
 def _deadline(options: argparse.Namespace, entries: tuple[PodEntry, ...]) -> float:
-    seconds = options.timeout if options.timeout is not None else longest_end_seconds(entries) + _SPARE_SECONDS
-    return time.monotonic() + float(seconds)
+    wait = options.timeout if options.timeout is not None else longest_end_seconds(entries) + _SPARE_SECONDS
+    return time.monotonic() + float(wait)
 
 
 def _done(count: int, answer: _Answer) -> None:
@@ -295,13 +290,15 @@ def _told_without_agent(options: argparse.Namespace, known: Known | NodeAgentErr
 
 
 def _without_agent(options: argparse.Namespace, answer: _Answer) -> int:
+    from nodeagent.cli.configurations import load_config
     from nodeagent.daemon import releasing
-    from nodeagent.daemon.startup import load_node
+    from nodeagent.daemon.startup import discover
     from nodeagent.edge import state_files
 
     if os.geteuid() != 0:
         raise ReleaseError("only root may end pods", hint="sudo nodeagent release --all")
-    node = load_node(options.config or DEFAULT_CONFIG)
+    config_path = options.config or DEFAULT_CONFIG
+    node = discover(load_config(config_path), config_path)
     with state_files.lock_directory(node.config.state_directory):
         pods = releasing.find_pods_cgroup(node.config, PODS_CGROUP)
         agent = None if pods is None else releasing.load_agent(node, pods)

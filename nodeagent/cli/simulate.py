@@ -4,6 +4,7 @@ import argparse
 import sys
 
 from nodeagent.cli.named_files import NamedFile
+from nodeagent.cli.numeric_arguments import whole_number
 from nodeagent.cli.trial_arguments import add_trial_arguments
 
 _EXAMPLES = """\
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bench",
         metavar="N",
-        type=_positive,
+        type=whole_number,
         help="replay each scenario N times in memory and print the time of its add steps (decision and both checkpoint texts)",
     )
     parser.add_argument(
@@ -69,13 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_trial_arguments(parser, scenarios=True)
     parser.epilog = _EXAMPLES
     parser.set_defaults(parser=parser)
-
-
-def _positive(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return number
 
 
 def run(args: argparse.Namespace) -> int:

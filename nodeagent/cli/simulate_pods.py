@@ -3,7 +3,8 @@
 import argparse
 from collections.abc import Sequence
 
-from nodeagent.cli.documents import printed
+from nodeagent.cli.configurations import load_config
+from nodeagent.cli.documents import printed, spelled_xml
 from nodeagent.cli.pod_files import pods_of
 from nodeagent.cli.progress import Progress
 from nodeagent.cli.trial_source import TrialNode, empty_node, errata_of, machine_of, trial_node
@@ -44,7 +45,7 @@ def _picture(run: Run) -> str:
     from nodeagent.formats.topology_svg import render_svg
 
     end = run.after
-    return render_svg(end.managers.topology, owners(end.managers, end.promises, end.pods))
+    return spelled_xml(render_svg(end.managers.topology, owners(end.managers, end.promises, end.pods)))
 
 
 def _run(node: TrialNode, source: str, pods: Sequence[Pod]) -> Run:
@@ -62,10 +63,14 @@ def _run(node: TrialNode, source: str, pods: Sequence[Pod]) -> Run:
 
 def _compared(options: argparse.Namespace, pods: Sequence[Pod]) -> str:
     """Decide anew on the pods that are there, then on those given."""
+    configs = [load_config(path, absent_hint="name two files: --compare A.yaml B.yaml") for path in options.compare]
     machine = machine_of(options, otherwise=options.compare[0])
     names = {pod.full_name for pod in pods}
     every = (*(pod for pod in machine.pods if pod.full_name not in names), *pods)
     if not every:
         raise SimulateError("there is no pod to decide on", hint="name manifests with --file")
-    first, second = (_run(empty_node(machine, path, errata_of(options)), path, every) for path in options.compare)
+    first, second = (
+        _run(empty_node(machine, config, path, errata_of(options)), path, every)
+        for config, path in zip(configs, options.compare, strict=True)
+    )
     return printed(comparison(first, second, machine.where), options.output, render_comparison)

@@ -1,8 +1,6 @@
 """`nodeagent simulate FILE`: scenarios replayed line by line, on their own or on another machine, under their own or other rules."""
 
 import argparse
-import json
-import re
 import shlex
 import statistics
 import sys
@@ -16,8 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.cli.configurations import load_config
-from nodeagent.cli.documents import spelled
-from nodeagent.cli.named_files import STDIN
+from nodeagent.cli.documents import json_line, spelled
+from nodeagent.cli.named_files import NamedFile
 from nodeagent.cli.progress import Progress
 from nodeagent.cli.trial_source import TrialMachine, empty_node, errata_of, machine_of
 from nodeagent.core.config import Config, Errata
@@ -32,7 +30,6 @@ MAX_LINE_BYTES = 16 * 2**20
 """Of one scenario. A thousand CPUs and as many pods take a tenth of it."""
 IN_FULL = 10
 """As many scenarios are told in full; of further ones each has a line of its own."""
-_HALVES = re.compile("[\ud800-\udfff]")
 
 
 class SimulateInputError(NodeAgentError):
@@ -75,7 +72,7 @@ class Instead(Struct, frozen=True):
 class _Words:
     """Tells scenarios to people, one after the other: the first ones in full."""
 
-    def __init__(self, path: str, where: str) -> None:
+    def __init__(self, path: NamedFile, where: str) -> None:
         self._path = path
         self._where = where
         self._tally = Tally()
@@ -96,7 +93,7 @@ class _Words:
 
     def _from_here_on(self, number: int) -> str:
         path = shlex.quote(printable(self._path))
-        one = "" if self._path == STDIN else f"; one in full:\n  sed -n {number}p {path} | nodeagent simulate -"
+        one = "" if self._path.is_pipe else f"; one in full:\n  sed -n {number}p {path} | nodeagent simulate -"
         return f"{BRIEFLY}\n-o json has everything{one}\n"
 
 
@@ -135,19 +132,16 @@ def _instead(options: argparse.Namespace) -> Instead:
         return Instead(None, config, errata)
     machine = machine_of(argparse.Namespace(**{**vars(options), "empty": True}))
     if config is not None:
-        empty_node(machine, options.config, errata_of(options))  # says what doesn't go together, once and for all
+        # says what doesn't go together, once and for all
+        empty_node(machine, config, options.config, errata_of(options))
     return Instead(machine, config, errata)
 
 
 def _document(result: Mapping[str, object], output: str) -> str:
-    if output == "yaml":
-        return "---\n" + spelled(result, output)
-    text = json.dumps(result, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    # half of a surrogate pair has no bytes in UTF-8
-    return _HALVES.sub(lambda half: f"\\u{ord(half[0]):04x}", text) + "\n"
+    return "---\n" + spelled(result, output) if output == "yaml" else json_line(result)
 
 
-def _lines(path: str) -> Iterator[tuple[int, bytes]]:
+def _lines(path: NamedFile) -> Iterator[tuple[int, bytes]]:
     """Give every line that isn't blank, with its number."""
     try:
         with _opened(path) as file:
@@ -162,8 +156,8 @@ def _lines(path: str) -> Iterator[tuple[int, bytes]]:
         raise SimulateInputError(path, err.strerror or str(err)) from err
 
 
-def _opened(path: str) -> AbstractContextManager[BinaryIO]:
-    return nullcontext(sys.stdin.buffer) if path == STDIN else Path(path).open("rb")
+def _opened(path: NamedFile) -> AbstractContextManager[BinaryIO]:
+    return nullcontext(sys.stdin.buffer) if path.is_stdin else Path(path).open("rb")
 
 
 def _timed(scenario: Scenario, number: int, rounds: int, output: str) -> str:

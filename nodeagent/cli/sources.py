@@ -20,7 +20,6 @@ from nodeagent.cli.known_state import (
     misfits,
     saved_at_ms,
     saved_in,
-    socket_path,
     state_path,
 )
 from nodeagent.cli.named_files import NamedFile, read_named
@@ -94,20 +93,6 @@ def topology_from(options: argparse.Namespace) -> Topology:
     return topology_of(read_machine(options.root or "/"))
 
 
-def node_from(options: argparse.Namespace) -> Node:
-    """Give the machine with its managers, as `--config` says, else as the agent runs (or ran, when it was captured).
-
-    For decisions about a node without its pods; `known_from` tells what was promised, too.
-
-    Raises:
-        NodeAgentError: they can't be read, or don't suit each other.
-
-    """
-    if options.config is not None:
-        return node_of(load_config(options.config), topology_from(options), options.config)
-    return known_from(options).node
-
-
 def known_from(options: argparse.Namespace) -> Known:
     """Give the node with what was promised on it.
 
@@ -127,6 +112,11 @@ def known_from(options: argparse.Namespace) -> Known:
 def is_copied(options: argparse.Namespace) -> bool:
     """Whether a root other than this node's own was named."""
     return options.root is not None and Path(options.root).resolve() != Path("/")
+
+
+def is_elsewhere(options: argparse.Namespace) -> bool:
+    """Whether another node than this one is meant: a copied one, or what a file describes."""
+    return options.machine is not None or is_copied(options)
 
 
 def inspect_command(options: argparse.Namespace) -> str:
@@ -151,20 +141,18 @@ def is_unconfigured(options: argparse.Namespace) -> bool:
 
 
 def is_without_agent(options: argparse.Namespace) -> bool:
-    """Whether nothing of nodeagent is on the node that is meant: no agent, no state, and no configuration but one that is named.
+    """Whether nothing of nodeagent is on the node that is meant: no agent, no state, and no configuration of its own.
 
     Raises:
-        NodeAgentError: what is named can't be read.
+        NodeAgentError: a capture that was named can't be read.
 
     """
     if options.machine is not None:
         capture = machine_file(options.machine)[1]
         return capture is None or capture.agent is None
-    config = Config() if options.config is None else load_config(options.config)
-    places = [own_config(options)] if options.config is None else []
-    places.append(f"{(options.root or '').rstrip('/')}{state_path(config)}")
+    places = [own_config(options), f"{(options.root or '').rstrip('/')}{state_path(Config())}"]
     if not is_copied(options):
-        places += [options.socket or DEFAULT_SOCKET, socket_path(config)]
+        places.append(options.socket or DEFAULT_SOCKET)
     return not any(map(_is_there, places))
 
 

@@ -12,6 +12,8 @@ from contextlib import ExitStack, suppress
 from types import FrameType, TracebackType
 from typing import Self
 
+from nodeagent.cli.printable_output import unescaped
+
 _ENTER = "\x1b[?1049h\x1b[?25l"
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 _MOST_KEY_BYTES = 64
@@ -94,8 +96,9 @@ class Terminal:
 
 
 def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    stream = unescaped()
+    stream.write(text)
+    stream.flush()
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:

@@ -1,15 +1,17 @@
-"""`nodeagent topology`: shows the machine as the agent understands it, this one (with who owns each CPU) or any copied root."""
+"""`nodeagent topology`: shows a machine as the agent understands it, and who owns each CPU, as far as that is known."""
 
 import argparse
 import sys
 
 from nodeagent.cli.colour import add_color_argument, wants_colour
 from nodeagent.cli.configurations import load_config
-from nodeagent.cli.documents import spelled
+from nodeagent.cli.documents import spelled, spelled_xml
+from nodeagent.cli.known_state import NeverSavedError
+from nodeagent.cli.printable_output import write_coloured
 from nodeagent.cli.sources import add_node_arguments, is_without_agent, known_from, topology_from
 from nodeagent.core.managers import initial
 from nodeagent.core.topology import Topology
-from nodeagent.daemon.startup import node_of
+from nodeagent.daemon.startup import StartError, node_of
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.cpu_owners import owners
 from nodeagent.formats.topology_json import topology_document
@@ -55,34 +57,48 @@ def run(args: argparse.Namespace) -> int:
         case "svg":
             from nodeagent.formats.topology_svg import render_svg
 
-            text = render_svg(topology, _owners(args, topology))
+            text = spelled_xml(render_svg(topology, _owners(args, topology)))
         case "hwloc-xml":
             from nodeagent.formats.topology_hwloc import render_hwloc_xml
 
-            text = render_hwloc_xml(topology, _owners(args, topology))
+            text = spelled_xml(render_hwloc_xml(topology, _owners(args, topology)))
         case _:
             owner = _owners(args, topology)
             if owner and wants_colour(args.color):
-                text = render_topology(topology, owner, paint=terminal_paint(owner))
-            else:
-                text = render_topology(topology, owner)
+                write_coloured(render_topology(topology, owner, paint=terminal_paint(owner)))
+                return 0
+            text = render_topology(topology, owner)
     sys.stdout.write(text)
     return 0
 
 
 def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | None:
-    """Who owns each CPU; None if nobody can say: then the machine is drawn as it is, and stderr says why."""
+    """Who owns each CPU; None if nobody can say: then the machine is drawn as it is, and stderr says why.
+
+    Raises:
+        NodeAgentError: the configuration that was named can't be read, or doesn't suit the machine.
+    """
     if args.topology is None:
         try:
             known = known_from(args)
-        except NodeAgentError as err:
-            if not is_without_agent(args):
-                left_out = "who owns which CPU is" if args.config is None else "pods are"
-                print(f"nodeagent: {left_out} left out: {err.message}", file=sys.stderr)
-                print(f"hint: {err.hint}", file=sys.stderr)
+        except (NeverSavedError, StartError) as err:
+            if args.config is None:  # else it says what is reserved: no agent is here, as far as anybody knows
+                _tell_missing(err, args)
+        except (
+            NodeAgentError
+        ) as err:  # what it has promised is not for us, or can't be read: the machine itself is still the answer
+            _tell_missing(err, args)
+            return None
         else:
             return owners(known.node.managers, known.state.promises, known.state.active_pods())
     if args.config is None:
         return None
     managers = node_of(load_config(args.config), topology, args.config).managers
     return owners(managers, initial(managers), ())
+
+
+def _tell_missing(err: NodeAgentError, args: argparse.Namespace) -> None:
+    if args.config is None and is_without_agent(args):
+        return
+    print(f"nodeagent: who owns which CPU is left out: {err.message}", file=sys.stderr)
+    print(f"hint: {err.hint}", file=sys.stderr)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from nodeagent.cli.configurations import load_config
 from nodeagent.cli.known_state import DEFAULT_CONFIG, Known
-from nodeagent.cli.sources import is_copied, is_unconfigured, known_from, topology_from
+from nodeagent.cli.sources import is_copied, is_elsewhere, is_unconfigured, known_from, topology_from
 from nodeagent.core.config import Config, Errata
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.managers import initial, resume
@@ -21,6 +21,8 @@ from nodeagent.core.trial import Trial
 from nodeagent.daemon.machine import Node, on_machine
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.topology_spec import topology_from_spec
+
+_ABSENT_HINT = "name one with --config FILE, to begin with examples/config.yaml (`nodeagent --help` says where it lies)"
 
 
 class TrialError(NodeAgentError):
@@ -68,7 +70,8 @@ def machine_of(options: argparse.Namespace, otherwise: str | None = None) -> Tri
     where = options.machine or (f"copied to {options.root}" if is_copied(options) else "this one")
     if options.empty:
         return TrialMachine(topology_from(options), f"{where}, without its pods")
-    config = options.config if is_other(options) else None
+    # another node's own configuration may be missing, so one that is given is needed to read it
+    config = options.config if is_elsewhere(options) else None
     if otherwise is not None and is_unconfigured(options):
         config = otherwise
     try:
@@ -86,25 +89,19 @@ def errata_of(options: argparse.Namespace) -> Errata:
     return Errata.FIXED if options.errata is None else Errata(options.errata)
 
 
-def is_other(options: argparse.Namespace) -> bool:
-    """Whether another node than this one is meant; its own configuration may be missing, so one that is given is needed to read it."""
-    return options.machine is not None or is_copied(options)
-
-
-def empty_node(machine: TrialMachine, path: str, errata: Errata) -> TrialNode:
+def empty_node(machine: TrialMachine, config: Config, path: str, errata: Errata) -> TrialNode:
     """Give the machine as a node without pods.
 
     Args:
         machine: as found.
-        path: of the configuration.
+        config: as read.
+        path: where from.
         errata: whose decisions.
 
     Raises:
-        NodeAgentError: the configuration can't be read, or doesn't suit the machine.
+        NodeAgentError: the configuration doesn't suit the machine.
     """
-    node = _node(
-        load_config(path, absent_hint="name two files: --compare A.yaml B.yaml"), machine.topology, errata, path
-    )
+    node = _node(config, machine.topology, errata, path)
     return TrialNode(
         Trial.of(node.managers, initial(node.managers), (), _room(node)), node.config, Path(path).name, machine.where
     )
@@ -119,14 +116,15 @@ def trial_node(options: argparse.Namespace) -> TrialNode:
     machine = machine_of(options)
     known = machine.known
     if known is None:
-        return empty_node(machine, options.config or DEFAULT_CONFIG, errata_of(options))
+        path = options.config or DEFAULT_CONFIG
+        return empty_node(machine, load_config(path, absent_hint=_ABSENT_HINT), path, errata_of(options))
     errata = errata_of(options)
     node, promises, source = known.node, known.state.promises, "its own"
     if options.config is not None or errata is not Errata.FIXED:
         config, reserved = node.config, node.reserved
         if options.config is not None:
             source = Path(options.config).name
-            config, reserved = load_config(options.config), CpuSet()
+            config, reserved = load_config(options.config, absent_hint=_ABSENT_HINT), CpuSet()
         node = _node(config, node.topology, errata, source, reserved)
         judged = resume(node.managers, promises)
         if isinstance(judged, StartRefused):

@@ -36,6 +36,7 @@ CONTAINER_RESTARTS = "nodeagent_container_restarts_total"
 PODS = "nodeagent_pods"
 CONTAINERS = "nodeagent_containers"
 DEGRADED_CONTAINERS = "nodeagent_degraded_containers"
+STARVED_CONTAINERS = "nodeagent_starved_containers"
 MANIFEST_PROBLEMS = "nodeagent_manifest_problems"
 STATE_GENERATION = "nodeagent_state_generation"
 LAUNCHER_UP = "nodeagent_launcher_up"
@@ -62,6 +63,9 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(PODS, "gauge", "Pods known, refused ones as Failed.", ("phase",)),
     MetricSpec(CONTAINERS, "gauge", "Containers of admitted pods, by with whom they share their CPUs.", ("isolation",)),
     MetricSpec(DEGRADED_CONTAINERS, "gauge", "Containers with CPUs of their own that are offline."),
+    MetricSpec(
+        STARVED_CONTAINERS, "gauge", "Containers that are frozen, or not started, because no CPU is left for them."
+    ),
     MetricSpec(MANIFEST_PROBLEMS, "gauge", "Manifest files that are invalid, unreadable or shadowed now."),
     MetricSpec(STATE_GENERATION, "gauge", "Number of states saved since the node was set up."),
     MetricSpec(LAUNCHER_UP, "gauge", "Whether the launcher of the pods' unit answers."),

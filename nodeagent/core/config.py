@@ -35,6 +35,13 @@ GATES_OF_A_STAGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """Kubelet's names for all gates of a stage that aren't set on their own. Of ours, just those of stage alpha are off by default."""
 
 
+CPU_MANAGER_POLICIES = ("none", "static")
+MEMORY_MANAGER_POLICIES = ("None", "Static")
+TOPOLOGY_MANAGER_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
+TOPOLOGY_MANAGER_SCOPES = ("container", "pod")
+ISOLATED_CPUS = ("ignore", "prefer", "only")
+
+
 class Errata(enum.Enum):
     """Whose behaviour to show where kubelet 1.36 is wrong."""
 

@@ -39,7 +39,7 @@ from nodeagent.core.records import Records
 from nodeagent.core.refusals import Reason, StartRefused
 from nodeagent.core.topology import Topology
 from nodeagent.core.topology_manager import build_topology_manager, judge_policy_and_scope, judge_topology_options
-from nodeagent.core.violations import cpu_violations, memory_violations, shortfalls as find_shortfalls
+from nodeagent.core.violations import Shortfall, cpu_violations, memory_violations, shortfalls as find_shortfalls
 
 
 class Managers(Struct, frozen=True):
@@ -177,7 +177,7 @@ def resume(managers: Managers, promises: Promises) -> Promises | StartRefused:
     return judged if isinstance(judged, StartRefused) else validated_memory(managers.providers.memory, judged)
 
 
-def shortfalls(managers: Managers, promises: Promises) -> tuple[str, ...]:
+def shortfalls(managers: Managers, promises: Promises) -> tuple[Shortfall, ...]:
     """Name every promise that the machine can't keep at present."""
     return find_shortfalls(managers.providers.cpu, managers.providers.memory, promises)
 

@@ -55,6 +55,11 @@ def best_group(
     return None if best is None else (NumaSet(best[0]), best[1])
 
 
+def fewest_nodes(promises: Promises, amounts: Amounts) -> int:
+    """How many nodes it takes on an empty machine; all if there is not so much."""
+    return _fewest(_books(promises, "", amounts)) if amounts else 0
+
+
 class _Books(Struct, frozen=True):
     """What counts for one request."""
 
@@ -115,9 +120,7 @@ def _listed(groups: NodeGroups, books: _Books) -> Hints:
 def _family(books: _Books) -> Hints:
     """Describe the same: single nodes and groups that exist already are listed; unused nodes can make up any new group."""
     every = [1 << node.id for node in books.machine]
-    roomy = _cover(books, every, allocatable=True)
-    narrow = narrowest(roomy, Steps(MAX_STEPS))
-    best = len(every) if narrow is None else narrow.bit_count()
+    best = _fewest(books)
     in_use = 0
     for bit, _ in books.used:
         in_use |= bit
@@ -129,6 +132,12 @@ def _family(books: _Books) -> Hints:
     if not cover.is_empty:
         return HintFamily(listed, cover, best)
     return HintFamily(listed, None, best) if listed else ()
+
+
+def _fewest(books: _Books) -> int:
+    every = [1 << node.id for node in books.machine]
+    narrow = narrowest(_cover(books, every, allocatable=True), Steps(MAX_STEPS))
+    return len(every) if narrow is None else narrow.bit_count()
 
 
 def _cover(books: _Books, nodes: list[int], *, allocatable: bool) -> Cover:

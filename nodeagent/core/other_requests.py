@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain
 
 from msgspec import Struct
 
 from nodeagent.core.demand import demand_of
-from nodeagent.core.pod import CPU, MEMORY, Pod
+from nodeagent.core.memory_groups import fewest_nodes
+from nodeagent.core.pod import CPU, MEMORY, Pod, ResourceRequirements
 from nodeagent.core.pod_amounts import (
     MIB,
     MILLI,
@@ -28,6 +29,10 @@ from nodeagent.core.remedy import Amount, Change, Remedy, Trials
 
 _NEAREST = 16
 """So many amounts of CPUs are tried one by one, before it goes on by halving."""
+
+
+_MOST = 2**62
+"""No machine has more of anything, and ranges end there."""
 
 
 class _Sought(Struct, frozen=True):
@@ -133,36 +138,83 @@ def _request(before: Pod, after: Pod) -> Remedy:
     return Remedy(Change.REQUEST, tuple(dict.fromkeys(name for name, *_ in found if name is not None)), amounts)
 
 
-def _together(trials: Trials, resources: list[str], carry: Carry) -> Iterator[Remedy]:
-    """Change all amounts of one container, or of the pod as a whole: as many CPUs as may be, and then as much of the rest."""
-    pod = trials.pod
-    parts = [(c.name, c.resources) for c in pod.containers]
-    own = () if pod.resources is None or carry is not alone else ((None, pod.resources),)
-    for container, now in (*own, *parts):
+class _Part(Struct, frozen=True):
+    """Whose amounts change together: a container's, the pod's own, or the larger ones of all containers."""
+
+    asked: dict[str, int]
+    least: dict[str, int]
+    pod_with: Callable[[dict[str, int]], Pod]
+
+
+def _parts(pod: Pod, resources: list[str], carry: Carry) -> Iterator[_Part]:
+    def part(container: str | None, now: ResourceRequirements) -> _Part:
         asked = {name: amount for name in (CPU, *resources) if (amount := asked_of(now, name))}
-        if len(asked) < 2:
-            continue
         least = {name: max(_least(name), 0 if container else budget_floor(pod, name)) for name in asked}
+        return _Part(asked, least, lambda amounts: carry(with_amounts(pod, container, amounts)))
 
-        def made(amounts: dict[str, int], container: str | None = container) -> Pod:
-            return carry(with_amounts(pod, container, amounts))
+    if pod.resources is not None and carry is alone:
+        yield part(None, pod.resources)
+    yield from (part(container.name, container.resources) for container in pod.containers)
 
-        rest = [name for name in asked if name != CPU]
-        found = {name: least[name] for name in rest}
-        if CPU in asked:
-            cpus = _cpus_beside(trials, _Sought(partial(_with_rest, made, found, CPU), asked[CPU], least[CPU]))
+
+def _all_containers(pod: Pod, resources: list[str], carry: Carry) -> _Part:
+    def bounded(amounts: dict[str, int]) -> Pod:
+        changed = pod
+        for container in pod.containers:
+            larger = {name: most for name, most in amounts.items() if asked_of(container.resources, name) > most}
+            changed = with_amounts(changed, container.name, larger)
+        return carry(changed)
+
+    most = {name: max(amount for _, amount in asking) for name in (CPU, *resources) if (asking := askers(pod, name))}
+    return _Part(most, {name: _least(name) for name in most}, bounded)
+
+
+def _together(trials: Trials, resources: list[str], carry: Carry) -> Iterator[Remedy]:
+    """Change all amounts of one container, or of the pod as a whole; where that can't do, those of all containers."""
+    found = [each for part in _parts(trials.pod, resources, carry) if (each := _several_amounts(trials, part))]
+    if not found and trials.pod.resources is None and len(trials.pod.containers) > 1:
+        found = [each] if (each := _several_amounts(trials, _all_containers(trials.pod, resources, carry))) else []
+    yield from found
+
+
+def _several_amounts(trials: Trials, part: _Part) -> Remedy | None:
+    """Find as many CPUs as may be, and then as much of the rest."""
+    rest = [name for name in part.asked if name != CPU]
+    if len(part.asked) < 2:
+        return None
+    for found in _beginnings(trials, part, rest):
+        if CPU in part.asked:
+            sought = _Sought(partial(_with_rest, part.pod_with, found, CPU), part.asked[CPU], part.least[CPU])
+            cpus = _cpus_beside(trials, sought)
             if cpus is None:
                 continue
             found[CPU] = cpus
-        elif not trials.admits(made(found)):
+        elif not trials.admits(part.pod_with(found)):
             continue
         for name in rest:
-            if trials.admits(made(found | {name: asked[name]})):
-                found[name] = asked[name]
+            if trials.admits(part.pod_with(found | {name: part.asked[name]})):
+                found[name] = part.asked[name]
                 continue
-            sought = _Sought(partial(_with_rest, made, found, name), asked[name], least[name])
-            found[name] = _less_of(name)(trials, sought) or least[name]
-        yield _request(pod, made(found))
+            sought = _Sought(partial(_with_rest, part.pod_with, found, name), part.asked[name], part.least[name])
+            found[name] = _less_of(name)(trials, sought) or found[name]
+        return _request(trials.pod, part.pod_with(found))
+    return None
+
+
+def _beginnings(trials: Trials, part: _Part, rest: list[str]) -> Iterator[dict[str, int]]:
+    """Give the least memory that needs as many NUMA nodes as what is asked for, then fewer: CPUs are sought beside each."""
+    least = {name: part.least[name] for name in rest}
+    for name in rest:
+        unit = unit_of(name)
+        amounts = range(min(part.asked[name], _MOST) // unit * unit, part.least[name] - 1, -unit)
+
+        def nodes(amount: int, name: str = name) -> tuple[int, ...]:
+            return _fewest_nodes(trials, part.pod_with(least | {name: amount}))
+
+        for alike in _alike(amounts, nodes):
+            if alike[-1] > least[name]:
+                yield least | {name: alike[-1]}
+    yield least
 
 
 def _cpus_beside(trials: Trials, sought: _Sought) -> int | None:
@@ -189,18 +241,14 @@ def _fewer_cpus(trials: Trials, sought: _Sought) -> int | None:
         return trials.admits(sought.pod_with(amount))
 
     if not _takes_alone(trials, sought):
-        return _first(range(sought.asked - 1, max(sought.floor, 1) - 1, -1), fits)
+        return _first(range(min(sought.asked, _MOST) - 1, max(sought.floor, 1) - 1, -1), fits)
     cpu = trials.trial.managers.providers.cpu
     step = MILLI * (cpu.layout.per_core if cpu.options.full_pcpus_only else 1)
-    counts = range((sought.asked - 1) // step * step, max(sought.floor, 1) - 1, -step)
+    counts = range((min(sought.asked, _MOST) - 1) // step * step, max(sought.floor, 1) - 1, -step)
     nearest = next((count for count in counts[:_NEAREST] if fits(count)), None)
     if nearest is not None:
         return nearest
-    for _, alike in groupby(counts[_NEAREST:], key=lambda count: _fewest_nodes(trials, sought.pod_with(count))):
-        found = _first(list(alike), fits)
-        if found is not None:
-            return found
-    return None
+    return _first_of_alike(trials, sought, counts[_NEAREST:])
 
 
 def _takes_alone(trials: Trials, sought: _Sought) -> bool:
@@ -211,11 +259,34 @@ def _takes_alone(trials: Trials, sought: _Sought) -> bool:
 
 
 def _fewest_nodes(trials: Trials, pod: Pod) -> tuple[int, ...]:
-    """How many NUMA nodes the CPUs of each container need, and of the pod as a whole."""
-    managers = trials.trial.managers
+    """How many NUMA nodes the CPUs, and the memory, of each container and of the pod as a whole need on an empty machine."""
+    managers, books = trials.trial.managers, trials.trial.promises
     demand = demand_of(managers.rules, pod)
-    fewest = managers.providers.cpu.layout.fewest_nodes
-    return tuple(fewest(cpus) if cpus else 0 for cpus in (demand.cpus, *(c.cpus for c in demand.containers)))
+    nodes_for = managers.providers.cpu.layout.fewest_nodes
+    parts = [(demand.cpus, demand.memory), *((c.cpus, c.memory) for c in demand.containers)]
+    cpus = tuple(nodes_for(count) if count else 0 for count, _ in parts)
+    return cpus + tuple(fewest_nodes(books, amounts or ()) if books.memory else 0 for _, amounts in parts)
+
+
+def _first_of_alike(trials: Trials, sought: _Sought, amounts: range) -> int | None:
+    """Find the first that fits, where of those that need equally many NUMA nodes the ones after it do too."""
+    for alike in _alike(amounts, lambda amount: _fewest_nodes(trials, sought.pod_with(amount))):
+        found = _first(alike, lambda amount: trials.admits(sought.pod_with(amount)))
+        if found is not None:
+            return found
+    return None
+
+
+def _alike(amounts: range, nodes: Callable[[int], tuple[int, ...]]) -> Iterator[range]:
+    """Split falling amounts where they begin to need fewer NUMA nodes."""
+    while amounts:
+        needed = nodes(amounts[0])
+        low, high = 0, len(amounts) - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if nodes(amounts[middle]) == needed else (low, middle - 1)
+        yield amounts[: low + 1]
+        amounts = amounts[low + 1 :]
 
 
 def _first(amounts: Sequence[int], fits: Callable[[int], bool]) -> int | None:
@@ -243,12 +314,15 @@ def _up(amount: int, unit: int) -> int:
 
 
 def _less_of(resource: str) -> _Search:
-    """Find the most whole MiB, or pages, below what is asked for, by halving; pages can be none at all."""
+    """Find the most whole MiB, or pages, below what is asked for; pages can be none at all.
+
+    By halving, but only among amounts that need equally many NUMA nodes: `restricted` refuses memory on fewer nodes than the CPUs are on.
+    """
     unit = unit_of(resource)
 
     def less(trials: Trials, sought: _Sought) -> int | None:
-        amounts = range((sought.asked - 1) // unit * unit, max(sought.floor, _least(resource)) - 1, -unit)
-        return _first(amounts, lambda amount: trials.admits(sought.pod_with(amount)))
+        most = (min(sought.asked, _MOST) - 1) // unit * unit
+        return _first_of_alike(trials, sought, range(most, max(sought.floor, _least(resource)) - 1, -unit))
 
     return less
 

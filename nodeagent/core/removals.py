@@ -9,26 +9,31 @@ from nodeagent.core.pod import Pod
 from nodeagent.core.remedy import Change, Remedy, Trials
 from nodeagent.core.trial import Trial
 
-_MOST_ALIKE = 8
-"""Of pods that hold equally much and are each enough alone."""
+MOST_ALIKE = 8
+"""So many are named of pods that hold equally much and are each enough alone."""
+_MOST_ALONE = 150
+"""So many of those that hold least, and of those that hold most, are tried one by one."""
 _MOST_SETS = 300
 """Of so many sets of pods each is tried, the smallest first; of more, one is improved pod by pod."""
 
 
 def removals(trials: Trials) -> Iterator[Remedy]:
     """Find the pods of which one is enough, those that hold least; else several, none of which could stay."""
-    pods = sorted(trials.trial.pods, key=lambda pod: (_size(trials, pod), pod.full_name))
+    sizes = {pod.uid: _size(trials, pod) for pod in trials.trial.pods}
+    short = trials.refusal
+    counts = isinstance(short, Insufficient) and short.resource == "pods"
+    holding = [pod for pod in trials.trial.pods if counts or any(sizes[pod.uid])]
+    pods = sorted(holding, key=lambda pod: (sizes[pod.uid], pod.full_name))
+    alone = pods if len(pods) <= 2 * _MOST_ALONE else pods[:_MOST_ALONE] + pods[-_MOST_ALONE:]
     best: tuple[int, ...] | None = None
     found = 0
-    for pod in pods:
-        size = _size(trials, pod)
-        if best is not None and size != best:
+    for number, pod in enumerate(alone):
+        if (best is not None and sizes[pod.uid] != best) or found == MOST_ALIKE:
             return
-        if found == _MOST_ALIKE:
-            trials.cut_short = True
-            return
-        if trials.admits(trial=trials.trial.without(frozenset({pod.uid}))):
-            best, found = size, found + 1
+        if number == _MOST_ALONE and len(alone) < len(pods):
+            trials.cut_short = True  # one between may be enough
+        if trials.admits(trial=_without(trials.trial, [pod])):
+            best, found = sizes[pod.uid], found + 1
             yield Remedy(Change.REMOVAL, (pod.full_name,))
     several = _several(trials, pods) if best is None else None
     if several is not None:

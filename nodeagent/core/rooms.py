@@ -48,13 +48,14 @@ class Room(Struct, frozen=True):
     """The group of nodes that memory here is given from; None: it is not used in a group."""
 
 
-def rooms(managers: Managers, promises: Promises, pods: Iterable[Pod]) -> tuple[Room, ...]:
+def rooms(managers: Managers, promises: Promises, pods: Iterable[Pod], lent: CpuSet = CpuSet()) -> tuple[Room, ...]:
     """Look at every NUMA node, those without CPUs too.
 
     Args:
         managers: of the node.
         promises: as they are.
         pods: the active ones: their names.
+        lent: CPUs that may be given although somebody has them.
     """
     names = {pod.uid: pod.full_name for pod in pods}
     held = [
@@ -64,7 +65,7 @@ def rooms(managers: Managers, promises: Promises, pods: Iterable[Pod]) -> tuple[
     ]
     held.sort(key=lambda holder: (holder.pod, holder.container or ""))
     cpu = managers.providers.cpu
-    free = CpuSet(cpu.free_cpus(promises)) if cpu.static else CpuSet()
+    free = CpuSet(cpu.free_cpus(promises)) | lent if cpu.static else CpuSet()
     return tuple(_room(managers, promises, node.id, held, free) for node in managers.topology.numa)
 
 

@@ -5,6 +5,8 @@ They hold without errata; under `kubelet-1.36` violations are reported, not asse
 
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from nodeagent.core.cpu_manager import CpuManager
 from nodeagent.core.demand import qualifies_alone
 from nodeagent.core.idset import CpuSet, NumaSet
@@ -101,11 +103,20 @@ def memory_violations(manager: MemoryManager, promises: Promises) -> tuple[str, 
     return (*found, *(() if difference is None else (difference,)))
 
 
-def shortfalls(cpu: CpuManager, memory: MemoryManager, promises: Promises) -> tuple[str, ...]:
+class Shortfall(Struct, frozen=True):
+    """A promise that the machine can't keep at present."""
+
+    text: str
+    uid: str | None = None
+    """The pod's. None: it is about a NUMA node's books, which all pods share."""
+    container: str | None = None
+
+
+def shortfalls(cpu: CpuManager, memory: MemoryManager, promises: Promises) -> tuple[Shortfall, ...]:
     """Name every promise that the machine can't keep at present: CPUs that are offline, memory that is gone."""
     online = CpuSet(cpu.layout.online)
     found = [
-        f"pod {uid}, container {name}: CPUs {cpus - online} of {cpus} are offline"
+        Shortfall(f"pod {uid}, container {name}: CPUs {cpus - online} of {cpus} are offline", uid, name)
         for uid, name, cpus in promises.containers
         if not cpus <= online
     ]
@@ -115,9 +126,10 @@ def shortfalls(cpu: CpuManager, memory: MemoryManager, promises: Promises) -> tu
     for uid, name, block in charged_blocks(memory, promises):
         who = f"pod {uid}, container {name}" if name else f"pod {uid}"
         if not block.nodes <= present:
-            found.append(f"{who}: {block.resource} is promised on NUMA nodes {block.nodes - present}, which are gone")
+            text = f"{who}: {block.resource} is promised on NUMA nodes {block.nodes - present}, which are gone"
+            found.append(Shortfall(text, uid, name or None))
     found += [
-        f"NUMA node {node.id}: {-table.free} bytes more of {resource} are promised than there are"
+        Shortfall(f"NUMA node {node.id}: {-table.free} bytes more of {resource} are promised than there are")
         for node in promises.memory
         for resource, table in node.tables
         if table.free < 0

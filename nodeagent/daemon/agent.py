@@ -22,16 +22,17 @@ from nodeagent.core.promises import Promises
 from nodeagent.core.refusals import StartRefused
 from nodeagent.core.state import NodeState, PodEntry, latest_ms, moved, violations, with_endings
 from nodeagent.core.step import Event, Fact, Turn, World, step
+from nodeagent.core.violations import Shortfall
 from nodeagent.core.withholding import Withheld, withheld
 from nodeagent.daemon.clock import Clock
 from nodeagent.daemon.drift import as_wished, corrected
 from nodeagent.daemon.execution import Answer, Outcome, answered, carry_out
 from nodeagent.daemon.homecoming import bring_home
-from nodeagent.daemon.logs import Log, log_fact
+from nodeagent.daemon.logs import Log, about, log_fact
 from nodeagent.daemon.machine import Machine, Node, on_machine
 from nodeagent.daemon.manifest_list import ManifestList, NoManifests
 from nodeagent.daemon.records import Recorder, held_off
-from nodeagent.daemon.recovery import Recovery
+from nodeagent.daemon.recovery import Recovery, tell_refused
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.snapshot import Snapshot
 from nodeagent.daemon.startup import StartError, kernel_of
@@ -113,7 +114,8 @@ class Agent:
         self._whole = node.topology
         """The machine with the CPUs that cgroups above the pods' one withhold."""
         self._machine_trouble: tuple[str, ...] = ()
-        self._shortfalls: tuple[str, ...] = ()
+        self._shortfalls: Mapping[Shortfall, Mapping[str, str]] = {}
+        """With the fields by which each was logged."""
         self._settled: Mapping[str, CgroupWish] = {}
         """The cgroups that were as wished for when the last turn ended."""
         self._troubles: frozenset[str] = frozenset()
@@ -209,7 +211,7 @@ class Agent:
         outcome = self._write(world, troubles)
         self._act(world, outcome, troubles)
         self._log_facts(decided, outcome, began)
-        drift = corrected(outcome, self._settled, self.log)
+        drift = corrected(outcome, self._settled, self.state, self.log)
         if reasons & {Reason.START, Reason.CGROUPS, Reason.TIMER}:
             drift += self._bring_home(world, outcome)
         self.tally.count(decided, outcome, drift, watch.took_ms)
@@ -325,8 +327,7 @@ class Agent:
         for entry in self._held_off:
             if entry.pod.uid not in before and entry.refusal is not None:
                 self.tally.count_refusal(entry.refusal.reason)
-                fields = {"reason": entry.refusal.reason, "message": entry.refusal.message}
-                self.log.warning("pod_refused", pod=entry.pod.full_name, pod_uid=entry.pod.uid, **fields)
+                tell_refused(entry, self.log)
 
     def _wanted(self, seen: Seen) -> tuple[CgroupWish, ...]:
         root = seen.get("")
@@ -440,7 +441,7 @@ class Agent:
         problems = (
             *self.notices.values(),
             *troubles,
-            *self._shortfalls,
+            *(short.text for short in self._shortfalls),
             *(f"manifest {source}: {text}" for source, text in manifests),
         )
         self.snapshot = Snapshot(
@@ -463,14 +464,18 @@ class Agent:
 
     def _tell_shortfalls(self) -> None:
         """Log each promise that the machine can't keep once, and again when it can."""
-        found = shortfalls(self.node.managers, self.state.promises)
-        for text in found:
-            if text not in self._shortfalls:
-                self.log.warning("promise_short", problem=text)
-        for text in self._shortfalls:
-            if text not in found:
-                self.log.info("promise_kept_again", problem=text)
+        found = {short: self._about(short) for short in shortfalls(self.node.managers, self.state.promises)}
+        for short, fields in found.items():
+            if short not in self._shortfalls:
+                self.log.warning("promise_short", **fields, problem=short.text)
+        for short, before in self._shortfalls.items():
+            if short not in found:
+                self.log.info("promise_kept_again", **before, problem=short.text)
         self._shortfalls = found
+
+    def _about(self, short: Shortfall) -> dict[str, str]:
+        entry = None if short.uid is None else self.state.entry(short.uid)
+        return {} if entry is None else about(entry.pod, short.container)
 
 
 def _shadow(fact: Fact) -> tuple[str, str]:

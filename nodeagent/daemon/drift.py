@@ -4,24 +4,32 @@ from collections.abc import Mapping
 
 from nodeagent.core.agent_metrics import REMOVED
 from nodeagent.core.cgroup import CgroupWish
+from nodeagent.core.layout import pod_path
 from nodeagent.core.plan import Change, MakeCgroup, SetAttribute
+from nodeagent.core.pod import Pod
+from nodeagent.core.state import NodeState
 from nodeagent.daemon.execution import Outcome
-from nodeagent.daemon.logs import Log
+from nodeagent.daemon.logs import Log, about
 
 
-def corrected(outcome: Outcome, settled: Mapping[str, CgroupWish], log: Log) -> tuple[str, ...]:
+def corrected(outcome: Outcome, settled: Mapping[str, CgroupWish], state: NodeState, log: Log) -> tuple[str, ...]:
     """Find the changes that put back what somebody else had changed.
 
     Args:
         outcome: of this turn.
         settled: the cgroups as the turn before left them, each as was wished for.
+        state: whose pods the cgroups belong to.
         log: told of each change.
 
     Returns:
         What was put back, as the metric calls it.
 
     """
-    return tuple(what for change in outcome.written if (what := _corrected(change, settled, log)) is not None)
+    found = [(change.path, fields) for change in outcome.written if (fields := _corrected(change, settled)) is not None]
+    pods = {pod_path(entry): entry.pod for entry in state.entries} if found else {}
+    for path, fields in found:
+        log.warning("cgroup_drift_corrected", **_owner(path, pods), cgroup=path, **fields)
+    return tuple(fields["file"] for _, fields in found)
 
 
 def as_wished(wanted: tuple[CgroupWish, ...], outcome: Outcome) -> dict[str, CgroupWish]:
@@ -30,17 +38,22 @@ def as_wished(wanted: tuple[CgroupWish, ...], outcome: Outcome) -> dict[str, Cgr
     return {wish.path: wish for wish in wanted if wish.path not in undone}
 
 
-def _corrected(change: Change, settled: Mapping[str, CgroupWish], log: Log) -> str | None:
+def _corrected(change: Change, settled: Mapping[str, CgroupWish]) -> dict[str, str] | None:
     before = settled.get(change.path)
     if before is None:
         return None
     match change:
-        case MakeCgroup(path):
-            log.warning("cgroup_drift_corrected", cgroup=path, file=REMOVED, found="removed", restored="made again")
-            return REMOVED
-        case SetAttribute(path, attribute, value) if change.before is not None and before.get(attribute) == value:
-            found, restored = str(change.before), str(value)
-            log.warning("cgroup_drift_corrected", cgroup=path, file=attribute.value, found=found, restored=restored)
-            return attribute.value
+        case MakeCgroup():
+            return {"file": REMOVED, "found": "removed", "restored": "made again"}
+        case SetAttribute(_, attribute, value) if change.before is not None and before.get(attribute) == value:
+            return {"file": attribute.value, "found": str(change.before), "restored": str(value)}
         case _:
             return None
+
+
+def _owner(path: str, pods: Mapping[str, Pod]) -> dict[str, str]:
+    """Say whose cgroup it is: a pod's, a container's, or none's (that of a QoS class)."""
+    if path in pods:
+        return about(pods[path])
+    above, _, name = path.rpartition("/")
+    return about(pods[above], name) if above in pods else {}

@@ -6,7 +6,7 @@ from typing import Protocol
 from nodeagent.core.layout import container_path
 from nodeagent.core.lifecycle import Runs
 from nodeagent.core.state import NodeState, run_id
-from nodeagent.daemon.logs import Log
+from nodeagent.daemon.logs import Log, about
 from nodeagent.edge.cgroupfs import CgroupError
 
 
@@ -50,7 +50,5 @@ def bring_home(state: NodeState, runs: Runs, ready: Collection[str], tree: Tree,
                 )
                 continue
             back += 1
-            log.warning(
-                "process_brought_back", pod=entry.pod.full_name, container=status.name, cgroup=path, pid=run.pid
-            )
+            log.warning("process_brought_back", **about(entry.pod, status.name), cgroup=path, pid=run.pid)
     return back, troubles

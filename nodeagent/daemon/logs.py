@@ -12,6 +12,7 @@ from typing import TextIO
 
 import structlog
 
+from nodeagent.core.pod import Pod
 from nodeagent.core.state import NodeState
 from nodeagent.core.step import Event, Fact
 from nodeagent.edge.journal import Journal, is_journal
@@ -77,6 +78,12 @@ class _JournalLogger:
     debug = info = warning = error = critical = msg
 
 
+def about(pod: Pod, container: str | None = None) -> dict[str, str]:
+    """Give the fields by which a line is found that is about a pod, or about one of its containers."""
+    fields = {"pod": pod.full_name, "pod_uid": pod.uid}
+    return fields if container is None else {**fields, "container": container}
+
+
 def log_fact(log: Log, fact: Fact, state: NodeState, extra: Mapping[str, str | int]) -> None:
     """Write the canonical line of one fact.
 
@@ -87,10 +94,7 @@ def log_fact(log: Log, fact: Fact, state: NodeState, extra: Mapping[str, str | i
         extra: what the turn as a whole took (writes, duration).
 
     """
-    fields: dict[str, str | int] = {"pod_uid": fact.pod.uid, "pod": fact.pod.full_name, "source": fact.source}
-    if fact.container is not None:
-        fields["container"] = fact.container
-    fields.update(fact.fields)
+    fields: dict[str, str | int] = {**about(fact.pod, fact.container), "source": fact.source, **dict(fact.fields)}
     if fact.event is Event.POD_ADMITTED:
         own = {c.name: state.promises.own_set(fact.pod.uid, c.name) for c in fact.pod.containers}
         fields["cpus"] = " ".join(f"{name}={cpus}" for name, cpus in own.items() if cpus is not None) or "shared"

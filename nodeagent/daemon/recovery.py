@@ -20,8 +20,8 @@ from nodeagent.core.records import CpuRecord, MemoryRecord, Records, Unreadable
 from nodeagent.core.recovery import Claim, Difference, Settled, settled
 from nodeagent.core.refusals import StartRefused
 from nodeagent.core.state import NodeState, PodEntry, Refusal, violations
-from nodeagent.core.step import Manifest, new_entry, wanted
-from nodeagent.daemon.logs import Log
+from nodeagent.core.step import Event, Manifest, new_entry, wanted
+from nodeagent.daemon.logs import Log, about
 from nodeagent.daemon.machine import Node
 from nodeagent.daemon.startup import (
     CPU_CHECKPOINT,
@@ -53,8 +53,8 @@ class Recovery(Struct, frozen=True):
     adopted: tuple[str, ...] = ()
     """Pods that were in no state, by namespace/name."""
     differences: tuple[Difference, ...] = ()
-    refused: tuple[tuple[str, str], ...] = ()
-    """Admitted pods that had no processes and can't have what they ask for any more: (namespace/name, why)."""
+    refused: tuple[PodEntry, ...] = ()
+    """Admitted pods that had no processes and can't have what they ask for any more, with the refusal."""
 
 
 class Start(Struct, frozen=True):
@@ -199,8 +199,8 @@ def _recovery(
     state: NodeState,
     adopted: tuple[PodEntry, ...] = (),
 ) -> Recovery:
-    names = {entry.pod.uid: entry.pod.full_name for entry in state.entries}
-    refused = tuple((names[uid], rejected.message) for uid, rejected in placed.refused)
+    rejected = {uid for uid, _ in placed.refused}
+    refused = tuple(entry for entry in state.entries if entry.pod.uid in rejected)
     return Recovery(tuple(problems), unusable, tuple(e.pod.full_name for e in adopted), placed.differences, refused)
 
 
@@ -212,7 +212,11 @@ def recovery_document(recovery: Recovery, set_aside: tuple[str, ...]) -> dict[st
             {"pod": d.pod.full_name, "container": d.container, **dict(d.fields)} for d in recovery.differences
         ],
         "problems": list(recovery.problems),
-        "refused": [{"pod": pod, "message": message} for pod, message in recovery.refused],
+        "refused": [
+            {"pod": entry.pod.full_name, "message": entry.refusal.message}
+            for entry in recovery.refused
+            if entry.refusal is not None
+        ],
         "setAside": list(set_aside),
     }
 
@@ -221,7 +225,13 @@ def tell(recovery: Recovery, log: Log) -> None:
     """Log it, a line for each thing that a person may want to look at."""
     log.warning("state_recovered", problems=list(recovery.problems), adopted=list(recovery.adopted))
     for difference in recovery.differences:
-        fields = {"pod": difference.pod.full_name, "pod_uid": difference.pod.uid, **dict(difference.fields)}
-        log.warning("promise_changed", container=difference.container, **fields)
-    for pod, message in recovery.refused:
-        log.warning("pod_refused", pod=pod, message=message)
+        log.warning("promise_changed", **about(difference.pod, difference.container), **dict(difference.fields))
+    for entry in recovery.refused:
+        tell_refused(entry, log)
+
+
+def tell_refused(entry: PodEntry, log: Log) -> None:
+    """Log a refusal that no turn has decided on."""
+    if entry.refusal is not None:
+        fields = {"source": entry.source, "reason": entry.refusal.reason, "message": entry.refusal.message}
+        log.warning(Event.POD_REFUSED.value, **about(entry.pod), **fields)

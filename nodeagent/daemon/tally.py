@@ -8,12 +8,15 @@ from msgspec import Struct, field
 from nodeagent import __version__
 from nodeagent.core import agent_metrics as names
 from nodeagent.core.idset import CpuSet
+from nodeagent.core.layout import shared_pool, usable_cpus
+from nodeagent.core.lifecycle import next_start_at_ms
 from nodeagent.core.manager_metrics import TOPOLOGY_DURATION
 from nodeagent.core.managers import Admitted, Managers, Rejected, gauges, isolation, started_moves
 from nodeagent.core.metric_moves import Series
 from nodeagent.core.metric_totals import MetricsSnapshot, MetricTotals
 from nodeagent.core.pod import Pod
 from nodeagent.core.promises import Promises
+from nodeagent.core.state import NodeState
 from nodeagent.core.step import Event, Turn, admitted_beside
 from nodeagent.daemon.execution import Outcome
 from nodeagent.daemon.machine import Node
@@ -81,6 +84,7 @@ class Tally:
                     _add(values, names.CONTAINERS, ("isolation", level.value))
         online = snapshot.node.topology.online
         values[Series(names.DEGRADED_CONTAINERS)] = sum(not cpus <= online for _, _, cpus in state.promises.containers)
+        values[Series(names.STARVED_CONTAINERS)] = _starved(managers, state, online)
         values[Series(names.MANIFEST_PROBLEMS)] = manifest_problems
         values[Series(names.STATE_GENERATION)] = state.generation
         values[Series(names.LAUNCHER_UP)] = int(snapshot.runs is not None)
@@ -88,6 +92,20 @@ class Tally:
 
     def _snapshot(self, values: dict[Series, int]) -> MetricsSnapshot:
         return self._totals.snapshot({**values, Series(names.BUILD_INFO, (("version", __version__),)): 1})
+
+
+def _starved(managers: Managers, state: NodeState, online: CpuSet) -> int:
+    """Count the containers that have still to run and no CPU to run on."""
+    pool = shared_pool(managers, state.promises, online)
+    if pool:
+        return 0
+    return sum(
+        not usable_cpus(state.promises.own_set(entry.pod.uid, container.name), pool, online)
+        for entry in state.entries
+        if entry.is_active
+        for container, status in entry.pairs()
+        if status.exit is None or next_start_at_ms(entry, container.name) is not None
+    )
 
 
 def _add(values: dict[Series, int], name: str, label: tuple[str, str]) -> None:

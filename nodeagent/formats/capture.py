@@ -284,5 +284,25 @@ def _agent(document: JsonValue) -> CapturedAgent:
         is_live=document.field("live").flag(),
         is_ready=document.field("ready").flag(),
         problems=document.field("problems").each(JsonValue.text),
-        recovery=None if recovery is None else recovery.object(),
+        recovery=None if recovery is None else _recovery(recovery),
     )
+
+
+def _recovery(document: JsonValue) -> Mapping[str, Any]:
+    """Read what the agent told of its start; `inspect` shows each of these."""
+
+    def texts(value: JsonValue) -> dict[str, str | None]:
+        return dict(value.by_name(lambda each: each.or_none(JsonValue.text)))
+
+    def difference(value: JsonValue) -> dict[str, str | None]:
+        needed = {name: value.field(name).text() for name in ("pod", "resource", "before", "after", "why")}
+        return {"container": None} | texts(value) | needed
+
+    def refused(value: JsonValue) -> dict[str, str]:
+        return {name: value.field(name).text() for name in ("pod", "message")}
+
+    return {
+        **{name: list(document.field(name).each(JsonValue.text)) for name in ("adopted", "problems", "setAside")},
+        "differences": list(document.field("differences").each(difference)),
+        "refused": list(document.field("refused").each(refused)),
+    }

@@ -1,6 +1,11 @@
-"""Text in columns within a width: what is too long is broken at commas and spaces, never lost."""
+"""Text in columns within a width: what is too long is broken at commas and spaces, never lost.
+
+Nothing in it is acted on by a terminal, whoever wrote it: what can't be printed is escaped.
+"""
 
 from collections.abc import Iterator, Sequence
+
+from nodeagent.errors import printable
 
 GAP = "  "
 _LEAST = 8
@@ -22,6 +27,7 @@ def blocks(rows: Sequence[Sequence[str]], width: int | None) -> list[list[str]]:
     """
     if not rows:
         return []
+    rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     if width is not None:
         widths = _shrunk(widths, width - len(GAP) * (len(widths) - 1))
@@ -45,18 +51,22 @@ def _lines(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
         yield GAP.join(f"{part:<{width}}" for part, width in zip(parts, widths, strict=True)).rstrip()
 
 
-def broken(text: str, width: int) -> list[str]:
-    """Break a text after commas, spaces, slashes and hyphens; in the middle of a word only where nothing else is left.
+def broken(text: str, width: int | None) -> list[str]:
+    """Break a text at line ends, and after commas, spaces, slashes and hyphens; in the middle of a word only where nothing else is left.
 
-    Lines after the first are indented as the first is, and two more.
+    Lines after the first are indented as the first is, and two more. Width None: at line ends only.
     """
     indent = " " * (len(text) - len(text.lstrip(" ")))
-    lines = []
-    while len(text) > width:
-        at = _break_at(text, width, len(indent) + 2)
-        lines.append(text[:at].rstrip(" "))
-        text = f"{indent}  {text[at:].lstrip(' ')}" if width > len(indent) + 8 else text[at:].lstrip(" ")
-    return [*lines, text]
+    first, *rest = map(printable, text.split("\n"))
+    return [part for line in (first, *(f"{indent}  {line}" for line in rest)) for part in _parts(line, width, indent)]
+
+
+def _parts(line: str, width: int | None, indent: str) -> Iterator[str]:
+    while width is not None and len(line) > width:
+        at = _break_at(line, width, len(indent) + 2)
+        yield line[:at].rstrip(" ")
+        line = f"{indent}  {line[at:].lstrip(' ')}" if width > len(indent) + 8 else line[at:].lstrip(" ")
+    yield line
 
 
 def _break_at(text: str, width: int, least: int) -> int:

@@ -62,7 +62,7 @@ def config_text(fields: Document) -> str:
     default = config_fields(Config())
     lines: list[str] = []
     for name, value in fields.items():
-        first, *rest = yaml_lines({name: value})
+        first, *rest = yaml_lines({name: value}, is_utf8=False)
         lines += [f"{first} # default" if default.get(name) == value else first, *rest]
     return "\n".join(lines) + "\n"
 

@@ -10,7 +10,17 @@ from ipaddress import ip_address
 
 from msgspec.structs import replace
 
-from nodeagent.core.config import DEFAULT_GATES, GATES_OF_A_STAGE, Config, Errata, Placement
+from nodeagent.core.config import (
+    CPU_MANAGER_POLICIES,
+    DEFAULT_GATES,
+    GATES_OF_A_STAGE,
+    MEMORY_MANAGER_POLICIES,
+    TOPOLOGY_MANAGER_POLICIES,
+    TOPOLOGY_MANAGER_SCOPES,
+    Config,
+    Errata,
+    Placement,
+)
 from nodeagent.core.managers import misconfigured
 from nodeagent.core.node_capacity import reservation
 from nodeagent.core.pod import CPU, HUGEPAGES_PREFIX, MEMORY, Resources
@@ -262,18 +272,18 @@ class _ConfigReader:
     def _check_policies(self, placement: Placement) -> None:
         """Judge names of policies in kubelet's words; options are judged by the managers, which know what excludes what."""
         cpu, memory = placement.cpu_manager_policy, placement.memory_manager_policy
-        if cpu not in {"none", "static"}:
+        if cpu not in CPU_MANAGER_POLICIES:
             allowed = "must be none or static"
             self._fields.report("cpuManagerPolicy", allowed, cpu, f'unknown policy: "{cpu}", {allowed}')
-        if memory not in {"None", "Static"}:
+        if memory not in MEMORY_MANAGER_POLICIES:
             allowed = "must be None or Static"
             self._fields.report("memoryManagerPolicy", allowed, memory, f'unknown policy: "{memory}", {allowed}')
         policy, scope = placement.topology_manager_policy, placement.topology_manager_scope
-        if policy not in {"none", "best-effort", "restricted", "single-numa-node"}:
+        if policy not in TOPOLOGY_MANAGER_POLICIES:
             allowed = 'must be one of: ["none" "best-effort" "restricted" "single-numa-node"]'
             words = f'invalid configuration: topologyManagerPolicy (--topology-manager-policy) "{policy}" {allowed}'
             self._fields.report("topologyManagerPolicy", allowed, policy, words)
-        if scope not in {"container", "pod"}:
+        if scope not in TOPOLOGY_MANAGER_SCOPES:
             allowed = 'must be one of: "container", or "pod"'
             words = f'invalid configuration: topologyManagerScope (--topology-manager-scope) "{scope}" {allowed}'
             self._fields.report("topologyManagerScope", allowed, scope, words)

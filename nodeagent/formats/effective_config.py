@@ -7,7 +7,17 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from nodeagent.core.config import Config, Errata, Placement, ReservedMemory
+from nodeagent.core.config import (
+    CPU_MANAGER_POLICIES,
+    ISOLATED_CPUS,
+    MEMORY_MANAGER_POLICIES,
+    TOPOLOGY_MANAGER_POLICIES,
+    TOPOLOGY_MANAGER_SCOPES,
+    Config,
+    Errata,
+    Placement,
+    ReservedMemory,
+)
 from nodeagent.core.pod import Resources
 from nodeagent.core.quantity import Quantity, QuantitySyntaxError
 from nodeagent.formats.json_values import JsonValue
@@ -53,20 +63,20 @@ def config_from_document(document: JsonValue) -> Config:
     The memory reservation follows from the rest and from the machine: `node_capacity.with_machine`.
 
     Raises:
-        MisfitError: a value is missing, or of another kind.
+        MisfitError: a value is missing, of another kind, or no policy of this version.
 
     """
     of = document.field
     placement = Placement(
-        cpu_manager_policy=of("cpuManagerPolicy").text(),
+        cpu_manager_policy=of("cpuManagerPolicy").among(CPU_MANAGER_POLICIES),
         cpu_manager_policy_options=of("cpuManagerPolicyOptions").by_name(JsonValue.text),
         reserved_system_cpus=of("reservedSystemCPUs").cpus(),
         reserved_cpu_milli=_optional(document, "reservedCPUMillicores", JsonValue.whole),
-        topology_manager_policy=of("topologyManagerPolicy").text(),
-        topology_manager_scope=of("topologyManagerScope").text(),
-        isolated_cpus=of("isolatedCPUs").text(),
+        topology_manager_policy=of("topologyManagerPolicy").among(TOPOLOGY_MANAGER_POLICIES),
+        topology_manager_scope=of("topologyManagerScope").among(TOPOLOGY_MANAGER_SCOPES),
+        isolated_cpus=of("isolatedCPUs").among(ISOLATED_CPUS),
         topology_manager_policy_options=of("topologyManagerPolicyOptions").by_name(JsonValue.text),
-        memory_manager_policy=of("memoryManagerPolicy").text(),
+        memory_manager_policy=of("memoryManagerPolicy").among(MEMORY_MANAGER_POLICIES),
         reserved_memory=of("reservedMemory").each(_reserved_memory),
         feature_gates=of("featureGates").by_name(JsonValue.flag),
         errata=of("errata").one_of(Errata),

@@ -1,12 +1,13 @@
 """What a refused request wanted of the NUMA nodes, and what they have too little of, in plain words."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
 
 from msgspec import Struct
 
 from nodeagent.core.demand import Amounts
+from nodeagent.core.memory_groups import fewest_nodes
 from nodeagent.core.rooms import Room
+from nodeagent.core.trial import Trial
 from nodeagent.formats.inspection_words import bytes_text, counted
 
 MOST_NODES = 8
@@ -20,12 +21,18 @@ class Wish(Struct, frozen=True):
     """Empty: CPUs."""
     amount: int
     nodes: int
+    whole_cores: bool = False
+    """Of CPUs only those count whose cores are free as a whole."""
 
     def size(self, amount: int) -> str:
         """Spell an amount of it."""
         if not self.resource:
             return counted(amount, "CPU")
         return f"{bytes_text(amount) if amount else '0'} of {self.resource}"
+
+    def can_give(self, amount: int) -> str:
+        """Spell an amount that is free for it."""
+        return self.size(amount) + (" in whole cores" if self.whole_cores else "")
 
     def short(self, amount: int) -> str:
         """Say that so much is missing."""
@@ -34,7 +41,7 @@ class Wish(Struct, frozen=True):
     def free(self, room: Room) -> int:
         """How much of it a node can still give."""
         if not self.resource:
-            return len(room.free)
+            return len(room.free - room.split if self.whole_cores else room.free)
         return next((m.free_bytes for m in room.memory if m.resource == self.resource), 0)
 
     def has(self, room: Room) -> int:
@@ -44,20 +51,12 @@ class Wish(Struct, frozen=True):
         return next((m.allocatable_bytes for m in room.memory if m.resource == self.resource), 0)
 
 
-def wishes_of(cpus: int, memory: Amounts, nodes: Sequence[Room]) -> list[Wish]:
+def wishes_of(cpus: int, memory: Amounts, before: Trial) -> list[Wish]:
     """Give a wish for each resource of which anything is wanted; memory counts where the nodes' memory is managed."""
-    wanted = [Wish("", cpus, 1), *(Wish(resource, size, 1) for resource, size in memory)]
-    return [
-        Wish(wish.resource, wish.amount, _fewest(wish, nodes))
-        for wish in wanted
-        if wish.amount and (not wish.resource or any(room.memory for room in nodes))
-    ]
-
-
-def _fewest(wish: Wish, nodes: Sequence[Room]) -> int:
-    """How many nodes it takes on an empty machine; all if there is not so much."""
-    together = accumulate(sorted((wish.has(room) for room in nodes), reverse=True))
-    return min(1 + sum(1 for total in together if total < wish.amount), len(nodes))
+    cpu, books = before.managers.providers.cpu, before.promises
+    wishes = [Wish("", cpus, cpu.layout.fewest_nodes(cpus), cpu.picking.whole_cores)] if cpus else []
+    wanted = tuple((resource, size) for resource, size in memory if size and books.memory)
+    return wishes + [Wish(resource, size, fewest_nodes(books, wanted)) for resource, size in wanted]
 
 
 def wanted_where(wishes: Iterable[Wish]) -> str:
@@ -87,24 +86,18 @@ def lacking_in_all(wishes: Iterable[Wish], nodes: Sequence[Room]) -> Iterator[st
         free = sorted((wish.free(room) for room in nodes), reverse=True)
         most = sum(free[: wish.nodes])
         if sum(free) < wish.amount:
-            yield f"in all {wish.size(sum(free))} can still be given: {wish.short(wish.amount - sum(free))}"
+            yield f"in all {wish.can_give(sum(free))} can still be given: {wish.short(wish.amount - sum(free))}"
         elif wish.nodes > 1 and most < wish.amount:
-            yield f"no {wish.nodes} NUMA nodes have more than {wish.size(most)} free together: {wish.short(wish.amount - most)}"
+            yield f"no {wish.nodes} NUMA nodes have more than {wish.can_give(most)} free together: {wish.short(wish.amount - most)}"
 
 
-def _distance(wishes: Iterable[Wish], room: Room) -> int:
-    """How far a node is from what is wanted of CPUs: of it alone, or of all that it has."""
-    return next(
-        (
-            (wish.amount if wish.nodes == 1 else wish.has(room)) - wish.free(room)
-            for wish in wishes
-            if not wish.resource
-        ),
-        0,
-    )
+def _distance(wishes: Sequence[Wish], room: Room) -> int:
+    """How far a node is from what is wanted of the first resource (CPUs, if any are): of it alone, or of all that it has."""
+    wish = wishes[0]
+    return (wish.amount if wish.nodes == 1 else wish.has(room)) - wish.free(room)
 
 
-def _of_node(wishes: Iterable[Wish], room: Room) -> str:
+def _of_node(wishes: Sequence[Wish], room: Room) -> str:
     """Say what a node has too little of; nothing if it has all that could be wanted of it."""
     parts = []
     for wish in wishes:
@@ -112,15 +105,22 @@ def _of_node(wishes: Iterable[Wish], room: Room) -> str:
         if wish.resource and not room.memory:
             continue
         of = "" if wish.resource else f" of {has}"
+        if wish.whole_cores and room.split:
+            of += f" ({room.split} are halves of cores)"
         if wish.nodes == 1 and free < wish.amount:
-            parts.append(f"{wish.size(free)} free{of}, {wish.short(wish.amount - free)}")
+            parts.append(f"{wish.can_give(free)} free{of}, {wish.short(wish.amount - free)}")
         elif wish.nodes > 1 and free < has:
-            parts.append(f"{wish.size(free)} free{of or f', of {bytes_text(has)}'}")
-    if room.group is not None:
+            parts.append(f"{wish.can_give(free)} free{of or f', of {bytes_text(has)}'}")
+    if room.group is not None and any(wish.resource for wish in wishes):
         parts.append(f"its memory is given only together with that of NUMA {room.group}")
     if not parts:
         return ""
+    return f"NUMA {room.node}: {'; '.join(parts)}{taken_text(room)}"
+
+
+def taken_text(room: Room) -> str:
+    """Say who has its CPUs, in brackets; nothing if nobody has."""
     held = ", ".join(f"{h.pod} {h.container or ''}".rstrip() + f" has {h.cpus}" for h in room.holders)
     reserved = f"reserved {room.reserved}" if room.reserved else ""
     taken = "; ".join(part for part in (held, reserved) if part)
-    return f"NUMA {room.node}: {'; '.join(parts)}" + (f" ({taken})" if taken else "")
+    return f" ({taken})" if taken else ""

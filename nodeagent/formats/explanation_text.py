@@ -6,6 +6,7 @@ Adds words and layout to the document, no fact. Legible without colour; no line 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from nodeagent.core.removals import MOST_ALIKE
 from nodeagent.formats.columns import broken, table
 from nodeagent.formats.inspection_words import bytes_text, counted
 
@@ -84,6 +85,8 @@ def _pod(pod: Document, config: Document, width: int) -> Iterator[str]:
     yield from _wrapped(f"pod {pod['namespace']}/{pod['name']} ({pod['qos']}): {pod['decision']}", width)
     if pod["reason"] is not None:
         yield from _wrapped(f"{_INDENT}{pod['reason']}: {pod['message']}", width)
+    if pod["recorded"] is not None:
+        yield f"{_INDENT}uid {pod['uid']}"
     for text in (*_recorded(pod), *pod["notes"]):
         yield from _wrapped(f"{_INDENT}{text}", width)
     if pod["containers"]:
@@ -98,6 +101,8 @@ def _pod(pod: Document, config: Document, width: int) -> Iterator[str]:
         yield "What would admit it (each of these has been tried)"
         for remedy in pod["remedies"]:
             yield from _wrapped(f"{_INDENT}* {remedy['text']}", width)
+        if sum(1 for r in pod["remedies"] if r["change"] == "removal" and len(r["subject"]) == 1) == MOST_ALIKE:
+            yield f"{_INDENT}of pods that hold equally much, at most {MOST_ALIKE} are named"
         if not pod["allTried"]:
             other = "there may be others, or smaller ones" if pod["remedies"] else "there may be a change that would"
             yield from _wrapped(f"{_INDENT}not everything was tried, as it would take too long: {other}", width)

@@ -1,6 +1,6 @@
 """A refusal in plain words: what was missing where, and what would help. Single sentences; layout is explanation_text's."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from nodeagent.core.cpu_pods import check_pod as check_cpus
@@ -11,12 +11,20 @@ from nodeagent.core.memory_pods import check_pod as check_memory
 from nodeagent.core.merge_trace import MergeTrace, Opinion
 from nodeagent.core.node_capacity import Insufficient
 from nodeagent.core.pod import CPU, ContainerKind
+from nodeagent.core.promises import Promises
 from nodeagent.core.refusals import Reason
 from nodeagent.core.remedy import Change, Remedy
 from nodeagent.core.rooms import Room, rooms
 from nodeagent.core.tracing import CpuStep, MemoryStep, Trace
 from nodeagent.core.trial import Trial
-from nodeagent.formats.explanation_lacking import MOST_NODES, lacking, lacking_in_all, wanted_where, wishes_of
+from nodeagent.formats.explanation_lacking import (
+    MOST_NODES,
+    lacking,
+    lacking_in_all,
+    taken_text,
+    wanted_where,
+    wishes_of,
+)
 from nodeagent.formats.inspection_words import bytes_text, counted
 
 
@@ -34,13 +42,16 @@ def why_refused(before: Trial, trace: Trace) -> list[str]:
     if decision.reason is Reason.EMPTY_POD_SHARED_POOL:
         return list(_budget(trace))
     last = trace.steps[-1] if trace.steps else None
-    nodes = rooms(before.managers, before.promises, before.pods)
+    there = decision.attempted  # with what the pod's containers before this one have got
+    reuse = there.cpu_reuse
+    lent = CpuSet() if reuse is None or reuse.pod_uid != trace.pod.uid else reuse.cpus
+    nodes = rooms(before.managers, there, (*before.pods, trace.pod), lent)
     if isinstance(last, MergeTrace):
-        return list(_merge(before, trace, last, nodes))
+        return [*_merge(before, trace, last, nodes), *_reusable(before, there, trace.pod.uid, lent)]
     if isinstance(last, CpuStep):
-        return list(_cpus(before, trace, last, nodes))
+        return [*_cpus(before, trace, last, nodes), *_reusable(before, there, trace.pod.uid, lent)]
     if isinstance(last, MemoryStep):
-        return list(_memory(trace, last, nodes))
+        return [*_memory(before, trace, last, nodes), *_reusable(before, there, trace.pod.uid, CpuSet())]
     return ["the message says it all"]
 
 
@@ -103,23 +114,14 @@ def _merge(before: Trial, trace: Trace, merge: MergeTrace, nodes: tuple[Room, ..
     who, cpus, memory = _wanted(trace, merge.container)
     topology = before.managers.providers.topology
     single = topology.rules.single_node
-    wishes = wishes_of(cpus, memory, nodes)
+    wishes = wishes_of(cpus, memory, before)
     where = "on a single NUMA node" if single else wanted_where(wishes)
     yield f"{who} wants {_wants(cpus, memory)} {where} (topologyManagerPolicy {topology.policy.value})"
-    large = [wish for wish in wishes if wish.nodes > 1]
-    if single and large:
-        for wish in large:
-            largest = wish.size(max((wish.has(room) for room in nodes), default=0))
-            yield f"no NUMA node is that large: the largest has {largest}"
+    largest = {wish: max((wish.has(room) for room in nodes), default=0) for wish in wishes}
+    too_large = [wish for wish in wishes if single and wish.amount > largest[wish]]
+    if too_large:
+        yield from (f"no NUMA node is that large: the largest has {wish.size(largest[wish])}" for wish in too_large)
         return
-    lent = CpuSet()
-    for step in trace.steps:
-        lent |= step.cpus if isinstance(step, CpuStep) else CpuSet()
-    if lent:
-        yield (
-            f"CPUs {lent} of the pod's other containers, on NUMA {before.managers.topology.numa_of(lent)}, are not free for it, or "
-            "count in wherever it goes where it can take them over"
-        )
     yield from lacking(wishes, nodes)
     fitting = {
         resource: [str(c.nodes) for c in merge.candidates if dict(c.opinions)[resource] is Opinion.PREFERRED]
@@ -129,6 +131,22 @@ def _merge(before: Trial, trace: Trace, merge: MergeTrace, nodes: tuple[Room, ..
     if len(suited) > 1:
         said = "; ".join(f"{resource} would go to {' or '.join(found)}" for resource, found in suited.items())
         yield f"no set of NUMA nodes suits all of it: {said}"
+
+
+def _reusable(before: Trial, there: Promises, uid: str, lent: CpuSet) -> Iterator[str]:
+    """Say what the pod's init containers leave to those after them."""
+    if lent:
+        yield (
+            f"CPUs {lent} of the pod's init containers, on NUMA {before.managers.topology.numa_of(lent)}, count as free for it, and it "
+            "has to be where these are"
+        )
+    reuse = there.memory_reuse
+    for (nodes, resource), size in () if reuse is None or reuse.pod_uid != uid else reuse.amounts:
+        if size:
+            yield (
+                f"{bytes_text(size)} of {resource} that its init containers have on NUMA {nodes} counts in where it takes exactly "
+                f"{'this node' if len(nodes) == 1 else 'these nodes'}"
+            )
 
 
 def _over_budget(before: Trial, trace: Trace) -> str | None:
@@ -163,7 +181,7 @@ def _cpus(before: Trial, trace: Trace, step: CpuStep, nodes: tuple[Room, ...]) -
             yield f"{cpus} is no multiple of {layout.per_core}" + (f", nor is {', nor '.join(also)}" if also else "")
             return
         halves = f"; {','.join(split)} are halves of cores" if split else ""
-        yield f"{counted(cores, 'core')} are free as a whole, {counted(free, 'CPU')} in all{halves}"
+        yield f"{counted(cores, 'core')} {'is' if cores == 1 else 'are'} free as a whole, {counted(free, 'CPU')} in all{halves}"
     else:
         yield f"{who} wants {counted(cpus, 'CPU')} of its own, and {free} can still be given: {max(0, cpus - free)} short"
     yield from _holders(nodes)
@@ -172,28 +190,31 @@ def _cpus(before: Trial, trace: Trace, step: CpuStep, nodes: tuple[Room, ...]) -
 
 
 def _holders(nodes: tuple[Room, ...]) -> Iterator[str]:
-    for room in nodes[:MOST_NODES]:
-        if room.cpus:
-            held = [f"{h.pod} {h.container or ''}".rstrip() + f" has {h.cpus}" for h in room.holders]
-            held += [f"reserved {room.reserved}"] if room.reserved else []
-            yield f"NUMA {room.node}: {len(room.free)} of {len(room.cpus)} free" + (
-                f" ({', '.join(held)})" if held else ""
-            )
+    having = [room for room in nodes if room.cpus]
+    for room in having[:MOST_NODES]:
+        yield f"NUMA {room.node}: {len(room.free)} of {len(room.cpus)} free{taken_text(room)}"
+    yield from _others(having)
 
 
-def _memory(trace: Trace, step: MemoryStep, nodes: tuple[Room, ...]) -> Iterator[str]:
+def _others(nodes: Sequence[Room]) -> Iterator[str]:
+    if len(nodes) > MOST_NODES:
+        yield f"and {counted(len(nodes) - MOST_NODES, 'NUMA node')} more (-o json has all)"
+
+
+def _memory(before: Trial, trace: Trace, step: MemoryStep, nodes: tuple[Room, ...]) -> Iterator[str]:
     who, _, memory = _wanted(trace, step.container)
     wanted = ", ".join(f"{bytes_text(size)} of {resource}" for resource, size in memory)
     first = (
         "" if step.hint.mask is None else f": of NUMA {step.hint.mask} first, as the hint says, or of others with it"
     )
     yield f"{who} wants {wanted}{first}"
-    yield from lacking_in_all(wishes_of(0, memory, nodes), nodes)
+    yield from lacking_in_all(wishes_of(0, memory, before), nodes)
     for room in nodes[:MOST_NODES]:
         free = {m.resource: m.free_bytes for m in room.memory}
         amounts = ", ".join(f"{_amount(r, free.get(r, 0))} of {r}" for r, _ in memory)
         group = "" if room.group is None else f", given only together with that of NUMA {room.group}"
         yield f"NUMA {room.node}: free are {amounts}{group}"
+    yield from _others(nodes)
     total = {r: sum(m.free_bytes for room in nodes for m in room.memory if m.resource == r) for r, _ in memory}
     if all(total[resource] >= size for resource, size in memory):
         yield "in all there is enough; but a NUMA node whose memory is in use by itself, or in a group, can't be taken into another group"

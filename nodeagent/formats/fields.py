@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from nodeagent.core.pod import Resources
 from nodeagent.core.quantity import Quantity, QuantitySyntaxError
-from nodeagent.formats.findings import Findings, shown
-from nodeagent.formats.tree import ListNode, MapNode, Node, Number, Scalar, kind_of
+from nodeagent.formats.findings import DocumentError, Findings, shown
+from nodeagent.formats.tree import ListNode, MapNode, Node, Number, Scalar, kind_of, tree_of
 
 MAX_RESOURCES = 64
 """Entries of one resource list: it is searched linearly."""
@@ -217,6 +217,21 @@ class Fields:
             elif key not in self._known:
                 meant = "" if self._findings.full() else nearest(key, self._known)
                 self._findings.add(entry.line, self.at(key), "", f"unknown field{meant}")
+
+
+def fields_of(document: Mapping[str, object], findings: Findings) -> Fields:
+    """Begin with a document of plain values.
+
+    Raises:
+        DocumentError: it is nested too deeply, or has a value that JSON hasn't.
+    """
+    try:
+        tree = tree_of(document)
+    except ValueError as err:
+        findings.add(None, "", "", str(err))
+        raise DocumentError(findings.all()) from err
+    assert isinstance(tree, MapNode)
+    return Fields(tree, "", findings)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -191,7 +191,7 @@ def _noticeable_pods(document: Document, width: int | None) -> Iterator[str]:
         return
     yield f"PODS THAT NEED A LOOK: {len(found)}"
     for line in found[:_MOST_NOTICED]:
-        yield from _broken(f"  {line}", width)
+        yield from broken(f"  {line}", width)
     if len(found) > _MOST_NOTICED:
         yield f"  and {len(found) - _MOST_NOTICED} more"
     yield ""
@@ -214,18 +214,18 @@ def _differences(document: Document, width: int | None) -> Iterator[str]:
     found, is_known = document["differences"], document["node"]["agent"]["known"]
     if found is None and is_known and document["node"]["copied"]:
         why = "the copy has none, so nothing was compared: CPUS and MEMS are the promised ones"
-        yield from _broken(f"cgroups: {why}", width)
+        yield from broken(f"cgroups: {why}", width)
         return
     if found is None:
         step = "Start the pods' unit: systemctl start nodeagent-pods; or run as root"
         why = (
             f"not to be read, so nothing was compared. {step}" if is_known else "the capture holds none to compare with"
         )
-        yield from _broken(f"cgroups: {why}", width)
+        yield from broken(f"cgroups: {why}", width)
         return
     if not found:
         other = "other " if document["strangers"] else ""
-        yield from _broken(f"no {other}difference between what was promised and what the cgroups hold", width)
+        yield from broken(f"no {other}difference between what was promised and what the cgroups hold", width)
         return
     yield f"DIFFERENCES between promised and actual: {len(found)}"
     for difference in found:
@@ -237,15 +237,15 @@ def _differences(document: Document, width: int | None) -> Iterator[str]:
             if file
             else f"{actual}, promised: {difference['promised']}"
         )
-        yield from _broken(f"  {where}: {what}", width)
+        yield from broken(f"  {where}: {what}", width)
     if document["node"]["copied"]:
         return
     if document["node"]["agent"]["live"]:
-        yield from _broken(
+        yield from broken(
             "  the agent puts them right at its next reconcile; if they come back, somebody else writes there", width
         )
     else:
-        yield from _broken("  the agent puts them right when it runs: systemctl start nodeagent", width)
+        yield from broken("  the agent puts them right when it runs: systemctl start nodeagent", width)
 
 
 def _strangers(document: Document, width: int | None) -> Iterator[str]:
@@ -253,11 +253,11 @@ def _strangers(document: Document, width: int | None) -> Iterator[str]:
         return
     yield "PROCESSES IN CGROUPS THAT NO POD OWNS"
     for stranger in document["strangers"]:
-        yield from _broken(f"  {stranger['cgroup']} may run on CPUs {stranger['cpus']}; to end them:", width)
+        yield from broken(f"  {stranger['cgroup']} may run on CPUs {stranger['cpus']}; to end them:", width)
         for part in (
             stranger["nextStep"].replace(" && ", " &&\n").splitlines()
         ):  # broken elsewhere it would do something else
-            yield from _broken(f"    {part}", width)
+            yield from broken(f"    {part}", width)
     yield ""
 
 
@@ -266,7 +266,7 @@ def _problems(document: Document, width: int | None) -> Iterator[str]:
         return
     yield "PROBLEMS"
     for problem in document["node"]["problems"]:
-        yield from _broken(f"  {problem}", width)
+        yield from broken(f"  {problem}", width)
     yield ""
 
 
@@ -276,18 +276,18 @@ def _recovery(document: Document, width: int | None) -> Iterator[str]:
         return
     yield "RECOVERED when the agent started"
     for problem in recovery["problems"]:
-        yield from _broken(f"  {problem}", width)
+        yield from broken(f"  {problem}", width)
     for path in recovery["setAside"]:
-        yield from _broken(f"  set aside: {path}", width)
+        yield from broken(f"  set aside: {path}", width)
     if recovery["adopted"]:
-        yield from _broken(f"  known again by what runs: {', '.join(recovery['adopted'])}", width)
+        yield from broken(f"  known again by what runs: {', '.join(recovery['adopted'])}", width)
     for found in recovery["differences"]:
         where = " ".join(filter(None, (found["pod"], found["container"])))
-        yield from _broken(
+        yield from broken(
             f"  {where}: {found['resource']} {found['before']}, now {found['after']}: {found['why']}", width
         )
     for refused in recovery["refused"]:
-        yield from _broken(f"  {refused['pod']}: refused: {refused['message']}", width)
+        yield from broken(f"  {refused['pod']}: refused: {refused['message']}", width)
     if not recovery["differences"] and not recovery["refused"]:
         yield "  no promise of a pod that runs has changed"
     yield ""
@@ -306,12 +306,8 @@ def _host_processes(document: Document, width: int | None) -> Iterator[str]:
         names.append(counted(threads, "kernel thread"))
     if host["hidden"]:
         names.append(f"{counted(host['hidden'], 'process', 'processes')} that only root may look at")
-    yield from _broken(f"  {', '.join(names)}", width)
+    yield from broken(f"  {', '.join(names)}", width)
     yield ""
-
-
-def _broken(text: str, width: int | None) -> list[str]:
-    return [text] if width is None else broken(text, width)
 
 
 def _pod_in_full(pod: Document, document: Document, width: int) -> list[str]:

@@ -6,7 +6,7 @@ For what people write, where everything that is wrong is told at once, there is 
 import enum
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -106,6 +106,12 @@ class JsonValue(Struct, frozen=True):
         if not isinstance(self.value, str):
             raise self.misfit("a text")
         return self.value
+
+    def among(self, allowed: Collection[str]) -> str:
+        """Read one of some words."""
+        if self.text() not in allowed:
+            raise self.misfit(f"one of {', '.join(allowed)}")
+        return self.text()
 
     def whole(self, low: int = 0) -> int:
         if isinstance(self.value, bool) or not isinstance(self.value, int) or not low <= self.value <= MAX_WHOLE:

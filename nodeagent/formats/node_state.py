@@ -30,7 +30,7 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.findings import DocumentError
 from nodeagent.formats.json_values import MAX_WHOLE, JsonValue, MisfitError, parsed
 from nodeagent.formats.pod_fields import pod_to_document
-from nodeagent.formats.pod_manifest import pod_from_document
+from nodeagent.formats.pod_manifest import named_pod_from_document
 
 VERSION = 1
 FORMAT = "nodeagent_state"
@@ -324,7 +324,7 @@ def _entry(document: JsonValue) -> PodEntry:
 
 def _manifest_pod(document: JsonValue) -> Pod:
     try:
-        return pod_from_document(document.object())
+        return named_pod_from_document(document.object())
     except DocumentError as err:
         raise MisfitError(f"{document.path}: {err}") from err
 

@@ -1,6 +1,6 @@
 """The fields that decide about placement, as KubeletConfiguration names them → Placement. Shared by configuration files and scenarios."""
 
-from nodeagent.core.config import Errata, Placement, ReservedMemory
+from nodeagent.core.config import ISOLATED_CPUS, Errata, Placement, ReservedMemory
 from nodeagent.core.idset import CpuSet, IdSetSyntaxError
 from nodeagent.core.pod import Resources
 from nodeagent.formats.fields import Fields
@@ -55,7 +55,7 @@ class PlacementReader:
             memory_manager_policy=fields.string("memoryManagerPolicy") or default.memory_manager_policy,
             reserved_memory=self.reserved_memory(),
             memory_reservation=memory_reservation,
-            isolated_cpus=fields.one_of("isolatedCPUs", ("ignore", "prefer", "only")) or default.isolated_cpus,
+            isolated_cpus=fields.one_of("isolatedCPUs", ISOLATED_CPUS) or default.isolated_cpus,
             feature_gates=fields.booleans("featureGates"),
             errata=errata,
         )

@@ -5,13 +5,20 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 
 from nodeagent.core.pod import Pod
-from nodeagent.formats.fields import Fields
+from nodeagent.formats.fields import Fields, fields_of
 from nodeagent.formats.findings import DocumentError, Finding, Findings
 from nodeagent.formats.pod_fields import PodReader, pod_to_document
-from nodeagent.formats.pod_rules import breaches
-from nodeagent.formats.tree import ListNode, MapNode, Node, Path, Scalar, kind_of, line_at, tree_of
+from nodeagent.formats.pod_rules import breaches, misnamed
+from nodeagent.formats.tree import ListNode, MapNode, Node, Path, Scalar, kind_of, line_at
 
-__all__ = ["ManifestPod", "RefusedPod", "parse_manifest", "pod_from_document", "pod_to_document"]
+__all__ = [
+    "ManifestPod",
+    "RefusedPod",
+    "named_pod_from_document",
+    "parse_manifest",
+    "pod_from_document",
+    "pod_to_document",
+]
 
 _LIST_KINDS = ("List", "PodList")
 _KEYED = ("requests", "limits", "overhead")
@@ -35,7 +42,12 @@ class RefusedPod(Struct, frozen=True):
     """`namespace/name`; None: the text couldn't be read so far, or the name is what is wrong."""
 
 
-def parse_manifest(content: bytes, source: str) -> tuple[ManifestPod | RefusedPod, ...]:
+_ENDS_NOTHING = "holds no pod: write one, or remove the file to end the pods it had"
+
+
+def parse_manifest(
+    content: bytes, source: str, *, without_pod: str = _ENDS_NOTHING
+) -> tuple[ManifestPod | RefusedPod, ...]:
     """Read a manifest: one or more v1 Pods, also in a List. A text that can't be read is one refusal.
 
     So is one without any document: a file that was cut off, or is about to be written, ends no pod. An empty List says that there are none.
@@ -43,13 +55,14 @@ def parse_manifest(content: bytes, source: str) -> tuple[ManifestPod | RefusedPo
     Args:
         content: YAML or JSON, also of several documents.
         source: the file's name, for findings.
+        without_pod: what to say of a text without any document.
     """
     from nodeagent.formats.documents import read_documents  # noqa: PLC0415 - a state's pods are read without YAML
 
     findings = Findings(source)
     documents = read_documents(content, findings)
     if documents == ():
-        findings.add(1, "", "", "holds no pod: write one, or remove the file to end the pods it had")
+        findings.add(1, "", "", without_pod)
     found: list[ManifestPod | RefusedPod] = []
     for document in documents or ():
         found.extend(_document(document, source))
@@ -134,13 +147,22 @@ def pod_from_document(document: Mapping[str, object], source: str = "pod") -> Po
         DocumentError: a field has the wrong type, or an amount is no quantity.
     """
     findings = Findings(source)
-    try:
-        tree = tree_of(document)
-    except ValueError as err:
-        findings.add(None, "", "", str(err))
-        raise DocumentError(findings.all()) from err
-    assert isinstance(tree, MapNode)
-    decoded = PodReader(strict=False).read(Fields(tree, "", findings))
+    decoded = PodReader(strict=False).read(fields_of(document, findings))
     if findings:
         raise DocumentError(findings.all())
     return decoded.pod
+
+
+def named_pod_from_document(document: Mapping[str, object]) -> Pod:
+    """Read a pod as `pod_from_document` does, of a program that took it from a manifest: its names are names, and safe to print.
+
+    Raises:
+        DocumentError: as there, or it is called by what no manifest may call it.
+    """
+    pod = pod_from_document(document)
+    findings = Findings("pod")
+    for breach in misnamed(pod):
+        findings.add(None, _spelled("", breach.path), breach.value, breach.allowed)
+    if findings:
+        raise DocumentError(findings.all())
+    return pod

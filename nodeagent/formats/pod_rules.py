@@ -80,6 +80,14 @@ def breaches(pod: Pod) -> Iterator[Breach]:
             yield Breach(("spec", "containers"), shown(str(amount)), f"the pod's {name} in all must be below 2^63")
 
 
+def misnamed(pod: Pod) -> Iterator[Breach]:
+    """What is wrong with a pod's name, namespace, UID and its containers' names alone."""
+    yield from _identity(pod)
+    seen: set[str] = set()
+    for path, container in _numbered(pod):
+        yield from _name(path, container, seen)
+
+
 def _identity(pod: Pod) -> Iterator[Breach]:
     rows = (
         ("name", pod.name, _SUBDOMAIN, 253, _SUBDOMAIN_RULE),

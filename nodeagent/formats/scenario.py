@@ -4,6 +4,7 @@ The form is the one of the decision vectors (see docs). Knows how things are spe
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,12 +18,11 @@ from nodeagent.core.pod import Pod
 from nodeagent.core.promises import Promises
 from nodeagent.core.topology import Topology
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.fields import Fields
+from nodeagent.formats.fields import Fields, fields_of
 from nodeagent.formats.findings import DocumentError, Findings, shown
 from nodeagent.formats.pod_manifest import pod_from_document
 from nodeagent.formats.scenario_config import placement_from_scenario
 from nodeagent.formats.topology_json import MACHINE_FIELDS, TopologyDocumentError, topology_from_document
-from nodeagent.formats.tree import MapNode, tree_of
 
 Document = dict[str, Any]
 
@@ -72,7 +72,7 @@ def scenario_from_text(text: str | bytes, where: str, machine: Topology | None =
         ScenarioError: it is none that can be replayed.
     """
     try:
-        document = json.loads(text if isinstance(text, str) else text.decode())
+        document = json.loads(text if isinstance(text, str) else text.decode(), object_pairs_hook=_object)
     except RecursionError as err:
         raise ScenarioError(f"{where}: is nested too deeply") from err
     except ValueError as err:
@@ -91,9 +91,18 @@ def scenario_from_text(text: str | bytes, where: str, machine: Topology | None =
         raise ScenarioError(f"{where}: {err.message}") from err
 
 
+def _object(pairs: list[tuple[str, Any]]) -> Document:
+    """Read an object. Which of a name's two values is meant, nobody can say."""
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+    raise ValueError(f"{shown(name)} is given twice in one object")
+
+
 def _scenario(document: Mapping[str, Any], where: str, machine: Topology | None) -> Scenario:
     findings = Findings(where)
-    fields = Fields(_outline(document, findings), "", findings)
+    fields = fields_of(_outline(document), findings)
     identity = fields.string("id")
     fields.object("config")
     steps = [_step(each) for each in fields.objects("steps")]
@@ -119,7 +128,7 @@ def _scenario(document: Mapping[str, Any], where: str, machine: Topology | None)
     )
 
 
-def _outline(document: Mapping[str, Any], findings: Findings) -> MapNode:
+def _outline(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Give the scenario without the machine, the configuration and the pods, which have readers of their own."""
     plain = {name: {} if name in MACHINE_FIELDS else value for name, value in document.items()}
     if isinstance(plain.get("config"), dict):
@@ -129,29 +138,24 @@ def _outline(document: Mapping[str, Any], findings: Findings) -> MapNode:
             {**each, "pod": {}} if isinstance(each, dict) and isinstance(each.get("pod"), dict) else each
             for each in plain["steps"]
         ]
-    try:
-        tree = tree_of(plain)
-    except ValueError as err:
-        findings.add(None, "", "", str(err))
-        raise DocumentError(findings.all()) from err
-    assert isinstance(tree, MapNode)
-    return tree
+    return plain
 
 
 def _step(fields: Fields) -> Step:
     """Read a step but for its pod."""
-    op = _required(fields, "op", f"one of {', '.join(OPERATIONS)}")
-    if op and op not in OPERATIONS:
-        fields.report("op", f"must be one of {', '.join(OPERATIONS)}", op)
+    if not fields.has("op"):
+        fields.report("op", f"is required: one of {', '.join(OPERATIONS)}")
+    op = fields.one_of("op", OPERATIONS) or ""
     uid, container = "", None
     if op == "add":
         if fields.object("pod") is None and not fields.has("pod"):
             fields.report("pod", "is required: a v1 Pod")
     elif op in OPERATIONS and op != "restart":
         uid = _required(fields, "podUID", "the pod's metadata.uid")
-        container = (
-            _required(fields, "container", "its name") if op == "removeContainer" else fields.string("container")
-        )
+        if op == "removeContainer":
+            container = _required(fields, "container", "its name")
+        elif op == "start":
+            container = fields.string("container")
     if op in OPERATIONS:
         fields.close()
     return Step(op, None, uid, container)
@@ -171,10 +175,12 @@ def _files(fields: Fields) -> tuple[tuple[str, str], ...]:
 
 
 def _initial_containers(fields: Fields) -> tuple[tuple[str, tuple[str, str]], ...]:
-    found = []
     inner = fields.object("initialContainers", keyed=True)
-    for name in sorted(inner.present()) if inner is not None else ():
-        each = inner.object(name) if inner is not None else None
+    if inner is None:
+        return ()
+    found = []
+    for name in sorted(inner.present()):
+        each = inner.object(name)
         if each is not None:
             uid = _required(each, "podUID", "the pod's metadata.uid")
             found.append((name, (uid, _required(each, "container", "its name"))))

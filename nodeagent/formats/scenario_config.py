@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from nodeagent.core.config import Errata, Placement
 from nodeagent.core.pod import Resources
 from nodeagent.core.quantity import Quantity
-from nodeagent.formats.fields import Fields
+from nodeagent.formats.fields import fields_of
 from nodeagent.formats.findings import DocumentError, Findings
 from nodeagent.formats.placement_fields import PlacementReader
-from nodeagent.formats.tree import MapNode, tree_of
 
 
 def placement_from_scenario(document: Mapping[str, object], source: str = "config") -> Placement:
@@ -24,13 +23,7 @@ def placement_from_scenario(document: Mapping[str, object], source: str = "confi
         DocumentError: a field is unknown, has the wrong type or is no quantity or id set; every such field is named.
     """
     findings = Findings(source)
-    try:
-        tree = tree_of(document)
-    except ValueError as err:
-        findings.add(None, "", "", str(err))
-        raise DocumentError(findings.all()) from err
-    assert isinstance(tree, MapNode)
-    fields = Fields(tree, "", findings)
+    fields = fields_of(document, findings)
     reader = PlacementReader(fields)
     reserved_memory = reader.reserved_memory()
     errata = fields.one_of("errata", tuple(item.value for item in Errata))

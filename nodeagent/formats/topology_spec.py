@@ -16,6 +16,8 @@ MAX_CPUS = 8_192
 """As many as the kernel's CONFIG_NR_CPUS allows."""
 MAX_NODES = 1_024
 """As many as the kernel's CONFIG_NODES_SHIFT allows."""
+_TOO_MUCH = 2**63 - 1
+"""What every larger amount is read as, too."""
 _LEVELS = "snlct"
 _MOST_DIGITS = 5
 _SHAPE = re.compile(r"(?:([0-9]+)s\.)?(?:([0-9]+)n\.)?(?:([0-9]+)l\.)?([0-9]+)c(?:\.([0-9]+)t)?")
@@ -101,12 +103,12 @@ def _amounts(text: str, parts: list[str]) -> tuple[int, tuple[tuple[str, int], .
             page = 1 if name == "memory" else Quantity.parse(name.removeprefix("hugepages-")).value()
         except QuantitySyntaxError as err:
             raise TopologySpecError(text, f"{shown(part)}: no amount such as 64Gi") from err
-        if page <= 0:
+        if not 0 < page < _TOO_MUCH:
             raise TopologySpecError(text, f"{shown(name)} has no page size such as 2Mi")
+        if not 0 <= size < _TOO_MUCH:
+            raise TopologySpecError(text, f"{shown(part)}: must be from 0 to less than 8Ei")
         if size % page:
             raise TopologySpecError(text, f"{shown(part)}: no whole number of pages")
-        if size < 0 or size >= 2**63:
-            raise TopologySpecError(text, f"{shown(part)}: must be from 0 to 8Ei")
         if name in found:
             raise TopologySpecError(text, f"{name} is given twice")
         found[name] = size

@@ -5,7 +5,12 @@ from typing import Any
 import yaml
 
 
-def yaml_lines(document: dict[str, Any]) -> list[str]:
-    """Write the fields in their order; texts that YAML would read as something else are quoted."""
-    text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, default_flow_style=False, width=1000)
+def yaml_lines(document: dict[str, Any], *, is_utf8: bool = True) -> list[str]:
+    """Write the fields in their order; texts that YAML would read as something else are quoted.
+
+    Args:
+        document: the fields.
+        is_utf8: False: it may be printed on a stream of few characters, so all else than ASCII is escaped.
+    """
+    text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=is_utf8, default_flow_style=False, width=1000)
     return text.splitlines()
