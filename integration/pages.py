@@ -13,6 +13,7 @@ ON_NODE = frozenset(
         "explain.md",
         "how-to/benchmark.md",
         "how-to/huge-pages.md",
+        "how-to/logs.md",
         "how-to/packet-forwarder.md",
         "simulate.md",
     }

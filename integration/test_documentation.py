@@ -12,7 +12,7 @@ import pytest
 from integration.demo import demonstrate
 from integration.guest.guest import Guest
 from integration.installed import kept, traces, uninstall
-from integration.node import Node, container, pod
+from integration.node import ROOT as CGROUPS, Node, container, pod
 from integration.pages import ON_NODE, README, blocks_of, is_untyped
 from integration.reader import HOME, JOIN, Reader
 from scripts.shown import DOCS, ON_A_NODE, ROOT, Shown, blocks
@@ -44,6 +44,8 @@ FILES = {
     "pods/pod.yaml": (ROOT / "examples" / "guaranteed.yaml").read_text(),
 }
 """What the pages leave to the reader to have: of what a page shows itself, that counts."""
+WEB = "4c1b9a"
+"""UID of the pod that the pages call default/web."""
 PROGRAMS = ("forwarder", "forwarder-control")
 
 
@@ -143,8 +145,11 @@ def test_a_page_is_typed_as_it_is_written(page: str, reader: Reader) -> None:
     """With amounts that a guest has: see SMALLER."""
     node = reader.node
     reader.ends(JOIN)
-    node.apply(pod("web", container("app", SLEEP, cpu="2")))
+    web = pod("web", container("app", SLEEP, cpu="2"))
+    web["metadata"]["uid"] = WEB
+    node.apply(web)
     node.wait_running("web")
+    (pid,) = node.pids(f"{CGROUPS}/pod{WEB}/app")
     shown = {block.title: block.text for block in blocks((DOCS / page).read_text()) if block.is_file}
     for name, text in (FILES | shown).items():
         reader.has(name, fitting(text), 0o755)
@@ -154,7 +159,7 @@ def test_a_page_is_typed_as_it_is_written(page: str, reader: Reader) -> None:
         if is_untyped(page, block):
             continue
         for line in block.text.splitlines():
-            typed = fitting(line)
+            typed = fitting(line).replace("/proc/PID/", f"/proc/{pid}/")
             if typed.endswith("--watch"):
                 assert reader.watches(typed, "default/")
             else:
