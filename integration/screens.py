@@ -4,6 +4,7 @@ import html
 import io
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -35,34 +36,59 @@ def main() -> int:
     with Guest.boot(guest_image(release_of(12)), TWO_SOCKETS) as guest:
         node = Node(guest)
         node.run("systemctl is-active --quiet nodeagent || systemctl start nodeagent", timeout_seconds=60)
-        for name in PODS:
-            guest.put(f"{MANIFESTS}/{name}.yaml", (EXAMPLES / f"{name}.yaml").read_bytes())
-        node.wait_running(*PODS)
-        node.apply(pod("large", container("app", ["sleep", "infinity"], cpu="14")))
-        node.wait(lambda state: any("refusal" in entry for entry in state["entries"]), "the large pod to be refused")
-        with screen_of(node, columns=COLUMNS) as screen:
-            for name, (command, lines) in COMMANDS.items():
-                screen.resize(COLUMNS, lines)
-                screen.run(command)
-                keep(name, command, screen)
-            command, lines = WATCH
-            screen.resize(COLUMNS, lines)
-            screen.type(command)
-            screen.wait(_has_rates, "a frame with rates")
-            keep("watch", command, screen)
+        for name, command, text in screens(node):
+            path = SCREENS / f"{name}.svg"
+            path.write_text(drawn(text, command, name))
+            print(path.relative_to(ROOT), file=sys.stderr)
     return 0
 
 
-def _has_rates(shown: list[str]) -> bool:
-    return "q leaves" in shown[-1] and any(re.search(r" \d+m ", line) for line in shown)
+def screens(node: Node) -> Iterator[tuple[str, str, str]]:
+    """Put pods on a node that has none, and give each picture's name, what is typed for it, and what the screen shows then, coloured."""
+    for name in PODS:
+        node.guest.put(f"{MANIFESTS}/{name}.yaml", (EXAMPLES / f"{name}.yaml").read_bytes())
+    node.wait_running(*PODS)
+    node.apply(pod("large", container("app", ["sleep", "infinity"], cpu="14")))
+    node.wait(lambda state: any("refusal" in entry for entry in state["entries"]), "the large pod to be refused")
+    with screen_of(node, columns=COLUMNS) as screen:
+        for name, (command, lines) in COMMANDS.items():
+            screen.resize(COLUMNS, lines)
+            screen.run(command)
+            yield name, command, _shown(screen)
+        command, lines = WATCH
+        screen.resize(COLUMNS, lines)
+        screen.type(command)
+        screen.wait(_is_measured, "a frame with every rate")
+        yield "watch", command, _shown(screen)
 
 
-def keep(name: str, command: str, screen: Screen) -> None:
-    """Draw what the screen shows, without the shell's own lines."""
-    lines = [line for line in screen.coloured().splitlines() if not line.startswith("node#")]
-    path = SCREENS / f"{name}.svg"
-    path.write_text(drawn("\n".join(lines), command, name))
-    print(path.relative_to(ROOT), file=sys.stderr)
+def _is_measured(shown: list[str]) -> bool:
+    loads = [line for line in shown if line.startswith("NUMA")]
+    return "q leaves" in shown[-1] and any(re.search(r" \d+m ", line) for line in shown) and "?" not in "".join(loads)
+
+
+def _shown(screen: Screen) -> str:
+    """Give what is on the screen, without the shell's own lines."""
+    return "\n".join(line for line in screen.coloured().splitlines() if not line.startswith("node#"))
+
+
+def stable(lines: list[str]) -> list[str]:
+    """Leave out of what a screen shows what is different each time: loads, amounts, ages, host processes, and the spaces."""
+    kept, skipping = [], False
+    for line in lines:
+        skipping = line.startswith("HOST PROCESSES") or (skipping and not line.startswith("no difference"))
+        if not skipping:
+            cut = line.partition("  ")[0] if line.startswith("default/") else _VARYING.sub("N", line)
+            kept.append("".join(cut.split()))
+    return [line for line in kept if line]
+
+
+def drawn_lines(picture: str) -> list[str]:
+    """Read the lines that a picture has."""
+    rows: dict[float, list[tuple[float, str]]] = {}
+    for x, y, text in _TEXT.findall(picture):
+        rows.setdefault(float(y), []).append((float(x), html.unescape(text).replace("\xa0", " ")))
+    return ["".join(text for _, text in sorted(row)) for _, row in sorted(rows.items())]
 
 
 def drawn(text: str, title: str, name: str) -> str:
@@ -75,6 +101,8 @@ def drawn(text: str, title: str, name: str) -> str:
     return _INDENTED.sub(_moved, picture)
 
 
+_TEXT = re.compile(r'<text class="[\w-]+" x="([\d.]+)" y="([\d.]+)" [^>]*clip-path[^>]*>([^<]*)</text>')
+_VARYING = re.compile(r"\d+(?:\.\d+)?(?= ?(?:ms|%|m\b|[KMG]iB))|(?<= )-(?=%|$)|[▁-█?]{4,}")
 _INDENTED = re.compile(r'x="([\d.]+)"( y="[\d.]+") textLength="([\d.]+)"([^>]*>)((?:&#160;)+)([^<\s][^<]*)')
 
 
