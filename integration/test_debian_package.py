@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from integration.guest.base import base_of
 from integration.guest.debian_package import HIGHER_VERSION, debian_packages
 from integration.guest.guest import Guest
 from integration.installed import kept, traces, uninstall
@@ -68,3 +69,37 @@ def test_a_package_comes_is_upgraded_under_a_pod_and_goes_without_one(node: Node
     node.run("nodeagent release --all", timeout_seconds=60)
     node.run(f"{APT} purge nodeagent", timeout_seconds=120)
     assert traces(node) == []
+
+
+@pytest.mark.long
+def test_a_removed_packages_purge_takes_nothing_from_make_install(node: Node) -> None:
+    packages = debian_packages(node.guest.image.release)
+    node.guest.put("/root/package.deb", packages.package.read_bytes())
+    node.guest.put("/root/higher.deb", packages.higher.read_bytes())
+    for wheel in base_of(node.guest.image.release).wheels.iterdir():
+        node.guest.put(f"/root/wheels/{wheel.name}", wheel.read_bytes())
+    uninstall(node)
+
+    active = "systemctl is-active nodeagent || true"
+    node.run(f"{APT} install /root/package.deb", timeout_seconds=120)
+    node.run("systemctl stop nodeagent nodeagent-pods", timeout_seconds=60)
+    node.run(f"{APT} install /root/higher.deb", timeout_seconds=120)
+    assert node.run(active).stdout == "inactive\n", "what was stopped stays so"
+    node.run(f"{APT} remove nodeagent", timeout_seconds=120)
+    node.run(f"{APT} install /root/higher.deb", timeout_seconds=120)
+    assert node.run(active).stdout == "active\n", "what comes is started"
+    node.run(f"{APT} remove nodeagent && ls {CONFIG}", timeout_seconds=120)
+
+    node.run("WHEELS=/root/wheels make --directory=/usr/src/nodeagent install", timeout_seconds=300)
+    node.run("systemctl enable --now nodeagent", timeout_seconds=60)
+    node.apply(pod("stays", container("app", SLEEP, cpu="2")))
+    node.wait_running("stays")
+    before, listing = node.footprint(), f"ls -R /etc/nodeagent /var/lib/nodeagent /var/lib/nodeagent-pods; cat {CONFIG}"
+    files = node.run(listing).stdout
+
+    said = node.run(f"{APT} purge nodeagent", timeout_seconds=120).stdout
+    assert "configuration and state stay: make install was here since" in said
+    assert node.run("dpkg --list nodeagent | grep -c ^rc || true").stdout == "0\n"
+    assert (node.footprint(), node.run(listing).stdout) == (before, files)
+    assert node.run("systemctl is-enabled nodeagent && systemctl is-active nodeagent").stdout == "enabled\nactive\n"
+    assert node.run("nodeagent inspect --no-host-processes", check=False).returncode == 0

@@ -246,8 +246,13 @@ def test_an_empty_file_is_a_configuration(told: Told, piped: Piped) -> None:
 
 
 @pytest.mark.parametrize("descriptors", ["/dev/fd", "/proc/self/fd"])
-def test_a_pipe_that_is_not_open_is_an_error_that_names_sudo(descriptors: str, told: Told) -> None:
-    status, out, err = told("config", "show", f"{descriptors}/99")
+@pytest.mark.parametrize(
+    "words", [("config", "show"), ("simulate",), ("explain", "--topology", "4c", "--config", "config.yaml", "-f")]
+)
+def test_a_pipe_that_is_not_open_is_an_error_that_names_sudo(
+    words: tuple[str, ...], descriptors: str, told: Told
+) -> None:
+    status, out, err = told(*words, f"{descriptors}/99")
     assert (status, out) == (1, "")
     assert err.startswith(
         f"nodeagent: cannot read {descriptors}/99: nothing is open there\nhint: sudo closes what <(...) opens"

@@ -364,6 +364,18 @@ ONE_CPU = {"topology": {"cpus": [{"id": 0, "core": 0, "socket": 0, "numa": 0}]}}
             ["initialContainers[id].name: unknown field", "initialContainers[other]: 3: must be an object"],
         ),
         ({"config": {"maxPods": 3}}, ["config: maxPods: unknown field"]),
+        (
+            {"config": {"maxPods": 3}, "numa": 3, "steps": [{"op": "add", "pod": {"metadata": 1}}] * 2},
+            [
+                *(
+                    f"steps[{i}].pod: {what}"
+                    for i in (0, 1)
+                    for what in ("metadata: 1: must be", "metadata: is req", "spec: is req")
+                ),
+                "config: maxPods: unknown field",
+                "numa: must be a list",
+            ],
+        ),
         ({"numa": 3}, ["numa: must be a list"]),
     ],
     ids=lambda value: json.dumps(value)[:60],

@@ -36,6 +36,20 @@ class NamedFile(str):
         """Whether it can be read only once."""
         return self.is_stdin or Path(self).is_fifo()
 
+    def check_open(self) -> None:
+        """Refuse a descriptor that isn't there.
+
+        Raises:
+            StateFileError: nothing is open there.
+        """
+        if self.startswith(_DESCRIPTORS) and not Path(self).exists():
+            raise StateFileError(
+                f"cannot read {self}: nothing is open there",
+                path=self,
+                error=errno.ENOENT,
+                hint="sudo closes what <(...) opens: pipe it in, and name - for stdin",
+            )
+
     def read(self, max_bytes: int) -> bytes | None:
         """Give the file's content; None if there is no such file.
 
@@ -46,13 +60,7 @@ class NamedFile(str):
         if hasattr(self, "_content"):
             return self._content
         if not self.is_pipe:
-            if self.startswith(_DESCRIPTORS) and not Path(self).exists():
-                raise StateFileError(
-                    f"cannot read {self}: nothing is open there",
-                    path=self,
-                    error=errno.ENOENT,
-                    hint="sudo closes what <(...) opens: pipe it in, and name - for stdin",
-                )
+            self.check_open()
             try:
                 return state_files.read(self, max_bytes=max_bytes, follow_symlinks=True)
             except StateFileError as err:

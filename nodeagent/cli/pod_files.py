@@ -40,6 +40,7 @@ def pods_of(paths: Sequence[NamedFile]) -> tuple[Pod, ...]:
 def _contents(path: NamedFile) -> Iterable[tuple[str, bytes]]:
     if path.is_pipe:
         return [(path, path.read(MAX_FILE_BYTES) or b"")]
+    path.check_open()
     try:
         scan = scan_manifests(path)
     except ManifestDirectoryError as err:

@@ -106,6 +106,7 @@ def simulate_scenarios(options: argparse.Namespace) -> None:
     instead = _instead(options)
     words = _Words(options.file, "the scenario's own" if instead.machine is None else instead.machine.where)
     is_told = options.output == "text" and options.bench is None
+    options.file.check_open()
     found = False
     with Progress("scenarios", beside_output=True) as progress:
         for number, line in _lines(options.file):

@@ -5,8 +5,9 @@ The form is the one of the decision vectors (see docs). Knows how things are spe
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,6 +26,7 @@ from nodeagent.formats.scenario_config import placement_from_scenario
 from nodeagent.formats.topology_json import MACHINE_FIELDS, TopologyDocumentError, topology_from_document
 
 Document = dict[str, Any]
+T = TypeVar("T")
 
 CPU_FILE, MEMORY_FILE = FILES = "cpu_manager_state", "memory_manager_state"
 OPERATIONS = ("add", "start", "removeContainer", "removePod", "restart")
@@ -87,8 +89,6 @@ def scenario_from_text(text: str | bytes, where: str, machine: Topology | None =
         return _scenario(inner, where, machine)
     except DocumentError as err:
         raise ScenarioError(err.message) from err
-    except TopologyDocumentError as err:
-        raise ScenarioError(f"{where}: {err.message}") from err
 
 
 def _object(pairs: list[tuple[str, Any]]) -> Document:
@@ -113,19 +113,33 @@ def _scenario(document: Mapping[str, Any], where: str, machine: Topology | None)
     if findings:
         raise DocumentError(findings.all())
     given = document.get("steps") or ()
+    problems: list[str] = []
+    pods = {
+        i: _part(problems, partial(pod_from_document, given[i]["pod"], f"{where}: steps[{i}].pod"))
+        for i, step in enumerate(steps)
+        if step.op == "add"
+    }
+    placement = _part(problems, lambda: placement_from_scenario(document.get("config") or {}, f"{where}: config"))
+    topology = _part(problems, lambda: _machine(document, where)) if machine is None else machine
+    if topology is None or placement is None or problems:
+        raise ScenarioError("\n".join(problems))
     return Scenario(
-        id=where if identity is None else identity,
-        topology=_machine(document, where) if machine is None else machine,
-        placement=placement_from_scenario(document.get("config") or {}, f"{where}: config"),
-        steps=tuple(
-            _with_pod(step, pod_from_document(given[i]["pod"], f"{where}: steps[{i}].pod"))
-            if step.op == "add"
-            else step
-            for i, step in enumerate(steps)
-        ),
+        id=identity or where,
+        topology=topology,
+        placement=placement,
+        steps=tuple(step if (pod := pods.get(i)) is None else _with_pod(step, pod) for i, step in enumerate(steps)),
         files=files,
         initial_containers=containers,
     )
+
+
+def _part(problems: list[str], read: Callable[[], T]) -> T | None:
+    """Read a part that has a reader of its own; None: it is wrong, and the problems say why."""
+    try:
+        return read()
+    except (DocumentError, ScenarioError) as err:
+        problems.append(err.message)
+        return None
 
 
 def _outline(document: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -200,7 +214,10 @@ def _machine(document: Mapping[str, Any], where: str) -> Topology:
 
     Refuse what discovery finds on none: cores in several sockets, NUMA nodes or caches, distances to some nodes only.
     """
-    topology = topology_from_document(document)
+    try:
+        topology = topology_from_document(document)
+    except TopologyDocumentError as err:
+        raise ScenarioError(f"{where}: {err.message}") from err
     for core, cpus in topology.cores.items():
         for name, groups in (
             ("sockets", topology.sockets),
