@@ -45,9 +45,9 @@ def main() -> int:
 
 def screens(node: Node) -> Iterator[tuple[str, str, str]]:
     """Put pods on a node that has none, and give each picture's name, what is typed for it, and what the screen shows then, coloured."""
-    for name in PODS:
+    for name in sorted(PODS):  # one after the other: pods are shown in the order in which they came
         node.guest.put(f"{MANIFESTS}/{name}.yaml", (EXAMPLES / f"{name}.yaml").read_bytes())
-    node.wait_running(*PODS)
+        node.wait_running(name)
     node.apply(pod("large", container("app", ["sleep", "infinity"], cpu="14")))
     node.wait(lambda state: any("refusal" in entry for entry in state["entries"]), "the large pod to be refused")
     with screen_of(node, columns=COLUMNS) as screen:

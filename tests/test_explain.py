@@ -255,10 +255,7 @@ def test_what_init_containers_leave_is_told(told: Told) -> None:
     lending = pod("lending", container("c0", "6", "1Mi"), initContainers=[container("i0", "2", "1Mi")])
     busy = pod("busy", container("c0", "2", "1Mi"))
     why, _ = whys(told, "2n.4c.1t", STATIC + "topologyManagerPolicy: restricted\n", busy, lending)
-    assert (
-        why[-1]
-        == "CPUs 4-5 of the pod's init containers, on NUMA 1, count as free for it, and it has to be where these are"
-    )
+    assert why[-1] == "CPUs 4-5 of the pod's init containers, on NUMA 1, count as free for it, and it has to be there"
 
 
 def test_halves_of_cores_are_not_free_where_whole_ones_are_given(told: Told) -> None:
@@ -361,3 +358,47 @@ def test_of_many_pods_that_hold_as_much_some_are_named(told: Told) -> None:
     removals = [remedy["subject"] for remedy in documents[-1]["remedies"] if remedy["change"] == "removal"]
     assert removals == [[f"default/there-{number:02}"] for number in range(8)]
     assert documents[-1]["allTried"] is True, "those that aren't named hold as much"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "remedy"),
+    [
+        ("podsPerCore: 1", ["set podsPerCore: 2 (it is 1)"]),
+        ("podsPerCore: 1\nmaxPods: 3", ["set podsPerCore: 2 (it is 1)"]),
+        ("podsPerCore: 2\nmaxPods: 2", ["set maxPods: 3 (it is 2)"]),
+        ("podsPerCore: 1\nmaxPods: 2", []),
+    ],
+)
+def test_the_bound_on_pods_that_is_in_the_way_is_named(bounds: str, remedy: list[str], told: Told) -> None:
+    idle = [pod(name, {"name": "c", "command": ["x"]}) for name in "abc"]
+    _, found = whys(told, "2c", f"{bounds}\n", *idle)
+    assert [text for text in found if text.startswith("set ")] == remedy
+
+
+def test_pods_are_ended_that_hold_what_comes_to_be_short_next(told: Told) -> None:
+    pods = [pod("a", container("c", "6", "1Gi")), pod("b", container("c", "1", "24Gi"))]
+    why, found = whys(told, "8c,memory=32Gi", "maxPods: 9\n", *pods, pod("c", container("c", "6", "24Gi")))
+    assert why[0].startswith("the pod requests 6 cpu")
+    assert "end 2 pods: default/a, default/b" in found
+
+
+def test_containers_that_are_in_nobodys_way_keep_what_they_ask_for(told: Told) -> None:
+    there = pod("there", container("c", "4", "1Gi"))
+    three = pod(
+        "three",
+        *(container(name, "3", "1Mi") for name in ("x", "z")),
+        initContainers=[container("i", "1500m", "1Mi")],
+    )
+    _, found = whys(told, "2n.4c", STATIC, there, three)
+    assert found == [
+        "let container x request cpu 1 instead of 3, and container z request cpu 1 instead of 3",
+        "end pod default/there",
+    ]
+
+
+def test_of_many_pods_the_fewest_that_are_enough_are_found_and_few_holders_named(told: Told) -> None:
+    pods = [pod(f"there-{number:02}", container("c", "1", "1Mi")) for number in range(60)]
+    why, found = whys(told, "64c", STATIC, *pods, pod("new", container("c0", "1", "1Mi"), container("c1", "40", "1Mi")))
+    assert why[-1].endswith("default/there-06 c has 7, and 53 more (-o json has all); reserved 0)")
+    (ends,) = [text for text in found if text.startswith("end ")]
+    assert ends.startswith("end 38 pods: ")

@@ -82,6 +82,7 @@ def test_allocatable_is_what_kubelet_reports() -> None:
             # Less reservations, eviction threshold and the pages that are allocated already.
             ("memory", 64 * GI - GI - 100 * 2**20 - 5 * GI),
         ),
+        (("maxPods", 1000, 1),),
     )
 
 

@@ -20,6 +20,8 @@ class Allocatable(Struct, frozen=True):
 
     pods: int
     amounts: Amounts
+    bounds: tuple[tuple[str, int, int], ...] = ()
+    """What bounds the pods: (configuration field, its value, how often that many)."""
 
 
 class Usage(Struct, frozen=True):
@@ -159,7 +161,8 @@ def allocatable_of(config: Config, *, cpu_count: int, memory_bytes: int, hugepag
     # Pre-allocated huge pages are no ordinary memory any more (nodestatus/setters.go).
     pages = sum(amount for name, amount in hugepages if name.startswith(HUGEPAGES_PREFIX))
     left[MEMORY] = max(0, left[MEMORY] - pages)
-    pods = config.max_pods
+    bounds = [("maxPods", config.max_pods, 1)]
     if config.pods_per_core:
-        pods = min(pods, cpu_count * config.pods_per_core)
-    return Allocatable(pods, tuple(sorted(left.items())))
+        bounds.append(("podsPerCore", config.pods_per_core, cpu_count))
+    pods = min(value * times for _, value, times in bounds)
+    return Allocatable(pods, tuple(sorted(left.items())), tuple(bounds))

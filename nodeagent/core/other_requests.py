@@ -99,7 +99,15 @@ def _bounded(trials: Trials, resource: str, search: _Search, carry: Carry) -> It
         return
     most = max(amount for _, amount in asking)
     changed = changer(trials.pod, tuple(c for c, _ in asking), resource, carry)
-    yield from _found(trials, search, _Sought(changed, most))
+    fit = search(trials, _Sought(changed, most))
+    if fit is None:
+        return
+    chosen = tuple(c for c, amount in asking if amount > fit)
+    for container in chosen:
+        fewer = tuple(c for c in chosen if c is not container)
+        if fewer and trials.admits(changer(trials.pod, fewer, resource, carry)(fit)):
+            chosen = fewer
+    yield _request(trials.pod, changer(trials.pod, chosen, resource, carry)(fit))
 
 
 def _found(trials: Trials, search: _Search, sought: _Sought) -> Iterator[Remedy]:

@@ -64,9 +64,14 @@ def _configurations(trials: Trials) -> Iterator[Remedy]:
             yield Remedy(Change.CONFIGURATION, (field,), (), before, after)
     short = trials.refusal
     if isinstance(short, Insufficient) and short.resource == "pods" and trials.trial.allocatable is not None:
-        room = replace(trials.trial.allocatable, pods=short.used + 1)
-        if trials.admits(trial=replace(trials.trial, allocatable=room)):
-            yield Remedy(Change.CONFIGURATION, ("maxPods",), (), str(short.capacity), str(short.used + 1))
+        room, wanted = trials.trial.allocatable, short.used + 1
+        narrow = [bound for bound in room.bounds if bound[1] * bound[2] < wanted]
+        if len(narrow) == 1:  # else one field alone can't do
+            ((name, most, times),) = narrow
+            fewest = -(-wanted // times)
+            pods = min((fewest if field == name else value) * each for field, value, each in room.bounds)
+            if trials.admits(trial=replace(trials.trial, allocatable=replace(room, pods=pods))):
+                yield Remedy(Change.CONFIGURATION, (name,), (), str(most), str(fewest))
 
 
 def _placements(placement: Placement) -> Iterator[tuple[str, str, str, Placement]]:

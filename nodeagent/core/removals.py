@@ -65,13 +65,14 @@ def _several(trials: Trials, pods: Sequence[Pod]) -> Sequence[Pod] | None:
 
 def _enough(trials: Trials, pods: Sequence[Pod]) -> list[Pod] | None:
     """Take the largest ones until it is enough, and leave out those that aren't needed; the largest first."""
-    gone: list[Pod] = []
-    for pod in reversed(pods):
-        gone.append(pod)
-        if trials.admits(trial=_without(trials.trial, gone)):
-            break
-    else:
+    gone = list(reversed(pods))
+    if not trials.admits(trial=_without(trials.trial, gone)):
         return None
+    few, enough = 0, len(gone)
+    while few + 1 < enough:
+        middle = (few + enough) // 2
+        few, enough = (few, middle) if trials.admits(trial=_without(trials.trial, gone[:middle])) else (middle, enough)
+    gone = gone[:enough]
     for pod in reversed(gone[:-1]):
         others = [other for other in gone if other is not pod]
         if trials.admits(trial=_without(trials.trial, others)):
@@ -100,15 +101,18 @@ def _without(trial: Trial, pods: Iterable[Pod]) -> Trial:
 
 
 def _size(trials: Trials, pod: Pod) -> tuple[int, ...]:
-    """How much it requests of what the node as a whole is short of, how many CPUs it has alone, and how many bytes."""
+    """How much it requests of what the node as a whole is short of, how many CPUs and bytes it has alone, and what else counts."""
     trial, short = trials.trial, trials.refusal
     requested = 0
+    others: list[int] = []
     if isinstance(short, Insufficient):
-        usage = usage_of((pod,), pod_level_resources=trial.managers.placement.gate("PodLevelResources"))
-        requested = dict(usage.amounts).get(short.resource, 0)
+        gate = trial.managers.placement.gate("PodLevelResources")
+        own, wanted = (dict(usage_of((each,), pod_level_resources=gate).amounts) for each in (pod, trials.pod))
+        requested = own.get(short.resource, 0)
+        others = [own.get(name, 0) for name in sorted(wanted)]  # the next of which it may be short
     held = trial.promises.of_pod(pod.uid)
     cpus = 0
-    for _, own in held.cpus:
-        cpus |= own.bits
+    for _, given in held.cpus:
+        cpus |= given.bits
     blocks = held.pod_memory or tuple(block for _, each in held.memory for block in each)
-    return requested, cpus.bit_count(), sum(block.size_bytes for block in blocks)
+    return requested, cpus.bit_count(), sum(block.size_bytes for block in blocks), *others

@@ -10,6 +10,7 @@ from nodeagent.core.rooms import Room
 from nodeagent.core.trial import Trial
 from nodeagent.formats.inspection_words import bytes_text, counted
 
+_MOST_HOLDERS = 8
 MOST_NODES = 8
 """Of more nodes only the best are told one by one."""
 
@@ -120,7 +121,9 @@ def _of_node(wishes: Sequence[Wish], room: Room) -> str:
 
 def taken_text(room: Room) -> str:
     """Say who has its CPUs, in brackets; nothing if nobody has."""
-    held = ", ".join(f"{h.pod} {h.container or ''}".rstrip() + f" has {h.cpus}" for h in room.holders)
+    holders = [f"{h.pod} {h.container or ''}".rstrip() + f" has {h.cpus}" for h in room.holders]
+    more = len(holders) - _MOST_HOLDERS
+    held = ", ".join(holders if more <= 0 else [*holders[:_MOST_HOLDERS], f"and {more} more (-o json has all)"])
     reserved = f"reserved {room.reserved}" if room.reserved else ""
     taken = "; ".join(part for part in (held, reserved) if part)
     return f" ({taken})" if taken else ""

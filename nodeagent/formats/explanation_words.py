@@ -65,7 +65,9 @@ def _capacity(before: Trial, short: Insufficient) -> Iterator[str]:
         f"the pod requests {_amount(short.resource, short.requested)} {short.resource}; of {_amount(short.resource, short.capacity)} "
         f"for pods, {_amount(short.resource, left)} left: {_amount(short.resource, missing)} short"
     )
-    yield f"the {counted(len(before.pods), 'pod')} on the node request {_amount(short.resource, short.used)} of it"
+    if before.pods:
+        verb = "requests" if len(before.pods) == 1 else "request"
+        yield f"the {counted(len(before.pods), 'pod')} on the node {verb} {_amount(short.resource, short.used)} of it"
     yield "this is counted for the node as a whole (checkAllocatable), before any CPU or NUMA node is looked at"
 
 
@@ -137,8 +139,8 @@ def _reusable(before: Trial, there: Promises, uid: str, lent: CpuSet) -> Iterato
     """Say what the pod's init containers leave to those after them."""
     if lent:
         yield (
-            f"CPUs {lent} of the pod's init containers, on NUMA {before.managers.topology.numa_of(lent)}, count as free for it, and it "
-            "has to be where these are"
+            f"{'CPU' if len(lent) == 1 else 'CPUs'} {lent} of the pod's init containers, on NUMA {before.managers.topology.numa_of(lent)}, "
+            f"{'counts' if len(lent) == 1 else 'count'} as free for it, and it has to be there"
         )
     reuse = there.memory_reuse
     for (nodes, resource), size in () if reuse is None or reuse.pod_uid != uid else reuse.amounts:

@@ -150,14 +150,14 @@ def _attention(look: Look) -> list[str]:
 
 def _rows(look: Look, sort: str) -> list[tuple[str, ...]]:
     rows = []
-    for pod in look.document["pods"]:
-        name = f"{pod['namespace']}/{pod['name']}"
+    pods = sorted((f"{pod['namespace']}/{pod['name']}", pod) for pod in look.document["pods"])
+    for name, pod in pods:
         if pod["refusal"] is not None:
             rows.append(((0, 0, 0), (name, f"Refused: {pod['refusal']['reason']}", *[_NO_VALUE] * 4, "")))
         rows += [_row(f"{name} {container['name']}", container, look) for container in pod["containers"]]
     place = {"CPU": 0, "throttled": 1, "remote memory": 2}.get(sort)
     if place is not None:
-        rows.sort(key=lambda row: -row[0][place])  # in the order of the pods where they are equal
+        rows.sort(key=lambda row: -row[0][place])  # by name where they are equal
     return [cells for _, cells in rows]
 
 
