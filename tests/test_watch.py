@@ -1,6 +1,7 @@
 """The live view: what is made of the kernel's counters, how a frame is laid out, what it costs, and a real terminal that is as before."""
 
 import fcntl
+import io
 import os
 import pty
 import select
@@ -22,6 +23,7 @@ from inspected import World, container, everything, idle, machine, pod
 from nodeagent.cli import watch as command
 from nodeagent.cli.known_state import StateReader
 from nodeagent.cli.main import main
+from nodeagent.cli.terminal import Terminal
 from nodeagent.core.config import Placement
 from nodeagent.core.idset import CpuSet, NumaSet
 from nodeagent.edge.usage import cpu_times_us, read_usage
@@ -306,6 +308,25 @@ def test_stopped_and_continued_it_leaves_the_screen_and_takes_it_again(screen: S
     screen.press(b"q")
     assert screen.wait(lambda text: text.endswith(LEFT))
     assert screen.ended() == 0
+
+
+def test_a_signal_that_comes_in_the_middle_of_a_write_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    terminal = Terminal()
+
+    class Interrupted(io.FileIO):
+        def write(self, content: Any) -> int:
+            terminal._suspend(signal.SIGTSTP, None)
+            return super().write(content) or 0
+
+    monkeypatch.setattr("os.kill", lambda *_: None)
+    with io.TextIOWrapper(io.BufferedWriter(Interrupted(writing, "w"))) as stream:
+        monkeypatch.setattr("sys.stdout", stream)
+        terminal.draw(["a line"])
+        shown = os.read(reading, 1000).decode()
+    os.close(reading)
+    assert shown.startswith(LEFT)
+    assert "a line" in shown
 
 
 def test_an_agent_that_goes_is_told_on_the_screen_with_what_was_last_seen(screen: Screen, host: Host) -> None:

@@ -87,18 +87,23 @@ class Terminal:
         return _KEYS.get(pressed) or pressed[-1:].decode(errors="replace") or "q"  # nothing: the terminal has gone
 
     def _suspend(self, _number: int, _frame: FrameType | None) -> None:
-        _write(_LEAVE)
+        _write_at_once(_LEAVE)
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def _resume(self, _number: int = 0, _frame: FrameType | None = None) -> None:
         tty.setcbreak(sys.stdin, termios.TCSADRAIN)
-        _write(_ENTER)
+        _write_at_once(_ENTER)
 
 
 def _write(text: str) -> None:
     stream = unescaped()
     stream.write(text)
     stream.flush()
+
+
+def _write_at_once(text: str) -> None:
+    """Write beside the buffer: a signal may have come in the middle of a write to it, which takes no other meanwhile."""
+    os.write(sys.stdout.fileno(), text.encode())
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
