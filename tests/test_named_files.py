@@ -94,6 +94,20 @@ def test_a_configuration_comes_from_stdin(action: str, told: Told, piped: Piped)
     assert status == 0
 
 
+@pytest.mark.parametrize("word", ["/dev/stdin", "/dev//stdin", "/dev/./fd/0"])
+def test_stdin_is_known_by_every_spelling_of_its_path(word: str, told: Told, piped: Piped) -> None:
+    piped(Path("config.yaml").read_bytes())
+    assert told("config", "show", word)[1].count("single-numa-node") == 1
+
+
+def test_a_file_of_the_name_of_stdin_is_a_file(told: Told, piped: Piped) -> None:
+    Path("-").write_text("maxPods: 77\n")
+    piped(b"maxPods: 11\n")
+    status, out, err = told("config", "show", "./-")
+    assert (status, err) == (0, "")
+    assert "maxPods: 77" in out
+
+
 def test_a_wrong_configuration_on_stdin_is_told_with_its_line(told: Told, piped: Piped) -> None:
     piped(b"maxPods: many\n")
     status, out, err = told("config", "validate", "-", "--alone", "-o", "json")

@@ -25,7 +25,8 @@ class NamedFile(str):
     _content: bytes
 
     def __new__(cls, word: str) -> Self:
-        return super().__new__(cls, STDIN if os.path.normpath(word) in _SPELLINGS else word)
+        plain = os.path.normpath(word) if word.startswith("/") else word  # ./- is a file
+        return super().__new__(cls, STDIN if plain in _SPELLINGS else word)
 
     @property
     def is_stdin(self) -> bool:
