@@ -108,6 +108,40 @@ def test_a_file_of_the_name_of_stdin_is_a_file(told: Told, piped: Piped) -> None
     assert "maxPods: 77" in out
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("topology", "--root", ""), "--root"),
+        (("inspect", "--machine", ""), "--machine"),
+        (("inspect", "--config="), "--config"),
+        (("inspect", "--socket", ""), "--socket"),
+        (("release", "--all", "--dry-run", "--root", ""), "--root"),
+        (("explain", "web", "--root="), "--root"),
+        (("explain", "-f", ""), "-f/--file"),
+        (("explain", "web", "--socket", ""), "--socket"),
+        (("simulate", ""), "FILE|-"),
+        (("simulate", "-f", "pod.yaml", "--compare", "config.yaml", ""), "--compare"),
+        (("config", "validate", ""), "FILE|-"),
+        (("config", "migrate-from-kubelet", "config.yaml", "--out", ""), "--out"),
+        (("checkpoint", "verify", ""), "FILE|-"),
+        (("retry", "web", "--socket", ""), "--socket"),
+        (("run", "--config", ""), "--config"),
+    ],
+    ids=repr,
+)
+def test_an_empty_word_is_no_path(words: tuple[str, ...], name: str, told: Told) -> None:
+    status, out, err = told(*words)
+    assert (status, out) == (2, "")
+    assert f"argument {name}: '' is no path; if it was a variable, it is not set\n" in err
+
+
+def test_an_empty_word_describes_no_machine_of_scenarios(told: Told) -> None:
+    Path("scenarios.jsonl").write_text("{}\n")
+    status, out, err = told("simulate", "scenarios.jsonl", "--topology", "")
+    assert (status, out) == (2, "")
+    assert err.startswith('nodeagent: --topology "": ')
+
+
 def test_a_wrong_configuration_on_stdin_is_told_with_its_line(told: Told, piped: Piped) -> None:
     piped(b"maxPods: many\n")
     status, out, err = told("config", "validate", "-", "--alone", "-o", "json")

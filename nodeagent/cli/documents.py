@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from nodeagent.cli.named_files import named_path
 from nodeagent.edge import state_files
 from nodeagent.formats.ascii_json import ascii_json
 
@@ -26,7 +27,7 @@ def add_output_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_out_argument(parser: argparse.ArgumentParser, what: str = "the file to write") -> None:
     """Add `--out`, of commands that write a file."""
-    parser.add_argument("--out", metavar="FILE", default=_STDOUT, help=f"{what} (default: -, stdout)")
+    parser.add_argument("--out", type=named_path, metavar="FILE", default=_STDOUT, help=f"{what} (default: -, stdout)")
 
 
 def printed(document: Document, output: str, render: Callable[[Document], str]) -> str:
