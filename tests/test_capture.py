@@ -255,6 +255,17 @@ def test_it_is_read_as_it_was_written(document: dict[str, Any]) -> None:
     assert topology_of(again.sample) == topology_of(capture.sample)
 
 
+def test_it_is_of_printable_ascii_whatever_a_process_is_called(
+    document: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    document["hostProcesses"]["processes"][0]["name"] = f"{HOSTILE}\x7f é \N{GRINNING FACE}"
+    node = tmp_path / "node.json"
+    node.write_text(json.dumps(document))
+    out = told(capfd, "capture", "--machine", str(node))[1]
+    assert set(out) <= {"\n", *map(chr, range(0x20, 0x7F))}
+    assert decoded(json.loads(out)).sighting == decoded(document).sighting
+
+
 def test_a_node_with_pods_in_every_state_is_read_as_it_was_written(document: dict[str, Any]) -> None:
     world, _, sight = everything()
     agent = CapturedAgent(

@@ -94,6 +94,54 @@ def test_a_configuration_comes_from_stdin(action: str, told: Told, piped: Piped)
     assert status == 0
 
 
+@pytest.mark.parametrize("word", ["/dev/stdin", "/dev//stdin", "/dev/./fd/0"])
+def test_stdin_is_known_by_every_spelling_of_its_path(word: str, told: Told, piped: Piped) -> None:
+    piped(Path("config.yaml").read_bytes())
+    assert told("config", "show", word)[1].count("single-numa-node") == 1
+
+
+def test_a_file_of_the_name_of_stdin_is_a_file(told: Told, piped: Piped) -> None:
+    Path("-").write_text("maxPods: 77\n")
+    piped(b"maxPods: 11\n")
+    status, out, err = told("config", "show", "./-")
+    assert (status, err) == (0, "")
+    assert "maxPods: 77" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("topology", "--root", ""), "--root"),
+        (("inspect", "--machine", ""), "--machine"),
+        (("inspect", "--config="), "--config"),
+        (("inspect", "--socket", ""), "--socket"),
+        (("release", "--all", "--dry-run", "--root", ""), "--root"),
+        (("explain", "web", "--root="), "--root"),
+        (("explain", "-f", ""), "-f/--file"),
+        (("explain", "web", "--socket", ""), "--socket"),
+        (("simulate", ""), "FILE|-"),
+        (("simulate", "-f", "pod.yaml", "--compare", "config.yaml", ""), "--compare"),
+        (("config", "validate", ""), "FILE|-"),
+        (("config", "migrate-from-kubelet", "config.yaml", "--out", ""), "--out"),
+        (("checkpoint", "verify", ""), "FILE|-"),
+        (("retry", "web", "--socket", ""), "--socket"),
+        (("run", "--config", ""), "--config"),
+    ],
+    ids=repr,
+)
+def test_an_empty_word_is_no_path(words: tuple[str, ...], name: str, told: Told) -> None:
+    status, out, err = told(*words)
+    assert (status, out) == (2, "")
+    assert f"argument {name}: '' is no path; if it was a variable, it is not set\n" in err
+
+
+def test_an_empty_word_describes_no_machine_of_scenarios(told: Told) -> None:
+    Path("scenarios.jsonl").write_text("{}\n")
+    status, out, err = told("simulate", "scenarios.jsonl", "--topology", "")
+    assert (status, out) == (2, "")
+    assert err.startswith('nodeagent: --topology "": ')
+
+
 def test_a_wrong_configuration_on_stdin_is_told_with_its_line(told: Told, piped: Piped) -> None:
     piped(b"maxPods: many\n")
     status, out, err = told("config", "validate", "-", "--alone", "-o", "json")

@@ -373,6 +373,23 @@ def body_with(change: Any) -> bytes:
             id="a container's name that turns the line around",
         ),
         pytest.param(
+            body_with(
+                lambda d: d["entries"][0]["pod"]["spec"]["containers"][0].update(resources={"requests": {"cpu": "-1"}})
+            ),
+            r"entries\[0\].pod: pod: spec.containers\[0\].resources.requests\[cpu\]: -1: must be greater than or equal to 0",
+            id="a negative request",
+        ),
+        pytest.param(
+            body_with(lambda d: d["entries"][0]["pod"]["spec"].update(overhead={"memory": "-1Mi"})),
+            r"spec.overhead\[memory\]: -1Mi: must be greater",
+            id="a negative overhead",
+        ),
+        pytest.param(
+            body_with(lambda d: d["entries"][0]["pod"]["spec"].update(resources={"limits": {"cpu": "-1"}})),
+            r"spec.resources.limits\[cpu\]: -1: must be greater",
+            id="a negative limit of a pod",
+        ),
+        pytest.param(
             body_with(lambda d: d["entries"][0]["containers"].pop()), "must be those of the pod", id="a status too few"
         ),
         pytest.param(body_with(lambda d: d["entries"][1].update(outcome="Over")), "outcome: must be", id="no phase"),

@@ -58,7 +58,7 @@ EVERYTHING = {
         {"op": "restart"},
     ],
 }
-STRANGE = {"id": "\x1b[31m\ud800" + "x" * 200, "topology": {"cpus": CPUS}, "steps": [on("removePod", "\nnobody")]}
+STRANGE = {"id": "\x1b[31m\u202e" + "x" * 200, "topology": {"cpus": CPUS}, "steps": [on("removePod", "\nnobody")]}
 FOREIGN = {
     "id": "another's files",
     "topology": {"cpus": CPUS},
@@ -173,9 +173,28 @@ def test_programs_get_a_line_or_a_document_for_each(told: Told) -> None:
     assert list(yaml.safe_load_all(out)) == found
 
 
-def test_half_a_character_is_printed_as_json_spells_it(told: Told) -> None:
-    assert results(told, scenarios(STRANGE))[0]["id"] == STRANGE["id"]
-    assert told("simulate", "scenarios.jsonl", "-o", "yaml")[0] == 0
+HALF = "a\ud800"
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"id": HALF}, "id"),
+        ({"files": {"cpu_manager_state": HALF}}, "files.cpu_manager_state"),
+        ({"steps": [{"op": "add", "pod": {"metadata": {"name": "a", "uid": HALF}}}]}, "steps[0].pod.metadata.uid"),
+        ({"steps": [adding("web", container(HALF, "1", "1Gi"))]}, "steps[0].pod.spec.containers[0].name"),
+        ({"steps": [{"op": "removePod", "podUID": HALF}]}, "steps[0].podUID"),
+        ({"initialContainers": {HALF: {}}}, "initialContainers"),
+    ],
+)
+def test_half_a_character_is_refused_with_its_place(change: dict[str, Any], place: str, told: Told) -> None:
+    status, out, err = told("simulate", scenarios({**STRANGE, **change}))
+    assert (status, out) == (1, "")
+    assert f'nodeagent: scenarios.jsonl:1: {place}: "a\\ud800": must not have half of a surrogate pair' in err
+
+
+def test_a_whole_pair_is_a_character(told: Told) -> None:
+    assert results(told, scenarios({**STRANGE, "id": "\N{GRINNING FACE}"}))[0]["id"] == "\N{GRINNING FACE}"
 
 
 def test_times_are_told_in_every_form(told: Told) -> None:

@@ -19,7 +19,7 @@ from nodeagent.core.idset import CpuSet
 from nodeagent.core.topology import Topology
 from nodeagent.edge.sysfs import ATTEMPTS, MAX_FILE_BYTES, VanishedError, read_machine
 from nodeagent.formats.sysfs import topology_of
-from nodeagent.formats.sysfs_sample import SysfsError, SysfsSample
+from nodeagent.formats.sysfs_sample import HUGEPAGES, SysfsError, SysfsSample
 
 SMT = ("0,4", "1,5", "2,6", "3,7")
 """4 cores; CPUs c and c+4 are siblings."""
@@ -403,6 +403,18 @@ def test_a_cpu_in_two_nodes_is_named(tmp_path: Path) -> None:
     root = replace(TWO, nodes=((0, "0-7"), (1, "3"))).grow(tmp_path)
     with pytest.raises(SysfsError, match=r"node1/cpu3: the CPU is in .*node0 already"):
         discover(root)
+
+
+@pytest.mark.parametrize(
+    ("directory", "name"),
+    [(f"{NODES}/node0", "cpu4"), (CPUS, "cpu4"), (NODES, "node1"), (HUGEPAGES, "hugepages-2048kB")],
+)
+def test_a_name_that_an_edited_capture_lists_twice_is_named(directory: str, name: str, tmp_path: Path) -> None:
+    sample = read_machine(str(TWO.grow(tmp_path)))
+    listed = {**sample.directories, directory: (*sample.directories.get(directory, ()), name, name)}
+    edited = SysfsSample(sample.files, listed, "node.json")
+    with pytest.raises(SysfsError, match=f"node.json/{directory}/{name}: the number in its name is there twice"):
+        topology_of(edited)
 
 
 def test_packages_that_are_nodes_need_node_numbers(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from nodeagent.cli.named_files import named_path
 from nodeagent.edge import state_files
+from nodeagent.formats.ascii_json import ascii_json
 
 Document = Mapping[str, Any]
 _STDOUT = "-"
@@ -25,7 +27,7 @@ def add_output_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_out_argument(parser: argparse.ArgumentParser, what: str = "the file to write") -> None:
     """Add `--out`, of commands that write a file."""
-    parser.add_argument("--out", metavar="FILE", default=_STDOUT, help=f"{what} (default: -, stdout)")
+    parser.add_argument("--out", type=named_path, metavar="FILE", default=_STDOUT, help=f"{what} (default: -, stdout)")
 
 
 def printed(document: Document, output: str, render: Callable[[Document], str]) -> str:
@@ -44,9 +46,9 @@ def spelled(document: Document, output: str) -> str:
 
     All else than printable ASCII is escaped: so it is the same, and is read as what it was, whatever stdout has characters for.
     """
-    as_json = json.dumps(document, indent=2, sort_keys=True)
+    as_json = ascii_json(document, indent=2)
     if output == "json":
-        return _escaped(as_json) + "\n"
+        return as_json + "\n"
     import yaml
 
     plain = json.loads(as_json)  # without shared parts, which YAML would write as anchors
@@ -56,17 +58,12 @@ def spelled(document: Document, output: str) -> str:
 
 def json_line(document: Document) -> str:
     """Give a document as `spelled` does, as one line of JSON."""
-    return _escaped(json.dumps(document, sort_keys=True, separators=(",", ":"))) + "\n"
+    return ascii_json(document) + "\n"
 
 
 def spelled_xml(text: str) -> str:
     """Give XML with all else than ASCII as references, as `spelled` escapes it."""
     return text.encode("ascii", "xmlcharrefreplace").decode()
-
-
-def _escaped(text: str) -> str:
-    """Escape the one control character that JSON takes as it is."""
-    return text.replace("\x7f", "\\u007f")
 
 
 def write_out(path: str, content: bytes, *, mode: int = 0o600, replaces: bool = True) -> None:

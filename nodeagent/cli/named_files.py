@@ -18,6 +18,17 @@ _SPELLINGS = frozenset({"-", STDIN, "/dev/fd/0", "/proc/self/fd/0", "/proc/threa
 _DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
 
 
+def named_path(word: str) -> str:
+    """Read a path on the command line, as argparse's type.
+
+    Raises:
+        argparse.ArgumentTypeError: it is empty, as an unset variable is; no default is meant then, and no directory either.
+    """
+    if not word:
+        raise argparse.ArgumentTypeError("'' is no path; if it was a variable, it is not set")
+    return word
+
+
 class NamedFile(str):
     """A path as it was typed; stdin has one, however it was spelled. A pipe is read once, however often its content is asked for."""
 
@@ -25,7 +36,9 @@ class NamedFile(str):
     _content: bytes
 
     def __new__(cls, word: str) -> Self:
-        return super().__new__(cls, STDIN if os.path.normpath(word) in _SPELLINGS else word)
+        named_path(word)
+        plain = os.path.normpath(word) if word.startswith("/") else word  # ./- is a file
+        return super().__new__(cls, STDIN if plain in _SPELLINGS else word)
 
     @property
     def is_stdin(self) -> bool:

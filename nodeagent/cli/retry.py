@@ -7,6 +7,7 @@ import time
 from nodeagent.cli.documents import Document, add_output_argument, spelled
 from nodeagent.cli.known_state import DEFAULT_SOCKET
 from nodeagent.cli.main import EXIT_ERROR
+from nodeagent.cli.named_files import named_path
 from nodeagent.cli.progress import Progress
 from nodeagent.core.state import PodEntry
 from nodeagent.edge.local_api_client import ApiUnavailable, call
@@ -29,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pod", metavar="POD", help="name, namespace/name or UID of a refused pod")
     parser.add_argument(
         "--socket",
+        type=named_path,
         default=DEFAULT_SOCKET,
         metavar="PATH",
         help=f"the agent's socket (default: {DEFAULT_SOCKET})",

@@ -2,12 +2,18 @@
 
 import argparse
 
+from nodeagent.cli.named_files import named_path
+
 DEFAULT_CONFIG = "/etc/nodeagent/config.yaml"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--config", default=DEFAULT_CONFIG, metavar="FILE", help=f"the configuration (default: {DEFAULT_CONFIG})"
+        "--config",
+        type=named_path,
+        default=DEFAULT_CONFIG,
+        metavar="FILE",
+        help=f"the configuration (default: {DEFAULT_CONFIG})",
     )
     parser.epilog = """\
 exit status: 0: told to stop; 78: a person must mend the configuration or the state, the message says what; 1: another failure

@@ -129,7 +129,7 @@ def simulate_scenarios(options: argparse.Namespace) -> None:
 def _instead(options: argparse.Namespace) -> Instead:
     errata = None if options.errata is None else errata_of(options)
     config = None if options.config is None else load_config(options.config)
-    if not (options.root or options.machine or options.topology):
+    if options.root is options.machine is options.topology is None:
         return Instead(None, config, errata)
     machine = machine_of(argparse.Namespace(**{**vars(options), "empty": True}))
     if config is not None:

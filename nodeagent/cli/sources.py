@@ -22,7 +22,7 @@ from nodeagent.cli.known_state import (
     saved_in,
     state_path,
 )
-from nodeagent.cli.named_files import NamedFile, read_named
+from nodeagent.cli.named_files import NamedFile, named_path, read_named
 from nodeagent.core.config import Config
 from nodeagent.core.managers import initial
 from nodeagent.core.state import NodeState
@@ -49,7 +49,9 @@ def add_agent_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE|-",
         help=f"the configuration, where no running agent says which counts (default: {DEFAULT_CONFIG})",
     )
-    parser.add_argument("--socket", metavar="PATH", help=f"the agent's socket (default: {DEFAULT_SOCKET})")
+    parser.add_argument(
+        "--socket", type=named_path, metavar="PATH", help=f"the agent's socket (default: {DEFAULT_SOCKET})"
+    )
 
 
 def add_node_arguments(parser: argparse.ArgumentParser, *, described: bool = False) -> None:
@@ -63,6 +65,7 @@ def add_machine_arguments(parser: argparse.ArgumentParser, *, described: bool = 
     other = parser.add_mutually_exclusive_group()
     other.add_argument(
         "--root",
+        type=named_path,
         metavar="DIR",
         help="not this node: a copied file-system root, with its sys/, proc/, and etc/ and var/lib/nodeagent where it has them",
     )

@@ -2,7 +2,7 @@
 
 import argparse
 
-from nodeagent.cli.named_files import NamedFile
+from nodeagent.cli.named_files import NamedFile, named_path
 from nodeagent.cli.run import DEFAULT_CONFIG
 from nodeagent.core.config import Errata
 
@@ -11,7 +11,10 @@ def add_trial_arguments(parser: argparse.ArgumentParser, *, scenarios: bool = Fa
     """Add the options that say on which node, and under which rules; `scenarios`: of scenarios, too, which may name rules themselves."""
     machine = parser.add_mutually_exclusive_group()
     machine.add_argument(
-        "--root", metavar="DIR", help="not this node: a copied file-system root, with its pods where it has them"
+        "--root",
+        type=named_path,
+        metavar="DIR",
+        help="not this node: a copied file-system root, with its pods where it has them",
     )
     machine.add_argument(
         "--machine",
@@ -30,7 +33,9 @@ def add_trial_arguments(parser: argparse.ArgumentParser, *, scenarios: bool = Fa
         metavar="FILE|-",
         help=f"decide under this configuration (default: the node's own; of a described machine {DEFAULT_CONFIG})",
     )
-    parser.add_argument("--socket", metavar="PATH", help="the agent's socket (default: /run/nodeagent/agent.sock)")
+    parser.add_argument(
+        "--socket", type=named_path, metavar="PATH", help="the agent's socket (default: /run/nodeagent/agent.sock)"
+    )
     parser.add_argument("--empty", action="store_true", help="as if the node had no pods; asks no agent")
     default = "fixed; of a scenario what it names, or else kubelet-1.36" if scenarios else "fixed"
     parser.add_argument(

@@ -4,7 +4,6 @@ Holds what was read of the machine, what the agent has promised under which conf
 Containers' commands, arguments and environments stay out: they may hold secrets. docs/capture.md describes the format.
 """
 
-import json
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +17,7 @@ from nodeagent.core.idset import CpuSet, NumaSet
 from nodeagent.core.pod import Container
 from nodeagent.core.state import NodeState
 from nodeagent.errors import NodeAgentError
+from nodeagent.formats.ascii_json import ascii_json
 from nodeagent.formats.cgroup_values import (
     EFFECTIVE_CPUS,
     EFFECTIVE_MEMS,
@@ -94,8 +94,8 @@ class Capture(Struct, frozen=True):
 
 
 def encode_capture(capture: Capture) -> str:
-    """Spell it; equal captures are equal texts."""
-    return json.dumps(capture_document(capture), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    """Spell it; equal captures are equal texts, and a name that somebody chose makes no terminal act."""
+    return ascii_json(capture_document(capture), indent=1) + "\n"
 
 
 def capture_document(capture: Capture) -> Document:

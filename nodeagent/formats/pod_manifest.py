@@ -8,7 +8,7 @@ from nodeagent.core.pod import Pod
 from nodeagent.formats.fields import Fields, fields_of
 from nodeagent.formats.findings import DocumentError, Finding, Findings
 from nodeagent.formats.pod_fields import PodReader, pod_to_document
-from nodeagent.formats.pod_rules import breaches, misnamed
+from nodeagent.formats.pod_rules import breaches, misnamed, negative
 from nodeagent.formats.tree import ListNode, MapNode, Node, Path, Scalar, kind_of, line_at
 
 __all__ = [
@@ -154,14 +154,16 @@ def pod_from_document(document: Mapping[str, object], source: str = "pod") -> Po
 
 
 def named_pod_from_document(document: Mapping[str, object]) -> Pod:
-    """Read a pod as `pod_from_document` does, of a program that took it from a manifest: its names are names, and safe to print.
+    """Read a pod as `pod_from_document` does, of a program that took it from a manifest.
+
+    Its names are names, and safe to print; its amounts can be summed up.
 
     Raises:
-        DocumentError: as there, or it is called by what no manifest may call it.
+        DocumentError: as there, or a name or a negative amount is in it that no manifest may have.
     """
     pod = pod_from_document(document)
     findings = Findings("pod")
-    for breach in misnamed(pod):
+    for breach in (*misnamed(pod), *negative(pod)):
         findings.add(None, _spelled("", breach.path), breach.value, breach.allowed)
     if findings:
         raise DocumentError(findings.all())

@@ -43,6 +43,7 @@ _SUBDOMAIN_RULE = (
     "must be a lowercase RFC 1123 subdomain: at most 253 of a-z, 0-9, '-' and '.', every part starting and ending with "
     "a letter or digit"
 )
+_NOT_NEGATIVE = "must be greater than or equal to 0"
 _UID_RULE = f"must be at most {_MAX_UID} of A-Z, a-z, 0-9, '.', '_' and '-', starting with a letter or digit: it names a directory"
 
 
@@ -86,6 +87,20 @@ def misnamed(pod: Pod) -> Iterator[Breach]:
     seen: set[str] = set()
     for path, container in _numbered(pod):
         yield from _name(path, container, seen)
+
+
+def negative(pod: Pod) -> Iterator[Breach]:
+    """Amounts below zero, wherever a pod has them: sums of what pods ask for would be wrong."""
+    parts: list[tuple[Path, Resources]] = [(("spec", "overhead"), pod.overhead)]
+    owners: list[tuple[Path, ResourceRequirements | None]] = [(("spec", "resources"), pod.resources)]
+    owners += (((*path, "resources"), container.resources) for path, container in _numbered(pod))
+    for path, resources in owners:
+        if resources is not None:
+            parts += (((*path, "requests"), resources.requests), ((*path, "limits"), resources.limits))
+    for path, amounts in parts:
+        for name, amount in amounts:
+            if amount.nano < 0:
+                yield Breach((*path, name), str(amount), _NOT_NEGATIVE)
 
 
 def _identity(pod: Pod) -> Iterator[Breach]:
@@ -172,7 +187,7 @@ def _amounts(path: Path, resources: Resources) -> Iterator[Breach]:
             continue
         largest = MAX_CPU if name == CPU else MAX_BYTES
         if amount.nano < 0:
-            yield Breach(here, str(amount), "must be greater than or equal to 0")
+            yield Breach(here, str(amount), _NOT_NEGATIVE)
         elif amount.nano > largest.nano:
             yield Breach(here, str(amount), f"must be at most {largest}")
         elif name.startswith(HUGEPAGES_PREFIX):

@@ -4,6 +4,7 @@ The form is the one of the decision vectors (see docs). Knows how things are spe
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -29,6 +30,9 @@ Document = dict[str, Any]
 T = TypeVar("T")
 
 CPU_FILE, MEMORY_FILE = FILES = "cpu_manager_state", "memory_manager_state"
+_HALF = re.compile("[\ud800-\udfff]")
+_MAYBE_HALF = re.compile(rf"\\u[dD][89a-fA-F]|{_HALF.pattern}")
+"""Where one is, or may be escaped."""
 OPERATIONS = ("add", "start", "removeContainer", "removePod", "restart")
 
 
@@ -86,9 +90,36 @@ def scenario_from_text(text: str | bytes, where: str, machine: Topology | None =
     if not isinstance(inner, dict):
         raise ScenarioError(f"{where}: scenario: must be a JSON object, not {shown(inner)}")
     try:
+        if _MAYBE_HALF.search(text if isinstance(text, str) else text.decode()):
+            _refuse_halves(inner, where)
         return _scenario(inner, where, machine)
+    except RecursionError as err:
+        raise ScenarioError(f"{where}: is nested too deeply") from err
     except DocumentError as err:
         raise ScenarioError(err.message) from err
+
+
+def _refuse_halves(document: Mapping[str, Any], where: str) -> None:
+    """Refuse half of a surrogate pair wherever it is: it is no character, and no state file can have it."""
+    findings = Findings(where)
+    for path, text in _halves(document, ""):
+        findings.add(None, path, shown(text), "must not have half of a surrogate pair, which is no character")
+    if findings:
+        raise DocumentError(findings.all())
+
+
+def _halves(value: object, path: str) -> Iterator[tuple[str, str]]:
+    """Give each text with such a half, and its place; of a field's name that of the object."""
+    if isinstance(value, str):
+        if _HALF.search(value):
+            yield path, value
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _halves(name, path)
+            yield from _halves(inner, f"{path}.{name}" if path else name)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _halves(inner, f"{path}[{index}]")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> Document:

@@ -161,9 +161,13 @@ class SysfsSample(Struct, frozen=True):
             (name, _NUMBERED.fullmatch(name)) for name in self.directories.get(directory, ()) if name.startswith(prefix)
         )
         found = [(name, match[1]) for name, match in matches if match is not None]
+        seen: set[str] = set()
         for name, digits in found:
             if len(digits) > 18:
                 raise self.error(f"{directory}/{name}", "the number in its name is too large")
+            if digits in seen:  # no file system lists a name twice, but somebody who edits a capture may
+                raise self.error(f"{directory}/{name}", "the number in its name is there twice")
+            seen.add(digits)
         return tuple((name, int(digits)) for name, digits in found)
 
     def identified(self, directory: str, prefix: str) -> tuple[int, ...]:
