@@ -12,6 +12,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from integration.lanes import lane_of
+from integration.telling import Telling
 
 FIGURE = "figure"
 """Name of the property that a test records each of its figures as."""
@@ -40,6 +41,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if _shares_processors() and lane_of(item.nodeid) is None and not config.stash.get(_STANDS_BACK, False):
         config.stash[_STANDS_BACK] = True
         os.nice(_NICENESS)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if isinstance(terminal, pytest.TerminalReporter) and config.get_verbosity() == 0:
+        config.pluginmanager.register(Telling(terminal))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,20 +1,17 @@
 """Guests for the integration tests: each kind booted once, with nodeagent.service running; each test gets its guest without pods."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from integration.guest.errors import GuestTimeoutError
 from integration.guest.guest import Guest
-from integration.guest.images import guest_image
-from integration.guest.machine import FOUR_CACHES, FOUR_NODES, TWO_SOCKETS, Machine
-from integration.guest.releases import release_of
+from integration.guests import KINDS, Guests
 from integration.lanes import lane_of
-from integration.node import CONFIG, Node
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,20 +24,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         long = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
-    items.sort(key=lambda item: _ORDER.index(_kind_of(item)))  # so that no kind of guest is booted twice in one lane
+    items.sort(key=_place)
     stray = [item.nodeid for item in items if lane_of(item.nodeid) == 1 and _kind_of(item) not in {"", "two_sockets"}]
     if stray:
         raise pytest.UsageError(f"these need another guest than their lane has, see integration/lanes.py: {stray}")
 
 
+def _place(item: pytest.Item) -> tuple[int, bool]:
+    """Place it so that no kind of guest is booted twice in one lane."""
+    return _ORDER.index(_kind_of(item)), _reinstalls(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Have a failed test's report say what its guest looked like."""
+    report = yield
+    if report.failed and _kind_of(item):
+        waited = call.excinfo is not None and isinstance(call.excinfo.value, TimeoutError | GuestTimeoutError)
+        report.sections += item.config.stash[_GUESTS].failed(waited_in_vain=waited)
+    return report
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     """Turn a guest off after its last test and what that leaves to do: an idle one takes processor time from the others."""
+    guests = item.config.stash[_GUESTS]
     try:
         return (yield)
     finally:
-        if nextitem is None or _kind_of(nextitem) != _kind_of(item):
-            item.config.stash[_GUESTS].close()
+        if nextitem is None or _kind_of(nextitem) != _kind_of(item) or _reinstalls(item) or guests.is_spoilt:
+            guests.close()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -51,53 +66,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     config.stash[_GUESTS].close()
 
 
-class Guests:
-    """At most one guest at a time in this process."""
-
-    def __init__(self) -> None:
-        self._kind = ""
-        self._running = ExitStack()
-        self._failed: dict[str, Exception] = {}
-
-    def of(self, kind: str, *, configured: bool) -> Guest:
-        """The running guest of that kind, or a new one. What couldn't be booted once isn't tried again.
-
-        `configured`: without pods and on the usual configuration; else the test sees to both.
-        """
-        if kind in self._failed:
-            raise self._failed[kind]
-        if kind != self._kind:
-            self.close()
-            debian, machine, cmdline = KINDS[kind]
-            try:
-                guest = Guest.boot(guest_image(release_of(debian)), machine, cmdline=cmdline)
-                self._guest = self._running.enter_context(guest)
-                guest.run("systemctl start nodeagent", timeout_seconds=60)
-            except Exception as err:
-                self._failed[kind] = err
-                raise
-            self._kind, self._usual = kind, guest.get(CONFIG)
-        if configured:
-            node = Node(self._guest)
-            if self._guest.get(CONFIG) == self._usual:
-                node.clear()
-            else:
-                node.configure(self._usual.decode())
-        return self._guest
-
-    def close(self) -> None:
-        self._kind = ""
-        self._running.close()
-
-
 _GUESTS = pytest.StashKey[Guests]()
-KINDS: dict[str, tuple[int, Machine, tuple[str, ...]]] = {
-    "two_sockets": (12, TWO_SOCKETS, ()),
-    "four_caches": (12, FOUR_CACHES, ("isolcpus=12-15", "nohz_full=12-15")),
-    # the second half of each node is for what the kernel can move: it may be taken offline
-    "four_nodes": (13, FOUR_NODES, ("movablecore=1G",)),
-}
-"""Debian release, machine, and what is added to the kernel's command line."""
 _ORDER = ("", "four_nodes", "four_caches", "two_sockets")
 """Debian 13 first: its image is made while the other lane makes that of Debian 12."""
 
@@ -109,6 +78,10 @@ def _kind_of(item: pytest.Item) -> str:
     parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
     named = {*getattr(item, "fixturenames", ()), *(value for value in parameters if isinstance(value, str))}
     return next((kind for kind in KINDS if kind in named), "")
+
+
+def _reinstalls(item: pytest.Item) -> bool:
+    return item.get_closest_marker("reinstalls") is not None
 
 
 def _guest(request: pytest.FixtureRequest, kind: str) -> Guest:

@@ -1,28 +1,9 @@
-"""nodeagent taken off a guest, which is one that never had it then, and put back for the tests that come later."""
-
-from collections.abc import Iterator
-from contextlib import contextmanager
+"""nodeagent taken off a guest, which is one that never had it then. No later test gets it, see the marker `reinstalls`."""
 
 from integration.node import Node
 
-_BY_MAKE = "opt/nodeagent etc/nodeagent etc/systemd/system/nodeagent*.service usr/local etc/fish"
-_NOT_OURS = ("/kept/*", "/usr/src/*", "/tmp/*", "*/nodeagent-guest*")
+_NOT_OURS = ("/usr/src/*", "/tmp/*", "*/nodeagent-guest*")
 """What guests are made with, and what a test has put there."""
-
-
-@contextmanager
-def kept(node: Node) -> Iterator[None]:
-    """Have `make install`'s nodeagent there again in the end, whatever becomes of it."""
-    node.run(f"rm -rf /kept && mkdir /kept && cd / && cp -al --parents {_BY_MAKE} /kept", timeout_seconds=60)
-    try:
-        yield
-    finally:
-        node.run(
-            "systemctl stop nodeagent nodeagent-pods || true; dpkg --purge nodeagent || true; rm -rf /etc/nodeagent"
-            " /var/lib/nodeagent*; cp -alf /kept/. / && rm -rf /kept; getent group nodeagent || groupadd --system nodeagent;"
-            " systemctl daemon-reload && systemctl start nodeagent",
-            timeout_seconds=120,
-        )
 
 
 def uninstall(node: Node) -> None:

@@ -45,7 +45,7 @@ class Reader:
 
     def types(self, line: str, *, directory: str = HOME) -> Completed:
         """Have a line typed, and wait for its end. What becomes of manifests, one sees before the next line."""
-        done = self.node.guest.run((*_LOGIN, line), check=False, timeout_seconds=300, cwd=directory)
+        done = self.node.guest.run((*_LOGIN, line), check=False, timeout_seconds=100, cwd=directory)
         if MANIFESTS in line:
             self.node.wait_decided()
         return done

@@ -1,14 +1,14 @@
 """The Debian package on a node: installed without a network, upgraded under a pod, refused to go under it, and gone without a trace."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from integration.guest.base import base_of
 from integration.guest.debian_package import HIGHER_VERSION, debian_packages
 from integration.guest.guest import Guest
-from integration.installed import kept, traces, uninstall
+from integration.installed import traces, uninstall
 from integration.node import CONFIG, Node, container, pod
+
+pytestmark = pytest.mark.reinstalls
 
 SLEEP = ["sleep", "infinity"]
 APT = "DEBIAN_FRONTEND=noninteractive apt-get --yes --quiet"
@@ -16,13 +16,12 @@ UNITS = ("nodeagent", "nodeagent-launcher", "nodeagent-pods")
 
 
 @pytest.fixture(params=["two_sockets", pytest.param("four_nodes", marks=pytest.mark.long)])
-def node(request: pytest.FixtureRequest) -> Iterator[Node]:
-    """A node with `make install`'s nodeagent, as all the others; what a test makes of it is undone."""
+def node(request: pytest.FixtureRequest) -> Node:
+    """A node with `make install`'s nodeagent, as all the others."""
     guest: Guest = request.getfixturevalue(request.param)
     node = Node(guest)
     node.run("sed -i /path-exclude/d /etc/dpkg/dpkg.cfg.d/*")  # guests do without manual pages and documents
-    with kept(node):
-        yield node
+    return node
 
 
 def test_a_package_comes_is_upgraded_under_a_pod_and_goes_without_one(node: Node) -> None:

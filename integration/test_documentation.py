@@ -11,7 +11,7 @@ import pytest
 
 from integration.demo import demonstrate
 from integration.guest.guest import Guest
-from integration.installed import kept, traces, uninstall
+from integration.installed import traces, uninstall
 from integration.node import ROOT as CGROUPS, Node, container, pod
 from integration.pages import ON_NODE, README, blocks_of, is_untyped
 from integration.reader import HOME, JOIN, Reader
@@ -85,46 +85,45 @@ def test_the_demo_comes_to_its_end(node: Node, capsys: pytest.CaptureFixture[str
     assert "nothing moved: the same" in told
 
 
+@pytest.mark.reinstalls
 def test_the_readme_goes_as_it_is_written_where_nodeagent_never_was(node: Node) -> None:
     """Install, upgrade, the first pod, a refusal, the other commands, and uninstall: every block, in its order.
 
     Not `make demo` and `make test`: a guest in a guest. The upgrade is one under a pod of ours, which README says stays.
     """
-    with kept(node):
-        uninstall(node)
-        assert traces(node) == []
-        reader = Reader(node)
-        reader.has_wheels()
-        node.run(f"cp -r /usr/src/nodeagent {CHECKOUT} && chown -R reader: {CHECKOUT}")
-        said = {}
-        for block in blocks_of(README):
-            if is_untyped(README, block):
-                continue
-            for line in block.text.splitlines():
-                typed = line.partition("  #")[0].strip()
-                before = under_a_pod(node) if "systemctl restart" in typed else None
-                if "--watch" in typed:
-                    said[typed] = reader.watches(line, "default/guaranteed", directory=CHECKOUT)
-                else:
-                    said[typed] = reader.ends(line, STATUSES.get(typed, frozenset({0})), directory=CHECKOUT).stdout
-                if before is not None:
-                    assert node.footprint() == before
-                    assert (
-                        "pods are running"
-                        in reader.ends("sudo make uninstall", frozenset({2}), directory=CHECKOUT).stderr
-                    )
-                    node.delete("stays")
-                    node.wait_gone("stays")
-                if typed.startswith("sudo cp examples/guaranteed.yaml"):
-                    assert_pinned(node)
-        for looked in ("nodeagent inspect", "nodeagent inspect default/guaranteed", "nodeagent inspect --watch"):
-            assert "default/guaranteed" in said[looked]
-        assert "What would admit it" in said["nodeagent explain default/big"]
-        assert "default/guaranteed: gone" in said["sudo nodeagent release default/guaranteed"]
-        assert "more fit of: default/guaranteed" in said["nodeagent simulate --capacity -f examples/guaranteed.yaml"]
-        assert "pod_admitted" in said["sudo journalctl -u nodeagent"]
-        assert node.run("command -v nodeagent; systemctl cat nodeagent", check=False).returncode != 0
-        reader.leave()
+    uninstall(node)
+    assert traces(node) == []
+    reader = Reader(node)
+    reader.has_wheels()
+    node.run(f"cp -r /usr/src/nodeagent {CHECKOUT} && chown -R reader: {CHECKOUT}")
+    said = {}
+    for block in blocks_of(README):
+        if is_untyped(README, block):
+            continue
+        for line in block.text.splitlines():
+            typed = line.partition("  #")[0].strip()
+            before = under_a_pod(node) if "systemctl restart" in typed else None
+            if "--watch" in typed:
+                said[typed] = reader.watches(line, "default/guaranteed", directory=CHECKOUT)
+            else:
+                said[typed] = reader.ends(line, STATUSES.get(typed, frozenset({0})), directory=CHECKOUT).stdout
+            if before is not None:
+                assert node.footprint() == before
+                assert (
+                    "pods are running" in reader.ends("sudo make uninstall", frozenset({2}), directory=CHECKOUT).stderr
+                )
+                node.delete("stays")
+                node.wait_gone("stays")
+            if typed.startswith("sudo cp examples/guaranteed.yaml"):
+                assert_pinned(node)
+    for looked in ("nodeagent inspect", "nodeagent inspect default/guaranteed", "nodeagent inspect --watch"):
+        assert "default/guaranteed" in said[looked]
+    assert "What would admit it" in said["nodeagent explain default/big"]
+    assert "default/guaranteed: gone" in said["sudo nodeagent release default/guaranteed"]
+    assert "more fit of: default/guaranteed" in said["nodeagent simulate --capacity -f examples/guaranteed.yaml"]
+    assert "pod_admitted" in said["sudo journalctl -u nodeagent"]
+    assert node.run("command -v nodeagent; systemctl cat nodeagent", check=False).returncode != 0
+    reader.leave()
 
 
 def under_a_pod(node: Node) -> str:

@@ -1,0 +1,76 @@
+"""The guests of one process of tests: each kind booted when a test needs it, and taken for all that come after, while none fails."""
+
+from contextlib import ExitStack
+
+from integration.examination import examined
+from integration.guest.guest import Guest
+from integration.guest.images import guest_image
+from integration.guest.machine import FOUR_CACHES, FOUR_NODES, TWO_SOCKETS, Machine
+from integration.guest.releases import release_of
+from integration.node import CONFIG, Node
+
+KINDS: dict[str, tuple[int, Machine, tuple[str, ...]]] = {
+    "two_sockets": (12, TWO_SOCKETS, ()),
+    "four_caches": (12, FOUR_CACHES, ("isolcpus=12-15", "nohz_full=12-15")),
+    # the second half of each node is for what the kernel can move: it may be taken offline
+    "four_nodes": (13, FOUR_NODES, ("movablecore=1G",)),
+}
+"""Debian release, machine, and what is added to the kernel's command line."""
+_MOST_WAITS_IN_VAIN = 2
+
+
+class GivenUpError(Exception):
+    """Whatever makes tests wait in vain makes all others wait, too: for hours."""
+
+
+class Guests:
+    """At most one guest at a time in this process. After a failure the next test gets a new one, so that one cause fails one test."""
+
+    def __init__(self) -> None:
+        self._kind = ""
+        self._running = ExitStack()
+        self._failed: dict[str, Exception] = {}
+        self._waits_in_vain = 0
+        self.is_spoilt = False
+        """A test has failed on the guest."""
+
+    def of(self, kind: str, *, configured: bool) -> Guest:
+        """The running guest of that kind, or a new one. What couldn't be booted once isn't tried again.
+
+        `configured`: without pods and on the usual configuration; else the test sees to both.
+        """
+        if self._waits_in_vain >= _MOST_WAITS_IN_VAIN:
+            raise GivenUpError(f"not tried, after {self._waits_in_vain} waits in vain, of minutes each, in other tests")
+        if kind in self._failed:
+            raise self._failed[kind]
+        if kind != self._kind:
+            self.close()
+            debian, machine, cmdline = KINDS[kind]
+            try:
+                guest = Guest.boot(guest_image(release_of(debian)), machine, cmdline=cmdline)
+                self._guest = self._running.enter_context(guest)
+                guest.run("systemctl start nodeagent", timeout_seconds=60)
+            except Exception as err:
+                self._failed[kind] = err
+                raise
+            self._kind, self._usual = kind, guest.get(CONFIG)
+        if configured:
+            node = Node(self._guest)
+            if self._guest.get(CONFIG) == self._usual:
+                node.clear()
+            else:
+                node.configure(self._usual.decode())
+        return self._guest
+
+    def failed(self, *, waited_in_vain: bool) -> list[tuple[str, str]]:
+        """Note that a test has failed; what is to be said of its guest, under a title."""
+        self._waits_in_vain += waited_in_vain
+        if self.is_spoilt or not self._kind:
+            return []
+        self.is_spoilt = True
+        return [("the guest after the failure", examined(self._guest))]
+
+    def close(self) -> None:
+        self._kind = ""
+        self.is_spoilt = False
+        self._running.close()
