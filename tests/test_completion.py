@@ -13,7 +13,6 @@ from nodeagent.cli.completion import answer_to
 from nodeagent.cli.completion_scripts import SCRIPTS
 from nodeagent.cli.definitions import Command, command_of
 from nodeagent.cli.known_names import pods_of
-from nodeagent.cli.known_state import DEFAULT_SOCKET
 from nodeagent.cli.main import COMMANDS, main, parser_for
 from nodeagent.core.config import Config
 from nodeagent.daemon.startup import STATE_FILE
@@ -109,7 +108,7 @@ def test_containers_are_those_of_the_pod(root: Path) -> None:
 
 
 def test_containers_are_asked_of_the_node(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_names, "_SOCKET", str(root / "no-agent"))
+    monkeypatch.setattr(known_names, "DEFAULT_SOCKET", str(root / "no-agent"))
     monkeypatch.setattr(known_names, "_STATE", f"{root}/{Config().state_directory}/{STATE_FILE}")
     assert answered("exec", "web", "") == ("words", ["app", "proxy"])
     assert answered("exec", "test/db", "m") == ("words", ["main"])
@@ -136,7 +135,6 @@ def test_a_state_that_cannot_be_read_gives_no_names_and_no_error(tmp_path: Path,
 
 
 def test_its_places_are_the_agents() -> None:
-    assert known_names._SOCKET == DEFAULT_SOCKET
     assert f"{Config().state_directory}/{STATE_FILE}" == known_names._STATE
 
 

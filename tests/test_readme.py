@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from nodeagent.cli.exec import EXIT_CANNOT_RUN, EXIT_NOT_ENTERED, EXIT_NOT_FOUND
-from nodeagent.cli.known_state import DEFAULT_CONFIG, DEFAULT_SOCKET, PODS_CGROUP
 from nodeagent.cli.main import COMMANDS, EXIT_DIFFERENCE, EXIT_ERROR, EXIT_REFUSED, EXIT_USAGE, main
+from nodeagent.cli.places import DEFAULT_CONFIG, DEFAULT_SOCKET, PODS_CGROUP
 from nodeagent.core.config import Config
 from nodeagent.core.errata import ERRATA
 from nodeagent.daemon.startup import CPU_CHECKPOINT, EX_CONFIG, MEMORY_CHECKPOINT, STATE_FILE

@@ -20,8 +20,8 @@ from inspected import World
 from machine_tree import Machine as MachineTree
 from node_model import Agent, CrashError, Machine, started
 from nodeagent.cli import release as command
-from nodeagent.cli.known_state import DEFAULT_CONFIG
 from nodeagent.cli.main import main
+from nodeagent.cli.places import DEFAULT_CONFIG
 from nodeagent.core.config import Config
 from nodeagent.core.refusals import RELEASED
 from nodeagent.core.state import Phase

@@ -6,7 +6,8 @@ import signal
 import sys
 from typing import NoReturn
 
-from nodeagent.cli.known_state import DEFAULT_CONFIG, Known, known_state, sight_of
+from nodeagent.cli.known_state import Known, known_state, sight_of
+from nodeagent.cli.places import DEFAULT_CONFIG
 from nodeagent.cli.sources import add_agent_arguments
 from nodeagent.core.entering import obstacle
 from nodeagent.core.idset import CpuSet

@@ -8,11 +8,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from nodeagent.cli.places import DEFAULT_SOCKET
 from nodeagent.edge import state_files
 from nodeagent.edge.local_api_client import call
 from nodeagent.errors import NodeAgentError
 
-_SOCKET = "/run/nodeagent/agent.sock"
 _STATE = "/var/lib/nodeagent/nodeagent_state"
 _MAX_BYTES = 64 * 1024 * 1024
 _NAME = re.compile("[a-z0-9.-]+")
@@ -52,7 +52,9 @@ def _state(given: Mapping[str, str]) -> Mapping[str, Any]:
     if "root" in given:
         return _saved(given["root"].rstrip("/") + _STATE)
     try:
-        answer: Mapping[str, Any] = call(given.get("socket", _SOCKET), "state", timeout_seconds=_SECONDS)["state"]
+        answer: Mapping[str, Any] = call(given.get("socket", DEFAULT_SOCKET), "state", timeout_seconds=_SECONDS)[
+            "state"
+        ]
     except NodeAgentError:
         return _saved(_STATE)
     return answer

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.cli.configurations import load_config
+from nodeagent.cli.places import DEFAULT_SOCKET, PODS_CGROUP
 from nodeagent.core.cgroup import Seen
 from nodeagent.core.config import Config
 from nodeagent.core.idset import CpuSet
@@ -37,10 +38,6 @@ from nodeagent.formats.node_state import (
     state_from_document,
 )
 
-DEFAULT_CONFIG = "/etc/nodeagent/config.yaml"
-DEFAULT_SOCKET = "/run/nodeagent/agent.sock"
-PODS_CGROUP = "/sys/fs/cgroup/nodeagent.slice/nodeagent-pods.service"
-"""Of the pods' unit as installed: where to look when neither configuration nor launcher says."""
 _SOCKET_NAME = "agent.sock"
 
 

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from nodeagent.cli.documents import add_output_argument, spelled
-from nodeagent.cli.known_state import DEFAULT_CONFIG, PODS_CGROUP, Known
+from nodeagent.cli.known_state import Known
 from nodeagent.cli.numeric_arguments import seconds
+from nodeagent.cli.places import DEFAULT_CONFIG, PODS_CGROUP
 from nodeagent.cli.sources import add_node_arguments, inspect_command, is_elsewhere, known_from
 from nodeagent.core.state import NodeState, PodEntry
 from nodeagent.daemon.startup import StartError

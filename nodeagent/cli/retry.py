@@ -5,9 +5,9 @@ import sys
 import time
 
 from nodeagent.cli.documents import Document, add_output_argument, spelled
-from nodeagent.cli.known_state import DEFAULT_SOCKET
 from nodeagent.cli.main import EXIT_ERROR
 from nodeagent.cli.named_files import named_path
+from nodeagent.cli.places import DEFAULT_SOCKET
 from nodeagent.cli.progress import Progress
 from nodeagent.core.state import PodEntry
 from nodeagent.edge.local_api_client import ApiUnavailable, call

@@ -3,8 +3,7 @@
 import argparse
 
 from nodeagent.cli.named_files import named_path
-
-DEFAULT_CONFIG = "/etc/nodeagent/config.yaml"
+from nodeagent.cli.places import DEFAULT_CONFIG
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,9 +12,6 @@ from msgspec.structs import replace
 
 from nodeagent.cli.configurations import load_config
 from nodeagent.cli.known_state import (
-    DEFAULT_CONFIG,
-    DEFAULT_SOCKET,
-    PODS_CGROUP,
     Known,
     known_state,
     misfits,
@@ -23,6 +20,7 @@ from nodeagent.cli.known_state import (
     state_path,
 )
 from nodeagent.cli.named_files import NamedFile, named_path, read_named
+from nodeagent.cli.places import DEFAULT_CONFIG, DEFAULT_SOCKET, PODS_CGROUP
 from nodeagent.core.config import Config
 from nodeagent.core.managers import initial
 from nodeagent.core.state import NodeState

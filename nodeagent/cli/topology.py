@@ -81,14 +81,12 @@ def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | No
     if args.topology is None:
         try:
             known = known_from(args)
-        except (NeverSavedError, StartError) as err:
-            if args.config is None:  # else it says what is reserved: no agent is here, as far as anybody knows
+        except NodeAgentError as err:
+            # Where no agent was ever, a configuration that was named says what is reserved. Of another agent the promises can't be
+            # read, or not by us: the machine itself is still the answer.
+            if args.config is None or not isinstance(err, NeverSavedError | StartError):
                 _tell_missing(err, args)
-        except (
-            NodeAgentError
-        ) as err:  # what it has promised is not for us, or can't be read: the machine itself is still the answer
-            _tell_missing(err, args)
-            return None
+                return None
         else:
             return owners(known.node.managers, known.state.promises, known.state.active_pods())
     if args.config is None:

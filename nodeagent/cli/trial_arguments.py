@@ -3,7 +3,7 @@
 import argparse
 
 from nodeagent.cli.named_files import NamedFile, named_path
-from nodeagent.cli.run import DEFAULT_CONFIG
+from nodeagent.cli.places import DEFAULT_CONFIG
 from nodeagent.core.config import Errata
 
 

@@ -7,7 +7,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.cli.configurations import load_config
-from nodeagent.cli.known_state import DEFAULT_CONFIG, Known
+from nodeagent.cli.known_state import Known
+from nodeagent.cli.places import DEFAULT_CONFIG
 from nodeagent.cli.sources import is_copied, is_elsewhere, is_unconfigured, known_from, topology_from
 from nodeagent.core.config import Config, Errata
 from nodeagent.core.idset import CpuSet

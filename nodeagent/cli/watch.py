@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
-from nodeagent.cli.known_state import DEFAULT_CONFIG, Known, StateReader, full_sight_of, known_state
+from nodeagent.cli.known_state import Known, StateReader, full_sight_of, known_state
+from nodeagent.cli.places import DEFAULT_CONFIG
 from nodeagent.cli.terminal import Terminal
 from nodeagent.core.layout import container_path
 from nodeagent.core.topology import Topology
