@@ -92,7 +92,7 @@ def test_the_tests_of_each_lane_run_in_one_process(tmp_path):
     )
     for directory in ("tests", "integration"):
         (tmp_path / directory).mkdir()
-    for file in ("conftest.py", "integration/__init__.py", "integration/lanes.py"):
+    for file in ("conftest.py", "integration/__init__.py", "integration/lanes.py", "integration/telling.py"):
         shutil.copy(ROOT / file, tmp_path / file)
     for names in files.values():
         for name in names:

@@ -14,7 +14,7 @@ from integration.overlap.ring_buffer import LostEventsError, Pages
 from integration.overlap.wire import Kind, Records, nanoseconds
 
 PYTHON = "/opt/nodeagent/bin/python"
-_GUEST_DIRECTORY = "/run/nodeagent-overlap-tools"
+_GUEST_DIRECTORY = "/run/overlap-tools"
 _PACKAGE = Path(__file__).parent
 _QUIET_SECONDS = 60
 """So long, on a real machine, the guest may say nothing."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 TRACEFS = Path("/sys/kernel/tracing")
-INSTANCE = TRACEFS / "instances/nodeagent-overlap"
+INSTANCE = TRACEFS / "instances/overlap"
 EVENTS = (
     "sched/sched_switch",
     "sched/sched_process_fork",

@@ -13,7 +13,7 @@ from pathlib import Path
 from integration.overlap.events import TOLD
 from integration.overlap.trace import INSTANCE
 
-DIRECTORY = Path("/run/nodeagent-overlap")
+DIRECTORY = Path("/run/overlap")
 READY = DIRECTORY / "ready"
 EXCLUSIVE = "exclusive"
 SHARED = "shared-busy"
