@@ -28,8 +28,8 @@ guest-packages: $(VENV)/.ready
 demo: guest-packages
 	$(BIN)/python -m integration.demo
 
-# Linters, types, import contracts and unit tests, and the integration tests in guests but for their long forms: in at most four guests,
-# two at a time.
+# Linters, types, import contracts and unit tests, and the integration tests in guests but for their long forms: in at most four guests
+# (a failure takes one more), two at a time.
 test: guest-packages
 	$(PYTEST) $(AT_ONCE) tests integration
 

@@ -1,4 +1,4 @@
-"""Guests for the integration tests: each kind booted once, with nodeagent.service running; each test gets its guest without pods."""
+"""Guests for the integration tests, with nodeagent.service running; each test gets its guest without pods."""
 
 import sys
 from collections.abc import Generator, Iterator
@@ -8,7 +8,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from integration.guest.errors import GuestTimeoutError
 from integration.guest.guest import Guest
 from integration.guests import KINDS, Guests
 from integration.lanes import lane_of
@@ -42,20 +41,18 @@ def pytest_runtest_makereport(
     """Have a failed test's report say what its guest looked like."""
     report = yield
     if report.failed and _kind_of(item):
-        waited = call.excinfo is not None and isinstance(call.excinfo.value, TimeoutError | GuestTimeoutError)
-        report.sections += item.config.stash[_GUESTS].failed(waited_in_vain=waited)
+        report.sections += item.config.stash[_GUESTS].failed(None if call.excinfo is None else call.excinfo.value)
     return report
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     """Turn a guest off after its last test and what that leaves to do: an idle one takes processor time from the others."""
-    guests = item.config.stash[_GUESTS]
     try:
         return (yield)
     finally:
-        if nextitem is None or _kind_of(nextitem) != _kind_of(item) or _reinstalls(item) or guests.is_spoilt:
-            guests.close()
+        if nextitem is None or _kind_of(nextitem) != _kind_of(item) or _reinstalls(item):
+            item.config.stash[_GUESTS].close()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,8 +1,10 @@
 """What a failed test's guest looks like, for whoever reads the report: there is no guest any more then."""
 
 import time
+from collections.abc import Callable
+from functools import partial
 
-from integration.guest.errors import GuestError
+from integration.guest.errors import GuestDiedError, GuestError
 from integration.guest.guest import Guest
 from integration.node import ROOT
 
@@ -15,27 +17,33 @@ _SHOWN = {
     "files": "df / /run; free -m; ls -lnR /etc/nodeagent /var/lib/nodeagent /var/lib/nodeagent-pods /run/nodeagent /run/nodeagent-pods",
     "processes": "ps -eLo pid,ppid,psr,stat,wchan:20,args --no-headers | grep -v ' \\['",
 }
-_CPU_SECONDS = 5
+_CPU_SECONDS = 2
+_PRINT_SECONDS = 2
 
 
 def examined(guest: Guest) -> str:
-    """Give what can still be asked of the guest."""
+    """Give what can still be asked of the guest: an answer that doesn't come is no reason not to ask for the next."""
+    asks: dict[str, Callable[[], str]] = {"CPUs on which nothing runs": lambda: str(silent_cpus(guest))}
+    asks |= {title: partial(_printed, guest, script) for title, script in _SHOWN.items()}
     parts = []
-    try:
-        silent = silent_cpus(guest)
-        parts.append(f"CPUs on which nothing runs: {silent or 'none'}")
-        for title, script in _SHOWN.items():
-            shown = guest.run(f"{{ {script}; }} 2>&1", check=False).stdout
-            parts.append(f"{title}\n{shown}")
-    except GuestError as err:
-        parts.append(f"nothing more can be asked: {err}")
+    for title, ask in asks.items():
+        try:
+            parts.append(f"{title}:\n{ask()}")
+        except GuestDiedError as err:
+            return "\n\n".join([*parts, f"nothing more can be asked: {err}"])
+        except GuestError as err:
+            parts.append(f"{title}: no answer: {err}")
     return "\n\n".join(parts)
+
+
+def _printed(guest: Guest, script: str) -> str:
+    return guest.run(f"{{ {script}; }} 2>&1", check=False, timeout_seconds=_PRINT_SECONDS).stdout
 
 
 def silent_cpus(guest: Guest) -> list[int]:
     """Give the online CPUs on which not even `true` comes to its end: no agent stops one, so that is the emulator's doing."""
-    online = guest.run("grep -h '^processor' /proc/cpuinfo").stdout.split("\n")
-    numbers = [int(line.partition(":")[2]) for line in online if line]
+    online = guest.run("grep '^processor' /proc/cpuinfo", timeout_seconds=_PRINT_SECONDS).stdout.splitlines()
+    numbers = [int(line.partition(":")[2]) for line in online]
     tries = {number: guest.start(("taskset", "-c", str(number), "true")) for number in numbers}
     deadline = time.monotonic() + guest.patience(_CPU_SECONDS)
     return [number for number, run in tries.items() if run.wait(max(0.0, deadline - time.monotonic())) is None]

@@ -3,6 +3,7 @@
 from contextlib import ExitStack
 
 from integration.examination import examined
+from integration.guest.errors import GuestTimeoutError
 from integration.guest.guest import Guest
 from integration.guest.images import guest_image
 from integration.guest.machine import FOUR_CACHES, FOUR_NODES, TWO_SOCKETS, Machine
@@ -16,11 +17,12 @@ KINDS: dict[str, tuple[int, Machine, tuple[str, ...]]] = {
     "four_nodes": (13, FOUR_NODES, ("movablecore=1G",)),
 }
 """Debian release, machine, and what is added to the kernel's command line."""
-_MOST_WAITS_IN_VAIN = 2
+_MOST_FAILURES, _MOST_WAITS_IN_VAIN = 10, 2
+"""Of tests in one process, before the others are not tried: each takes a new guest, and a wait in vain minutes besides."""
 
 
 class GivenUpError(Exception):
-    """Whatever makes tests wait in vain makes all others wait, too: for hours."""
+    """Not a test's own failure: there is no guest for it."""
 
 
 class Guests:
@@ -30,8 +32,9 @@ class Guests:
         self._kind = ""
         self._running = ExitStack()
         self._failed: dict[str, Exception] = {}
+        self._failures = 0
         self._waits_in_vain = 0
-        self.is_spoilt = False
+        self._is_spoilt = False
         """A test has failed on the guest."""
 
     def of(self, kind: str, *, configured: bool) -> Guest:
@@ -39,21 +42,19 @@ class Guests:
 
         `configured`: without pods and on the usual configuration; else the test sees to both.
         """
-        if self._waits_in_vain >= _MOST_WAITS_IN_VAIN:
-            raise GivenUpError(f"not tried, after {self._waits_in_vain} waits in vain, of minutes each, in other tests")
+        if self._failures >= _MOST_FAILURES or self._waits_in_vain >= _MOST_WAITS_IN_VAIN:
+            raise GivenUpError(
+                f"not tried, after {self._failures} failures, {self._waits_in_vain} of them waits in vain"
+            )
         if kind in self._failed:
-            raise self._failed[kind]
-        if kind != self._kind:
+            raise GivenUpError(f"not tried: {self._failed[kind]}") from self._failed[kind]
+        if kind != self._kind or self._is_spoilt:
             self.close()
-            debian, machine, cmdline = KINDS[kind]
             try:
-                guest = Guest.boot(guest_image(release_of(debian)), machine, cmdline=cmdline)
-                self._guest = self._running.enter_context(guest)
-                guest.run("systemctl start nodeagent", timeout_seconds=60)
+                self._boot(kind)
             except Exception as err:
                 self._failed[kind] = err
                 raise
-            self._kind, self._usual = kind, guest.get(CONFIG)
         if configured:
             node = Node(self._guest)
             if self._guest.get(CONFIG) == self._usual:
@@ -62,15 +63,25 @@ class Guests:
                 node.configure(self._usual.decode())
         return self._guest
 
-    def failed(self, *, waited_in_vain: bool) -> list[tuple[str, str]]:
-        """Note that a test has failed; what is to be said of its guest, under a title."""
-        self._waits_in_vain += waited_in_vain
-        if self.is_spoilt or not self._kind:
+    def _boot(self, kind: str) -> None:
+        debian, machine, cmdline = KINDS[kind]
+        guest = Guest.boot(guest_image(release_of(debian)), machine, cmdline=cmdline)
+        self._guest, self._kind = self._running.enter_context(guest), kind
+        guest.run("systemctl start nodeagent", timeout_seconds=60)
+        self._usual = guest.get(CONFIG)
+
+    def failed(self, error: BaseException | None) -> list[tuple[str, str]]:
+        """Note that a test has failed, with its own or its teardown's error; what is to be said of its guest, under a title."""
+        if self._is_spoilt or isinstance(error, GivenUpError):
             return []
-        self.is_spoilt = True
+        self._failures += 1
+        self._waits_in_vain += isinstance(error, TimeoutError | GuestTimeoutError)
+        if not self._kind:
+            return []
+        self._is_spoilt = True
         return [("the guest after the failure", examined(self._guest))]
 
     def close(self) -> None:
         self._kind = ""
-        self.is_spoilt = False
+        self._is_spoilt = False
         self._running.close()

@@ -1,7 +1,7 @@
 """Which tests in guests may run beside which: two processes take a lane each, for which root's conftest.py cares.
 
 An emulated machine keeps little more than one processor busy. Only the second lane needs other machines than the one with two
-sockets, so that no more than four guests are booted.
+sockets, so that no more than four guests are booted, and one more after each failure.
 """
 
 SECOND_LANE = ("debian_package", "examples", "hotplug", "metrics_live", "policies", "service", "topologies")

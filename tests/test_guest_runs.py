@@ -1,13 +1,21 @@
 """How a run of tests in guests goes on after a failure, and what it says meanwhile; without a guest."""
 
+import os
 import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
 from integration import guests
+from integration.guest.errors import GuestTimeoutError
 from integration.guests import GivenUpError, Guests
 from integration.telling import Telling
+
+ROOT = Path(__file__).parent.parent
 
 
 class Booted:
@@ -53,23 +61,116 @@ def test_tests_of_a_kind_share_a_guest(of_one_process: Guests) -> None:
 
 def test_a_failure_is_looked_at_once_and_the_next_test_gets_a_new_guest(of_one_process: Guests) -> None:
     first = of_one_process.of("two_sockets", configured=False)
-    assert of_one_process.failed(waited_in_vain=False) == [("the guest after the failure", "as it was")]
-    assert of_one_process.failed(waited_in_vain=False) == [], "its teardown failed, too"
-    assert of_one_process.is_spoilt
-    of_one_process.close()  # as after every test whose guest is spoilt
+    assert of_one_process.failed(AssertionError()) == [("the guest after the failure", "as it was")]
+    assert of_one_process.failed(AssertionError()) == [], "its teardown failed, too"
     assert of_one_process.of("two_sockets", configured=False) is not first
-    assert not of_one_process.is_spoilt
+    assert [guest.is_closed for guest in Booted.made] == [True, False]
 
 
-def test_nobody_waits_in_vain_for_hours(of_one_process: Guests) -> None:
-    for waits in range(2):
+@pytest.mark.parametrize(("error", "tried"), [(TimeoutError, 2), (GuestTimeoutError, 2), (AssertionError, 10)])
+def test_failures_do_not_go_on_for_hours(error: type[Exception], tried: int, of_one_process: Guests) -> None:
+    for _ in range(tried):
         of_one_process.of("two_sockets", configured=False)
-        assert len(Booted.made) == waits + 1
-        of_one_process.failed(waited_in_vain=True)
-        of_one_process.close()
-    with pytest.raises(GivenUpError, match="not tried, after 2 waits in vain"):
-        of_one_process.of("two_sockets", configured=False)
-    assert len(Booted.made) == 2
+        of_one_process.failed(error("in the test"))
+        of_one_process.failed(error("in its teardown"))
+    with pytest.raises(GivenUpError, match=f"not tried, after {tried} failures, "):
+        of_one_process.of("four_nodes", configured=False)
+    assert len(Booted.made) == tried
+
+
+@pytest.mark.parametrize("step", ["boot", "run"])
+def test_what_does_not_come_up_is_tried_once_and_the_other_kinds_go_on(
+    step: str, of_one_process: Guests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise GuestTimeoutError("it does not come up")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Booted, step, fails)
+        with pytest.raises(GuestTimeoutError) as first:
+            of_one_process.of("four_nodes", configured=False)
+        examined = [("the guest after the failure", "as it was")] if step == "run" else []
+        assert of_one_process.failed(first.value) == examined
+        for _ in range(12):
+            with pytest.raises(GivenUpError, match="it does not come up") as later:
+                of_one_process.of("four_nodes", configured=False)
+            assert of_one_process.failed(later.value) == []
+    assert len(Booted.made) == (step == "run")
+    of_one_process.of("two_sockets", configured=False)
+
+
+STUBS = {
+    "guest/__init__.py": "",
+    "guest/images.py": "def guest_image(_): return None\n",
+    "guest/machine.py": "FOUR_CACHES, FOUR_NODES, TWO_SOCKETS, Machine = 'caches', 'nodes', 'sockets', str\n",
+    "guest/guest.py": """
+class Guest:
+    made = 0
+    @classmethod
+    def boot(cls, image, machine, *, cmdline):
+        guest = cls()
+        cls.made += 1
+        guest.name = f"{machine} {cls.made}"
+        return guest
+    def __enter__(self): return self
+    def __exit__(self, *_): print("off", self.name)
+    def run(self, *_, **__): pass
+    def get(self, _): return b""
+""",
+    "node.py": "CONFIG = ''\nclass Node:\n    def __init__(self, _): pass\n    def clear(self): pass\n",
+    "examination.py": "def examined(guest): return f'{guest.name} as it was'\n",
+    "test_pinning.py": """
+import pytest
+
+@pytest.mark.reinstalls
+def test_reinstalls(two_sockets): print("reinstalls", two_sockets.name)
+
+def test_fails(two_sockets):
+    print("fails", two_sockets.name)
+    assert False
+
+@pytest.fixture
+def careless(two_sockets):
+    yield two_sockets
+    assert False
+
+def test_leaves_badly(careless): print("leaves badly", careless.name)
+
+def test_passes(two_sockets): print("passes", two_sockets.name)
+""",
+}
+"""What a run of the guests' tests needs of integration/ beside its own modules, without guests."""
+
+
+def test_each_failure_takes_a_guest_with_it_and_what_reinstalls_comes_last(tmp_path: Path) -> None:
+    for directory in ("integration/guest", "tests"):
+        (tmp_path / directory).mkdir(parents=True)
+    ours = ("__init__.py", "conftest.py", "guests.py", "lanes.py", "telling.py", "guest/errors.py", "guest/releases.py")
+    for file in ("conftest.py", "pyproject.toml", *(f"integration/{name}" for name in ours)):
+        shutil.copy(ROOT / file, tmp_path / file)
+    for name, text in STUBS.items():
+        (tmp_path / "integration" / name).write_text(text)
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-s", "integration"],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    done = re.findall(r"(fails|leaves badly|passes|reinstalls|off) (sockets \d)$", run.stdout, re.MULTILINE)
+    assert done == [
+        ("fails", "sockets 1"),
+        ("off", "sockets 1"),
+        ("leaves badly", "sockets 2"),
+        ("off", "sockets 2"),
+        ("passes", "sockets 3"),
+        ("reinstalls", "sockets 3"),
+        ("off", "sockets 3"),
+    ], run.stdout + run.stderr
+    for name in ("sockets 1 as it was", "sockets 2 as it was"):
+        assert run.stdout.index(name) < run.stdout.index("= FAILURES ="), "at once"
+    assert "1 failed, 3 passed, 1 error" in run.stdout
 
 
 @pytest.fixture
