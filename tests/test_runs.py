@@ -15,6 +15,7 @@ from nodeagent.core.lifecycle import Run
 from nodeagent.core.pod import qos_class
 from nodeagent.core.state import ContainerStatus, PodEntry, run_id
 from nodeagent.daemon.runs import Runner
+from nodeagent.daemon.troubles import Trouble
 from nodeagent.formats.pod_manifest import ManifestPod, parse_manifest
 from nodeagent.formats.variables import MAX_PROCESS_BYTES
 from nodeagent.launcher.order import ID
@@ -29,7 +30,7 @@ class Host:
 
     launcher: LauncherProcess
     logs: Path
-    troubles: list[str] = field(default_factory=list)
+    troubles: list[Trouble] = field(default_factory=list)
 
     def launched(self, manifest: str) -> tuple[Launch, Runner]:
         """Start the manifest's only container."""
@@ -124,6 +125,7 @@ def test_a_start_whose_cgroup_is_not_fit_for_it_is_trouble_and_tried_again(host:
     runner, config = Runner(host.launcher.client), Config(log_directory=str(host.logs))
     runner.launch(launch, config, str(host.launcher.root), host.troubles)
     (trouble,) = host.troubles
+    assert trouble.about == {"pod": "default/web", "pod_uid": launch.entry.pod.uid, "container": "c"}
     assert trouble.startswith(f"cannot start default/web c in {host.launcher.root}/{launch.path}: No such file")
     assert runner.look([]) == {}, "it is no end of the container's: nothing was started"
     cgroup = host.launcher.directory / "cgroup" / launch.path

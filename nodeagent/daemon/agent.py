@@ -37,6 +37,7 @@ from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.snapshot import Snapshot
 from nodeagent.daemon.startup import StartError, kernel_of
 from nodeagent.daemon.tally import Stopwatch, Tally
+from nodeagent.daemon.troubles import Trouble, noted, owner_of, trouble_of
 from nodeagent.daemon.wakeups import Reason, Wakeups
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.state_files import StateFileError
@@ -118,7 +119,7 @@ class Agent:
         """With the fields by which each was logged."""
         self._settled: Mapping[str, CgroupWish] = {}
         """The cgroups that were as wished for when the last turn ended."""
-        self._troubles: frozenset[str] = frozenset()
+        self._troubles: frozenset[Trouble] = frozenset()
         self._shadows: tuple[tuple[str, str], ...] = ()
         """Files whose pods don't count, and why, as of the last turn."""
         self.notices: dict[str, str] = {}
@@ -175,10 +176,10 @@ class Agent:
 
         """
         began = time.monotonic()
-        troubles: list[str] = []
+        troubles: list[Trouble] = []
         if reasons & {Reason.START, Reason.HOTPLUG, Reason.TIMER, Reason.RELOAD}:
             self._follow_machine()
-        troubles += self._machine_trouble
+        troubles += map(Trouble, self._machine_trouble)
         manifests = self.manifests.look(
             rescan=bool(reasons & {Reason.START, Reason.MANIFESTS, Reason.TIMER, Reason.RELOAD})
         )
@@ -272,14 +273,14 @@ class Agent:
         assert not isinstance(promises, StartRefused), "it was judged when the machine was taken over"
         return replace(self.state, promises=promises)
 
-    def _read(self, troubles: list[str]) -> Seen | None:
+    def _read(self, troubles: list[Trouble]) -> Seen | None:
         try:
             return self.tree.read(OWN_DIRECTORIES)
         except CgroupError as err:
-            troubles.append(f"{err.message} ({err.hint})")
+            troubles.append(trouble_of(err))
             return None
 
-    def _is_ours(self, seen: Seen, runs: Mapping[str, Run] | None, troubles: list[str]) -> bool:
+    def _is_ours(self, seen: Seen, runs: Mapping[str, Run] | None, troubles: list[Trouble]) -> bool:
         """Whether the pods' cgroup may be written to. systemd makes its units' cgroups itself, and nobody else may (D9)."""
         if self.node.config.cgroup_root:
             return True
@@ -287,13 +288,12 @@ class Agent:
         # Between its making and the launcher's start systemd puts the unit's first process there: no controllers then.
         if root is not None and (runs is not None or root.subtree_control >= CONTROLLERS):
             return True
-        troubles.append(
-            f"the pods' unit is not ready: {self.tree.root} {'is not there' if root is None else 'is new'} "
-            "(systemctl start nodeagent-pods nodeagent-launcher)"
-        )
+        how = "is not there" if root is None else "is new"
+        way_out = "systemctl start nodeagent-pods nodeagent-launcher"
+        troubles.append(Trouble(f"the pods' unit is not ready: {self.tree.root} {how} ({way_out})"))
         return False
 
-    def _save(self, decided: Turn, troubles: list[str]) -> bool:
+    def _save(self, decided: Turn, troubles: list[Trouble]) -> bool:
         """Make the decision durable before anything follows from it. Without that it has not happened."""
         if decided.state == self.state and self._is_saved:
             self._settled_on = self.node.managers
@@ -306,7 +306,7 @@ class Agent:
             self.recorder.save(self.node, state)
         except StateFileError as err:
             self.tally.count_failed_save(err.errno)
-            troubles.append(f"{err.message} ({err.hint})")
+            troubles.append(trouble_of(err))
             self._hold_off(state, err)
             self._is_saved = False  # it is tried again even if there is nothing left to decide: that tells whether the trouble is over
             return False
@@ -338,20 +338,23 @@ class Agent:
             self.state,
         )
 
-    def _write(self, world: World, troubles: list[str]) -> Outcome:
+    def _write(self, world: World, troubles: list[Trouble]) -> Outcome:
         wanted = self._wanted(world.seen)
         plan: Plan = diff(wanted, world.seen)
         outcome = carry_out(plan, wanted, self.tree, self._alive)
         self._answer = answered(outcome, self._answer)
-        troubles += self._answer.troubles
+        owners = {trouble_of(err): owner_of(self.state, change.path) for change, err in outcome.failed}
+        troubles += [Trouble(text, owners[text]) for text in self._answer.troubles]
         troubles += [
-            f"processes run in {self.tree.root / path}, which no pod owns, on CPUs {world.seen[path].cpus_effective} "
-            f"(end them: echo 1 > {self.tree.root / path}/cgroup.kill)"
+            Trouble(
+                f"processes run in {self.tree.root / path}, which no pod owns, on CPUs {world.seen[path].cpus_effective} "
+                f"(end them: echo 1 > {self.tree.root / path}/cgroup.kill)"
+            )
             for path in plan.strangers
         ]
         return outcome
 
-    def _act(self, world: World, outcome: Outcome, troubles: list[str]) -> None:
+    def _act(self, world: World, outcome: Outcome, troubles: list[Trouble]) -> None:
         for action in actions(self.state, world, outcome.ready, self.runner.signalled):
             self._alive()
             match action:
@@ -360,26 +363,16 @@ class Agent:
                 case Terminate(run_id):
                     self.runner.terminate(run_id, troubles)
                 case TerminateAll(path):
-                    self._terminate_all(path, troubles)
+                    with noted(troubles, owner_of(self.state, path)):
+                        self.tree.terminate(path)
+                        self.runner.signalled |= {path}
                 case KillCgroup(path):
-                    self._kill(path, troubles)
+                    with noted(troubles, owner_of(self.state, path)):
+                        self.tree.kill(path)
                 case KillMain(run_id):
                     self.runner.kill(run_id, troubles)
                 case Forget(run_ids):
                     self.runner.forget(run_ids, troubles)
-
-    def _terminate_all(self, path: str, troubles: list[str]) -> None:
-        try:
-            self.tree.terminate(path)
-            self.runner.signalled |= {path}
-        except CgroupError as err:
-            troubles.append(f"{err.message} ({err.hint})")
-
-    def _kill(self, path: str, troubles: list[str]) -> None:
-        try:
-            self.tree.kill(path)
-        except CgroupError as err:
-            troubles.append(f"{err.message} ({err.hint})")
 
     def _bring_home(self, world: World, outcome: Outcome) -> tuple[str, ...]:
         """Put processes back into their containers. What was put back, for the metric."""
@@ -402,7 +395,7 @@ class Agent:
                 log_fact(self.log, fact, self.state, {})
         self._shadows = tuple(shadows)
 
-    def _pause(self, decided: Turn, world: World, troubles: list[str]) -> float:
+    def _pause(self, decided: Turn, world: World, troubles: list[Trouble]) -> float:
         """Say how long nothing can change by itself."""
         pauses = [self.node.config.rescan_period_ms / 1000]
         if decided.wake_at_ms is not None:
@@ -422,16 +415,16 @@ class Agent:
         self,
         decided: Turn | None,
         runs: Mapping[str, Run] | None,
-        troubles: list[str],
+        troubles: list[Trouble],
         began: float,
         pause: float,
     ) -> float:
         """Publish what readers see, and log each trouble once while it lasts."""
         for trouble in troubles:
             if trouble not in self._troubles:
-                self.log.error("trouble", problem=trouble)
+                self.log.error("trouble", **trouble.about, problem=str(trouble))
         for trouble in sorted(self._troubles - set(troubles)):
-            self.log.info("trouble_over", problem=trouble)
+            self.log.info("trouble_over", **trouble.about, problem=str(trouble))
         self._troubles = frozenset(troubles)
         self._tell_shortfalls()
         is_whole = decided is not None and runs is not None
@@ -440,7 +433,7 @@ class Agent:
         manifests = [*((p.source, p.text) for p in self.manifests.problems), *self._shadows]
         problems = (
             *self.notices.values(),
-            *troubles,
+            *map(str, troubles),
             *(short.text for short in self._shortfalls),
             *(f"manifest {source}: {text}" for source, text in manifests),
         )

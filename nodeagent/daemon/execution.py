@@ -12,6 +12,7 @@ from nodeagent.core.cgroup import Attribute, CgroupWish
 from nodeagent.core.idset import CpuSet
 from nodeagent.core.plan import Change, EnableControllers, MakeCgroup, Plan, RemoveCgroup, SetAttribute
 from nodeagent.core.write_failures import WriteFailure
+from nodeagent.daemon.troubles import Trouble, trouble_of
 from nodeagent.edge.cgroupfs import CgroupError
 
 _RETRY_SECONDS = 1.0
@@ -38,7 +39,7 @@ class Answer(Struct, frozen=True):
 
     has_vanished: bool = False
     """A cgroup or file was gone when its write came to it."""
-    troubles: tuple[str, ...] = ()
+    troubles: tuple[Trouble, ...] = ()
     pause_seconds: float | None = None
     """After which to look again. None: the next reconcile is soon enough."""
 
@@ -60,8 +61,8 @@ def answered(outcome: Outcome, before: Answer) -> Answer:
     return Answer(bool(gone), _texts(errors), None if only_refused else _RETRY_SECONDS)
 
 
-def _texts(errors: Iterable[CgroupError]) -> tuple[str, ...]:
-    return tuple(f"{err.message} ({err.hint})" for err in errors)
+def _texts(errors: Iterable[CgroupError]) -> tuple[Trouble, ...]:
+    return tuple(map(trouble_of, errors))
 
 
 class _Progress(Struct):

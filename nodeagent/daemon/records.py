@@ -10,6 +10,7 @@ from nodeagent.core.state import NodeState, PodEntry, Refusal
 from nodeagent.daemon.logs import Log
 from nodeagent.daemon.machine import Node
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MAX_CHECKPOINT_BYTES, MEMORY_CHECKPOINT, STATE_FILE
+from nodeagent.daemon.troubles import Trouble, trouble_of
 from nodeagent.edge import state_files
 from nodeagent.formats.checkpoint_versions import CheckpointError, read_checkpoint
 from nodeagent.formats.cpu_checkpoint import encode_cpu_state
@@ -57,7 +58,7 @@ class Recorder:
         )
         self.set_aside = (*self.set_aside, aside)
 
-    def project(self, node: Node, promises: Promises, troubles: list[str]) -> None:
+    def project(self, node: Node, promises: Promises, troubles: list[Trouble]) -> None:
         """Bring kubelet's files up to the truth. They are made anew from it, so a failure here loses nothing."""
         if self._unusable:
             return  # the truth itself could not be saved yet
@@ -65,7 +66,7 @@ class Recorder:
             try:
                 self._project_one(name, content)
             except state_files.StateFileError as err:
-                troubles.append(f"{err.message} ({err.hint})")
+                troubles.append(trouble_of(err))
 
     def _project_one(self, name: str, content: bytes) -> None:
         path = str(self._directory / name)

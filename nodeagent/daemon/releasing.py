@@ -25,6 +25,7 @@ from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.recovery import Evidence, start_state
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
+from nodeagent.daemon.troubles import Trouble
 from nodeagent.daemon.wakeups import Reason, Wakeups
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupTree
@@ -80,7 +81,7 @@ def load_agent(node: Node, pods: Pods) -> Agent:
         DrainError: what runs cannot be seen.
 
     """
-    config, troubles = node.config, list[str]()
+    config, troubles = node.config, list[Trouble]()
 
     def look() -> Evidence | None:
         runs = pods.runner.look(troubles)

@@ -6,6 +6,8 @@ from nodeagent.core.actions import Launch
 from nodeagent.core.config import Config
 from nodeagent.core.lifecycle import Run
 from nodeagent.core.state import Exit
+from nodeagent.daemon.logs import about
+from nodeagent.daemon.troubles import Trouble, trouble_of
 from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.formats.launcher_protocol import (
     Exited,
@@ -31,18 +33,18 @@ class Runner:
         """Starts that came to nothing: the launcher keeps no record of them."""
         self.signalled: frozenset[str] = frozenset()
 
-    def look(self, troubles: list[str]) -> dict[str, Run] | None:
+    def look(self, troubles: list[Trouble]) -> dict[str, Run] | None:
         try:
             statuses = self._client.list()
         except LauncherError as err:
-            troubles.append(f"{err.message} ({err.hint})")
+            troubles.append(trouble_of(err))
             return None
         runs = {status.id: _run(status) for status in statuses}
         self._failed = {id_: run for id_, run in self._failed.items() if id_ not in runs}
         self.signalled = frozenset(s for s in self.signalled if s not in runs or runs[s].exit is None)
         return runs | self._failed
 
-    def launch(self, launch: Launch, config: Config, cgroup_root: str, troubles: list[str]) -> None:
+    def launch(self, launch: Launch, config: Config, cgroup_root: str, troubles: list[Trouble]) -> None:
         pod, container = launch.entry.pod, launch.container
         process = process_of(container)
         if (
@@ -68,14 +70,15 @@ class Runner:
         try:
             answer = self._client.start(request)
         except LauncherError as err:
-            troubles.append(f"{err.message} ({err.hint})")
+            troubles.append(trouble_of(err))
             return
         if isinstance(answer, StartFailed) and answer.stage is StartStage.CGROUP:
             # The cgroup was not fit for it: no fault of the container's, which waits until it is.
-            troubles.append(
-                f"cannot start {pod.full_name} {container.name} in {request.cgroup}: {answer.message} "
-                "(somebody else may have changed or removed that cgroup: see cgroup.type and cpuset.cpus.effective there)"
+            why = f"cannot start {pod.full_name} {container.name} in {request.cgroup}: {answer.message}"
+            advice = (
+                "somebody else may have changed or removed that cgroup: see cgroup.type and cpuset.cpus.effective there"
             )
+            troubles.append(Trouble(f"{why} ({advice})", about(pod, container.name)))
         elif isinstance(answer, StartFailed):
             self._fail(launch.run_id, f"{answer.stage}: {answer.message}")
 
@@ -83,26 +86,26 @@ class Runner:
         now_ms = time.time_ns() // 1_000_000
         self._failed[run_id] = Run(run_id, now_ms, exit=Exit(now_ms, code=START_ERROR_CODE, start_error=why))
 
-    def terminate(self, run_id: str, troubles: list[str]) -> None:
+    def terminate(self, run_id: str, troubles: list[Trouble]) -> None:
         try:
             self._client.signal(run_id, _SIGTERM)
             self.signalled |= {run_id}
         except LauncherError as err:
-            troubles.append(f"{err.message} ({err.hint})")
+            troubles.append(trouble_of(err))
 
-    def kill(self, run_id: str, troubles: list[str]) -> None:
+    def kill(self, run_id: str, troubles: list[Trouble]) -> None:
         try:
             self._client.signal(run_id, _SIGKILL)
         except LauncherError as err:
-            troubles.append(f"{err.message} ({err.hint})")
+            troubles.append(trouble_of(err))
 
-    def forget(self, run_ids: tuple[str, ...], troubles: list[str]) -> None:
+    def forget(self, run_ids: tuple[str, ...], troubles: list[Trouble]) -> None:
         for run_id in run_ids:
             self._failed.pop(run_id, None)
         try:
             self._client.ack(run_ids)
         except LauncherError as err:
-            troubles.append(f"{err.message} ({err.hint})")
+            troubles.append(trouble_of(err))
 
 
 def _run(status: RunStatus) -> Run:

@@ -25,6 +25,7 @@ from nodeagent.daemon.startup import (
     load_node,
 )
 from nodeagent.daemon.strict_recovery import load_state
+from nodeagent.daemon.troubles import Trouble, trouble_of
 from nodeagent.daemon.wakeups import Reason, Rescans, Wakeups
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroup_watch import CgroupWatch, CgroupWatchError
@@ -220,14 +221,14 @@ def _what_runs(
     tree: CgroupTree, runner: Runner, wakeups: Wakeups, manager: ServiceManager, log: Log
 ) -> Evidence | None:
     """Look at cgroups and launcher until both can be read: a state made anew of one alone would lose half. None: told to stop."""
-    said: list[str] = []
+    said: list[Trouble] = []
     while True:
-        troubles: list[str] = []
+        troubles: list[Trouble] = []
         runs = runner.look(troubles)
         try:
             seen = tree.read(OWN_DIRECTORIES)
         except CgroupError as err:
-            troubles.append(f"{err.message} ({err.hint})")
+            troubles.append(trouble_of(err))
         else:
             if runs is not None:
                 return Evidence(seen, runs)

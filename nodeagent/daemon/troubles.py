@@ -1,0 +1,49 @@
+"""What is wrong, as a person is told, and which pod it is about."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Self
+
+from nodeagent.core.layout import container_path, pod_path
+from nodeagent.core.state import NodeState
+from nodeagent.daemon.logs import about
+from nodeagent.edge.cgroupfs import CgroupError
+from nodeagent.errors import NodeAgentError
+
+
+class Trouble(str):
+    """A text; two that say the same are one trouble."""
+
+    __slots__ = ("about",)
+    about: Mapping[str, str]
+    """The fields by which its line in the log is found; none if it is about no pod."""
+
+    def __new__(cls, text: str, fields: Mapping[str, str] | None = None) -> Self:
+        made = super().__new__(cls, text)
+        made.about = fields or {}
+        return made
+
+
+def trouble_of(err: NodeAgentError, fields: Mapping[str, str] | None = None) -> Trouble:
+    """Give what an error says, with the next step."""
+    return Trouble(f"{err.message} ({err.hint})", fields)
+
+
+@contextmanager
+def noted(troubles: list[Trouble], fields: Mapping[str, str]) -> Iterator[None]:
+    """Note what a cgroup does not let us do, and go on after the block."""
+    try:
+        yield
+    except CgroupError as err:
+        troubles.append(trouble_of(err, fields))
+
+
+def owner_of(state: NodeState, path: str) -> dict[str, str]:
+    """Give the fields of the pod, or of its container, whose cgroup that is; of another cgroup none."""
+    for entry in state.entries:
+        if path == pod_path(entry):
+            return about(entry.pod)
+        for container in entry.pod.containers:
+            if path == container_path(entry, container.name):
+                return about(entry.pod, container.name)
+    return {}
