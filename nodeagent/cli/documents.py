@@ -19,7 +19,7 @@ _STDOUT = "-"
 
 
 def add_output_argument(parser: argparse.ArgumentParser) -> None:
-    """Add `-o`, of commands whose answer has the usual three forms."""
+    """Add `-o`, of commands whose answer has the usual three forms (D26)."""
     parser.add_argument(
         "-o", "--output", choices=("text", "json", "yaml"), default="text", help="form of the answer (default: text)"
     )

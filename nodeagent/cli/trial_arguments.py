@@ -3,7 +3,7 @@
 import argparse
 
 from nodeagent.cli.named_files import NamedFile, named_path
-from nodeagent.cli.places import DEFAULT_CONFIG
+from nodeagent.cli.places import DEFAULT_CONFIG, DEFAULT_SOCKET
 from nodeagent.core.config import Errata
 
 
@@ -34,7 +34,7 @@ def add_trial_arguments(parser: argparse.ArgumentParser, *, scenarios: bool = Fa
         help=f"decide under this configuration (default: the node's own; of a described machine {DEFAULT_CONFIG})",
     )
     parser.add_argument(
-        "--socket", type=named_path, metavar="PATH", help="the agent's socket (default: /run/nodeagent/agent.sock)"
+        "--socket", type=named_path, metavar="PATH", help=f"the agent's socket (default: {DEFAULT_SOCKET})"
     )
     parser.add_argument("--empty", action="store_true", help="as if the node had no pods; asks no agent")
     default = "fixed; of a scenario what it names, or else kubelet-1.36" if scenarios else "fixed"
