@@ -270,6 +270,26 @@ def test_halves_of_cores_are_not_free_where_whole_ones_are_given(told: Told) -> 
     )
 
 
+@pytest.mark.parametrize(
+    ("cpus", "remedy"),
+    [
+        (("34", "3"), "let container c0 request cpu 28 instead of 34, and container c1 request cpu 2 instead of 3"),
+        (("3", "34"), "let container c0 request cpu 2 instead of 3, and container c1 request cpu 28 instead of 34"),
+        (("34", "1"), "let container c0 request cpu 28 instead of 34, and container c1 request cpu 2 instead of 1"),
+        (("34", "2"), "let container c0 request cpu 28 instead of 34"),
+        (("33", "35"), "let container c0 request cpu 14 instead of 33, and container c1 request cpu 14 instead of 35"),
+        (("5", "3"), "let container c0 request cpu 4 instead of 5, and container c1 request cpu 2 instead of 3"),
+    ],
+)
+def test_a_container_on_parts_of_cores_takes_no_more_from_another_than_is_short(
+    cpus: tuple[str, str], remedy: str, told: Told
+) -> None:
+    whole = STATIC + 'cpuManagerPolicyOptions: {full-pcpus-only: "true"}\n'
+    app = pod("app", *(container(f"c{i}", count, "1Mi") for i, count in enumerate(cpus)))
+    _, remedies = whys(told, "2s.2n.4c.2t", whole, app)
+    assert remedies[0] == remedy
+
+
 def test_memory_and_pages_are_wanted_on_as_many_nodes_as_hold_both(told: Told) -> None:
     limits = {"cpu": "2", "memory": "10Gi", "hugepages-2Mi": "6Gi"}
     app = pod("app", {"name": "c0", "command": ["x"], "resources": {"limits": limits}})

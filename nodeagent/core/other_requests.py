@@ -70,7 +70,7 @@ def _alone_or_bounded(trials: Trials, resource: str, *searches: _Search) -> Sequ
         found = [remedy for search in searches for remedy in _requests(trials, resource, search, carry)]
         if not found and resource == CPU:
             found = list(_whole_cores_each(trials, carry))
-        found = found or list(_bounded(trials, resource, searches[0], carry))
+        found = found or list(_bounded(trials, trials.pod, resource, searches[0], carry))
         if found:
             return found
     return ()
@@ -83,6 +83,11 @@ def _requests(trials: Trials, resource: str, search: _Search, carry: Carry) -> I
         amount = asked_of(pod.resources, resource)
         if amount:
             yield from _found(trials, search, _Sought(_own(pod, resource), amount, budget_floor(pod, resource)))
+    yield from _of_one(trials, pod, resource, search, carry)
+
+
+def _of_one(trials: Trials, pod: Pod, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
+    """Change one container of a pod that is the refused one, or that one with some of its amounts changed already."""
     for container, amount in askers(pod, resource):
         changed = changer(pod, (container,), resource, carry)
         yield from _found(trials, search, _Sought(changed, amount))
@@ -92,22 +97,22 @@ def _own(pod: Pod, resource: str) -> Callable[[int], Pod]:
     return lambda value: with_amounts(pod, None, {resource: value})
 
 
-def _bounded(trials: Trials, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
-    """Change all containers that have more than a bound."""
-    asking = askers(trials.pod, resource)
+def _bounded(trials: Trials, pod: Pod, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
+    """Change all containers of the pod, as in `_of_one`, that have more than a bound."""
+    asking = askers(pod, resource)
     if len(asking) < 2:
         return
     most = max(amount for _, amount in asking)
-    changed = changer(trials.pod, tuple(c for c, _ in asking), resource, carry)
+    changed = changer(pod, tuple(c for c, _ in asking), resource, carry)
     fit = search(trials, _Sought(changed, most))
     if fit is None:
         return
     chosen = tuple(c for c, amount in asking if amount > fit)
     for container in chosen:
         fewer = tuple(c for c in chosen if c is not container)
-        if fewer and trials.admits(changer(trials.pod, fewer, resource, carry)(fit)):
+        if fewer and trials.admits(changer(pod, fewer, resource, carry)(fit)):
             chosen = fewer
-    yield _request(trials.pod, changer(trials.pod, chosen, resource, carry)(fit))
+    yield _request(trials.pod, changer(pod, chosen, resource, carry)(fit))
 
 
 def _found(trials: Trials, search: _Search, sought: _Sought) -> Iterator[Remedy]:
@@ -116,28 +121,32 @@ def _found(trials: Trials, search: _Search, sought: _Sought) -> Iterator[Remedy]
         yield _request(trials.pod, sought.pod_with(fit))
 
 
-def _whole_cores_each(trials: Trials, carry: Carry) -> Iterator[Remedy]:
-    """Give several containers whole cores each, where only those are given: the next below, and the next above."""
+def _whole_cores_each(trials: Trials, carry: Carry) -> Sequence[Remedy]:
+    """Give containers whole cores each, where only those are given; where that can't do, fewer of them to one, or to all."""
+    pods = _on_whole_cores(trials)
+    enough = [_request(trials.pod, carry(pod)) for pod in pods if trials.admits(carry(pod))]
+    for pod in () if enough else pods:
+        enough = list(_of_one(trials, pod, CPU, _fewer_cpus, carry)) or list(
+            _bounded(trials, pod, CPU, _fewer_cpus, carry)
+        )
+        if enough:
+            break
+    return enough
+
+
+def _on_whole_cores(trials: Trials) -> Sequence[Pod]:
+    """Give the pod with the next whole cores below, and above, for each container that asks for parts of one."""
     managers, pod = trials.trial.managers, trials.pod
     cpu = managers.providers.cpu
     if not cpu.options.full_pcpus_only:
-        return
+        return ()
     core = cpu.layout.per_core
-    odd = {
-        c: demand.cpus
-        for c, demand in zip(pod.containers, demand_of(managers.rules, pod).containers, strict=True)
-        if demand.cpus % core
-    }
-    if len(odd) < 2:
-        return
-    below = {c: max(core, cpus // core * core) * MILLI for c, cpus in odd.items()}
-    above = {c: _up(cpus, core) * MILLI for c, cpus in odd.items()}
-    for whole in (below, above) if below != above else (above,):
-        changed = pod
-        for container, amount in whole.items():
-            changed = with_amounts(changed, container.name, {CPU: amount})
-        if trials.admits(carry(changed)):
-            yield _request(pod, carry(changed))
+    below = above = pod
+    for container, demand in zip(pod.containers, demand_of(managers.rules, pod).containers, strict=True):
+        if demand.cpus % core:
+            below = with_amounts(below, container.name, {CPU: max(core, demand.cpus // core * core) * MILLI})
+            above = with_amounts(above, container.name, {CPU: _up(demand.cpus, core) * MILLI})
+    return tuple(whole for whole in ((below,) if above == below else (below, above)) if whole != pod)
 
 
 def _request(before: Pod, after: Pod) -> Remedy:
