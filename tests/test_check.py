@@ -391,13 +391,20 @@ def test_this_node_is_checked(told: Told) -> None:
     json_schema.check(json.loads(out), "check")
 
 
-def test_a_copy_is_not_mended(node: Path, told: Told) -> None:
-    status, out, err = told("--root", str(node), "--fix")
-    assert (status, out) == (1, "")
-    assert (
-        err
-        == "nodeagent: only this node can be mended, not a copy\nhint: leave out --fix, or run it on the node itself\n"
-    )
+@pytest.mark.parametrize("option", ["--root", "--machine"])
+def test_a_copy_is_not_mended(
+    option: str, node: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(check, "fix", lambda _: pytest.fail("it was mended"))
+    with pytest.raises(SystemExit) as end:
+        main(["check", option, str(node), "--fix"])
+    assert end.value.code == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.splitlines()[-2:] == [
+        "nodeagent: only this node can be mended, not a copy: leave --fix out, or run it on the node itself",
+        "hint: nodeagent check --help says what can be given",
+    ]
 
 
 def test_mending_writes_the_settings_and_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
