@@ -191,6 +191,13 @@ def test_a_second_pod_of_one_name_replaces_the_first(told: Told) -> None:
     assert document["summary"]["freeCpus"] == 10
 
 
+def test_one_pod_twice_is_two_pods_of_a_capacity(told: Told) -> None:
+    file = manifest("p.yaml", pod("four", container("app", "4", "1Gi")))
+    document = simulated(told, "--capacity", "-f", file, "-f", file, *ON, *UNDER)
+    assert (document["capacity"]["copies"], document["capacity"]["of"]) == (1, ["default/four"] * 2)
+    assert document["summary"]["freeCpus"] == 6
+
+
 def test_kubelets_errata_are_reproduced_when_asked_for(told: Told) -> None:
     """Erratum 5: CPUs that an init container lends to the next one are not counted as whole cores."""
     Path("config.yaml").write_text(CONFIG.replace('"0,8"', '"0,3"'))
