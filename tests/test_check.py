@@ -3,6 +3,7 @@
 
 import json
 import re
+import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -203,6 +204,20 @@ def test_a_verdict_says_what_decided_and_what_mends_it(case: Case) -> None:
         assert not is_command or not re.search(r"[()]", found.fix.partition("#")[0]), "it can be pasted"
 
 
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+@pytest.mark.parametrize("cpus", ["5", "2,5,13-14", "64-255"])
+def test_the_command_for_offline_cpus_brings_all_of_them_online(shell: str, cpus: str, tmp_path: Path) -> None:
+    (said,) = [v.fix for v in verdicts(facts(topology=changed(offline=CpuSet.parse(cpus)))) if v.check == "cpus"]
+    assert len(said) < 100
+    names = [f"sys/devices/system/cpu/cpu{cpu}/online" for cpu in range(256)]
+    for name in names:
+        write(tmp_path / name, "0\n")
+    here = said.replace("sudo ", "").replace("/sys/", f"{tmp_path}/sys/")
+    subprocess.run([shell, "-euc", here], check=True, stdout=subprocess.DEVNULL)
+    written = CpuSet.from_ids(cpu for cpu, name in enumerate(names) if (tmp_path / name).read_text() == "1\n")
+    assert str(written) == cpus
+
+
 def test_every_level_of_every_check_has_a_case() -> None:
     written: set[tuple[str, str]] = set()
     for module in ("fitness_host", "fitness_placement"):
@@ -376,13 +391,20 @@ def test_this_node_is_checked(told: Told) -> None:
     json_schema.check(json.loads(out), "check")
 
 
-def test_a_copy_is_not_mended(node: Path, told: Told) -> None:
-    status, out, err = told("--root", str(node), "--fix")
-    assert (status, out) == (1, "")
-    assert (
-        err
-        == "nodeagent: only this node can be mended, not a copy\nhint: leave out --fix, or run it on the node itself\n"
-    )
+@pytest.mark.parametrize("option", ["--root", "--machine"])
+def test_a_copy_is_not_mended(
+    option: str, node: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(check, "fix", lambda _: pytest.fail("it was mended"))
+    with pytest.raises(SystemExit) as end:
+        main(["check", option, str(node), "--fix"])
+    assert end.value.code == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.splitlines()[-2:] == [
+        "nodeagent: only this node can be mended, not a copy: leave --fix out, or run it on the node itself",
+        "hint: nodeagent check --help says what can be given",
+    ]
 
 
 def test_mending_writes_the_settings_and_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,6 @@ from inspected import NOW_MS, World, container, pod, resources
 from launcher_process import LauncherProcess, launcher, wait_for
 from made import GIB, MACHINE_A, PLRM, machine, managers
 from nodeagent.cli import (
-    check,
     checkpoint,
     documents,
     exec as exec_command,
@@ -328,7 +327,6 @@ CASES = [
     Case("CgroupError", "a directory", lambda d: CgroupTree(f"{d}/{'x' * 300}").read(frozenset()), "{}/xxx"),
     Case("CheckpointError", "no checkpoint", lambda d: checkpoint._read(str(written(d / "f", "{}"))), "{}/f: it has neither"),
     Case("CheckpointError", "no file", lambda d: checkpoint._read(f"{d}/none"), "{}/none"),
-    Case("CheckError", "a copy", lambda d: check.run(about(machine=str(written(d / "f", DESCRIBED)), fix=True)), "not a copy"),
     Case("CommandError", "no such command", lambda _: exec_command._become(["/nowhere/cmd"]), "'/nowhere/cmd'"),
     Case("CommandError", "no command", lambda d: exec_command._become([str(d)]), "'{}'"),
     Case("DocumentError", "configuration", lambda _: parse_config(b"maxPods: -1", "/etc/x.yaml"), "/etc/x.yaml:1: maxPods: -1"),
@@ -357,7 +355,7 @@ CASES = [
     Case("PodFileError", "a FIFO", lambda d: (fifo(d / "f"), pods_of([NamedFile(str(d))])), "{}/f is a FIFO"),
     Case("DrainError", "no launcher", drain_without_launcher, "{}/pods"),
     Case("ReleaseError", "a pod without an agent", release_one_without_agent, "only it can release single pods"),
-    Case("WatchError", "a copy of another node", lambda d: watch(Namespace(pod=None, output="text", root=None, machine=f"{d}/m")), "another one's copy"),
+    Case("WatchError", "no terminal", lambda _: watch(Namespace(frames=None)), "this is none"),
     Case("RetryError", "no agent", lambda d: retry.run(asked(retry, "web", "--socket", f"{d}/s")), "{}/s"),
     Case("ScenarioError", "no JSON", lambda _: scenario_from_text("{", "f:7"), "f:7"),
     Case("ScenarioError", "an operation", lambda _: scenario_from_text('{"topology": {"cpus": []}, "steps": [{"op": "jump"}]}', "f:7"), '"jump"'),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+import json_schema
 from inspected import NOW_MS, container, pod
 from nodeagent.core.state import PodEntry, QosClass, Refusal
 from test_cli_inspect import Host, host, live, told
@@ -75,6 +76,33 @@ def test_a_manifest_of_a_pod_that_is_there_takes_its_place(live: Host, told: Tol
     status, out, err = told("explain", "-f", new_pod, *socket_of(live))
     assert (status, err) == (0, "")
     assert "A pod of this name is there already: it is taken for ended" in out
+
+
+def test_pods_of_the_node_that_are_replaced_are_told(live: Host, told: Told, new_pod: str) -> None:
+    Path(new_pod).write_text(Path(new_pod).read_text().replace("name: new", "name: web"))
+    taken = "default/web is there already, and is taken for ended, as a changed manifest ends a pod"
+    config = str(live.config)
+    for words in ((), ("--compare", config, config)):
+        status, out, err = told("simulate", *words, "-f", new_pod, *socket_of(live))
+        assert (status, err) == (0, "")
+        assert taken in " ".join(out.split())
+        assert "beside" not in out
+        document = json.loads(told("simulate", *words, "-f", new_pod, *socket_of(live), "-o", "json")[1])
+        json_schema.check(document, document["kind"].lower())
+        for side in document.get("sides", [document]):
+            assert (side["ended"], side["summary"]["admitted"], side["summary"]["replaced"]) == (["default/web"], 1, 0)
+
+
+def test_of_many_pods_that_are_replaced_eight_are_named(live: Host, told: Told, new_pod: str) -> None:
+    names = [f"p{number}" for number in range(10)]
+    for name in names:
+        live.world.add(pod(name, container("app")))
+    again = [written(name, limited("app", "10m", "1Mi")) for name in names]
+    status, text, err = told("simulate", "-f", manifest(new_pod, *again), *socket_of(live))
+    assert (status, err) == (0, "")
+    out = " ".join(text.split())
+    assert "10 pods admitted, 0 refused, beside 1 pod that is there already" in out
+    assert "default/p7, and 2 more (-o json has all) are there already, and are taken for ended" in out
 
 
 def test_nothing_is_changed(live: Host, told: Told, new_pod: str) -> None:

@@ -47,7 +47,10 @@ def test_the_document_says_who_got_what_and_what_is_left(told: Told) -> None:
         ("log", "host", "0,3,7-8,11,15", None),
     ], "those that share are shown where they run in the end"
     assert (odd["decision"], odd["reason"], odd["containers"]) == ("refused", "SMTAlignmentError", [])
-    assert document["summary"] == {"admitted": 2, "before": 0, "freeCpus": 4, "largestFreeNode": 2, "refused": 2}
+    assert document["summary"] == {
+        "admitted": 2, "before": 0, "freeCpus": 4, "largestFreeNode": 2, "refused": 2, "replaced": 0,
+    }  # fmt: skip
+    assert not any(pod["replaced"] for pod in document["pods"])
     first = document["nodes"][0]
     assert (first["free"], first["wholeCores"], first["splitCpus"], first["fragmentationPercent"]) == ("3,11", 1, "", 0)
     assert first["holders"] == [{"container": "app", "cpus": "1-2,9-10", "pod": "default/web"}]
@@ -188,7 +191,64 @@ def test_a_second_pod_of_one_name_replaces_the_first(told: Told) -> None:
         told, "-f", manifest("p.yaml", pod("web", container("app", "4", "1Gi"))), "-f", "p.yaml", *ON, *UNDER
     )
     assert [pod["containers"][0]["cpus"] for pod in document["pods"]] == ["1-2,9-10", "1-2,9-10"]
+    assert [pod["replaced"] for pod in document["pods"]] == [True, False]
     assert document["summary"]["freeCpus"] == 10
+
+
+def counts(document: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(document["summary"][which] for which in ("admitted", "refused", "replaced"))
+
+
+def test_a_replaced_pod_is_told_as_it_was_and_is_not_among_those_that_are_there(told: Told) -> None:
+    four, two = (pod("web", container("app", cpus, "1Gi")) for cpus in ("4", "2"))
+    words = ("-f", manifest("p.yaml", four, two), *ON, *UNDER)
+    document = simulated(told, *words)
+    assert counts(document) == (1, 0, 1)
+    assert [(p["decision"], p["replaced"]) for p in document["pods"]] == [("admitted", True), ("admitted", False)]
+    first, second = (p["containers"][0] for p in document["pods"])
+    assert (first["isolation"], first["cpus"], first["memoryNodes"]) == ("container", "1-2,9-10", "0")
+    assert (second["isolation"], second["cpus"], second["memoryNodes"]) == ("container", "1,9", "0")
+    out = told("simulate", *words)[1]
+    assert max(map(len, out.splitlines())) <= 80
+    assert "1 pod admitted, 0 refused, 1 replaced\n" in out
+    table, _, replaced = out.partition("\nReplaced (a later pod of the name ends it, as a changed manifest does)\n")
+    assert [" ".join(line.split()) for line in table.splitlines() if line.startswith("default/web")] == [
+        "default/web app exclusive 1,9 NUMA 0 memory NUMA 0"
+    ]
+    assert replaced.startswith("  default/web: app exclusive 1-2,9-10 NUMA 0 memory NUMA 0\n\n")
+
+
+def test_a_refused_pod_has_ended_the_one_of_its_name(told: Told) -> None:
+    four, odd = (pod("web", container("app", cpus, "1Gi")) for cpus in ("4", "3"))
+    words = ("-f", manifest("p.yaml", four, odd, four), *ON, *UNDER)
+    assert counts(simulated(told, *words)) == (1, 0, 2)
+    assert "\n  default/web: refused: SMTAlignmentError\n" in told("simulate", *words)[1]
+    words = ("-f", manifest("p.yaml", four, odd), *ON, *UNDER)
+    document = simulated(told, *words)
+    assert (counts(document), document["summary"]["freeCpus"]) == ((0, 1, 1), 14)
+    out = told("simulate", *words)[1]
+    assert "POD " not in out, "nobody is anywhere"
+    assert "Refused (nodeagent explain says more)\n  default/web: SMTAlignmentError: " in out
+
+
+def test_replaced_pods_are_left_out_of_a_comparison(told: Told) -> None:
+    Path("lax.yaml").write_text(CONFIG.replace("cpuManagerPolicyOptions", "#"))
+    odd, four = (pod("web", container("app", cpus, "1Gi")) for cpus in ("3", "4"))
+    words = ("--compare", "config.yaml", "lax.yaml", "-f", manifest("p.yaml", odd, four, PODS[1]), *ON)
+    document = simulated(told, *words)
+    assert document["differing"] == ["default/odd"]
+    assert [counts(side) for side in document["sides"]] == [(1, 1, 1), (2, 0, 1)]
+    out = told("simulate", *words)[1]
+    assert re.search(r"^admitted +1 of 2 +2 of 2$", out, re.MULTILINE)
+    assert re.search(r"^default/web +replaced: refused: +replaced: app exclusive", out, re.MULTILINE)
+    assert out.endswith("\n1 pod of 2 marked with * are decided differently.\n")
+
+
+def test_one_pod_twice_is_two_pods_of_a_capacity(told: Told) -> None:
+    file = manifest("p.yaml", pod("four", container("app", "4", "1Gi")))
+    document = simulated(told, "--capacity", "-f", file, "-f", file, *ON, *UNDER)
+    assert (document["capacity"]["copies"], document["capacity"]["of"]) == (1, ["default/four"] * 2)
+    assert document["summary"]["freeCpus"] == 6
 
 
 def test_kubelets_errata_are_reproduced_when_asked_for(told: Told) -> None:

@@ -348,21 +348,33 @@ def test_frames_are_printed_where_there_is_no_terminal(host: Host, capfd: pytest
 @pytest.mark.parametrize(
     ("words", "problem", "step"),
     [
-        ([], "this is none", "--frames 10"),
         (["web"], "all pods", "nodeagent inspect POD"),
         (["-o", "json"], "as text", "looks once"),
-        (["--machine", "x"], "for this node", "leave out --watch"),
+        (["--machine", "x"], "for this node", "leave --watch out"),
+        (["--root", "x"], "for this node", "leave --watch out"),
     ],
 )
-def test_what_cannot_be_watched_is_refused(
+def test_what_excludes_a_watch_is_exit_status_2(
     words: list[str], problem: str, step: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["inspect", "--watch", *words]) == 1
+    with pytest.raises(SystemExit) as end:
+        main(["inspect", "--watch", "--frames", "1", *words])
+    assert end.value.code == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    message, hint = err.splitlines()[-2:]
+    assert problem in message
+    assert step in message
+    assert hint == "hint: nodeagent inspect --help says what can be given"
+
+
+def test_a_watch_is_drawn_on_terminals_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "--watch"]) == 1
     out, err = capfd.readouterr()
     assert out == ""
     message, hint = err.splitlines()
-    assert problem in message
-    assert step in hint
+    assert "this is none" in message
+    assert "--frames 10" in hint
 
 
 def test_while_a_cpu_comes_or_goes_nobodys_load_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,10 +31,6 @@ from nodeagent.formats.settings import SETTINGS, Settings
 from nodeagent.formats.verdicts import Facts, Verdict
 
 
-class CheckError(NodeAgentError):
-    """What was asked for cannot be done there."""
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_argument(parser)
     parser.add_argument("--strict", action="store_true", help="warnings and what is unknown count as unfit, too")
@@ -58,6 +54,7 @@ examples:
 Levels: ok; note: worth knowing; warning: pods run less well, or less alone, than they could; failure: the agent cannot do its work;
 unknown: what says it cannot be read.
 next: nodeagent topology draws the machine, nodeagent config validate judges the configuration"""
+    parser.set_defaults(parser=parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -67,12 +64,10 @@ def run(options: argparse.Namespace) -> int:
         NodeAgentError: the machine can't be read, or a setting not be written.
 
     """
+    if options.fix and is_elsewhere(options):
+        options.parser.error("only this node can be mended, not a copy: leave --fix out, or run it on the node itself")
     found = verdicts(_facts(options))
     if options.fix:
-        if is_elsewhere(options):
-            raise CheckError(
-                "only this node can be mended, not a copy", hint="leave out --fix, or run it on the node itself"
-            )
         fix(found)
         found = verdicts(_facts(options))
     colours = options.output == "text" and wants_colour(options.color)

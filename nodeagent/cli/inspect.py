@@ -74,6 +74,7 @@ def run(options: argparse.Namespace) -> int:
 
     """
     if options.watch:
+        _check_watched(options)
         from nodeagent.cli.watch import watch
 
         return watch(options)
@@ -85,6 +86,14 @@ def run(options: argparse.Namespace) -> int:
     sys.stdout.flush()
     check_compared(document)
     return EXIT_DIFFERENCE if has_difference(document) else 0
+
+
+def _check_watched(options: argparse.Namespace) -> None:
+    """Refuse what says otherwise than `--watch` what is to be looked at, or how it is printed."""
+    if options.pod is not None or options.output != "text":
+        options.parser.error("--watch shows all pods, as text: `nodeagent inspect POD`, or -o json, looks once")
+    if options.root is not None or options.machine is not None:
+        options.parser.error("--watch is for this node: another one's copy doesn't change, leave --watch out")
 
 
 def check_compared(document: Document) -> None:

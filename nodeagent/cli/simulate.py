@@ -51,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="decide on these pods: a manifest, - for stdin, or a directory of manifests; can be given again",
     )
     parser.add_argument(
-        "--capacity", action="store_true", help="how many more of these pods fit, all of them together?"
+        "--capacity",
+        action="store_true",
+        help="how many more of these pods fit, all of them together? A name given twice is two pods",
     )
     parser.add_argument(
         "--compare",

@@ -34,7 +34,7 @@ def simulate_pods(options: argparse.Namespace) -> str:
             capacity = fill(node.trial, pods, progress.step)
         found = Run(node.config, node.source, node.trial, capacity.after, (), capacity, tuple(pods))
     else:
-        found = _run(node, node.source, pods)
+        found = _run(node, node.source, pods, _ended(node.trial.pods, pods))
     if options.output == "svg":
         return _picture(found)
     return printed(run_document(found, node.where), options.output, render_run)
@@ -48,7 +48,7 @@ def _picture(run: Run) -> str:
     return spelled_xml(render_svg(end.managers.topology, owners(end.managers, end.promises, end.pods)))
 
 
-def _run(node: TrialNode, source: str, pods: Sequence[Pod]) -> Run:
+def _run(node: TrialNode, source: str, pods: Sequence[Pod], ended: tuple[Pod, ...]) -> Run:
     trial = node.trial
     decisions = []
     with Progress("pods", len(pods)) as progress:
@@ -58,19 +58,26 @@ def _run(node: TrialNode, source: str, pods: Sequence[Pod]) -> Run:
             decisions.append((pod, decision))
             trial = trial.after(pod, decision)
             progress.step()
-    return Run(node.config, source, node.trial, trial, tuple(decisions))
+    return Run(node.config, source, node.trial, trial, tuple(decisions), ended=ended)
+
+
+def _ended(there: Sequence[Pod], pods: Sequence[Pod]) -> tuple[Pod, ...]:
+    """Those of the node whose place others take."""
+    names, uids = {pod.full_name for pod in pods}, {pod.uid for pod in pods}
+    return tuple(pod for pod in there if pod.full_name in names or pod.uid in uids)
 
 
 def _compared(options: argparse.Namespace, pods: Sequence[Pod]) -> str:
     """Decide anew on the pods that are there, then on those given."""
     configs = [load_config(path, absent_hint="name two files: --compare A.yaml B.yaml") for path in options.compare]
     machine = machine_of(options, otherwise=options.compare[0])
-    names = {pod.full_name for pod in pods}
-    every = (*(pod for pod in machine.pods if pod.full_name not in names), *pods)
+    ended = _ended(machine.pods, pods)
+    gone = {pod.uid for pod in ended}
+    every = (*(pod for pod in machine.pods if pod.uid not in gone), *pods)
     if not every:
         raise SimulateError("there is no pod to decide on", hint="name manifests with --file")
     first, second = (
-        _run(empty_node(machine, config, path, errata_of(options)), path, every)
+        _run(empty_node(machine, config, path, errata_of(options)), path, every, ended)
         for config, path in zip(configs, options.compare, strict=True)
     )
     return printed(comparison(first, second, machine.where), options.output, render_comparison)

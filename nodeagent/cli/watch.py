@@ -25,7 +25,7 @@ _LEAST_PAUSE_SECONDS = 0.1
 
 
 class WatchError(NodeAgentError):
-    """There is nothing to watch, or nowhere to draw it."""
+    """There is nowhere to draw."""
 
 
 def watch(options: argparse.Namespace) -> int:
@@ -35,10 +35,6 @@ def watch(options: argparse.Namespace) -> int:
         NodeAgentError: it can't be looked at or drawn on. Troubles that come later are shown and may pass.
 
     """
-    if options.pod is not None or options.output != "text":
-        raise WatchError("--watch shows all pods, as text", hint="`nodeagent inspect POD`, or -o json, looks once")
-    if options.root is not None or options.machine is not None:
-        raise WatchError("--watch is for this node: another one's copy doesn't change", hint="leave out --watch")
     if options.frames is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise WatchError(
             "--watch draws on a terminal, and this is none",

@@ -30,13 +30,13 @@ def fill(trial: Trial, pods: Sequence[Pod], fitted: Callable[[], None] = lambda:
 
     Args:
         trial: the node to begin with.
-        pods: one copy; names and UIDs get a number each time.
+        pods: one copy; names get a number each time, and UIDs are nobody else's: one manifest can be given twice.
         fitted: called after each copy of them all.
     """
     for number in range(1, MAX_COPIES + 1):
         after = trial
-        for pod in pods:
-            copy = replace(pod, uid=f"{pod.uid}-{number}", name=f"{pod.name}-{number}")
+        for place, pod in enumerate(pods):
+            copy = replace(pod, uid=f"{pod.uid}-{number}-{place}", name=f"{pod.name}-{number}")
             decision = after.judge(copy)
             if not isinstance(decision, Admitted):
                 return Capacity(number - 1, trial, copy, decision)

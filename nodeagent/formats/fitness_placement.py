@@ -28,9 +28,21 @@ def online_cpus(facts: Facts) -> Verdict:
         *([f"{topology.skipped} of no known core or NUMA node"] if topology.skipped else []),
     ]
     if lost:
-        fix = f"echo 1 | sudo tee /sys/devices/system/cpu/cpu{min(topology.offline)}/online" if topology.offline else ""
-        return Verdict("cpus", Level.NOTE, f"CPUs that nobody gets: {', '.join(lost)}", fix)
+        return Verdict(
+            "cpus", Level.NOTE, f"CPUs that nobody gets: {', '.join(lost)}", _bringing_online(topology.offline)
+        )
     return Verdict("cpus", Level.OK, f"{len(topology.online)} of {len(topology.online)} are online")
+
+
+def _bringing_online(cpus: CpuSet) -> str:
+    """The command for sh that does it, hardly longer than the list of the CPUs; empty: there are none."""
+    if len(cpus) < 2:
+        return "".join(f"echo 1 | sudo tee /{CPUS}/cpu{cpu}/online" for cpu in cpus)
+    words = []
+    for run in str(cpus).split(","):
+        first, _, last = run.partition("-")
+        words.append(f"$(seq {first} {last})" if last else first)
+    return f"for n in {' '.join(words)}; do echo 1 | sudo tee /{CPUS}/cpu$n/online; done"
 
 
 def isolcpus(facts: Facts) -> Verdict:

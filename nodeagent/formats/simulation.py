@@ -32,6 +32,8 @@ class Run(Struct, frozen=True):
     capacity: Capacity | None = None
     copied: tuple[Pod, ...] = ()
     """Of whose copies it is the capacity."""
+    ended: tuple[Pod, ...] = ()
+    """Pods of the node whose place those decided on take."""
 
 
 def run_document(run: Run, where: str) -> Document:
@@ -61,7 +63,7 @@ def comparison(first: Run, second: Run, where: str) -> Document:
     sides = [_side(first), _side(second)]
     pairs = zip(sides[0]["pods"], sides[1]["pods"], strict=True)
     return {
-        "differing": [f"{a['namespace']}/{a['name']}" for a, b in pairs if _own(a) != _own(b)],
+        "differing": [f"{a['namespace']}/{a['name']}" for a, b in pairs if not a["replaced"] and _own(a) != _own(b)],
         "kind": "Comparison",
         "machine": _machine(first, where),
         "sides": sides,
@@ -81,21 +83,39 @@ def _own(pod: Document) -> Document:
 
 def _side(run: Run) -> Document:
     left, free, largest = left_on(run.after)
-    admitted = sum(isinstance(decision, Admitted) for _, decision in run.decisions)
+    pods = [
+        _pod(run, pod, decision, replaced=replaced)
+        for (pod, decision), replaced in zip(run.decisions, _replaced([pod for pod, _ in run.decisions]), strict=True)
+    ]
+    staying = [pod["decision"] for pod in pods if not pod["replaced"]]
     return {
         "configuration": {**configuration(run.config), "file": run.source},
+        "ended": [pod.full_name for pod in run.ended],
         "nodes": left,
-        "pods": [_pod(run, pod, decision) for pod, decision in run.decisions],
+        "pods": pods,
         "reserved": str(run.after.managers.reserved),
         "shared": str(shared_pool(run.after.managers, run.after.promises, run.after.managers.topology.online)),
         "summary": {
-            "admitted": admitted,
+            "admitted": staying.count("admitted"),
             "before": len(run.before.pods),
             "freeCpus": free,
             "largestFreeNode": largest,
-            "refused": len(run.decisions) - admitted,
+            "refused": staying.count("refused"),
+            "replaced": len(pods) - len(staying),
         },
     }
+
+
+def _replaced(pods: Sequence[Pod]) -> list[bool]:
+    """Say of each pod whether a later one takes its place, as Trial.making_way has it."""
+    names: set[str] = set()
+    uids: set[str] = set()
+    found = []
+    for pod in reversed(pods):
+        found.append(pod.full_name in names or pod.uid in uids)
+        names.add(pod.full_name)
+        uids.add(pod.uid)
+    return found[::-1]
 
 
 def left_on(trial: Trial) -> tuple[list[Document], int, int]:
@@ -114,17 +134,21 @@ def _fragmentation(room: Room) -> int:
     return 100 * len(room.split) // len(room.free) if room.free else 0
 
 
-def _pod(run: Run, pod: Pod, decision: Admitted | Rejected | Insufficient) -> Document:
+def _pod(run: Run, pod: Pod, decision: Admitted | Rejected | Insufficient, *, replaced: bool) -> Document:
+    """Describe one decision, with where the containers are in the end; of a replaced pod, where they were at first."""
     refusal = None if isinstance(decision, Admitted) else decision
     return {
         "containers": []
         if not isinstance(decision, Admitted)
-        else placed_containers(run.after.managers, pod, decision, run.after.promises),
+        else placed_containers(
+            run.after.managers, pod, decision, decision.promises if replaced else run.after.promises
+        ),
         "decision": "admitted" if refusal is None else "refused",
         "message": None if refusal is None else refusal.message,
         "name": pod.name,
         "namespace": pod.namespace,
         "reason": None if refusal is None else str(refusal.reason),
+        "replaced": replaced,
         "uid": pod.uid,
     }
 

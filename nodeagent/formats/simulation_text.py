@@ -9,6 +9,7 @@ from nodeagent.formats.inspection_words import bytes_text, counted
 
 Document = Mapping[str, Any]
 WIDTH = 80
+_MOST_ENDED = 8
 
 
 def render_run(document: Document, width: int = WIDTH) -> str:
@@ -38,18 +39,25 @@ def render_comparison(document: Document, width: int = WIDTH) -> str:
     differing = set(document["differing"])
     for a, b in zip(one["pods"], other["pods"], strict=True):
         name = f"{a['namespace']}/{a['name']}"
-        rows.append([f"{'* ' if name in differing else ''}{name}", _outcome(a), _outcome(b)])
+        mark = "* " if name in differing and not a["replaced"] else ""
+        rows.append([f"{mark}{name}", _outcome(a), _outcome(b)])
     verdict = (
-        f"{counted(len(differing), 'pod')} of {len(one['pods'])} marked with * are decided differently."
+        f"{counted(len(differing), 'pod')} of {_staying(one)} marked with * are decided differently."
         if differing
         else "Both decide alike on every pod."
     )
     lines = [*machine_text(document["machine"], width), "", *table(rows, width), "", *broken(verdict, width)]
+    lines += _ended(one, width)
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
 def _share(side: Document) -> str:
-    return f"{side['summary']['admitted']} of {len(side['pods'])}"
+    return f"{side['summary']['admitted']} of {_staying(side)}"
+
+
+def _staying(side: Document) -> int:
+    """How many pods no later one takes the place of."""
+    return len(side["pods"]) - int(side["summary"]["replaced"])
 
 
 def _split(side: Document) -> str:
@@ -58,6 +66,11 @@ def _split(side: Document) -> str:
 
 
 def _outcome(pod: Document) -> str:
+    found = _decided(pod)
+    return f"replaced: {found}" if pod["replaced"] else found
+
+
+def _decided(pod: Document) -> str:
     if pod["decision"] == "refused":
         return f"refused: {pod['reason']}"
     return "; ".join(map(placed_text, pod["containers"]))
@@ -72,23 +85,42 @@ def placed_text(container: Document) -> str:
 
 def _pods(document: Document, width: int) -> Iterator[str]:
     summary = document["summary"]
-    beside = (
-        f", beside {counted(summary['before'], 'pod')} that {'is' if summary['before'] == 1 else 'are'} there already"
-    )
-    yield from broken(
-        f"{counted(summary['admitted'], 'pod')} admitted, {summary['refused']} refused{beside if summary['before'] else ''}",
-        width,
-    )
-    placed = list(placement_text(((f"{p['namespace']}/{p['name']}", p["containers"]) for p in document["pods"]), width))
+    there = summary["before"] - len(document["ended"])
+    said = [
+        f"{counted(summary['admitted'], 'pod')} admitted",
+        f"{summary['refused']} refused",
+        *([f"{summary['replaced']} replaced"] if summary["replaced"] else []),
+        *([f"beside {counted(there, 'pod')} that {'is' if there == 1 else 'are'} there already"] if there else []),
+    ]
+    yield from broken(", ".join(said), width)
+    yield from _ended(document, width)
+    staying = [pod for pod in document["pods"] if not pod["replaced"]]
+    placed = list(placement_text(((f"{p['namespace']}/{p['name']}", p["containers"]) for p in staying), width))
     if placed:
         yield ""
         yield from placed
-    refused = [pod for pod in document["pods"] if pod["decision"] == "refused"]
+    refused = [pod for pod in staying if pod["decision"] == "refused"]
     if refused:
         yield ""
         yield "Refused (nodeagent explain says more)"
     for pod in refused:
         yield from broken(f"  {pod['namespace']}/{pod['name']}: {pod['reason']}: {pod['message']}", width)
+    replaced = [pod for pod in document["pods"] if pod["replaced"]]
+    if replaced:
+        yield ""
+        yield "Replaced (a later pod of the name ends it, as a changed manifest does)"
+    for pod in replaced:
+        yield from broken(f"  {pod['namespace']}/{pod['name']}: {_decided(pod)}", width)
+
+
+def _ended(side: Document, width: int) -> Iterator[str]:
+    """Print which pods of the node are no more there, as those decided on take their place."""
+    names = side["ended"]
+    if names:
+        more = [f"and {len(names) - _MOST_ENDED} more (-o json has all)"] if len(names) > _MOST_ENDED else []
+        verb = "is there already, and is" if len(names) == 1 else "are there already, and are"
+        shown = ", ".join([*names[:_MOST_ENDED], *more])
+        yield from broken(f"{shown} {verb} taken for ended, as a changed manifest ends a pod", width)
 
 
 def placement_text(pods: Iterable[tuple[str, Iterable[Document]]], width: int) -> Iterator[str]:
