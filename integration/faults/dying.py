@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import get_ident
 from typing import Any
 
-DIRECTORY = Path("/run/nodeagent-faults")
+DIRECTORY = Path("/run/faults")
 ORDER = DIRECTORY / "order"
 """`PID STEP`: that process is to die before that one of the changes it makes from now on."""
 START_ORDER = DIRECTORY / "now"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from integration.node import Node
 
-_OUTPUT = "/run/nodeagent-strace"
-_UNIT = "nodeagent-strace"
+_OUTPUT = "/run/strace-of-agent"
+_UNIT = "strace-of-agent"
 _FILES = (
     *(
         "open",
