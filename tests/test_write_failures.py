@@ -184,13 +184,13 @@ def outcome(*errors: int | None) -> Outcome:
 
 
 def test_what_is_gone_is_looked_at_again_at_once_and_told_if_that_does_not_help() -> None:
-    first = answered(outcome(errno.ENOENT), Answer())
+    first = answered(outcome(errno.ENOENT), Answer(), lambda _: {})
     assert first == Answer(has_vanished=True, pause_seconds=0.0)
-    second = answered(outcome(errno.ENODEV), first)
+    second = answered(outcome(errno.ENODEV), first, lambda _: {})
     assert "No such device" in " ".join(second.troubles)
     assert second.pause_seconds == 1.0, "whoever removes cgroups again and again must not keep the agent busy"
-    assert answered(outcome(errno.ENOENT), second).pause_seconds == 1.0
-    assert answered(outcome(), second) == Answer()
+    assert answered(outcome(errno.ENOENT), second, lambda _: {}).pause_seconds == 1.0
+    assert answered(outcome(), second, lambda _: {}) == Answer()
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_what_is_gone_is_looked_at_again_at_once_and_told_if_that_does_not_help(
 def test_the_most_pressing_failure_says_when_to_look_again(
     errors: list[int | None], told: int, pause_seconds: float | None
 ) -> None:
-    found = answered(outcome(*errors), Answer())
+    found = answered(outcome(*errors), Answer(), lambda _: {})
     assert (len(found.troubles), found.pause_seconds) == (told, pause_seconds)
 
 

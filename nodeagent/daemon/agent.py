@@ -6,6 +6,7 @@ Every turn is the same turn, be it the first after a start, a timer's or an even
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import groupby
 
 from msgspec import Struct, field
@@ -114,7 +115,7 @@ class Agent:
         self._settled_on = node.managers
         self._whole = node.topology
         """The machine with the CPUs that cgroups above the pods' one withhold."""
-        self._machine_trouble: tuple[str, ...] = ()
+        self._machine_trouble: tuple[Trouble, ...] = ()
         self._shortfalls: Mapping[Shortfall, Mapping[str, str]] = {}
         """With the fields by which each was logged."""
         self._settled: Mapping[str, CgroupWish] = {}
@@ -179,7 +180,7 @@ class Agent:
         troubles: list[Trouble] = []
         if reasons & {Reason.START, Reason.HOTPLUG, Reason.TIMER, Reason.RELOAD}:
             self._follow_machine()
-        troubles += map(Trouble, self._machine_trouble)
+        troubles += self._machine_trouble
         manifests = self.manifests.look(
             rescan=bool(reasons & {Reason.START, Reason.MANIFESTS, Reason.TIMER, Reason.RELOAD})
         )
@@ -226,7 +227,7 @@ class Agent:
             self._whole = self._machine.look(self._whole)
             kept = withheld(self.tree.chain())
         except (SysfsError, CgroupError) as err:
-            self._machine_trouble = (f"{err.message} ({err.hint})",)
+            self._machine_trouble = (trouble_of(err),)
             return
         self.notices.pop(_WITHHELD, None)
         if kept.cpus:
@@ -242,7 +243,7 @@ class Agent:
             why = "; ".join(refused.message for refused in refusals)
             trouble = f"the machine has changed, and pods cannot be placed on it as it is: {why}"
             way_out = "bring back what is gone, or drain the node and correct what `nodeagent config validate` names"
-            self._machine_trouble = (f"{trouble} ({way_out})",)
+            self._machine_trouble = (Trouble(f"{trouble} ({way_out})"),)
             # Running containers keep to the CPUs that are there.
             self.node = replace(self.node, topology=topology)
         elif isinstance(node, Node):
@@ -342,9 +343,8 @@ class Agent:
         wanted = self._wanted(world.seen)
         plan: Plan = diff(wanted, world.seen)
         outcome = carry_out(plan, wanted, self.tree, self._alive)
-        self._answer = answered(outcome, self._answer)
-        owners = {trouble_of(err): owner_of(self.state, change.path) for change, err in outcome.failed}
-        troubles += [Trouble(text, owners[text]) for text in self._answer.troubles]
+        self._answer = answered(outcome, self._answer, partial(owner_of, self.state))
+        troubles += self._answer.troubles
         troubles += [
             Trouble(
                 f"processes run in {self.tree.root / path}, which no pod owns, on CPUs {world.seen[path].cpus_effective} "

@@ -3,7 +3,7 @@
 What a failure means is `core/write_failures`'s; here it is answered: looked at again at once, soon, or at the next reconcile.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from msgspec import Struct, field
@@ -44,25 +44,26 @@ class Answer(Struct, frozen=True):
     """After which to look again. None: the next reconcile is soon enough."""
 
 
-def answered(outcome: Outcome, before: Answer) -> Answer:
+def answered(outcome: Outcome, before: Answer, owner: Callable[[str], Mapping[str, str]]) -> Answer:
     """Answer each failure by its class.
 
     Args:
         outcome: of this turn.
         before: the answer of the turn before: if things were gone then too, the look at once has not helped.
+        owner: gives the fields of the pod whose cgroup a path is.
 
     """
-    gone = [err for _, err in outcome.failed if err.failure is WriteFailure.GONE]
-    if gone and not before.has_vanished:
-        told = [err for _, err in outcome.failed if err.failure is not WriteFailure.GONE]
-        return Answer(has_vanished=True, troubles=_texts(told), pause_seconds=0.0)
-    errors = [err for _, err in outcome.failed]
-    only_refused = all(err.failure is WriteFailure.REFUSED for err in errors)
-    return Answer(bool(gone), _texts(errors), None if only_refused else _RETRY_SECONDS)
-
-
-def _texts(errors: Iterable[CgroupError]) -> tuple[Trouble, ...]:
-    return tuple(map(trouble_of, errors))
+    has_vanished = any(err.failure is WriteFailure.GONE for _, err in outcome.failed)
+    looks_at_once = has_vanished and not before.has_vanished
+    troubles = tuple(
+        trouble_of(err, owner(change.path))
+        for change, err in outcome.failed
+        if not (looks_at_once and err.failure is WriteFailure.GONE)
+    )
+    if looks_at_once:
+        return Answer(has_vanished, troubles, pause_seconds=0.0)
+    only_refused = all(err.failure is WriteFailure.REFUSED for _, err in outcome.failed)
+    return Answer(has_vanished, troubles, None if only_refused else _RETRY_SECONDS)
 
 
 class _Progress(Struct):
