@@ -10,6 +10,7 @@ from nodeagent.cli.progress import Progress
 from nodeagent.cli.trial_source import TrialNode, empty_node, errata_of, machine_of, trial_node
 from nodeagent.core.filling import fill
 from nodeagent.core.pod import Pod
+from nodeagent.core.trial import keys_of
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.simulation import Run, comparison, run_document
 from nodeagent.formats.simulation_text import render_comparison, render_run
@@ -62,9 +63,9 @@ def _run(node: TrialNode, source: str, pods: Sequence[Pod], ended: tuple[Pod, ..
 
 
 def _ended(there: Sequence[Pod], pods: Sequence[Pod]) -> tuple[Pod, ...]:
-    """Those of the node whose place others take."""
-    names, uids = {pod.full_name for pod in pods}, {pod.uid for pod in pods}
-    return tuple(pod for pod in there if pod.full_name in names or pod.uid in uids)
+    """Those of the node that others replace."""
+    taken = frozenset[tuple[str, str]]().union(*map(keys_of, pods))
+    return tuple(pod for pod in there if not taken.isdisjoint(keys_of(pod)))
 
 
 def _compared(options: argparse.Namespace, pods: Sequence[Pod]) -> str:

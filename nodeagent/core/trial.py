@@ -75,9 +75,8 @@ class Trial(Struct, frozen=True):
 
     def making_way(self, pod: Pod) -> "Trial":
         """Give the node without those that this pod replaces: a changed manifest ends the pod of its name first."""
-        return self.without(
-            frozenset(old.uid for old in self.pods if old.full_name == pod.full_name or old.uid == pod.uid)
-        )
+        keys = keys_of(pod)
+        return self.without(frozenset(old.uid for old in self.pods if not keys.isdisjoint(keys_of(old))))
 
     def under(self, placement: Placement) -> "Trial | StartRefused":
         """Give the node with the same promises and another configuration, if the two go together."""
@@ -88,3 +87,8 @@ class Trial(Struct, frozen=True):
         if isinstance(promises, StartRefused):
             return promises
         return replace(self, managers=managers, promises=promises)
+
+
+def keys_of(pod: Pod) -> frozenset[tuple[str, str]]:
+    """Give what one pod of a node has at a time: a later one with one of these replaces it."""
+    return frozenset((("name", pod.full_name), ("uid", pod.uid)))

@@ -13,7 +13,7 @@ from nodeagent.core.managers import Admitted, Isolation, Rejected
 from nodeagent.core.node_capacity import Insufficient
 from nodeagent.core.pod import Pod
 from nodeagent.core.rooms import Room, rooms
-from nodeagent.core.trial import Trial
+from nodeagent.core.trial import Trial, keys_of
 from nodeagent.formats.explanation import configuration, machine, placed_containers, room_document
 
 Document = dict[str, Any]
@@ -107,14 +107,12 @@ def _side(run: Run) -> Document:
 
 
 def _replaced(pods: Sequence[Pod]) -> list[bool]:
-    """Say of each pod whether a later one takes its place, as Trial.making_way has it."""
-    names: set[str] = set()
-    uids: set[str] = set()
+    """Say of each pod whether a later one replaces it."""
+    taken: set[tuple[str, str]] = set()
     found = []
     for pod in reversed(pods):
-        found.append(pod.full_name in names or pod.uid in uids)
-        names.add(pod.full_name)
-        uids.add(pod.uid)
+        found.append(not taken.isdisjoint(keys_of(pod)))
+        taken |= keys_of(pod)
     return found[::-1]
 
 
