@@ -52,12 +52,11 @@ def _state(given: Mapping[str, str]) -> Mapping[str, Any]:
     if "root" in given:
         return _saved(given["root"].rstrip("/") + _STATE)
     try:
-        answer: Mapping[str, Any] = call(given.get("socket", DEFAULT_SOCKET), "state", timeout_seconds=_SECONDS)[
-            "state"
-        ]
+        answer = call(given.get("socket", DEFAULT_SOCKET), "state", timeout_seconds=_SECONDS)
     except NodeAgentError:
         return _saved(_STATE)
-    return answer
+    state: Mapping[str, Any] = answer["state"]
+    return state
 
 
 def _saved(path: str) -> Mapping[str, Any]:

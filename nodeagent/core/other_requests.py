@@ -125,7 +125,9 @@ def _whole_cores_each(trials: Trials, carry: Carry) -> Sequence[Remedy]:
     """Give containers whole cores each, where only those are given; where that can't do, fewer of them to one, or to all."""
     pods = _on_whole_cores(trials)
     enough = [_request(trials.pod, carry(pod)) for pod in pods if trials.admits(carry(pod))]
-    for pod in () if enough else pods:
+    if enough:
+        return enough
+    for pod in pods:
         enough = list(_of_one(trials, pod, CPU, _fewer_cpus, carry)) or list(
             _bounded(trials, pod, CPU, _fewer_cpus, carry)
         )
