@@ -9,7 +9,8 @@ import pytest
 from daemon_model import Daemon, Steps, watched
 from node_model import Machine
 from nodeagent.core.cgroup import Attribute
-from nodeagent.daemon.troubles import owner_of
+from nodeagent.daemon.runs import Runner
+from nodeagent.daemon.troubles import Trouble, owner_of
 from nodeagent.edge.cgroupfs import CgroupError
 from world import SMALL, app, init, node, pod
 
@@ -81,3 +82,23 @@ def test_a_cgroup_of_no_pod_has_no_owner(daemon: Daemon) -> None:
     state = daemon.agent.state
     owners = [owner_of(state, path) for path in ("", "holder", "burstable", f"pod{first.uid}1", f"pod{first.uid}/x")]
     assert owners == [{}] * 5
+
+
+def test_no_cgroup_is_made_while_the_pods_unit_goes(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """systemd has ended the launcher and removes cgroups: what is made again below keeps it from removing the unit's own."""
+    (first,) = daemon.files.pods
+    gone = f"pod{first.uid}"
+
+    def silent(_runner: Runner, troubles: list[Trouble]) -> None:
+        troubles.append(Trouble("the launcher does not answer"))
+
+    with monkeypatch.context() as stopping:
+        stopping.setattr(Runner, "look", silent)
+        for path in (f"{gone}/app", gone):
+            del daemon.machine.groups[path]
+        daemon.files.pods = (first, NEW)
+        for _ in range(3):
+            daemon.turn()
+        assert [path for path in daemon.machine.groups if path.startswith("pod")] == []
+    daemon.rest()
+    assert {gone, f"pod{NEW.uid}"} <= daemon.machine.groups.keys()

@@ -218,7 +218,7 @@ class Agent:
             drift += self._bring_home(world, outcome)
         self.tally.count(decided, outcome, drift, watch.took_ms)
         self.recorder.project(self.node, self.state.promises, troubles)
-        self._settled = as_wished(self._wanted(world.seen), outcome)
+        self._settled = as_wished(self._wanted(world), outcome)
         return self._tell(decided, runs, troubles, began, self._pause(decided, world, troubles))
 
     def _follow_machine(self) -> None:
@@ -330,17 +330,17 @@ class Agent:
                 self.tally.count_refusal(entry.refusal.reason)
                 tell_refused(entry, self.log)
 
-    def _wanted(self, seen: Seen) -> tuple[CgroupWish, ...]:
-        root = seen.get("")
-        return wishes(
-            self.node.config,
-            self.node.managers,
-            kernel_of(self.node, root.controllers if root else frozenset()),
-            self.state,
-        )
+    def _wanted(self, world: World) -> tuple[CgroupWish, ...]:
+        """Say what every cgroup is to hold. Without a launcher nothing can be started, and no cgroup is made for it: the pods' unit may be
+        stopping, and systemd could not remove its cgroup, nor start the unit in what is left of it (D9).
+        """
+        root = world.seen.get("")
+        kernel = kernel_of(self.node, root.controllers if root else frozenset())
+        wanted = wishes(self.node.config, self.node.managers, kernel, self.state)
+        return wanted if world.runs is not None else tuple(wish for wish in wanted if wish.path in world.seen)
 
     def _write(self, world: World, troubles: list[Trouble]) -> Outcome:
-        wanted = self._wanted(world.seen)
+        wanted = self._wanted(world)
         plan: Plan = diff(wanted, world.seen)
         outcome = carry_out(plan, wanted, self.tree, self._alive)
         self._answer = answered(outcome, self._answer, partial(owner_of, self.state))
