@@ -39,7 +39,7 @@ class Screen:
         return self._tmux("capture-pane", "-p", "-e").rstrip("\n")
 
     def wait(self, holds: Callable[[list[str]], bool], what: str, *, seconds: float = 15) -> list[str]:
-        """Wait until something holds of what is shown."""
+        """Wait until something holds of what is shown: no lines at all, while a program clears the screen."""
         deadline = time.monotonic() + self.node.guest.patience(seconds)
         while True:
             lines = self.lines()
@@ -73,6 +73,11 @@ def screen_of(node: Node, *, columns: int = 80, lines: int = 24) -> Iterator[Scr
         yield screen
     finally:
         node.run(f"{_TMUX} kill-server", check=False)
+
+
+def last_line_has(lines: list[str], text: str) -> bool:
+    """Whether what is shown ends with a line that has the text: the live view's keys, a shell's prompt."""
+    return bool(lines) and text in lines[-1]
 
 
 def _is_prompt_alone(lines: list[str]) -> bool:

@@ -15,7 +15,7 @@ from integration.guest.images import guest_image
 from integration.guest.machine import TWO_SOCKETS
 from integration.guest.releases import release_of
 from integration.node import MANIFESTS, Node, container, pod
-from integration.screen import Screen, screen_of
+from integration.screen import Screen, last_line_has, screen_of
 
 ROOT = Path(__file__).parent.parent
 SCREENS = ROOT / "docs/screens"
@@ -58,13 +58,18 @@ def screens(node: Node) -> Iterator[tuple[str, str, str]]:
         command, lines = WATCH
         screen.resize(COLUMNS, lines)
         screen.type(command)
-        screen.wait(_is_measured, "a frame with every rate")
+        screen.wait(is_measured, "a frame with every rate")
         yield "watch", command, _shown(screen)
 
 
-def _is_measured(shown: list[str]) -> bool:
+def is_measured(shown: list[str]) -> bool:
+    """Whether the live view's frame has the loads of all NUMA nodes, and of a container."""
     loads = [line for line in shown if line.startswith("NUMA")]
-    return "q leaves" in shown[-1] and any(re.search(r" \d+m ", line) for line in shown) and "?" not in "".join(loads)
+    return (
+        last_line_has(shown, "q leaves")
+        and any(re.search(r" \d+m ", line) for line in shown)
+        and "?" not in "".join(loads)
+    )
 
 
 def _shown(screen: Screen) -> str:

@@ -5,13 +5,27 @@ from rich.text import Text
 
 from integration.guest.guest import Guest
 from integration.node import Node
-from integration.screens import SCREENS, drawn, drawn_lines, screens, stable
+from integration.screens import SCREENS, drawn, drawn_lines, is_measured, screens, stable
 
 
 @pytest.mark.parametrize("text", ["two  columns\n   indented", "\x1b[31mred\x1b[0m and <plain> & more"])
 def test_a_pictures_lines_can_be_read(text: str) -> None:
     plain = Text.from_ansi(text).plain.splitlines()
     assert stable(drawn_lines(drawn(text, "title", "name"))) == stable(plain)
+
+
+@pytest.mark.parametrize(
+    ("shown", "measured"),
+    [
+        ([], False),
+        (["NUMA 0   ? ", "app 100m ", "q leaves"], False),
+        (["NUMA 0 3%", "app - ", "q leaves"], False),
+        (["NUMA 0 3%", "app 100m ", "q leaves"], True),
+    ],
+)
+def test_a_picture_waits_for_every_rate(shown: list[str], *, measured: bool) -> None:
+    """A program clears the screen before its first frame: there is nothing on it then."""
+    assert is_measured(shown) == measured
 
 
 def test_the_pictures_are_of_what_is_shown_now(two_sockets: Guest) -> None:

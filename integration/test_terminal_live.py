@@ -7,14 +7,10 @@ import pytest
 
 from integration.guest.guest import Guest
 from integration.node import Node, container, pod
-from integration.screen import Screen, screen_of
+from integration.screen import Screen, last_line_has, screen_of
 
 SLEEP = ["sleep", "infinity"]
 ESCAPE = "\x1b["
-
-
-def _last(lines: list[str], text: str) -> bool:
-    return bool(lines) and text in lines[-1]
 
 
 @pytest.fixture
@@ -49,26 +45,28 @@ def test_watch_is_drawn_scrolled_sorted_resized_and_left(screen: Screen) -> None
     screen.press("Up")
     screen.wait(lambda lines: _is_shown(lines, "default/busy"), "the first row to come back")
     screen.press("c")
-    screen.wait(lambda lines: _last(lines, "by CPU"), "another order")
+    screen.wait(lambda lines: last_line_has(lines, "by CPU"), "another order")
 
     screen.resize(60, 14)
-    shown = screen.wait(lambda lines: len(lines) == 14 and _last(lines, "by CPU"), "a frame of the new size")
+    shown = screen.wait(lambda lines: len(lines) == 14 and last_line_has(lines, "by CPU"), "a frame of the new size")
     assert max(map(len, shown)) <= 60
 
     screen.press("q")
-    shown = screen.wait(lambda lines: _last(lines, "node#") and not _is_shown(lines, "default/busy"), "the prompt")
+    shown = screen.wait(
+        lambda lines: last_line_has(lines, "node#") and not _is_shown(lines, "default/busy"), "the prompt"
+    )
     assert _is_shown(shown, "nodeagent inspect --watch"), "what was there before is there again"
 
 
 def test_a_watch_is_stopped_and_goes_on_and_is_interrupted(screen: Screen) -> None:
     screen.type("nodeagent inspect --watch")
-    screen.wait(lambda lines: _last(lines, "q leaves"), "the first frame")
+    screen.wait(lambda lines: last_line_has(lines, "q leaves"), "the first frame")
     screen.press("C-z")
-    screen.wait(lambda lines: any("Stopped" in line for line in lines) and _last(lines, "node#"), "the shell")
+    screen.wait(lambda lines: any("Stopped" in line for line in lines) and last_line_has(lines, "node#"), "the shell")
     screen.type("fg")
-    screen.wait(lambda lines: _last(lines, "q leaves"), "the frame")
+    screen.wait(lambda lines: last_line_has(lines, "q leaves"), "the frame")
     screen.press("C-c")
-    screen.wait(lambda lines: _last(lines, "node#"), "the prompt")
+    screen.wait(lambda lines: last_line_has(lines, "node#"), "the prompt")
     assert screen.run("echo status $?; stty -a | grep -o ' [-]*echo '") == ["status 0", " echo"]
 
 
