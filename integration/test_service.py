@@ -8,6 +8,7 @@ from integration.guest.guest import Guest
 from integration.node import CONFIG, Node, container, pod
 
 SLEEP = ["sleep", "infinity"]
+PODS = "/sys/fs/cgroup/nodeagent.slice/nodeagent-pods.service"
 
 
 @pytest.fixture(params=["two_sockets", "four_nodes"])
@@ -126,14 +127,36 @@ def test_the_pods_unit_stops_and_starts(node: Node) -> None:
     node.run("systemctl stop nodeagent-pods", timeout_seconds=60)
     line = node.wait_log(cursor, "trouble")
     assert "systemctl start nodeagent-pods" in line["problem"] or "launcher" in line["problem"]
-    assert node.run("ls -d /sys/fs/cgroup/nodeagent.slice/nodeagent-pods.service", check=False).returncode != 0
+    assert node.run(f"ls -d {PODS}", check=False).returncode != 0
     node.run("systemctl start nodeagent-pods nodeagent-launcher", timeout_seconds=60)
+    _wait_started_again(node)
+    assert node.state()["promises"] == before["promises"]
+
+
+def test_the_pods_unit_starts_where_a_cgroup_was_left(node: Node) -> None:
+    """systemd puts a main process into the unit's own cgroup, which the kernel refuses beside controlled sub-cgroups. It tries again."""
+    node.apply(pod("one", container("app", SLEEP, cpu="2")))
+    node.wait_running("one")
+    node.run("systemctl stop nodeagent nodeagent-pods", timeout_seconds=60)
+    node.run(
+        f"mkdir -p {PODS}/left/over; cd /sys/fs/cgroup; "
+        f"for cgroup in . nodeagent.slice {PODS} {PODS}/left; do echo +cpu +cpuset +memory >$cgroup/cgroup.subtree_control; done"
+    )
+    assert node.run("systemctl start nodeagent-pods", check=False, timeout_seconds=60).returncode != 0
+    launcher = "nodeagent-launcher"
+    node.wait(lambda _: node.unit("ActiveState", name=launcher)["ActiveState"] == "active", "systemd's second attempt")
+    assert node.run(f"ls {PODS}").stdout.split().count("left") == 0
+    assert int(node.unit("NRestarts", name="nodeagent-pods")["NRestarts"]) >= 1
+    node.run("systemctl start nodeagent", timeout_seconds=60)
+    _wait_started_again(node)
+
+
+def _wait_started_again(node: Node) -> None:
     node.wait(
         lambda state: any(c.get("attempt", 0) > 1 and "startedAtMs" in c for c in state["entries"][0]["containers"]),
         "the container to be started again",
         seconds=90,
     )
-    assert node.state()["promises"] == before["promises"]
 
 
 def test_the_journal_can_be_searched_by_pod_and_priority(node: Node) -> None:
