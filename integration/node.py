@@ -148,17 +148,26 @@ class Node:
         return self.run(f"nodeagent inspect {name} --no-host-processes", check=False).stdout
 
     def metrics(self) -> dict[str, float]:
-        """By series, as exposed: `name{label="value"}`."""
+        """By series, as exposed: `name{label="value"}`; of the state that is saved now, which the metrics follow at the turn's end."""
+        saved = self.state().get("generation", 0)
+
+        def look() -> dict[str, float] | None:
+            shown = self._scraped()
+            return shown if shown.get("nodeagent_state_generation", -1) >= saved else None
+
+        return self._until(look, lambda: f"the metrics do not come to state {saved}", 60)
+
+    def _scraped(self) -> dict[str, float]:
         text = self.run("curl -sS http://127.0.0.1:9753/metrics").stdout
         lines = (line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#"))
         return {series: float(value) for series, value in lines}
 
     def wait_metric(self, series: str, above: float, *, seconds: float = 60) -> float:
         def look() -> float | None:
-            value = self.metrics().get(series, 0.0)
+            value = self._scraped().get(series, 0.0)
             return value if value > above else None
 
-        return self._until(look, lambda: f"{series} stays at {self.metrics().get(series)}", seconds)
+        return self._until(look, lambda: f"{series} stays at {self._scraped().get(series)}", seconds)
 
     def wait_line(self, path: str, *, seconds: float = 60) -> str:
         """Wait until a file has a complete first line."""
