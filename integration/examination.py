@@ -1,5 +1,6 @@
 """What a failed test's guest looks like, for whoever reads the report: there is no guest any more then."""
 
+import re
 import time
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +18,8 @@ _SHOWN = {
     "files": "df / /run; free -m; ls -lnR /etc/nodeagent /var/lib/nodeagent /var/lib/nodeagent-pods /run/nodeagent /run/nodeagent-pods",
     "processes": "ps -eLo pid,ppid,psr,stat,wchan:20,args --no-headers | grep -v ' \\['",
 }
+_COMPLAINT = re.compile(r"INFO: |BUG: |WARNING: |Oops|Kernel panic|kthread starved|RIP: 0010:")
+_MOST_COMPLAINTS = 40
 _CPU_SECONDS = 2
 _PRINT_SECONDS = 2
 
@@ -25,7 +28,7 @@ def examined(guest: Guest) -> str:
     """Give what can still be asked of the guest: an answer that doesn't come is no reason not to ask for the next."""
     asks: dict[str, Callable[[], str]] = {"CPUs on which nothing runs": lambda: str(silent_cpus(guest))}
     asks |= {title: partial(_printed, guest, script) for title, script in _SHOWN.items()}
-    parts = []
+    parts = [f"the kernel's complaints:\n{complaints(guest.console_text())}"]
     for title, ask in asks.items():
         try:
             parts.append(f"{title}:\n{ask()}")
@@ -38,6 +41,16 @@ def examined(guest: Guest) -> str:
 
 def _printed(guest: Guest, script: str) -> str:
     return guest.run(f"{{ {script}; }} 2>&1", check=False, timeout_seconds=_PRINT_SECONDS).stdout
+
+
+def complaints(console: str) -> str:
+    """Give the first things that the kernel complained of on its console, and where its CPUs were then, of a guest that hangs, too.
+
+    A CPU that is at `exc_int3` and the same place of `__schedule` again and again is TCG's doing: it runs a breakpoint that the kernel
+    has put there and has removed, as it does for a tracepoint.
+    """
+    found = [line for line in console.splitlines() if _COMPLAINT.search(line)]
+    return "\n".join(found[:_MOST_COMPLAINTS]) or "none"
 
 
 def silent_cpus(guest: Guest) -> list[int]:

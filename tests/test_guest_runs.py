@@ -11,6 +11,7 @@ from typing import Any, Self
 import pytest
 
 from integration import guests
+from integration.examination import complaints
 from integration.guest.errors import GuestTimeoutError
 from integration.guests import GivenUpError, Guests
 from integration.telling import Telling
@@ -214,3 +215,19 @@ def test_what_a_run_says_at_once(
     report = pytest.TestReport(nodeid, ("", 0, ""), {}, outcome, why, when, sections=[("log", "z")], duration=3.2)
     telling.pytest_runtest_logreport(report)
     assert told == expected
+
+
+def test_a_hanging_kernels_complaints_are_told() -> None:
+    """Lines as Debian 12's kernel wrote them while an emulated CPU went on running a breakpoint that was no longer there."""
+    console = """[    3.231364] smp: Brought up 2 nodes, 16 CPUs
+[  659.982940] rcu: INFO: rcu_preempt self-detected stall on CPU
+[  659.983384] rcu: 	2-...!: (1507 ticks this GP) idle=31cc/1/0x4000000000000000 softirq=20926/20926 fqs=1
+[  659.983739] rcu: rcu_preempt kthread starved for 5259 jiffies! g112965 f0x0 RCU_GP_WAIT_FQS(5) ->state=0x0 ->cpu=12
+[  659.984790] Call Trace:
+[  660.010336] RIP: 0010:__schedule+0x1bd/0xa00
+[  660.096187] RIP: 0033:0x7fdd7cbb6350
+"""
+    lines = console.splitlines()
+    assert complaints(console) == "\n".join([lines[1], lines[3], lines[5]])
+    assert complaints(console * 100).count("\n") == 39
+    assert complaints(lines[0]) == "none"
