@@ -44,11 +44,7 @@ def _printed(guest: Guest, script: str) -> str:
 
 
 def complaints(console: str) -> str:
-    """Give the first things that the kernel complained of on its console, and where its CPUs were then, of a guest that hangs, too.
-
-    A CPU that is at `exc_int3` and the same place of `__schedule` again and again is TCG's doing: it runs a breakpoint that the kernel
-    has put there and has removed, as it does for a tracepoint.
-    """
+    """Give the first things that the kernel complained of on its console, and where its CPUs were then, of a guest that hangs, too."""
     found = [line for line in console.splitlines() if _COMPLAINT.search(line)]
     return "\n".join(found[:_MOST_COMPLAINTS]) or "none"
 

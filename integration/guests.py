@@ -2,8 +2,8 @@
 
 from contextlib import ExitStack
 
-from integration.examination import examined
-from integration.guest.errors import GuestTimeoutError
+from integration.examination import complaints, examined
+from integration.guest.errors import EmulatorFailedError, GuestTimeoutError
 from integration.guest.guest import Guest
 from integration.guest.images import guest_image
 from integration.guest.machine import FOUR_CACHES, FOUR_NODES, TWO_SOCKETS, Machine
@@ -79,6 +79,8 @@ class Guests:
         if not self._kind:
             return []
         self._is_spoilt = True
+        if isinstance(error, EmulatorFailedError):
+            return [("the kernel's complaints", complaints(self._guest.console_text()))]
         return [("the guest after the failure", examined(self._guest))]
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from integration.guest.errors import CommandError
-from integration.guest.guest import Completed, Guest
+from integration.guest.guest import CHECK_SECONDS, Completed, Guest
 
 CONFIG = "/etc/nodeagent/config.yaml"
 MANIFESTS = "/etc/nodeagent/manifests"
@@ -94,7 +94,7 @@ class Node:
             journal = self.run("journalctl -u 'nodeagent*' -n 60 --no-pager -o cat", check=False).stdout
             return f"waited in vain for {what}:\n{json.dumps(self.state(), indent=1)}\n{journal}"
 
-        return self._until(look, problem, seconds)
+        return self.until(look, problem, seconds)
 
     def wait_running(self, *names: str) -> Document:
         """Wait until every container of these pods that has a command has been seen to run."""
@@ -155,7 +155,7 @@ class Node:
             shown = self._scraped()
             return shown if shown.get("nodeagent_state_generation", -1) >= saved else None
 
-        return self._until(look, lambda: f"the metrics do not come to state {saved}", 60)
+        return self.until(look, lambda: f"the metrics do not come to state {saved}", 60)
 
     def _scraped(self) -> dict[str, float]:
         text = self.run("curl -sS http://127.0.0.1:9753/metrics").stdout
@@ -167,7 +167,7 @@ class Node:
             value = self._scraped().get(series, 0.0)
             return value if value > above else None
 
-        return self._until(look, lambda: f"{series} stays at {self._scraped().get(series)}", seconds)
+        return self.until(look, lambda: f"{series} stays at {self._scraped().get(series)}", seconds)
 
     def wait_line(self, path: str, *, seconds: float = 60) -> str:
         """Wait until a file has a complete first line."""
@@ -189,17 +189,21 @@ class Node:
         def look() -> Document | None:
             return next((line for line in self.log(cursor) if line["event"] in events), None)
 
-        return self._until(look, lambda: f"no {' or '.join(events)} in the log: {self.log(cursor)}", seconds)
+        return self.until(look, lambda: f"no {' or '.join(events)} in the log: {self.log(cursor)}", seconds)
 
-    def _until(self, look: Callable[[], T | None], problem: Callable[[], str], seconds: float) -> T:
+    def until(self, look: Callable[[], T | None], problem: Callable[[], str], seconds: float) -> T:
         """Look until there is something to see, and pause as long as a look took: it takes processor time from what is waited for."""
-        deadline = time.monotonic() + self.guest.patience(seconds)
+        checked = time.monotonic()
+        deadline = checked + self.guest.patience(seconds)
         while True:
             began = time.monotonic()
             if (found := look()) is not None:
                 return found
             if time.monotonic() > deadline:
                 raise TimeoutError(problem())
+            if time.monotonic() > checked + CHECK_SECONDS:
+                self.guest.check_processors()
+                checked = time.monotonic()
             time.sleep(max(_BETWEEN_LOOKS_SECONDS, time.monotonic() - began))
 
     def main_pid(self, unit: str = "nodeagent") -> int:

@@ -1,7 +1,6 @@
 """A terminal on the node, as somebody who sits at it sees it: keys go in, what is shown comes out. It is tmux in the guest."""
 
 import shlex
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,14 +39,12 @@ class Screen:
 
     def wait(self, holds: Callable[[list[str]], bool], what: str, *, seconds: float = 15) -> list[str]:
         """Wait until something holds of what is shown: no lines at all, while a program clears the screen."""
-        deadline = time.monotonic() + self.node.guest.patience(seconds)
-        while True:
+
+        def look() -> list[str] | None:
             lines = self.lines()
-            if holds(lines):
-                return lines
-            if time.monotonic() > deadline:
-                shown = "\n".join(lines)
-                raise TimeoutError(f"waited in vain for {what}:\n{shown}")
+            return lines if holds(lines) else None
+
+        return self.node.until(look, lambda: f"waited in vain for {what}:\n" + "\n".join(self.lines()), seconds)
 
     def run(self, line: str) -> list[str]:
         """Type a command on a blank screen; wait for the next prompt, and give what is shown before it."""

@@ -15,8 +15,8 @@ class Telling:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self._tell(report, "failed", red=True)
+        if report.outcome in {"failed", "rerun"}:
+            self._tell(report, report.outcome, red=True)
             shown = [report.longreprtext, *(f"--- {title} ---\n{text}" for title, text in report.sections)]
             for line in "\n".join(shown).splitlines():
                 self._terminal.write_line(line)

@@ -12,7 +12,9 @@ import pytest
 
 from integration import guests
 from integration.examination import complaints
-from integration.guest.errors import GuestTimeoutError
+from integration.guest import guest
+from integration.guest.errors import EmulatorFailedError, GuestTimeoutError
+from integration.guest.qemu import KVM, TCG, Accelerator
 from integration.guests import GivenUpError, Guests
 from integration.telling import Telling
 
@@ -117,11 +119,16 @@ class Guest:
     def __exit__(self, *_): print("off", self.name)
     def run(self, *_, **__): pass
     def get(self, _): return b""
+    def console_text(self): return f"{self.name} complains"
 """,
     "node.py": "CONFIG = ''\nclass Node:\n    def __init__(self, _): pass\n    def clear(self): pass\n",
-    "examination.py": "def examined(guest): return f'{guest.name} as it was'\n",
+    "examination.py": """
+def examined(guest): return f'{guest.name} as it was'
+def complaints(console): return console
+""",
     "test_pinning.py": """
 import pytest
+from integration.guest.errors import EmulatorFailedError
 
 @pytest.mark.reinstalls
 def test_reinstalls(two_sockets): print("reinstalls", two_sockets.name)
@@ -136,6 +143,11 @@ def careless(two_sockets):
     assert False
 
 def test_leaves_badly(careless): print("leaves badly", careless.name)
+
+def test_meets_a_processor_that_stops(two_sockets):
+    print("meets", two_sockets.name)
+    if two_sockets.name == "sockets 3":
+        raise EmulatorFailedError("nothing runs any more")
 
 def test_passes(two_sockets): print("passes", two_sockets.name)
 """,
@@ -159,19 +171,22 @@ def test_each_failure_takes_a_guest_with_it_and_what_reinstalls_comes_last(tmp_p
         capture_output=True,
         text=True,
     )
-    done = re.findall(r"(fails|leaves badly|passes|reinstalls|off) (sockets \d)$", run.stdout, re.MULTILINE)
+    done = re.findall(r"(fails|leaves badly|meets|passes|reinstalls|off) (sockets \d)$", run.stdout, re.MULTILINE)
     assert done == [
         ("fails", "sockets 1"),
         ("off", "sockets 1"),
         ("leaves badly", "sockets 2"),
         ("off", "sockets 2"),
-        ("passes", "sockets 3"),
-        ("reinstalls", "sockets 3"),
+        ("meets", "sockets 3"),
         ("off", "sockets 3"),
+        ("meets", "sockets 4"),
+        ("passes", "sockets 4"),
+        ("reinstalls", "sockets 4"),
+        ("off", "sockets 4"),
     ], run.stdout + run.stderr
-    for name in ("sockets 1 as it was", "sockets 2 as it was"):
+    for name in ("sockets 1 as it was", "sockets 2 as it was", "sockets 3 complains"):
         assert run.stdout.index(name) < run.stdout.index("= FAILURES ="), "at once"
-    assert "1 failed, 3 passed, 1 error" in run.stdout
+    assert "1 failed, 4 passed, 1 error, 1 rerun" in run.stdout
 
 
 @pytest.fixture
@@ -195,6 +210,12 @@ def telling(told: list[str]) -> Telling:
 @pytest.mark.parametrize(
     ("nodeid", "when", "outcome", "expected"),
     [
+        (
+            "integration/test_a.py::b",
+            "call",
+            "rerun",
+            ["integration/test_a.py::b rerun after 3 s", "x is y", "--- log ---", "z"],
+        ),
         ("integration/test_a.py::b", "call", "passed", ["integration/test_a.py::b passed after 3 s"]),
         ("integration/test_a.py::b", "call", "skipped", ["integration/test_a.py::b skipped after 3 s"]),
         ("integration/test_a.py::b", "setup", "passed", []),
@@ -211,10 +232,53 @@ def telling(told: list[str]) -> Telling:
 def test_what_a_run_says_at_once(
     nodeid: str, when: Any, outcome: Any, expected: list[str], telling: Telling, told: list[str]
 ) -> None:
-    why = "x is y" if outcome == "failed" else None
+    why = "x is y" if outcome in {"failed", "rerun"} else None
     report = pytest.TestReport(nodeid, ("", 0, ""), {}, outcome, why, when, sections=[("log", "z")], duration=3.2)
     telling.pytest_runtest_logreport(report)
     assert told == expected
+
+
+class Hanging(guest.Guest):
+    """What is asked of it never comes to its end."""
+
+    def __init__(self, *, console: str, accelerator: Accelerator = TCG) -> None:
+        self.accelerator = accelerator
+        self._console = console
+
+    def start(self, *_: object, **__: object) -> Any:
+        class Endless:
+            stdout = stderr = b""
+
+            def __getattr__(self, _: str) -> Any:
+                return lambda *_: None
+
+        return Endless()
+
+    def console_text(self) -> str:
+        return self._console
+
+    def _own_messages(self) -> str:
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("hanging", "expected"),
+    [
+        (Hanging(console="[ 1.0] rcu: INFO: rcu_preempt self-detected stall on CPU"), EmulatorFailedError),
+        (Hanging(console="[ 1.0] rcu: INFO: rcu_sched detected stalls on CPUs/tasks:"), EmulatorFailedError),
+        (Hanging(console="[ 1.0] rcu: Hierarchical SRCU implementation."), GuestTimeoutError),
+        (
+            Hanging(console="[ 1.0] rcu: INFO: rcu_sched detected stalls on CPUs/tasks:", accelerator=KVM),
+            GuestTimeoutError,
+        ),
+    ],
+)
+def test_a_processor_that_stops_is_told_from_a_wait_in_vain(
+    hanging: Hanging, expected: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guest, "CHECK_SECONDS", 0.001)
+    with pytest.raises(expected):
+        hanging.run("systemctl start nodeagent", timeout_seconds=0.005)
 
 
 def test_a_hanging_kernels_complaints_are_told() -> None:

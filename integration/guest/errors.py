@@ -24,6 +24,10 @@ class GuestTimeoutError(GuestError):
     """The guest did not answer within its deadline."""
 
 
+class EmulatorFailedError(GuestError):
+    """A processor of an emulated guest has come to a stop: whatever is waited for, its not coming says nothing about it."""
+
+
 class CommandError(GuestError):
     """A command in the guest ended with a status other than zero, or could not be started (`returncode` None)."""
 

@@ -5,6 +5,7 @@ Requests may run at once from several threads.
 """
 
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,11 +21,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from integration.guest.errors import CommandError, GuestDiedError, GuestError, GuestTimeoutError
+from integration.guest.errors import (
+    CommandError,
+    EmulatorFailedError,
+    GuestDiedError,
+    GuestError,
+    GuestTimeoutError,
+)
 from integration.guest.images import Image
 from integration.guest.machine import Machine
 from integration.guest.protocol import PORT_NAME
-from integration.guest.qemu import Accelerator, find_accelerator, start_qemu
+from integration.guest.qemu import TCG, Accelerator, find_accelerator, start_qemu
 from integration.guest.qmp import Qmp
 from integration.guest.session import Hello, Request, Session
 
@@ -33,6 +41,9 @@ _RUN_SECONDS = 20
 _MOST_BOOTS = 3
 _EMULATOR_FAILED = "Assertion `"
 """QEMU's own mistake, while PCI devices get their addresses and other processors run: seen once in some hundred boots of 10.0."""
+_STALL = re.compile(r"rcu: INFO: \w+ (?:self-)?detected stall")
+CHECK_SECONDS = 180
+"""Of real time, from one look at the processors to the next while something is waited for: more than nearly all of it takes."""
 _CMDLINE = (
     "console=ttyS0",
     "root=/dev/vda",
@@ -142,7 +153,7 @@ class Guest:
             request = self.start(argv, cwd=cwd)
             request.send(input or b"")
             request.end_input()
-            status = request.wait(self.patience(timeout_seconds))
+            status = self._end_of(request, self.patience(timeout_seconds))
             stdout, stderr = (part.decode(errors="replace") for part in (bytes(request.stdout), bytes(request.stderr)))
             if status is None:
                 request.signal(signal.SIGKILL)
@@ -151,6 +162,23 @@ class Guest:
             if check and status != 0:
                 raise CommandError(f"status {status} of: {shown}\n{stdout}{stderr}", status)
         return Completed(status, stdout, stderr)
+
+    def _end_of(self, request: Request, real_seconds: float) -> int | None:
+        ends = time.monotonic() + real_seconds
+        while (status := request.wait(min(CHECK_SECONDS, max(0.0, ends - time.monotonic())))) is None:
+            if time.monotonic() >= ends:
+                return None
+            self.check_processors()
+        return status
+
+    def check_processors(self) -> None:
+        """EmulatorFailedError if an emulated processor has stopped; to be asked when something takes long.
+
+        With many processors on few, TCG (10.0) was seen to run for ever a breakpoint that the kernel had put into its own code and taken
+        out again, as it does for tracepoints: on and on at one place of `__schedule`, with interrupts off. The kernel tells of a stall.
+        """
+        if self.accelerator == TCG and _STALL.search(self.console_text()):
+            raise EmulatorFailedError("the kernel tells of a processor that has come to a stop", self.console_tail())
 
     def start(
         self,
