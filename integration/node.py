@@ -180,8 +180,17 @@ class Node:
 
     def log(self, cursor: str) -> list[Document]:
         """The agent's log lines since then."""
-        text = self.run(f"journalctl --after-cursor='{cursor}' -u nodeagent -o cat -q").stdout
-        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+        return [json.loads(line) for line in self.journal(cursor) if line.startswith("{")]
+
+    def journal(self, cursor: str, unit: str = "nodeagent") -> list[str]:
+        """What a unit has written since then.
+
+        journalctl isn't asked for the unit: with a cursor of another unit's entry, that of systemd 252 leaves out the first that fits.
+        """
+        fields = "--output-fields=MESSAGE,_SYSTEMD_UNIT"
+        text = self.run(f"journalctl --after-cursor='{cursor}' -o json --all {fields} -q").stdout
+        entries = (json.loads(line) for line in text.splitlines())
+        return [entry["MESSAGE"] for entry in entries if entry.get("_SYSTEMD_UNIT") == f"{unit}.service"]
 
     def wait_log(self, cursor: str, *events: str, seconds: float = 60) -> Document:
         """Wait for the agent to write a line of one of these events."""

@@ -100,7 +100,7 @@ def test_a_wrong_configuration_stops_the_start_and_says_all_that_is_wrong(any_no
         cursor = node.cursor()
         assert node.run("systemctl restart nodeagent", check=False, timeout_seconds=60).returncode != 0
         assert node.unit("ExecMainStatus", "ActiveState") == {"ExecMainStatus": "78", "ActiveState": "failed"}
-        journal = node.run(f"journalctl --after-cursor='{cursor}' -u nodeagent -o cat -q").stdout
+        journal = "\n".join(node.journal(cursor))
         assert "statik" in journal
         assert "maxPodz" in journal
     finally:
@@ -157,6 +157,13 @@ def _wait_started_again(node: Node) -> None:
         "the container to be started again",
         seconds=90,
     )
+
+
+def test_a_line_after_somebody_elses_is_found(node: Node) -> None:
+    node.run("echo '<5>a line of the kernel' >/dev/kmsg; journalctl --sync")
+    cursor = node.cursor()
+    node.apply(pod("one", container("app", SLEEP, cpu="2")))
+    assert node.wait_log(cursor, "pod_admitted")["pod_uid"] == "uid-one"
 
 
 def test_the_journal_can_be_searched_by_pod_and_priority(node: Node) -> None:

@@ -33,10 +33,9 @@ class Mortal:
 
     def changes(self) -> list[str]:
         """What the agent has told since the last order."""
-        lines = self._node.run(
-            f"journalctl --sync; journalctl --after-cursor='{self._cursor}' -u nodeagent -o cat -q"
-        ).stdout
-        return [line.split(maxsplit=2)[2] for line in lines.splitlines() if line.startswith(f"{SAID} ")]
+        self._node.run("journalctl --sync")
+        lines = self._node.journal(self._cursor)
+        return [line.split(maxsplit=2)[2] for line in lines if line.startswith(f"{SAID} ")]
 
     @contextmanager
     def death(self) -> Iterator[None]:
