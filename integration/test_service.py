@@ -5,10 +5,9 @@ import json
 import pytest
 
 from integration.guest.guest import Guest
-from integration.node import CONFIG, Node, container, pod
+from integration.node import CONFIG, ROOT, Node, container, pod
 
 SLEEP = ["sleep", "infinity"]
-PODS = "/sys/fs/cgroup/nodeagent.slice/nodeagent-pods.service"
 
 
 @pytest.fixture(params=["two_sockets", "four_nodes"])
@@ -127,7 +126,7 @@ def test_the_pods_unit_stops_and_starts(node: Node) -> None:
     node.run("systemctl stop nodeagent-pods", timeout_seconds=60)
     line = node.wait_log(cursor, "trouble")
     assert "systemctl start nodeagent-pods" in line["problem"] or "launcher" in line["problem"]
-    assert node.run(f"ls -d {PODS}", check=False).returncode != 0
+    assert node.run(f"ls -d {ROOT}", check=False).returncode != 0
     node.run("systemctl start nodeagent-pods nodeagent-launcher", timeout_seconds=60)
     _wait_started_again(node)
     assert node.state()["promises"] == before["promises"]
@@ -139,13 +138,13 @@ def test_the_pods_unit_starts_where_a_cgroup_was_left(node: Node) -> None:
     node.wait_running("one")
     node.run("systemctl stop nodeagent nodeagent-pods", timeout_seconds=60)
     node.run(
-        f"mkdir -p {PODS}/left/over; cd /sys/fs/cgroup; "
-        f"for cgroup in . nodeagent.slice {PODS} {PODS}/left; do echo +cpu +cpuset +memory >$cgroup/cgroup.subtree_control; done"
+        f"mkdir -p {ROOT}/left/over; cd /sys/fs/cgroup; "
+        f"for cgroup in . nodeagent.slice {ROOT} {ROOT}/left; do echo +cpu +cpuset +memory >$cgroup/cgroup.subtree_control; done"
     )
     assert node.run("systemctl start nodeagent-pods", check=False, timeout_seconds=60).returncode != 0
     launcher = "nodeagent-launcher"
     node.wait(lambda _: node.unit("ActiveState", name=launcher)["ActiveState"] == "active", "systemd's second attempt")
-    assert node.run(f"ls {PODS}").stdout.split().count("left") == 0
+    assert "left" not in node.run(f"ls {ROOT}").stdout.split()
     assert int(node.unit("NRestarts", name="nodeagent-pods")["NRestarts"]) >= 1
     node.run("systemctl start nodeagent", timeout_seconds=60)
     _wait_started_again(node)

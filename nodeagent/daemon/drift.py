@@ -4,12 +4,11 @@ from collections.abc import Mapping
 
 from nodeagent.core.agent_metrics import REMOVED
 from nodeagent.core.cgroup import CgroupWish
-from nodeagent.core.layout import pod_path
 from nodeagent.core.plan import Change, MakeCgroup, SetAttribute
-from nodeagent.core.pod import Pod
 from nodeagent.core.state import NodeState
 from nodeagent.daemon.execution import Outcome
-from nodeagent.daemon.logs import Log, about
+from nodeagent.daemon.logs import Log
+from nodeagent.daemon.troubles import owner_of
 
 
 def corrected(outcome: Outcome, settled: Mapping[str, CgroupWish], state: NodeState, log: Log) -> tuple[str, ...]:
@@ -26,9 +25,8 @@ def corrected(outcome: Outcome, settled: Mapping[str, CgroupWish], state: NodeSt
 
     """
     found = [(change.path, fields) for change in outcome.written if (fields := _corrected(change, settled)) is not None]
-    pods = {pod_path(entry): entry.pod for entry in state.entries} if found else {}
     for path, fields in found:
-        log.warning("cgroup_drift_corrected", **_owner(path, pods), cgroup=path, **fields)
+        log.warning("cgroup_drift_corrected", **owner_of(state, path), cgroup=path, **fields)
     return tuple(fields["file"] for _, fields in found)
 
 
@@ -49,11 +47,3 @@ def _corrected(change: Change, settled: Mapping[str, CgroupWish]) -> dict[str, s
             return {"file": attribute.value, "found": str(change.before), "restored": str(value)}
         case _:
             return None
-
-
-def _owner(path: str, pods: Mapping[str, Pod]) -> dict[str, str]:
-    """Say whose cgroup it is: a pod's, a container's, or none's (that of a QoS class)."""
-    if path in pods:
-        return about(pods[path])
-    above, _, name = path.rpartition("/")
-    return about(pods[above], name) if above in pods else {}
