@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -69,6 +70,13 @@ class LauncherProcess:
         assert self.process is not None
         self.process.kill()
         self.process.wait(DEADLINE_SECONDS)
+
+    def connection(self) -> socket.socket:
+        """One that a test speaks itself, where the client's own would ask no such thing."""
+        stream = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        stream.settimeout(DEADLINE_SECONDS)
+        stream.connect(str(self.socket))
+        return stream
 
     def request(self, run_id: str, *argv: str, **changes: object) -> StartRequest:
         fields: dict[str, Any] = {  # the tests break types on purpose

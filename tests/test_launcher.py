@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import json
 import os
+import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import threading
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,16 @@ import pytest
 
 from launcher_process import DEADLINE_SECONDS, LauncherProcess, wait_for
 from nodeagent.edge.launcher import LauncherError
-from nodeagent.formats.launcher_protocol import Exited, Killed, Returned, Running, StartFailed, StartStage
+from nodeagent.formats.launcher_protocol import (
+    MAX_ANSWER_BYTES,
+    Killed,
+    Returned,
+    Running,
+    StartFailed,
+    StartStage,
+    decode_start,
+    encode_start,
+)
 from nodeagent.launcher.records import parent_and_start_ticks
 
 NOBODY = 65534
@@ -242,30 +254,38 @@ def test_list_is_whole_and_ordered_however_long(running: LauncherProcess) -> Non
 
 
 def test_a_start_that_hangs_holds_up_nobody_and_is_answered_to_all_who_asked(
-    running: LauncherProcess, tmp_path: Path
+    launcher: LauncherProcess, tmp_path: Path
 ) -> None:
+    launcher.run(command_with_start_deadline(1000))
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)  # opening it to write waits for a reader
-    answers: list[object] = []
-    request = running.request("slow", "true", log_file=str(fifo))
-    threads = [threading.Thread(target=lambda: answers.append(running.client.start(request))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    wait_for(lambda: children_of(running), "the shim is there")
-    assert running.start("quick", "true").id == "quick"
-    assert answers == []
-    with fifo.open("rb"):
-        for thread in threads:
-            thread.join(DEADLINE_SECONDS)
-    assert len(answers) == 2
-    assert answers[0] == answers[1]
-    assert isinstance(answers[0], Running | Exited)
+    request = encode_start(launcher.request("slow", "true", log_file=str(fifo)))
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(launcher.connection()) for _ in range(2)]
+        for client in clients:
+            client.send(request)
+        wait_for(lambda: all(is_taken(client) for client in clients), "both have asked")
+        assert launcher.start("quick", "true").id == "quick"
+        assert select.select(clients, [], [], 0)[0] == []
+        with fifo.open("rb"):
+            first, second = (client.recv(MAX_ANSWER_BYTES) for client in clients)
+    assert first == second
+    assert isinstance(decode_start(first), Running)
+
+
+def is_taken(client: socket.socket) -> bool:
+    """Its peer has read all that it sent."""
+    unread = fcntl.ioctl(client, termios.TIOCOUTQ, bytes(4))  # unix(7) has it as SIOCOUTQ, the same number
+    return not any(unread)
+
+
+def command_with_start_deadline(seconds: float) -> tuple[str, ...]:
+    code = f"import nodeagent.launcher.server as server, runpy; server.START_DEADLINE_SECONDS = {seconds}"
+    return (sys.executable, "-I", "-c", code + "; runpy.run_module('nodeagent.launcher', run_name='__main__')")
 
 
 def test_a_start_that_hangs_for_too_long_has_failed(launcher: LauncherProcess, tmp_path: Path) -> None:
-    patch = "import nodeagent.launcher.server as server, runpy; server.START_DEADLINE_SECONDS = 0.3"
-    patch += "; runpy.run_module('nodeagent.launcher', run_name='__main__')"
-    launcher.run((sys.executable, "-I", "-c", patch))
+    launcher.run(command_with_start_deadline(0.3))
     os.mkfifo(tmp_path / "fifo")
     answer = launcher.client.start(launcher.request("slow", "true", log_file=str(tmp_path / "fifo")))
     assert isinstance(answer, StartFailed)

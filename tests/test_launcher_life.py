@@ -258,9 +258,7 @@ def test_systemd_is_told(launcher: LauncherProcess, tmp_path: Path) -> None:
 
 
 def ask(launcher: LauncherProcess, packet: bytes) -> bytes:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stream:
-        stream.settimeout(DEADLINE_SECONDS)
-        stream.connect(str(launcher.socket))
+    with launcher.connection() as stream:
         stream.send(packet)
         return stream.recv(protocol.MAX_ANSWER_BYTES)
 
@@ -351,9 +349,7 @@ def fill(stream: socket.socket) -> None:
 
 
 def test_a_client_that_never_reads_holds_up_nobody(launcher: LauncherProcess) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stream:
-        stream.connect(str(launcher.socket))
-        stream.settimeout(DEADLINE_SECONDS)
+    with launcher.connection() as stream:
         with pytest.raises(
             (BrokenPipeError, ConnectionResetError)
         ):  # dropped once its answers fill the kernel's buffer
@@ -362,9 +358,7 @@ def test_a_client_that_never_reads_holds_up_nobody(launcher: LauncherProcess) ->
 
 
 def test_clients_are_bounded(launcher: LauncherProcess) -> None:
-    silent = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(server.MAX_CLIENTS)]
-    for stream in silent:
-        stream.connect(str(launcher.socket))
+    silent = [launcher.connection() for _ in range(server.MAX_CLIENTS)]
     with pytest.raises(LauncherError):
         launcher.client.hello()
     for stream in silent:
