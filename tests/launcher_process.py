@@ -21,7 +21,8 @@ from nodeagent.launcher.records import parent_and_start_ticks
 
 T = TypeVar("T")
 DEADLINE_SECONDS = 30.0
-MODULE = (sys.executable, "-I", "-m", "nodeagent.launcher")
+PYTHON = (sys.executable, "-I")
+MODULE = (*PYTHON, "-m", "nodeagent.launcher")
 
 
 def wait_for(probe: Callable[[], T | None], what: str) -> T:
@@ -30,6 +31,11 @@ def wait_for(probe: Callable[[], T | None], what: str) -> T:
         assert time.monotonic() < deadline, f"not within {DEADLINE_SECONDS} s: {what}"
         time.sleep(0.005)
     return found
+
+
+def command_after(statements: str, python: Sequence[str] = PYTHON) -> tuple[str, ...]:
+    """The launcher's command, in a process that has run these statements before."""
+    return (*python, "-c", f"{statements}; import runpy; runpy.run_module('nodeagent.launcher', run_name='__main__')")
 
 
 class LauncherProcess:
@@ -72,7 +78,7 @@ class LauncherProcess:
         self.process.wait(DEADLINE_SECONDS)
 
     def connection(self) -> socket.socket:
-        """One that a test speaks itself, where the client's own would ask no such thing."""
+        """For what the agent's client never does: send other packets, ask without waiting, not read the answer."""
         stream = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         stream.settimeout(DEADLINE_SECONDS)
         stream.connect(str(self.socket))

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from launcher_process import DEADLINE_SECONDS, LauncherProcess, wait_for
+from launcher_process import DEADLINE_SECONDS, LauncherProcess, command_after, wait_for
 from nodeagent.edge.launcher import LauncherError
 from nodeagent.formats.launcher_protocol import (
     MAX_ANSWER_BYTES,
@@ -253,10 +253,13 @@ def test_list_is_whole_and_ordered_however_long(running: LauncherProcess) -> Non
     assert running.client.list() == ()
 
 
+START_DEADLINE = "from nodeagent.launcher import server; server.START_DEADLINE_SECONDS = {seconds}"
+
+
 def test_a_start_that_hangs_holds_up_nobody_and_is_answered_to_all_who_asked(
     launcher: LauncherProcess, tmp_path: Path
 ) -> None:
-    launcher.run(command_with_start_deadline(1000))
+    launcher.run(command_after(START_DEADLINE.format(seconds=1000)))
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)  # opening it to write waits for a reader
     request = encode_start(launcher.request("slow", "true", log_file=str(fifo)))
@@ -279,13 +282,8 @@ def is_taken(client: socket.socket) -> bool:
     return not any(unread)
 
 
-def command_with_start_deadline(seconds: float) -> tuple[str, ...]:
-    code = f"import nodeagent.launcher.server as server, runpy; server.START_DEADLINE_SECONDS = {seconds}"
-    return (sys.executable, "-I", "-c", code + "; runpy.run_module('nodeagent.launcher', run_name='__main__')")
-
-
 def test_a_start_that_hangs_for_too_long_has_failed(launcher: LauncherProcess, tmp_path: Path) -> None:
-    launcher.run(command_with_start_deadline(0.3))
+    launcher.run(command_after(START_DEADLINE.format(seconds=0.3)))
     os.mkfifo(tmp_path / "fifo")
     answer = launcher.client.start(launcher.request("slow", "true", log_file=str(tmp_path / "fifo")))
     assert isinstance(answer, StartFailed)
@@ -389,7 +387,7 @@ def test_runs_on_every_supported_python(launcher: LauncherProcess, version: str)
     if python is None or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode != 0:
         pytest.skip(f"no python{version} here")
     repository = Path(__file__).parent.parent
-    code = f"import sys, runpy; sys.path.insert(0, {str(repository)!r}); runpy.run_module('nodeagent.launcher', run_name='__main__')"
-    launcher.run((python, "-I", "-S", "-W", "error", "-c", code))
+    find = f"import sys; sys.path.insert(0, {str(repository)!r})"
+    launcher.run(command_after(find, (python, "-I", "-S", "-W", "error")))
     launcher.start("run", "sh", "-c", "exit 3")
     assert launcher.end_of("run").end == Returned(3)

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 import nodeagent.launcher
-from launcher_process import DEADLINE_SECONDS, MODULE, LauncherProcess, launcher, wait_for
+from launcher_process import DEADLINE_SECONDS, MODULE, LauncherProcess, command_after, launcher, wait_for
 from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.formats import launcher_protocol as protocol
 from nodeagent.formats.launcher_protocol import (
@@ -171,11 +171,9 @@ def restarted(launcher: LauncherProcess, before_ms: int) -> bool:
 
 def test_a_bug_costs_no_exit_code(launcher: LauncherProcess, tmp_path: Path) -> None:
     launcher.kill()
-    crash = "import nodeagent.launcher.server as server, runpy, sys, os; "
-    crash += (
-        "server.Launcher.acknowledge = lambda *_: 1 // 0; runpy.run_module('nodeagent.launcher', run_name='__main__')"
+    launcher.run(
+        command_after("from nodeagent.launcher.server import Launcher; Launcher.acknowledge = lambda *_: 1 // 0")
     )
-    launcher.run((sys.executable, "-I", "-c", crash))
     os.mkfifo(tmp_path / "fifo")
     launcher.start("run", "sh", "-c", 'read line <"$0"; exit 5', str(tmp_path / "fifo"))
     before = launcher.client.hello()
