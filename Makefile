@@ -38,7 +38,7 @@ test-unit: $(VENV)/.ready
 
 # Every reference decision, where `make test` runs a quarter.
 test-vectors: $(VENV)/.ready
-	$(PYTEST) $(AT_ONCE) tests/test_vectors.py --all-vectors
+	$(PYTEST) $(AT_ONCE) tests/core/test_vectors.py --all-vectors
 
 # The integration tests, those in their long form (`long` is what it is marked in integration/) among them.
 test-guests: guest-packages
@@ -46,9 +46,9 @@ test-guests: guest-packages
 
 # Hours. The fuzzing goes on where it was left: ten million inputs in all, then none.
 soak: guest-packages
-	NODEAGENT_KEEP_FIGURES=1 $(PYTEST) tests/test_load.py tests/test_churn.py --host-soak
-	NODEAGENT_KEEP_FIGURES=1 $(BIN)/python tests/fuzz.py
-	NODEAGENT_KEEP_FIGURES=1 $(PYTEST) tests/test_fuzz.py --hypothesis-profile=search
+	NODEAGENT_KEEP_FIGURES=1 $(PYTEST) tests/daemon/test_load.py tests/daemon/test_churn.py --host-soak
+	NODEAGENT_KEEP_FIGURES=1 $(BIN)/python -m tests.support.fuzz
+	NODEAGENT_KEEP_FIGURES=1 $(PYTEST) tests/project/test_fuzz.py --hypothesis-profile=search
 	NODEAGENT_KEEP_FIGURES=1 $(PYTEST) integration --soak
 
 # A root shell in a guest that has nodeagent installed and running.
@@ -99,7 +99,7 @@ bench-docs: $(VENV)/.ready
 
 # What the tests of reliability count, into docs/reliability.md; what guests counted stays as it was kept.
 figures: $(VENV)/.ready
-	NODEAGENT_KEEP_FIGURES=1 $(PYTEST) -q tests/test_crash_points.py tests/test_damage.py tests/test_full_disk.py tests/test_write_failures.py
+	NODEAGENT_KEEP_FIGURES=1 $(PYTEST) -q tests/daemon/test_crash_points.py tests/daemon/test_damage.py tests/daemon/test_full_disk.py tests/daemon/test_write_failures.py
 	$(BIN)/python scripts/reliability.py
 
 # The wheel, with units, documents, examples, manual pages and completions in its share, and the source archive; in dist.

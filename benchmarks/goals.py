@@ -10,21 +10,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import world
 from benchmarks import ROOT
 from benchmarks.nodes import asking, crowd, fresh, large_node, node, scanned, texts, topology
 from benchmarks.timing import Clock, Timing, elapsed_ms, spent_ms
-from machine_tree import Cache, Machine
-from nodeagent.core import managers as core
-from nodeagent.core.managers import Admitted, Managers, resume
-from nodeagent.core.pod import Pod
-from nodeagent.core.promises import Promises
-from nodeagent.core.state import NodeState, violations
+from nodeagent.core.admission import managers as core
+from nodeagent.core.admission.managers import Admitted, Managers, resume
+from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.state import NodeState
 from nodeagent.edge.sysfs import read_machine
-from nodeagent.formats.node_state import StateEncoder, decode_state, encode_state, policies_of
-from nodeagent.formats.scenario import Scenario, scenario_from_text
-from nodeagent.formats.scenario_replay import timed_adds
-from nodeagent.formats.sysfs import topology_of
+from nodeagent.formats.checkpoint.node_state import StateEncoder, decode_state, encode_state, policies_of
+from nodeagent.formats.kernel.sysfs import topology_of
+from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
+from nodeagent.views.simulate.scenario_replay import timed_adds
+from tests.support import world
+from tests.support.machine_tree import Cache, Machine
 
 
 @dataclass(frozen=True)

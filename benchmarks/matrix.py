@@ -7,10 +7,10 @@ from typing import Any
 
 from benchmarks.nodes import asking, crowd, node, texts, topology
 from benchmarks.timing import Clock
-from nodeagent.core import managers as core
-from nodeagent.core.managers import Managers
-from nodeagent.core.pod import Pod
-from nodeagent.core.promises import Promises
+from nodeagent.core.admission import managers as core
+from nodeagent.core.admission.managers import Managers
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import Promises
 
 CPUS = (16, 64, 128, 256, 512)
 NODES = (1, 2, 4, 8, 16, 34)

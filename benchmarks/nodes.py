@@ -5,17 +5,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-import world
-from made import GIB, app, managers, pod
-from nodeagent.core import managers as core
-from nodeagent.core.config import ReservedMemory
-from nodeagent.core.managers import Admitted, Managers
-from nodeagent.core.pod import Pod
-from nodeagent.core.promises import Promises
-from nodeagent.core.state import NodeState
-from nodeagent.core.step import Turn, World, step
-from nodeagent.core.topology import Cpu, NumaNode, Topology
-from nodeagent.formats.scenario_replay import encoded_cpus, encoded_memory
+from nodeagent.core.admission import managers as core
+from nodeagent.core.admission.managers import Admitted, Managers
+from nodeagent.core.model.config import ReservedMemory
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.state import NodeState
+from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.core.turn.step import Turn, World, step
+from nodeagent.views.simulate.scenario_replay import encoded_cpus, encoded_memory
+from tests.support import world
+from tests.support.builders import GIB, app, managers, pod
 
 PAGES = (("hugepages-2Mi", 8 * GIB), ("hugepages-1Gi", 16 * GIB), ("hugepages-64Ki", 4 * GIB))
 MANY_NODES = ("max-allowable-numa-nodes", "64")

@@ -1,6 +1,6 @@
 """The blocks of commands in README and docs/ (`sh`): where each is typed, and which are not, with the reason. `console` blocks are all run.
 
-tests/test_documentation.py sees to it that this has every block, once.
+tests/project/test_documentation.py sees to it that this has every block, once.
 """
 
 from scripts.shown import ROOT, Block, blocks
@@ -27,7 +27,7 @@ HERE = {
     ),
     ("reference/commands.md", "nodeagent simulate examples/scenario.jsonl"),
 }
-"""Blocks that need no node: tests/test_documentation.py runs them."""
+"""Blocks that need no node: tests/project/test_documentation.py runs them."""
 UNTYPED = {
     (README, "make demo"): "a guest in a guest; what `make demo` shows, test_the_demo_comes_to_its_end sees",
     ("tutorial.md", "sudo make install"): "README's, typed there on a machine without nodeagent, line for line",
@@ -38,7 +38,7 @@ UNTYPED = {
     (
         "reference/commands.md",
         "",
-    ): "the others are of pods and files that are anywhere: tests/test_help_examples.py has a shell read them",
+    ): "the others are of pods and files that are anywhere: tests/cli/test_help_examples.py has a shell read them",
 }
 """By page and the first command of the block, an empty one for all blocks of a page: why it isn't typed."""
 

@@ -1,6 +1,6 @@
 """What README and docs/ tell an operator to type, typed on a node by an ordinary user, word for word; UNTYPED has what isn't, and why.
 
-Commands that need no node run in tests/test_documentation.py and tests/test_readme.py.
+Commands that need no node run in tests/project/test_documentation.py and tests/project/test_readme.py.
 """
 
 import re

@@ -11,7 +11,7 @@ from integration.faults.mortal import NEVER, mortal
 from integration.faults.system_calls import traced
 from integration.guest.guest import Guest
 from integration.node import CONFIG, STATE, Document, Node, container, pod
-from tests.figures import Recorder, keep, tell
+from tests.support.figures import Recorder, keep, tell
 
 SLEEP = ["sleep", "infinity"]
 PINNED = pod("pinned", container("app", SLEEP, cpu="3"), container("side", SLEEP, cpu="1"))

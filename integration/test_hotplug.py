@@ -7,7 +7,7 @@ import pytest
 
 from integration.guest.guest import Guest
 from integration.node import STATE, Document, Node, container, pod
-from tests.figures import Recorder, tell
+from tests.support.figures import Recorder, tell
 
 SLEEP = ["sleep", "infinity"]
 CPUS = "/sys/devices/system/cpu"

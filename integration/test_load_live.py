@@ -7,7 +7,7 @@ import pytest
 
 from integration.guest.guest import Guest
 from integration.node import MANIFESTS, ROOT, Document, Node, container, pod
-from tests.figures import Recorder, keep, tell
+from tests.support.figures import Recorder, keep, tell
 
 PODS = 30
 PODS_LONG = 250

@@ -7,7 +7,7 @@ import pytest
 
 from integration.guest.guest import Guest
 from integration.overlap.proof import churn, guest_module, put_tools
-from tests.figures import Recorder, keep, tell
+from tests.support.figures import Recorder, keep, tell
 
 CHURN_EVENTS = 300
 SOAK_EVENTS = 1_000

@@ -4,7 +4,7 @@ import pytest
 
 from integration.guest.guest import Guest
 from integration.node import ROOT, STATE, Node, container, pod
-from tests.figures import Recorder, tell
+from tests.support.figures import Recorder, tell
 
 TELL = "grep -h _allowed_list /proc/self/status | tr '\\n' ' ' >/run/$0; echo >>/run/$0; exec sleep infinity"
 """The first thing that the process does is to write down where it may run, into the file that is named by `$0`."""

@@ -11,16 +11,16 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from nodeagent.cli.completion_scripts import PLACES
-from nodeagent.cli.definitions import Argument, Command, command_of
 from nodeagent.cli.main import COMMANDS, parser_for
-from nodeagent.core.agent_metrics import _START_VALUES, AGENT_METRICS, BUCKETS, CAPACITY_REASONS, old_name
-from nodeagent.core.config import DEFAULT_GATES
-from nodeagent.core.cpu_options import _EXCLUSIVE, _MATURITY
-from nodeagent.core.manager_metrics import METRICS as KUBELET_METRICS, MetricSpec
-from nodeagent.core.refusals import RELEASED, STATE_NOT_SAVED, Reason
-from nodeagent.formats.config_schema import KUBELET_UNUSED
-from nodeagent.formats.refusal_advice import next_step
+from nodeagent.cli.support.completion_scripts import PLACES
+from nodeagent.cli.support.definitions import Argument, Command, command_of
+from nodeagent.core.cpu.options import _EXCLUSIVE, _MATURITY
+from nodeagent.core.metrics.agent_metrics import _START_VALUES, AGENT_METRICS, BUCKETS, CAPACITY_REASONS, old_name
+from nodeagent.core.metrics.manager_metrics import METRICS as KUBELET_METRICS, MetricSpec
+from nodeagent.core.model.config import DEFAULT_GATES
+from nodeagent.core.model.refusals import RELEASED, STATE_NOT_SAVED, Reason
+from nodeagent.formats.config.config_schema import KUBELET_UNUSED
+from nodeagent.views.wording.refusal_advice import next_step
 from scripts import readme
 from scripts.reference_errors import errors
 
@@ -134,7 +134,7 @@ later version is right by an earlier one's schema. Have a reader ignore what it 
 """
     ]
     for name in COMMANDS:
-        importlib.import_module(f"nodeagent.cli.{name}")
+        importlib.import_module(f"nodeagent.cli.commands.{name}")
         (found,) = [one for one in command_of(parser_for([name])).subcommands if one.name == name]
         parts.append("\n".join(_command(command_of(found.parser), _TOP)))
     return "\n".join(parts)

@@ -20,22 +20,22 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row("crash points", "the agent dies before each call that changes something, and in the middle of each write", "tests/test_crash_points.py"),
-    Row("deaths in a row", "each process gets one step further than the one before it", "tests/test_crash_points.py"),
+    Row("crash points", "the agent dies before each call that changes something, and in the middle of each write", "tests/daemon/test_crash_points.py"),
+    Row("deaths in a row", "each process gets one step further than the one before it", "tests/daemon/test_crash_points.py"),
     Row("kills in a guest", "`kill -9` of the service at chosen steps of admission, removal and start", "integration/test_faults.py"),
-    Row("damaged files", "every truncated prefix and every flipped bit of each version of each file, by each reader", "tests/test_damage.py"),
-    Row("starts with damaged files", "a start with each prefix, and with a flipped bit in each byte", "tests/test_damage.py"),
-    Row("failed saves", "each call of a save fails: full, quota, read-only, broken disk", "tests/test_full_disk.py"),
-    Row("failed cgroup writes", "each cgroup write of admissions and removals fails with each answer of the kernel", "tests/test_write_failures.py"),
+    Row("damaged files", "every truncated prefix and every flipped bit of each version of each file, by each reader", "tests/daemon/test_damage.py"),
+    Row("starts with damaged files", "a start with each prefix, and with a flipped bit in each byte", "tests/daemon/test_damage.py"),
+    Row("failed saves", "each call of a save fails: full, quota, read-only, broken disk", "tests/daemon/test_full_disk.py"),
+    Row("failed cgroup writes", "each cgroup write of admissions and removals fails with each answer of the kernel", "tests/daemon/test_write_failures.py"),
     Row("churn", "pods come and go at random, watched by the kernel's scheduler events", "integration/test_no_overlap.py"),
     Row("churn with faults", "the same, while the agent is killed and CPUs go offline and come back", "integration/test_no_overlap.py"),
-    Row("fuzzing", "damaged input to everything that reads what others wrote: manifests, configuration, state files, sysfs, sockets", "tests/fuzz.py"),
-    Row("inputs built by Hypothesis", "the same, with inputs built from nothing of what they are made of", "tests/test_fuzz.py --hypothesis-profile=search"),
-    Row("load", "pods of three containers arrive at once, live over a restart and go; all are decided, none is lost", "tests/test_load.py --host-soak"),
+    Row("fuzzing", "damaged input to everything that reads what others wrote: manifests, configuration, state files, sysfs, sockets", "tests/support/fuzz.py"),
+    Row("inputs built by Hypothesis", "the same, with inputs built from nothing of what they are made of", "tests/project/test_fuzz.py --hypothesis-profile=search"),
+    Row("load", "pods of three containers arrive at once, live over a restart and go; all are decided, none is lost", "tests/daemon/test_load.py --host-soak"),
     Row("load in a guest", "pods arrive at once on a real kernel, live over a restart and go", "integration/test_load_live.py --long"),
-    Row("an hour of churn", "pods come, change, fail and go at random while people ask and scrape: nothing grows", "tests/test_churn.py --host-soak"),
-    Row("flood", "files are written and renamed as fast as it goes; the last word of each is what runs", "tests/test_load.py --host-soak"),
-    Row("wrong manifests", "thousands of files that are invalid, of one name, or of more pods than fit: one answer each", "tests/test_load.py --host-soak"),
+    Row("an hour of churn", "pods come, change, fail and go at random while people ask and scrape: nothing grows", "tests/daemon/test_churn.py --host-soak"),
+    Row("flood", "files are written and renamed as fast as it goes; the last word of each is what runs", "tests/daemon/test_load.py --host-soak"),
+    Row("wrong manifests", "thousands of files that are invalid, of one name, or of more pods than fit: one answer each", "tests/daemon/test_load.py --host-soak"),
 )  # fmt: skip
 
 

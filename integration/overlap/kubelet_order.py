@@ -12,9 +12,9 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from nodeagent.core.cgroup import Attribute, CgroupWish, Seen
-from nodeagent.core.idset import CpuSet
-from nodeagent.core.plan import Change, Plan, SetAttribute, diff
+from nodeagent.core.cgroups.write_order import Change, Plan, SetAttribute, diff
+from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroups
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.daemon import agent, service
 
 _RECONCILE_SECONDS = 10
@@ -27,7 +27,7 @@ class KubeletOrder:
     def __init__(self) -> None:
         self._reconciled_seconds = time.monotonic()
 
-    def __call__(self, wishes: Iterable[CgroupWish], seen: Seen) -> Plan:
+    def __call__(self, wishes: Iterable[DesiredCgroup], seen: ObservedCgroups) -> Plan:
         plan = replace(diff(wishes, seen), occupied=CpuSet())
         if time.monotonic() - self._reconciled_seconds >= _RECONCILE_SECONDS:
             self._reconciled_seconds = time.monotonic()
@@ -35,7 +35,7 @@ class KubeletOrder:
         return replace(plan, changes=tuple(change for change in plan.changes if not _is_later(change, seen)))
 
 
-def _is_later(change: Change, seen: Seen) -> bool:
+def _is_later(change: Change, seen: ObservedCgroups) -> bool:
     there = seen.get(change.path)
     is_cpuset = isinstance(change, SetAttribute) and change.attribute is Attribute.CPUSET_CPUS
     return is_cpuset and there is not None and there.is_populated

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from nodeagent import __version__
-from nodeagent.cli.help_text import HelpText, documents
-from nodeagent.cli.printable_output import printable_output
+from nodeagent.cli.support.help_text import HelpText, documents
+from nodeagent.cli.support.printable_output import printable_output
 from nodeagent.errors import NodeAgentError, printable
 
 EXIT_ERROR = 1
@@ -36,14 +36,14 @@ COMMANDS = {
     "explain": "say why a pod was admitted or refused, step by step, and what would admit it",
     "simulate": "replay pod events on a described machine, as the agent or as kubelet 1.36 decides",
 }
-"""Subcommand → help; each lives in nodeagent.cli.<name> with `add_arguments` and `run`, and is imported only when asked for."""
+"""Subcommand → help; each lives in nodeagent.cli.commands.<name> with `add_arguments` and `run`, and is imported only when asked for."""
 
 
 class OutputError(NodeAgentError):
     """The output could not be written."""
 
 
-class _Parser(argparse.ArgumentParser):
+class _CommandParser(argparse.ArgumentParser):
     """Ends every complaint about arguments as all errors end: with the next step."""
 
     def error(self, message: str) -> NoReturn:
@@ -124,7 +124,7 @@ def _options(words: list[str]) -> argparse.Namespace:
     options, unknown = parser.parse_known_args(words)
     if unknown:
         getattr(options, "parser", known[options.command]).error(f"unrecognized arguments: {' '.join(unknown)}")
-    from nodeagent.cli.named_files import readers_of_stdin
+    from nodeagent.cli.support.named_files import readers_of_stdin
 
     if readers_of_stdin(options) > 1:
         getattr(options, "parser", known[options.command]).error("only one argument can be - or /dev/stdin")
@@ -132,7 +132,7 @@ def _options(words: list[str]) -> argparse.Namespace:
 
 
 def _run(options: argparse.Namespace) -> int:
-    status: int = importlib.import_module(f"nodeagent.cli.{options.command}").run(options)
+    status: int = importlib.import_module(f"nodeagent.cli.commands.{options.command}").run(options)
     return status
 
 
@@ -199,8 +199,8 @@ def parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
     return _parsers(words)[0]
 
 
-def _parsers(words: Sequence[str]) -> tuple[_Parser, dict[str, _Parser]]:
-    parser = _Parser(
+def _parsers(words: Sequence[str]) -> tuple[_CommandParser, dict[str, _CommandParser]]:
+    parser = _CommandParser(
         prog="nodeagent",
         description="Pins pods to whole CPUs next to their memory.",
         formatter_class=HelpText,
@@ -216,7 +216,7 @@ def _parsers(words: Sequence[str]) -> tuple[_Parser, dict[str, _Parser]]:
     }
     name = next((word for word in words if not word.startswith("-")), None)
     if name in known:
-        importlib.import_module(f"nodeagent.cli.{name}").add_arguments(known[name])
+        importlib.import_module(f"nodeagent.cli.commands.{name}").add_arguments(known[name])
     return parser, known
 
 

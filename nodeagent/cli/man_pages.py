@@ -12,10 +12,10 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from nodeagent import __version__
-from nodeagent.cli.completion_scripts import FISH_PLACE, PLACES, SCRIPTS
-from nodeagent.cli.definitions import Argument, Command, command_of
-from nodeagent.cli.help_text import documents
 from nodeagent.cli.main import COMMANDS, parser_for
+from nodeagent.cli.support.completion_scripts import FISH_PLACE, PLACES, SCRIPTS
+from nodeagent.cli.support.definitions import Argument, Command, command_of
+from nodeagent.cli.support.help_text import documents
 
 SECTION = 8
 _PROGRAM = "nodeagent"
@@ -34,7 +34,7 @@ def man_pages(place: str = _BELOW_PREFIX) -> dict[str, str]:
     top = replace(top, epilog=top.epilog.replace(documents(), place))
     pages = {_PROGRAM: _page(top, "pin pods to whole CPUs next to their memory")}
     for name, purpose in COMMANDS.items():
-        importlib.import_module(f"nodeagent.cli.{name}")
+        importlib.import_module(f"nodeagent.cli.commands.{name}")
         (found,) = [one for one in command_of(parser_for([name])).subcommands if one.name == name]
         pages[f"{_PROGRAM}-{name}"] = _page(command_of(found.parser), purpose)
     return {f"{name}.{SECTION}": text for name, text in pages.items()}

@@ -12,38 +12,39 @@ from itertools import groupby
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nodeagent.core.actions import Forget, KillCgroup, KillMain, Launch, Terminate, TerminateAll, actions
-from nodeagent.core.agent_metrics import MOVED
-from nodeagent.core.cgroup import CgroupWish, Seen
-from nodeagent.core.layout import CONTROLLERS, OWN_DIRECTORIES, wishes
-from nodeagent.core.lifecycle import Run, is_unsettled
-from nodeagent.core.managers import initial, resume, shortfalls
-from nodeagent.core.plan import Plan, diff
-from nodeagent.core.promises import Promises
-from nodeagent.core.refusals import StartRefused
-from nodeagent.core.state import NodeState, PodEntry, latest_ms, moved, violations, with_endings
-from nodeagent.core.step import Event, Fact, Turn, World, step
-from nodeagent.core.violations import Shortfall
-from nodeagent.core.withholding import Withheld, withheld
+from nodeagent.core.admission.invariants import Shortfall
+from nodeagent.core.admission.managers import initial, resume, shortfalls
+from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.cgroups.ancestor_cpusets import Withheld, withheld
+from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, OWN_DIRECTORIES, wishes
+from nodeagent.core.cgroups.write_order import Plan, diff
+from nodeagent.core.metrics.agent_metrics import MOVED
+from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.state import NodeState, PodEntry, latest_ms, moved, with_endings
+from nodeagent.core.turn.actions import Forget, KillCgroup, KillMain, Launch, Terminate, TerminateAll, actions
+from nodeagent.core.turn.lifecycle import Run, is_unsettled
+from nodeagent.core.turn.step import EventKind, Turn, TurnEvent, World, step
 from nodeagent.daemon.clock import Clock
 from nodeagent.daemon.drift import as_wished, corrected
-from nodeagent.daemon.execution import Answer, Outcome, answered, carry_out
-from nodeagent.daemon.homecoming import bring_home
+from nodeagent.daemon.execution import ExecutionResult, FailureResponse, answered, carry_out
 from nodeagent.daemon.logs import Log, about, log_fact
-from nodeagent.daemon.machine import Machine, Node, on_machine
+from nodeagent.daemon.machine import Machine, NodeSetup, on_machine
 from nodeagent.daemon.manifest_list import ManifestList, NoManifests
+from nodeagent.daemon.metrics_recorder import MetricsRecorder, Stopwatch
+from nodeagent.daemon.reattach import bring_home
 from nodeagent.daemon.records import Recorder, held_off
 from nodeagent.daemon.recovery import Recovery, tell_refused
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.snapshot import Snapshot
 from nodeagent.daemon.startup import StartError, kernel_of
-from nodeagent.daemon.tally import Stopwatch, Tally
 from nodeagent.daemon.troubles import Trouble, noted, owner_of, trouble_of
-from nodeagent.daemon.wakeups import Reason, Wakeups
+from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.state_files import StateFileError
-from nodeagent.formats.node_state import policies_of
-from nodeagent.formats.sysfs_sample import SysfsError
+from nodeagent.formats.checkpoint.node_state import policies_of
+from nodeagent.formats.kernel.sysfs_sample import SysfsError
 
 _POLL_SECONDS = 0.05
 _RETRY_SECONDS = 1.0
@@ -74,7 +75,7 @@ class Agent:
 
     def __init__(
         self,
-        node: Node,
+        node: NodeSetup,
         state: NodeState,
         *,
         tree: CgroupTree,
@@ -108,7 +109,7 @@ class Agent:
         """To decide again on refused pods."""
         self.releases = Requests()
         """To end pods whatever their manifests say."""
-        self.tally = Tally(node, state.promises)
+        self.tally = MetricsRecorder(node, state.promises)
         self.snapshot = Snapshot(node, state, str(tree.root), None)
         self._machine = machine
         self._clock = Clock(latest_ms(state))
@@ -118,7 +119,7 @@ class Agent:
         self._machine_trouble: tuple[Trouble, ...] = ()
         self._shortfalls: Mapping[Shortfall, Mapping[str, str]] = {}
         """With the fields by which each was logged."""
-        self._settled: Mapping[str, CgroupWish] = {}
+        self._settled: Mapping[str, DesiredCgroup] = {}
         """The cgroups that were as wished for when the last turn ended."""
         self._troubles: frozenset[Trouble] = frozenset()
         self._shadows: tuple[tuple[str, str], ...] = ()
@@ -126,10 +127,10 @@ class Agent:
         self.notices: dict[str, str] = {}
         """What else is wrong for the time being, by what it is about; set by others on the deciding thread."""
         self._poll_seconds = _POLL_SECONDS
-        self._answer = Answer()
+        self._answer = FailureResponse()
         """What is done about cgroup writes that failed."""
 
-    def change_node(self, node: Node) -> None:
+    def change_node(self, node: NodeSetup) -> None:
         """Take over another configuration.
 
         Raises:
@@ -169,7 +170,7 @@ class Agent:
         self.node = node
         self.manifests.patience_seconds = node.config.file_check_frequency_ms / 1000
 
-    def turn(self, reasons: frozenset[Reason]) -> float:
+    def turn(self, reasons: frozenset[WakeUpReason]) -> float:
         """Do one turn.
 
         Returns:
@@ -178,11 +179,11 @@ class Agent:
         """
         began = time.monotonic()
         troubles: list[Trouble] = []
-        if reasons & {Reason.START, Reason.HOTPLUG, Reason.TIMER, Reason.RELOAD}:
+        if reasons & {WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason.TIMER, WakeUpReason.RELOAD}:
             self._follow_machine()
         troubles += self._machine_trouble
         manifests = self.manifests.look(
-            rescan=bool(reasons & {Reason.START, Reason.MANIFESTS, Reason.TIMER, Reason.RELOAD})
+            rescan=bool(reasons & {WakeUpReason.START, WakeUpReason.MANIFESTS, WakeUpReason.TIMER, WakeUpReason.RELOAD})
         )
         for source, problems in groupby(manifests.new_problems, key=lambda problem: problem.source):
             self.log.warning("manifest_refused", source=source, problems=[problem.text for problem in problems])
@@ -214,7 +215,7 @@ class Agent:
         self._act(world, outcome, troubles)
         self._log_facts(decided, outcome, began)
         drift = corrected(outcome, self._settled, self.state, self.log)
-        if reasons & {Reason.START, Reason.CGROUPS, Reason.TIMER}:
+        if reasons & {WakeUpReason.START, WakeUpReason.CGROUPS, WakeUpReason.TIMER}:
             drift += self._bring_home(world, outcome)
         self.tally.count(decided, outcome, drift, watch.took_ms)
         self.recorder.project(self.node, self.state.promises, troubles)
@@ -237,7 +238,7 @@ class Agent:
         if topology == before and not self._machine_trouble:
             return
         node = on_machine(self.node.config, topology, self.node.reserved)
-        judged = _promises_on(node, self.state.promises) if isinstance(node, Node) else None
+        judged = _promises_on(node, self.state.promises) if isinstance(node, NodeSetup) else None
         refusals = node if isinstance(node, tuple) else (judged,) if isinstance(judged, StartRefused) else ()
         if refusals:
             why = "; ".join(refused.message for refused in refusals)
@@ -246,7 +247,7 @@ class Agent:
             self._machine_trouble = (Trouble(f"{trouble} ({way_out})"),)
             # Running containers keep to the CPUs that are there.
             self.node = replace(self.node, topology=topology)
-        elif isinstance(node, Node):
+        elif isinstance(node, NodeSetup):
             self.node, self._machine_trouble = node, ()
         if topology != before:
             self.log.warning(
@@ -274,14 +275,14 @@ class Agent:
         assert not isinstance(promises, StartRefused), "it was judged when the machine was taken over"
         return replace(self.state, promises=promises)
 
-    def _read(self, troubles: list[Trouble]) -> Seen | None:
+    def _read(self, troubles: list[Trouble]) -> ObservedCgroups | None:
         try:
             return self.tree.read(OWN_DIRECTORIES)
         except CgroupError as err:
             troubles.append(trouble_of(err))
             return None
 
-    def _is_ours(self, seen: Seen, runs: Mapping[str, Run] | None, troubles: list[Trouble]) -> bool:
+    def _is_ours(self, seen: ObservedCgroups, runs: Mapping[str, Run] | None, troubles: list[Trouble]) -> bool:
         """Whether the pods' cgroup may be written to. systemd makes its units' cgroups itself, and nobody else may (D9)."""
         if self.node.config.cgroup_root:
             return True
@@ -319,7 +320,7 @@ class Agent:
     def _without_saving(self, decided: Turn) -> Turn:
         """Do what may be done though it is not saved: end what is to end, perhaps that makes room. Nothing is given, nothing given back."""
         self.state = with_endings(self.state, decided.state)
-        return Turn(self.state, tuple(fact for fact in decided.facts if fact.event is Event.POD_ENDING))
+        return Turn(self.state, tuple(fact for fact in decided.facts if fact.event is EventKind.POD_ENDING))
 
     def _hold_off(self, decided: NodeState, err: StateFileError) -> None:
         """Refuse what can't be made durable (E22). The refusal is no state: it ends with the trouble."""
@@ -330,7 +331,7 @@ class Agent:
                 self.tally.count_refusal(entry.refusal.reason)
                 tell_refused(entry, self.log)
 
-    def _wanted(self, world: World) -> tuple[CgroupWish, ...]:
+    def _wanted(self, world: World) -> tuple[DesiredCgroup, ...]:
         """Say what every cgroup is to hold. Without a launcher nothing can be started, and no cgroup is made for it: the pods' unit may be
         stopping, and systemd could not remove its cgroup, nor start the unit in what is left of it (D9).
         """
@@ -339,7 +340,7 @@ class Agent:
         wanted = wishes(self.node.config, self.node.managers, kernel, self.state)
         return wanted if world.runs is not None else tuple(wish for wish in wanted if wish.path in world.seen)
 
-    def _write(self, world: World, troubles: list[Trouble]) -> Outcome:
+    def _write(self, world: World, troubles: list[Trouble]) -> ExecutionResult:
         wanted = self._wanted(world)
         plan: Plan = diff(wanted, world.seen)
         outcome = carry_out(plan, wanted, self.tree, self._alive)
@@ -354,7 +355,7 @@ class Agent:
         ]
         return outcome
 
-    def _act(self, world: World, outcome: Outcome, troubles: list[Trouble]) -> None:
+    def _act(self, world: World, outcome: ExecutionResult, troubles: list[Trouble]) -> None:
         for action in actions(self.state, world, outcome.ready, self.runner.signalled):
             self._alive()
             match action:
@@ -374,7 +375,7 @@ class Agent:
                 case Forget(run_ids):
                     self.runner.forget(run_ids, troubles)
 
-    def _bring_home(self, world: World, outcome: Outcome) -> tuple[str, ...]:
+    def _bring_home(self, world: World, outcome: ExecutionResult) -> tuple[str, ...]:
         """Put processes back into their containers. What was put back, for the metric."""
         back, troubles = bring_home(self.state, world.runs or {}, outcome.ready, self.tree, self.log)
         self.notices.pop(_ASTRAY, None)
@@ -382,12 +383,12 @@ class Agent:
             self.notices[_ASTRAY] = "; ".join(troubles)
         return (MOVED,) * back
 
-    def _log_facts(self, decided: Turn, outcome: Outcome, began: float) -> None:
+    def _log_facts(self, decided: Turn, outcome: ExecutionResult, began: float) -> None:
         took = {"writes": len(outcome.written), "duration_ms": round((time.monotonic() - began) * 1000)}
         shadows = []
         told = frozenset(self._shadows)
         for fact in decided.facts:
-            if fact.event is not Event.MANIFEST_SHADOWED:
+            if fact.event is not EventKind.MANIFEST_SHADOWED:
                 log_fact(self.log, fact, self.state, took)
                 continue
             shadows.append(_shadow(fact))
@@ -471,7 +472,7 @@ class Agent:
         return {} if entry is None else about(entry.pod, short.container)
 
 
-def _shadow(fact: Fact) -> tuple[str, str]:
+def _shadow(fact: TurnEvent) -> tuple[str, str]:
     """Give the file that doesn't count, and why."""
     fields = dict(fact.fields)
     return fact.source, (
@@ -487,6 +488,6 @@ def _told_withheld(kept: Withheld) -> str:
     )
 
 
-def _promises_on(node: Node, promises: Promises) -> Promises | StartRefused:
+def _promises_on(node: NodeSetup, promises: Promises) -> Promises | StartRefused:
     """Give the promises as they are on another machine or under another configuration. Where nobody holds any, all is new."""
     return resume(node.managers, promises) if promises.pods else initial(node.managers)

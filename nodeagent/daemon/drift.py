@@ -2,16 +2,18 @@
 
 from collections.abc import Mapping
 
-from nodeagent.core.agent_metrics import REMOVED
-from nodeagent.core.cgroup import CgroupWish
-from nodeagent.core.plan import Change, MakeCgroup, SetAttribute
-from nodeagent.core.state import NodeState
-from nodeagent.daemon.execution import Outcome
+from nodeagent.core.cgroups.write_order import Change, MakeCgroup, SetAttribute
+from nodeagent.core.metrics.agent_metrics import REMOVED
+from nodeagent.core.model.cgroup import DesiredCgroup
+from nodeagent.core.model.state import NodeState
+from nodeagent.daemon.execution import ExecutionResult
 from nodeagent.daemon.logs import Log
 from nodeagent.daemon.troubles import owner_of
 
 
-def corrected(outcome: Outcome, settled: Mapping[str, CgroupWish], state: NodeState, log: Log) -> tuple[str, ...]:
+def corrected(
+    outcome: ExecutionResult, settled: Mapping[str, DesiredCgroup], state: NodeState, log: Log
+) -> tuple[str, ...]:
     """Find the changes that put back what somebody else had changed.
 
     Args:
@@ -30,13 +32,13 @@ def corrected(outcome: Outcome, settled: Mapping[str, CgroupWish], state: NodeSt
     return tuple(fields["file"] for _, fields in found)
 
 
-def as_wished(wanted: tuple[CgroupWish, ...], outcome: Outcome) -> dict[str, CgroupWish]:
+def as_wished(wanted: tuple[DesiredCgroup, ...], outcome: ExecutionResult) -> dict[str, DesiredCgroup]:
     """Give the cgroups with which a turn has come to its end, by path: what is still to be done in one is nobody else's change."""
     undone = {change.path for change, _ in outcome.failed} | {change.path for change in outcome.held_back}
     return {wish.path: wish for wish in wanted if wish.path not in undone}
 
 
-def _corrected(change: Change, settled: Mapping[str, CgroupWish]) -> dict[str, str] | None:
+def _corrected(change: Change, settled: Mapping[str, DesiredCgroup]) -> dict[str, str] | None:
     before = settled.get(change.path)
     if before is None:
         return None

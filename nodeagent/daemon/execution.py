@@ -8,24 +8,24 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from nodeagent.core.cgroup import Attribute, CgroupWish
-from nodeagent.core.idset import CpuSet
-from nodeagent.core.plan import Change, EnableControllers, MakeCgroup, Plan, RemoveCgroup, SetAttribute
-from nodeagent.core.write_failures import WriteFailure
+from nodeagent.core.cgroups.write_failures import WriteFailure
+from nodeagent.core.cgroups.write_order import Change, EnableControllers, MakeCgroup, Plan, RemoveCgroup, SetAttribute
+from nodeagent.core.model.cgroup import Attribute, DesiredCgroup
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.daemon.troubles import Trouble, trouble_of
 from nodeagent.edge.cgroupfs import CgroupError
 
 _RETRY_SECONDS = 1.0
 
 
-class Tree(Protocol):
+class CgroupWriter(Protocol):
     """What a plan is carried out on."""
 
     def apply(self, change: Change) -> None:
         """Carry out one change; raises CgroupError."""
 
 
-class Outcome(Struct, frozen=True):
+class ExecutionResult(Struct, frozen=True):
     written: tuple[Change, ...]
     failed: tuple[tuple[Change, CgroupError], ...]
     held_back: tuple[Change, ...]
@@ -34,7 +34,7 @@ class Outcome(Struct, frozen=True):
     """Cgroups for processes that hold what is promised, with nobody else on their exclusive CPUs."""
 
 
-class Answer(Struct, frozen=True):
+class FailureResponse(Struct, frozen=True):
     """What is done about the writes of one turn that failed."""
 
     has_vanished: bool = False
@@ -44,7 +44,9 @@ class Answer(Struct, frozen=True):
     """After which to look again. None: the next reconcile is soon enough."""
 
 
-def answered(outcome: Outcome, before: Answer, owner: Callable[[str], Mapping[str, str]]) -> Answer:
+def answered(
+    outcome: ExecutionResult, before: FailureResponse, owner: Callable[[str], Mapping[str, str]]
+) -> FailureResponse:
     """Answer each failure by its class.
 
     Args:
@@ -61,12 +63,12 @@ def answered(outcome: Outcome, before: Answer, owner: Callable[[str], Mapping[st
         if not (looks_at_once and err.failure is WriteFailure.GONE)
     )
     if looks_at_once:
-        return Answer(has_vanished, troubles, pause_seconds=0.0)
+        return FailureResponse(has_vanished, troubles, pause_seconds=0.0)
     only_refused = all(err.failure is WriteFailure.REFUSED for _, err in outcome.failed)
-    return Answer(has_vanished, troubles, None if only_refused else _RETRY_SECONDS)
+    return FailureResponse(has_vanished, troubles, None if only_refused else _RETRY_SECONDS)
 
 
-class _Progress(Struct):
+class _Execution(Struct):
     occupied: CpuSet
     written: list[Change] = field(default_factory=list)
     failed: list[tuple[Change, CgroupError]] = field(default_factory=list)
@@ -81,10 +83,10 @@ class _Progress(Struct):
 
 
 def carry_out(
-    plan: Plan, wishes: Iterable[CgroupWish], tree: Tree, alive: Callable[[], None] = lambda: None
-) -> Outcome:
+    plan: Plan, wishes: Iterable[DesiredCgroup], tree: CgroupWriter, alive: Callable[[], None] = lambda: None
+) -> ExecutionResult:
     """Apply a plan. A change that fails holds back those that rely on it; all others are still tried. `alive` is called before each."""
-    progress = _Progress(plan.occupied)
+    progress = _Execution(plan.occupied)
     for change in plan.changes:
         alive()
         if _is_held_back(change, progress):
@@ -101,10 +103,10 @@ def carry_out(
         else:
             progress.written.append(change)
     ready = frozenset(w.path for w in wishes if w.is_leaf and not w.is_starved and _is_ready(w, progress))
-    return Outcome(tuple(progress.written), tuple(progress.failed), tuple(progress.held_back), ready)
+    return ExecutionResult(tuple(progress.written), tuple(progress.failed), tuple(progress.held_back), ready)
 
 
-def _note_undone(change: Change, progress: _Progress) -> None:
+def _note_undone(change: Change, progress: _Execution) -> None:
     if isinstance(change, RemoveCgroup):
         progress.left.add(change.path)
     else:
@@ -115,7 +117,7 @@ def _note_undone(change: Change, progress: _Progress) -> None:
         progress.misplaced.add(change.path)
 
 
-def _is_held_back(change: Change, progress: _Progress) -> bool:
+def _is_held_back(change: Change, progress: _Execution) -> bool:
     match change:
         case SetAttribute(attribute=Attribute.FREEZE, value=False) if change.path in progress.misplaced:
             return True
@@ -127,15 +129,15 @@ def _is_held_back(change: Change, progress: _Progress) -> bool:
             return any(path.startswith(change.path + "/") for path in progress.left)
 
 
-def _is_out_of_reach(path: str, progress: _Progress) -> bool:
+def _is_out_of_reach(path: str, progress: _Execution) -> bool:
     return path in progress.missing or _is_below_unusable(path, progress)
 
 
-def _is_below_unusable(path: str, progress: _Progress) -> bool:
+def _is_below_unusable(path: str, progress: _Execution) -> bool:
     return any(above == "" or path.startswith(above + "/") for above in progress.unusable if above != path)
 
 
-def _is_ready(wish: CgroupWish, progress: _Progress) -> bool:
+def _is_ready(wish: DesiredCgroup, progress: _Execution) -> bool:
     if wish.path in progress.unusable or _is_below_unusable(wish.path, progress):
         return False
     return not (wish.is_exclusive and wish.exclusive_cpus() & progress.occupied)

@@ -12,16 +12,16 @@ from typing import TextIO
 
 import structlog
 
-from nodeagent.core.pod import Pod
-from nodeagent.core.state import NodeState
-from nodeagent.core.step import Event, Fact
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.state import NodeState
+from nodeagent.core.turn.step import EventKind, TurnEvent
 from nodeagent.edge.journal import Journal, is_journal
 
 Log = structlog.typing.FilteringBoundLogger
 _AS_JSON = structlog.processors.JSONRenderer(sort_keys=True)
 _PRIORITIES = {"debug": "7", "info": "6", "warning": "4", "error": "3", "critical": "2"}
 """syslog's, by structlog's method."""
-_WARNINGS = frozenset({Event.POD_REFUSED, Event.MANIFEST_SHADOWED, Event.PROMISE_CHANGED})
+_WARNINGS = frozenset({EventKind.POD_REFUSED, EventKind.MANIFEST_SHADOWED, EventKind.PROMISE_CHANGED})
 
 
 def make_log(stream: TextIO = sys.stderr, environment: Mapping[str, str] = os.environ) -> Log:
@@ -84,7 +84,7 @@ def about(pod: Pod, container: str | None = None) -> dict[str, str]:
     return fields if container is None else {**fields, "container": container}
 
 
-def log_fact(log: Log, fact: Fact, state: NodeState, extra: Mapping[str, str | int]) -> None:
+def log_fact(log: Log, fact: TurnEvent, state: NodeState, extra: Mapping[str, str | int]) -> None:
     """Write the canonical line of one fact.
 
     Args:
@@ -95,7 +95,7 @@ def log_fact(log: Log, fact: Fact, state: NodeState, extra: Mapping[str, str | i
 
     """
     fields: dict[str, str | int] = {**about(fact.pod, fact.container), "source": fact.source, **dict(fact.fields)}
-    if fact.event is Event.POD_ADMITTED:
+    if fact.event is EventKind.POD_ADMITTED:
         own = {c.name: state.promises.own_set(fact.pod.uid, c.name) for c in fact.pod.containers}
         fields["cpus"] = " ".join(f"{name}={cpus}" for name, cpus in own.items() if cpus is not None) or "shared"
         fields["numa"] = " ".join(

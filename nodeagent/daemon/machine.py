@@ -3,18 +3,18 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.config import Config
-from nodeagent.core.idset import CpuSet
-from nodeagent.core.managers import Managers, judged
-from nodeagent.core.node_capacity import Allocatable, allocatable_of, with_machine
-from nodeagent.core.refusals import StartRefused
-from nodeagent.core.topology import Topology
+from nodeagent.core.admission.managers import Managers, judged
+from nodeagent.core.admission.node_capacity import Allocatable, allocatable_of, with_machine
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.topology import Topology
 from nodeagent.edge.sysfs import read_machine, read_witness
-from nodeagent.formats.sysfs import topology_of
-from nodeagent.formats.sysfs_witness import Witness, witness_of
+from nodeagent.formats.kernel.sysfs import topology_of
+from nodeagent.formats.kernel.sysfs_witness import Witness, witness_of
 
 
-class Node(Struct, frozen=True):
+class NodeSetup(Struct, frozen=True):
     """What the daemon runs on; made anew on reload and when the machine changes."""
 
     config: Config
@@ -48,7 +48,9 @@ class Machine:
         return topology
 
 
-def on_machine(config: Config, topology: Topology, reserved: CpuSet | None = None) -> Node | tuple[StartRefused, ...]:
+def on_machine(
+    config: Config, topology: Topology, reserved: CpuSet | None = None
+) -> NodeSetup | tuple[StartRefused, ...]:
     """Give the node that this configuration makes of a machine.
 
     Args:
@@ -78,4 +80,4 @@ def on_machine(config: Config, topology: Topology, reserved: CpuSet | None = Non
     room = allocatable_of(
         config, cpu_count=len(topology.online), memory_bytes=topology.memory_bytes, hugepages=topology.hugepages
     )
-    return Node(config, topology, managers, room, reserved or managers.reserved or wanted)
+    return NodeSetup(config, topology, managers, room, reserved or managers.reserved or wanted)

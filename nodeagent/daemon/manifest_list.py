@@ -6,11 +6,11 @@ from collections.abc import Callable
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nodeagent.core.step import Manifest
+from nodeagent.core.turn.step import Manifest
 from nodeagent.edge.manifest_watch import ManifestWatch, ManifestWatchError
 from nodeagent.edge.manifests import ManifestDirectoryError, ManifestFile, ManifestScan, scan_manifests
 from nodeagent.edge.open_files import writers_of
-from nodeagent.formats.pod_manifest import ManifestPod, RefusedPod, parse_manifest
+from nodeagent.formats.manifest.pod_manifest import ManifestPod, RefusedPod, parse_manifest
 
 Documents = tuple[ManifestPod | RefusedPod, ...]
 
@@ -61,7 +61,7 @@ class ManifestList:
         """Give the valid pods; with `rescan`, or at the first look, of the directory as it is now."""
         if self._last is not None and not rescan:
             return replace(self._last, new_problems=())
-        draft = _Draft()
+        draft = _LookDraft()
         try:
             self._watch.renew()
         except ManifestWatchError as err:
@@ -146,7 +146,7 @@ class _OpenFile(Struct):
     """Said once it has been so for too long, and not looked up again: who writes."""
 
 
-class _Draft(Struct):
+class _LookDraft(Struct):
     pods: list[Manifest] = field(default_factory=list)
     unreadable: set[str] = field(default_factory=set)
     misspelt: set[str] = field(default_factory=set)

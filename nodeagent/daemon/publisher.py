@@ -6,19 +6,19 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
-from nodeagent.core.config import Config
+from nodeagent.core.model.config import Config
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.logs import Log
 from nodeagent.daemon.snapshot import Snapshot
-from nodeagent.daemon.wakeups import Reason
+from nodeagent.daemon.wakeups import WakeUpReason
 from nodeagent.edge.listening import ListenError, group_id, listen
 from nodeagent.edge.local_api import LocalApi
 from nodeagent.edge.metrics import CONTENT_TYPE
 from nodeagent.edge.metrics_http import MetricsPages
 from nodeagent.edge.serving import Service, ServingThread
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.bind_address import BindAddress, UnixAddress, parse_bind_address
-from nodeagent.formats.pod_names import find_pod
+from nodeagent.formats.manifest.pod_names import find_pod
+from nodeagent.formats.syntax.bind_address import BindAddress, UnixAddress, parse_bind_address
 
 API_SOCKET = "agent.sock"
 GROUP = "nodeagent"
@@ -99,7 +99,7 @@ class Publisher:
         if entry.refusal is None:
             raise NodeAgentError(f"pod {entry.pod.full_name} is not refused", hint="see `nodeagent inspect`")
         self._agent.retries.add(entry.pod.uid)
-        self._agent.wakeups.wake(Reason.REQUEST)
+        self._agent.wakeups.wake(WakeUpReason.REQUEST)
         return {"pod": entry.pod.full_name, "uid": entry.pod.uid, "refusedBefore": entry.refusal.reason}
 
     def _release(self, arguments: Mapping[str, Any]) -> dict[str, object]:
@@ -115,5 +115,5 @@ class Publisher:
         released = [entry for entry in entries if entry.is_active]
         for entry in released:
             self._agent.releases.add(entry.pod.uid)
-        self._agent.wakeups.wake(Reason.REQUEST)
+        self._agent.wakeups.wake(WakeUpReason.REQUEST)
         return {"released": [entry.pod.uid for entry in released]}

@@ -4,18 +4,18 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from nodeagent.core.promises import Promises
-from nodeagent.core.refusals import STATE_NOT_SAVED
-from nodeagent.core.state import NodeState, PodEntry, Refusal
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.refusals import STATE_NOT_SAVED
+from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal
 from nodeagent.daemon.logs import Log
-from nodeagent.daemon.machine import Node
+from nodeagent.daemon.machine import NodeSetup
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MAX_CHECKPOINT_BYTES, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.daemon.troubles import Trouble, trouble_of
 from nodeagent.edge import state_files
-from nodeagent.formats.checkpoint_versions import CheckpointError, read_checkpoint
-from nodeagent.formats.cpu_checkpoint import encode_cpu_state
-from nodeagent.formats.memory_checkpoint import encode_memory_state
-from nodeagent.formats.node_state import StateEncoder, policies_of
+from nodeagent.formats.checkpoint.checkpoint_versions import CheckpointError, read_checkpoint
+from nodeagent.formats.checkpoint.cpu_checkpoint import encode_cpu_state
+from nodeagent.formats.checkpoint.memory_checkpoint import encode_memory_state
+from nodeagent.formats.checkpoint.node_state import StateEncoder, policies_of
 
 _MADE_ANEW = f"it is made anew of {STATE_FILE}; `nodeagent inspect` shows what is promised"
 
@@ -32,7 +32,7 @@ class Recorder:
         self._written: dict[str, bytes] = {}
         """What each checkpoint was last made to hold by this process."""
 
-    def save(self, node: Node, state: NodeState) -> None:
+    def save(self, node: NodeSetup, state: NodeState) -> None:
         """Make a state durable: from here on it has happened.
 
         Raises:
@@ -58,7 +58,7 @@ class Recorder:
         )
         self.set_aside = (*self.set_aside, aside)
 
-    def project(self, node: Node, promises: Promises, troubles: list[Trouble]) -> None:
+    def project(self, node: NodeSetup, promises: Promises, troubles: list[Trouble]) -> None:
         """Bring kubelet's files up to the truth. They are made anew from it, so a failure here loses nothing."""
         if self._unusable:
             return  # the truth itself could not be saved yet
@@ -99,7 +99,7 @@ def _is_whole(content: bytes) -> bool:
         return False
 
 
-def checkpoints(node: Node, promises: Promises) -> dict[str, bytes]:
+def checkpoints(node: NodeSetup, promises: Promises) -> dict[str, bytes]:
     """Give the exact content that kubelet 1.36 would have written for these promises, by file name."""
     placement = node.config.placement
     pod_level = placement.gate("PodLevelResourceManagers")
@@ -114,7 +114,7 @@ def held_off(state: NodeState, decided: NodeState, err: state_files.StateFileErr
     known = {entry.pod.uid for entry in state.entries}
     why = f"the admission could not be saved: {err.message} ({err.hint})"
     return tuple(
-        replace(entry, refusal=Refusal(STATE_NOT_SAVED, why, entry.decided_at_ms), containers=())
+        replace(entry, refusal=RecordedRefusal(STATE_NOT_SAVED, why, entry.decided_at_ms), containers=())
         for entry in decided.entries
         if entry.pod.uid not in known and entry.is_active
     )

@@ -10,19 +10,20 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.adoption import claims_of, found
-from nodeagent.core.cgroup import Seen
-from nodeagent.core.layout import container_path
-from nodeagent.core.lifecycle import Runs
-from nodeagent.core.managers import resume, shortfalls
-from nodeagent.core.promises import PodPromises
-from nodeagent.core.records import CpuRecord, MemoryRecord, Records, Unreadable
-from nodeagent.core.recovery import Claim, Difference, Settled, settled
-from nodeagent.core.refusals import StartRefused
-from nodeagent.core.state import NodeState, PodEntry, Refusal, violations
-from nodeagent.core.step import Event, Manifest, new_entry, wanted
+from nodeagent.core.admission.managers import resume, shortfalls
+from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.cgroups.desired_cgroups import container_path
+from nodeagent.core.model.cgroup import ObservedCgroups
+from nodeagent.core.model.promises import PodPromises
+from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records, Unreadable
+from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal
+from nodeagent.core.turn.adoption import claims_of, found
+from nodeagent.core.turn.lifecycle import Runs
+from nodeagent.core.turn.recovery import Claim, Deviation, Settled, settled
+from nodeagent.core.turn.step import EventKind, Manifest, new_entry, wanted
 from nodeagent.daemon.logs import Log, about
-from nodeagent.daemon.machine import Node
+from nodeagent.daemon.machine import NodeSetup
 from nodeagent.daemon.startup import (
     CPU_CHECKPOINT,
     MAX_CHECKPOINT_BYTES,
@@ -31,7 +32,7 @@ from nodeagent.daemon.startup import (
 )
 from nodeagent.daemon.strict_recovery import decoded_records
 from nodeagent.edge import state_files
-from nodeagent.formats.node_state import MAX_BYTES, NodeStateError, SavedState, decode_state, policies_of
+from nodeagent.formats.checkpoint.node_state import MAX_BYTES, NodeStateError, SavedState, decode_state, policies_of
 
 _LACKING = ("CPUs or memory that pods were promised are gone",)
 
@@ -39,7 +40,7 @@ _LACKING = ("CPUs or memory that pods were promised are gone",)
 class Evidence(Struct, frozen=True):
     """What runs, as cgroups and launcher say."""
 
-    seen: Seen
+    seen: ObservedCgroups
     runs: Runs
 
 
@@ -52,7 +53,7 @@ class Recovery(Struct, frozen=True):
     """Names of the files that are to be set aside before anything is written in their place."""
     adopted: tuple[str, ...] = ()
     """Pods that were in no state, by namespace/name."""
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[Deviation, ...] = ()
     refused: tuple[PodEntry, ...] = ()
     """Admitted pods that had no processes and can't have what they ask for any more, with the refusal."""
 
@@ -66,7 +67,7 @@ class Start(Struct, frozen=True):
 
 
 def start_state(
-    node: Node, manifests: tuple[Manifest, ...], now_ms: int, look: Callable[[], Evidence | None]
+    node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int, look: Callable[[], Evidence | None]
 ) -> Start | None:
     """Find the promises that were made, or make them anew.
 
@@ -99,7 +100,7 @@ def _saved(path: str, problems: list[str]) -> SavedState | None:
         return None
 
 
-def _carried_over(node: Node, saved: SavedState, look: Callable[[], Evidence | None], now_ms: int) -> Start | None:
+def _carried_over(node: NodeSetup, saved: SavedState, look: Callable[[], Evidence | None], now_ms: int) -> Start | None:
     """Use a state that is whole on a node that may have changed."""
     policies = policies_of(node.config.placement)
     problems = [
@@ -139,7 +140,7 @@ def _taken_as_it_is(before: NodeState, after: NodeState) -> Start:
     return Start(after, Recovery((f"the machine or its reservation is not as {STATE_FILE} has it: taken over",)))
 
 
-def _is_running(entry: PodEntry, seen: Seen) -> bool:
+def _is_running(entry: PodEntry, seen: ObservedCgroups) -> bool:
     groups = [seen.get(container_path(entry, status.name)) for status in entry.containers]
     return any(group is not None and group.is_populated for group in groups)
 
@@ -148,11 +149,11 @@ def _judged(entry: PodEntry, placed: Settled, now_ms: int) -> PodEntry:
     rejected = dict(placed.refused).get(entry.pod.uid)
     if rejected is None:
         return entry
-    return replace(entry, refusal=Refusal(rejected.reason, rejected.message, now_ms), containers=())
+    return replace(entry, refusal=RecordedRefusal(rejected.reason, rejected.message, now_ms), containers=())
 
 
 def _made_anew(
-    node: Node, manifests: tuple[Manifest, ...], now_ms: int, evidence: Evidence, problems: list[str]
+    node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int, evidence: Evidence, problems: list[str]
 ) -> Start:
     """Know pods again by their cgroups, their processes and kubelet's files."""
     unusable = [STATE_FILE] if problems else []
@@ -169,7 +170,7 @@ def _made_anew(
     return Start(state, _recovery(problems, tuple(unusable), placed, state, adopted=state.entries))
 
 
-def _recorded(node: Node, problems: list[str], unusable: list[str]) -> dict[str, PodPromises]:
+def _recorded(node: NodeSetup, problems: list[str], unusable: list[str]) -> dict[str, PodPromises]:
     directory = Path(node.config.state_directory)
     texts: dict[str, bytes | None] = {}
     for name in (CPU_CHECKPOINT, MEMORY_CHECKPOINT):
@@ -234,4 +235,4 @@ def tell_refused(entry: PodEntry, log: Log) -> None:
     """Log a refusal that no turn has decided on."""
     if entry.refusal is not None:
         fields = {"source": entry.source, "reason": entry.refusal.reason, "message": entry.refusal.message}
-        log.warning(Event.POD_REFUSED.value, **about(entry.pod), **fields)
+        log.warning(EventKind.POD_REFUSED.value, **about(entry.pod), **fields)

@@ -13,26 +13,26 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from nodeagent.core.config import Config
-from nodeagent.core.layout import OWN_DIRECTORIES
-from nodeagent.core.plan import RemoveCgroup
-from nodeagent.core.state import NodeState
+from nodeagent.core.cgroups.desired_cgroups import OWN_DIRECTORIES
+from nodeagent.core.cgroups.write_order import RemoveCgroup
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.state import NodeState
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.logs import make_log
-from nodeagent.daemon.machine import Machine, Node
+from nodeagent.daemon.machine import Machine, NodeSetup
 from nodeagent.daemon.manifest_list import ManifestList, NoManifests
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.recovery import Evidence, start_state
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.daemon.troubles import Trouble
-from nodeagent.daemon.wakeups import Reason, Wakeups
+from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupTree
 from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.edge.manifest_watch import ManifestWatch
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.bind_address import UnixAddress, parse_bind_address
+from nodeagent.formats.syntax.bind_address import UnixAddress, parse_bind_address
 
 _LONGEST_PAUSE_SECONDS = 0.1
 
@@ -74,7 +74,7 @@ def find_pods_cgroup(config: Config, installed: str) -> Pods | None:
     return Pods(tree, Runner(client)) if "" in tree.read(OWN_DIRECTORIES) else None
 
 
-def load_agent(node: Node, pods: Pods) -> Agent:
+def load_agent(node: NodeSetup, pods: Pods) -> Agent:
     """Make an agent that knows what the last one knew, and ends all pods at its next turns.
 
     Raises:
@@ -125,7 +125,7 @@ def drain(agent: Agent, tell: Callable[[NodeState], None], deadline: float) -> N
     """
     for entry in agent.state.entries:
         agent.releases.add(entry.pod.uid)
-    reasons = frozenset({Reason.START})
+    reasons = frozenset({WakeUpReason.START})
     while True:
         pause = agent.turn(reasons)
         tell(agent.state)
@@ -138,7 +138,7 @@ def drain(agent: Agent, tell: Callable[[NodeState], None], deadline: float) -> N
                 f"still there: {', '.join(left)}{problems}",
                 hint="`nodeagent inspect POD` shows its processes; the same command goes on where this one stopped",
             )
-        reasons = frozenset({Reason.TIMER})
+        reasons = frozenset({WakeUpReason.TIMER})
         time.sleep(min(pause, _LONGEST_PAUSE_SECONDS))
 
 

@@ -2,14 +2,15 @@
 
 import time
 
-from nodeagent.core.actions import Launch
-from nodeagent.core.config import Config
-from nodeagent.core.lifecycle import Run
-from nodeagent.core.state import Exit
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.state import Exit
+from nodeagent.core.turn.actions import Launch
+from nodeagent.core.turn.lifecycle import Run
 from nodeagent.daemon.logs import about
 from nodeagent.daemon.troubles import Trouble, trouble_of
 from nodeagent.edge.launcher import LauncherClient, LauncherError
-from nodeagent.formats.launcher_protocol import (
+from nodeagent.formats.manifest.variables import process_of
+from nodeagent.formats.wire.launcher_protocol import (
     Exited,
     Killed,
     Returned,
@@ -18,7 +19,6 @@ from nodeagent.formats.launcher_protocol import (
     StartRequest,
     StartStage,
 )
-from nodeagent.formats.variables import process_of
 
 START_ERROR_CODE = 128
 """Exit code of a container that could not be started, as container runtimes report it (kubelet's StartError)."""

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nodeagent import __version__
-from nodeagent.core.config import Config
-from nodeagent.core.layout import OWN_DIRECTORIES
+from nodeagent.core.cgroups.desired_cgroups import OWN_DIRECTORIES
+from nodeagent.core.model.config import Config
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.heartbeat import Heartbeat
 from nodeagent.daemon.logs import Log, make_log
-from nodeagent.daemon.machine import Machine, Node
+from nodeagent.daemon.machine import Machine, NodeSetup
 from nodeagent.daemon.manifest_list import ManifestList
 from nodeagent.daemon.publisher import Publisher
 from nodeagent.daemon.records import Recorder
@@ -26,7 +26,7 @@ from nodeagent.daemon.startup import (
 )
 from nodeagent.daemon.strict_recovery import load_state
 from nodeagent.daemon.troubles import Trouble, trouble_of
-from nodeagent.daemon.wakeups import Reason, Rescans, Wakeups
+from nodeagent.daemon.wakeups import Rescans, WakeUpReason, Wakeups
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroup_watch import CgroupWatch, CgroupWatchError
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
@@ -67,12 +67,12 @@ def serve(config_path: str) -> int:
         return EX_CONFIG
 
 
-def _serve(config_path: str, node: Node, *, log: Log, manager: ServiceManager, wakeups: Wakeups) -> int:
+def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManager, wakeups: Wakeups) -> int:
     config = node.config
     heart = Heartbeat(manager)
     manifests = ManifestList(
         config.static_pod_path,
-        ManifestWatch(config.static_pod_path, lambda: wakeups.wake(Reason.MANIFESTS)),
+        ManifestWatch(config.static_pod_path, lambda: wakeups.wake(WakeUpReason.MANIFESTS)),
         patience_seconds=config.file_check_frequency_ms / 1000,
         alive=heart.beat,
     )
@@ -106,7 +106,7 @@ def _serve(config_path: str, node: Node, *, log: Log, manager: ServiceManager, w
         recovery=start.recovery,
         alive=heart.beat,
     )
-    watch = CgroupWatch(root, lambda: wakeups.wake(Reason.CGROUPS))
+    watch = CgroupWatch(root, lambda: wakeups.wake(WakeUpReason.CGROUPS))
     with Publisher(agent, config, log) as publisher:
         _thread("launcher-events", lambda: _follow_launcher(client, wakeups))
         log.info("started", version=__version__, config=config_path, cgroup_root=root, pods=len(state.entries))
@@ -133,13 +133,13 @@ def _loop(
 ) -> None:
     """Turn after turn; each ends with a sign of life to systemd's watchdog, and a long one gives more."""
     ping_seconds = manager.watchdog_period_seconds() or float("inf")
-    reasons = frozenset({Reason.START})
+    reasons = frozenset({WakeUpReason.START})
     follows_hotplug = False
     due, rescans = time.monotonic(), Rescans()
-    while Reason.STOP not in reasons:
-        if Reason.RELOAD in reasons:
+    while WakeUpReason.STOP not in reasons:
+        if WakeUpReason.RELOAD in reasons:
             _reload(agent, config_path, manager)
-        if reasons != {Reason.TIMER} or time.monotonic() >= due:
+        if reasons != {WakeUpReason.TIMER} or time.monotonic() >= due:
             publisher.listen()
             _renew(watch, agent)
             reasons = rescans.among(reasons, agent.node.config.rescan_period_ms / 1000)
@@ -154,9 +154,9 @@ def _loop(
                 _thread("hotplug", lambda: _follow_hotplug(agent.wakeups, agent.log))
         manager.ping_watchdog()
         reasons = agent.wakeups.wait(max(0.0, min(due - time.monotonic(), ping_seconds)))
-        if reasons == {Reason.CGROUPS}:
+        if reasons == {WakeUpReason.CGROUPS}:
             # Our own writes are seen too, and whoever writes against us must not keep us busy.
-            reasons |= agent.wakeups.wait(_CGROUPS_SETTLE_SECONDS) - {Reason.TIMER}
+            reasons |= agent.wakeups.wait(_CGROUPS_SETTLE_SECONDS) - {WakeUpReason.TIMER}
 
 
 def _renew(watch: CgroupWatch, agent: Agent) -> None:
@@ -213,7 +213,7 @@ def _cgroup_of_pods(client: LauncherClient, wakeups: Wakeups, manager: ServiceMa
                 )
             return cgroup
         manager.ping_watchdog()
-        if Reason.STOP in wakeups.wait(_LAUNCHER_WAIT_SECONDS):
+        if WakeUpReason.STOP in wakeups.wait(_LAUNCHER_WAIT_SECONDS):
             return None
 
 
@@ -237,7 +237,7 @@ def _what_runs(
             manager.status("waiting: the state is made anew of what runs, and that cannot be seen")
             said = troubles
         manager.ping_watchdog()
-        if Reason.STOP in wakeups.wait(_LAUNCHER_WAIT_SECONDS):
+        if WakeUpReason.STOP in wakeups.wait(_LAUNCHER_WAIT_SECONDS):
             return None
 
 
@@ -246,10 +246,10 @@ def _follow_launcher(client: LauncherClient, wakeups: Wakeups) -> None:
     while True:
         try:
             for _ in client.events():
-                wakeups.wake(Reason.RUNS)
+                wakeups.wake(WakeUpReason.RUNS)
         except LauncherError:
             time.sleep(_LAUNCHER_RECONNECT_SECONDS)  # the deciding thread reports it
-        wakeups.wake(Reason.RUNS)
+        wakeups.wake(WakeUpReason.RUNS)
 
 
 def _follow_hotplug(wakeups: Wakeups, log: Log) -> None:
@@ -258,9 +258,9 @@ def _follow_hotplug(wakeups: Wakeups, log: Log) -> None:
     while True:
         try:
             uevents = Uevents(open_uevent_socket())
-            wakeups.wake(Reason.HOTPLUG)
+            wakeups.wake(WakeUpReason.HOTPLUG)
             for _ in uevents:
-                wakeups.wake(Reason.HOTPLUG)
+                wakeups.wake(WakeUpReason.HOTPLUG)
         except UeventError as err:
             if err.message != said:
                 log.warning("hotplug_unwatched", problem=err.message, hint=err.hint)
@@ -271,7 +271,7 @@ def _follow_hotplug(wakeups: Wakeups, log: Log) -> None:
 def _wait_for_signals(wakeups: Wakeups) -> None:
     while True:
         number = signal.sigwait({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-        wakeups.wake(Reason.RELOAD if number == signal.SIGHUP else Reason.STOP)
+        wakeups.wake(WakeUpReason.RELOAD if number == signal.SIGHUP else WakeUpReason.STOP)
 
 
 def _thread(name: str, work: Callable[[], None]) -> None:

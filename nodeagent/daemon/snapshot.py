@@ -4,16 +4,16 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from nodeagent.core.lifecycle import Run
-from nodeagent.core.state import NodeState
-from nodeagent.daemon.machine import Node
+from nodeagent.core.model.state import NodeState
+from nodeagent.core.turn.lifecycle import Run
+from nodeagent.daemon.machine import NodeSetup
 from nodeagent.daemon.recovery import Recovery, recovery_document
-from nodeagent.formats.effective_config import config_document
-from nodeagent.formats.node_state import policies_of, public_document
+from nodeagent.formats.checkpoint.node_state import policies_of, public_document
+from nodeagent.formats.config.effective_config import config_document
 
 
 class Snapshot(Struct, frozen=True):
-    node: Node
+    node: NodeSetup
     state: NodeState
     cgroup_root: str
     runs: Mapping[str, Run] | None

@@ -3,17 +3,17 @@
 import os
 from collections.abc import Callable
 
-from nodeagent.core.config import Config
-from nodeagent.core.idset import CpuSet, NumaSet
-from nodeagent.core.layout import Kernel
-from nodeagent.core.managers import misconfigured
-from nodeagent.core.refusals import StartRefused
-from nodeagent.core.topology import Topology
-from nodeagent.daemon.machine import Node, on_machine
+from nodeagent.core.admission.managers import misconfigured
+from nodeagent.core.cgroups.desired_cgroups import Kernel
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.topology import Topology
+from nodeagent.daemon.machine import NodeSetup, on_machine
 from nodeagent.edge import state_files
 from nodeagent.edge.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.sysfs import topology_of
+from nodeagent.formats.kernel.sysfs import topology_of
 
 STATE_FILE = "nodeagent_state"
 EX_CONFIG = 78
@@ -60,7 +60,7 @@ def config_content(
     return content
 
 
-def load_node(path: str, root: str = "/") -> Node:
+def load_node(path: str, root: str = "/") -> NodeSetup:
     """Read the configuration and the machine.
 
     Raises:
@@ -68,7 +68,7 @@ def load_node(path: str, root: str = "/") -> Node:
             and says it in these words. Every finding is in the message, one a line.
 
     """
-    from nodeagent.formats.config_yaml import judged_config  # noqa: PLC0415 - commands that ask the agent do without YAML
+    from nodeagent.formats.config.config_yaml import judged_config  # noqa: PLC0415 - commands that ask the agent do without YAML
 
     content, topology = config_content(path), topology_of(read_machine(root))
     config, findings = judged_config(content, path, lambda config: unsuited(config, topology))
@@ -78,7 +78,7 @@ def load_node(path: str, root: str = "/") -> Node:
             hint=f"correct {path}, or what it names, then `systemctl restart nodeagent` (or reload)",
         )
     node = on_machine(config, topology)
-    assert isinstance(node, Node), "the machine has been asked"
+    assert isinstance(node, NodeSetup), "the machine has been asked"
     return node
 
 
@@ -86,15 +86,15 @@ def unsuited(config: Config, topology: Topology) -> tuple[StartRefused, ...]:
     """Say what of a configuration, right or wrong by itself, does not suit a machine."""
     node = on_machine(config, topology)
     known = misconfigured(config.placement)
-    return () if isinstance(node, Node) else tuple(refused for refused in node if refused not in known)
+    return () if isinstance(node, NodeSetup) else tuple(refused for refused in node if refused not in known)
 
 
-def discover(config: Config, source: str, *, reserved: CpuSet | None = None) -> Node:
+def discover(config: Config, source: str, *, reserved: CpuSet | None = None) -> NodeSetup:
     """Read this machine and build the managers; else as `node_of`."""
     return node_of(config, topology_of(read_machine()), source, reserved)
 
 
-def node_of(config: Config, topology: Topology, source: str, reserved: CpuSet | None = None) -> Node:
+def node_of(config: Config, topology: Topology, source: str, reserved: CpuSet | None = None) -> NodeSetup:
     """Build the managers.
 
     Args:
@@ -108,7 +108,7 @@ def node_of(config: Config, topology: Topology, source: str, reserved: CpuSet | 
 
     """
     node = on_machine(config, topology, reserved)
-    if isinstance(node, Node):
+    if isinstance(node, NodeSetup):
         return node
     raise StartError(
         "\n".join(refused.told for refused in node),
@@ -117,7 +117,7 @@ def node_of(config: Config, topology: Topology, source: str, reserved: CpuSet | 
     )
 
 
-def kernel_of(node: Node, controllers: frozenset[str]) -> Kernel:
+def kernel_of(node: NodeSetup, controllers: frozenset[str]) -> Kernel:
     """Give the facts of the running kernel that the cgroups' content depends on."""
     with_memory = NumaSet.from_ids(n.id for n in node.topology.numa if n.memory_bytes > 0)
     return Kernel(

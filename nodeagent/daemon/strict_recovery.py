@@ -5,12 +5,13 @@ Apart from daemon/startup.py, since commands that read a node need none of it.
 
 from pathlib import Path
 
-from nodeagent.core.managers import start, sweep
-from nodeagent.core.records import Records
-from nodeagent.core.refusals import StartRefused
-from nodeagent.core.state import NodeState, violations
-from nodeagent.core.step import Manifest, new_entry
-from nodeagent.daemon.machine import Node
+from nodeagent.core.admission.managers import start, sweep
+from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.model.records import Records
+from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.state import NodeState
+from nodeagent.core.turn.step import Manifest, new_entry
+from nodeagent.daemon.machine import NodeSetup
 from nodeagent.daemon.startup import (
     CPU_CHECKPOINT,
     MAX_CHECKPOINT_BYTES,
@@ -19,12 +20,12 @@ from nodeagent.daemon.startup import (
     StartError,
     read_file,
 )
-from nodeagent.formats.cpu_checkpoint import decode_cpu_state
-from nodeagent.formats.memory_checkpoint import decode_memory_state
-from nodeagent.formats.node_state import MAX_BYTES, NodeStateError, decode_state, policies_of
+from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state
+from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state
+from nodeagent.formats.checkpoint.node_state import MAX_BYTES, NodeStateError, decode_state, policies_of
 
 
-def load_state(node: Node, manifests: tuple[Manifest, ...], now_ms: int) -> NodeState:
+def load_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) -> NodeState:
     """Find the promises that were made: the truth file, else kubelet's own files (a node taken over), else nothing yet.
 
     This is `stateRecovery: strict`, kubelet's way: what does not fit is refused. The other way is daemon/recovery.py.
@@ -64,7 +65,7 @@ def load_state(node: Node, manifests: tuple[Manifest, ...], now_ms: int) -> Node
     return saved.state
 
 
-def _imported(node: Node, manifests: tuple[Manifest, ...], now_ms: int) -> NodeState:
+def _imported(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) -> NodeState:
     """Take over what kubelet promised on this node (D3), or start with nothing."""
     directory = Path(node.config.state_directory)
     cpu = read_file(str(directory / CPU_CHECKPOINT), MAX_CHECKPOINT_BYTES)
@@ -81,7 +82,7 @@ def _imported(node: Node, manifests: tuple[Manifest, ...], now_ms: int) -> NodeS
     return NodeState(promises, tuple(new_entry(m, now_ms, pod_level_resources=gate) for m in kept))
 
 
-def decoded_records(node: Node, cpu: bytes | None, memory: bytes | None) -> Records:
+def decoded_records(node: NodeSetup, cpu: bytes | None, memory: bytes | None) -> Records:
     """Read what kubelet's two files say, of whatever version."""
     pod_level = node.config.placement.gate("PodLevelResourceManagers")
     return Records(

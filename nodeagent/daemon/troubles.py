@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Self
 
-from nodeagent.core.layout import container_path, pod_path
-from nodeagent.core.state import NodeState
+from nodeagent.core.cgroups.desired_cgroups import container_path, pod_path
+from nodeagent.core.model.state import NodeState
 from nodeagent.daemon.logs import about
 from nodeagent.edge.cgroupfs import CgroupError
 from nodeagent.errors import NodeAgentError

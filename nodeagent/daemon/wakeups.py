@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-class Reason(enum.Enum):
+class WakeUpReason(enum.Enum):
     START = "start"
     MANIFESTS = "manifests"
     RUNS = "runs"
@@ -25,12 +25,12 @@ class Rescans:
         self._clock = clock
         self._last_seconds = clock()
 
-    def among(self, reasons: frozenset[Reason], period_seconds: float) -> frozenset[Reason]:
+    def among(self, reasons: frozenset[WakeUpReason], period_seconds: float) -> frozenset[WakeUpReason]:
         """Give the reasons of a turn that is about to begin; TIMER is one of them if none was for a period."""
         now = self._clock()
         if now - self._last_seconds >= period_seconds:
-            reasons |= {Reason.TIMER}
-        if Reason.TIMER in reasons:
+            reasons |= {WakeUpReason.TIMER}
+        if WakeUpReason.TIMER in reasons:
             self._last_seconds = now
         return reasons
 
@@ -40,22 +40,22 @@ class Wakeups:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._condition = threading.Condition(threading.RLock())
-        self._reasons: set[Reason] = set()
+        self._reasons: set[WakeUpReason] = set()
         self._clock = clock
 
-    def wake(self, reason: Reason) -> None:
+    def wake(self, reason: WakeUpReason) -> None:
         with self._condition:
             self._reasons.add(reason)
             self._condition.notify()
 
-    def wait(self, timeout_seconds: float) -> frozenset[Reason]:
+    def wait(self, timeout_seconds: float) -> frozenset[WakeUpReason]:
         """Wait for a reason, and take all there are. When the time is over without one, the reason is TIMER."""
         deadline = self._clock() + timeout_seconds
         with self._condition:
             while not self._reasons:
                 left = deadline - self._clock()
                 if left <= 0:
-                    return frozenset({Reason.TIMER})
+                    return frozenset({WakeUpReason.TIMER})
                 self._condition.wait(left)
             reasons = frozenset(self._reasons)
             self._reasons.clear()

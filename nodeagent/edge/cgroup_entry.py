@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from nodeagent.core.idset import CpuSet, IdSetSyntaxError
+from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
 from nodeagent.errors import NodeAgentError
 
 _MOST_CPUS = 8192

@@ -18,7 +18,7 @@ from watchdog.events import (
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver, ObservedWatch
 
-from nodeagent.core.cgroup import Attribute
+from nodeagent.core.model.cgroup import Attribute
 from nodeagent.errors import NodeAgentError
 
 _WANTED: list[type[FileSystemEvent]] = [DirCreatedEvent, DirDeletedEvent, DirMovedEvent, FileModifiedEvent]
@@ -40,7 +40,7 @@ class CgroupWatch:
 
     def __init__(self, root: str, wake: Callable[[], None]) -> None:
         self._root = Path(root)
-        self._handler = _Handler(wake)
+        self._handler = _CgroupHandler(wake)
         self._observer: BaseObserver | None = None
         self._watched: tuple[ObservedWatch, tuple[int, int]] | None = None
 
@@ -87,7 +87,7 @@ class CgroupWatch:
         self._watched = None
 
 
-class _Handler(FileSystemEventHandler):
+class _CgroupHandler(FileSystemEventHandler):
     """Runs in watchdog's thread."""
 
     def __init__(self, wake: Callable[[], None]) -> None:

@@ -11,12 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from nodeagent.core.cgroup import Attribute, CgroupSeen, Value
-from nodeagent.core.idset import CpuSet, IdSetSyntaxError, NumaSet
-from nodeagent.core.plan import Change, EnableControllers, MakeCgroup, RemoveCgroup, SetAttribute
-from nodeagent.core.write_failures import WriteFailure, write_failure
+from nodeagent.core.cgroups.write_failures import WriteFailure, write_failure
+from nodeagent.core.cgroups.write_order import Change, EnableControllers, MakeCgroup, RemoveCgroup, SetAttribute
+from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, Value
+from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.cgroup_values import (
+from nodeagent.formats.kernel.cgroup_values import (
     EFFECTIVE_CPUS,
     EFFECTIVE_MEMS,
     CgroupValueError,
@@ -99,7 +99,7 @@ class CgroupTree:
     def __init__(self, root: str) -> None:
         self.root = Path(root)
 
-    def read(self, own: frozenset[str]) -> dict[str, CgroupSeen]:
+    def read(self, own: frozenset[str]) -> dict[str, ObservedCgroup]:
         """Read the pods' cgroup and every cgroup of ours below it.
 
         Args:
@@ -130,7 +130,7 @@ class CgroupTree:
         except OSError as err:
             raise _failure(f"list {self.root / path}", self.root / path, err) from err
 
-    def _read_one(self, path: str) -> CgroupSeen | None:
+    def _read_one(self, path: str) -> ObservedCgroup | None:
         controllers = self._text(path, "cgroup.controllers")
         if controllers is None:
             return None
@@ -140,7 +140,7 @@ class CgroupTree:
             if text is not None:
                 attributes.append((attribute, self._parsed(path, attribute, text)))
         events = self._keyed(path, "cgroup.events")
-        return CgroupSeen(
+        return ObservedCgroup(
             path=path,
             controllers=frozenset(controllers.split()),
             subtree_control=frozenset((self._text(path, "cgroup.subtree_control") or "").split()),

@@ -12,8 +12,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats import launcher_protocol as protocol
-from nodeagent.formats.launcher_protocol import Exited, Hello, Refused, Running, RunStatus, StartFailed, StartRequest
+from nodeagent.formats.wire import launcher_protocol as protocol
+from nodeagent.formats.wire.launcher_protocol import (
+    Exited,
+    Hello,
+    Refused,
+    Running,
+    RunStatus,
+    StartFailed,
+    StartRequest,
+)
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ import socket
 import stat
 
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.bind_address import BindAddress, TcpAddress, UnixAddress
+from nodeagent.formats.syntax.bind_address import BindAddress, TcpAddress, UnixAddress
 
 BACKLOG = 128
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.api_messages import (
+from nodeagent.formats.wire.api_messages import (
     MAX_REQUEST_BYTES,
     ApiSyntaxError,
     Failure,
@@ -15,7 +15,7 @@ from nodeagent.formats.api_messages import (
     print_failure,
     print_result,
 )
-from nodeagent.formats.exchange import Bounds, Broken, Peer
+from nodeagent.formats.wire.exchange import Bounds, Broken, Peer
 
 Operation = Callable[[Mapping[str, Any]], Any]
 """Takes a request's arguments and gives what JSON can hold; a NodeAgentError is the answer's error."""

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.api_messages import ApiSyntaxError, Failure, parse_reply, print_request
+from nodeagent.formats.wire.api_messages import ApiSyntaxError, Failure, parse_reply, print_request
 
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 _CHUNK_BYTES = 1 << 18

@@ -34,7 +34,7 @@ _WANTED: list[type[FileSystemEvent]] = [
 ]
 """Not among them: opening and closing after reading. Our own scan does both, and would wake us for ever."""
 
-_Identity = tuple[int, int]
+_DirectoryIdentity = tuple[int, int]
 
 
 class ManifestWatchError(NodeAgentError):
@@ -66,7 +66,7 @@ class ManifestWatch:
         self._parent = str(Path(directory).parent)
         self._wake = wake
         self._observer: BaseObserver | None = None
-        self._watches: dict[str, tuple[_Identity, ObservedWatch]] = {}
+        self._watches: dict[str, tuple[_DirectoryIdentity, ObservedWatch]] = {}
         self._replaced = threading.Event()
         """The directory came or went. Its inode doesn't tell: a new directory often gets the number of the old one."""
 
@@ -114,7 +114,7 @@ class ManifestWatch:
             return False
         try:
             # The link's target: inotify watches what a path means, and watchdog doesn't follow links.
-            handler = _Handler(self._directory, self._replaced, self._wake)
+            handler = _ManifestHandler(self._directory, self._replaced, self._wake)
             watch = self._observer.schedule(handler, os.path.realpath(path), recursive=False, event_filter=_WANTED)
         except FileNotFoundError:
             return False  # gone again: its parent will tell
@@ -129,7 +129,7 @@ class ManifestWatch:
             self._observer.unschedule(known[1])
 
 
-class _Handler(FileSystemEventHandler):
+class _ManifestHandler(FileSystemEventHandler):
     """Runs in watchdog's thread."""
 
     def __init__(self, directory: str, replaced: threading.Event, wake: Callable[[], None]) -> None:
@@ -146,7 +146,7 @@ class _Handler(FileSystemEventHandler):
         self._wake()
 
 
-def _identity(path: str) -> _Identity | None:
+def _identity(path: str) -> _DirectoryIdentity | None:
     try:
         found = Path(path).stat()
     except OSError:

@@ -9,10 +9,10 @@ from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from nodeagent.core.agent_metrics import BUCKETS, METRICS, old_name
-from nodeagent.core.manager_metrics import MetricSpec
-from nodeagent.core.metric_moves import Series
-from nodeagent.core.metric_totals import Distribution, MetricsSnapshot
+from nodeagent.core.metrics.agent_metrics import BUCKETS, METRICS, old_name
+from nodeagent.core.metrics.deltas import Series
+from nodeagent.core.metrics.manager_metrics import MetricSpec
+from nodeagent.core.metrics.totals import Distribution, MetricsSnapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """The only format served, whatever a scraper would rather have: two of kubelet's counters don't end in `_total`, which OpenMetrics

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from nodeagent.formats.exchange import Bounds, Broken, Peer
+from nodeagent.formats.wire.exchange import Bounds, Broken, Peer
 
 _TEXT = "text/plain; charset=utf-8"
 _BROKEN = {

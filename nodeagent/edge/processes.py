@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 from msgspec import Struct
 
-from nodeagent.core.idset import CpuSet
+from nodeagent.core.model.idset import CpuSet
 
 _PF_KTHREAD = 0x0020_0000
 """include/linux/sched.h; field 9 of /proc/PID/stat (proc_pid_stat(5))."""
@@ -17,7 +17,7 @@ _STAT_FLAGS = 6
 _DEAD_STATES = frozenset({"Z", "X", "x"})
 
 
-class HostProcess(Struct, frozen=True):
+class ProcessAffinity(Struct, frozen=True):
     pid: int
     name: str
     cpus: CpuSet
@@ -28,7 +28,7 @@ class HostProcess(Struct, frozen=True):
 
 
 class ProcessScan(Struct, frozen=True):
-    found: tuple[HostProcess, ...]
+    found: tuple[ProcessAffinity, ...]
     """By pid."""
     hidden: tuple[int, ...]
     """Processes that we were not allowed to look at: they may run there, too."""
@@ -58,7 +58,7 @@ def may_run_on(cpus: CpuSet, *, excluding: Callable[[int], bool]) -> ProcessScan
     return ProcessScan(tuple(found), tuple(hidden))
 
 
-def _look_at(pid: int) -> HostProcess | None:
+def _look_at(pid: int) -> ProcessAffinity | None:
     """Describe a process; None if it has ended and only waits for its parent."""
     state, flags = _state_and_flags(pid)
     if state in _DEAD_STATES:
@@ -67,7 +67,7 @@ def _look_at(pid: int) -> HostProcess | None:
     for thread in _threads(pid):
         with contextlib.suppress(ProcessLookupError):  # this thread ended; the process goes on
             cpus |= CpuSet.from_ids(os.sched_getaffinity(thread))
-    return HostProcess(pid, psutil.Process(pid).name(), cpus, _cgroup(pid), bool(flags & _PF_KTHREAD))
+    return ProcessAffinity(pid, psutil.Process(pid).name(), cpus, _cgroup(pid), bool(flags & _PF_KTHREAD))
 
 
 def _threads(pid: int) -> Iterator[int]:

@@ -15,10 +15,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from nodeagent.formats.exchange import Bounds, Broken, Peer
+from nodeagent.formats.wire.exchange import Bounds, Broken, Peer
 
 T = TypeVar("T")
-Holder = int | None
+SlotHolder = int | None
 """Whose a place is: the user id of a Unix socket's client; None for TCP, where the kernel doesn't know it."""
 _CALL_SECONDS = 10.0
 _ACCEPT_PAUSE_SECONDS = 1.0
@@ -96,11 +96,11 @@ class Server:
         self._listener = listener
         self._service = service
         self._on_failure = on_failure
-        self._reading: dict[asyncio.Task[None], Holder] = {}
+        self._reading: dict[asyncio.Task[None], SlotHolder] = {}
         """Connections whose request is still coming, oldest first, and whose they are."""
-        self._answering: dict[asyncio.Task[None], Holder] = {}
+        self._answering: dict[asyncio.Task[None], SlotHolder] = {}
         """Those whose answer is being made."""
-        self._parting: dict[asyncio.Task[None], Holder] = {}
+        self._parting: dict[asyncio.Task[None], SlotHolder] = {}
         """Those whose answer is being taken, oldest first."""
 
     async def open(self) -> None:
@@ -148,7 +148,7 @@ class Server:
         task.add_done_callback(functools.partial(_close_connection, connection))
         self._reading[task] = holder
 
-    def _make_room(self, newcomer: Holder) -> bool:
+    def _make_room(self, newcomer: SlotHolder) -> bool:
         """See that there is room for one more, if need be in a slow client's place.
 
         Who has most places loses one: no user can keep others out. A user who has most of them himself loses the one whose request has

@@ -1,4 +1,4 @@
-"""Reads a file-system root's description of the machine into a sample. Judges no value: formats/sysfs.py does."""
+"""Reads a file-system root's description of the machine into a sample. Judges no value: formats/kernel/sysfs.py does."""
 
 import errno
 import os
@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import MappingProxyType
 
-from nodeagent.formats.settings import SETTINGS, Settings
-from nodeagent.formats.sysfs_sample import CPUS, ONLINE_WITNESS, WANTED, SysfsError, SysfsSample
-from nodeagent.formats.sysfs_witness import WITNESS
+from nodeagent.formats.kernel.settings import SETTINGS, Settings
+from nodeagent.formats.kernel.sysfs_sample import CPUS, ONLINE_WITNESS, WANTED, SysfsError, SysfsSample
+from nodeagent.formats.kernel.sysfs_witness import WITNESS
 
 ATTEMPTS = 8
 """Readings (each some 0.1 s) before giving up on a machine whose CPUs come and go faster than they can be read."""
@@ -18,7 +18,7 @@ ATTEMPTS = 8
 MAX_FILE_BYTES = 32 * 2**20
 """/proc/cpuinfo has about 1.5 KiB per CPU; everything else is at most a page."""
 
-_Tree = dict[str, "_Tree | None"]
+_Files = dict[str, "_Files | None"]
 """Wanted names of a directory. None: a file to be read; an empty tree: only the name counts."""
 
 
@@ -53,7 +53,7 @@ def read_machine(root: str = "/") -> SysfsSample:
 
 
 def read_witness(root: str = "/") -> SysfsSample:
-    """Read only what shows whether the machine has changed; see formats/sysfs_witness.py.
+    """Read only what shows whether the machine has changed; see formats/kernel/sysfs_witness.py.
 
     Raises:
         SysfsError: with the path: a file can't be read or is none.
@@ -112,8 +112,8 @@ def _read(base: str, wanted: Iterable[str]) -> SysfsSample:
     return SysfsSample(MappingProxyType(files), MappingProxyType(directories), base)
 
 
-def _tree(wanted: Iterable[str]) -> _Tree:
-    tree: _Tree = {}
+def _tree(wanted: Iterable[str]) -> _Files:
+    tree: _Files = {}
     for pattern in wanted:
         *parents, last = pattern.split("/")
         branch = tree
@@ -126,7 +126,7 @@ def _tree(wanted: Iterable[str]) -> _Tree:
     return tree
 
 
-def _walk(base: str, path: str, tree: _Tree, *, listed: bool) -> Iterator[tuple[str, str | tuple[str, ...]]]:
+def _walk(base: str, path: str, tree: _Files, *, listed: bool) -> Iterator[tuple[str, str | tuple[str, ...]]]:
     """Yield each wanted file's text and each listed directory's wanted names, by path below the root.
 
     `listed`: the directory above was listed and names this one, so that it must be there. From a fixed path's start on,

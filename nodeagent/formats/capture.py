@@ -11,14 +11,16 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nodeagent.core.cgroup import Attribute, CgroupSeen, Seen
-from nodeagent.core.config import Config
-from nodeagent.core.idset import CpuSet, NumaSet
-from nodeagent.core.pod import Container
-from nodeagent.core.state import NodeState
+from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.host_processes import HostProcess, HostProcesses
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.pod import Container
+from nodeagent.core.model.state import NodeState
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.ascii_json import ascii_json
-from nodeagent.formats.cgroup_values import (
+from nodeagent.formats.checkpoint.node_state import NodeStateError, state_document, state_from_document
+from nodeagent.formats.config.effective_config import config_document, config_from_document
+from nodeagent.formats.kernel.cgroup_values import (
     EFFECTIVE_CPUS,
     EFFECTIVE_MEMS,
     CgroupValueError,
@@ -26,12 +28,10 @@ from nodeagent.formats.cgroup_values import (
     parse_value,
     print_value,
 )
-from nodeagent.formats.effective_config import config_document, config_from_document
-from nodeagent.formats.inspection import HostProcess, HostProcesses
-from nodeagent.formats.json_values import JsonValue, MisfitError, parsed
-from nodeagent.formats.node_state import NodeStateError, state_document, state_from_document
-from nodeagent.formats.settings import Settings, known_parameters
-from nodeagent.formats.sysfs_sample import SysfsSample
+from nodeagent.formats.kernel.settings import Settings, known_parameters
+from nodeagent.formats.kernel.sysfs_sample import SysfsSample
+from nodeagent.formats.syntax.ascii_json import ascii_json
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parsed
 
 KIND = "NodeCapture"
 VERSION = 1
@@ -58,7 +58,7 @@ class Sighting(Struct, frozen=True):
 
     at_ms: int
     page_bytes: int
-    seen: Seen | None = None
+    seen: ObservedCgroups | None = None
     problems: tuple[str, ...] = ()
     """With reading the cgroups."""
     process_counts: Mapping[str, int] = field(default_factory=dict)
@@ -164,7 +164,7 @@ def without_secrets(state: NodeState) -> NodeState:
     return replace(state, entries=tuple(entries))
 
 
-def _texts(seen: CgroupSeen) -> dict[str, str]:
+def _texts(seen: ObservedCgroup) -> dict[str, str]:
     """Give the cgroup's files as the kernel has them."""
     effective = {EFFECTIVE_CPUS: seen.cpus_effective, EFFECTIVE_MEMS: seen.mems_effective}
     return {
@@ -243,10 +243,10 @@ def _sighting(document: JsonValue) -> Sighting:
     )
 
 
-def _seen(path: str, texts: Mapping[str, str]) -> CgroupSeen:
+def _seen(path: str, texts: Mapping[str, str]) -> ObservedCgroup:
     events = parse_flat_keyed(texts.get("cgroup.events", ""))
     cpus, mems = texts.get(EFFECTIVE_CPUS), texts.get(EFFECTIVE_MEMS)
-    return CgroupSeen(
+    return ObservedCgroup(
         path=path,
         controllers=frozenset(texts.get("cgroup.controllers", "").split()),
         subtree_control=frozenset(texts.get("cgroup.subtree_control", "").split()),

@@ -16,7 +16,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").st
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Run:
+class ProcessRecord:
     """One process from its start to the agent's acknowledgement: the record on disk and the status on the wire alike."""
 
     id: str
@@ -33,7 +33,7 @@ class Run:
     unknown: str | None = None  # why a finished run has neither exit code nor signal
 
 
-class Records:
+class RecordStore:
     """One JSON file per run in the state directory."""
 
     def __init__(self, directory: Path) -> None:
@@ -42,7 +42,7 @@ class Records:
     def path(self, run_id: str) -> Path:
         return self.directory / f"{urllib.parse.quote(run_id, safe='')}.json"
 
-    def write(self, runs: Sequence[Run], *, durable: bool) -> None:
+    def write(self, runs: Sequence[ProcessRecord], *, durable: bool) -> None:
         """Replace each file as a whole; durable: it is on disk when this returns."""
         for run in runs:
             temporary = self.path(run.id).with_suffix(".tmp")
@@ -63,12 +63,12 @@ class Records:
         except OSError as err:  # it comes back with the next launcher, and is acknowledged again
             log("record_not_removed", id=run_id, error=str(err))
 
-    def load(self) -> list[Run]:
-        known, runs = {field.name for field in dataclasses.fields(Run)}, []
+    def load(self) -> list[ProcessRecord]:
+        known, runs = {field.name for field in dataclasses.fields(ProcessRecord)}, []
         for path in sorted(self.directory.glob("*.json")):
             try:
                 content = json.loads(path.read_bytes())
-                run = Run(**{name: value for name, value in content.items() if name in known})
+                run = ProcessRecord(**{name: value for name, value in content.items() if name in known})
                 if not (is_sound(run) and path == self.path(run.id)):
                     raise ValueError("it has a value that was never written there")  # noqa: TRY301 - set aside like all
                 runs.append(run)
@@ -89,7 +89,7 @@ class Records:
             log("record_not_set_aside", path=str(path), error=str(err))
 
 
-def is_sound(run: Run) -> bool:
+def is_sound(run: ProcessRecord) -> bool:
     """Whether the values are of the kinds that records have, and the pid is one."""
     kinds = {"int": (int,), "str": (str,), "bool": (bool,), "None": (type(None),)}
     return 0 < run.pid < 2**31 and all(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nodeagent.launcher.order import MAX_ID, Order, RefusedError, parse_order
-from nodeagent.launcher.records import BOOT_ID, Records, Run, parent_and_start_ticks
+from nodeagent.launcher.records import BOOT_ID, ProcessRecord, RecordStore, parent_and_start_ticks
 from nodeagent.launcher.report import log, notify
 from nodeagent.launcher.shim import shim
 
@@ -40,7 +40,7 @@ def now_ms() -> int:
 class Starting:
     """A fork that has not become the container's process yet."""
 
-    run: Run
+    run: ProcessRecord
     link: socket.socket
     clients: list[socket.socket]
     deadline: float
@@ -49,10 +49,10 @@ class Starting:
 
 class Launcher:
     def __init__(self, root: Path | None, state: Path, journal: str, listener: socket.socket) -> None:
-        self.root, self.journal, self.records, self.listener = root, journal, Records(state), listener
+        self.root, self.journal, self.records, self.listener = root, journal, RecordStore(state), listener
         self.selector = selectors.DefaultSelector()
         self.clients: dict[socket.socket, bool] = {}  # → is subscribed
-        self.runs: dict[str, Run] = {}
+        self.runs: dict[str, ProcessRecord] = {}
         self.starting: dict[str, Starting] = {}
         self.children: dict[int, str] = {}  # pid → id; nobody but reap() frees these pids
         self.pidfds: dict[str, int] = {}  # id → pidfd of those that an earlier launcher started
@@ -106,7 +106,7 @@ class Launcher:
                 self.pidfds[run.id] = pidfd
                 self.selector.register(pidfd, selectors.EVENT_READ, lambda run=run: self.lost_sight(run))
 
-    def lost_sight(self, run: Run, reason: str = "launcher_restarted") -> None:
+    def lost_sight(self, run: ProcessRecord, reason: str = "launcher_restarted") -> None:
         """A process that wasn't our child has ended: its exit code went to whoever was its parent."""
         self.settle([dataclasses.replace(run, finished_at_ms=now_ms(), unknown=reason)])
 
@@ -122,7 +122,7 @@ class Launcher:
                     ended.append(ended_with(run, status))
         self.settle(ended)
 
-    def settle(self, ended: list[Run]) -> None:
+    def settle(self, ended: list[ProcessRecord]) -> None:
         """Ends are on disk before anyone hears of them; a full disk costs only that."""
         if not ended:
             return
@@ -262,7 +262,7 @@ class Launcher:
         try:
             pid = self.fork(order, theirs.fileno())
             ticks = parent_and_start_ticks(pid)[1]
-            run = Run(order.id, pid, ticks, BOOT_ID, order.cgroup, order.grace_seconds, now_ms())
+            run = ProcessRecord(order.id, pid, ticks, BOOT_ID, order.cgroup, order.grace_seconds, now_ms())
             self.records.write([run], durable=False)  # need not outlive this boot: the container doesn't either
             ours.send(b"!")
         except OSError as err:
@@ -327,7 +327,7 @@ class Launcher:
             deadlines += [self.stop_ends, *(self.stop_began + seconds for seconds in waited_for)]
         return max(0.0, min(deadlines) - now) if deadlines else None
 
-    def left(self) -> list[Run]:
+    def left(self) -> list[ProcessRecord]:
         running = [run for run in self.runs.values() if run.finished_at_ms is None]
         return running + [starting.run for starting in self.starting.values()]
 
@@ -367,7 +367,7 @@ class Launcher:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def ended_with(run: Run, wait_status: int) -> Run:
+def ended_with(run: ProcessRecord, wait_status: int) -> ProcessRecord:
     return dataclasses.replace(
         run,
         finished_at_ms=now_ms(),
@@ -377,7 +377,7 @@ def ended_with(run: Run, wait_status: int) -> Run:
     )
 
 
-def pidfd_of(run: Run) -> int | None:
+def pidfd_of(run: ProcessRecord) -> int | None:
     """None: its process is gone. What is compared is the process that is watched, since the pidfd comes first."""
     try:
         pidfd = os.pidfd_open(run.pid)

@@ -1,0 +1,112 @@
+"""`nodeagent capture`: takes a node into one file, which every command that reads a node takes in its place."""
+
+import argparse
+import os
+import sys
+import time
+
+from msgspec.structs import replace
+
+from nodeagent import __version__
+from nodeagent.cli.support.documents import add_out_argument, write_out
+from nodeagent.cli.support.known_state import Known, sighting_of
+from nodeagent.cli.support.sources import SourceError, add_node_arguments, is_copied, known_from, machine_file
+from nodeagent.daemon.startup import StartError
+from nodeagent.edge.sysfs import read_machine, read_settings
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.capture import Capture, CapturedAgent, Sighting, encode_capture
+from nodeagent.formats.checkpoint.node_state import policies_of
+from nodeagent.formats.kernel.sysfs import topology_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_out_argument(parser)
+    add_node_arguments(parser)
+    parser.epilog = """\
+exit status: 0: taken; 1: the machine, or what was named, could not be read, or the file not be written; 2: wrong arguments
+
+examples:
+  nodeagent capture --out node.json
+  nodeagent capture --root /mnt/copy --out node.json
+  nodeagent capture >node.json
+
+Holds the machine's description, the agent's configuration, its promises, what is in the pods' cgroups, the settings that `nodeagent
+check` judges, and versions; never a container's command, arguments or environment. docs/capture.md (nodeagent --help says where)
+describes it. Without an agent that answers, root gets its saved state; without one, the machine alone is taken, and stderr says so.
+A configuration named with --config has to be right, and an agent named with --socket has to answer or have saved its state.
+next: nodeagent inspect --machine node.json, nodeagent topology --machine node.json"""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the capture.
+
+    Raises:
+        NodeAgentError: the machine can't be read, the file can't be written, or what was named is not there.
+
+    """
+    write_out(options.out, encode_capture(_capture(options)).encode())
+    return 0
+
+
+def _capture(options: argparse.Namespace) -> Capture:
+    if options.machine is not None:
+        capture = machine_file(options.machine)[1]
+        if capture is None:
+            raise SourceError(
+                f"{options.machine} describes a machine and is no capture",
+                hint="take one on the node itself: nodeagent capture --out FILE",
+            )
+        return replace(capture, agent=_agent(_known(options)))
+    root = options.root or "/"
+    sample = read_machine(root)
+    topology_of(sample)  # what holds no machine is no node
+    known = _known(options)
+    if known is not None:
+        sighting = sighting_of(known, host_processes=True)
+    else:
+        at_ms = 0 if is_copied(options) else time.time_ns() // 1_000_000
+        sighting = Sighting(at_ms, os.sysconf("SC_PAGE_SIZE"))
+    settings = read_settings(root)
+    return Capture(
+        nodeagent=__version__,
+        kernel=settings.sample.files.get("proc/sys/kernel/osrelease", "").strip(),
+        sample=sample,
+        sighting=sighting,
+        agent=_agent(known),
+        settings=settings,
+    )
+
+
+def _known(options: argparse.Namespace) -> Known | None:
+    """Give what is known of the agent on a machine that has been read, None if there is nothing.
+
+    Raises:
+        NodeAgentError: of what was named.
+
+    """
+    try:
+        return known_from(options)
+    except NodeAgentError as err:
+        is_named = options.config is not None and isinstance(err, StartError)  # its words on the configuration
+        if is_named or options.socket is not None:
+            raise
+        print(f"nodeagent: only the machine is taken: {err.message}", file=sys.stderr)
+        print(f"hint: {err.hint}", file=sys.stderr)
+        return None
+
+
+def _agent(known: Known | None) -> CapturedAgent | None:
+    if known is None:
+        return None
+    return CapturedAgent(
+        config=known.node.config,
+        state=known.state,
+        policies=known.policies or policies_of(known.node.config.placement),
+        reserved=known.node.reserved,
+        cgroup_root=known.cgroup_root,
+        pids=known.pids,
+        is_live=known.is_live,
+        is_ready=known.is_ready,
+        problems=known.problems,
+        recovery=known.recovery,
+    )

@@ -1,0 +1,146 @@
+"""`nodeagent check`: is this node fit? Every check with its verdict, its reason and what mends it."""
+
+import argparse
+import shlex
+import sys
+from types import MappingProxyType
+
+from msgspec.structs import replace
+
+from nodeagent.cli.main import EXIT_DIFFERENCE
+from nodeagent.cli.support.colour import add_color_argument, wants_colour
+from nodeagent.cli.support.configurations import load_config
+from nodeagent.cli.support.documents import add_output_argument, printed
+from nodeagent.cli.support.printable_output import write_coloured
+from nodeagent.cli.support.sources import (
+    add_node_arguments,
+    is_elsewhere,
+    is_unconfigured,
+    known_from,
+    machine_file,
+    own_config,
+    topology_from,
+)
+from nodeagent.core.model.topology import Topology
+from nodeagent.daemon.machine import NodeSetup
+from nodeagent.daemon.startup import StartError, node_of
+from nodeagent.edge.sysfs import read_settings, write_setting
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.kernel.settings import SETTINGS, Settings
+from nodeagent.views.check.node_check import fitness_document, is_fit, render_fitness, verdicts
+from nodeagent.views.check.verdicts import CheckResult, NodeFacts
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_output_argument(parser)
+    parser.add_argument("--strict", action="store_true", help="warnings and what is unknown count as unfit, too")
+    parser.add_argument(
+        "--fix",
+        action="store_true",
+        help="first set what moves nobody and lasts until the next boot: kernel.numa_balancing and the governors",
+    )
+    add_color_argument(parser)
+    add_node_arguments(parser)
+    parser.epilog = """\
+exit status: 0: fit, as far as known; 3: not fit (a failure; with --strict a warning or something unknown); 1: it was not found out;
+2: wrong arguments
+
+examples:
+  nodeagent check
+  nodeagent check --strict -o json | jq -r '.checks[] | select(.level != "ok") | .fix'
+  nodeagent check --root /mnt/copy
+  sudo nodeagent check --fix
+
+Levels: ok; note: worth knowing; warning: pods run less well, or less alone, than they could; failure: the agent cannot do its work;
+unknown: what says it cannot be read.
+next: nodeagent topology draws the machine, nodeagent config validate judges the configuration"""
+    parser.set_defaults(parser=parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check, and mend what is asked for.
+
+    Raises:
+        NodeAgentError: the machine can't be read, or a setting not be written.
+
+    """
+    if options.fix and is_elsewhere(options):
+        options.parser.error("only this node can be mended, not a copy: leave --fix out, or run it on the node itself")
+    found = verdicts(_facts(options))
+    if options.fix:
+        fix(found)
+        found = verdicts(_facts(options))
+    colours = options.output == "text" and wants_colour(options.color)
+    text = printed(fitness_document(found), options.output, lambda d: render_fitness(d, coloured=colours))
+    (write_coloured if colours else sys.stdout.write)(text)
+    return 0 if is_fit(found, strict=options.strict) else EXIT_DIFFERENCE
+
+
+def fix(found: tuple[CheckResult, ...], root: str = "/") -> None:
+    """Write what the verdicts say may be written, and say so.
+
+    Raises:
+        SysfsError: it cannot be.
+
+    """
+    for verdict in found:
+        for write in verdict.writes:
+            write_setting(write.path, write.text, root)
+        if verdict.writes:
+            count = len(verdict.writes)
+            said = f"/{verdict.writes[0].path}" if count == 1 else f"{count} files such as /{verdict.writes[0].path}"
+            print(f"fixed {verdict.check}: {verdict.writes[0].text} into {said}", file=sys.stderr)
+
+
+def _facts(options: argparse.Namespace) -> NodeFacts:
+    topology = topology_from(options)
+    settings = _settings(options)
+    try:
+        node = _node(options, topology)
+    except NodeAgentError as err:
+        return NodeFacts(
+            topology,
+            settings,
+            config_problem=err.message,
+            config_is_missing=is_unconfigured(options),
+            config_command=_validation(options),
+        )
+    return NodeFacts(topology, settings, node.config, node.managers, config_file=options.config or "the configuration")
+
+
+def _validation(options: argparse.Namespace) -> str:
+    """The command that judges the same configuration on the same machine; empty: that of a capture is in no file."""
+    if options.config is None and options.machine is not None:
+        return ""
+    words = ["nodeagent", "config", "validate", options.config or own_config(options)]
+    if options.machine is not None:
+        words += ["--machine", options.machine]
+    elif options.root is not None:
+        words += ["--root", options.root]
+    return shlex.join(words)
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    if options.machine is None:
+        return read_settings(options.root or "/")
+    capture = machine_file(options.machine)[1]
+    if capture is None:
+        return Settings()
+    taken = capture.settings
+    # captures of before these were settings have them beside the machine
+    files = {path: text for path, text in capture.sample.files.items() if path in SETTINGS} | dict(taken.sample.files)
+    return replace(taken, sample=replace(taken.sample, files=MappingProxyType(files)))
+
+
+def _node(options: argparse.Namespace, topology: Topology) -> NodeSetup:
+    """Give what `--config` says, else the agent; where it never ran, the configuration that it would start with."""
+    if options.config is not None:
+        return node_of(load_config(options.config), topology, options.config)
+    try:
+        return known_from(options).node
+    except StartError:
+        raise
+    except NodeAgentError:
+        if options.machine is not None:
+            raise
+        return node_of(load_config(own_config(options)), topology, own_config(options))

@@ -1,0 +1,114 @@
+"""`nodeagent checkpoint`: is a state file whole, what does it say, and how is that said in another version?"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from nodeagent.cli.main import EXIT_ERROR
+from nodeagent.cli.support.actions import add_actions
+from nodeagent.cli.support.documents import add_out_argument, add_output_argument, printed, write_out
+from nodeagent.cli.support.named_files import NamedFile, read_named
+from nodeagent.formats.checkpoint.checkpoint_versions import (
+    WRITABLE,
+    Checkpoint,
+    CheckpointError,
+    Containers,
+    checkpoint_document,
+    converted,
+    read_checkpoint,
+)
+from nodeagent.formats.checkpoint.node_state import MAX_BYTES
+from nodeagent.formats.syntax.json_values import MisfitError, parsed
+from nodeagent.views.checkpoint_text import render_checkpoint, summary
+
+_EXAMPLES = """\
+exit status: 0: the file is whole; 1: it is damaged, or could not be read or converted; 2: wrong arguments
+
+examples:
+  nodeagent checkpoint verify /var/lib/nodeagent/nodeagent_state
+  nodeagent checkpoint show /var/lib/kubelet/cpu_manager_state -o yaml
+  nodeagent checkpoint convert /var/lib/nodeagent/cpu_manager_state --to cpu-v3 --out /tmp/cpu_manager_state
+
+cpu_manager_state (cpu-v1 to cpu-v4), memory_manager_state (memory-v1 to memory-v3) and nodeagent_state are understood.
+next: nodeagent checkpoint show FILE"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    helps = {
+        "verify": "say which version a file is, and whether it is whole",
+        "show": "print what a file says, even a damaged one, as far as it can be read",
+        "convert": "write what a file says in another version",
+    }
+    made = add_actions(parser, helps, epilog=_EXAMPLES)
+    for action in made.values():
+        action.add_argument(
+            "file",
+            type=NamedFile,
+            metavar="FILE|-",
+            help="a state file of kubelet or nodeagent, of any version; - is stdin",
+        )
+    for name in ("verify", "show"):
+        add_output_argument(made[name])
+    convert = made["convert"]
+    convert.add_argument("--to", choices=WRITABLE, required=True, help="the version to write")
+    add_out_argument(convert, "the file to write, one that is not there yet")
+    convert.add_argument(
+        "--containers",
+        type=NamedFile,
+        metavar="FILE|-",
+        help='ids for cpu-v1: JSON {"CONTAINER_ID": ["POD_UID", "CONTAINER"]}',
+    )
+    convert.add_argument("--lossy", action="store_true", help="leave out what that version can't say")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what is asked.
+
+    Raises:
+        NodeAgentError: the file cannot be read, is no checkpoint, or can't be said in that version.
+    """
+    checkpoint = _read(options.file)
+    if options.action == "convert":
+        return _convert(checkpoint, options)
+    document = checkpoint_document(checkpoint)
+    if options.action == "verify":
+        kept = ("kind", "version", "format", "checksum", "note", "policies", "problem", "whole")
+        document = {key: document[key] for key in kept}
+    lines = summary if options.action == "verify" else render_checkpoint
+    sys.stdout.write(printed(document, options.output, lambda _: "".join(f"{line}\n" for line in lines(checkpoint))))
+    return 0 if checkpoint.problem is None else EXIT_ERROR
+
+
+def _read(path: str) -> Checkpoint:
+    content = _content(path)
+    try:
+        return read_checkpoint(content)
+    except CheckpointError as err:
+        raise CheckpointError(f"{path}: {err.message}", hint=err.hint) from err
+
+
+def _content(path: str) -> bytes:
+    content = read_named(path, MAX_BYTES)
+    if content is None:
+        raise CheckpointError(f"{path}: there is no such file", hint=f"see `ls -l {Path(path).parent}`")
+    return content
+
+
+def _convert(checkpoint: Checkpoint, options: argparse.Namespace) -> int:
+    containers = {} if options.containers is None else _containers(options.containers)
+    try:
+        content = converted(checkpoint, options.to, containers, lossy=options.lossy)
+    except CheckpointError as err:
+        raise CheckpointError(f"{options.file}: {err.message}", hint=err.hint) from err
+    write_out(options.out, content, replaces=False)
+    return 0
+
+
+def _containers(path: str) -> Containers:
+    try:
+        rows = parsed(_content(path)).by_name(lambda value: tuple(v.text() for v in value.row(2)))
+    except MisfitError as err:
+        raise CheckpointError(
+            f"{path}: {err}", hint='write it as {"CONTAINER_ID": ["POD_UID", "CONTAINER"]}, one for each container'
+        ) from err
+    return {each: (uid, name) for each, (uid, name) in rows}

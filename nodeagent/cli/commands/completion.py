@@ -1,0 +1,177 @@
+"""`nodeagent completion`: prints what makes a shell complete nodeagent's command lines, and answers what the shell then asks.
+
+The shells' scripts know nothing of the commands: at each TAB they ask `nodeagent completion words -- WORD…` what may stand for the last
+word. The first line of the answer is its kind (words, files, directories or commands: the last three the shell finds itself), each other
+one a word, a tab and what it means.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from nodeagent.cli.support.completion_scripts import SCRIPTS
+from nodeagent.cli.support.definitions import Argument, Command, command_of
+from nodeagent.cli.support.known_names import pods_of
+
+_ASKED = "words"
+"""What the shells' scripts say in a shell's place."""
+_FILES = frozenset({"FILE", "PATH", "-"})
+"""What stands for files in the help, beside names with a dot."""
+
+
+class Candidates(Struct, frozen=True):
+    words: tuple[tuple[str, str], ...] = ()
+    """What may stand there, and what it means (or empty)."""
+    kind: str = "words"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", type=_shell, choices=(*SCRIPTS, _ASKED), metavar="|".join(SCRIPTS), help="the shell")
+    asked = parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    asked.required = False  # or a complaint that the shell is missing would name them
+    parser.usage = "nodeagent completion bash|zsh|fish"
+    parser.epilog = """\
+exit status: 0: printed; 2: wrong arguments
+
+examples:
+  eval "$(nodeagent completion bash)"
+  nodeagent completion zsh >_nodeagent
+  nodeagent completion fish >nodeagent.fish
+
+zsh looks for _nodeagent in the directories of $fpath, fish for nodeagent.fish in ~/.config/fish/completions.
+`make install` has done it for all users. Names of pods and containers come from the agent: for root and the group nodeagent.
+next: nodeagent inspect, then a space and TAB, names the pods"""
+
+
+def _shell(text: str) -> str:
+    if text not in {*SCRIPTS, _ASKED}:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(SCRIPTS)}")
+    return text
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print a script, or the answer to one."""
+    if options.shell != _ASKED:
+        sys.stdout.write(SCRIPTS[options.shell])
+        return 0
+    from nodeagent.cli.main import parser_for
+
+    typed = options.words[1:] if options.words[:1] == ["--"] else options.words
+    words = typed or [""]
+    answer = answer_to(command_of(parser_for(words)), words)
+    sys.stdout.write("\n".join([answer.kind, *(f"{word}\t{meaning}" for word, meaning in answer.words)]) + "\n")
+    return 0
+
+
+def answer_to(command: Command, words: list[str]) -> Candidates:
+    """Say what may stand for the last word.
+
+    Args:
+        command: whose words they are.
+        words: all that was typed before the cursor, without the command's own name; the last one may be empty.
+
+    """
+    *before, current = _joined(words)
+    spelled = {spelling: option for option in command.options for spelling in option.spellings}
+    given: dict[str, str] = {}
+    place, only_places = 0, False
+    wanted: list[Argument] = []
+    for index, word in enumerate(before):
+        if wanted:
+            given[wanted.pop().dest] = word
+        elif not only_places and word == "--":
+            only_places = True
+        elif not only_places and word.startswith("-") and word != "-":
+            name, equals, value = word.partition("=")
+            option = spelled.get(name)
+            if option is not None and option.metavar:
+                given[option.dest] = value
+                wanted = [option] * (option.count - bool(equals))
+        elif command.subcommands:
+            inner = next((one for one in command.subcommands if one.name == word), None)
+            return (
+                Candidates() if inner is None else answer_to(command_of(inner.parser), [*before[index + 1 :], current])
+            )
+        elif place < len(command.places):
+            argument = command.places[place]
+            given[argument.dest] = word
+            if argument.takes_the_rest:
+                return Candidates(kind="files")
+            place += not argument.repeats
+    if wanted:
+        return _values(wanted[-1], current, given)
+    if not only_places and current.startswith("-"):
+        return _option(spelled, current)
+    if command.subcommands:
+        return _starting(current, ((one.name, one.help) for one in command.subcommands))
+    if place == len(command.places):
+        return _option(spelled, current)
+    if command.places[place].takes_the_rest:
+        return Candidates(kind="commands") if only_places else _starting(current, [("--", "then the command")])
+    return _values(command.places[place], current, given)
+
+
+def _joined(words: list[str]) -> list[str]:
+    """Put together what bash takes apart: `--output`, `=`, `json`. The last value stands alone, as bash wants it."""
+    joined: list[str] = []
+    index = 0
+    while index < len(words):
+        if words[index] == "=" and joined and joined[-1].startswith("--"):
+            value = words[index + 1] if index + 1 < len(words) else ""
+            if index + 2 < len(words):
+                joined[-1] += f"={value}"
+            else:
+                joined.append(value)
+            index += 2
+        else:
+            joined.append(words[index])
+            index += 1
+    return joined
+
+
+def _option(spelled: Mapping[str, Argument], current: str) -> Candidates:
+    name, equals, value = current.partition("=")
+    if equals:
+        option = spelled.get(name)
+        inside = Candidates() if option is None or not option.metavar else _values(option, value, {})
+        return Candidates(tuple((f"{name}={word}", meaning) for word, meaning in inside.words))
+    shown = [(spelling, option) for spelling, option in spelled.items() if option.help is not None]
+    return _starting(current, [(spelling, option.help or "") for spelling, option in shown])
+
+
+def _values(argument: Argument, current: str, given: Mapping[str, str]) -> Candidates:
+    if argument.help is None:
+        return Candidates()
+    if argument.choices:
+        public = argument.metavar.split("|") if "|" in argument.metavar else argument.choices
+        return _starting(current, [(choice, "") for choice in argument.choices if choice in public])
+    match argument.metavar.strip("[]…. "):
+        case "POD":
+            return _pods(current, given)
+        case "CONTAINER":
+            pods = [pod for pod in pods_of(given) if given.get("pod") in {pod.name, pod.full_name}]
+            return _starting(current, ((name, "") for pod in pods for name in pod.containers))
+        case metavar:
+            return Candidates(kind=_kind(metavar))
+
+
+def _kind(metavar: str) -> str:
+    parts = metavar.replace(" ", "|").split("|")
+    if _FILES.intersection(parts) or any("." in part for part in parts):
+        return "files"
+    return "directories" if "DIR" in parts else "words"
+
+
+def _pods(current: str, given: Mapping[str, str]) -> Candidates:
+    """Name pods as short as they may be called; in full if that is what has been begun."""
+    pods = pods_of(given)
+    names = [pod.name for pod in pods]
+    short = [(pod.name if names.count(pod.name) == 1 else pod.full_name, "") for pod in pods]
+    found = _starting(current, short)
+    return found if found.words else _starting(current, ((pod.full_name, "") for pod in pods))
+
+
+def _starting(current: str, words: Iterable[tuple[str, str]]) -> Candidates:
+    return Candidates(tuple((word, " ".join(meaning.split())) for word, meaning in words if word.startswith(current)))

@@ -1,0 +1,209 @@
+"""`nodeagent config`: is a configuration right, what does it come to, and what becomes of kubelet's?"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.cli.main import EXIT_ERROR
+from nodeagent.cli.support.actions import add_actions
+from nodeagent.cli.support.configurations import config_content, load_config
+from nodeagent.cli.support.documents import add_out_argument, add_output_argument, printed, write_out
+from nodeagent.cli.support.named_files import NamedFile, is_pipe
+from nodeagent.cli.support.sources import (
+    SourceError,
+    add_machine_arguments,
+    add_node_arguments,
+    known_from,
+    machine_file,
+    own_config,
+    topology_from,
+)
+from nodeagent.daemon.startup import StartError, unsuited
+from nodeagent.formats.config.config_text import KIND, config_fields, config_text
+from nodeagent.formats.config.config_yaml import judged_config
+from nodeagent.formats.config.kubelet_migration import migrated
+from nodeagent.formats.syntax.findings import DocumentError
+
+VERSION = 1
+"""Of the document that validate prints."""
+
+_EXAMPLES = """\
+exit status: 0: done; the configuration is right; 1: it is not, or could not be read; 2: wrong arguments
+
+examples:
+  nodeagent config validate /etc/nodeagent/config.yaml
+  nodeagent config validate new.yaml --machine node.json -o json
+  nodeagent config validate --root /mnt/copy
+  nodeagent config show
+  nodeagent config show new.yaml
+  nodeagent config migrate-from-kubelet /var/lib/kubelet/config.yaml --out config.yaml
+
+next: `systemctl reload nodeagent` takes a changed configuration over; then: nodeagent inspect"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    helps = {
+        "validate": "say all that is wrong with a configuration, on this machine or another one",
+        "show": "print every field with its value: of a file, else of the running agent or a captured node",
+        "migrate-from-kubelet": "make a configuration of a KubeletConfiguration; what has no use here becomes a comment",
+    }
+    made = add_actions(parser, helps, epilog=_EXAMPLES)
+    for name in ("validate", "show"):
+        made[name].add_argument(
+            "file",
+            nargs="?",
+            type=NamedFile,
+            metavar="FILE|-",
+            help="a configuration, - is stdin (default: the node's)",
+        )
+    made["validate"].add_argument(
+        "--config", type=NamedFile, metavar="FILE|-", help="the same as FILE, as other commands have it"
+    )
+    add_machine_arguments(made["validate"])
+    made["validate"].add_argument("--alone", action="store_true", help="don't ask whether it suits a machine")
+    add_node_arguments(made["show"])
+    for name in ("validate", "show"):
+        add_output_argument(made[name])
+    migrate = made["migrate-from-kubelet"]
+    migrate.add_argument(
+        "file",
+        type=NamedFile,
+        metavar="FILE|-",
+        help="kubelet's --config file, often /var/lib/kubelet/config.yaml",
+    )
+    add_out_argument(migrate)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what is asked.
+
+    Raises:
+        NodeAgentError: a file cannot be read or written, or is wrong.
+
+    """
+    if options.action != "migrate-from-kubelet" and options.file is not None and options.config is not None:
+        options.parser.error(f"{options.file} and --config {options.config} are two configurations: name one")
+    match options.action:
+        case "validate":
+            return _validate(options)
+        case "show":
+            return _show(options)
+        case _:
+            return _migrate(options)
+
+
+def _absent(path: str) -> str:
+    return (
+        f"name another file: `ls -l {Path(path).parent}` shows what is there; "
+        "examples/config.yaml is one to begin with (`nodeagent --help` says where it lies)"
+    )
+
+
+def _validate(options: argparse.Namespace) -> int:
+    judged = _judged(options)
+    topology = None if options.alone else topology_from(options)
+    config, findings = judged_config(
+        judged.content, judged.source, lambda config: () if topology is None else unsuited(config, topology)
+    )
+    if not judged.is_text:
+        findings = tuple(replace(finding, line=None) for finding in findings)
+    if findings and options.output == "text":
+        raise StartError("\n".join(map(str, findings)), hint=judged.hint)
+    document = {
+        "kind": "ConfigValidation",
+        "version": VERSION,
+        "file": judged.source,
+        "valid": not findings,
+        "findings": [
+            {"line": f.line, "field": f.field, "value": f.value, "allowed": f.allowed, "message": f.message}
+            for f in findings
+        ],
+        "machine": topology is not None,
+        "notes": [] if config is None else list(config.notes),
+        "unusedFields": [] if config is None else list(config.reported_fields),
+    }  # fmt: skip
+    sys.stdout.write(printed(document, options.output, _valid_text))
+    return EXIT_ERROR if findings else 0
+
+
+class _Judged(Struct, frozen=True):
+    """A configuration to be judged."""
+
+    source: str
+    content: bytes
+    hint: str
+    """What to do if it is wrong."""
+    is_text: bool = True
+    """False: no person wrote these lines."""
+
+
+def _judged(options: argparse.Namespace) -> _Judged:
+    """Give the one that is named, else that of the node: of this one, or of the other one that is named."""
+    given = options.file or options.config
+    if given is None and options.machine is not None:
+        return _captured(options.machine)
+    path = given or own_config(options)
+    content = config_content(path, absent_hint=_absent(path) if given or not options.root else _NONE_COPIED)
+    hint = _PIPED if is_pipe(path) else f"correct {path}; `nodeagent config show {path}` prints it once it is right"
+    return _Judged(path, content, hint)
+
+
+_PIPED = "correct these lines of what is piped in; examples/config.yaml is one to begin with (`nodeagent --help` says where it lies)"
+_NONE_COPIED = "copy it there from the node, or name one: nodeagent config validate FILE --root DIR"
+
+
+def _captured(path: str) -> _Judged:
+    capture = machine_file(path)[1]
+    if capture is None or capture.agent is None:
+        raise SourceError(f"{path} holds no configuration", hint="name one with --config FILE")
+    fields = config_fields(capture.agent.config, with_places=False)
+    again = f"nodeagent config show --machine {'-' if is_pipe(path) else path}"
+    hint = f"correct the configuration on the node; `{again}` prints what was captured"
+    return _Judged(path, config_text(fields).encode(), hint, is_text=False)
+
+
+def _valid_text(document: Any) -> str:
+    suits = " and suits the machine" if document["machine"] else ""
+    unused = ", ".join(document["unusedFields"])
+    lines = [
+        f"{document['file']} is right{suits}",
+        *(f"note: {note}" for note in document["notes"]),
+        *([f"without use here: {unused}"] if unused else []),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _show(options: argparse.Namespace) -> int:
+    for option in ("root", "machine", "socket"):
+        if options.file is not None and vars(options)[option] is not None:
+            options.parser.error(f"--{option} says whose configuration to show: it goes with no FILE")
+    if options.file is not None:
+        fields = config_fields(load_config(options.file, absent_hint=_absent(options.file)))
+    else:
+        fields = config_fields(known_from(options).node.config, with_places=False)
+    document = {"kind": KIND, **fields}
+    sys.stdout.write(printed(document, options.output, lambda _: config_text(fields)))
+    return 0
+
+
+def _migrate(options: argparse.Namespace) -> int:
+    content = config_content(options.file, absent_hint=_absent(options.file))
+    try:
+        migration = migrated(content, options.file)
+    except DocumentError as err:
+        what = "what is piped in" if is_pipe(options.file) else options.file
+        raise StartError(
+            err.message, hint=f"nodeagent refuses these fields: correct {what}, then migrate it again"
+        ) from err
+    write_out(options.out, migration.text.encode(), mode=0o644)
+    said = [f"kept: {', '.join(migration.kept) or 'nothing'}"]
+    if migration.commented:
+        said.append(f"commented out: {', '.join(migration.commented)}")
+    if migration.partly_used:
+        said.append(f"kept, of no effect here: {', '.join(migration.partly_used)}")
+    print("\n".join(said), file=sys.stderr)
+    return 0

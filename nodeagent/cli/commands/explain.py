@@ -1,0 +1,50 @@
+"""`nodeagent explain`: why a pod was admitted or refused, or would be. Only the arguments: explain_pods.py does it."""
+
+import argparse
+
+from nodeagent.cli.support.documents import add_output_argument
+from nodeagent.cli.support.named_files import NamedFile
+from nodeagent.cli.support.what_if_arguments import add_trial_arguments
+
+_EXAMPLES = """\
+exit status: 0: admitted; 4: refused (of several pods: one at least); 1: it could not be found out; 2: wrong arguments
+
+examples:
+  nodeagent explain -f examples/guaranteed.yaml --topology 2s.2n.8c.2t --config examples/config.yaml
+  nodeagent explain -f examples/guaranteed.yaml --topology 8c,memory=32Gi --config examples/config.yaml -o json
+
+on a node:
+  nodeagent explain default/web
+  nodeagent explain -f pod.yaml
+
+Nothing is changed: decisions are tried on a copy of the node's state.
+next: nodeagent retry POD decides again on a refused pod; docs/explain.md (nodeagent --help says where) describes -o json"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pod", nargs="?", metavar="POD", help="a pod of this node: name, namespace/name or UID")
+    parser.add_argument(
+        "-f",
+        "--file",
+        action="append",
+        type=NamedFile,
+        metavar="FILE|-|DIR",
+        help="pods that are not there (yet): a manifest, - for stdin, or a directory of manifests; can be given again",
+    )
+    add_output_argument(parser)
+    add_trial_arguments(parser)
+    parser.epilog = _EXAMPLES
+    parser.set_defaults(parser=parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the explanation.
+
+    Raises:
+        NodeAgentError: the node or the manifests can't be read, or there is no such pod.
+    """
+    if (options.pod is None) == (options.file is None):
+        options.parser.error("name one pod of the node, or manifests with -f")
+    from nodeagent.cli.commands.explain_pods import explain_pods
+
+    return explain_pods(options)

@@ -1,0 +1,82 @@
+"""`nodeagent explain`: hints, merge, CPUs and memory of a decision, and what would admit a refused pod."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+
+from msgspec.structs import replace
+
+from nodeagent.cli.main import EXIT_REFUSED
+from nodeagent.cli.support.documents import printed
+from nodeagent.cli.support.pod_files import pods_of
+from nodeagent.cli.support.progress import Progress
+from nodeagent.cli.support.sources import inspect_command
+from nodeagent.cli.support.what_if_source import TrialNode, trial_node
+from nodeagent.core.admission.managers import Admitted
+from nodeagent.core.explain.remedies import MAX_TRIALS, Remedies, remedies
+from nodeagent.core.explain.replay_decision import retraced
+from nodeagent.core.explain.trace import trace
+from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.model.pod import Pod
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.manifest.pod_names import find_pod
+from nodeagent.views.explain.document import Explained, explanation
+from nodeagent.views.explain.text import render_explanation
+
+_REPLACED = "A pod of this name is there already: it is taken for ended, as a changed manifest ends it."
+
+
+class ExplainError(NodeAgentError):
+    """There is nothing to explain."""
+
+
+def explain_pods(options: argparse.Namespace) -> int:
+    """Print the explanation; the result is the exit status.
+
+    Raises:
+        NodeAgentError: the node or the manifests can't be read, or there is no such pod.
+    """
+    pods = () if options.file is None else pods_of(options.file)
+    node = trial_node(options)
+    explained = _known(node, options.pod, inspect_command(options)) if options.pod is not None else _tried(node, pods)
+    rooms_too = options.output != "text"  # the words for people need none
+    document = explanation(explained, config=node.config, trial=node.trial, where=node.where, rooms_too=rooms_too)
+    sys.stdout.write(printed(document, options.output, render_explanation))
+    sys.stdout.flush()
+    return 0 if all(pod["decision"] == "admitted" for pod in document["pods"]) else EXIT_REFUSED
+
+
+def _known(node: TrialNode, name: str, listed_by: str) -> Iterator[Explained]:
+    if node.state is None:
+        raise ExplainError(
+            f"pod '{name}' is none of this machine's: it has no pods",
+            hint="give the pod's manifest with -f; without --empty, --root or --topology the live node is asked",
+        )
+    entry = find_pod(node.state, name, listed_by)
+    found = retraced(node.trial, node.state, entry)
+    explained = _explained_alone(found.before, entry.pod)
+    yield replace(explained, entry=entry, reproduced=found.reproduced, left_out=found.left_out)
+
+
+def _tried(node: TrialNode, pods: tuple[Pod, ...]) -> Iterator[Explained]:
+    """Decide on each pod beside those before it."""
+    trial = node.trial
+    with Progress("pods", len(pods)) as progress:
+        for pod in pods:
+            there = len(trial.pods)
+            trial = trial.making_way(pod)
+            notes = (_REPLACED,) if len(trial.pods) < there else ()
+            explained = _explained(trial, pod, progress.tick) if len(pods) > 1 else _explained_alone(trial, pod)
+            yield replace(explained, notes=notes)
+            trial = trial.after(pod, explained.trace.decision)
+            progress.step()
+
+
+def _explained_alone(trial: Trial, pod: Pod) -> Explained:
+    with Progress(f"changes tried for {pod.full_name}", MAX_TRIALS) as progress:
+        return _explained(trial, pod, progress.step)
+
+
+def _explained(trial: Trial, pod: Pod, tried: Callable[[], None]) -> Explained:
+    told = trace(trial, pod)
+    return Explained(trial, told, Remedies() if isinstance(told.decision, Admitted) else remedies(trial, pod, tried))

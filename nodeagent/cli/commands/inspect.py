@@ -1,0 +1,150 @@
+"""`nodeagent inspect`: shows pods, their CPUs and memory, and every difference between what was promised and what is there."""
+
+import argparse
+import sys
+import time
+
+from nodeagent.cli.main import EXIT_DIFFERENCE
+from nodeagent.cli.support.documents import spelled
+from nodeagent.cli.support.known_state import Known, full_sight_of
+from nodeagent.cli.support.numeric_arguments import seconds, whole_number
+from nodeagent.cli.support.sources import add_node_arguments, inspect_command, known_from
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.manifest.pod_names import find_pods
+from nodeagent.views.inspect.document import Document, has_difference, inspection
+from nodeagent.views.inspect.text import render, render_in_full, render_wide
+
+_LOOKS = 5
+_PAUSE_SECONDS = 0.2
+
+
+class NothingComparedError(NodeAgentError):
+    """What was promised is known, what is there is not."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pod", nargs="?", metavar="POD", help="only this pod, in full: name, namespace/name or UID")
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "wide", "json", "yaml"),
+        default="text",
+        help="form of the answer: text fits 80 columns, wide has one line per container (default: text)",
+    )
+    parser.add_argument(
+        "--no-host-processes",
+        action="store_true",
+        help="don't look which host processes may run on exclusive CPUs (with POD it is never looked)",
+    )
+    parser.add_argument(
+        "--watch", action="store_true", help="look again and again, on a terminal: with load, throttling, remote memory"
+    )
+    parser.add_argument(
+        "--interval", type=seconds(0.1, 3600), metavar="SECONDS", help="with --watch: between two looks (default: 1)"
+    )
+    parser.add_argument(
+        "--frames",
+        type=whole_number,
+        metavar="N",
+        help="with --watch: print so many looks below each other, for pipes and files",
+    )
+    add_node_arguments(parser)
+    parser.epilog = """\
+exit status: 0: all is as promised, as far as a copy tells it; 3: there is a difference; 1: it could not be found out; 2: wrong arguments
+
+examples:
+  nodeagent inspect
+  nodeagent inspect default/web
+  nodeagent inspect -o wide | grep exclusive
+  nodeagent inspect -o json | jq '.pods[] | select(.phase == "Refused") | .refusal'
+  nodeagent inspect --machine node.json
+  nodeagent inspect --watch
+  nodeagent inspect --watch --frames 3 --interval 5
+
+The agent is asked over its socket (as root, or as a member of the group nodeagent). If it doesn't run, root gets its saved state.
+next: nodeagent inspect POD shows one in full, nodeagent explain POD why it is so, nodeagent topology who owns which CPU"""
+    parser.set_defaults(parser=parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the inspection.
+
+    Raises:
+        NodeAgentError: the state cannot be found out, there is no such pod, or nothing could be compared with what was promised.
+
+    """
+    if options.watch:
+        _check_watched(options)
+        from nodeagent.cli.commands.watch import watch
+
+        return watch(options)
+    for option, value in (("--interval", options.interval), ("--frames", options.frames)):
+        if value is not None:
+            options.parser.error(f"{option} needs --watch")
+    document = _settled(options)
+    sys.stdout.write(_printed(document, options))
+    sys.stdout.flush()
+    check_compared(document)
+    return EXIT_DIFFERENCE if has_difference(document) else 0
+
+
+def _check_watched(options: argparse.Namespace) -> None:
+    """Refuse what says otherwise than `--watch` what is to be looked at, or how it is printed."""
+    if options.pod is not None or options.output != "text":
+        options.parser.error("--watch shows all pods, as text: `nodeagent inspect POD`, or -o json, looks once")
+    if options.root is not None or options.machine is not None:
+        options.parser.error("--watch is for this node: another one's copy doesn't change, leave --watch out")
+
+
+def check_compared(document: Document) -> None:
+    """Do nothing if there was anything to compare with, or it is a copy that has only the promises.
+
+    Raises:
+        NothingComparedError: there was not.
+
+    """
+    if document["differences"] is None and not document["node"]["copied"]:
+        where = document["node"]["cgroupRoot"] or "nobody says where they are"
+        hint = "start them with `systemctl start nodeagent-pods`, or run this as root; PROBLEMS in `nodeagent inspect` has the reason"
+        raise NothingComparedError(
+            f"the pods' cgroups cannot be read ({where}), so nothing was compared with what was promised",
+            hint=hint,
+        )
+
+
+def _settled(options: argparse.Namespace) -> Document:
+    """Look again while what is found may only be a decision being carried out: a difference counts when two looks agree on it."""
+    known = known_from(options)
+    document = _look(known, options)
+    for _ in range(_LOOKS - 1):
+        if not (known.is_live and known.is_here and has_difference(document)):
+            return document
+        time.sleep(_PAUSE_SECONDS)
+        known = known_from(options)
+        before, document = document, _look(known, options)
+        if _stands(before, document):
+            return document
+    return document
+
+
+def _stands(before: Document, after: Document) -> bool:
+    keys = ("differences", "strangers")
+    return before["node"]["generation"] == after["node"]["generation"] and all(before[k] == after[k] for k in keys)
+
+
+def _look(known: Known, options: argparse.Namespace) -> Document:
+    entries = (
+        known.state.entries if options.pod is None else find_pods(known.state, options.pod, inspect_command(options))
+    )
+    sight = full_sight_of(known, host_processes=options.pod is None and not options.no_host_processes)
+    return inspection(sight, None if options.pod is None else frozenset(e.pod.uid for e in entries))
+
+
+def _printed(document: Document, options: argparse.Namespace) -> str:
+    match options.output:
+        case "json" | "yaml":
+            return spelled(document, options.output)
+        case "wide":
+            return render_wide(document)
+        case _:
+            return render(document) if options.pod is None else render_in_full(document)

@@ -1,0 +1,335 @@
+"""`nodeagent release`: ends pods and gives back what they hold; with `--all` all of them, with `--purge` the agent's files too."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from nodeagent.cli.support.documents import add_output_argument, spelled
+from nodeagent.cli.support.known_state import Known
+from nodeagent.cli.support.numeric_arguments import seconds
+from nodeagent.cli.support.places import DEFAULT_CONFIG, PODS_CGROUP
+from nodeagent.cli.support.sources import add_node_arguments, inspect_command, is_elsewhere, known_from
+from nodeagent.core.model.state import NodeState, PodEntry
+from nodeagent.daemon.startup import StartError
+from nodeagent.edge.local_api_client import ApiUnavailable, call
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.checkpoint.node_state import state_from_document
+from nodeagent.formats.manifest.pod_names import find_pod
+from nodeagent.views.release_text import (
+    Document,
+    events,
+    longest_end_seconds,
+    outcome_document,
+    plan_document,
+    plan_text,
+)
+from nodeagent.views.wording.words import counted
+
+if TYPE_CHECKING:
+    from nodeagent.daemon.releasing import Pods
+
+_VERSION = 1
+_DAY_SECONDS = 86_400
+_PAUSE_SECONDS = 0.1
+_SPARE_SECONDS = 20
+"""For all that a grace period does not cover: kills, turns of the agent, a machine under load."""
+
+
+class ReleaseError(NodeAgentError):
+    """Something was not released."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = """\
+nodeagent release [-o {text,json,yaml}] [--timeout SECONDS]
+                         [--config FILE|-] [--socket PATH]
+                         [--dry-run [--root DIR | --machine FILE|-]]
+                         (POD ... | --all [--purge])"""
+    parser.add_argument("pods", nargs="*", metavar="POD", help="name, namespace/name or UID")
+    parser.add_argument("--all", action="store_true", help="every pod; needs no running agent")
+    parser.add_argument(
+        "--purge",
+        action="store_true",
+        help="with --all, and without a running agent: remove its state and sockets, too",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done, in its order")
+    add_output_argument(parser)
+    parser.add_argument(
+        "--timeout",
+        type=seconds(0, _DAY_SECONDS),
+        metavar="SECONDS",
+        help=f"how long to wait (default: the longest grace period of the pods and {_SPARE_SECONDS} s)",
+    )
+    add_node_arguments(parser)
+    parser.epilog = """\
+exit status: 0: released, or nothing to release; 1: something is left; 2: wrong arguments
+
+examples:
+  nodeagent release default/web
+  nodeagent release --all --dry-run
+  nodeagent release --all
+  nodeagent release --all -o json | jq -r '.pods[] | select(.outcome == "left") | .name'
+  nodeagent release --all --dry-run --machine node.json
+
+Needs root. Every process gets SIGTERM and its pod's grace period, apps before sidecars; CPUs and memory come back when the last one has
+gone. A released pod is shown Refused (Released) and stays so, over restarts too, until its manifest changes or you retry it: to forget
+it, remove its manifest. Manifests, configuration and logs are yours and stay. Without a running agent, --all does the same itself, and
+removes the agent's cgroups. With -o json or yaml the answer comes at the end, and each step goes to stderr.
+next: nodeagent retry POD brings one back, nodeagent inspect shows what is left"""
+    parser.set_defaults(parser=parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Release, and wait for the end.
+
+    Raises:
+        NodeAgentError: with what to do.
+
+    """
+    if bool(options.pods) == options.all:
+        options.parser.error("either name pods, or say --all" if options.all else "which pods? name them, or say --all")
+    if options.purge and not options.all:
+        options.parser.error("--purge goes with --all only")
+    elsewhere = is_elsewhere(options)
+    if elsewhere and (options.purge or not options.dry_run):
+        options.parser.error(
+            "of another node than this one it can only be told what would be done: --dry-run, without --purge"
+        )
+    known = _known(options)
+    is_live = not isinstance(known, NodeAgentError) and known.is_live
+    if options.pods and not is_live and not elsewhere:
+        raise ReleaseError(
+            "the agent does not run, and only it can release single pods",
+            hint="start it with `systemctl start nodeagent`, or release all: `nodeagent release --all`",
+        )
+    answer = _ReleaseReport(options, by_agent=is_live or bool(options.pods))
+    if not isinstance(known, NodeAgentError) and known.is_live:
+        return _by_agent(options, known, answer)
+    return _told_without_agent(options, known, answer) if options.dry_run else _without_agent(options, answer)
+
+
+def _known(options: argparse.Namespace) -> Known | NodeAgentError:
+    """Give why, if without an agent nothing that it has saved can be used."""
+    try:
+        return known_from(options)
+    except StartError:
+        raise  # without the configuration nobody knows what is whose
+    except NodeAgentError as err:
+        if is_elsewhere(options) or not options.all or os.geteuid() != 0:
+            raise
+        return err
+
+
+class _ReleaseReport:
+    """Tells what is done, and at the end, where a document is asked for, what has come of it."""
+
+    def __init__(self, options: argparse.Namespace, *, by_agent: bool) -> None:
+        self._output = options.output
+        self._by_agent = by_agent
+        self._dry_run = options.dry_run
+        self._plans: list[Document] = []
+        self._after: NodeState | None = None
+        self._cgroups: str | None = None
+        self._files: list[str] = []
+        self._problem: NodeAgentError | None = None
+
+    def say(self, *lines: str) -> None:
+        stream = sys.stdout if self._output == "text" else sys.stderr
+        for line in lines:
+            print(line, file=stream)
+        stream.flush()
+
+    def plan(self, state: NodeState, entries: Sequence[PodEntry]) -> None:
+        self._plans = [plan_document(state, entry) for entry in entries]
+        if self._dry_run and self._output == "text":
+            told = [line for plan in self._plans for line in plan_text(plan)]
+            self.say(*(["would be done, nothing is:", *told] if told else ["there are no pods"]))
+
+    def removal(self, *, cgroups: str | None = None, file: str | None = None) -> None:
+        """Tell what is removed, or would be."""
+        self._cgroups = cgroups or self._cgroups
+        self._files += [file] if file else []
+        what = f"the agent's cgroups below {cgroups}" if cgroups else file
+        if not self._dry_run:
+            self.say(f"removed {what}")
+        elif self._output == "text":
+            that = f"the cgroups that the agent made below {cgroups} are" if cgroups else f"{file} is"
+            self.say(f"then: {that} removed")
+
+    def problem(self, err: NodeAgentError) -> None:
+        """Tell why nobody knows the pods."""
+        self._problem = err
+        self.say(f"no saved state can be used: {err.message}", f"next: {err.hint}")
+
+    def follow(self, after: NodeState) -> None:
+        self._after = after
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Print the document at the end, that of an error too."""
+        try:
+            yield
+        finally:
+            if self._output != "text":
+                sys.stdout.write(spelled(self._document(), self._output))
+                sys.stdout.flush()
+
+    def _document(self) -> Document:
+        after, problem = self._after, self._problem
+        return {
+            "kind": "Release",
+            "version": _VERSION,
+            "dryRun": self._dry_run,
+            "byAgent": self._by_agent,
+            "pods": self._plans if after is None else [outcome_document(plan, after) for plan in self._plans],
+            "removed": {"cgroups": self._cgroups, "files": self._files},
+            "problem": None if problem is None else {"message": problem.message, "nextStep": problem.hint},
+        }
+
+
+def _by_agent(options: argparse.Namespace, known: Known, answer: _ReleaseReport) -> int:
+    chosen = (
+        known.state.entries
+        if options.all
+        else tuple(find_pod(known.state, name, inspect_command(options)) for name in options.pods)
+    )
+    if options.purge:
+        raise ReleaseError("the agent runs and would write its files again", hint="first: `systemctl stop nodeagent`")
+    if options.dry_run:
+        with answer.told():
+            answer.plan(known.state, chosen)
+        return 0
+    socket_path = options.socket or f"{known.node.config.runtime_directory}/agent.sock"
+    asked = call(socket_path, "release", **({"all": True} if options.all else {"pods": options.pods}))
+    uids = frozenset(map(str, asked["released"]))
+    with answer.told():
+        answer.plan(known.state, chosen)
+        for entry in chosen:
+            if entry.pod.uid not in uids:
+                answer.say(*plan_text(plan_document(known.state, entry)))
+        _wait(options, known.state, uids, socket_path, answer)
+        _done(len(uids), answer)
+    return 0
+
+
+def _wait(
+    options: argparse.Namespace, state: NodeState, uids: frozenset[str], socket_path: str, answer: _ReleaseReport
+) -> None:
+    teller = _Teller(answer, state, uids)
+    deadline = _deadline(options, tuple(e for e in state.entries if e.pod.uid in uids))
+    while teller.left():
+        if time.monotonic() > deadline:
+            raise ReleaseError(
+                f"still there: {', '.join(teller.left())}",
+                hint="the agent goes on, and they keep what they hold until they have gone: `nodeagent inspect POD` shows why",
+            )
+        time.sleep(_PAUSE_SECONDS)
+        try:
+            teller(state_from_document(call(socket_path, "state")["state"]).state)
+        except ApiUnavailable as err:
+            raise ReleaseError(
+                f"the agent does not answer any more: {err.message}",
+                hint="start it with `systemctl start nodeagent`: it goes on with what it was asked for",
+            ) from err
+
+
+class _Teller:
+    """Tells what happens, from one state to the next."""
+
+    def __init__(self, answer: _ReleaseReport, state: NodeState, uids: frozenset[str]) -> None:
+        self._answer = answer
+        self._uids = uids
+        self._state = state
+        answer.follow(state)
+
+    def __call__(self, state: NodeState) -> None:
+        self._answer.say(*events(self._state, state, self._uids, time.time_ns() // 1_000_000))
+        self._answer.follow(state)
+        self._state = state
+
+    def left(self) -> list[str]:
+        return [e.pod.full_name for e in self._state.entries if e.pod.uid in self._uids and e.is_active]
+
+
+def _deadline(options: argparse.Namespace, entries: tuple[PodEntry, ...]) -> float:
+    wait = options.timeout if options.timeout is not None else longest_end_seconds(entries) + _SPARE_SECONDS
+    return time.monotonic() + float(wait)
+
+
+def _done(count: int, answer: _ReleaseReport) -> None:
+    if count:
+        answer.say(f"{counted(count, 'pod')} released; to bring one back: nodeagent retry POD, or change its manifest")
+    else:
+        answer.say("nothing was to be released")
+
+
+def _told_without_agent(options: argparse.Namespace, known: Known | NodeAgentError, answer: _ReleaseReport) -> int:
+    from nodeagent.cli.support.configurations import load_config
+    from nodeagent.daemon import releasing
+
+    with answer.told():
+        if isinstance(known, NodeAgentError):
+            answer.problem(known)
+        else:
+            state = known.state
+            answer.plan(
+                state,
+                state.entries
+                if options.all
+                else [find_pod(state, name, inspect_command(options)) for name in options.pods],
+            )
+            if options.all and known.cgroup_root is not None:
+                answer.removal(cgroups=known.cgroup_root)
+        if options.purge:
+            for path in releasing.own_files(load_config(options.config or DEFAULT_CONFIG)):
+                answer.removal(file=path)
+    return 0
+
+
+def _without_agent(options: argparse.Namespace, answer: _ReleaseReport) -> int:
+    from nodeagent.cli.support.configurations import load_config
+    from nodeagent.daemon import releasing
+    from nodeagent.daemon.startup import discover
+    from nodeagent.edge import state_files
+
+    if os.geteuid() != 0:
+        raise ReleaseError("only root may end pods", hint="sudo nodeagent release --all")
+    config_path = options.config or DEFAULT_CONFIG
+    node = discover(load_config(config_path), config_path)
+    with state_files.lock_directory(node.config.state_directory):
+        pods = releasing.find_pods_cgroup(node.config, PODS_CGROUP)
+        agent = None if pods is None else releasing.load_agent(node, pods)
+        with answer.told():
+            count = 0
+            if pods is None or agent is None:
+                answer.say("no pod runs: there is no cgroup of theirs")
+            else:
+                active = tuple(entry for entry in agent.state.entries if entry.is_active)
+                count = len(active)
+                answer.plan(agent.state, agent.state.entries)
+                teller = _Teller(answer, agent.state, frozenset(e.pod.uid for e in active))
+                releasing.drain(agent, teller, _deadline(options, active))
+                _remove_cgroups(pods, answer)
+            if options.purge:
+                for path in releasing.own_files(node.config):
+                    state_files.remove(path)
+                    answer.removal(file=path)
+            else:
+                _done(count, answer)
+    return 0
+
+
+def _remove_cgroups(pods: "Pods", answer: _ReleaseReport) -> None:
+    from nodeagent.daemon.releasing import remove_cgroups
+
+    strangers = remove_cgroups(pods.tree)
+    if strangers:
+        raise ReleaseError(
+            f"processes run in cgroups that no pod owns: {', '.join(strangers)}",
+            hint=f"end them: `echo 1 > {pods.tree.root}/{strangers[0]}/cgroup.kill`, then again",
+        )
+    answer.removal(cgroups=str(pods.tree.root))

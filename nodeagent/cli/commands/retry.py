@@ -1,0 +1,118 @@
+"""`nodeagent retry`: has the agent decide again on a refused pod, and tells how it decided."""
+
+import argparse
+import sys
+import time
+
+from nodeagent.cli.main import EXIT_ERROR
+from nodeagent.cli.support.documents import Document, add_output_argument, spelled
+from nodeagent.cli.support.named_files import named_path
+from nodeagent.cli.support.places import DEFAULT_SOCKET
+from nodeagent.cli.support.progress import Progress
+from nodeagent.core.model.state import PodEntry
+from nodeagent.edge.local_api_client import ApiUnavailable, call
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.checkpoint.node_state import state_from_document
+from nodeagent.views.wording.refusal_advice import next_step
+
+_VERSION = 1
+_WAIT_SECONDS = 60.0
+"""An agent that decides nothing for longer is ended by its unit's watchdog (WatchdogSec)."""
+_PAUSES_SECONDS = (0.05, 1.0)
+"""Between the first questions, and at most: each has the agent tell all pods."""
+
+
+class RetryError(NodeAgentError):
+    """The pod was not admitted."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pod", metavar="POD", help="name, namespace/name or UID of a refused pod")
+    parser.add_argument(
+        "--socket",
+        type=named_path,
+        default=DEFAULT_SOCKET,
+        metavar="PATH",
+        help=f"the agent's socket (default: {DEFAULT_SOCKET})",
+    )
+    add_output_argument(parser)
+    parser.epilog = """\
+exit status: 0: admitted; 1: refused again, or not decided; 2: wrong arguments
+
+examples:
+  nodeagent retry default/web
+  nodeagent retry default/web -o json | jq .admitted
+
+A refusal is final until the manifest changes: retry after you have made room.
+next: nodeagent explain POD says what would admit it, nodeagent inspect shows what is taken and what was refused"""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask, and wait for the decision.
+
+    Raises:
+        NodeAgentError: the agent cannot be asked, the pod is unknown or not refused, or it was refused again.
+
+    """
+    try:
+        before = {e.pod.uid: e.decided_at_ms for e in _entries(options.socket)}
+        answer = call(options.socket, "retry", pod=options.pod)
+    except ApiUnavailable as err:
+        raise RetryError(
+            f"the agent does not answer: {err.message}",
+            hint="start it with `systemctl start nodeagent`; then retry again",
+        ) from err
+    uid, name = str(answer["uid"]), str(answer["pod"])
+    entry = _decided(options.socket, uid, before.get(uid))
+    if options.output != "text":
+        sys.stdout.write(spelled(_document(name, uid, entry), options.output))
+        return 0 if entry is not None and entry.refusal is None else EXIT_ERROR
+    if entry is None:
+        raise RetryError(f"pod {name} is not decided yet", hint=f"see `nodeagent inspect {name}`")
+    if entry.refusal is not None:
+        raise RetryError(
+            f"pod {name} is refused again: {entry.refusal.reason}: {entry.refusal.message}",
+            hint=next_step(entry.refusal.reason, name),
+        )
+    print(f"pod {name} is admitted; see: nodeagent inspect {name}")
+    return 0
+
+
+def _document(full_name: str, uid: str, entry: PodEntry | None) -> Document:
+    namespace, _, name = full_name.partition("/")
+    refusal = None if entry is None else entry.refusal
+    return {
+        "kind": "Retry",
+        "version": _VERSION,
+        "namespace": namespace,
+        "name": name,
+        "uid": uid,
+        "admitted": None if entry is None else refusal is None,
+        "decidedAtMs": None if entry is None else entry.decided_at_ms,
+        "refusal": None
+        if refusal is None
+        else {
+            "reason": refusal.reason,
+            "message": refusal.message,
+            "nextStep": next_step(refusal.reason, full_name),
+        },
+    }
+
+
+def _entries(socket_path: str) -> tuple[PodEntry, ...]:
+    return state_from_document(call(socket_path, "state")["state"]).state.entries
+
+
+def _decided(socket_path: str, uid: str, before_ms: int | None) -> PodEntry | None:
+    """Wait for another decision on the pod than the one before."""
+    deadline = time.monotonic() + _WAIT_SECONDS
+    pause, longest = _PAUSES_SECONDS
+    with Progress("looks whether it is decided") as progress:
+        while time.monotonic() < deadline:
+            entry = next((e for e in _entries(socket_path) if e.pod.uid == uid), None)
+            if entry is not None and entry.decided_at_ms != before_ms:
+                return entry
+            time.sleep(pause)
+            pause = min(2 * pause, longest)
+            progress.step()
+    return None

@@ -1,0 +1,31 @@
+"""`nodeagent run`: the daemon."""
+
+import argparse
+
+from nodeagent.cli.support.named_files import named_path
+from nodeagent.cli.support.places import DEFAULT_CONFIG
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config",
+        type=named_path,
+        default=DEFAULT_CONFIG,
+        metavar="FILE",
+        help=f"the configuration (default: {DEFAULT_CONFIG})",
+    )
+    parser.epilog = """\
+exit status: 0: told to stop; 78: a person must mend the configuration or the state, the message says what; 1: another failure
+
+examples:
+  systemctl enable --now nodeagent
+  nodeagent run --config /etc/nodeagent/config.yaml
+
+SIGHUP (systemctl reload nodeagent) reads the configuration again. Stopping it stops no pod.
+next: nodeagent inspect, or journalctl -u nodeagent"""
+
+
+def run(options: argparse.Namespace) -> int:
+    from nodeagent.daemon.service import serve
+
+    return serve(options.config)

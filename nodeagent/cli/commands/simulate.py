@@ -1,0 +1,115 @@
+"""`nodeagent simulate`: what would be decided? Scenarios replayed, or pods on this, a copied or a described machine."""
+
+import argparse
+import sys
+
+from nodeagent.cli.support.named_files import NamedFile
+from nodeagent.cli.support.numeric_arguments import whole_number
+from nodeagent.cli.support.what_if_arguments import add_trial_arguments
+
+_EXAMPLES = """\
+exit status: 0: all was decided, also where pods are refused; 1: something could not be read; 2: wrong arguments
+
+examples:
+  nodeagent simulate examples/scenario.jsonl
+  nodeagent simulate examples/scenario.jsonl --topology 2s.2n.8c.2t --config examples/config.yaml --errata fixed
+  nodeagent simulate examples/scenario.jsonl -o json
+  nodeagent simulate -f examples/guaranteed.yaml --topology 2s.2n.8c.2t --config examples/config.yaml
+  nodeagent simulate --capacity -f examples/guaranteed.yaml --topology 2s.2n.8c.2t --config examples/config.yaml
+  nodeagent simulate -f examples/guaranteed.yaml --topology 2n.4c.2t --config examples/config.yaml -o svg >node.svg
+  nodeagent simulate --compare examples/config.yaml examples/strict-reservation/config.yaml -f examples/guaranteed.yaml --topology 2n.4c.2t
+
+on a node:
+  nodeagent simulate --capacity -f pod.yaml
+  nodeagent simulate --compare /etc/nodeagent/config.yaml new.yaml
+  nodeagent simulate scenarios.jsonl --root / --config /etc/nodeagent/config.yaml
+  nodeagent simulate - -o json <scenarios.jsonl | jq .steps[].admitted
+
+Nothing is changed. --compare decides anew on all pods that are there, then on those of -f. Of scenarios, --root (/ is this node),
+--machine and --topology replace the machine, --config the configuration, and --errata says whose decisions they are.
+next: nodeagent explain -f pod.yaml says why; docs/simulate.md (nodeagent --help says where) describes scenarios and -o json"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "file", nargs="?", type=NamedFile, metavar="FILE|-", help="scenarios, one JSON object per line; - reads stdin"
+    )
+    parser.add_argument(
+        "--bench",
+        metavar="N",
+        type=whole_number,
+        help="replay each scenario N times in memory and print the time of its add steps (decision and both checkpoint texts)",
+    )
+    parser.add_argument(
+        "-f",
+        "--file",
+        dest="manifests",
+        action="append",
+        type=NamedFile,
+        metavar="FILE|-|DIR",
+        help="decide on these pods: a manifest, - for stdin, or a directory of manifests; can be given again",
+    )
+    parser.add_argument(
+        "--capacity",
+        action="store_true",
+        help="how many more of these pods fit, all of them together? A name given twice is two pods",
+    )
+    parser.add_argument(
+        "--compare",
+        nargs=2,
+        type=NamedFile,
+        metavar=("A.yaml", "B.yaml"),
+        help="decide under two configurations, side by side",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "json", "yaml", "svg"),
+        default="text",
+        help="form of the answer (default: text); of scenarios json is a line and yaml a document for each; svg draws who has which CPU",
+    )
+    add_trial_arguments(parser, scenarios=True)
+    parser.epilog = _EXAMPLES
+    parser.set_defaults(parser=parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what comes of the scenarios, or of the pods.
+
+    Raises:
+        NodeAgentError: scenarios, manifests, machine or configuration can't be read.
+    """
+    about_pods = args.manifests is not None or args.compare is not None
+    if (args.file is None) != about_pods:
+        args.parser.error("give either scenarios, or pods with -f (or --compare)")
+    if args.capacity and (args.manifests is None or args.compare is not None):
+        args.parser.error("--capacity needs pods with -f, and goes with no --compare")
+    if args.compare is not None and args.config is not None:
+        args.parser.error("--compare names both configurations: leave --config out")
+    _check_scenario_options(args)
+    if args.output == "svg" and (args.compare is not None or args.capacity or not about_pods):
+        args.parser.error(
+            "-o svg draws the end of one run: it needs pods with -f, and goes with no --compare or --capacity"
+        )
+    if about_pods:
+        from nodeagent.cli.commands.simulate_pods import simulate_pods
+
+        sys.stdout.write(simulate_pods(args))
+        return 0
+    from nodeagent.cli.commands.simulate_scenarios import simulate_scenarios
+
+    simulate_scenarios(args)
+    return 0
+
+
+def _check_scenario_options(args: argparse.Namespace) -> None:
+    """Refuse what would be ignored: scenarios begin with nobody on the machine, and pods with -f are decided once."""
+    if args.file is None and args.bench is not None:
+        args.parser.error(f"--bench {args.bench} times scenarios: it goes with no pods")
+    if args.file is not None and args.socket is not None:
+        args.parser.error(
+            f"--socket {args.socket} asks an agent about its pods: scenarios begin without them; --root / alone takes this node's machine"
+        )
+    if args.file is not None and args.empty:
+        args.parser.error("--empty leaves out a node's pods: scenarios begin without them, leave it out")

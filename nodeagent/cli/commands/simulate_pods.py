@@ -1,0 +1,84 @@
+"""`nodeagent simulate -f`: pods decided one after the other, copies of them until one is refused, or two configurations compared."""
+
+import argparse
+from collections.abc import Sequence
+
+from nodeagent.cli.support.configurations import load_config
+from nodeagent.cli.support.documents import printed, spelled_xml
+from nodeagent.cli.support.pod_files import pods_of
+from nodeagent.cli.support.progress import Progress
+from nodeagent.cli.support.what_if_source import TrialNode, empty_node, errata_of, machine_of, trial_node
+from nodeagent.core.explain.capacity_search import fill
+from nodeagent.core.explain.what_if import keys_of
+from nodeagent.core.model.pod import Pod
+from nodeagent.errors import NodeAgentError
+from nodeagent.views.simulate.pods import Simulation, comparison, run_document
+from nodeagent.views.simulate.pods_text import render_comparison, render_run
+
+
+class SimulateError(NodeAgentError):
+    """There is nothing to decide on."""
+
+
+def simulate_pods(options: argparse.Namespace) -> str:
+    """Give the answer's text.
+
+    Raises:
+        NodeAgentError: manifests, machine or configuration can't be read, or there is nothing to decide on.
+    """
+    pods = () if options.manifests is None else pods_of(options.manifests)
+    if options.compare is not None:
+        return _compared(options, pods)
+    node = trial_node(options)
+    if options.capacity:
+        with Progress("copies") as progress:
+            capacity = fill(node.trial, pods, progress.step)
+        found = Simulation(node.config, node.source, node.trial, capacity.after, (), capacity, tuple(pods))
+    else:
+        found = _run(node, node.source, pods, _ended(node.trial.pods, pods))
+    if options.output == "svg":
+        return _picture(found)
+    return printed(run_document(found, node.where), options.output, render_run)
+
+
+def _picture(run: Simulation) -> str:
+    from nodeagent.views.topology.cpu_owners import owners
+    from nodeagent.views.topology.svg import render_svg
+
+    end = run.after
+    return spelled_xml(render_svg(end.managers.topology, owners(end.managers, end.promises, end.pods)))
+
+
+def _run(node: TrialNode, source: str, pods: Sequence[Pod], ended: tuple[Pod, ...]) -> Simulation:
+    trial = node.trial
+    decisions = []
+    with Progress("pods", len(pods)) as progress:
+        for pod in pods:
+            trial = trial.making_way(pod)
+            decision = trial.judge(pod)
+            decisions.append((pod, decision))
+            trial = trial.after(pod, decision)
+            progress.step()
+    return Simulation(node.config, source, node.trial, trial, tuple(decisions), ended=ended)
+
+
+def _ended(there: Sequence[Pod], pods: Sequence[Pod]) -> tuple[Pod, ...]:
+    """Those of the node that others replace."""
+    taken = frozenset[tuple[str, str]]().union(*map(keys_of, pods))
+    return tuple(pod for pod in there if not taken.isdisjoint(keys_of(pod)))
+
+
+def _compared(options: argparse.Namespace, pods: Sequence[Pod]) -> str:
+    """Decide anew on the pods that are there, then on those given."""
+    configs = [load_config(path, absent_hint="name two files: --compare A.yaml B.yaml") for path in options.compare]
+    machine = machine_of(options, otherwise=options.compare[0])
+    ended = _ended(machine.pods, pods)
+    gone = {pod.uid for pod in ended}
+    every = (*(pod for pod in machine.pods if pod.uid not in gone), *pods)
+    if not every:
+        raise SimulateError("there is no pod to decide on", hint="name manifests with --file")
+    first, second = (
+        _run(empty_node(machine, config, path, errata_of(options)), path, every, ended)
+        for config, path in zip(configs, options.compare, strict=True)
+    )
+    return printed(comparison(first, second, machine.where), options.output, render_comparison)

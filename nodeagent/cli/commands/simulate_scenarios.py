@@ -1,0 +1,184 @@
+"""`nodeagent simulate FILE`: scenarios replayed line by line, on their own or on another machine, under their own or other rules."""
+
+import argparse
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import BinaryIO
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.cli.support.configurations import load_config
+from nodeagent.cli.support.documents import json_line, spelled
+from nodeagent.cli.support.named_files import NamedFile
+from nodeagent.cli.support.progress import Progress
+from nodeagent.cli.support.what_if_source import TrialMachine, empty_node, errata_of, machine_of
+from nodeagent.core.admission.node_capacity import with_machine
+from nodeagent.core.model.config import Config, Errata
+from nodeagent.daemon.machine import NodeSetup, on_machine
+from nodeagent.errors import NodeAgentError, printable
+from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
+from nodeagent.views.simulate.scenario_replay import replay, replayed, timed_adds
+from nodeagent.views.simulate.scenario_text import (
+    BRIEFLY,
+    ScenarioTotals,
+    render_line,
+    render_scenario,
+    render_tally,
+    render_times,
+)
+
+MAX_LINE_BYTES = 16 * 2**20
+"""Of one scenario. A thousand CPUs and as many pods take a tenth of it."""
+IN_FULL = 10
+"""As many scenarios are told in full; of further ones each has a line of its own."""
+
+
+class SimulateInputError(NodeAgentError):
+    """The scenarios can't be read."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(
+            f"cannot read scenarios from {path}: {why}",
+            hint="give a file of JSON lines (`jq -c . FILE` writes each JSON object of a file into one), or - for stdin; "
+            "docs/simulate.md (`nodeagent --help` says where) describes them",
+        )
+
+
+class Instead(Struct, frozen=True):
+    """What takes the place of what each scenario brings; None: its own stays."""
+
+    machine: TrialMachine | None
+    config: Config | None
+    errata: Errata | None
+
+    def read(self, line: bytes, where: str) -> Scenario:
+        """Give the scenario to replay.
+
+        Raises:
+            ScenarioError: the line is none.
+        """
+        scenario = scenario_from_text(line, where, None if self.machine is None else self.machine.topology)
+        placement = replace(
+            scenario.placement, errata=scenario.placement.errata if self.errata is None else self.errata
+        )
+        if self.config is not None:
+            config = replace(self.config, placement=replace(self.config.placement, errata=placement.errata))
+            node = on_machine(config, scenario.topology)
+            # a configuration that doesn't suit the scenario's machine is refused by its start, in kubelet's words
+            complete = with_machine(config, scenario.topology.memory_bytes)
+            placement = node.managers.placement if isinstance(node, NodeSetup) else complete.placement
+        return replace(scenario, placement=placement)
+
+
+class _Words:
+    """Tells scenarios to people, one after the other: the first ones in full."""
+
+    def __init__(self, path: NamedFile, where: str) -> None:
+        self._path = path
+        self._where = where
+        self._tally = ScenarioTotals()
+
+    def of(self, scenario: Scenario, number: int) -> str:
+        """Tell what came of the scenario in this line."""
+        found = replayed(scenario)
+        self._tally = self._tally.plus(found)
+        if self._tally.scenarios <= IN_FULL:
+            gap = "\n" if self._tally.scenarios > 1 else ""
+            return gap + render_scenario(scenario, found, number, self._where)
+        line = render_line(scenario, found, number)
+        return line if self._tally.scenarios > IN_FULL + 1 else f"\n{self._from_here_on(number)}\n{line}"
+
+    def end(self) -> str:
+        """Tell what came of all together."""
+        return f"\n{render_tally(self._tally)}" if self._tally.scenarios > 1 else ""
+
+    def _from_here_on(self, number: int) -> str:
+        path = shlex.quote(printable(self._path))
+        one = "" if self._path.is_pipe else f"; one in full:\n  sed -n {number}p {path} | nodeagent simulate -"
+        return f"{BRIEFLY}\n-o json has everything{one}\n"
+
+
+def simulate_scenarios(options: argparse.Namespace) -> None:
+    """Print what comes of each scenario as soon as it is known.
+
+    Raises:
+        NodeAgentError: scenarios, machine or configuration can't be read, or the latter two don't go together.
+    """
+    instead = _instead(options)
+    words = _Words(options.file, "the scenario's own" if instead.machine is None else instead.machine.where)
+    is_told = options.output == "text" and options.bench is None
+    options.file.check_open()
+    found = False
+    with Progress("scenarios", beside_output=True) as progress:
+        for number, line in _lines(options.file):
+            scenario = instead.read(line, f"{options.file}:{number}")
+            if is_told:
+                text = words.of(scenario, number)
+            elif options.bench is not None:
+                text = _timed(scenario, number, options.bench, options.output)
+            else:
+                text = _document(replay(scenario), options.output)
+            sys.stdout.write(text)
+            progress.step()
+            found = True
+    if not found:
+        raise SimulateInputError(options.file, "it holds no scenario")
+    if is_told:
+        sys.stdout.write(words.end())
+
+
+def _instead(options: argparse.Namespace) -> Instead:
+    errata = None if options.errata is None else errata_of(options)
+    config = None if options.config is None else load_config(options.config)
+    if options.root is options.machine is options.topology is None:
+        return Instead(None, config, errata)
+    machine = machine_of(argparse.Namespace(**{**vars(options), "empty": True}))
+    if config is not None:
+        # says what doesn't go together, once and for all
+        empty_node(machine, config, options.config, errata_of(options))
+    return Instead(machine, config, errata)
+
+
+def _document(result: Mapping[str, object], output: str) -> str:
+    return "---\n" + spelled(result, output) if output == "yaml" else json_line(result)
+
+
+def _lines(path: NamedFile) -> Iterator[tuple[int, bytes]]:
+    """Give every line that isn't blank, with its number."""
+    try:
+        with _opened(path) as file:
+            number = 1
+            while line := file.readline(MAX_LINE_BYTES + 1):
+                if len(line) > MAX_LINE_BYTES:
+                    raise SimulateInputError(path, f"line {number} has more than {MAX_LINE_BYTES} bytes")
+                if not line.isspace():
+                    yield number, line
+                number += 1
+    except OSError as err:
+        raise SimulateInputError(path, err.strerror or str(err)) from err
+
+
+def _opened(path: NamedFile) -> AbstractContextManager[BinaryIO]:
+    return nullcontext(sys.stdin.buffer) if path.is_stdin else Path(path).open("rb")
+
+
+def _timed(scenario: Scenario, number: int, rounds: int, output: str) -> str:
+    times: list[int] = []
+    with Progress("replays", rounds) as progress:
+        for _ in range(rounds):
+            times += timed_adds(scenario, time.perf_counter_ns)
+            progress.step()
+    times.sort()
+    found = {
+        "id": scenario.id,
+        "adds": len(times) // rounds,
+        "medianNsPerAdd": int(statistics.median(times)) if times else None,
+        "p90NsPerAdd": times[(len(times) * 9 + 9) // 10 - 1] if times else None,
+    }
+    return render_times(found, number) if output == "text" else _document(found, output)

@@ -1,0 +1,102 @@
+"""`nodeagent topology`: shows a machine as the agent understands it, and who owns each CPU, as far as that is known."""
+
+import argparse
+import sys
+
+from nodeagent.cli.support.colour import add_color_argument, wants_colour
+from nodeagent.cli.support.configurations import load_config
+from nodeagent.cli.support.documents import spelled, spelled_xml
+from nodeagent.cli.support.known_state import NeverSavedError
+from nodeagent.cli.support.printable_output import write_coloured
+from nodeagent.cli.support.sources import add_node_arguments, is_without_agent, known_from, topology_from
+from nodeagent.core.admission.managers import initial
+from nodeagent.core.model.topology import Topology
+from nodeagent.daemon.startup import StartError, node_of
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.topology.topology_json import topology_document
+from nodeagent.formats.topology.topology_spec import topology_from_spec
+from nodeagent.views.topology.cpu_owners import owners
+from nodeagent.views.topology.text import render_topology, terminal_paint
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "json", "yaml", "svg", "hwloc-xml"),
+        default="text",
+        help="form of the answer: svg is a picture, hwloc-xml is for lstopo (default: text)",
+    )
+    add_color_argument(parser)
+    add_node_arguments(parser, described=True)
+    parser.epilog = """\
+exit status: 0: shown; 1: the machine could not be read; 2: wrong arguments
+
+examples:
+  nodeagent topology
+  nodeagent topology -o svg >node.svg
+  nodeagent topology -o hwloc-xml >node.xml && lstopo -i node.xml
+  nodeagent topology --root /mnt/copy -o json
+  nodeagent topology --topology 2s.2n.8c.2t
+
+Who owns which CPU, the agent says, or its saved state; text, svg and hwloc-xml show it. Where neither can be read, the machine is
+shown without, and stderr says why.
+next: nodeagent inspect"""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the machine.
+
+    Raises:
+        NodeAgentError: the machine's description can't be read, or the configuration that was named.
+    """
+    topology = topology_from(args) if args.topology is None else topology_from_spec(args.topology)
+    match args.output:
+        case "json" | "yaml":
+            text = spelled(topology_document(topology), args.output)
+        case "svg":
+            from nodeagent.views.topology.svg import render_svg
+
+            text = spelled_xml(render_svg(topology, _owners(args, topology)))
+        case "hwloc-xml":
+            from nodeagent.views.topology.hwloc_xml import render_hwloc_xml
+
+            text = spelled_xml(render_hwloc_xml(topology, _owners(args, topology)))
+        case _:
+            owner = _owners(args, topology)
+            if owner and wants_colour(args.color):
+                write_coloured(render_topology(topology, owner, paint=terminal_paint(owner)))
+                return 0
+            text = render_topology(topology, owner)
+    sys.stdout.write(text)
+    return 0
+
+
+def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | None:
+    """Who owns each CPU; None if nobody can say: then the machine is drawn as it is, and stderr says why.
+
+    Raises:
+        NodeAgentError: the configuration that was named can't be read, or doesn't suit the machine.
+    """
+    if args.topology is None:
+        try:
+            known = known_from(args)
+        except NodeAgentError as err:
+            # Where no agent was ever, a configuration that was named says what is reserved. Of another agent the promises can't be
+            # read, or not by us: the machine itself is still the answer.
+            if args.config is None or not isinstance(err, NeverSavedError | StartError):
+                _tell_missing(err, args)
+                return None
+        else:
+            return owners(known.node.managers, known.state.promises, known.state.active_pods())
+    if args.config is None:
+        return None
+    managers = node_of(load_config(args.config), topology, args.config).managers
+    return owners(managers, initial(managers), ())
+
+
+def _tell_missing(err: NodeAgentError, args: argparse.Namespace) -> None:
+    if args.config is None and is_without_agent(args):
+        return
+    print(f"nodeagent: who owns which CPU is left out: {err.message}", file=sys.stderr)
+    print(f"hint: {err.hint}", file=sys.stderr)

@@ -1,0 +1,142 @@
+"""`nodeagent inspect --watch`: looks again and again, and draws what it finds on the terminal, or prints frames."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+from msgspec.structs import replace
+
+from nodeagent.cli.support.known_state import Known, StateReader, full_sight_of, known_state
+from nodeagent.cli.support.places import DEFAULT_CONFIG
+from nodeagent.cli.support.terminal import Terminal
+from nodeagent.core.cgroups.desired_cgroups import container_path
+from nodeagent.core.model.topology import Topology
+from nodeagent.edge.usage import cpu_times_us, read_usage
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.kernel.usage import UsageSample, container_usage, rates
+from nodeagent.views.inspect.document import inspection
+from nodeagent.views.inspect.watch_text import SORTS, Frame, Look, View, frame
+
+_PLAIN_WIDTH = 120
+_INTERVAL_SECONDS = 1.0
+_LEAST_PAUSE_SECONDS = 0.1
+"""Between two looks, be they as slow as they may: keys are read then."""
+
+
+class WatchError(NodeAgentError):
+    """There is nowhere to draw."""
+
+
+def watch(options: argparse.Namespace) -> int:
+    """Draw until `q` or Ctrl-C, or print the wanted number of frames.
+
+    Raises:
+        NodeAgentError: it can't be looked at or drawn on. Troubles that come later are shown and may pass.
+
+    """
+    if options.frames is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise WatchError(
+            "--watch draws on a terminal, and this is none",
+            hint="`nodeagent inspect --watch --frames 10` prints frames, `nodeagent inspect -o json` is for programs",
+        )
+    watcher = Watcher(lambda read: known_state(options.config or DEFAULT_CONFIG, options.socket, read))
+    try:
+        look = watcher.look()
+        interval = _INTERVAL_SECONDS if options.interval is None else options.interval
+        if options.frames is None:
+            return _drawn(watcher, look, interval)
+        return _printed(watcher, look, options.frames, interval)
+    except KeyboardInterrupt:
+        return 0
+
+
+class Watcher:
+    """Looks, and compares with the look before."""
+
+    def __init__(self, known: Callable[[StateReader], Known]) -> None:
+        self._known = known
+        self._read = StateReader()
+        self._last: Look | None = None
+
+    def look(self) -> Look:
+        """Look once.
+
+        Raises:
+            NodeAgentError: with what to do.
+
+        """
+        began = time.monotonic()
+        known = self._known(self._read)
+        document = inspection(full_sight_of(known, host_processes=False))
+        sample = _sample(known)
+        since = None if self._last is None else rates(self._last.sample, sample)
+        look = Look(document, known.node.topology, sample)
+        look = replace(
+            look, rates=look.rates if since is None else since, cost_ms=round(1000 * (time.monotonic() - began))
+        )
+        self._last = look
+        return look
+
+    def try_again(self) -> Look:
+        """Look; where that fails, give the last look, with the reason."""
+        assert self._last is not None
+        try:
+            return self.look()
+        except NodeAgentError as err:
+            return replace(self._last, trouble=f"{err.message} ({err.hint})")
+
+
+def _sample(known: Known) -> UsageSample:
+    paths = [container_path(entry, c.name) for entry in known.state.entries for c in entry.containers]
+    texts = {} if known.cgroup_root is None else read_usage(known.cgroup_root, paths)
+    return UsageSample(
+        time.monotonic_ns() // 1000,
+        _cpu_times(known.node.topology),
+        {path: container_usage(text.cpu_stat, text.numa_stat) for path, text in texts.items()},
+    )
+
+
+def _cpu_times(topology: Topology) -> Mapping[int, tuple[int, int]]:
+    """Give each CPU its times. While one comes or goes nobody can say whose they are."""
+    times, online = cpu_times_us(), list(topology.online)
+    return dict(zip(online, times, strict=True)) if len(times) == len(online) else {}
+
+
+def _printed(watcher: Watcher, look: Look, frames: int, interval: float) -> int:
+    view = View(_PLAIN_WIDTH, is_utf8=_is_utf8())
+    for number in range(frames):
+        if number:
+            print()
+            time.sleep(interval)
+            look = watcher.try_again()
+        print("\n".join(frame(look, view).lines), flush=True)
+    return 0
+
+
+def _drawn(watcher: Watcher, look: Look, interval: float) -> int:
+    with Terminal() as terminal:
+        view = View(*terminal.size(), is_utf8=_is_utf8())
+        due = time.monotonic() + interval
+        while True:
+            width, height = terminal.size()
+            shown = frame(look, replace(view, width=width, height=height))
+            terminal.draw(shown.lines, shown.heading)
+            key = terminal.key(due - time.monotonic())
+            if key == "q":
+                return 0
+            view = _moved(view, shown, key)
+            if time.monotonic() >= due:
+                look = watcher.try_again()
+                due = max(due + interval, time.monotonic() + _LEAST_PAUSE_SECONDS)
+
+
+def _moved(view: View, shown: Frame, key: str | None) -> View:
+    moves = {"up": -1, "down": 1, "page up": -shown.page, "page down": shown.page}
+    if key in SORTS:
+        return replace(view, sort=SORTS[key], offset=0)
+    return replace(view, offset=max(0, shown.offset + moves.get(key or "", 0)))
+
+
+def _is_utf8() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"

@@ -1,0 +1,108 @@
+"""What commands give: an answer in the form that `-o` names, or a file where `--out` says. The two options mean that everywhere."""
+
+import argparse
+import errno
+import json
+import os
+import stat
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from nodeagent.cli.support.named_files import named_path
+from nodeagent.edge import state_files
+from nodeagent.formats.syntax.ascii_json import ascii_json
+
+Document = Mapping[str, Any]
+_STDOUT = "-"
+
+
+def add_output_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `-o`, of commands whose answer has the usual three forms (D26)."""
+    parser.add_argument(
+        "-o", "--output", choices=("text", "json", "yaml"), default="text", help="form of the answer (default: text)"
+    )
+
+
+def add_out_argument(parser: argparse.ArgumentParser, what: str = "the file to write") -> None:
+    """Add `--out`, of commands that write a file."""
+    parser.add_argument("--out", type=named_path, metavar="FILE", default=_STDOUT, help=f"{what} (default: -, stdout)")
+
+
+def printed(document: Document, output: str, render: Callable[[Document], str]) -> str:
+    """Give the text to print, with its last line's end.
+
+    Args:
+        document: of plain values.
+        output: `text`, `json` or `yaml`.
+        render: makes the text for people.
+    """
+    return render(document) if output == "text" else spelled(document, output)
+
+
+def spelled(document: Document, output: str) -> str:
+    """Give a document as `json` or `yaml`, with its last line's end.
+
+    All else than printable ASCII is escaped: so it is the same, and is read as what it was, whatever stdout has characters for.
+    """
+    as_json = ascii_json(document, indent=2)
+    if output == "json":
+        return as_json + "\n"
+    import yaml
+
+    plain = json.loads(as_json)  # without shared parts, which YAML would write as anchors
+    text: str = yaml.safe_dump(plain, sort_keys=True)
+    return text
+
+
+def json_line(document: Document) -> str:
+    """Give a document as `spelled` does, as one line of JSON."""
+    return ascii_json(document) + "\n"
+
+
+def spelled_xml(text: str) -> str:
+    """Give XML with all else than ASCII as references, as `spelled` escapes it."""
+    return text.encode("ascii", "xmlcharrefreplace").decode()
+
+
+def write_out(path: str, content: bytes, *, mode: int = 0o600, replaces: bool = True) -> None:
+    """Write the file that `--out` names, all of it or nothing.
+
+    Args:
+        path: the file. What lies there is replaced if it is a file, and kept if it is a device, a FIFO or a link.
+        content: all of it.
+        mode: its permissions.
+        replaces: whether a file that is there may be replaced.
+
+    Raises:
+        StateFileError: it could not be written.
+
+    """
+    if path == _STDOUT:
+        sys.stdout.buffer.write(content)
+        return
+    try:
+        kind = stat.S_IFMT(os.lstat(path).st_mode)
+    except OSError:
+        kind = stat.S_IFDIR  # there is none, or the attempt will tell why not
+    if kind not in {stat.S_IFREG, stat.S_IFDIR}:
+        raise state_files.StateFileError(
+            f"cannot write {path}: a link, device, FIFO or socket lies there, and would be replaced",
+            path=path,
+            error=None,
+            hint=f"see `ls -l {path}`, and name a file with --out; without it, stdout is written to",
+        )
+    if kind == stat.S_IFREG and not replaces:
+        raise state_files.StateFileError(
+            f"cannot write {path}: there is a file already, and it may be somebody's state",
+            path=path,
+            error=errno.EEXIST,
+            hint=f"move it away (`mv {path} {path}.old`), or name another file with --out",
+        )
+    parent = Path(path).parent
+    way_out = (
+        "see who may write there: `namei -l {parent}`" if parent.is_dir() else "make the directory: `mkdir -p {parent}`"
+    )
+    hint = f"{way_out.format(parent=parent)}; or name another file with --out"
+    state_files.write_atomically(path, content, mode=mode, hint=hint)

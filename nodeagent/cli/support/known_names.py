@@ -1,0 +1,71 @@
+"""Names of pods and containers for completion: from the agent's answer as it is, without understanding all of it, and never an error."""
+
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from msgspec import Struct
+
+from nodeagent.cli.support.places import DEFAULT_SOCKET
+from nodeagent.edge import state_files
+from nodeagent.edge.local_api_client import call
+from nodeagent.errors import NodeAgentError
+
+_STATE = "/var/lib/nodeagent/nodeagent_state"
+_MAX_BYTES = 64 * 1024 * 1024
+_NAME = re.compile("[a-z0-9.-]+")
+"""What a shell is given from a file that anybody may have written; Kubernetes' names are no other."""
+_SECONDS = 1.0
+"""How long somebody who has pressed TAB is kept waiting by an agent that doesn't answer."""
+
+
+class NamedPod(Struct, frozen=True):
+    namespace: str
+    name: str
+    containers: tuple[str, ...]
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def pods_of(given: Mapping[str, str]) -> tuple[NamedPod, ...]:
+    """Give the node's pods, as far as they are known.
+
+    Args:
+        given: what has been typed already: of `socket`, `root` and `machine` the values say which node it is.
+
+    """
+    with suppress(NodeAgentError, OSError, ValueError, TypeError, LookupError, AttributeError):
+        pods = [_pod(entry["pod"]) for entry in _state(given)["entries"]]
+        return tuple(pod for pod in pods if all(map(_NAME.fullmatch, (pod.namespace, pod.name, *pod.containers))))
+    return ()
+
+
+def _state(given: Mapping[str, str]) -> Mapping[str, Any]:
+    if "machine" in given:
+        content = state_files.read(given["machine"], max_bytes=_MAX_BYTES, follow_symlinks=True) or b""
+        captured: Mapping[str, Any] = json.loads(content)["agent"]["state"]
+        return captured
+    if "root" in given:
+        return _saved(given["root"].rstrip("/") + _STATE)
+    try:
+        answer = call(given.get("socket", DEFAULT_SOCKET), "state", timeout_seconds=_SECONDS)
+    except NodeAgentError:
+        return _saved(_STATE)
+    state: Mapping[str, Any] = answer["state"]
+    return state
+
+
+def _saved(path: str) -> Mapping[str, Any]:
+    content = state_files.read(path, max_bytes=_MAX_BYTES) or b""
+    state: Mapping[str, Any] = json.loads(content.splitlines()[1])
+    return state
+
+
+def _pod(document: Mapping[str, Any]) -> NamedPod:
+    metadata, spec = document["metadata"], document["spec"]
+    containers = (*spec.get("initContainers", ()), *spec["containers"])
+    return NamedPod(metadata.get("namespace", "default"), metadata["name"], tuple(one["name"] for one in containers))

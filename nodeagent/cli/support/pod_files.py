@@ -1,0 +1,72 @@
+"""The pods of manifests that commands are given with `-f`: a file, a directory of them, or a pipe such as stdin."""
+
+from collections.abc import Iterable, Sequence
+
+from nodeagent.cli.support.named_files import NamedFile
+from nodeagent.cli.support.progress import Progress
+from nodeagent.core.model.pod import Pod
+from nodeagent.edge.manifests import MAX_FILE_BYTES, ManifestDirectoryError, ManifestFile, scan_manifests
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.manifest.pod_manifest import RefusedPod, parse_manifest
+from nodeagent.formats.syntax.findings import DocumentError, Finding
+
+
+class PodFileError(NodeAgentError):
+    """A manifest can't be read, or has no pod."""
+
+
+def pods_of(paths: Sequence[NamedFile]) -> tuple[Pod, ...]:
+    """Read all pods, as the daemon reads its manifests: by file name, then by document.
+
+    Args:
+        paths: of files, pipes and directories.
+
+    Raises:
+        NodeAgentError: one can't be read, is no pod, or there is no pod in any; every finding is named.
+    """
+    pods: list[Pod] = []
+    with Progress("manifests read") as progress:
+        for path in paths:
+            for name, content in _contents(path):
+                pods += _pods(name, content)
+                progress.step()
+    if not pods:
+        raise PodFileError(
+            f"no pod in {', '.join(paths)}", hint="a manifest has kind: Pod; see examples/guaranteed.yaml"
+        )
+    return tuple(pods)
+
+
+def _contents(path: NamedFile) -> Iterable[tuple[str, bytes]]:
+    if path.is_pipe:
+        return [(path, path.read(MAX_FILE_BYTES) or b"")]
+    path.check_open()
+    try:
+        scan = scan_manifests(path)
+    except ManifestDirectoryError as err:
+        raise PodFileError(
+            f"cannot read {path}: {err.reason}",
+            hint=f"name a manifest, a directory of them, or - for stdin; `namei -l {path}` shows what is there, and who may read it",
+        ) from err
+    if not scan.files:
+        raise PodFileError(f"{path}: there is no manifest", hint=f"see `ls -l {path}`")
+    return [_content(path, file) for file in scan.files]
+
+
+def _content(path: str, file: ManifestFile) -> tuple[str, bytes]:
+    if file.content is None:
+        raise PodFileError(file.problem or f"{path}/{file.name} can't be read", hint=f"see `ls -l {path}`")
+    return (path if file.name == path else f"{path}/{file.name}"), file.content
+
+
+def _pods(name: str, content: bytes) -> list[Pod]:
+    pods = []
+    findings: list[Finding] = []
+    for document in parse_manifest(content, name, without_pod="holds no pod"):
+        if isinstance(document, RefusedPod):
+            findings += document.findings
+        else:
+            pods.append(document.pod)
+    if findings:
+        raise DocumentError(findings, hint="correct these lines; examples/guaranteed.yaml has the form")
+    return pods

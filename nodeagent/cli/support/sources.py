@@ -1,0 +1,241 @@
+"""Which node a command is about: this one, a copied file-system root (`--root`), or a capture in a file (`--machine`).
+
+The options and their meaning, the same for every command that reads a node.
+"""
+
+import argparse
+import os
+import shlex
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from nodeagent.cli.support.configurations import load_config
+from nodeagent.cli.support.known_state import (
+    Known,
+    known_state,
+    misfits,
+    saved_at_ms,
+    saved_in,
+    state_path,
+)
+from nodeagent.cli.support.named_files import NamedFile, named_path, read_named
+from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET, PODS_CGROUP
+from nodeagent.core.admission.managers import initial
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.state import NodeState
+from nodeagent.core.model.topology import Topology
+from nodeagent.daemon.machine import NodeSetup
+from nodeagent.daemon.startup import node_of
+from nodeagent.edge.sysfs import read_machine
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.capture import MAX_BYTES, Capture, CaptureError, decode_capture
+from nodeagent.formats.checkpoint.node_state import SavedState
+from nodeagent.formats.kernel.sysfs import topology_of
+from nodeagent.formats.topology.topology_json import TopologyDocumentError, topology_from_document
+
+
+class SourceError(NodeAgentError):
+    """What was named does not say what the command needs."""
+
+
+def add_agent_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where this node's agent is."""
+    parser.add_argument(
+        "--config",
+        type=NamedFile,
+        metavar="FILE|-",
+        help=f"the configuration, where no running agent says which counts (default: {DEFAULT_CONFIG})",
+    )
+    parser.add_argument(
+        "--socket", type=named_path, metavar="PATH", help=f"the agent's socket (default: {DEFAULT_SOCKET})"
+    )
+
+
+def add_node_arguments(parser: argparse.ArgumentParser, *, described: bool = False) -> None:
+    """Add the options that say which node it is about; `described`: or a machine that need not exist."""
+    add_agent_arguments(parser)
+    add_machine_arguments(parser, described=described)
+
+
+def add_machine_arguments(parser: argparse.ArgumentParser, *, described: bool = False) -> None:
+    """Add the options that name another machine than this one."""
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument(
+        "--root",
+        type=named_path,
+        metavar="DIR",
+        help="not this node: a copied file-system root, with its sys/, proc/, and etc/ and var/lib/nodeagent where it has them",
+    )
+    other.add_argument(
+        "--machine",
+        type=NamedFile,
+        metavar="FILE|-",
+        help="not this node: what `nodeagent capture` took of one, or a machine as `nodeagent topology -o json` prints it",
+    )
+    if described:
+        other.add_argument(
+            "--topology",
+            metavar="SPEC",
+            help="a machine in a few words: 2s.2n.8c.2t has 2 sockets of 2 NUMA nodes of 8 cores of 2 threads; "
+            "docs/explain.md has all of it",
+        )
+
+
+def topology_from(options: argparse.Namespace) -> Topology:
+    """Give the machine alone. Neither an agent nor a configuration is needed.
+
+    Raises:
+        NodeAgentError: it can't be read.
+
+    """
+    if options.machine is not None:
+        return machine_file(options.machine)[0]
+    return topology_of(read_machine(options.root or "/"))
+
+
+def known_from(options: argparse.Namespace) -> Known:
+    """Give the node with what was promised on it.
+
+    Of this node a running agent says its configuration; of another one `--config` counts before what was captured.
+
+    Raises:
+        NodeAgentError: with what to do.
+
+    """
+    if options.machine is not None:
+        return _captured(options.machine, options.config)
+    if is_copied(options):
+        return _copied(options.root.rstrip("/"), options.config)
+    return known_state(options.config or DEFAULT_CONFIG, options.socket)
+
+
+def is_copied(options: argparse.Namespace) -> bool:
+    """Whether a root other than this node's own was named."""
+    return options.root is not None and Path(options.root).resolve() != Path("/")
+
+
+def is_elsewhere(options: argparse.Namespace) -> bool:
+    """Whether another node than this one is meant: a copied one, or what a file describes."""
+    return options.machine is not None or is_copied(options)
+
+
+def inspect_command(options: argparse.Namespace) -> str:
+    """The command that shows the pods of the node that is meant."""
+    other = [("--root", options.root), ("--machine", options.machine)]
+    return shlex.join(["nodeagent", "inspect", *(word for option, value in other if value for word in (option, value))])
+
+
+def own_config(options: argparse.Namespace) -> str:
+    """Where the configuration of the node lies that is meant: of this one, or of a copied one."""
+    return f"{(options.root or '').rstrip('/')}{DEFAULT_CONFIG}"
+
+
+def is_unconfigured(options: argparse.Namespace) -> bool:
+    """Whether nothing says under which configuration the node is: none is given, and it has none of its own."""
+    if options.config is not None:
+        return False
+    if options.machine is not None:
+        capture = machine_file(options.machine)[1]
+        return capture is None or capture.agent is None
+    return not Path(own_config(options)).exists()
+
+
+def is_without_agent(options: argparse.Namespace) -> bool:
+    """Whether nothing of nodeagent is on the node that is meant: no agent, no state, and no configuration of its own.
+
+    Raises:
+        NodeAgentError: a capture that was named can't be read.
+
+    """
+    if options.machine is not None:
+        capture = machine_file(options.machine)[1]
+        return capture is None or capture.agent is None
+    places = [own_config(options), f"{(options.root or '').rstrip('/')}{state_path(Config())}"]
+    if not is_copied(options):
+        places.append(options.socket or DEFAULT_SOCKET)
+    return not any(map(_is_there, places))
+
+
+def _is_there(path: str) -> bool:
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # not for us, but for somebody
+        return True
+    return True
+
+
+def machine_file(path: str) -> tuple[Topology, Capture | None]:
+    """Read what `--machine` names; without a capture, the machine is only described.
+
+    Raises:
+        NodeAgentError: it is neither.
+
+    """
+    content = read_named(path, MAX_BYTES)
+    if content is None:
+        raise SourceError(f"there is no file {path}", hint="make one with `nodeagent capture --out FILE`")
+    found = decode_capture(content, path)
+    if isinstance(found, Capture):
+        return topology_of(found.sample), found
+    try:
+        return topology_from_document(found), None
+    except TopologyDocumentError as err:
+        raise CaptureError(path, f"{err.message}, and kind is no NodeCapture") from err
+
+
+def _captured(path: str, config_path: str | None) -> Known:
+    topology, capture = machine_file(path)
+    agent = None if capture is None else capture.agent
+    if agent is None:
+        if config_path is None:
+            raise SourceError(f"{path} holds no configuration", hint="name one with --config FILE")
+        known = _unpromised(node_of(load_config(config_path), topology, config_path), f"{path} holds no pods")
+    elif config_path is None:
+        known = Known(
+            node=node_of(agent.config, topology, path, agent.reserved),
+            state=agent.state,
+            cgroup_root=agent.cgroup_root,
+            pids=agent.pids,
+            is_live=agent.is_live,
+            is_ready=agent.is_ready,
+            problems=agent.problems,
+            recovery=agent.recovery,
+            policies=agent.policies,
+        )
+    else:
+        node = node_of(load_config(config_path), topology, config_path)
+        problems = misfits(node, SavedState(agent.state, agent.policies), path)
+        known = Known(node, agent.state, agent.cgroup_root, agent.pids, is_live=False, problems=tuple(problems))
+    return replace(known, is_here=False, at_ms=0, sighting=None if capture is None else capture.sighting)
+
+
+def _copied(root: str, config_path: str | None) -> Known:
+    topology = topology_of(read_machine(root))
+    config_path = config_path or f"{root}{DEFAULT_CONFIG}"
+    config = load_config(config_path)
+    node = node_of(config, topology, config_path)
+    saved = saved_in(config, root)
+    if saved is None:
+        known = _unpromised(node, f"there is no saved state in {root}{config.state_directory}")
+        return replace(known, is_here=False, at_ms=0)
+    cgroups = f"{root}{config.cgroup_root or PODS_CGROUP}"
+    return Known(
+        node,
+        saved.state,
+        cgroups if Path(cgroups).is_dir() else None,
+        pids=None,
+        is_live=False,
+        problems=tuple(misfits(node, saved, root)),
+        policies=saved.policies,
+        is_here=False,
+        at_ms=saved_at_ms(config, root),
+    )
+
+
+def _unpromised(node: NodeSetup, why: str) -> Known:
+    return Known(
+        node, NodeState(initial(node.managers)), None, None, is_live=False, problems=(why,), is_agent_known=False
+    )

@@ -1,0 +1,114 @@
+"""A terminal that is drawn on as a whole: alternate screen, keys as they are pressed, and at the end, however it comes, all as before."""
+
+import os
+import select
+import signal
+import sys
+import termios
+import time
+import tty
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from types import FrameType, TracebackType
+from typing import Self
+
+from nodeagent.cli.support.printable_output import unescaped
+
+_ENTER = "\x1b[?1049h\x1b[?25l"
+_LEAVE = "\x1b[?25h\x1b[?1049l"
+_MOST_KEY_BYTES = 64
+_KEYS = {
+    b"\x1b[A": "up",
+    b"\x1bOA": "up",
+    b"k": "up",
+    b"\x1b[B": "down",
+    b"\x1bOB": "down",
+    b"j": "down",
+    b"\x1b[5~": "page up",
+    b"\x1b[6~": "page down",
+    b" ": "page down",
+}
+
+
+class Terminal:
+    """Drawn on from entering to leaving the `with` block. Ctrl-C is a KeyboardInterrupt, SIGTERM and SIGHUP end the program."""
+
+    def __init__(self) -> None:
+        self._undo = ExitStack()
+        self._wake, self._woken = -1, -1
+
+    def __enter__(self) -> Self:
+        with ExitStack() as undo:
+            before = termios.tcgetattr(sys.stdin)
+            undo.callback(termios.tcsetattr, sys.stdin, termios.TCSADRAIN, before)
+            self._wake, self._woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            undo.callback(os.close, self._wake)
+            undo.callback(os.close, self._woken)
+            # a signal ends the wait for a key
+            undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False))
+            for number, handle in (
+                (signal.SIGWINCH, _ignore),
+                (signal.SIGCONT, self._resume),
+                (signal.SIGTSTP, self._suspend),
+                (signal.SIGTERM, _end),
+                (signal.SIGHUP, _end),
+            ):
+                undo.callback(signal.signal, number, signal.signal(number, handle))
+            undo.callback(_write, _LEAVE)
+            self._resume()
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._undo.close()
+
+    def size(self) -> tuple[int, int]:
+        """Give columns and lines, as they are now. A terminal that has none is taken for one of 80 by 24."""
+        size = os.get_terminal_size(sys.stdout.fileno())
+        return size.columns or 80, size.lines or 24
+
+    def draw(self, lines: Sequence[str], reverse: int | None = None) -> None:
+        """Put lines on the screen in one write, without blanking it first; one may be reversed."""
+        shown = [f"\x1b[7m{line}\x1b[m" if number == reverse else line for number, line in enumerate(lines)]
+        _write("\x1b[H" + "\r\n".join(f"{line}\x1b[K" for line in shown) + "\x1b[J")
+
+    def key(self, seconds: float) -> str | None:
+        """Wait for a key: a letter, or `up`, `down`, `page up`, `page down`. None: time is up, or a signal came, as of another size."""
+        deadline = time.monotonic() + seconds
+        ready, _, _ = select.select([sys.stdin, self._wake], [], [], max(0.0, deadline - time.monotonic()))
+        if self._wake in ready:
+            with suppress(BlockingIOError):
+                os.read(self._wake, _MOST_KEY_BYTES)
+        if sys.stdin not in ready:
+            return None
+        pressed = os.read(sys.stdin.fileno(), _MOST_KEY_BYTES)
+        return _KEYS.get(pressed) or pressed[-1:].decode(errors="replace") or "q"  # nothing: the terminal has gone
+
+    def _suspend(self, _number: int, _frame: FrameType | None) -> None:
+        _write_at_once(_LEAVE)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def _resume(self, _number: int = 0, _frame: FrameType | None = None) -> None:
+        tty.setcbreak(sys.stdin, termios.TCSADRAIN)
+        _write_at_once(_ENTER)
+
+
+def _write(text: str) -> None:
+    stream = unescaped()
+    stream.write(text)
+    stream.flush()
+
+
+def _write_at_once(text: str) -> None:
+    """Write beside the buffer: a signal may have come in the middle of a write to it, which takes no other meanwhile."""
+    os.write(sys.stdout.fileno(), text.encode())
+
+
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    """Only be woken."""
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)

@@ -1,0 +1,45 @@
+"""The options that say on which node, and under which rules, decisions are tried out. trial_source follows them."""
+
+import argparse
+
+from nodeagent.cli.support.named_files import NamedFile, named_path
+from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET
+from nodeagent.core.model.config import Errata
+
+
+def add_trial_arguments(parser: argparse.ArgumentParser, *, scenarios: bool = False) -> None:
+    """Add the options that say on which node, and under which rules; `scenarios`: of scenarios, too, which may name rules themselves."""
+    machine = parser.add_mutually_exclusive_group()
+    machine.add_argument(
+        "--root",
+        type=named_path,
+        metavar="DIR",
+        help="not this node: a copied file-system root, with its pods where it has them",
+    )
+    machine.add_argument(
+        "--machine",
+        type=NamedFile,
+        metavar="FILE|-",
+        help="not this node: what `nodeagent capture` took of one, with its pods, or a machine as `nodeagent topology -o json` prints it",
+    )
+    machine.add_argument(
+        "--topology",
+        metavar="SPEC",
+        help="a machine in a few words: 2s.2n.8c.2t has 2 sockets of 2 NUMA nodes of 8 cores of 2 threads; docs/explain.md has all of it",
+    )
+    parser.add_argument(
+        "--config",
+        type=NamedFile,
+        metavar="FILE|-",
+        help=f"decide under this configuration (default: the node's own; of a described machine {DEFAULT_CONFIG})",
+    )
+    parser.add_argument(
+        "--socket", type=named_path, metavar="PATH", help=f"the agent's socket (default: {DEFAULT_SOCKET})"
+    )
+    parser.add_argument("--empty", action="store_true", help="as if the node had no pods; asks no agent")
+    default = "fixed; of a scenario what it names, or else kubelet-1.36" if scenarios else "fixed"
+    parser.add_argument(
+        "--errata",
+        choices=tuple(item.value for item in Errata),
+        help=f"whose decisions: nodeagent's (fixed), or kubelet's with its mistakes (kubelet-1.36); default: {default}",
+    )

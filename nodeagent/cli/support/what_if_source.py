@@ -1,0 +1,158 @@
+"""On which node decisions are tried out: this one, a copied, captured or described machine; under its own or another configuration."""
+
+import argparse
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.cli.support.configurations import load_config
+from nodeagent.cli.support.known_state import Known
+from nodeagent.cli.support.places import DEFAULT_CONFIG
+from nodeagent.cli.support.sources import is_copied, is_elsewhere, is_unconfigured, known_from, topology_from
+from nodeagent.core.admission.managers import initial, resume
+from nodeagent.core.admission.node_capacity import Allocatable
+from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.model.config import Config, Errata
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.state import NodeState
+from nodeagent.core.model.topology import Topology
+from nodeagent.daemon.machine import NodeSetup, on_machine
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.topology.topology_spec import topology_from_spec
+
+_ABSENT_HINT = "name one with --config FILE, to begin with examples/config.yaml (`nodeagent --help` says where it lies)"
+
+
+class TrialError(NodeAgentError):
+    """There is no node to try anything out on."""
+
+
+class TrialMachine(Struct, frozen=True):
+    """A machine, and who is on it."""
+
+    topology: Topology
+    where: str
+    """In a few words."""
+    known: Known | None = None
+    """None: nobody is on it, or is to be looked at."""
+
+    @property
+    def pods(self) -> tuple[Pod, ...]:
+        """Those that hold what they were promised, in the order of the decisions."""
+        return () if self.known is None else self.known.state.active_pods()
+
+
+class TrialNode(Struct, frozen=True):
+    trial: Trial
+    config: Config
+    source: str
+    """Where the configuration is from."""
+    where: str
+    """The machine, in a few words."""
+    state: NodeState | None = None
+    """None: it has no pods, or is looked at as if it had none."""
+
+
+def machine_of(options: argparse.Namespace, otherwise: str | None = None) -> TrialMachine:
+    """Find the machine, and who is on it.
+
+    Args:
+        options: which node it is.
+        otherwise: the configuration under which its pods are read where it has none of its own.
+
+    Raises:
+        NodeAgentError: it can't be read, or nobody knows its pods.
+    """
+    if options.topology is not None:
+        return TrialMachine(topology_from_spec(options.topology), f"as described, {options.topology}")
+    where = options.machine or (f"copied to {options.root}" if is_copied(options) else "this one")
+    if options.empty:
+        return TrialMachine(topology_from(options), f"{where}, without its pods")
+    # another node's own configuration may be missing, so one that is given is needed to read it
+    config = options.config if is_elsewhere(options) else None
+    if otherwise is not None and is_unconfigured(options):
+        config = otherwise
+    try:
+        known = known_from(argparse.Namespace(**{**vars(options), "config": config}))
+    except NodeAgentError as err:
+        raise TrialError(
+            err.message,
+            hint=f"{err.hint}; or leave its pods out with --empty, or describe a machine: --topology 2s.2n.8c.2t",
+        ) from err
+    return TrialMachine(known.node.topology, where, known)
+
+
+def errata_of(options: argparse.Namespace) -> Errata:
+    """Whose decisions are asked for."""
+    return Errata.FIXED if options.errata is None else Errata(options.errata)
+
+
+def empty_node(machine: TrialMachine, config: Config, path: str, errata: Errata) -> TrialNode:
+    """Give the machine as a node without pods.
+
+    Args:
+        machine: as found.
+        config: as read.
+        path: where from.
+        errata: whose decisions.
+
+    Raises:
+        NodeAgentError: the configuration doesn't suit the machine.
+    """
+    node = _node(config, machine.topology, errata, path)
+    return TrialNode(
+        Trial.of(node.managers, initial(node.managers), (), _room(node)), node.config, Path(path).name, machine.where
+    )
+
+
+def trial_node(options: argparse.Namespace) -> TrialNode:
+    """Find the node as it is.
+
+    Raises:
+        NodeAgentError: machine, configuration or state can't be read, or don't go together.
+    """
+    machine = machine_of(options)
+    known = machine.known
+    if known is None:
+        path = options.config or DEFAULT_CONFIG
+        return empty_node(machine, load_config(path, absent_hint=_ABSENT_HINT), path, errata_of(options))
+    errata = errata_of(options)
+    node, promises, source = known.node, known.state.promises, "its own"
+    if options.config is not None or errata is not Errata.FIXED:
+        config, reserved = node.config, node.reserved
+        if options.config is not None:
+            source = Path(options.config).name
+            config, reserved = load_config(options.config, absent_hint=_ABSENT_HINT), CpuSet()
+        node = _node(config, node.topology, errata, source, reserved)
+        judged = resume(node.managers, promises)
+        if isinstance(judged, StartRefused):
+            raise TrialError(
+                f"what the pods there have doesn't go together with {source}: {judged.about}: {judged.message}",
+                hint="--empty leaves them out; `nodeagent simulate --compare` decides on them anew",
+            )
+        promises = judged
+    trial = Trial.of(node.managers, promises, machine.pods, _room(node))
+    return TrialNode(trial, node.config, source, machine.where, known.state)
+
+
+def _node(config: Config, topology: Topology, errata: Errata, source: str, reserved: CpuSet = CpuSet()) -> NodeSetup:
+    config = replace(config, placement=replace(config.placement, errata=errata))
+    node = on_machine(config, topology, reserved or None)
+    if isinstance(node, NodeSetup):
+        return node
+    raise TrialError(
+        "\n".join(f"{source}: {refused.about}: {refused.message}" for refused in node),
+        hint="; or ".join(
+            [
+                *(f"{refused.about}: {refused.allowed}" for refused in node if refused.allowed),
+                "name a configuration that suits this machine with --config",
+            ]
+        ),
+    )
+
+
+def _room(node: NodeSetup) -> Allocatable | None:
+    return node.allocatable if node.config.check_allocatable else None

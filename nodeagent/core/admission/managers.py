@@ -1,0 +1,339 @@
+"""The managers as one: what is promised to whom when a pod comes, starts and goes, and what a start makes of files.
+
+Every function takes promises and gives the next ones. Knows no time, no files and no cgroups; the daemon does as it says.
+"""
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.admission.invariants import (
+    Shortfall,
+    cpu_violations,
+    memory_violations,
+    shortfalls as find_shortfalls,
+)
+from nodeagent.core.admission.one_pod import AdmissionResult, MergeReport, Providers, run_admission
+from nodeagent.core.cpu.manager import (
+    build_cpu_manager,
+    judge_cpu_configuration,
+    release_container,
+    release_pod_set,
+    start_moves,
+)
+from nodeagent.core.cpu.restore import restored_cpus, validated_cpus
+from nodeagent.core.memory.manager import (
+    build_memory_manager,
+    judge_memory_policy,
+    release_container as release_memory,
+    release_pod_blocks,
+    release_started,
+)
+from nodeagent.core.memory.reservation import invalid_entries
+from nodeagent.core.memory.restore import restored_memory, validated_memory
+from nodeagent.core.metrics.deltas import Series
+from nodeagent.core.metrics.manager_metrics import CPU_EXCLUSIVE, CPU_PER_NUMA, CPU_SHARED_POOL, MetricDeltas
+from nodeagent.core.model.config import Placement
+from nodeagent.core.model.demand import (
+    DemandRules,
+    WhyShared,
+    demand_of,
+    qualifies_alone,
+    why_shared as reason_for_sharing,
+)
+from nodeagent.core.model.errata import Erratum, reproduced
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import Isolation, Promises, dropped, with_pod
+from nodeagent.core.model.records import Records
+from nodeagent.core.model.refusals import Reason, StartRefused
+from nodeagent.core.model.topology import Topology
+from nodeagent.core.numa.topology_manager import build_topology_manager, judge_policy_and_scope, judge_topology_options
+
+
+class Managers(Struct, frozen=True):
+    """Everything that decides, built once from the machine and the configuration."""
+
+    topology: Topology
+    placement: Placement
+    reserved: CpuSet
+    """CPUs that are never given exclusively; empty under policy none."""
+    providers: Providers
+    rules: DemandRules
+    quirks: frozenset[Erratum]
+
+    def is_pod_level(self, pod: Pod) -> bool:
+        """Whether the pod gets a set of its own, which its containers share out (KEP-5526)."""
+        return self.rules.gates.is_managed_pod(pod)
+
+    def reproduces(self, erratum: Erratum) -> bool:
+        return erratum in self.quirks
+
+
+class ContainerReport(Struct, frozen=True):
+    name: str
+    cpus: CpuSet | None
+    """The set stored for it; None: it runs in the node's shared pool."""
+    why_shared: WhyShared | None
+    """None: its CPUs are its own alone."""
+
+
+class Report(Struct, frozen=True):
+    """What the decision saw: for the log line, `explain` and tests."""
+
+    merges: tuple[MergeReport, ...]
+    containers: tuple[ContainerReport, ...]
+
+
+class Admitted(Struct, frozen=True):
+    promises: Promises
+    moves: MetricDeltas
+    report: Report
+
+
+class Rejected(Struct, frozen=True):
+    promises: Promises
+    """As they are without the pod."""
+    attempted: Promises
+    """As they were when the admission failed: what had been given to the pod until then."""
+    reason: Reason
+    message: str
+    moves: MetricDeltas
+    report: Report
+
+
+class Readmitted(Struct, frozen=True):
+    """Running pods admitted again after a start, in their order."""
+
+    promises: Promises
+    results: tuple[tuple[str, Admitted | Rejected], ...]
+    """By pod UID. The promises inside are those of the moment."""
+    moves: MetricDeltas
+
+
+def build(topology: Topology, placement: Placement) -> Managers | StartRefused:
+    """Judge machine and configuration together; the refusal is kubelet's, which stops at the first."""
+    made = judged(topology, placement)
+    return made if isinstance(made, Managers) else made[0]
+
+
+def judged(topology: Topology, placement: Placement) -> Managers | tuple[StartRefused, ...]:
+    """As `build`, but say all that is wrong, kubelet's first."""
+    topology_manager = build_topology_manager(topology, placement)
+    cpu = build_cpu_manager(topology, placement)
+    memory = build_memory_manager(topology, placement)
+    if isinstance(topology_manager, tuple) or isinstance(cpu, tuple) or isinstance(memory, tuple):
+        return tuple(refused for made in (topology_manager, cpu, memory) if isinstance(made, tuple) for refused in made)
+    return Managers(
+        topology=topology,
+        placement=placement,
+        reserved=cpu.reserved,
+        providers=Providers(cpu, memory, topology_manager),
+        rules=DemandRules.of(placement),
+        quirks=reproduced(placement.errata),
+    )
+
+
+def misconfigured(placement: Placement) -> tuple[StartRefused, ...]:
+    """Say what is wrong with the configuration on every machine."""
+    invalid = invalid_entries(placement) if placement.memory_manager_policy == "Static" else None
+    return (
+        *judge_topology_options(placement)[1],
+        *judge_policy_and_scope(placement),
+        *judge_cpu_configuration(placement)[1],
+        *judge_memory_policy(placement),
+        *(() if invalid is None else (invalid,)),
+    )
+
+
+def initial(managers: Managers) -> Promises:
+    """Give the promises of a node where nobody holds anything."""
+    promises = start(managers, Records())
+    assert isinstance(promises, Promises), "an empty state is valid"
+    return promises
+
+
+def start(managers: Managers, records: Records) -> Promises | StartRefused:
+    """Start from the files of kubelet's managers, or without them."""
+    promises = start_cpus(managers, records)
+    return promises if isinstance(promises, StartRefused) else start_memory(managers, promises, records)
+
+
+def start_cpus(managers: Managers, records: Records) -> Promises | StartRefused:
+    """Start the CPU manager: the first half."""
+    return restored_cpus(managers.providers.cpu, records.cpu)
+
+
+def start_memory(managers: Managers, promises: Promises, records: Records) -> Promises | StartRefused:
+    """Start the memory manager: the second half."""
+    return restored_memory(managers.providers.memory, promises, records.memory)
+
+
+def resume(managers: Managers, promises: Promises) -> Promises | StartRefused:
+    """Start from promises that nodeagent itself has stored, on the machine and with the configuration as they are now.
+
+    Changes of online CPUs and of memory are taken over; see `shortfalls` for promises that can't be kept.
+    """
+    judged = validated_cpus(managers.providers.cpu, promises)
+    return judged if isinstance(judged, StartRefused) else validated_memory(managers.providers.memory, judged)
+
+
+def shortfalls(managers: Managers, promises: Promises) -> tuple[Shortfall, ...]:
+    """Name every promise that the machine can't keep at present."""
+    return find_shortfalls(managers.providers.cpu, managers.providers.memory, promises)
+
+
+def started_moves(managers: Managers, promises: Promises) -> MetricDeltas:
+    """What the metrics show right after a start."""
+    return start_moves(managers.providers.cpu, promises)
+
+
+def admit(
+    managers: Managers,
+    promises: Promises,
+    pod: Pod,
+) -> Admitted | Rejected:
+    """Decide on a pod.
+
+    Args:
+        managers: as built.
+        promises: of the pods that are admitted already. What belongs to no active pod must have been released (`violations`).
+        pod: with defaults applied.
+    """
+    outcome = run_admission(managers.providers, promises, demand_of(managers.rules, pod))
+    report = _report(managers, outcome, pod)
+    if outcome.refusal is None:
+        return Admitted(_without_reuse(managers, outcome.promises), outcome.moves, report)
+    cleaned, moves = promises, outcome.moves
+    if managers.quirks:
+        # kubelet takes back what a refused pod got at the next call for any pod; gauges and reuse sets tell the difference.
+        cleaned, released = remove_pod(managers, outcome.promises, pod.uid)
+        moves = (*moves, *released)
+    return Rejected(cleaned, outcome.promises, outcome.refusal.reason, outcome.refusal.message, moves, report)
+
+
+def _without_reuse(managers: Managers, promises: Promises) -> Promises:
+    # Every container of a pod is given its share at admission, so nothing is left to be reused after it.
+    if managers.reproduces(Erratum.REUSE_OUTLIVES_POD) or (
+        promises.cpu_reuse is None and promises.memory_reuse is None
+    ):
+        return promises
+    return replace(promises, cpu_reuse=None, memory_reuse=None)
+
+
+def _report(managers: Managers, outcome: AdmissionResult, pod: Pod) -> Report:
+    held = outcome.promises.of_pod(pod.uid)
+    containers = []
+    for container in pod.containers:
+        level = isolation(managers, outcome.promises, pod, container.name)
+        why = None if level is Isolation.CONTAINER else reason_for_sharing(managers.placement, pod, container)
+        containers.append(ContainerReport(container.name, held.own_set(container.name), why))
+    return Report(outcome.merges, tuple(containers))
+
+
+def readmit(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Readmitted:
+    """Admit running pods again after a start, in order; then take back what belongs to none of those that were admitted.
+
+    Until the sources of pods are ready nothing is swept: what a refused pod holds is in the way of the pods after it.
+    """
+    results: list[tuple[str, Admitted | Rejected]] = []
+    moves: list[MetricDeltas] = []
+    for pod in pods:
+        outcome = run_admission(managers.providers, promises, demand_of(managers.rules, pod), is_running=True)
+        report = _report(managers, outcome, pod)
+        promises = _without_reuse(managers, outcome.promises)
+        moves.append(outcome.moves)
+        refusal = outcome.refusal
+        results.append(
+            (
+                pod.uid,
+                Admitted(promises, outcome.moves, report)
+                if refusal is None
+                else Rejected(promises, promises, refusal.reason, refusal.message, outcome.moves, report),
+            )
+        )
+    admitted = tuple(pod for pod, (_, result) in zip(pods, results, strict=True) if isinstance(result, Admitted))
+    promises, swept = sweep(managers, promises, admitted)
+    return Readmitted(promises, tuple(results), (*(move for each in moves for move in each), *swept))
+
+
+def sweep(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tuple[Promises, MetricDeltas]:
+    """Take back what belongs to no container of an active pod."""
+    names = {pod.uid: {c.name for c in pod.containers} for pod in active}
+    moves: MetricDeltas = ()
+    for uid, held in promises.pods:
+        known = names.get(uid, set())
+        for name in sorted({n for n, _ in held.cpus} | {n for n, _ in held.memory}):
+            if name not in known:
+                promises, moved = _released(managers, promises, uid, name)
+                moves += moved
+        if uid not in names:
+            promises, moved = remove_pod(managers, promises, uid)
+            moves += moved
+    return promises, moves
+
+
+def start_container(managers: Managers, promises: Promises, pod: Pod, name: str) -> Promises:
+    """Let a container start: the init containers before it have run, and give their memory back."""
+    return release_started(managers.providers.memory, promises, pod, name)
+
+
+def remove_container(managers: Managers, promises: Promises, pod_uid: str, name: str) -> tuple[Promises, MetricDeltas]:
+    """Take back what one container has that no other container of its pod has too."""
+    promises, moves = _released(managers, promises, pod_uid, name)
+    held = promises.of_pod(pod_uid)
+    return with_pod(promises, pod_uid, replace(held, hints=dropped(held.hints, name))), moves
+
+
+def _released(managers: Managers, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
+    promises, moves = release_container(managers.providers.cpu, promises, uid, name)
+    return release_memory(managers.providers.memory, promises, uid, name), moves
+
+
+def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Promises, MetricDeltas]:
+    """Take back all that a pod has."""
+    held = promises.of_pod(pod_uid)
+    moves: MetricDeltas = ()
+    for name in sorted({n for n, _ in held.cpus} | {n for n, _ in held.memory}):
+        promises, moved = _released(managers, promises, pod_uid, name)
+        moves += moved
+    if not managers.reproduces(Erratum.POD_ENTRY_LEAKS):
+        promises, moved = release_pod_set(managers.providers.cpu, promises, pod_uid)
+        promises = release_pod_blocks(managers.providers.memory, promises, pod_uid)
+        moves += moved
+    left = promises.of_pod(pod_uid)
+    if left.hints:
+        promises = with_pod(promises, pod_uid, replace(left, hints=()))
+    return promises, moves
+
+
+def isolation(managers: Managers, promises: Promises, pod: Pod, name: str) -> Isolation:
+    """Say with whom a container shares its CPUs."""
+    if promises.own_set(pod.uid, name) is None:
+        return Isolation.HOST
+    if managers.is_pod_level(pod) and not qualifies_alone(pod.container(name)):
+        return Isolation.POD
+    return Isolation.CONTAINER
+
+
+def gauges(managers: Managers, promises: Promises) -> tuple[tuple[Series, int], ...]:
+    """Compute the gauges from the state."""
+    cpu = managers.providers.cpu
+    if not cpu.static:
+        return ()
+    exclusive = promises.exclusive()
+    return (
+        (Series(CPU_SHARED_POOL), 1000 * cpu.free_pool(promises).bit_count()),
+        (Series(CPU_EXCLUSIVE), len(exclusive)),
+        *(
+            (Series(CPU_PER_NUMA, (("numa_node", str(node.id)),)), (node.cpus & exclusive.bits).bit_count())
+            for node in cpu.layout.nodes
+        ),
+    )
+
+
+def violations(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tuple[str, ...]:
+    """Name every invariant that the promises break (they hold without errata)."""
+    return (
+        *cpu_violations(managers.providers.cpu, promises, active),
+        *memory_violations(managers.providers.memory, promises),
+    )

@@ -1,0 +1,168 @@
+"""Whether the node as a whole has room for one more pod, with kubelet's reasons (D6). Knows no CPU and no NUMA node by number."""
+
+import struct
+from collections.abc import Iterable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.pod import CPU, HUGEPAGES_PREFIX, MEMORY, Pod, Resources
+from nodeagent.core.model.pod_resources import effective_requests
+from nodeagent.core.model.quantity import Quantity
+
+NodeAmounts = tuple[tuple[str, int], ...]
+"""(resource, amount), sorted: cpu in thousandths, all else in bytes."""
+
+
+class Allocatable(Struct, frozen=True):
+    """What the node has for pods."""
+
+    pods: int
+    amounts: NodeAmounts
+    bounds: tuple[tuple[str, int, int], ...] = ()
+    """What bounds the pods: (configuration field, its value, how often that many)."""
+
+
+class Usage(Struct, frozen=True):
+    """What the admitted pods have asked for."""
+
+    pods: int = 0
+    amounts: NodeAmounts = ()
+
+    def plus(self, pod: Pod, *, pod_level_resources: bool = True) -> "Usage":
+        return self._moved(pod, 1, pod_level_resources)
+
+    def minus(self, pod: Pod, *, pod_level_resources: bool = True) -> "Usage":
+        return self._moved(pod, -1, pod_level_resources)
+
+    def _moved(self, pod: Pod, sign: int, pod_level_resources: bool) -> "Usage":
+        amounts = dict(self.amounts)
+        for name, amount in _requested(pod, pod_level_resources):
+            amounts[name] = amounts.get(name, 0) + sign * amount
+        moved = Usage(self.pods + sign, tuple(sorted(item for item in amounts.items() if item[1])))
+        assert moved.pods >= 0
+        assert all(amount > 0 for _, amount in moved.amounts), "a pod was given back that was never counted"
+        return moved
+
+
+class Insufficient(Struct, frozen=True):
+    """The first resource of which there isn't enough, in kubelet's words."""
+
+    resource: str
+    requested: int
+    used: int
+    capacity: int
+
+    @property
+    def reason(self) -> str:
+        return f"OutOf{self.resource}"
+
+    @property
+    def message(self) -> str:
+        return (
+            f"Node didn't have enough resource: {self.resource}, requested: {self.requested}, used: {self.used}, "
+            f"capacity: {self.capacity}"
+        )
+
+
+def usage_of(pods: Iterable[Pod], *, pod_level_resources: bool = True) -> Usage:
+    """Count all these pods."""
+    count = 0
+    amounts: dict[str, int] = {}
+    for pod in pods:
+        count += 1
+        for name, amount in _requested(pod, pod_level_resources):
+            amounts[name] = amounts.get(name, 0) + amount
+    return Usage(count, tuple(sorted(amounts.items())))
+
+
+def insufficient(
+    pod: Pod, usage: Usage, allocatable: Allocatable, *, pod_level_resources: bool = True
+) -> Insufficient | None:
+    """Judge one more pod beside those counted; None: it fits.
+
+    Source: scheduler's noderesources.Fits in kubelet's predicate handler, which reports the first failure: pods, cpu, memory, then
+    the others (in random order there, by name here).
+    """
+    if usage.pods + 1 > allocatable.pods:
+        return Insufficient("pods", 1, usage.pods, allocatable.pods)
+    used, capacity = dict(usage.amounts), dict(allocatable.amounts)
+    requested = dict(_requested(pod, pod_level_resources))
+    first = [name for name in (CPU, MEMORY) if name in requested]
+    for name in (*first, *sorted(requested.keys() - set(first))):
+        amount, taken, most = requested[name], used.get(name, 0), capacity.get(name, 0)
+        if amount > most - taken:
+            return Insufficient(name, amount, taken, most)
+    return None
+
+
+def _requested(pod: Pod, pod_level_resources: bool) -> NodeAmounts:
+    amounts = []
+    for name, quantity in effective_requests(pod, pod_level_resources=pod_level_resources).items():
+        amount = quantity.milli() if name == CPU else quantity.value()
+        if amount:
+            amounts.append((name, amount))
+    return tuple(amounts)
+
+
+def reservation(config: Config, memory_bytes: int) -> Resources:
+    """What is kept from pods: systemReserved + kubeReserved + the hard eviction threshold, zero sums left out.
+
+    Args:
+        config: the configuration.
+        memory_bytes: the node's memory, of which a threshold in percent is taken.
+    """
+    total: dict[str, Quantity] = {}
+    eviction = Quantity.of_bytes(eviction_bytes(config, memory_bytes))
+    for name, amount in (*config.system_reserved, *config.kube_reserved, (MEMORY, eviction)):
+        total[name] = total.get(name, Quantity.of(0)) + amount
+    return Resources.of({name: amount for name, amount in total.items() if amount.nano})
+
+
+def with_machine(config: Config, memory_bytes: int) -> Config:
+    """Complete the configuration with what only the machine can tell: the memory reservation, if part of it is in percent."""
+    amounts = tuple(
+        item for item in reservation(config, memory_bytes) if item[0] not in {CPU, "ephemeral-storage", "pid"}
+    )
+    return replace(config, placement=replace(config.placement, memory_reservation=Resources(amounts)))
+
+
+def eviction_bytes(config: Config, memory_bytes: int) -> int:
+    """The hard eviction threshold `memory.available` in bytes; 0: there is none."""
+    if config.eviction_memory_percent is None:
+        return config.eviction_memory_bytes or 0
+    # Floats, because kubelet has them and the memory manager compares sums to the byte: the percentage is a float32,
+    # its product with the capacity a float64, truncated (eviction/helpers.go).
+    share = _float32(_float32(float(config.eviction_memory_percent)) / 100)
+    return int(float(memory_bytes) * share)
+
+
+def _float32(value: float) -> float:
+    narrow: float = struct.unpack("f", struct.pack("f", value))[0]
+    return narrow
+
+
+def allocatable_of(config: Config, *, cpu_count: int, memory_bytes: int, hugepages: NodeAmounts) -> Allocatable:
+    """What is left for pods, as kubelet reports it in the node's status.
+
+    Args:
+        config: the configuration.
+        cpu_count: logical CPUs online.
+        memory_bytes: the node's memory, huge pages included.
+        hugepages: (resource name, bytes) of all nodes together.
+    """
+    reserved = dict(reservation(config, memory_bytes))
+    capacity = {CPU: cpu_count * 1000, MEMORY: memory_bytes, **dict(hugepages)}
+    left = {}
+    for name, amount in capacity.items():
+        kept = reserved.get(name, Quantity.of(0))
+        left[name] = max(0, amount - (kept.milli() if name == CPU else kept.value()))
+    # Pre-allocated huge pages are no ordinary memory any more (nodestatus/setters.go).
+    pages = sum(amount for name, amount in hugepages if name.startswith(HUGEPAGES_PREFIX))
+    left[MEMORY] = max(0, left[MEMORY] - pages)
+    bounds = [("maxPods", config.max_pods, 1)]
+    if config.pods_per_core:
+        bounds.append(("podsPerCore", config.pods_per_core, cpu_count))
+    pods = min(value * times for _, value, times in bounds)
+    return Allocatable(pods, tuple(sorted(left.items())), tuple(bounds))

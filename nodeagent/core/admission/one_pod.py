@@ -1,0 +1,249 @@
+"""Admission of one pod: hints of all managers, their merge, then allocation by each manager in turn, per container or per pod.
+
+The order is kubelet's container manager's: CPUs, then memory. Core never logs: what it saw goes into the outcome.
+"""
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.admission.affinity_score import preferred_of_two
+from nodeagent.core.admission.existing_allocation import holds_all, kept_hints, kept_moves
+from nodeagent.core.cpu import hints as cpu_hints
+from nodeagent.core.cpu.manager import CpuManager, allocate_container as allocate_cpus
+from nodeagent.core.cpu.pods import allocate_pod as allocate_pod_cpus
+from nodeagent.core.memory import hints as memory_hints
+from nodeagent.core.memory.manager import MemoryManager, allocate_container as allocate_memory
+from nodeagent.core.memory.pods import allocate_pod as allocate_pod_memory
+from nodeagent.core.metrics.deltas import MetricDelta
+from nodeagent.core.metrics.manager_metrics import (
+    TOPOLOGY_ERRORS,
+    TOPOLOGY_REQUESTS,
+    MetricDeltas,
+    aligned,
+    aligned_failure,
+    plus,
+)
+from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.errata import Erratum
+from nodeagent.core.model.idset import NumaSet
+from nodeagent.core.model.promises import NOTHING, Hint, Promises, put
+from nodeagent.core.model.refusals import Refusal
+from nodeagent.core.numa.hint_family import Hints
+from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE, Merged
+from nodeagent.core.numa.resource_manager import Allocation
+from nodeagent.core.numa.topology_manager import Scope, TopologyManager, TopologyPolicy, affinity_refusal
+
+
+class Allocated(Struct, frozen=True):
+    """One call of a manager's allocate has come back."""
+
+    manager: str
+    """`cpu` or `memory`."""
+    container: str | None
+    """None: for the pod as a whole."""
+    before: Promises
+    after: Promises
+    refusal: Refusal | None
+
+
+AllocationObserver = Callable[[Allocated], None]
+
+
+class Providers(Struct, frozen=True):
+    """The managers that give hints and allocate, and the one that merges."""
+
+    cpu: CpuManager
+    memory: MemoryManager
+    topology: TopologyManager
+    observer: AllocationObserver | None = None
+    """Is told what each manager has allocated; decides nothing."""
+
+
+ResourceHints = tuple[tuple[str, Hints], ...]
+"""What each resource's list says, in the order of asking; absent answers as don't-care lists."""
+
+
+class MergeReport(Struct, frozen=True):
+    """One merge, and what came of it."""
+
+    container: str | None
+    """None: for the pod as a whole."""
+    hints: ResourceHints
+    merged: Merged
+    admitted: bool
+
+
+class AdmissionResult(Struct, frozen=True):
+    """How an admission went; with a refusal, `promises` hold what was given before it."""
+
+    promises: Promises
+    moves: MetricDeltas = ()
+    merges: tuple[MergeReport, ...] = ()
+    refusal: Refusal | None = None
+
+
+def run_admission(
+    providers: Providers, promises: Promises, pod: PodDemand, *, is_running: bool = False
+) -> AdmissionResult:
+    """Take one pod through the topology manager's policy and scope.
+
+    Args:
+        providers: the managers.
+        promises: as they are.
+        pod: what it asks for.
+        is_running: it was admitted before, and is admitted again after a start.
+    """
+    start = AdmissionResult(promises, (plus(TOPOLOGY_REQUESTS),))
+    topology = providers.topology
+    if Erratum.POD_ALLOCATED_AGAIN not in providers.cpu.quirks:
+        held = promises.of_pod(pod.uid)
+        by_pod = _is_by_pod(topology, pod)
+        if (is_running or held is not NOTHING) and holds_all(
+            providers.cpu, providers.memory, held, pod, by_pod=by_pod, is_running=is_running
+        ):
+            return _kept(providers, start, pod)
+    if topology.policy is TopologyPolicy.NONE:
+        return _each_container(providers, start, pod)
+    if topology.scope is Scope.CONTAINER:
+        return _by_container(providers, start, pod)
+    return _by_pod(providers, start, pod)
+
+
+def _is_by_pod(topology: TopologyManager, pod: PodDemand) -> bool:
+    return pod.is_managed and topology.policy is not TopologyPolicy.NONE and topology.scope is Scope.POD
+
+
+def _kept(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
+    """Admit a pod that holds all it asks for, leaving everything where it is."""
+    promises = outcome.promises
+    held = promises.of_pod(pod.uid)
+    if providers.topology.policy is not TopologyPolicy.NONE:
+        held = replace(held, hints=kept_hints(providers.topology, providers.cpu, held, pod))
+        promises = replace(promises, pods=promises.pods.put(pod.uid, held))
+    return AdmissionResult(promises, (*outcome.moves, *kept_moves(providers.cpu, providers.memory, pod)))
+
+
+def _each_container(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
+    for container in pod.containers:
+        outcome = _allocated(providers, outcome, pod, container)
+        if outcome.refusal is not None:
+            return outcome
+    return outcome
+
+
+def _by_container(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
+    for container in pod.containers:
+        hints = (
+            *_cpu_list(cpu_hints.container_hints(providers.cpu, outcome.promises, pod, container)),
+            *_memory_lists(memory_hints.container_hints(providers.memory, outcome.promises, pod, container)),
+        )
+        outcome = _merged(providers, outcome, pod, container, hints)
+        if outcome.refusal is not None:
+            return outcome
+        outcome = _allocated(providers, _with_hint(outcome, pod, (container,)), pod, container)
+        if outcome.refusal is not None:
+            return _counted_error(outcome)
+        outcome = _counted_alignment(providers, outcome)
+    return outcome
+
+
+def _by_pod(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
+    hints = (
+        *_cpu_list(cpu_hints.pod_hints(providers.cpu, outcome.promises, pod)),
+        *_memory_lists(memory_hints.pod_hints(providers.memory, outcome.promises, pod)),
+    )
+    outcome = _merged(providers, outcome, pod, None, hints)
+    if outcome.refusal is not None:
+        return outcome
+    outcome = _with_hint(outcome, pod, pod.containers)
+    if _is_by_pod(providers.topology, pod):
+        outcome = _after(providers, outcome, "cpu", None, allocate_pod_cpus(providers.cpu, outcome.promises, pod))
+        if outcome.refusal is None:
+            allocation = allocate_pod_memory(providers.memory, outcome.promises, pod)
+            outcome = _after(providers, outcome, "memory", None, allocation)
+    else:
+        outcome = _each_container(providers, outcome, pod)
+    return _counted_alignment(providers, outcome) if outcome.refusal is None else _counted_error(outcome)
+
+
+def _cpu_list(hints: Hints | None) -> ResourceHints:
+    return (("cpu", DONT_CARE if hints is None else hints or UNSATISFIABLE),)
+
+
+def _memory_lists(hints: ResourceHints) -> ResourceHints:
+    # No answer at all is one list that doesn't care; an empty list can't be satisfied.
+    return tuple((resource, each or UNSATISFIABLE) for resource, each in hints) or (("memory", DONT_CARE),)
+
+
+def _merged(
+    providers: Providers,
+    outcome: AdmissionResult,
+    pod: PodDemand,
+    container: ContainerDemand | None,
+    hints: ResourceHints,
+) -> AdmissionResult:
+    """Merge; the report's last entry has the result."""
+    topology = providers.topology
+    promises = outcome.promises
+    merged = topology.merge(
+        [each for _, each in hints], lambda a, b: preferred_of_two(providers.cpu, providers.memory, promises, a, b)
+    )
+    admitted = topology.admits(merged)
+    name = None if container is None else container.name
+    outcome = replace(outcome, merges=(*outcome.merges, MergeReport(name, hints, merged, admitted)))
+    if admitted:
+        return outcome
+    if topology.policy is TopologyPolicy.SINGLE_NUMA_NODE:
+        outcome = _moved(outcome, aligned_failure(topology.scope.value, "numa_node"))
+    refusal = affinity_refusal(topology.scope, is_managed_pod=pod.is_managed)
+    return _counted_error(replace(outcome, refusal=refusal))
+
+
+def _with_hint(outcome: AdmissionResult, pod: PodDemand, containers: Sequence[ContainerDemand]) -> AdmissionResult:
+    merged = outcome.merges[-1].merged
+    hint = Hint(None if merged.mask is None else NumaSet(merged.mask), merged.preferred)
+    promises = outcome.promises
+    held = promises.of_pod(pod.uid)
+    hints = held.hints
+    for container in containers:
+        hints = put(hints, container.name, hint)
+    pods = promises.pods.put(pod.uid, replace(held, hints=hints))
+    return replace(outcome, promises=replace(promises, pods=pods))
+
+
+def _allocated(
+    providers: Providers, outcome: AdmissionResult, pod: PodDemand, container: ContainerDemand
+) -> AdmissionResult:
+    allocation = allocate_cpus(providers.cpu, outcome.promises, pod, container)
+    outcome = _after(providers, outcome, "cpu", container.name, allocation)
+    if outcome.refusal is not None:
+        return outcome
+    allocation = allocate_memory(providers.memory, outcome.promises, pod, container)
+    return _after(providers, outcome, "memory", container.name, allocation)
+
+
+def _after(
+    providers: Providers, outcome: AdmissionResult, manager: str, container: str | None, allocation: Allocation
+) -> AdmissionResult:
+    if providers.observer is not None:
+        providers.observer(Allocated(manager, container, outcome.promises, allocation.promises, allocation.refusal))
+    if allocation.promises is outcome.promises and not allocation.moves and allocation.refusal is None:
+        return outcome
+    return AdmissionResult(allocation.promises, (*outcome.moves, *allocation.moves), outcome.merges, allocation.refusal)
+
+
+def _counted_error(outcome: AdmissionResult) -> AdmissionResult:
+    return _moved(outcome, plus(TOPOLOGY_ERRORS))
+
+
+def _counted_alignment(providers: Providers, outcome: AdmissionResult) -> AdmissionResult:
+    topology = providers.topology
+    if topology.policy is not TopologyPolicy.SINGLE_NUMA_NODE:
+        return outcome
+    return _moved(outcome, aligned(topology.scope.value, "numa_node"))
+
+
+def _moved(outcome: AdmissionResult, *moves: MetricDelta) -> AdmissionResult:
+    return replace(outcome, moves=(*outcome.moves, *moves))

@@ -1,0 +1,181 @@
+"""Which cgroups the pods have and what is in them: the layout (D10) and the values that follow from the promises.
+
+Knows no kernel file format and no order of writes (plan.py decides on that).
+"""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from nodeagent.core.admission.managers import Managers, isolation
+from nodeagent.core.model.cgroup import (
+    Attribute,
+    ByteLimit,
+    CpuMax,
+    DesiredCgroup,
+    Value,
+    cpu_quota,
+    cpu_shares,
+    cpu_weight,
+)
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.pod import CPU, Container, Pod, QosClass
+from nodeagent.core.model.pod_resources import container_cgroup_amounts, pod_cgroup_amounts
+from nodeagent.core.model.promises import Isolation, Promises
+from nodeagent.core.model.state import NodeState, PodEntry
+
+BURSTABLE = "burstable"
+BEST_EFFORT = "besteffort"
+_PARENT = {QosClass.GUARANTEED: "", QosClass.BURSTABLE: BURSTABLE + "/", QosClass.BEST_EFFORT: BEST_EFFORT + "/"}
+OWN_DIRECTORIES = frozenset({BURSTABLE, BEST_EFFORT})
+CONTROLLERS = frozenset({"cpuset", "cpu", "memory"})
+
+
+class Kernel(Struct, frozen=True):
+    """What the running kernel has: facts that the wishes depend on."""
+
+    page_bytes: int
+    memory_nodes: NumaSet
+    """Nodes that have memory now."""
+    online: CpuSet
+    extra_controllers: frozenset[str] = frozenset()
+    """Of `pids`, `hugetlb`, …: those available for the pods' cgroup and worth enabling for accounting."""
+
+
+def pod_path(entry: PodEntry) -> str:
+    return f"{_PARENT[entry.qos]}pod{entry.pod.uid}"
+
+
+def container_path(entry: PodEntry, name: str) -> str:
+    return f"{pod_path(entry)}/{name}"
+
+
+def wishes(config: Config, managers: Managers, kernel: Kernel, state: NodeState) -> tuple[DesiredCgroup, ...]:
+    """Say what every cgroup is to hold, parents before children.
+
+    The pods' cgroup itself is systemd's: of it only the controllers for its children are wished for (D9).
+    """
+    present = [e for e in state.entries if e.is_active]
+    controllers = CONTROLLERS | kernel.extra_controllers
+    gate = config.placement.gate("PodLevelResources")
+    burstable = [pod_cgroup_amounts(e.pod, pod_level_resources=gate) for e in present if e.qos is QosClass.BURSTABLE]
+    burstable_milli = sum(amounts.cpu_request_milli for amounts in burstable)
+    return (
+        DesiredCgroup("", controllers),
+        DesiredCgroup(BURSTABLE, controllers, ((Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(burstable_milli))),)),
+        DesiredCgroup(BEST_EFFORT, controllers, ((Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(0))),)),
+        *(wish for entry in present for wish in _pod_wishes(config, managers, kernel, state, entry, controllers)),
+    )
+
+
+def _pod_wishes(
+    config: Config, managers: Managers, kernel: Kernel, state: NodeState, entry: PodEntry, controllers: frozenset[str]
+) -> Iterator[DesiredCgroup]:
+    levels = {c.name: isolation(managers, state.promises, entry.pod, c.name) for c in entry.pod.containers}
+    resources = pod_cgroup_amounts(entry.pod, pod_level_resources=config.placement.gate("PodLevelResources"))
+    has_quota = config.cpu_cfs_quota and not _is_unlimited_pod(config, managers, entry.pod, levels)
+    pod_limit = resources.cpu_limit_milli if has_quota else None
+    yield DesiredCgroup(
+        pod_path(entry),
+        controllers,
+        (
+            (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(resources.cpu_request_milli))),
+            (Attribute.CPU_MAX, _quota(pod_limit, config)),
+            (Attribute.MEMORY_MAX, _memory_limit(resources.memory_limit_bytes, kernel)),
+        ),
+    )
+    for container in entry.pod.containers:
+        pool = shared_pool(managers, state.promises, kernel.online)
+        yield _container_wish(config, kernel, state, entry, container, levels[container.name], pool)
+
+
+def shared_pool(managers: Managers, promises: Promises, online: CpuSet) -> CpuSet:
+    """CPUs of everybody who has none of its own. Policy none keeps no account of them (kubelet's default set stays empty): all."""
+    return promises.default & online if managers.providers.cpu.static else online
+
+
+def _container_wish(
+    config: Config,
+    kernel: Kernel,
+    state: NodeState,
+    entry: PodEntry,
+    container: Container,
+    level: Isolation,
+    pool: CpuSet,
+) -> DesiredCgroup:
+    promises, uid = state.promises, entry.pod.uid
+    own = promises.own_set(uid, container.name)
+    cpus = usable_cpus(own, pool, kernel.online)
+    mems = promises.memory_nodes(uid, container.name) or kernel.memory_nodes
+    amounts = container_cgroup_amounts(
+        entry.pod, container, pod_level_resources=config.placement.gate("PodLevelResources")
+    )
+    attributes: list[tuple[Attribute, Value]] = [
+        (Attribute.CPUSET_MEMS, mems),
+        (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(amounts.cpu_request_milli))),
+        (Attribute.CPU_MAX, _container_quota(config, container, amounts.cpu_limit_milli, level, cpus)),
+        (Attribute.MEMORY_MAX, _memory_limit(amounts.memory_limit_bytes, kernel)),
+        (Attribute.MEMORY_OOM_GROUP, True),
+    ]
+    if cpus:
+        attributes.insert(0, (Attribute.CPUSET_CPUS, cpus))
+    return DesiredCgroup(
+        container_path(entry, container.name),
+        attributes=tuple(attributes),
+        is_exclusive=level is not Isolation.HOST and bool(own is not None and own & kernel.online),
+        shares_with=pod_path(entry) + "/",
+        is_starved=not cpus,
+        is_leaf=True,
+    )
+
+
+def usable_cpus(own: CpuSet | None, pool: CpuSet, online: CpuSet) -> CpuSet:
+    """CPUs that a container runs on now: its own as far as they are online, else the shared pool (D14). Empty: it starves."""
+    mine = own & online if own is not None else CpuSet()
+    return mine or pool & online
+
+
+def _is_unlimited_pod(config: Config, managers: Managers, pod: Pod, levels: dict[str, Isolation]) -> bool:
+    """Whether the pod's cgroup has no CPU limit because of exclusive CPUs (spec of kubelet's CFS quota, D15)."""
+    if not config.placement.gate("DisableCPUQuotaWithExclusiveCPUs"):
+        return False
+    exclusive = [level is Isolation.CONTAINER for level in levels.values()]
+    if managers.is_pod_level(pod):
+        return all(exclusive)
+    return any(level is not Isolation.HOST for level in levels.values())
+
+
+def _container_quota(
+    config: Config, container: Container, limit_milli: int | None, level: Isolation, cpus: CpuSet
+) -> CpuMax:
+    """D15: no quota beside exclusive CPUs; in a pod's own pool its own limit, else no more than the pool can give.
+
+    Args:
+        config: the configuration.
+        container: with the limit of its own, if it has one.
+        limit_milli: the container's own limit, else its pod's.
+        level: how far the container is isolated.
+        cpus: on which it runs.
+
+    """
+    is_alone = level is Isolation.CONTAINER and config.placement.gate("DisableCPUQuotaWithExclusiveCPUs")
+    if is_alone or not config.cpu_cfs_quota:
+        return _quota(None, config)
+    own = container.resources.limits.get(CPU)
+    if level is Isolation.POD and (own is None or own.nano == 0):
+        pool_milli = len(cpus) * 1000
+        return _quota(pool_milli if limit_milli is None else min(limit_milli, pool_milli), config)
+    return _quota(limit_milli, config)
+
+
+def _quota(limit_milli: int | None, config: Config) -> CpuMax:
+    period_us = config.cpu_cfs_quota_period_us
+    return CpuMax(None, period_us) if limit_milli is None else cpu_quota(limit_milli, period_us)
+
+
+def _memory_limit(limit_bytes: int | None, kernel: Kernel) -> ByteLimit:
+    """The kernel keeps whole pages and rounds down (mm/page_counter.c): wish for what it will hold."""
+    if limit_bytes is None or limit_bytes == 0:
+        return ByteLimit(None)
+    return ByteLimit(limit_bytes // kernel.page_bytes * kernel.page_bytes)

@@ -1,0 +1,145 @@
+"""Whether another process may enter a container's cgroup now; if not, why. Knows no file system: what lives below the cgroup is told.
+
+Who enters gets what the container was promised, or doesn't get in: never "nearly" its CPUs.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from nodeagent.core.cgroups.desired_cgroups import container_path
+from nodeagent.core.cgroups.write_order import diff
+from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup, ObservedCgroups
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import ContainerKind
+from nodeagent.core.model.state import PodEntry
+
+
+class Obstacle(Struct, frozen=True):
+    why: str
+    next_step: str
+
+
+def obstacle(
+    entry: PodEntry, name: str, *, wishes: Sequence[DesiredCgroup], seen: ObservedCgroups, used_below: Sequence[str]
+) -> Obstacle | None:
+    """Say what keeps a process from entering a container.
+
+    Args:
+        entry: the pod.
+        name: of one of its containers.
+        wishes: of all pods.
+        seen: of all pods.
+        used_below: names of cgroups directly below the container's that have processes.
+
+    """
+    path = container_path(entry, name)
+    return (
+        _of_pod(entry)
+        or _of_container(entry, name, seen.get(path))
+        or _of_cgroup(entry, path, wishes, seen, used_below)
+    )
+
+
+def _of_pod(entry: PodEntry) -> Obstacle | None:
+    pod = entry.pod.full_name
+    if entry.refusal is not None:
+        return Obstacle(
+            f"pod {pod} was refused: {entry.refusal.reason}: {entry.refusal.message}",
+            f"change its manifest, or free what it needs and run: nodeagent retry {pod}",
+        )
+    if entry.deleting_since_ms is not None:
+        return Obstacle(f"pod {pod} is being ended", f"put its manifest {entry.source} back to have it run again")
+    if entry.outcome is not None:
+        return Obstacle(
+            f"pod {pod} is over ({entry.outcome.value}) and has given its CPUs back",
+            f"change its manifest {entry.source}, or remove it and put it back, to have it run again",
+        )
+    return None
+
+
+def _of_container(entry: PodEntry, name: str, there: ObservedCgroup | None) -> Obstacle | None:
+    container, status = entry.pod.container(name), entry.status(name)
+    if not container.command:
+        return None
+    # Whatever is in a container with a command when that has ended is killed with it, and keeps it from starting.
+    if not status.is_started or there is None or not there.is_populated:
+        return Obstacle(
+            f"container {name} of pod {entry.pod.full_name} does not run now",
+            f"wait until it does: nodeagent inspect {entry.pod.full_name}",
+        )
+    if status.stop_by_ms is not None:
+        return Obstacle(
+            f"container {name} of pod {entry.pod.full_name} is being stopped",
+            f"wait until it runs again: nodeagent inspect {entry.pod.full_name}",
+        )
+    return None
+
+
+def _of_cgroup(
+    entry: PodEntry, path: str, wishes: Sequence[DesiredCgroup], seen: ObservedCgroups, used_below: Sequence[str]
+) -> Obstacle | None:
+    wish = next((w for w in wishes if w.path == path), None)
+    there = seen.get(path)
+    if wish is None or there is None:
+        return Obstacle(f"there is no cgroup {path} yet", "see `nodeagent inspect`, and `journalctl -u nodeagent`")
+    if wish.is_starved:
+        return Obstacle(
+            "the container is Starved: no CPU is left in the shared pool, so it is frozen",
+            "end a pod that has exclusive CPUs, or reserve CPUs with reservedSystemCPUs",
+        )
+    if there.is_frozen or there.get(Attribute.FREEZE) is True:
+        return Obstacle(
+            "the container is frozen (cgroup.freeze)", "nodeagent thaws it within its reconcile period: try again"
+        )
+    if there.subtree_control or used_below:
+        below = f" ({', '.join(used_below)})" if used_below else ""
+        return Obstacle(
+            f"cgroup {path} is the parent of other cgroups{below}: a runtime uses it, and the kernel allows no processes beside them "
+            "(cgroup v2, no internal processes)",
+            "use that runtime's own exec, such as `crictl exec` or `crun exec`",
+        )
+    return _of_values(wish, there) or _of_intruders(entry, wish, wishes, seen)
+
+
+def _of_values(wish: DesiredCgroup, there: ObservedCgroup) -> Obstacle | None:
+    next_step = "nodeagent puts it right within its reconcile period: try again, and see `nodeagent inspect`"
+    for attribute in (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS):
+        if there.get(attribute) != wish.get(attribute):
+            found = there.get(attribute)
+            return Obstacle(
+                f"{attribute.value} of {wish.path} is '{'' if found is None else found}', promised is '{wish.get(attribute)}'",
+                next_step,
+            )
+    if there.cpus_effective != wish.cpus():
+        return Obstacle(
+            f"cpuset.cpus.effective of {wish.path} is '{there.cpus_effective or ''}', promised is '{wish.cpus()}'",
+            next_step,
+        )
+    return None
+
+
+def _of_intruders(
+    entry: PodEntry, wish: DesiredCgroup, wishes: Sequence[DesiredCgroup], seen: ObservedCgroups
+) -> Obstacle | None:
+    """Somebody is on its exclusive CPUs: the promise is not kept yet, or they are still an init container's."""
+    plan = diff(wishes, seen)
+    mine, taken = wish.exclusive_cpus(), wish.exclusive_cpus() & plan.occupied
+    who = list(plan.strangers) if taken else []
+    inits = {container_path(entry, c.name) for c in entry.pod.inits() if c.kind is ContainerKind.INIT}
+    for other in wishes:
+        there = seen.get(other.path)
+        if other is wish or not other.is_leaf or there is None or not there.is_populated or there.is_frozen:
+            continue
+        in_one_pool = other.path.startswith(wish.shares_with) and other.path not in inits and other.cpus() & mine
+        shared = (there.cpus_effective or CpuSet()) & mine
+        if shared and not in_one_pool:
+            taken |= shared
+            who.append(other.path)
+    if not taken:
+        return None
+    names = f" ({', '.join(who)})" if who else ""
+    return Obstacle(
+        f"processes of another cgroup{names} may run on its exclusive CPUs {taken}",
+        "wait until they have ended or left, or see `nodeagent inspect` for who they are and how to end them",
+    )

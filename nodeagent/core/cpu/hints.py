@@ -1,0 +1,83 @@
+"""The CPU manager's NUMA hints: on which sets of nodes could this container, or this pod, have its CPUs?"""
+
+from nodeagent.core.cpu.manager import CpuManager, reusable_cpus
+from nodeagent.core.cpu.pods import check_pod
+from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.numa.hint_family import HintFamily, Hints
+from nodeagent.core.numa.node_search import Cover
+
+
+def container_hints(
+    manager: CpuManager, promises: Promises, pod: PodDemand, container: ContainerDemand
+) -> Hints | None:
+    """Answer for one container; None: no answer, an empty list: it can't be satisfied."""
+    if not manager.static or container.cpus == 0 or pod.is_skipped:
+        return None
+    own = promises.own_set(pod.uid, container.name)
+    if own is not None:
+        if len(own) != container.cpus:
+            return ()
+        return _hints(manager, own.bits, 0, container.cpus)
+    return _hints(manager, manager.free_cpus(promises), reusable_cpus(promises, pod.uid), container.cpus)
+
+
+def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints | None:
+    """Answer for a pod as a whole."""
+    if not manager.static or pod.cpus == 0 or pod.is_skipped:
+        return None
+    if pod.is_managed and manager.pod_level_managers and check_pod(manager, pod) is not None:
+        return ()
+    assigned = 0
+    for container in pod.containers:
+        own = promises.own_set(pod.uid, container.name)
+        if own is not None:
+            if len(own) != container.cpus:
+                return ()
+            assigned |= own.bits
+    if assigned.bit_count() == pod.cpus:
+        return _hints(manager, assigned, 0, pod.cpus)
+    reusable = reusable_cpus(promises, pod.uid) | assigned
+    return _hints(manager, manager.free_cpus(promises), reusable, pod.cpus)
+
+
+def _hints(manager: CpuManager, available: int, reusable: int, count: int) -> Hints:
+    """List the sets of nodes that hold all reusable CPUs and, with what is available there, enough of them.
+
+    Preferred are those of the fewest nodes that could hold as many on an empty machine.
+    """
+    layout = manager.layout
+    available = manager.usable(available | reusable) & ~reusable if manager.picking.whole_cores else available
+    smallest = layout.fewest_nodes(count)
+    wanted_sockets = None
+    if manager.options.align_by_socket and (nodes_per_socket := len(layout.nodes) // layout.socket_count):
+        wanted_sockets = -(-smallest // nodes_per_socket)
+    missing = count - reusable.bit_count()
+    if not manager.node_sets:
+        return _family(manager, available, reusable, missing, smallest, wanted_sockets)
+    hints = []
+    for nodes in manager.node_sets:
+        if reusable & ~nodes.cpus or (available & nodes.cpus).bit_count() < missing:
+            continue
+        preferred = nodes.nodes == smallest or (wanted_sockets is not None and nodes.sockets == wanted_sockets)
+        hints.append((nodes.mask, preferred))
+    return tuple(hints)
+
+
+def _family(
+    manager: CpuManager, available: int, reusable: int, missing: int, smallest: int, wanted_sockets: int | None
+) -> Hints:
+    """Describe the same where there are too many sets to list them."""
+    nodes = manager.layout.nodes
+    cover = Cover(
+        universe=sum(1 << node.id for node in nodes),
+        needs=(missing,),
+        amounts=tuple((node.id, ((available & node.cpus).bit_count(),)) for node in nodes),
+        forced=sum(1 << node.id for node in nodes if node.cpus & reusable),
+    )
+    if cover.is_empty:
+        return ()
+    sockets: tuple[int, ...] = ()
+    if wanted_sockets is not None:
+        sockets = tuple(sum(1 << n.id for n in nodes if n.cpus & socket.cpus) for socket in manager.layout.sockets)
+    return HintFamily((), cover, smallest, sockets, wanted_sockets)

@@ -1,0 +1,157 @@
+"""The machine as the CPU allocator sees it: groups of CPUs as bitmasks, kubelet's averages, who lies in whom. Built once."""
+
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
+from types import MappingProxyType
+
+from msgspec import Struct
+
+from nodeagent.core.model.topology import Groups, Topology
+from nodeagent.core.numa.hints import masks_by_size
+
+
+class CpuGroup(Struct, frozen=True):
+    """A core, an uncore cache, a NUMA node or a socket."""
+
+    id: int
+    cpus: int
+    size: int
+
+
+class NodeSet(Struct, frozen=True):
+    """A set of NUMA nodes that have CPUs."""
+
+    mask: int
+    nodes: int
+    """How many."""
+    cpus: int
+    size: int
+    sockets: int
+    """How many sockets its nodes touch."""
+
+
+Nesting = Mapping[int, tuple[CpuGroup, ...]]
+"""Id of an outer group → the smaller groups that have a CPU in it, ascending by id."""
+
+
+class CpuLayout(Struct, frozen=True):
+    online: int
+    cpu_count: int
+    """As kubelet counts: on machines without NUMA directories offline CPUs too."""
+    cores: tuple[CpuGroup, ...]
+    uncores: tuple[CpuGroup, ...]
+    nodes: tuple[CpuGroup, ...]
+    """NUMA nodes that have CPUs."""
+    sockets: tuple[CpuGroup, ...]
+    numa_first: bool
+    """Sockets are at least as many as NUMA nodes: nodes are the larger groups."""
+    per_core: int
+    per_socket: int
+    per_uncore: int
+    """Averages, rounded down: kubelet judges wholeness by them. On asymmetric machines they are nobody's real size."""
+    socket_count: int
+    nodes_of_sockets: Nesting
+    sockets_of_nodes: Nesting
+    cores_of_outer: Nesting
+    """By socket on a machine that is NUMA first, else by NUMA node (the larger of the two kinds of group comes first)."""
+    uncores_of_nodes: Nesting
+    core_size: int | None
+    """CPUs of each core; None: they differ (hybrid cores, single siblings offline)."""
+    smallest_large: int
+    """CPUs of the smallest NUMA node or socket."""
+
+    @classmethod
+    def of(cls, topology: Topology) -> "CpuLayout":
+        cores, uncores = _groups(topology.cores), _groups(topology.uncores)
+        nodes, sockets = _groups(topology.nodes), _groups(topology.sockets)
+        cpu_count = topology.reported_cpu_count
+        numa_first = topology.socket_count >= len(nodes)
+        return cls(
+            online=topology.online.bits,
+            cpu_count=cpu_count,
+            cores=cores,
+            uncores=uncores,
+            nodes=nodes,
+            sockets=sockets,
+            numa_first=numa_first,
+            per_core=_average(cpu_count, len(cores)),
+            per_socket=_average(cpu_count, topology.socket_count),
+            per_uncore=_average(cpu_count, len(uncores)),
+            socket_count=topology.socket_count,
+            nodes_of_sockets=_nested(sockets, nodes),
+            sockets_of_nodes=_nested(nodes, sockets),
+            cores_of_outer=_nested(sockets if numa_first else nodes, cores),
+            uncores_of_nodes=_nested(nodes, uncores),
+            core_size=cores[0].size if len({core.size for core in cores}) == 1 else None,
+            smallest_large=min((group.size for group in (*nodes, *sockets)), default=0),
+        )
+
+    def cpus_of_nodes(self, nodes: int) -> int:
+        """All CPUs of a set of NUMA nodes."""
+        bits = 0
+        for node in self.nodes:
+            if nodes >> node.id & 1:
+                bits |= node.cpus
+        return bits
+
+    def fewest_nodes(self, count: int) -> int:
+        """How many nodes so many CPUs take on an empty machine; all if there are not so many."""
+        sums = accumulate(sorted((node.size for node in self.nodes), reverse=True))
+        return min(1 + sum(1 for total in sums if total < count), len(self.nodes))
+
+    def node_sets(self) -> tuple[NodeSet, ...]:
+        """All sets of nodes: by size, and within a size in lexicographic order."""
+        sets = []
+        for mask in masks_by_size([node.id for node in self.nodes]):
+            cpus = self.cpus_of_nodes(mask)
+            touched = sum(1 for socket in self.sockets if socket.cpus & cpus)
+            sets.append(NodeSet(mask, mask.bit_count(), cpus, cpus.bit_count(), touched))
+        return tuple(sets)
+
+    def whole_cores(self, cpus: int) -> int:
+        """Those of the CPUs whose core is in the set as a whole."""
+        bits = 0
+        for core in self.cores:
+            if core.cpus & cpus == core.cpus:
+                bits |= core.cpus
+        return bits
+
+    def adds_up(self, cpus: int, count: int) -> bool:
+        """Whether some of these whole cores have exactly so many CPUs together."""
+        if self.core_size is not None:
+            return count % self.core_size == 0 and count <= cpus.bit_count()
+        numbers: dict[int, int] = {}
+        for core in self.cores:
+            if core.cpus & cpus:
+                numbers[core.size] = numbers.get(core.size, 0) + 1
+        sums = 1
+        for size, number in numbers.items():
+            left, step = number, 1
+            # Bounded change-making in powers of two: bit s of `sums` says that s CPUs can be had.
+            while left:
+                taken = min(step, left)
+                sums |= sums << size * taken
+                left -= taken
+                step *= 2
+        return bool(sums >> count & 1)
+
+    def with_siblings(self, cpus: int) -> int:
+        """These CPUs and all that share a core with one of them."""
+        bits = 0
+        for core in self.cores:
+            if core.cpus & cpus:
+                bits |= core.cpus
+        return bits
+
+
+def _groups(groups: Groups) -> tuple[CpuGroup, ...]:
+    return tuple(CpuGroup(key, cpus.bits, len(cpus)) for key, cpus in sorted(groups.items()))
+
+
+def _nested(outer: Iterable[CpuGroup], inner: Iterable[CpuGroup]) -> Nesting:
+    inner = tuple(inner)
+    return MappingProxyType({o.id: tuple(i for i in inner if i.cpus & o.cpus) for o in outer})
+
+
+def _average(total: int, groups: int) -> int:
+    return total // groups if groups else 0

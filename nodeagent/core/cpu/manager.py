@@ -1,0 +1,439 @@
+"""The CPU manager's policies none and static: who gets which CPUs, and what comes back.
+
+A decision takes promises and gives the next ones, with the metrics that moved. Knows topology hints as masks; knows no cgroup, no
+file and no clock. Pods with resources of their own are split up in cpu_pods.py.
+"""
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.cpu.assignment import CpuShortage, Picking, pick
+from nodeagent.core.cpu.distribution import Distributing, distribute
+from nodeagent.core.cpu.layout import CpuLayout, NodeSet
+from nodeagent.core.cpu.observing import Choosing, PickObserver, Source
+from nodeagent.core.cpu.options import CpuOptions, judge_cpu_options, misfits
+from nodeagent.core.metrics.manager_metrics import (
+    CPU_ERRORS,
+    CPU_EXCLUSIVE,
+    CPU_PER_NUMA,
+    CPU_REQUESTS,
+    CPU_SHARED_POOL,
+    MetricDeltas,
+    aligned,
+    aligned_failure,
+    allocation_errors,
+    allocations,
+    assignments,
+    gauge,
+    plus,
+    set_gauge,
+)
+from nodeagent.core.model.config import Placement
+from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.errata import Erratum, reproduced
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import ContainerKind
+from nodeagent.core.model.promises import CpuReuse, PodPromises, Promises, dropped, put, with_pod
+from nodeagent.core.model.refusals import Reason, Refusal, StartRefused, unexpected
+from nodeagent.core.model.topology import Topology
+from nodeagent.core.numa import hint_family
+from nodeagent.core.numa.resource_manager import Allocation
+
+_PREFIX = "new static policy error: "
+
+
+class CpuManager(Struct, frozen=True):
+    static: bool
+    layout: CpuLayout
+    options: CpuOptions
+    reserved: CpuSet
+    reserved_cores: int
+    """The reserved CPUs and all that share a core with one of them."""
+    universe: int
+    """What the default set may consist of: all CPUs, without the reserved ones if they are strictly reserved."""
+    picking: Picking
+    distributing: Distributing | None
+    pod_level_managers: bool
+    quirks: frozenset[Erratum]
+    grantable: int = -1
+    """CPUs that may be given exclusively, as a mask; all but under `isolatedCPUs: only`."""
+    preferred: int = 0
+    """CPUs to be given first where they suffice (`isolatedCPUs: prefer`)."""
+    node_sets: tuple[NodeSet, ...] = ()
+    """Every set of NUMA nodes, in the order of hints; empty if nobody asks for hints, or if there are too many."""
+
+    def assign(self, available: int, count: int) -> int | CpuShortage:
+        """Choose CPUs by the configured options."""
+        if self.distributing is None:
+            return pick(self.picking, available, count)
+        if self.picking.whole_cores:
+            available = self.layout.whole_cores(available)
+        return distribute(self.distributing, available, count)
+
+    @property
+    def observer(self) -> PickObserver | None:
+        """Who wants to know how CPUs are chosen; nobody, as a rule, and then nothing is put together for it."""
+        return self.picking.observer
+
+    def usable(self, cpus: int) -> int:
+        """Those of these CPUs that can be given to anybody: under full-pcpus-only, whole cores."""
+        return self.layout.whole_cores(cpus) if self.picking.whole_cores else cpus
+
+    def free_pool(self, promises: Promises) -> int:
+        """The shared pool without the reserved CPUs."""
+        return promises.default.bits & ~self.reserved.bits
+
+    def free_cpus(self, promises: Promises) -> int:
+        """What may still be given exclusively."""
+        return self.free_pool(promises) & self.grantable
+
+
+def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | tuple[StartRefused, ...]:
+    """Judge the configuration of the CPU manager; the texts are kubelet's, and so is their order: it stops at the first."""
+    layout = CpuLayout.of(topology)
+    refused: list[StartRefused] = []
+    listed = placement.reserved_system_cpus
+    if not listed <= topology.online:
+        refused.append(
+            StartRefused(
+                f"reserved-cpus: {listed} is not a subset of online-cpus: {topology.online}", "reservedSystemCPUs"
+            )
+        )
+    if layout.cpu_count == 0:
+        return (*refused, StartRefused("could not detect number of cpus", "/sys/devices/system/cpu/online"))
+    options, configured = judge_cpu_configuration(placement)
+    refused += configured
+    if placement.cpu_manager_policy != "static":
+        return tuple(refused) or _cpu_manager(placement, layout, CpuOptions(), CpuSet(), static=False)
+    on_machine = misfits(options, socket_count=layout.socket_count, numa_count=len(layout.nodes))
+    refused += [_of_static(each) for each in on_machine]
+    # Which CPUs are reserved hangs on the options; whether there are enough doesn't.
+    reserved = _reserved(placement, layout, CpuOptions() if configured else options)
+    if isinstance(reserved, StartRefused):
+        return (*refused, reserved)
+    isolated = topology.isolated.bits & layout.online & ~reserved.bits
+    if placement.isolated_cpus == "only" and not isolated:
+        refused.append(
+            StartRefused(
+                "isolatedCPUs is only, and no CPU that isn't reserved is isolated: see /sys/devices/system/cpu/isolated",
+                "isolatedCPUs",
+            )
+        )
+    if refused:
+        return tuple(refused)
+    made = _cpu_manager(placement, layout, options, reserved, static=True)
+    match placement.isolated_cpus:
+        case "only":
+            return replace(made, grantable=isolated)
+        case "prefer":
+            return replace(made, preferred=isolated)
+        case _:
+            return made
+
+
+def judge_cpu_configuration(placement: Placement) -> tuple[CpuOptions, tuple[StartRefused, ...]]:
+    """Judge policy, reserved amount and options as far as that needs no machine; the options that are right come with it."""
+    policy = placement.cpu_manager_policy
+    if policy == "none":
+        if not placement.cpu_manager_policy_options:
+            return CpuOptions(), ()
+        given = " ".join(f"{key}:{value}" for key, value in sorted(placement.cpu_manager_policy_options))
+        unsupported = StartRefused(
+            f"new none policy error: None policy: received unsupported options=map[{given}]",
+            "cpuManagerPolicyOptions",
+            rests_on=("cpuManagerPolicy",),
+            allowed="needs cpuManagerPolicy: static",
+        )
+        return CpuOptions(), (unsupported,)
+    refused: list[StartRefused] = []
+    if policy != "static":
+        refused.append(StartRefused(f'unknown policy: "{policy}"', "cpuManagerPolicy"))
+    elif not placement.reserved_system_cpus and placement.reserved_cpu_milli is None:
+        refused.append(
+            StartRefused(
+                "[cpumanager] unable to determine reserved CPU resources for static policy", "reservedSystemCPUs"
+            )
+        )
+    elif not placement.reserved_system_cpus and placement.reserved_cpu_milli == 0:
+        refused.append(
+            StartRefused(
+                "[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero",
+                "systemReserved",
+            )
+        )
+    options, wrong = judge_cpu_options(placement)
+    return options, (*refused, *(_of_static(each) for each in wrong))
+
+
+def _of_static(refused: StartRefused) -> StartRefused:
+    return replace(refused, message=_PREFIX + refused.message)
+
+
+def _reserved(placement: Placement, layout: CpuLayout, options: CpuOptions) -> CpuSet | StartRefused:
+    """Choose what is reserved, where an amount says how much."""
+    if placement.reserved_system_cpus:
+        return placement.reserved_system_cpus
+    count = -(-(placement.reserved_cpu_milli or 0) // 1000)
+    manager = _cpu_manager(placement, layout, options, CpuSet(), static=True)
+    # Reserved CPUs need not be whole cores.
+    plain = replace(manager, picking=replace(manager.picking, whole_cores=False))
+    picked = plain.assign(layout.online, count)
+    reserved = CpuSet(picked) if isinstance(picked, int) else CpuSet()
+    if len(reserved) != count:
+        return StartRefused(
+            f"{_PREFIX}[cpumanager] unable to reserve the required amount of CPUs (size of {reserved} did not equal {count})",
+            "systemReserved",
+            rests_on=("systemReserved", "kubeReserved", "reservedSystemCPUs"),
+            allowed=f"must be at most {layout.cpu_count}, the CPUs that are online",
+        )
+    return reserved
+
+
+def _cpu_manager(
+    placement: Placement, layout: CpuLayout, options: CpuOptions, reserved: CpuSet, *, static: bool
+) -> CpuManager:
+    quirks = reproduced(placement.errata)
+    picking = Picking(
+        layout,
+        spread=options.distribute_cpus_across_cores,
+        align_uncore=options.prefer_align_cpus_by_uncorecache,
+        averages=Erratum.AVERAGE_GROUP_SIZES in quirks,
+        whole_cores=options.full_pcpus_only and Erratum.HALF_CORES_HANDED_OUT not in quirks,
+    )
+    distributing = None
+    # Equal shares of cores that differ in size would split some: then whole cores are packed instead.
+    if options.distribute_cpus_across_numa and (not picking.whole_cores or layout.core_size is not None):
+        distributing = Distributing(
+            picking=replace(picking, align_uncore=False),
+            group_size=layout.per_core if options.full_pcpus_only else 1,
+            overwritten=Erratum.COMBINATIONS_OVERWRITTEN in quirks,
+        )
+    asked = static and placement.topology_manager_policy != "none"
+    return CpuManager(
+        static=static,
+        layout=layout,
+        options=options,
+        reserved=reserved,
+        reserved_cores=layout.with_siblings(reserved.bits),
+        universe=layout.online & ~(reserved.bits if options.strict_cpu_reservation else 0),
+        picking=picking,
+        distributing=distributing,
+        pod_level_managers=placement.gate("PodLevelResourceManagers"),
+        quirks=quirks,
+        node_sets=layout.node_sets() if asked and len(layout.nodes) <= hint_family.MAX_LISTED_NODES else (),
+    )
+
+
+def start_moves(manager: CpuManager, promises: Promises) -> MetricDeltas:
+    """What the metrics show when the manager has started."""
+    if not manager.static or Erratum.GAUGES_DRIFT not in manager.quirks:
+        return ()
+    exclusive = promises.exclusive()
+    return (
+        set_gauge(CPU_SHARED_POOL, 1000 * manager.free_pool(promises).bit_count()),
+        set_gauge(CPU_EXCLUSIVE, len(exclusive)),
+        *_numa_moves(manager, exclusive.bits),
+    )
+
+
+def allocate_container(
+    manager: CpuManager, promises: Promises, pod: PodDemand, container: ContainerDemand
+) -> Allocation:
+    """Give a container its own CPUs, under the hint that was stored for it."""
+    if not manager.static or container.cpus == 0 or pod.is_skipped:
+        return Allocation(promises)
+    requests = plus(CPU_REQUESTS)
+    held = promises.own_set(pod.uid, container.name)
+    kept_unchecked = held is not None and Erratum.FULL_CORES_CHECKED_BEFORE_OWN_SET not in manager.quirks
+    full_cores = manager.options.full_pcpus_only
+    reusable = reusable_cpus(promises, pod.uid)
+    if full_cores and not kept_unchecked:
+        refusal = check_full_cores(manager, promises, container.cpus, reusable)
+        if refusal is not None:
+            return _failed(manager, promises, (requests,), refusal)
+    full = (aligned("container", "physical_cpu"),) if full_cores else ()
+    if held is not None:
+        return Allocation(_with_reuse(promises, pod.uid, container.kind, held), (requests, *full))
+    mask = promises.hint(pod.uid, container.name).mask
+    chosen = choose_near(
+        manager, manager.free_cpus(promises) | reusable, container.cpus, None if mask is None else mask.bits
+    )
+    if isinstance(chosen, CpuShortage):
+        return _failed(manager, promises, (requests,), unexpected(chosen.message))
+    cpus = CpuSet(chosen)
+    of_pod = promises.of_pod(pod.uid)
+    sets = put(of_pod.cpus, container.name, cpus)
+    given = PodPromises(sets, of_pod.pod_cpus, of_pod.memory, of_pod.pod_memory, of_pod.hints)
+    pods = promises.pods.put(pod.uid, given)
+    left = promises.default - cpus
+    after = Promises(left, pods, promises.memory, promises.cpu_reuse, promises.memory_reuse)
+    moves = (
+        requests,
+        *full,
+        *taken_moves(manager, after, cpus.bits),
+        allocations("cpu", "node"),
+        assignments("cpu", "node_exclusive"),
+    )
+    return Allocation(_with_reuse(after, pod.uid, container.kind, cpus), moves)
+
+
+def check_full_cores(manager: CpuManager, promises: Promises, count: int, reusable: int) -> Refusal | None:
+    """Refuse what isn't whole cores (full-pcpus-only)."""
+    layout, whole_only = manager.layout, manager.picking.whole_cores
+    per_core = layout.per_core
+    if not layout.adds_up(layout.online, count) if whole_only else count % per_core:
+        return Refusal(
+            Reason.SMT_ALIGNMENT,
+            f"SMT Alignment Error: requested {count} cpus not multiple cpus per core = {per_core}",
+        )
+    # kubelet leaves out cores that are half reserved, but counts CPUs of cores that are half in use.
+    free = manager.usable(manager.free_cpus(promises) | reusable)
+    if not whole_only:
+        free = promises.default.bits & ~manager.reserved_cores & manager.grantable
+    available = free.bit_count()
+    if not layout.adds_up(free, count) if whole_only else count > available:
+        return Refusal(
+            Reason.SMT_ALIGNMENT,
+            f"SMT Alignment Error: not enough free physical CPUs: available physical CPUs = {available}, "
+            f"requested CPUs = {count}, CPUs per core = {per_core}",
+        )
+    return None
+
+
+def choose_near(manager: CpuManager, available: int, count: int, mask: int | None) -> int | CpuShortage:
+    """Choose from the NUMA nodes of the mask first, then from everywhere; preferred CPUs where they suffice for both."""
+    preferred = available & manager.preferred
+    if preferred and _suffices(manager, preferred, available, count, mask):
+        chosen = _choose_near(manager, preferred, count, mask, isolated=True)
+        if not isinstance(chosen, CpuShortage):
+            return chosen
+    return _choose_near(manager, available, count, mask)
+
+
+def _suffices(manager: CpuManager, preferred: int, available: int, count: int, mask: int | None) -> bool:
+    """Whether as many are there, and as many on the NUMA nodes of the mask, as if all available ones were chosen from."""
+    aligned = -1 if mask is None else _aligned_cpus(manager, mask)
+    near = min(count, manager.usable(available & aligned).bit_count())
+    return manager.usable(preferred & aligned).bit_count() >= near and manager.usable(preferred).bit_count() >= count
+
+
+def _choose_near(
+    manager: CpuManager, available: int, count: int, mask: int | None, *, isolated: bool = False
+) -> int | CpuShortage:
+    near = 0
+    if mask is not None:
+        there = manager.usable(available & _aligned_cpus(manager, mask))
+        wanted = _near_count(manager, available, there, count)
+        if manager.observer is not None:
+            manager.observer(Choosing(Source.HINT, there, wanted, isolated))
+        chosen = manager.assign(there, wanted)
+        if isinstance(chosen, CpuShortage):
+            return chosen
+        near = chosen
+    if manager.observer is not None:
+        source = Source.ANYWHERE if mask is None else Source.ELSEWHERE
+        manager.observer(Choosing(source, available & ~near, count - near.bit_count(), isolated))
+    rest = manager.assign(available & ~near, count - near.bit_count())
+    return rest if isinstance(rest, CpuShortage) else near | rest
+
+
+def _near_count(manager: CpuManager, available: int, there: int, count: int) -> int:
+    """As many as there are, or as are wanted."""
+    near = min(count, there.bit_count())
+    layout = manager.layout
+    if manager.picking.whole_cores and layout.core_size is None:
+        elsewhere = layout.whole_cores(available & ~there)
+        while near and not (layout.adds_up(there, near) and layout.adds_up(elsewhere, count - near)):
+            near -= 1
+    return near
+
+
+def _aligned_cpus(manager: CpuManager, mask: int) -> int:
+    cpus = manager.layout.cpus_of_nodes(mask)
+    if not manager.options.align_by_socket:
+        return cpus
+    bits = 0
+    for socket in manager.layout.sockets:
+        if socket.cpus & cpus:
+            bits |= socket.cpus
+    return bits
+
+
+def reusable_cpus(promises: Promises, uid: str) -> int:
+    """CPUs that the pod's next container may take over from its init containers."""
+    reuse = promises.cpu_reuse
+    return reuse.cpus.bits if reuse is not None and reuse.pod_uid == uid else 0
+
+
+def _with_reuse(promises: Promises, uid: str, kind: ContainerKind, own: CpuSet) -> Promises:
+    """Let later containers of the pod draw on what an init container got, until another takes it. Other pods' sets end."""
+    so_far = reusable_cpus(promises, uid)
+    reusable = CpuSet(so_far | own.bits if kind is ContainerKind.INIT else so_far & ~own.bits)
+    reuse = CpuReuse(uid, reusable) if reusable else None
+    return promises if reuse == promises.cpu_reuse else replace(promises, cpu_reuse=reuse)
+
+
+def _failed(manager: CpuManager, promises: Promises, moves: MetricDeltas, refusal: Refusal) -> Allocation:
+    full = (aligned_failure("container", "physical_cpu"),) if manager.options.full_pcpus_only else ()
+    return Allocation(promises, (*moves, plus(CPU_ERRORS), allocation_errors("cpu", "node"), *full), refusal)
+
+
+def taken_moves(manager: CpuManager, after: Promises, cpus: int) -> MetricDeltas:
+    """What moves when CPUs were newly taken from the node."""
+    moves: MetricDeltas = ()
+    if cpus.bit_count() == 1 or any(not cpus & ~uncore.cpus for uncore in manager.layout.uncores):
+        moves = (aligned("container", "uncore_cache"),)
+    if Erratum.GAUGES_DRIFT in manager.quirks:
+        count = cpus.bit_count()
+        moves = (
+            *moves,
+            gauge(CPU_EXCLUSIVE, count),
+            gauge(CPU_SHARED_POOL, -1000 * count),
+            *_numa_moves(manager, after.exclusive().bits),
+        )
+    return moves
+
+
+def _numa_moves(manager: CpuManager, exclusive: int) -> MetricDeltas:
+    counted = [(node.id, (node.cpus & exclusive).bit_count()) for node in manager.layout.nodes]
+    return tuple(set_gauge(CPU_PER_NUMA, count, numa_node=str(node)) for node, count in counted if count)
+
+
+def release_container(manager: CpuManager, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
+    """Take back what one container has, unless another container of its pod has it too."""
+    pod = promises.of_pod(uid)
+    own = pod.own_set(name)
+    if own is None:
+        return promises, ()
+    left = replace(pod, cpus=dropped(pod.cpus, name))
+    released = own
+    if manager.pod_level_managers and pod.pod_cpus is not None:
+        if left.cpus:
+            return with_pod(promises, uid, left), ()
+        released, left = pod.pod_cpus, replace(left, pod_cpus=None)
+    else:
+        for _, other in left.cpus:
+            released -= other
+    return _released(manager, with_pod(promises, uid, left), released)
+
+
+def release_pod_set(manager: CpuManager, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
+    """Take back a pod set that has no containers (not done where Erratum.POD_ENTRY_LEAKS is reproduced)."""
+    pod = promises.of_pod(uid)
+    if pod.pod_cpus is None or pod.cpus:
+        return promises, ()
+    return _released(manager, with_pod(promises, uid, replace(pod, pod_cpus=None)), pod.pod_cpus)
+
+
+def _released(manager: CpuManager, promises: Promises, cpus: CpuSet) -> tuple[Promises, MetricDeltas]:
+    if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
+        # What went offline meanwhile is nobody's until it returns.
+        cpus = CpuSet(cpus.bits & manager.universe)
+    after = replace(promises, default=promises.default | cpus)
+    if Erratum.GAUGES_DRIFT not in manager.quirks:
+        return after, ()
+    return after, (
+        gauge(CPU_EXCLUSIVE, -len(cpus)),
+        gauge(CPU_SHARED_POOL, 1000 * len(cpus)),
+        *_numa_moves(manager, after.exclusive().bits & ~cpus.bits),
+    )

@@ -1,0 +1,111 @@
+"""The static CPU policy's options: their maturity gates, their values, and which of them exclude each other."""
+
+from msgspec import Struct
+
+from nodeagent.core.model.config import Placement
+from nodeagent.core.model.go_text import go_quoted
+from nodeagent.core.model.policy_options import parse_boolean
+from nodeagent.core.model.refusals import StartRefused
+
+_FIELD = "cpuManagerPolicyOptions"
+_BY_SOCKET = "align-by-socket"
+_ALPHA, _BETA, _STABLE = "Alpha", "Beta", "stable"
+_MATURITY = {
+    "full-pcpus-only": _STABLE,
+    "strict-cpu-reservation": _STABLE,
+    "prefer-align-cpus-by-uncorecache": _STABLE,
+    "distribute-cpus-across-numa": _BETA,
+    _BY_SOCKET: _ALPHA,
+    "distribute-cpus-across-cores": _ALPHA,
+}
+OPTIONS = tuple(_MATURITY)
+_EXCLUSIVE = (
+    ("full-pcpus-only", "distribute-cpus-across-cores"),
+    ("distribute-cpus-across-numa", "distribute-cpus-across-cores"),
+    ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-cores"),
+    ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-numa"),
+)
+
+
+class CpuOptions(Struct, frozen=True):
+    full_pcpus_only: bool = False
+    strict_cpu_reservation: bool = False
+    prefer_align_cpus_by_uncorecache: bool = False
+    distribute_cpus_across_numa: bool = False
+    align_by_socket: bool = False
+    distribute_cpus_across_cores: bool = False
+
+
+def judge_cpu_options(placement: Placement) -> tuple[CpuOptions, tuple[StartRefused, ...]]:
+    """Judge the configured options as far as that needs no machine.
+
+    Returns:
+        The options that are right, and what is wrong with the others, in the order in which kubelet looks.
+
+    """
+    chosen: dict[str, bool] = {}
+    refused: list[StartRefused] = []
+    for option, text in sorted(placement.cpu_manager_policy_options):
+        maturity = _MATURITY.get(option)
+        if maturity is None:
+            refused.append(
+                StartRefused(
+                    f"unknown CPU Manager Policy option: {go_quoted(option)}",
+                    _FIELD,
+                    entry=option,
+                    allowed=f"must be one of {', '.join(OPTIONS)}",
+                )
+            )
+            continue
+        gate = f"CPUManagerPolicy{maturity}Options"
+        if maturity != _STABLE and not placement.gate(gate):
+            refused.append(
+                StartRefused(
+                    f'CPU Manager Policy {maturity}-level Options not enabled, but option "{option}" provided',
+                    _FIELD,
+                    entry=option,
+                    rests_on=("featureGates",),
+                    allowed=f"needs {gate}: true in featureGates",
+                )
+            )
+        value = parse_boolean(option, text, _FIELD)
+        if isinstance(value, StartRefused):
+            refused.append(value)
+        else:
+            chosen[option] = value
+    for first, second in _EXCLUSIVE:
+        if chosen.get(first) and chosen.get(second):
+            refused.append(
+                StartRefused(
+                    f"static policy options {first} and {second} can not be used at the same time", _FIELD, entry=second
+                )
+            )
+    if chosen.get(_BY_SOCKET) and placement.topology_manager_policy == "single-numa-node":
+        # The spelling is the reference's.
+        refused.append(
+            StartRefused(
+                "Topolgy manager single-numa-node policy is incompatible with CPUManager align-by-socket policy option",
+                _FIELD,
+                entry=_BY_SOCKET,
+            )
+        )
+    return CpuOptions(**{option.replace("-", "_"): value for option, value in chosen.items()}), tuple(refused)
+
+
+def misfits(options: CpuOptions, *, socket_count: int, numa_count: int) -> tuple[StartRefused, ...]:
+    """Judge the options on a machine.
+
+    Args:
+        options: as read.
+        socket_count: sockets of the machine, as kubelet counts them.
+        numa_count: NUMA nodes that have CPUs.
+    """
+    if not options.align_by_socket or socket_count <= numa_count:
+        return ()
+    return (
+        StartRefused(
+            "Align by socket is not compatible with hardware where number of sockets are more than number of NUMA",
+            _FIELD,
+            entry=_BY_SOCKET,
+        ),
+    )

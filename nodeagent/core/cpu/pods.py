@@ -1,0 +1,145 @@
+"""The CPU manager and pods with resources of their own (KEP-5526): one set for the pod, split up among its containers.
+
+Plain init containers run one after another, so their slices overlap with later ones; sidecars and apps have theirs alone; what
+nobody has alone is the pod's shared pool.
+"""
+
+from msgspec.structs import replace
+
+from nodeagent.core.cpu.assignment import CpuShortage
+from nodeagent.core.cpu.manager import CpuManager, check_full_cores, choose_near, taken_moves
+from nodeagent.core.cpu.observing import Choosing, Source
+from nodeagent.core.metrics.manager_metrics import (
+    CPU_ERRORS,
+    CPU_REQUESTS,
+    MetricDeltas,
+    allocation_errors,
+    allocations,
+    assignments,
+    plus,
+)
+from nodeagent.core.model.demand import PodDemand
+from nodeagent.core.model.errata import Erratum
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import ContainerKind
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.refusals import Reason, Refusal, unexpected
+from nodeagent.core.numa.resource_manager import Allocation
+
+
+def check_pod(manager: CpuManager, pod: PodDemand) -> Refusal | None:
+    """Refuse a pod whose exclusive containers leave nothing for its shared ones."""
+    all_exclusive = sum(c.cpus for c in pod.containers if c.kind is not ContainerKind.INIT)
+    exclusive = 0
+    shared = False
+    for container in pod.containers:
+        amount, left = container.cpus, pod.cpus - exclusive
+        if container.kind is not ContainerKind.INIT:
+            shared = shared or amount == 0
+            exclusive += amount
+        elif amount > left:
+            return _empty_pool(
+                f"pod rejected, largest exclusive init container requests {amount} cpus, but only {left} available"
+            )
+        elif amount == 0 and left <= 0:
+            return _empty_pool("pod rejected, pod has shared init containers but no cpus available for them")
+        elif shared and amount > all_exclusive - exclusive and _keeps_pool_apart(manager):
+            return _empty_pool(
+                f"pod rejected, exclusive init container requests {amount} cpus beside a shared sidecar, but only "
+                f"{all_exclusive - exclusive} available outside the pod's shared pool"
+            )
+    if shared and exclusive >= pod.cpus:
+        return _empty_pool(
+            "pod rejected, sum of exclusive container cpu requests equals pod budget, leaving no cpus for shared containers"
+        )
+    return None
+
+
+def _keeps_pool_apart(manager: CpuManager) -> bool:
+    return Erratum.INIT_SLICE_IN_SHARED_POOL not in manager.quirks
+
+
+def _empty_pool(message: str) -> Refusal:
+    return Refusal(Reason.EMPTY_POD_SHARED_POOL, message)
+
+
+def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> Allocation:
+    """Take the pod's CPUs from the node, under the hint of its first container, and split them up."""
+    if not manager.static or pod.cpus == 0 or pod.is_skipped:
+        return Allocation(promises)
+    refusal = check_pod(manager, pod)
+    if refusal is not None:
+        return _failed(promises, (), refusal)
+    full_cores = manager.options.full_pcpus_only
+    requests = plus(CPU_REQUESTS)
+    if full_cores:
+        refusal = check_full_cores(manager, promises, pod.cpus, 0) or _check_slices(manager, promises, pod)
+        if refusal is not None:
+            return _failed(promises, (), refusal)
+    mask = promises.hint(pod.uid, pod.containers[0].name).mask
+    chosen = choose_near(manager, manager.free_cpus(promises), pod.cpus, None if mask is None else mask.bits)
+    if isinstance(chosen, CpuShortage):
+        return _failed(promises, (), unexpected(chosen.message))
+    held = promises.of_pod(pod.uid)
+    after = replace(
+        promises,
+        default=promises.default - CpuSet(chosen),
+        pods=promises.pods.put(pod.uid, replace(held, pod_cpus=CpuSet(chosen))),
+    )
+    # The union behind the per-node gauge does not contain this pod yet.
+    moves = taken_moves(manager, promises, chosen)
+    slices = _partition(manager, pod, chosen)
+    if isinstance(slices, CpuShortage):
+        return _failed(after, moves, unexpected(slices.message))
+    for container in pod.containers:
+        exclusive = container.cpus > 0
+        moves += (requests,) if exclusive else ()
+        moves += (assignments("cpu", "pod_exclusive" if exclusive else "pod_shared"), allocations("cpu", "pod"))
+    sets = tuple(sorted((name, CpuSet(cpus)) for name, cpus in slices))
+    pods = after.pods.put(pod.uid, replace(after.of_pod(pod.uid), cpus=sets))
+    return Allocation(replace(after, pods=pods), moves)
+
+
+def _check_slices(manager: CpuManager, promises: Promises, pod: PodDemand) -> Refusal | None:
+    """Refuse exclusive slices that are no whole cores (kubelet hands out halves: Erratum.HALF_CORES_HANDED_OUT)."""
+    if not manager.picking.whole_cores:
+        return None
+    checks = (check_full_cores(manager, promises, c.cpus, 0) for c in pod.containers if c.cpus)
+    return next((refusal for refusal in checks if refusal is not None), None)
+
+
+def _failed(promises: Promises, moves: MetricDeltas, refusal: Refusal) -> Allocation:
+    return Allocation(promises, (*moves, plus(CPU_ERRORS), allocation_errors("cpu", "pod")), refusal)
+
+
+def _partition(manager: CpuManager, pod: PodDemand, whole: int) -> list[tuple[str, int]] | CpuShortage:
+    """Split the pod's set among its containers."""
+    slices: list[tuple[str, int]] = []
+    sharing: list[str] = []
+    waiting: list[tuple[str, int, int]] = []
+    pool = whole
+    for container in pod.containers:
+        if container.cpus == 0 and container.kind is ContainerKind.INIT:
+            slices.append((container.name, pool))
+        elif container.cpus == 0:
+            sharing.append(container.name)
+        elif container.kind is ContainerKind.INIT and sharing and _keeps_pool_apart(manager):
+            # A sidecar will be running in what is the shared pool in the end.
+            waiting.append((container.name, container.cpus, pool))
+        else:
+            if manager.observer is not None:
+                manager.observer(Choosing(Source.POD, pool, container.cpus, container=container.name))
+            chosen = manager.assign(pool, container.cpus)
+            if isinstance(chosen, CpuShortage):
+                return chosen
+            slices.append((container.name, chosen))
+            if container.kind is not ContainerKind.INIT:
+                pool &= ~chosen
+    for name, count, at_hand in waiting:
+        if manager.observer is not None:
+            manager.observer(Choosing(Source.POD, at_hand & ~pool, count, container=name))
+        chosen = manager.assign(at_hand & ~pool, count)
+        if isinstance(chosen, CpuShortage):
+            return chosen
+        slices.append((name, chosen))
+    return slices + [(name, pool) for name in sharing]

@@ -1,0 +1,196 @@
+"""A merge of hints, told step by step: what each resource says of each set of NUMA nodes, which set won, and why the others lost.
+
+The winner is taken from the merge itself (hints.py, hint_family.py); here only the reasons are found, by the same orders. Decides nothing.
+"""
+
+import enum
+from collections.abc import Iterable
+from itertools import combinations, islice
+
+from msgspec import Struct
+
+from nodeagent.core.admission.affinity_score import preferred_of_two
+from nodeagent.core.admission.managers import Managers
+from nodeagent.core.admission.one_pod import MergeReport
+from nodeagent.core.model.demand import PodDemand
+from nodeagent.core.model.idset import NumaSet
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.numa.hint_family import MAX_STEPS, HintFamily, Hints
+from nodeagent.core.numa.hints import fitness, non_preferred_rank, wanted_count
+from nodeagent.core.numa.node_search import Steps
+
+_MAX_ENUMERATED = 8
+"""Up to so many NUMA nodes every set is looked at; of more the single nodes, the sets that are listed, and the smallest others."""
+_MOST_SETS = 2**_MAX_ENUMERATED - 1
+
+
+class Opinion(enum.StrEnum):
+    """What a resource says of a set of NUMA nodes."""
+
+    ANY = "any"
+    """It doesn't care about nodes."""
+    PREFERRED = "preferred"
+    POSSIBLE = "possible"
+    """There is room, but on more nodes than would be needed on an empty machine."""
+    NO = "no"
+
+
+class Verdict(enum.StrEnum):
+    WINS = "wins"
+    NO_ROOM = "no room"
+    """Some resource does not offer it."""
+    NOT_PREFERRED = "not preferred"
+    """Some resource does not prefer it, and another set is preferred by all, or none may be taken that isn't."""
+    SEVERAL_NODES = "several nodes"
+    """Policy single-numa-node."""
+    MORE_NODES = "more nodes"
+    FARTHER = "farther apart"
+    """prefer-closest-numa-nodes: the distances within it are larger."""
+    LESS_ALLOCATED = "less allocated"
+    """prefer-most-allocated-numa-node."""
+    HIGHER = "higher number"
+    """The last rule between equals: the lower node ids win."""
+    OTHER_SIZE = "other size"
+    """No set is preferred by all: those with as many nodes as every resource can be narrowed to go first."""
+
+
+class Candidate(Struct, frozen=True):
+    nodes: NumaSet
+    opinions: tuple[tuple[str, Opinion], ...]
+    """By resource, in the order of asking."""
+    verdict: Verdict
+    because_of: tuple[str, ...] = ()
+    """The resources that the verdict is about."""
+
+
+class MergeTrace(Struct, frozen=True):
+    container: str | None
+    """None: for the pod as a whole."""
+    nodes: NumaSet | None
+    """The result; None: any."""
+    preferred: bool
+    admitted: bool
+    candidates: tuple[Candidate, ...]
+    """By size, then by number."""
+    all_sets: bool
+    """Every set that some resource offers is among the candidates."""
+    silent: tuple[str, ...] = ()
+    """Resources that are wanted and gave no hint: the memory manager's way where it has no room (kubelet's, too)."""
+
+
+def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod: PodDemand) -> MergeTrace:
+    """Tell one merge.
+
+    Args:
+        managers: that merged.
+        promises: at the moment of the merge.
+        report: what came of it.
+        pod: what it asks for.
+    """
+    topology, merged = managers.providers.topology, report.merged
+    rules = topology.rules
+    ids = [node.id for node in managers.topology.numa]
+    every = len(ids) <= _MAX_ENUMERATED
+    listed = {m for _, hints in report.hints for m in _listed(hints)}
+    single = {1 << node for node in ids}
+    small = (sum(1 << node for node in chosen) for size in range(1, len(ids) + 1) for chosen in combinations(ids, size))
+    masks = {*islice(small, max(0, _MOST_SETS - len(listed))), *single, *listed}
+    winner = rules.default_mask if merged.mask is None and merged.preferred else merged.mask
+    opinions = {mask: tuple((name, _opinion(hints, mask)) for name, hints in report.hints) for mask in masks}
+    seen = [m for m in masks if m == winner or any(o in _OFFERS for _, o in opinions[m])]
+    if winner is not None and winner not in opinions:
+        opinions[winner] = tuple((name, _opinion(hints, winner)) for name, hints in report.hints)
+        seen.append(winner)
+    all_sets = every or not any(isinstance(hints, HintFamily) for _, hints in report.hints)
+    if not seen and not all_sets:
+        seen = sorted(single)
+    judge = _SetJudge(managers, promises, report, winner)
+    return MergeTrace(
+        container=report.container,
+        nodes=None if merged.mask is None else NumaSet(merged.mask),
+        preferred=merged.preferred,
+        admitted=report.admitted,
+        candidates=tuple(
+            Candidate(NumaSet(mask), opinions[mask], *judge.verdict(mask, opinions[mask]))
+            for mask in sorted(seen, key=lambda mask: (mask.bit_count(), mask))
+        ),
+        silent=_silent(report, pod),
+        all_sets=all_sets,
+    )
+
+
+def _silent(report: MergeReport, pod: PodDemand) -> tuple[str, ...]:
+    amounts = pod.memory if report.container is None else None
+    for container in pod.containers:
+        amounts = container.memory if container.name == report.container else amounts
+    said = {name for name, hints in report.hints if isinstance(hints, HintFamily) or (None, True) not in hints}
+    return tuple(name for name, size in amounts or () if size and name not in said)
+
+
+_OFFERS = (Opinion.PREFERRED, Opinion.POSSIBLE)
+
+
+def _listed(hints: Hints) -> Iterable[int]:
+    if isinstance(hints, HintFamily):
+        return (mask for mask, _ in hints.listed)
+    return (mask for mask, _ in hints if mask is not None)
+
+
+def _opinion(hints: Hints, mask: int) -> Opinion:
+    if isinstance(hints, HintFamily):
+        if hints.prefers(mask):
+            return Opinion.PREFERRED
+        is_offered = any(m == mask for m, _ in hints.listed) or (hints.cover is not None and hints.cover.contains(mask))
+        return Opinion.POSSIBLE if is_offered else Opinion.NO
+    if (None, True) in hints:
+        return Opinion.ANY
+    if (mask, True) in hints:
+        return Opinion.PREFERRED
+    return Opinion.POSSIBLE if (mask, False) in hints else Opinion.NO
+
+
+class _SetJudge:
+    """Finds why a set lost against the winner of one merge."""
+
+    def __init__(self, managers: Managers, promises: Promises, report: MergeReport, winner: int | None) -> None:
+        self._managers = managers
+        self._promises = promises
+        self._merged = report.merged
+        self._winner = winner
+        self._topology = managers.providers.topology
+        self._hints = [hints for _, hints in report.hints]
+
+    def verdict(self, mask: int, opinions: tuple[tuple[str, Opinion], ...]) -> tuple[Verdict, tuple[str, ...]]:
+        if mask == self._winner:
+            return Verdict.WINS, ()
+        lacking = tuple(name for name, opinion in opinions if opinion is Opinion.NO)
+        if lacking:
+            return Verdict.NO_ROOM, lacking
+        single = self._topology.rules.single_node
+        if single and mask.bit_count() > 1:
+            return Verdict.SEVERAL_NODES, ()
+        reluctant = tuple(name for name, opinion in opinions if opinion is Opinion.POSSIBLE)
+        if reluctant and (self._merged.preferred or single or self._winner is None):
+            return Verdict.NOT_PREFERRED, reluctant
+        assert self._winner is not None, "what every resource prefers would have won"
+        if not self._merged.preferred:
+            ranks = non_preferred_rank(self._topology.rules, self._wanted())
+            if ranks(mask)[:2] != ranks(self._winner)[:2]:
+                return Verdict.OTHER_SIZE, ()
+        return self._fitness_verdict(mask, self._winner), ()
+
+    def _wanted(self) -> int:
+        listed = wanted_count([hints for hints in self._hints if not isinstance(hints, HintFamily)])
+        families = [hints.fewest_nodes(Steps(MAX_STEPS)) for hints in self._hints if isinstance(hints, HintFamily)]
+        return max([listed, *families])
+
+    def _fitness_verdict(self, mask: int, winner: int) -> Verdict:
+        if mask.bit_count() > winner.bit_count():
+            return Verdict.MORE_NODES
+        if self._topology.prefer_most_allocated:
+            cpu, memory = self._managers.providers.cpu, self._managers.providers.memory
+            a, b = mask.bit_length() - 1, winner.bit_length() - 1
+            if preferred_of_two(cpu, memory, self._promises, a, b) == b:
+                return Verdict.LESS_ALLOCATED
+        fit = fitness(self._topology.rules)
+        return Verdict.FARTHER if fit(mask)[1] > fit(winner)[1] else Verdict.HIGHER

@@ -1,0 +1,95 @@
+"""What is left on each NUMA node, and who holds the rest: the other side of a refusal, and how fragmented a node is. Decides nothing."""
+
+from collections.abc import Iterable
+from functools import reduce
+from operator import or_
+
+from msgspec import Struct
+
+from nodeagent.core.admission.managers import Managers
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import Promises
+
+
+class HeldOnNode(Struct, frozen=True):
+    """A container, or a pod as a whole, that has CPUs of its own on a NUMA node."""
+
+    pod: str
+    container: str | None
+    cpus: CpuSet
+
+
+class MemoryRoom(Struct, frozen=True):
+    resource: str
+    allocatable_bytes: int
+    free_bytes: int
+
+
+class Room(Struct, frozen=True):
+    """One NUMA node."""
+
+    node: int
+    cpus: CpuSet
+    free: CpuSet
+    """What may still be given exclusively."""
+    whole_cores: int
+    """Cores of which every CPU is free."""
+    split: CpuSet
+    """Free CPUs whose core is not wholly free."""
+    whole_caches: int
+    """Uncore caches of which every CPU is free; 0 where the node has none of its own."""
+    caches: int
+    reserved: CpuSet
+    holders: tuple[HeldOnNode, ...]
+    memory: tuple[MemoryRoom, ...]
+    """Empty under memory manager policy None."""
+    group: NumaSet | None
+    """The group of nodes that memory here is given from; None: it is not used in a group."""
+
+
+def rooms(managers: Managers, promises: Promises, pods: Iterable[Pod], lent: CpuSet = CpuSet()) -> tuple[Room, ...]:
+    """Look at every NUMA node, those without CPUs too.
+
+    Args:
+        managers: of the node.
+        promises: as they are.
+        pods: the active ones: their names.
+        lent: CPUs that may be given although somebody has them.
+    """
+    names = {pod.uid: pod.full_name for pod in pods}
+    held = [
+        HeldOnNode(names.get(uid, uid), name, cpus)
+        for uid, of_pod in promises.pods
+        for name, cpus in (of_pod.cpus if of_pod.pod_cpus is None else ((None, of_pod.pod_cpus),))
+    ]
+    held.sort(key=lambda holder: (holder.pod, holder.container or ""))
+    cpu = managers.providers.cpu
+    free = CpuSet(cpu.free_cpus(promises)) | lent if cpu.static else CpuSet()
+    return tuple(_room(managers, promises, node.id, held, free) for node in managers.topology.numa)
+
+
+def _room(managers: Managers, promises: Promises, node: int, held: list[HeldOnNode], all_free: CpuSet) -> Room:
+    topology = managers.topology
+    cpus = topology.nodes.get(node, CpuSet())
+    free = all_free & cpus
+    bits = free.bits
+    cores = [core.bits for core in topology.cores_of_nodes.get(node, ()) if core.bits & bits == core.bits]
+    whole = CpuSet(reduce(or_, cores, 0))
+    caches = topology.uncores_of_nodes.get(node, ())
+    books = next((n for n in promises.memory if n.id == node), None)
+    return Room(
+        node=node,
+        cpus=cpus,
+        free=free,
+        whole_cores=len(cores),
+        split=free - whole,
+        whole_caches=sum(1 for members in caches if members <= free),
+        caches=len(caches),
+        reserved=managers.reserved & cpus,
+        holders=tuple(HeldOnNode(h.pod, h.container, h.cpus & cpus) for h in held if h.cpus.bits & cpus.bits),
+        memory=()
+        if books is None
+        else tuple(MemoryRoom(resource, t.allocatable, max(0, t.free)) for resource, t in books.tables),
+        group=None if books is None or len(books.cells) < 2 else books.cells,
+    )

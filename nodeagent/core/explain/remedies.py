@@ -1,0 +1,102 @@
+"""The smallest changes that would admit a refused pod: fewer CPUs, less memory, another rule, another pod gone.
+
+Each is tried on the core itself: what is offered here has been admitted. Knows nothing of how it is worded.
+"""
+
+from collections.abc import Callable, Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.admission.managers import Admitted
+from nodeagent.core.admission.node_capacity import Insufficient
+from nodeagent.core.explain.pods_to_end import removals
+from nodeagent.core.explain.remedy import Remedy, RequestChange, Trials
+from nodeagent.core.explain.smaller_requests import other_requests
+from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.model.config import Placement
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.refusals import StartRefused
+
+_LAXER_POLICIES = ("single-numa-node", "restricted", "best-effort", "none")
+BUDGETS = {RequestChange.REQUEST: 400, RequestChange.CONFIGURATION: 60, RequestChange.REMOVAL: 440}
+"""Decisions tried for one refusal: no kind of change is left out because another one takes long."""
+MAX_TRIALS = sum(BUDGETS.values())
+
+
+class Remedies(Struct, frozen=True):
+    """What was found, and whether that is all there is to find."""
+
+    found: tuple[Remedy, ...] = ()
+    all_tried: bool = True
+    """False: the search was cut short, so there may be other changes, or smaller ones."""
+
+
+def remedies(trial: Trial, pod: Pod, tried: Callable[[], None] = lambda: None) -> Remedies:
+    """Look for changes, those of the manifest first; several of one kind only if they are equally small.
+
+    Args:
+        trial: the node that refuses the pod.
+        pod: with defaults applied.
+        tried: called after each decision.
+    """
+    kinds = {
+        RequestChange.REQUEST: other_requests,
+        RequestChange.CONFIGURATION: _configurations,
+        RequestChange.REMOVAL: removals,
+    }
+    found: list[Remedy] = []
+    all_tried = True
+    refusal = trial.judge(pod)
+    assert not isinstance(refusal, Admitted), "an admitted pod needs no change"
+    for change, search in kinds.items():
+        trials = Trials(trial, pod, refusal, tried, BUDGETS[change])
+        found += search(trials)
+        all_tried = all_tried and not trials.cut_short
+    return Remedies(tuple(found), all_tried)
+
+
+def _configurations(trials: Trials) -> Iterator[Remedy]:
+    placement = trials.trial.managers.placement
+    tried = False
+    for field, before, after, changed in _placements(placement):
+        if field == "topologyManagerPolicy" and tried:
+            continue
+        other = trials.trial.under(changed)
+        if not isinstance(other, StartRefused) and trials.admits(trial=other):
+            tried = tried or field == "topologyManagerPolicy"
+            yield Remedy(RequestChange.CONFIGURATION, (field,), (), before, after)
+    short = trials.refusal
+    if isinstance(short, Insufficient) and short.resource == "pods" and trials.trial.allocatable is not None:
+        room, wanted = trials.trial.allocatable, short.used + 1
+        narrow = [bound for bound in room.bounds if bound[1] * bound[2] < wanted]
+        if len(narrow) == 1:  # else one field alone can't do
+            ((name, most, times),) = narrow
+            fewest = -(-wanted // times)
+            pods = min((fewest if field == name else value) * each for field, value, each in room.bounds)
+            if trials.admits(trial=replace(trials.trial, allocatable=replace(room, pods=pods))):
+                yield Remedy(RequestChange.CONFIGURATION, (name,), (), str(most), str(fewest))
+
+
+def _placements(placement: Placement) -> Iterator[tuple[str, str, str, Placement]]:
+    """Give (field, what it is, what it could be, the configuration then); of the policies the strictest laxer one first."""
+    policy = placement.topology_manager_policy
+    for laxer in _LAXER_POLICIES[_LAXER_POLICIES.index(policy) + 1 :] if policy in _LAXER_POLICIES else ():
+        yield "topologyManagerPolicy", policy, laxer, replace(placement, topology_manager_policy=laxer)
+    if policy != "none":
+        scope = placement.topology_manager_scope
+        other = "pod" if scope == "container" else "container"
+        yield "topologyManagerScope", scope, other, replace(placement, topology_manager_scope=other)
+    options = placement.cpu_manager_policy_options
+    for name, value in options:
+        left = tuple(item for item in options if item[0] != name)
+        yield f"cpuManagerPolicyOptions.{name}", value, "", replace(placement, cpu_manager_policy_options=left)
+    if placement.isolated_cpus == "only":
+        yield "isolatedCPUs", "only", "prefer", replace(placement, isolated_cpus="prefer")
+    if placement.memory_manager_policy == "Static":
+        yield (
+            "memoryManagerPolicy",
+            "Static",
+            "None",
+            replace(placement, memory_manager_policy="None", reserved_memory=()),
+        )

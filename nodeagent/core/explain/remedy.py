@@ -1,0 +1,70 @@
+"""A change after which a refused pod is admitted, and the trials that show it. Knows no search."""
+
+import enum
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from nodeagent.core.admission.managers import Admitted, Rejected
+from nodeagent.core.admission.node_capacity import Insufficient
+from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.pod_amounts import is_within_budget
+
+
+class RequestChange(enum.StrEnum):
+    REQUEST = "request"
+    """Another amount in the manifest."""
+    CONFIGURATION = "configuration"
+    REMOVAL = "removal"
+    """Other pods end first."""
+
+
+class Amount(Struct, frozen=True):
+    """Another amount, spelled as in a manifest."""
+
+    container: str | None
+    """None: the pod's own."""
+    resource: str
+    before: str
+    after: str
+
+
+class Remedy(Struct, frozen=True):
+    """One change after which the pod is admitted."""
+
+    change: RequestChange
+    subject: tuple[str, ...]
+    """REQUEST: the containers' names, none for the pod's own amounts; CONFIGURATION: the field; REMOVAL: the pods' names."""
+    amounts: tuple[Amount, ...] = ()
+    """REQUEST: of each of the containers at least one."""
+    before: str = ""
+    after: str = ""
+    """CONFIGURATION: what the field is, and could be; empty: without the option."""
+
+
+class Trials:
+    """Trials of one pod, counted. Lives for the search for one kind of change."""
+
+    def __init__(
+        self, trial: Trial, pod: Pod, refusal: Rejected | Insufficient, tried: Callable[[], None], budget: int
+    ) -> None:
+        self.trial = trial
+        self.pod = pod
+        self.refusal = refusal
+        self.tried = tried
+        self.left = budget
+        self.cut_short = False
+        """Not everything was tried that could be."""
+
+    def admits(self, pod: Pod | None = None, trial: Trial | None = None) -> bool:
+        """Whether the core admits it; no, when too much was tried already."""
+        if pod is not None and not is_within_budget(pod):
+            return False
+        if self.left <= 0:
+            self.cut_short = True
+            return False
+        self.left -= 1
+        decision = (trial or self.trial).judge(pod or self.pod)
+        self.tried()
+        return isinstance(decision, Admitted)

@@ -1,0 +1,69 @@
+"""Why was this pod admitted, or refused? The decision on a known pod, taken once more on the nearest state to the one it was taken on.
+
+Which pods have gone since, nobody knows any more: whether the result is the same is part of the answer. A refused pod is judged on the
+node as it is now: that is what a person can change. Knows no files.
+"""
+
+from msgspec import Struct
+
+from nodeagent.core.admission.managers import Admitted, Rejected
+from nodeagent.core.admission.node_capacity import Insufficient
+from nodeagent.core.explain.trace import Trace, trace
+from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.model.promises import PodPromises
+from nodeagent.core.model.state import NodeState, PodEntry
+
+
+class Retraced(Struct, frozen=True):
+    """A decision taken again."""
+
+    before: Trial
+    """The node on which it was taken again: without the pod itself."""
+    trace: Trace
+    reproduced: bool | None
+    """It came out as it did then: the same refusal, or the same CPUs and memory. None: the pod has ended, and has given them back."""
+    left_out: tuple[str, ...]
+    """Pods that were decided on later, and are therefore not on that node."""
+
+
+def retraced(trial: Trial, state: NodeState, entry: PodEntry) -> Retraced:
+    """Decide again on a pod of the state.
+
+    Args:
+        trial: the node as it is now.
+        state: the same node's.
+        entry: of the pod.
+    """
+    uid = entry.pod.uid
+    position = [e.pod.uid for e in state.entries].index(uid)
+    after = state.entries[position + 1 :] if entry.is_active else ()
+    later = tuple(e.pod for e in after if e.is_active)
+    tries = [later, ()] if later else [()]
+    found: list[Retraced] = []
+    for pods in tries:
+        before = trial.without(frozenset({uid, *(pod.uid for pod in pods)}))
+        again = trace(before, entry.pod)
+        same = _is_same(trial, entry, again)
+        found.append(Retraced(before, again, same, tuple(pod.full_name for pod in pods)))
+        if same:
+            return found[-1]
+    # Neither is how it was: then the node as it is now says more.
+    return found[-1]
+
+
+def _is_same(trial: Trial, entry: PodEntry, again: Trace) -> bool | None:
+    if entry.outcome is not None:
+        return None
+    match again.decision:
+        case Admitted(promises=promises):
+            return entry.refusal is None and _lasting(promises.of_pod(entry.pod.uid), entry) == _lasting(
+                trial.promises.of_pod(entry.pod.uid), entry
+            )
+        case Rejected(reason=reason, message=message) | Insufficient(reason=reason, message=message):
+            return entry.refusal is not None and (entry.refusal.reason, entry.refusal.message) == (reason, message)
+
+
+def _lasting(held: PodPromises, entry: PodEntry) -> object:
+    """What doesn't change while the pod runs: init containers give their memory back when they have run."""
+    apps = {c.name for c in entry.pod.apps()}
+    return held.cpus, held.pod_cpus, tuple(item for item in held.memory if item[0] in apps), held.pod_memory

@@ -1,0 +1,368 @@
+"""The smallest changes of a manifest that would admit a refused pod: fewer CPUs or whole cores, less memory, a larger budget."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+
+from msgspec import Struct
+
+from nodeagent.core.explain.remedy import Amount, Remedy, RequestChange, Trials
+from nodeagent.core.memory.groups import fewest_nodes
+from nodeagent.core.model.demand import demand_of
+from nodeagent.core.model.pod import CPU, MEMORY, Pod, ResourceRequirements
+from nodeagent.core.model.pod_amounts import (
+    MIB,
+    MILLI,
+    Carry,
+    alone,
+    asked_alone,
+    asked_of,
+    askers,
+    budget_floor,
+    carriers,
+    changer,
+    differences,
+    memory_resources,
+    unit_of,
+    with_amounts,
+)
+
+_NEAREST = 16
+"""So many amounts of CPUs are tried one by one, before it goes on by halving."""
+
+
+_MOST = 2**62
+"""No machine has more of anything, and ranges end there."""
+
+
+class _Sought(Struct, frozen=True):
+    """An amount that is looked for; cpu in thousandths, else in bytes."""
+
+    pod_with: Callable[[int], Pod]
+    """The pod with so much of it."""
+    asked: int
+    """What it asks for now."""
+    floor: int = 0
+    """What it must have at least, whatever is free."""
+
+
+_Search = Callable[[Trials, _Sought], int | None]
+"""Find what it could ask for."""
+
+
+def other_requests(trials: Trials) -> Sequence[Remedy]:
+    """Change the manifest: one amount, the same amount of several containers, or several amounts of one container.
+
+    Where none of these is enough alone, the pod's own amounts change with its containers'.
+    """
+    resources = memory_resources(trials.pod)
+    cpus = _alone_or_bounded(trials, CPU, _fewer_cpus, _whole_cores)
+    memory = [_alone_or_bounded(trials, resource, _less_of(resource)) for resource in resources]
+    requests = (*cpus, *_larger_budget(trials), *chain.from_iterable(memory))
+    if requests:
+        return requests
+    return next(filter(None, (tuple(_together(trials, resources, carry)) for carry in carriers(trials.pod))), ())
+
+
+def _alone_or_bounded(trials: Trials, resource: str, *searches: _Search) -> Sequence[Remedy]:
+    """Change one amount of it; where that can't do, those of several containers."""
+    for carry in carriers(trials.pod):
+        found = [remedy for search in searches for remedy in _requests(trials, resource, search, carry)]
+        if not found and resource == CPU:
+            found = list(_whole_cores_each(trials, carry))
+        found = found or list(_bounded(trials, trials.pod, resource, searches[0], carry))
+        if found:
+            return found
+    return ()
+
+
+def _requests(trials: Trials, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
+    """Change one container, or the pod's own amount."""
+    pod = trials.pod
+    if pod.resources is not None and carry is alone:
+        amount = asked_of(pod.resources, resource)
+        if amount:
+            yield from _found(trials, search, _Sought(_own(pod, resource), amount, budget_floor(pod, resource)))
+    yield from _of_one(trials, pod, resource, search, carry)
+
+
+def _of_one(trials: Trials, pod: Pod, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
+    """Change one container of a pod that is the refused one, or that one with some of its amounts changed already."""
+    for container, amount in askers(pod, resource):
+        changed = changer(pod, (container,), resource, carry)
+        yield from _found(trials, search, _Sought(changed, amount))
+
+
+def _own(pod: Pod, resource: str) -> Callable[[int], Pod]:
+    return lambda value: with_amounts(pod, None, {resource: value})
+
+
+def _bounded(trials: Trials, pod: Pod, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
+    """Change all containers of the pod, as in `_of_one`, that have more than a bound."""
+    asking = askers(pod, resource)
+    if len(asking) < 2:
+        return
+    most = max(amount for _, amount in asking)
+    changed = changer(pod, tuple(c for c, _ in asking), resource, carry)
+    fit = search(trials, _Sought(changed, most))
+    if fit is None:
+        return
+    chosen = tuple(c for c, amount in asking if amount > fit)
+    for container in chosen:
+        fewer = tuple(c for c in chosen if c is not container)
+        if fewer and trials.admits(changer(pod, fewer, resource, carry)(fit)):
+            chosen = fewer
+    yield _request(trials.pod, changer(pod, chosen, resource, carry)(fit))
+
+
+def _found(trials: Trials, search: _Search, sought: _Sought) -> Iterator[Remedy]:
+    fit = search(trials, sought)
+    if fit is not None:
+        yield _request(trials.pod, sought.pod_with(fit))
+
+
+def _whole_cores_each(trials: Trials, carry: Carry) -> Sequence[Remedy]:
+    """Give containers whole cores each, where only those are given; where that can't do, fewer of them to one, or to all."""
+    pods = _on_whole_cores(trials)
+    enough = [_request(trials.pod, carry(pod)) for pod in pods if trials.admits(carry(pod))]
+    if enough:
+        return enough
+    for pod in pods:
+        enough = list(_of_one(trials, pod, CPU, _fewer_cpus, carry)) or list(
+            _bounded(trials, pod, CPU, _fewer_cpus, carry)
+        )
+        if enough:
+            break
+    return enough
+
+
+def _on_whole_cores(trials: Trials) -> Sequence[Pod]:
+    """Give the pod with the next whole cores below, and above, for each container that asks for parts of one."""
+    managers, pod = trials.trial.managers, trials.pod
+    cpu = managers.providers.cpu
+    if not cpu.options.full_pcpus_only:
+        return ()
+    core = cpu.layout.per_core
+    below = above = pod
+    for container, demand in zip(pod.containers, demand_of(managers.rules, pod).containers, strict=True):
+        if demand.cpus % core:
+            below = with_amounts(below, container.name, {CPU: max(core, demand.cpus // core * core) * MILLI})
+            above = with_amounts(above, container.name, {CPU: _up(demand.cpus, core) * MILLI})
+    return tuple(whole for whole in ((below,) if above == below else (below, above)) if whole != pod)
+
+
+def _request(before: Pod, after: Pod) -> Remedy:
+    found = tuple(differences(before, after))
+    amounts = tuple(Amount(name, resource, str(was), str(now)) for name, resource, was, now in found)
+    return Remedy(RequestChange.REQUEST, tuple(dict.fromkeys(name for name, *_ in found if name is not None)), amounts)
+
+
+class _Part(Struct, frozen=True):
+    """Whose amounts change together: a container's, the pod's own, or the larger ones of all containers."""
+
+    asked: dict[str, int]
+    least: dict[str, int]
+    pod_with: Callable[[dict[str, int]], Pod]
+
+
+def _parts(pod: Pod, resources: list[str], carry: Carry) -> Iterator[_Part]:
+    def part(container: str | None, now: ResourceRequirements) -> _Part:
+        asked = {name: amount for name in (CPU, *resources) if (amount := asked_of(now, name))}
+        least = {name: max(_least(name), 0 if container else budget_floor(pod, name)) for name in asked}
+        return _Part(asked, least, lambda amounts: carry(with_amounts(pod, container, amounts)))
+
+    if pod.resources is not None and carry is alone:
+        yield part(None, pod.resources)
+    yield from (part(container.name, container.resources) for container in pod.containers)
+
+
+def _all_containers(pod: Pod, resources: list[str], carry: Carry) -> _Part:
+    def bounded(amounts: dict[str, int]) -> Pod:
+        changed = pod
+        for container in pod.containers:
+            larger = {name: most for name, most in amounts.items() if asked_of(container.resources, name) > most}
+            changed = with_amounts(changed, container.name, larger)
+        return carry(changed)
+
+    most = {name: max(amount for _, amount in asking) for name in (CPU, *resources) if (asking := askers(pod, name))}
+    return _Part(most, {name: _least(name) for name in most}, bounded)
+
+
+def _together(trials: Trials, resources: list[str], carry: Carry) -> Iterator[Remedy]:
+    """Change all amounts of one container, or of the pod as a whole; where that can't do, those of all containers."""
+    found = [each for part in _parts(trials.pod, resources, carry) if (each := _several_amounts(trials, part))]
+    if not found and trials.pod.resources is None and len(trials.pod.containers) > 1:
+        found = [each] if (each := _several_amounts(trials, _all_containers(trials.pod, resources, carry))) else []
+    yield from found
+
+
+def _several_amounts(trials: Trials, part: _Part) -> Remedy | None:
+    """Find as many CPUs as may be, and then as much of the rest."""
+    rest = [name for name in part.asked if name != CPU]
+    if len(part.asked) < 2:
+        return None
+    for found in _beginnings(trials, part, rest):
+        if CPU in part.asked:
+            sought = _Sought(partial(_with_rest, part.pod_with, found, CPU), part.asked[CPU], part.least[CPU])
+            cpus = _cpus_beside(trials, sought)
+            if cpus is None:
+                continue
+            found[CPU] = cpus
+        elif not trials.admits(part.pod_with(found)):
+            continue
+        for name in rest:
+            if trials.admits(part.pod_with(found | {name: part.asked[name]})):
+                found[name] = part.asked[name]
+                continue
+            sought = _Sought(partial(_with_rest, part.pod_with, found, name), part.asked[name], part.least[name])
+            found[name] = _less_of(name)(trials, sought) or found[name]
+        return _request(trials.pod, part.pod_with(found))
+    return None
+
+
+def _beginnings(trials: Trials, part: _Part, rest: list[str]) -> Iterator[dict[str, int]]:
+    """Give the least memory that needs as many NUMA nodes as what is asked for, then fewer: CPUs are sought beside each."""
+    least = {name: part.least[name] for name in rest}
+    for name in rest:
+        unit = unit_of(name)
+        amounts = range(min(part.asked[name], _MOST) // unit * unit, part.least[name] - 1, -unit)
+
+        def nodes(amount: int, name: str = name) -> tuple[int, ...]:
+            return _fewest_nodes(trials, part.pod_with(least | {name: amount}))
+
+        for alike in _alike(amounts, nodes):
+            if alike[-1] > least[name]:
+                yield least | {name: alike[-1]}
+    yield least
+
+
+def _cpus_beside(trials: Trials, sought: _Sought) -> int | None:
+    """Find how many CPUs may be had: all, else fewer, else the next whole cores."""
+    if trials.admits(sought.pod_with(sought.asked)):
+        return sought.asked
+    fewer = _fewer_cpus(trials, sought)
+    return _whole_cores(trials, sought) if fewer is None else fewer
+
+
+def _with_rest(made: Callable[[dict[str, int]], Pod], rest: dict[str, int], resource: str, value: int) -> Pod:
+    return made(rest | {resource: value})
+
+
+def _fewer_cpus(trials: Trials, sought: _Sought) -> int | None:
+    """Find the most CPUs below what is asked for: of those that are shared the most thousandths, else the most whole ones.
+
+    Of those the nearest one by one: fewer CPUs may come to lie on another NUMA node, and then be in the way of another container. The
+    rest by halving, but only among amounts that need equally many NUMA nodes: `restricted` admits 9 CPUs on two nodes that have 5 free
+    each, and refuses 6.
+    """
+
+    def fits(amount: int) -> bool:
+        return trials.admits(sought.pod_with(amount))
+
+    if not _takes_alone(trials, sought):
+        return _first(range(min(sought.asked, _MOST) - 1, max(sought.floor, 1) - 1, -1), fits)
+    cpu = trials.trial.managers.providers.cpu
+    step = MILLI * (cpu.layout.per_core if cpu.options.full_pcpus_only else 1)
+    counts = range((min(sought.asked, _MOST) - 1) // step * step, max(sought.floor, 1) - 1, -step)
+    nearest = next((count for count in counts[:_NEAREST] if fits(count)), None)
+    if nearest is not None:
+        return nearest
+    return _first_of_alike(trials, sought, counts[_NEAREST:])
+
+
+def _takes_alone(trials: Trials, sought: _Sought) -> bool:
+    """Whether the amount decides on how many CPUs are given to it alone."""
+    managers = trials.trial.managers
+    little, all_of_it = (demand_of(managers.rules, sought.pod_with(amount)) for amount in (1, sought.asked))
+    return managers.providers.cpu.static and not all_of_it.is_skipped and little != all_of_it
+
+
+def _fewest_nodes(trials: Trials, pod: Pod) -> tuple[int, ...]:
+    """How many NUMA nodes the CPUs, and the memory, of each container and of the pod as a whole need on an empty machine."""
+    managers, books = trials.trial.managers, trials.trial.promises
+    demand = demand_of(managers.rules, pod)
+    nodes_for = managers.providers.cpu.layout.fewest_nodes
+    parts = [(demand.cpus, demand.memory), *((c.cpus, c.memory) for c in demand.containers)]
+    cpus = tuple(nodes_for(count) if count else 0 for count, _ in parts)
+    return cpus + tuple(fewest_nodes(books, amounts or ()) if books.memory else 0 for _, amounts in parts)
+
+
+def _first_of_alike(trials: Trials, sought: _Sought, amounts: range) -> int | None:
+    """Find the first that fits, where of those that need equally many NUMA nodes the ones after it do too."""
+    for alike in _alike(amounts, lambda amount: _fewest_nodes(trials, sought.pod_with(amount))):
+        found = _first(alike, lambda amount: trials.admits(sought.pod_with(amount)))
+        if found is not None:
+            return found
+    return None
+
+
+def _alike(amounts: range, nodes: Callable[[int], tuple[int, ...]]) -> Iterator[range]:
+    """Split falling amounts where they begin to need fewer NUMA nodes."""
+    while amounts:
+        needed = nodes(amounts[0])
+        low, high = 0, len(amounts) - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if nodes(amounts[middle]) == needed else (low, middle - 1)
+        yield amounts[: low + 1]
+        amounts = amounts[low + 1 :]
+
+
+def _first(amounts: Sequence[int], fits: Callable[[int], bool]) -> int | None:
+    """Find the first that fits, where those after it do too."""
+    if not amounts or not fits(amounts[-1]):
+        return None
+    low, high = 0, len(amounts) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(amounts[middle]) else (middle + 1, high)
+    return amounts[high]
+
+
+def _whole_cores(trials: Trials, sought: _Sought) -> int | None:
+    """Find the next whole cores, where only those are given."""
+    cpu = trials.trial.managers.providers.cpu
+    if not cpu.options.full_pcpus_only or not _takes_alone(trials, sought):
+        return None
+    rounded = _up(sought.asked, MILLI * cpu.layout.per_core)
+    return rounded if rounded > sought.asked and trials.admits(sought.pod_with(rounded)) else None
+
+
+def _up(amount: int, unit: int) -> int:
+    return -(-amount // unit) * unit
+
+
+def _less_of(resource: str) -> _Search:
+    """Find the most whole MiB, or pages, below what is asked for; pages can be none at all.
+
+    By halving, but only among amounts that need equally many NUMA nodes: `restricted` refuses memory on fewer nodes than the CPUs are on.
+    """
+    unit = unit_of(resource)
+
+    def less(trials: Trials, sought: _Sought) -> int | None:
+        most = (min(sought.asked, _MOST) - 1) // unit * unit
+        return _first_of_alike(trials, sought, range(most, max(sought.floor, _least(resource)) - 1, -unit))
+
+    return less
+
+
+def _least(resource: str) -> int:
+    """Memory: what is worth naming; huge pages: none."""
+    return MIB if resource == MEMORY else 0
+
+
+def _larger_budget(trials: Trials) -> Iterator[Remedy]:
+    """Give the pod as a whole more than its containers take alone: something for those that share (EmptyPodSharedPoolError)."""
+    pod = trials.pod
+    if pod.resources is None:
+        return
+    own = {name: asked_of(pod.resources, name) for name, _ in pod.resources.requests}
+    least = {
+        name: _up(max(asked, asked_alone(pod, name) + unit_of(name)), unit_of(name)) for name, asked in own.items()
+    }
+    for more in range(2 * trials.trial.managers.providers.cpu.layout.per_core):
+        wanted = {name: amount + (more * MILLI if name == CPU else 0) for name, amount in least.items()}
+        changed = with_amounts(pod, None, wanted)
+        if wanted != own and trials.admits(changed):
+            yield _request(pod, changed)
+            return

@@ -1,0 +1,200 @@
+"""One decision on a pod, told step by step: the merges, then what each manager allocated and by which rule.
+
+The admission itself is run, with observers; what they saw is put in order here. Nothing is decided a second time.
+"""
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.admission.managers import Admitted, Managers, Rejected
+from nodeagent.core.admission.node_capacity import Insufficient
+from nodeagent.core.admission.one_pod import Allocated
+from nodeagent.core.cpu.observing import Choosing, Rule, Source, Spread, Took
+from nodeagent.core.explain.merge_trace import MergeTrace, trace_merge
+from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.model.demand import PodDemand, demand_of
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import Blocks, Hint, Promises
+
+
+class TakenTogether(Struct, frozen=True):
+    """CPUs that were taken together."""
+
+    rule: Rule
+    cpus: CpuSet
+    share_of: int | None = None
+    """The NUMA node whose share it is (distribute-cpus-across-numa)."""
+    is_remainder: bool = False
+    """It is what equal shares left over."""
+
+
+class CpuChoice(Struct, frozen=True):
+    """CPUs chosen out of one source."""
+
+    source: Source
+    available: CpuSet
+    count: int
+    isolated: bool
+    container: str | None
+    """Whose slice of the pod's set it is."""
+    groups: tuple[TakenTogether, ...]
+
+
+class CpuStep(Struct, frozen=True):
+    """What the CPU manager did for a container, or for a pod as a whole."""
+
+    container: str | None
+    cpus: CpuSet
+    """Given; empty if it was refused."""
+    reused: CpuSet
+    """Of these, what the pod's init containers had before."""
+    choices: tuple[CpuChoice, ...]
+    refused: bool
+
+
+class MemoryStep(Struct, frozen=True):
+    """What the memory manager did for a container, or for a pod as a whole."""
+
+    container: str | None
+    hint: Hint
+    blocks: Blocks
+    """Given; empty if it was refused."""
+    taken: tuple[tuple[int, str, int], ...]
+    """(NUMA node, resource, bytes) newly taken; the rest of the blocks is what init containers had."""
+    refused: bool
+
+    @property
+    def nodes(self) -> NumaSet:
+        nodes = NumaSet()
+        for block in self.blocks:
+            nodes |= block.nodes
+        return nodes
+
+
+TraceStep = MergeTrace | CpuStep | MemoryStep
+
+
+class Trace(Struct, frozen=True):
+    pod: Pod
+    demand: PodDemand
+    decision: Admitted | Rejected | Insufficient
+    steps: tuple[TraceStep, ...]
+    """In the order in which they were taken."""
+
+
+def trace(trial: Trial, pod: Pod) -> Trace:
+    """Decide on the pod, and tell how."""
+    seen: list[Choosing | Spread | Took | Allocated] = []
+    decision = trial.judge(pod, _observed(trial.managers, seen))
+    demand = demand_of(trial.managers.rules, pod)
+    if isinstance(decision, Insufficient):
+        return Trace(pod, demand, decision, ())
+    return Trace(pod, demand, decision, tuple(_steps(trial, decision, seen, pod, demand)))
+
+
+def _observed(managers: Managers, seen: list[Choosing | Spread | Took | Allocated]) -> Managers:
+    cpu = managers.providers.cpu
+    picking = replace(cpu.picking, observer=seen.append)
+    distributing = cpu.distributing
+    if distributing is not None:
+        distributing = replace(distributing, picking=replace(distributing.picking, observer=seen.append))
+    watched = replace(cpu, picking=picking, distributing=distributing)
+    return replace(managers, providers=replace(managers.providers, cpu=watched, observer=seen.append))
+
+
+def _steps(
+    trial: Trial,
+    decision: Admitted | Rejected,
+    seen: list[Choosing | Spread | Took | Allocated],
+    pod: Pod,
+    demand: PodDemand,
+) -> list[TraceStep]:
+    """Put the merges before what was allocated under them."""
+    steps: list[TraceStep] = []
+    merges = list(decision.report.merges)
+    promises = trial.promises
+    picks: list[Choosing | Spread | Took] = []
+    for event in seen:
+        if not isinstance(event, Allocated):
+            picks.append(event)
+            continue
+        if merges and (merges[0].container is None or merges[0].container == event.container):
+            steps.append(trace_merge(trial.managers, promises, merges.pop(0), demand))
+        promises = event.after
+        step = _cpu_step(event, picks, pod) if event.manager == "cpu" else _memory_step(event, pod)
+        if step is not None:
+            steps.append(step)
+        picks = []
+    # A merge that admitted nothing has no allocation after it.
+    steps += [trace_merge(trial.managers, promises, merge, demand) for merge in merges]
+    return steps
+
+
+def _cpu_step(event: Allocated, picks: list[Choosing | Spread | Took], pod: Pod) -> CpuStep | None:
+    before, after = event.before.of_pod(pod.uid), event.after.of_pod(pod.uid)
+    given = after.pod_cpus if event.container is None else after.own_set(event.container)
+    if event.refusal is None and (given is None or after.cpus == before.cpus):
+        return None
+    reuse = event.before.cpu_reuse
+    reusable = CpuSet() if reuse is None or reuse.pod_uid != pod.uid else reuse.cpus
+    cpus = CpuSet() if event.refusal is not None or given is None else given
+    return CpuStep(event.container, cpus, cpus & reusable, _choices(picks), event.refusal is not None)
+
+
+def _choices(picks: list[Choosing | Spread | Took]) -> tuple[CpuChoice, ...]:
+    choices: list[CpuChoice] = []
+    share: Spread | None = None
+    for pick in picks:
+        match pick:
+            case Choosing(source, available, count, isolated, container):
+                if not isolated:
+                    # A look at isolated CPUs alone that came to nothing is no part of the way.
+                    choices = [choice for choice in choices if not choice.isolated]
+                choices.append(CpuChoice(source, CpuSet(available), count, isolated, container, ()))
+                share = None
+            case Spread():
+                share = pick
+            case Took(rule, cpus):
+                last = choices[-1]
+                group = _group(rule, cpus, share)
+                choices[-1] = replace(last, groups=_joined(last.groups, group))
+    return tuple(choice for choice in choices if choice.count > 0)
+
+
+def _group(rule: Rule, cpus: int, share: Spread | None) -> TakenTogether:
+    if share is None:
+        return TakenTogether(rule, CpuSet(cpus))
+    return TakenTogether(rule, CpuSet(cpus), share.node, share.is_remainder)
+
+
+def _joined(groups: tuple[TakenTogether, ...], group: TakenTogether) -> tuple[TakenTogether, ...]:
+    """Tell what the same rule took one after the other as one."""
+    if groups and replace(groups[-1], cpus=group.cpus) == group:
+        return (*groups[:-1], replace(group, cpus=groups[-1].cpus | group.cpus))
+    return (*groups, group)
+
+
+def _memory_step(event: Allocated, pod: Pod) -> MemoryStep | None:
+    after = event.after.of_pod(pod.uid)
+    given = after.pod_memory if event.container is None else after.blocks(event.container)
+    if event.refusal is None and (given is None or event.after.memory == event.before.memory):
+        return None
+    name = pod.containers[0].name if event.container is None else event.container
+    blocks = () if event.refusal is not None or given is None else given
+    return MemoryStep(
+        event.container,
+        event.before.hint(pod.uid, name),
+        blocks,
+        _taken(event.before, event.after),
+        event.refusal is not None,
+    )
+
+
+def _taken(before: Promises, after: Promises) -> tuple[tuple[int, str, int], ...]:
+    return tuple(
+        (node.id, resource, old.free - new.free)
+        for node, then in zip(before.memory, after.memory, strict=True)
+        for (resource, old), (_, new) in zip(node.tables, then.tables, strict=True)
+        if old.free != new.free
+    )

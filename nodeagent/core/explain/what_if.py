@@ -1,0 +1,94 @@
+"""A node to try decisions out on: what the daemon would decide about a pod, with the pods there are, or other ones, or other rules.
+
+The same steps as a turn of the daemon takes (step.py), on values that nobody keeps.
+"""
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, build, remove_pod, resume
+from nodeagent.core.admission.node_capacity import Allocatable, Insufficient, Usage, insufficient, usage_of
+from nodeagent.core.model.config import Placement
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.refusals import StartRefused
+
+
+class Trial(Struct, frozen=True):
+    """The state of a node at one moment."""
+
+    managers: Managers
+    promises: Promises
+    pods: tuple[Pod, ...] = ()
+    """The active ones, in the order of the decisions on them."""
+    allocatable: Allocatable | None = None
+    """None: the node's capacity is not checked before the managers decide."""
+    usage: Usage = field(default_factory=Usage)
+    """What those pods have asked for."""
+
+    @classmethod
+    def of(
+        cls, managers: Managers, promises: Promises, pods: tuple[Pod, ...] = (), allocatable: Allocatable | None = None
+    ) -> "Trial":
+        """Count what the pods have asked for."""
+        gate = managers.placement.gate("PodLevelResources")
+        return cls(managers, promises, pods, allocatable, usage_of(pods, pod_level_resources=gate))
+
+    @property
+    def _gate(self) -> bool:
+        return self.managers.placement.gate("PodLevelResources")
+
+    def judge(self, pod: Pod, managers: Managers | None = None) -> Admitted | Rejected | Insufficient:
+        """Decide on one more pod, as the daemon does.
+
+        Args:
+            pod: with defaults applied.
+            managers: the node's, with observers.
+        """
+        if self.allocatable is not None:
+            short = insufficient(pod, self.usage, self.allocatable, pod_level_resources=self._gate)
+            if short is not None:
+                return short
+        return admit(managers or self.managers, self.promises, pod)
+
+    def after(self, pod: Pod, decision: Admitted | Rejected | Insufficient) -> "Trial":
+        """Give the node as it is when that was decided."""
+        match decision:
+            case Admitted():
+                usage = self.usage.plus(pod, pod_level_resources=self._gate)
+                return replace(self, promises=decision.promises, pods=(*self.pods, pod), usage=usage)
+            case Rejected():
+                return replace(self, promises=decision.promises)
+            case Insufficient():
+                return self
+
+    def without(self, uids: frozenset[str]) -> "Trial":
+        """Give the node as it is when those pods have gone."""
+        promises, usage = self.promises, self.usage
+        for uid in sorted(uids):
+            promises, _ = remove_pod(self.managers, promises, uid)
+        for pod in self.pods:
+            if pod.uid in uids:
+                usage = usage.minus(pod, pod_level_resources=self._gate)
+        left = tuple(pod for pod in self.pods if pod.uid not in uids)
+        return replace(self, promises=promises, pods=left, usage=usage)
+
+    def making_way(self, pod: Pod) -> "Trial":
+        """Give the node without those that this pod replaces: a changed manifest ends the pod of its name first."""
+        keys = keys_of(pod)
+        return self.without(frozenset(old.uid for old in self.pods if not keys.isdisjoint(keys_of(old))))
+
+    def under(self, placement: Placement) -> "Trial | StartRefused":
+        """Give the node with the same promises and another configuration, if the two go together."""
+        managers = build(self.managers.topology, placement)
+        if isinstance(managers, StartRefused):
+            return managers
+        promises = resume(managers, self.promises)
+        if isinstance(promises, StartRefused):
+            return promises
+        return replace(self, managers=managers, promises=promises)
+
+
+def keys_of(pod: Pod) -> frozenset[tuple[str, str]]:
+    """Give what one pod of a node has at a time: a later one with one of these replaces it."""
+    return frozenset((("name", pod.full_name), ("uid", pod.uid)))

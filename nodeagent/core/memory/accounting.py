@@ -1,0 +1,123 @@
+"""The memory manager's books: what each NUMA node has, what is taken from a group of nodes, what comes back.
+
+A node is either used by blocks on it alone, or belongs to one group and is used only by blocks on exactly that group.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+
+from nodeagent.core.model.idset import NumaSet
+from nodeagent.core.model.pod import MEMORY
+from nodeagent.core.model.promises import Blocks, MemoryNode, MemoryTable
+from nodeagent.core.model.topology import Topology
+
+UINT64 = 2**64 - 1
+"""Sums and differences wrap around in the reference; without errata nothing gets near that."""
+
+NodeAccounts = tuple[MemoryNode, ...]
+"""All NUMA nodes, ascending."""
+
+
+def initial_machine(topology: Topology, reserved: Mapping[tuple[int, str], int]) -> NodeAccounts:
+    """Open the books: nothing taken.
+
+    Args:
+        topology: its NUMA nodes with memory and huge pages.
+        reserved: bytes by (NUMA node, resource).
+    """
+    nodes = []
+    for node in topology.numa:
+        pages = sum(size for _, size in node.hugepages)
+        tables = [(name, _table(size, reserved.get((node.id, name), 0), 0)) for name, size in node.hugepages]
+        tables.append((MEMORY, _table(node.memory_bytes, reserved.get((node.id, MEMORY), 0), pages)))
+        nodes.append(MemoryNode(node.id, 0, NumaSet.of(node.id), tuple(sorted(tables))))
+    return tuple(nodes)
+
+
+def _table(total: int, reserved: int, pages: int) -> MemoryTable:
+    allocatable = total - reserved - pages & UINT64
+    return MemoryTable(total, reserved, allocatable, 0, allocatable)
+
+
+def take(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> NodeAccounts:
+    """Move up to `size` bytes from free to reserved, lowest node first. Counts once on every node of the group."""
+    return _taken(machine, nodes, resource, size)[0]
+
+
+def _taken(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> tuple[NodeAccounts, int]:
+    """Give what was too much, too."""
+    changed = []
+    for node in machine:
+        if node.id not in nodes:
+            changed.append(node)
+            continue
+        table = node.table(resource)
+        moved = 0 if table is None else max(0, min(table.free, size))
+        size -= moved
+        changed.append(MemoryNode(node.id, node.assignments + 1, nodes, _moved_tables(node.tables, resource, moved)))
+    return tuple(changed), size
+
+
+def charge(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> NodeAccounts:
+    """Take all of it: what no node has free overdraws the group's lowest node. Nodes that are gone are passed over."""
+    machine, short = _taken(machine, nodes, resource, size)
+    if short <= 0:
+        return machine
+    changed = []
+    for node in machine:
+        if short > 0 and node.id in nodes and node.table(resource) is not None:
+            changed.append(replace(node, tables=_moved_tables(node.tables, resource, short)))
+            short = 0
+        else:
+            changed.append(node)
+    return tuple(changed)
+
+
+def release(machine: NodeAccounts, blocks: Blocks) -> NodeAccounts:
+    """Move the blocks' bytes back from reserved to free, lowest node first: only the group's sums are meaningful."""
+    for block in blocks:
+        size = block.size_bytes
+        changed = []
+        for node in machine:
+            if node.id not in block.nodes:
+                changed.append(node)
+                continue
+            table = node.table(block.resource)
+            moved = 0 if table is None else min(table.reserved, size)
+            size -= moved
+            assignments = node.assignments - 1
+            cells = node.cells if assignments else NumaSet.of(node.id)
+            changed.append(MemoryNode(node.id, assignments, cells, _moved_tables(node.tables, block.resource, -moved)))
+        machine = tuple(changed)
+    return machine
+
+
+def _moved_tables(
+    tables: tuple[tuple[str, MemoryTable], ...], resource: str, size: int
+) -> tuple[tuple[str, MemoryTable], ...]:
+    if size == 0:
+        return tables
+    return tuple([(name, _moved(table, size) if name == resource else table) for name, table in tables])
+
+
+def _moved(table: MemoryTable, size: int) -> MemoryTable:
+    return MemoryTable(table.total, table.system_reserved, table.allocatable, table.reserved + size, table.free - size)
+
+
+def free_of(machine: NodeAccounts, nodes: NumaSet, resource: str) -> int:
+    """Bytes of the resource that are free on the group."""
+    # Overdrawn nodes (capacity that went away) have nothing free.
+    return (
+        sum(t.free for n in machine if n.id in nodes and (t := n.table(resource)) is not None and t.free > 0) & UINT64
+    )
+
+
+def breaks_group(machine: NodeAccounts, nodes: NumaSet) -> bool:
+    """Whether a block on these nodes would mix with blocks on another group that shares a node with it."""
+    return any(node.id in nodes and node.assignments > 0 and node.cells != nodes for node in machine)
+
+
+def used_cells(machine: NodeAccounts) -> Iterable[tuple[int, int]]:
+    """(bit of a node in use, bits of the group it is used in)."""
+    return ((1 << node.id, node.cells.bits) for node in machine if node.assignments > 0)

@@ -1,0 +1,60 @@
+"""The memory manager's NUMA hints, for a container or a pod: calculated, or regenerated from what it holds already."""
+
+from nodeagent.core.memory.groups import calculated_hints
+from nodeagent.core.memory.manager import MemoryManager, regenerated
+from nodeagent.core.memory.pods import check_pod
+from nodeagent.core.model.demand import Amounts, ContainerDemand, PodDemand
+from nodeagent.core.model.errata import Erratum
+from nodeagent.core.model.promises import PodPromises, Promises
+from nodeagent.core.numa.hint_family import Hints
+
+MemoryHints = tuple[tuple[str, Hints], ...]
+"""By resource; empty: no preference (which is also what kubelet says if nothing fits)."""
+
+
+def container_hints(
+    manager: MemoryManager, promises: Promises, pod: PodDemand, container: ContainerDemand
+) -> MemoryHints:
+    amounts = container.memory
+    if not manager.static or not pod.is_guaranteed or amounts is None or pod.is_skipped:
+        return ()
+    held = promises.of_pod(pod.uid)
+    if held.blocks(container.name) is not None:
+        return _regenerated(held, container.name, amounts)
+    return _calculated(manager, promises, pod.uid, amounts)
+
+
+def pod_hints(manager: MemoryManager, promises: Promises, pod: PodDemand) -> MemoryHints:
+    amounts = pod.memory
+    if not manager.static or not pod.is_guaranteed or amounts is None or pod.is_skipped:
+        return ()
+    if pod.is_managed and check_pod(manager, pod) is not None:
+        return tuple((resource, ()) for resource, _ in amounts)
+    if not amounts:
+        return ()
+    held = promises.of_pod(pod.uid)
+    if held.memory and Erratum.POD_HINTS_FROM_FIRST_CONTAINER not in manager.quirks:
+        return _from_all_blocks(held, amounts)
+    for container in pod.containers:
+        if held.blocks(container.name) is not None:
+            return _regenerated(held, container.name, amounts)
+    return _calculated(manager, promises, pod.uid, amounts)
+
+
+def _from_all_blocks(held: PodPromises, amounts: Amounts) -> MemoryHints:
+    """Lead to the nodes of what the pod holds, per resource."""
+    masks: dict[str, int] = {}
+    for _, blocks in held.memory:
+        for block in blocks:
+            masks[block.resource] = masks.get(block.resource, 0) | block.nodes.bits
+    return tuple((resource, ((masks[resource], True),)) for resource, _ in amounts if resource in masks)
+
+
+def _regenerated(held: PodPromises, name: str, amounts: Amounts) -> MemoryHints:
+    nodes = regenerated(held, name, amounts)
+    return () if nodes is None else tuple((resource, ((each.bits, True),)) for resource, each in nodes)
+
+
+def _calculated(manager: MemoryManager, promises: Promises, uid: str, amounts: Amounts) -> MemoryHints:
+    hints = calculated_hints(manager.groups, promises, uid, amounts)
+    return tuple((resource, hints) for resource, _ in amounts) if hints else ()

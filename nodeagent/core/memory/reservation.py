@@ -1,0 +1,93 @@
+"""The reserved memory of each NUMA node: configured per node, and equal in sum to what the node reserves as a whole."""
+
+from nodeagent.core.model.config import Placement
+from nodeagent.core.model.pod import HUGEPAGES_PREFIX, MEMORY
+from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.topology import Topology
+
+_FIELD = "reservedMemory"
+_SUMMED = (_FIELD, "memoryManagerPolicy", "systemReserved", "kubeReserved", "evictionHard")
+Reserved = dict[tuple[int, str], int]
+"""Bytes by (NUMA node, resource)."""
+
+
+def reserved_by_node(topology: Topology, placement: Placement) -> Reserved | tuple[StartRefused, ...]:
+    """Judge `reservedMemory` against the machine and the node's reservation; the texts and their order are kubelet's."""
+    invalid = invalid_entries(placement)
+    refused = [] if invalid is None else [invalid]
+    refused += [
+        StartRefused(
+            f"the reserved memory configuration references a NUMA node {node} that does not exist on this machine",
+            _FIELD,
+            entry=index,
+            allowed=f"must be one of {topology.node_ids}",
+        )
+        for index, node in enumerate(entry.numa_node for entry in placement.reserved_memory)
+        if node not in topology.node_ids
+    ]
+    if invalid is None:
+        # What is no amount has no sum.
+        refused += _wrong_sums(placement)
+    reserved: Reserved = {}
+    for entry in placement.reserved_memory:
+        for resource, amount in entry.limits:
+            size = amount.as_int64()
+            if size is None:
+                # The spelling is the reference's.
+                return (*refused, StartRefused("could not covert a variable of type Quantity to int64", _FIELD))
+            reserved[entry.numa_node, resource] = size
+    if not refused and sum(size for (_, resource), size in reserved.items() if resource == MEMORY) <= 0:
+        refused.append(
+            StartRefused("[memorymanager] you should specify the system reserved memory", _FIELD, rests_on=_SUMMED)
+        )
+    return tuple(refused) or reserved
+
+
+def _is_memory(resource: str) -> bool:
+    return resource == MEMORY or resource.startswith(HUGEPAGES_PREFIX)
+
+
+def invalid_entries(placement: Placement) -> StartRefused | None:
+    """Check the configuration by itself; every finding is named."""
+    found = []
+    seen: set[tuple[int, str]] = set()
+    for entry in placement.reserved_memory:
+        for resource, amount in entry.limits:
+            where = f'NUMA node {entry.numa_node} and resource "{resource}"'
+            if not _is_memory(resource):
+                found.append(
+                    f'invalid configuration: the limit type "{resource}" for NUMA node {entry.numa_node} is not supported, '
+                    "only [memory hugepages-<HugePageSize>] is accepted"
+                )
+            if amount.nano == 0:
+                found.append(f"invalid configuration: reserved memory may not be zero for {where}")
+            if (entry.numa_node, resource) in seen:
+                found.append(f"invalid configuration: the reserved memory has a duplicate value for {where}")
+            seen.add((entry.numa_node, resource))
+    if not found:
+        return None
+    return StartRefused(found[0] if len(found) == 1 else f"[{', '.join(found)}]", _FIELD)
+
+
+def _wrong_sums(placement: Placement) -> tuple[StartRefused, ...]:
+    totals: dict[str, Quantity] = {}
+    for entry in placement.reserved_memory:
+        for resource, amount in entry.limits:
+            so_far = totals.get(resource)
+            # As Quantity.Add: a sum is printed in the notation of the first addend that isn't zero.
+            totals[resource] = amount if so_far is None or so_far.nano == 0 else so_far + amount
+    reservation = {resource: amount for resource, amount in placement.memory_reservation if _is_memory(resource)}
+    refused = []
+    for resource in sorted(totals.keys() | reservation.keys()):
+        configured, wanted = totals.get(resource, Quantity(0)), reservation.get(resource, Quantity(0))
+        if configured.nano != wanted.nano:
+            refused.append(
+                StartRefused(
+                    f'the total amount "{configured}" of type "{resource}" is not equal to the value "{wanted}" '
+                    "determined by Node Allocatable feature",
+                    _FIELD,
+                    rests_on=_SUMMED,
+                )
+            )
+    return tuple(refused)

@@ -1,0 +1,160 @@
+"""The agent's own metrics beside kubelet's, the series that are there from the start, and the old names. Knows no metrics library.
+
+Labels are closed sets: what is none of the listed values counts as `other`, and no value ever comes from a pod.
+"""
+
+import errno
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from nodeagent.core.metrics.deltas import Series
+from nodeagent.core.metrics.manager_metrics import (
+    ALIGNED,
+    ALIGNED_FAILURES,
+    ALLOCATION_ERRORS,
+    ALLOCATIONS,
+    ASSIGNMENTS,
+    DURATION_BUCKETS_MS,
+    METRICS as KUBELET_METRICS,
+    TOPOLOGY_DURATION,
+    MetricSpec,
+)
+from nodeagent.core.model.cgroup import Attribute
+from nodeagent.core.model.promises import Isolation
+from nodeagent.core.model.refusals import STATE_NOT_SAVED, Reason
+from nodeagent.core.model.state import Phase
+
+BUILD_INFO = "nodeagent_build_info"
+EVENT_DURATION = "nodeagent_event_duration_seconds"
+RECONCILE_DURATION = "nodeagent_reconcile_duration_seconds"
+CGROUP_WRITES = "nodeagent_cgroup_writes_total"
+CGROUP_WRITE_ERRORS = "nodeagent_cgroup_write_errors_total"
+DRIFT_CORRECTED = "nodeagent_drift_corrected_total"
+STATE_SAVE_ERRORS = "nodeagent_state_save_errors_total"
+POD_REFUSALS = "nodeagent_pod_refusals_total"
+CONTAINER_RESTARTS = "nodeagent_container_restarts_total"
+PODS = "nodeagent_pods"
+CONTAINERS = "nodeagent_containers"
+DEGRADED_CONTAINERS = "nodeagent_degraded_containers"
+STARVED_CONTAINERS = "nodeagent_starved_containers"
+MANIFEST_PROBLEMS = "nodeagent_manifest_problems"
+STATE_GENERATION = "nodeagent_state_generation"
+LAUNCHER_UP = "nodeagent_launcher_up"
+
+AGENT_METRICS: tuple[MetricSpec, ...] = (
+    MetricSpec(BUILD_INFO, "gauge", "Always 1; the label says which nodeagent runs.", ("version",)),
+    MetricSpec(
+        EVENT_DURATION,
+        "histogram",
+        "Time from a wake-up to the last write that followed from it, of turns that decided something.",
+    ),
+    MetricSpec(RECONCILE_DURATION, "histogram", "Time of turns that found nothing to decide."),
+    MetricSpec(CGROUP_WRITES, "counter", "Changes made to cgroups."),
+    MetricSpec(CGROUP_WRITE_ERRORS, "counter", "Changes of cgroups that failed, by the kernel's answer.", ("reason",)),
+    MetricSpec(
+        DRIFT_CORRECTED,
+        "counter",
+        "Cgroups, their files and processes that somebody else had changed, put back.",
+        ("attribute",),
+    ),
+    MetricSpec(STATE_SAVE_ERRORS, "counter", "Decisions dropped because they could not be made durable.", ("reason",)),
+    MetricSpec(POD_REFUSALS, "counter", "Pods refused.", ("reason",)),
+    MetricSpec(CONTAINER_RESTARTS, "counter", "Restarts of containers."),
+    MetricSpec(PODS, "gauge", "Pods known, refused ones as Failed.", ("phase",)),
+    MetricSpec(CONTAINERS, "gauge", "Containers of admitted pods, by with whom they share their CPUs.", ("isolation",)),
+    MetricSpec(DEGRADED_CONTAINERS, "gauge", "Containers with CPUs of their own that are offline."),
+    MetricSpec(
+        STARVED_CONTAINERS, "gauge", "Containers that are frozen, or not started, because no CPU is left for them."
+    ),
+    MetricSpec(MANIFEST_PROBLEMS, "gauge", "Manifest files that are invalid, unreadable or shadowed now."),
+    MetricSpec(STATE_GENERATION, "gauge", "Number of states saved since the node was set up."),
+    MetricSpec(LAUNCHER_UP, "gauge", "Whether the launcher of the pods' unit answers."),
+)
+
+METRICS: tuple[MetricSpec, ...] = (*KUBELET_METRICS, *AGENT_METRICS)
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+BUCKETS: Mapping[str, tuple[float, ...]] = MappingProxyType(
+    {TOPOLOGY_DURATION: DURATION_BUCKETS_MS, EVENT_DURATION: _SECONDS, RECONCILE_DURATION: _SECONDS}
+)
+"""Upper bounds of the histograms' buckets, without +Inf."""
+
+OTHER = "other"
+REMOVED = "cgroup"
+"""A cgroup that somebody had removed."""
+MOVED = "cgroup.procs"
+"""A container's main process that was in another cgroup."""
+DIFFERS = "differs"
+"""The kernel took the value and granted another (cpuset.*.effective)."""
+_CGROUP_ERRNOS = (
+    "EACCES",
+    "EAGAIN",
+    "EBUSY",
+    "EINVAL",
+    "EIO",
+    "ENODEV",
+    "ENOENT",
+    "ENOMEM",
+    "ENOSPC",
+    "EOPNOTSUPP",
+    "EPERM",
+    "ERANGE",
+    "EROFS",
+)
+_FILE_ERRNOS = ("EACCES", "EDQUOT", "EIO", "ENOENT", "ENOSPC", "EPERM", "EROFS")
+CAPACITY_REASONS = tuple(f"OutOf{what}" for what in ("cpu", "memory", "pods", "hugepages-2Mi", "hugepages-1Gi"))
+
+_SOURCES = tuple((resource, source) for resource in ("cpu", "memory") for source in ("node", "pod"))
+_START_VALUES: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
+    {
+        ALIGNED: (
+            ("numa_node", "container"),
+            ("numa_node", "pod"),
+            ("physical_cpu", "container"),
+            ("uncore_cache", "container"),
+        ),
+        ALIGNED_FAILURES: (("numa_node", "container"), ("numa_node", "pod"), ("physical_cpu", "container")),
+        ALLOCATIONS: _SOURCES,
+        ALLOCATION_ERRORS: _SOURCES,
+        ASSIGNMENTS: tuple(
+            (kind, resource)
+            for kind in ("node_exclusive", "pod_exclusive", "pod_shared")
+            for resource in ("cpu", "memory")
+        ),
+        CGROUP_WRITE_ERRORS: tuple((reason,) for reason in (*_CGROUP_ERRNOS, DIFFERS, OTHER)),
+        DRIFT_CORRECTED: tuple((attribute,) for attribute in (*(a.value for a in Attribute), REMOVED, MOVED, OTHER)),
+        STATE_SAVE_ERRORS: tuple((reason,) for reason in (*_FILE_ERRNOS, OTHER)),
+        POD_REFUSALS: tuple(
+            (reason,) for reason in (*(r.value for r in Reason), *CAPACITY_REASONS, STATE_NOT_SAVED, OTHER)
+        ),
+        PODS: tuple((phase.value,) for phase in Phase),
+        CONTAINERS: tuple((level.value,) for level in Isolation),
+    }
+)
+"""Label values, in the order of the metric's labels, whose series are there from the start with 0."""
+
+
+def series(spec: MetricSpec, *values: str) -> Series:
+    """Name one series of a metric, by its label values in the order of its labels."""
+    return Series(spec.name, tuple(sorted(zip(spec.labels, values, strict=True))))
+
+
+def start_series(kind: str) -> Iterator[Series]:
+    """Give every series of a kind that is there, with 0, before anything has happened."""
+    for spec in METRICS:
+        if spec.kind == kind:
+            for values in _START_VALUES.get(spec.name, () if spec.labels else ((),)):
+                yield series(spec, *values)
+
+
+def error_label(error: int | None) -> str:
+    """Give the label value for an errno. None: the kernel said nothing and did something else."""
+    if error == errno.EOPNOTSUPP:
+        return "EOPNOTSUPP"  # on Linux ENOTSUP is the same number, and Python's name for it
+    return DIFFERS if error is None else errno.errorcode.get(error, OTHER)
+
+
+def old_name(name: str) -> str | None:
+    """Give the name that the metric had before kubelet's prefix was part of it (D4); None: it has none."""
+    bare = name.removeprefix("kubelet_")
+    return bare if bare != name and bare.startswith(("cpu_manager_", "memory_manager_", "topology_manager_")) else None

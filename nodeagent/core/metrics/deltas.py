@@ -1,0 +1,30 @@
+"""Movements of kubelet's metrics as data: a decision says what moved, the caller adds it up. Knows no metrics library."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Series(NamedTuple):
+    """One series: kubelet's exact name and its labels, sorted by name."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        if not self.labels:
+            return self.name
+        return self.name + "{" + ",".join(f'{key}="{value}"' for key, value in self.labels) + "}"
+
+
+class MetricDelta(NamedTuple):
+    """`amount` is added to the series; with `absolute`, the series is set to it."""
+
+    series: Series
+    amount: int = 1
+    absolute: bool = False
+
+
+def apply_moves(totals: dict[Series, int], moves: Iterable[MetricDelta]) -> None:
+    """Add moves up in place: `totals` belongs to the caller."""
+    for move in moves:
+        totals[move.series] = move.amount if move.absolute else totals.get(move.series, 0) + move.amount

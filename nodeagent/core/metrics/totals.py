@@ -1,0 +1,75 @@
+"""The metrics added up, in memory, by the thread that decides; others get an immutable snapshot. Knows no metrics library."""
+
+import bisect
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from msgspec import Struct, field
+
+from nodeagent.core.metrics.agent_metrics import BUCKETS, METRICS, OTHER, series, start_series
+from nodeagent.core.metrics.deltas import MetricDelta, Series
+
+_SPECS = {spec.name: spec for spec in METRICS}
+
+
+class Distribution(Struct, frozen=True):
+    """A histogram without labels."""
+
+    counts: tuple[int, ...]
+    """Observations per bucket (not cumulative), the last one for what is above all bounds."""
+    total: float
+    """Sum of what was observed, in the metric's unit."""
+
+
+class MetricsSnapshot(Struct, frozen=True):
+    """Everything that is exposed, at one moment. The mappings belong to the snapshot alone."""
+
+    counters: Mapping[Series, int]
+    gauges: Mapping[Series, int]
+    distributions: Mapping[str, Distribution]
+    """By the metric's name."""
+
+
+class _Histogram(Struct):
+    bounds: tuple[float, ...]
+    counts: list[int]
+    total: float = 0.0
+
+
+def _histograms() -> dict[str, _Histogram]:
+    return {name: _Histogram(bounds, [0] * (len(bounds) + 1)) for name, bounds in BUCKETS.items()}
+
+
+class MetricTotals(Struct):
+    _counters: dict[Series, int] = field(default_factory=lambda: dict.fromkeys(start_series("counter"), 0))
+    _histograms: dict[str, _Histogram] = field(default_factory=_histograms)
+
+    def move(self, moves: Iterable[MetricDelta]) -> None:
+        """Add the managers' movements up. Those of gauges are left out: gauges come from the state (D4)."""
+        for move in moves:
+            if _SPECS[move.series.name].kind == "counter":
+                assert not move.absolute
+                self._counters[move.series] = self._counters.get(move.series, 0) + move.amount
+
+    def count(self, name: str, *values: str, amount: int = 1) -> None:
+        """Add to a counter of the agent's own. A label value outside of its closed set counts as `other`."""
+        spec = _SPECS[name]
+        wanted = series(spec, *values)
+        if wanted not in self._counters:
+            wanted = series(spec, *(OTHER for _ in values))
+        self._counters[wanted] += amount
+
+    def observe(self, name: str, value: float) -> None:
+        """Add an observation, in the unit that ends the metric's name."""
+        tally = self._histograms[name]
+        tally.counts[bisect.bisect_left(tally.bounds, value)] += 1
+        tally.total += value
+
+    def snapshot(self, gauges: Mapping[Series, int]) -> MetricsSnapshot:
+        """Freeze the totals, with the gauges as the state has them; a gauge that isn't given is 0."""
+        assert all(_SPECS[one.name].kind == "gauge" for one in gauges)
+        return MetricsSnapshot(
+            MappingProxyType(dict(self._counters)),
+            MappingProxyType({**dict.fromkeys(start_series("gauge"), 0), **gauges}),
+            MappingProxyType({n: Distribution(tuple(t.counts), t.total) for n, t in self._histograms.items()}),
+        )

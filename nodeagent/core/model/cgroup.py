@@ -1,0 +1,129 @@
+"""cgroup v2 values: what a cgroup is to hold and what it was seen to hold. Knows no file system and no pod.
+
+Fields keep the kernel's words (Documentation/admin-guide/cgroup-v2.rst).
+"""
+
+import enum
+import math
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from nodeagent.core.model.idset import CpuSet, NumaSet
+
+MIN_QUOTA_US = 1_000
+"""The kernel refuses a smaller cpu.max quota (kernel/sched/core.c, min_cfs_quota_period)."""
+
+
+class CpuMax(Struct, frozen=True):
+    """`cpu.max`. `quota_us` None: no limit."""
+
+    quota_us: int | None
+    period_us: int
+
+
+class ByteLimit(Struct, frozen=True):
+    """`memory.max`, `hugetlb.*.max`. None: no limit."""
+
+    limit_bytes: int | None
+
+
+class Attribute(enum.Enum):
+    """The files that the agent writes; the value is the file's name."""
+
+    CPUSET_CPUS = "cpuset.cpus"
+    CPUSET_MEMS = "cpuset.mems"
+    CPU_MAX = "cpu.max"
+    CPU_WEIGHT = "cpu.weight"
+    MEMORY_MAX = "memory.max"
+    MEMORY_OOM_GROUP = "memory.oom.group"
+    FREEZE = "cgroup.freeze"
+
+
+Value = CpuSet | NumaSet | CpuMax | ByteLimit | int | bool
+Attributes = tuple[tuple[Attribute, Value], ...]
+
+
+class DesiredCgroup(Struct, frozen=True):
+    """What one cgroup is to hold."""
+
+    path: str
+    """Relative to the pods' cgroup; empty: that cgroup itself, of which nothing but the controllers is ours."""
+    controllers: frozenset[str] = frozenset()
+    """To be enabled for its children."""
+    attributes: Attributes = ()
+    is_exclusive: bool = False
+    """No other cgroup's process may run on its `cpuset.cpus`, but those of `shares_with`."""
+    shares_with: str = ""
+    """Path prefix of the cgroups that may overlap it: its own pod (containers of one pod that never run at one time)."""
+    is_starved: bool = False
+    """There is no CPU for it now: it stays frozen, and nothing may be started in it."""
+    is_leaf: bool = False
+    """Processes live here."""
+
+    def get(self, attribute: Attribute) -> Value | None:
+        return _value(self.attributes, attribute)
+
+    def cpus(self) -> CpuSet:
+        value = self.get(Attribute.CPUSET_CPUS)
+        return value if isinstance(value, CpuSet) else CpuSet()
+
+    def exclusive_cpus(self) -> CpuSet:
+        return self.cpus() if self.is_exclusive else CpuSet()
+
+
+class ObservedCgroup(Struct, frozen=True):
+    """What one cgroup was seen to hold. An attribute whose controller is not enabled is missing."""
+
+    path: str
+    controllers: frozenset[str]
+    """cgroup.controllers: what could be enabled for children."""
+    subtree_control: frozenset[str]
+    attributes: Attributes
+    cpus_effective: CpuSet | None
+    mems_effective: NumaSet | None
+    is_populated: bool
+    is_frozen: bool
+    oom_kills: int = 0
+    """Processes of this cgroup and those below that the kernel has killed for memory."""
+
+    def get(self, attribute: Attribute) -> Value | None:
+        return _value(self.attributes, attribute)
+
+
+def _value(attributes: Attributes, wanted: Attribute) -> Value | None:
+    """Of a handful: asked thousands of times a turn, when a dictionary would have to be made first."""
+    for attribute, value in attributes:
+        if attribute is wanted:
+            return value
+    return None
+
+
+ObservedCgroups = Mapping[str, ObservedCgroup]
+"""By path; a cgroup that isn't there is missing."""
+
+
+def cpu_shares(cpu_milli: int) -> int:
+    """Give cgroup v1 shares for a CPU request, as kubelet does (cm.MilliCPUToShares): 2 to 262,144."""
+    return max(2, min(262_144, cpu_milli * 1024 // 1000))
+
+
+def cpu_weight(shares: int) -> int:
+    """Convert cgroup v1 shares to a cgroup v2 weight, 1 to 10,000.
+
+    The formula that meets minimum, maximum and default on both scales (opencontainers/cgroups since 0.0.4, and so runc 1.3.2):
+    log10(weight) = (l² + 125·l) / 612 - 7/34 with l = log2(shares).
+    """
+    if shares <= 2:
+        return 1
+    if shares >= 262_144:
+        return 10_000
+    scale = math.log2(shares)
+    return math.ceil(10 ** ((scale * scale + 125 * scale) / 612 - 7 / 34))
+
+
+def cpu_quota(limit_milli: int, period_us: int) -> CpuMax:
+    """Give the quota for a CPU limit, as kubelet does (cm.MilliCPUToQuota). A limit of 0 is no limit."""
+    if limit_milli == 0:
+        return CpuMax(None, period_us)
+    return CpuMax(max(MIN_QUOTA_US, limit_milli * period_us // 1000), period_us)

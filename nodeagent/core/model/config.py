@@ -1,0 +1,124 @@
+"""Configuration as values: what decides about placement, and what the agent needs around it.
+
+Field names follow the KubeletConfiguration (in snake case). Knows no YAML (formats/config/config_yaml.py) and takes no decision.
+"""
+
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from msgspec import Struct, field
+
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Resources
+
+DEFAULT_GATES: Mapping[str, bool] = MappingProxyType(
+    {
+        "CPUManagerPolicyAlphaOptions": False,
+        "CPUManagerPolicyBetaOptions": True,
+        "TopologyManagerPolicyAlphaOptions": False,
+        "TopologyManagerPolicyBetaOptions": True,
+        "PodLevelResources": True,
+        "PodLevelResourceManagers": False,
+        "DisableCPUQuotaWithExclusiveCPUs": True,
+        "CustomCPUCFSQuotaPeriod": False,
+    }
+)
+"""The feature gates that change what the agent does, with kubelet 1.36's defaults."""
+
+GATES_OF_A_STAGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        stage: tuple(name for name, is_on in DEFAULT_GATES.items() if is_on is on_by_default)
+        for stage, on_by_default in (("AllAlpha", False), ("AllBeta", True))
+    }
+)
+"""Kubelet's names for all gates of a stage that aren't set on their own. Of ours, just those of stage alpha are off by default."""
+
+
+CPU_MANAGER_POLICIES = ("none", "static")
+MEMORY_MANAGER_POLICIES = ("None", "Static")
+TOPOLOGY_MANAGER_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
+TOPOLOGY_MANAGER_SCOPES = ("container", "pod")
+ISOLATED_CPUS = ("ignore", "prefer", "only")
+
+
+class Errata(enum.Enum):
+    """Whose behaviour to show where kubelet 1.36 is wrong."""
+
+    FIXED = "fixed"
+    KUBELET_1_36 = "kubelet-1.36"
+
+
+class ReservedMemory(Struct, frozen=True):
+    """One entry of `reservedMemory`."""
+
+    numa_node: int
+    limits: Resources
+
+
+class Placement(Struct, frozen=True):
+    """Everything that decides where pods go. Texts are as configured; the managers judge them (and word the refusals)."""
+
+    cpu_manager_policy: str = "none"
+    cpu_manager_policy_options: tuple[tuple[str, str], ...] = ()
+    reserved_system_cpus: CpuSet = CpuSet()
+    """Empty: reserve by amount."""
+    reserved_cpu_milli: int | None = None
+    """systemReserved.cpu + kubeReserved.cpu; None: neither names cpu. Not looked at if `reserved_system_cpus` is given."""
+    topology_manager_policy: str = "none"
+    topology_manager_scope: str = "container"
+    topology_manager_policy_options: tuple[tuple[str, str], ...] = ()
+    memory_manager_policy: str = "None"
+    reserved_memory: tuple[ReservedMemory, ...] = ()
+    memory_reservation: Resources = Resources()
+    """The node's reservation per memory resource: systemReserved + kubeReserved + hard eviction threshold."""
+    isolated_cpus: str = "ignore"
+    """`prefer` CPUs isolated at boot for exclusive use, or use `only` these; `ignore`: as kubelet."""
+    feature_gates: tuple[tuple[str, bool], ...] = ()
+    """Only the configured ones; ask with `gate()`."""
+    errata: Errata = Errata.FIXED
+
+    def gate(self, name: str) -> bool:
+        return dict(self.feature_gates).get(name, DEFAULT_GATES[name])
+
+
+class Config(Struct, frozen=True):
+    placement: Placement = field(default_factory=Placement)
+    cpu_manager_reconcile_period_ms: int = 10_000
+    file_check_frequency_ms: int = 20_000
+    """Period of the rescan that backs the file watch up (kubelet's name and default)."""
+    cpu_cfs_quota: bool = True
+    cpu_cfs_quota_period_us: int = 100_000
+    static_pod_path: str = "/etc/nodeagent/manifests"
+    state_directory: str = "/var/lib/nodeagent"
+    runtime_directory: str = "/run/nodeagent"
+    cgroup_root: str | None = None
+    """Directory of the cgroup that holds the pods; None: the cgroup of the pods' unit, as its launcher says."""
+    launcher_socket: str = "/run/nodeagent-pods/launcher.sock"
+    log_directory: str = "/var/log/nodeagent/pods"
+    """Where containers' output goes, one file each, on a host without a journal."""
+    metrics_bind_address: str = "127.0.0.1:9753"
+    """`HOST:PORT`, `unix:PATH`, or empty for none."""
+    metrics_aliases: bool = True
+    check_allocatable: bool = True
+    max_pods: int = 1_000
+    pods_per_core: int = 0
+    """Further bound on the number of pods, per CPU of the machine; 0: none (kubelet's field)."""
+    system_reserved: Resources = Resources()
+    kube_reserved: Resources = Resources()
+    """With `reserved_system_cpus`, cpu stands in `system_reserved` alone, as kubelet rewrites the two."""
+    eviction_memory_bytes: int | None = 100 * 2**20
+    """evictionHard memory.available as an amount (kubelet's default 100Mi); None: given as a percentage, or there is none."""
+    eviction_memory_percent: str | None = None
+    """evictionHard memory.available without its percent sign, where it is given so: `node_capacity` turns it into bytes."""
+    state_recovery: str = "recover"
+    """What a start does with a state that it cannot use as it is: `recover` it from what runs, or refuse (`strict`), as kubelet does."""
+    reported_fields: tuple[str, ...] = ()
+    """kubelet fields that are known and unused: named once in the log."""
+    notes: tuple[str, ...] = ()
+    """What is allowed and worth a word: one log line each."""
+
+    @property
+    def rescan_period_ms(self) -> int:
+        """After which everything is looked at again, whatever else has woken the agent since."""
+        return min(self.cpu_manager_reconcile_period_ms, self.file_check_frequency_ms)

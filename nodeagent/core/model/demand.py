@@ -1,0 +1,224 @@
+"""What a pod asks of the managers: exclusive CPUs and pinned memory, per container and as a whole. Computed once per admission.
+
+Knows QoS classes and kinds of containers; knows no machine and no state.
+"""
+
+import enum
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from nodeagent.core.model.config import Placement
+from nodeagent.core.model.errata import Erratum, reproduced
+from nodeagent.core.model.pod import (
+    CPU,
+    HUGEPAGES_PREFIX,
+    MEMORY,
+    Container,
+    ContainerKind,
+    Pod,
+    QosClass,
+    ResourceRequirements,
+    Resources,
+    has_pod_level_resources,
+    qos_class,
+)
+from nodeagent.core.model.quantity import Quantity
+
+Amounts = tuple[tuple[str, int], ...]
+"""(resource, bytes), sorted by resource."""
+
+
+class WhyShared(enum.StrEnum):
+    """Why a container has no exclusive CPUs (D16)."""
+
+    POLICY_NONE = "the CPU manager's policy is none"
+    NO_CPU_REQUEST = "it requests no CPU"
+    LIMIT_DIFFERS = "its CPU or memory limit differs from its request"
+    NOT_GUARANTEED = "its pod is not Guaranteed"
+    FRACTIONAL = "its CPU request is not a whole number"
+    FRACTIONAL_POD = "the CPU request of its pod as a whole is not a whole number"
+    GATE_OFF = "its pod has resources of its own and the gate PodLevelResourceManagers is off"
+    POD_SHARED = "it runs in its pod's shared pool"
+
+
+class Gates(Struct, frozen=True):
+    pod_level_resources: bool
+    pod_level_managers: bool
+
+    def is_managed_pod(self, pod: Pod) -> bool:
+        """Whether the managers give to the pod as a whole, and then to its containers out of that (KEP-5526)."""
+        return self.pod_level_managers and has_pod_level_resources(pod)
+
+    def is_skipped_pod(self, pod: Pod) -> bool:
+        """Whether the managers leave the pod alone, whatever it asks for."""
+        return has_pod_level_resources(pod) and not (self.pod_level_managers and self.pod_level_resources)
+
+
+class DemandRules(Struct, frozen=True):
+    gates: Gates
+    with_memory: bool
+    """The memory manager is on."""
+    exact_bytes: bool
+    """Accept every amount of whole bytes (without Erratum.DECIMAL_FORM_REFUSED)."""
+
+    @classmethod
+    def of(cls, placement: Placement) -> "DemandRules":
+        return cls(
+            gates=Gates(
+                pod_level_resources=placement.gate("PodLevelResources"),
+                pod_level_managers=placement.gate("PodLevelResourceManagers"),
+            ),
+            with_memory=placement.memory_manager_policy == "Static",
+            exact_bytes=Erratum.DECIMAL_FORM_REFUSED not in reproduced(placement.errata),
+        )
+
+
+class ContainerDemand(Struct, frozen=True):
+    name: str
+    kind: ContainerKind
+    cpus: int
+    """Exclusive CPUs; 0: it shares."""
+    memory: Amounts | None = ()
+    """None: an amount is no whole number of bytes."""
+
+
+class PodDemand(Struct, frozen=True):
+    uid: str
+    is_guaranteed: bool
+    is_managed: bool
+    is_skipped: bool
+    containers: tuple[ContainerDemand, ...]
+    cpus: int
+    """Of the pod as a whole: what its containers need at the same time, or its own amount."""
+    memory: Amounts | None = ()
+
+
+def demand_of(rules: DemandRules, pod: Pod) -> PodDemand:
+    gates = rules.gates
+    guaranteed = qos_class(pod, pod_level_resources=gates.pod_level_resources) is QosClass.GUARANTEED
+    managed = pod.resources is not None and gates.is_managed_pod(pod)
+    containers = tuple(
+        [_container(rules, container, guaranteed=guaranteed, managed=managed) for container in pod.containers]
+    )
+    if managed:
+        assert pod.resources is not None
+        cpus = _whole_cpus(pod.resources) if guaranteed else 0
+        memory = _positive(_amounts(rules, pod.resources)) if guaranteed else ()
+    else:
+        cpus = _peak_cpus(containers)
+        memory = _peak_memory(containers) if guaranteed else ()
+    skipped = pod.resources is not None and gates.is_skipped_pod(pod)
+    return PodDemand(pod.uid, guaranteed, managed, skipped, containers, cpus, memory)
+
+
+def why_shared(placement: Placement, pod: Pod, container: Container) -> WhyShared | None:
+    """Say why the container gets no exclusive CPUs; None: it gets some, if they are there."""
+    if placement.cpu_manager_policy != "static":
+        return WhyShared.POLICY_NONE
+    gates = DemandRules.of(placement).gates
+    resources = container.resources
+    guaranteed = qos_class(pod, pod_level_resources=gates.pod_level_resources) is QosClass.GUARANTEED
+    managed = gates.is_managed_pod(pod)
+    by_pod = managed and placement.topology_manager_scope == "pod" and placement.topology_manager_policy != "none"
+    has_pod_set = by_pod and guaranteed and bool(_whole_cpus(pod.resources or resources))
+    if not (resources.requests.get(CPU) or Quantity(0)).nano:
+        return WhyShared.POD_SHARED if has_pod_set else WhyShared.NO_CPU_REQUEST
+    if not guaranteed:
+        return WhyShared.NOT_GUARANTEED if has_equal_limits(resources) else WhyShared.LIMIT_DIFFERS
+    if gates.is_skipped_pod(pod):
+        return WhyShared.GATE_OFF
+    if managed and not has_equal_limits(resources):
+        return WhyShared.LIMIT_DIFFERS
+    if not _whole_cpus(resources):
+        return WhyShared.FRACTIONAL
+    return WhyShared.FRACTIONAL_POD if by_pod and not has_pod_set else None
+
+
+def has_equal_limits(resources: ResourceRequirements) -> bool:
+    """Whether the container would be Guaranteed by itself: CPU and memory with request = limit, neither zero."""
+    for name in (CPU, MEMORY):
+        request, limit = resources.requests.get(name), resources.limits.get(name)
+        if request is None or limit is None or request.nano == 0 or request.nano != limit.nano:
+            return False
+    return True
+
+
+def qualifies_alone(container: Container) -> bool:
+    """Whether a container of a pod with resources of its own gets CPUs alone: guaranteed by itself, and whole CPUs."""
+    limit = container.resources.limits.get(CPU)
+    return has_equal_limits(container.resources) and limit is not None and limit.is_whole()
+
+
+def _container(rules: DemandRules, container: Container, *, guaranteed: bool, managed: bool) -> ContainerDemand:
+    if not guaranteed or (managed and not has_equal_limits(container.resources)):
+        return ContainerDemand(container.name, container.kind, 0, ())
+    return ContainerDemand(
+        container.name, container.kind, _whole_cpus(container.resources), _amounts(rules, container.resources)
+    )
+
+
+def _whole_cpus(resources: ResourceRequirements) -> int:
+    request = resources.requests.get(CPU)
+    if request is None:
+        return 0
+    whole, rest = divmod(request.nano, 10**9)
+    if rest:
+        # Less than a thousandth short of a whole number counts as whole.
+        return request.value() if request.is_whole() else 0
+    return whole
+
+
+def _amounts(rules: DemandRules, resources: ResourceRequirements) -> Amounts | None:
+    if not rules.with_memory:
+        return ()
+    amounts = [(name, _bytes(rules, amount)) for name, amount in _memory_requests(resources.requests)]
+    return None if any(size is None for _, size in amounts) else tuple((name, size or 0) for name, size in amounts)
+
+
+def _memory_requests(requests: Resources) -> Iterable[tuple[str, Quantity]]:
+    return ((name, amount) for name, amount in requests if name == MEMORY or name.startswith(HUGEPAGES_PREFIX))
+
+
+def _bytes(rules: DemandRules, amount: Quantity) -> int | None:
+    if rules.exact_bytes:
+        whole, rest = divmod(amount.nano, 10**9)
+        return None if rest else whole
+    return amount.as_int64()
+
+
+def _positive(amounts: Amounts | None) -> Amounts | None:
+    return None if amounts is None else tuple((name, size) for name, size in amounts if size > 0)
+
+
+def _peak_cpus(containers: tuple[ContainerDemand, ...]) -> int:
+    """Sum what runs at the same time: apps and sidecars, or an init container beside the sidecars before it."""
+    apps = sidecars = peak = 0
+    for container in containers:
+        match container.kind:
+            case ContainerKind.SIDECAR:
+                sidecars += container.cpus
+            case ContainerKind.INIT:
+                peak = max(peak, sidecars + container.cpus)
+            case ContainerKind.APP:
+                apps += container.cpus
+    return max(peak, sidecars + apps)
+
+
+def _peak_memory(containers: tuple[ContainerDemand, ...]) -> Amounts | None:
+    """The same per resource, but only of resources that some app container names (kubelet's way)."""
+    apps: dict[str, int] = {}
+    sidecars: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for container in containers:
+        if container.memory is None:
+            return None
+        for resource, size in container.memory:
+            match container.kind:
+                case ContainerKind.SIDECAR:
+                    sidecars[resource] = sidecars.get(resource, 0) + size
+                case ContainerKind.INIT:
+                    peak[resource] = max(peak.get(resource, 0), sidecars.get(resource, 0) + size)
+                case ContainerKind.APP:
+                    apps[resource] = apps.get(resource, 0) + size
+    return tuple((r, max(size + sidecars.get(r, 0), peak.get(r, 0))) for r, size in sorted(apps.items()))

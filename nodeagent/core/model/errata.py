@@ -1,0 +1,209 @@
+"""Kubelet 1.36's errors as named, numbered errata: what it does, what nodeagent does instead, and where that is discussed.
+
+`Placement.errata` chooses for all of them at once. Code that differs asks `Managers.reproduces(erratum)`; nothing else branches
+on the mode. The README's table of differences is made from this module.
+"""
+
+import enum
+
+from msgspec import Struct
+
+from nodeagent.core.model.config import Errata
+
+
+class Erratum(enum.IntEnum):
+    """The numbers are kept for ever. The names say what kubelet does."""
+
+    POD_ALLOCATED_AGAIN = 1
+    POD_HINTS_FROM_FIRST_CONTAINER = 2
+    MEMORY_REFUSES_SHARED_CONTAINER = 3
+    FULL_CORES_CHECKED_BEFORE_OWN_SET = 4
+    FULL_CORES_IGNORE_REUSE = 5
+    EMPTY_DEFAULT_SET_REFUSED = 6
+    COMBINATIONS_OVERWRITTEN = 7
+    DISTRIBUTION_HANGS = 8
+    AVERAGE_GROUP_SIZES = 9
+    REUSE_OUTLIVES_POD = 10
+    GAUGES_DRIFT = 11
+    GROUP_RULE_BROKEN = 12
+    SEVERAL_WRITES_PER_CHANGE = 13
+    TOTALS_MUST_MATCH = 14
+    DECIMAL_FORM_REFUSED = 15
+    ABSURD_AMOUNTS = 16
+    DISTANCES_BY_POSITION = 17
+    SHARED_CONTAINERS_LINGER = 18
+    HALF_CORES_HANDED_OUT = 19
+    POD_ENTRY_LEAKS = 20
+    ONLINE_CHANGE_REFUSED = 21
+    FAILED_WRITE_IGNORED = 22
+    NUMA_ID_LIMIT = 23
+    INIT_SLICE_IN_SHARED_POOL = 24
+
+
+class ErratumRow(Struct, frozen=True):
+    """One row of the table of differences."""
+
+    erratum: Erratum
+    kubelet: str
+    nodeagent: str
+    issues: tuple[int, ...] = ()
+    """Numbers in kubernetes/kubernetes."""
+    always_fixed: bool = False
+    """A hang or a panic of the reference, or a matter of the daemon's order of work: never reproduced, in no mode."""
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        return tuple(f"https://github.com/kubernetes/kubernetes/issues/{number}" for number in self.issues)
+
+
+ERRATA: tuple[ErratumRow, ...] = (
+    ErratumRow(
+        Erratum.POD_ALLOCATED_AGAIN,
+        "allocates a pod with pod-level resources a second time when it is admitted again after a restart: its first CPUs and memory "
+        "belong to nobody, or it is refused",
+        "keeps an allocation that exists, whole",
+        (140989,),
+    ),
+    ErratumRow(
+        Erratum.POD_HINTS_FROM_FIRST_CONTAINER,
+        "after a restart takes the hints of a pod with several containers from its first container's memory, or makes them unsatisfiable",
+        "regenerates them from what the pod holds",
+    ),
+    ErratumRow(
+        Erratum.MEMORY_REFUSES_SHARED_CONTAINER,
+        "lets the memory manager refuse, in container scope or under policy none, a container without guaranteed amounts of its own in a "
+        "pod with pod-level resources",
+        "runs it in the node's shared pool, without a memory block (KEP-5526)",
+    ),
+    ErratumRow(
+        Erratum.FULL_CORES_CHECKED_BEFORE_OWN_SET,
+        "checks full-pcpus-only before it looks whether the container has its CPUs already: a restart can refuse a running container",
+        "never refuses what a container holds",
+        (129078,),
+    ),
+    ErratumRow(
+        Erratum.FULL_CORES_IGNORE_REUSE,
+        "does not count CPUs reusable from init containers in the full-pcpus-only check",
+        "counts them",
+    ),
+    ErratumRow(
+        Erratum.EMPTY_DEFAULT_SET_REFUSED,
+        "with strict-cpu-reservation and every CPU allocated writes an empty default set, which its next start refuses",
+        "takes such a state for valid",
+        (141196,),
+    ),
+    ErratumRow(
+        Erratum.COMBINATIONS_OVERWRITTEN,
+        "overwrites remembered node combinations when it distributes CPUs over 5 and more NUMA nodes: other nodes than chosen, or an "
+        "accounting error",
+        "uses the combination that it chose",
+    ),
+    ErratumRow(
+        Erratum.DISTRIBUTION_HANGS,
+        "can loop for ever when it distributes whole cores",
+        "skips such a set of nodes",
+        (140730,),
+        always_fixed=True,
+    ),
+    ErratumRow(
+        Erratum.AVERAGE_GROUP_SIZES,
+        "judges by average sizes which cores and sockets are whole: on asymmetric machines CPUs in use can be given twice",
+        "calls a core or socket whole if all its own CPUs are free, and takes free CPUs only",
+    ),
+    ErratumRow(
+        Erratum.REUSE_OUTLIVES_POD,
+        "keeps the CPUs reusable from init containers for a later pod of the same UID",
+        "forgets them with the pod",
+    ),
+    ErratumRow(
+        Erratum.GAUGES_DRIFT,
+        "lets its gauges drift with init containers; the gauge of a NUMA node keeps its last value",
+        "computes gauges from the state",
+        (141262,),
+    ),
+    ErratumRow(
+        Erratum.GROUP_RULE_BROKEN,
+        "may give a one-node mask on a NUMA node that belongs to a group of nodes; its next start then refuses the state",
+        "keeps the group rule: under none and best-effort extends the mask if that fits, else refuses; under restricted and "
+        "single-numa-node refuses",
+        (113035, 113130),
+    ),
+    ErratumRow(
+        Erratum.SEVERAL_WRITES_PER_CHANGE,
+        "writes its files several times for one change: a crash in between leaves a state that the next start refuses",
+        "writes one durable generation",
+        (136604,),
+        always_fixed=True,
+    ),
+    ErratumRow(
+        Erratum.TOTALS_MUST_MATCH,
+        "does not start when the memory of a node differs by a byte after a reboot",
+        "takes capacity changes over, and reports promises that no longer fit",
+        (131253,),
+    ),
+    ErratumRow(
+        Erratum.DECIMAL_FORM_REFUSED,
+        "refuses a memory amount such as 1.5Gi in a static pod",
+        "accepts every amount of whole bytes",
+    ),
+    ErratumRow(
+        Erratum.ABSURD_AMOUNTS,
+        "panics on an unknown huge page size (never reproduced), or wraps amounts around to absurd sizes",
+        "refuses with a clear message",
+    ),
+    ErratumRow(
+        Erratum.DISTANCES_BY_POSITION,
+        "panics on sparse NUMA ids with prefer-closest-numa-nodes",
+        "looks distances up by node id",
+        always_fixed=True,
+    ),
+    ErratumRow(
+        Erratum.SHARED_CONTAINERS_LINGER,
+        "lets shared containers stay on a CPU that was just given exclusively, until its reconcile loop comes by",
+        "moves them away before it is given",
+        (84300,),
+        always_fixed=True,
+    ),
+    ErratumRow(
+        Erratum.HALF_CORES_HANDED_OUT,
+        "can hand out half cores under full-pcpus-only (slices of a pod's set; cores half reserved)",
+        "hands out whole cores only: an amount is admitted if and only if whole free cores add up to it",
+    ),
+    ErratumRow(
+        Erratum.POD_ENTRY_LEAKS,
+        "never releases a pod entry that has no containers",
+        "releases it with the pod (KEP-5526)",
+    ),
+    ErratumRow(
+        Erratum.ONLINE_CHANGE_REFUSED,
+        "refuses to start when the online CPUs have changed",
+        "takes the change over; containers that lost CPUs are shown degraded",
+        (124066,),
+    ),
+    ErratumRow(
+        Erratum.FAILED_WRITE_IGNORED,
+        "logs a failed write of its state and carries on",
+        "refuses the admission; gives what was released again only after a write has succeeded",
+        always_fixed=True,
+    ),
+    ErratumRow(
+        Erratum.NUMA_ID_LIMIT,
+        "panics on NUMA ids over 63",
+        "accepts any id",
+        always_fixed=True,
+    ),
+    ErratumRow(
+        Erratum.INIT_SLICE_IN_SHARED_POOL,
+        "may give an init container of a pod with pod-level resources exclusive CPUs out of the pod's shared pool, in which a sidecar "
+        "runs beside it",
+        "takes them from outside that pool (KEP-5526: an exclusive slice is a single container's), and refuses the pod where too few are "
+        "there",
+    ),
+)
+
+
+def reproduced(errata: Errata) -> frozenset[Erratum]:
+    """The errata whose left side the code shows in this mode."""
+    if errata is Errata.FIXED:
+        return frozenset()
+    return frozenset(entry.erratum for entry in ERRATA if not entry.always_fixed)

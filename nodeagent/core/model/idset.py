@@ -1,0 +1,118 @@
+"""Immutable sets of CPU ids and of NUMA node ids: an int bitmask inside, two types so that they cannot be swapped.
+
+Knows the canonical text of such sets (ascending, runs as `a-b`), which the kernel and kubelet share; nothing of machines.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Self
+
+from msgspec import Struct
+
+from nodeagent.core.model.go_text import go_quoted
+
+MAX_ID = 65_535
+"""Largest id accepted in text. The kernel's CONFIG_NR_CPUS is at most 8,192; the bound keeps a hostile `0-9999999999` cheap."""
+
+
+class IdSetSyntaxError(ValueError):
+    """A text is no id set. The message is the one that kubelet's parser gives."""
+
+
+def _atoi(text: str) -> int:
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if not (digits.isascii() and digits.isdigit()):
+        raise IdSetSyntaxError(f"strconv.Atoi: parsing {go_quoted(text)}: invalid syntax")
+    number = int(digits) if len(digits) < 30 else MAX_ID + 1
+    if number > MAX_ID:
+        raise IdSetSyntaxError(f"strconv.Atoi: parsing {go_quoted(text)}: value out of range")
+    return -number if text.startswith("-") else number
+
+
+class _IdSet(Struct, frozen=True):
+    bits: int = 0
+
+    @classmethod
+    def of(cls, *ids: int) -> Self:
+        return cls.from_ids(ids)
+
+    @classmethod
+    def from_ids(cls, ids: Iterable[int]) -> Self:
+        bits = 0
+        for i in ids:
+            bits |= 1 << i
+        return cls(bits)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read set text such as `0-3,8`. The empty text is the empty set; order and repetition do not matter.
+
+        Raises:
+            IdSetSyntaxError: with kubelet's wording.
+        """
+        if text == "":
+            return cls()
+        bits = 0
+        for part in text.split(","):
+            first, dash, last = part.partition("-")
+            low = _atoi(first)
+            high = _atoi(last) if dash else low
+            if low > high:
+                raise IdSetSyntaxError(f'invalid range "{part}" ({low} > {high})')
+            bits |= (1 << (high + 1)) - (1 << low)
+        return cls(bits)
+
+    def __str__(self) -> str:
+        parts = []
+        bits, base = self.bits, 0
+        while bits:
+            skip = (bits & -bits).bit_length() - 1
+            bits >>= skip
+            base += skip
+            run = (~bits & (bits + 1)).bit_length() - 1
+            parts.append(str(base) if run == 1 else f"{base}-{base + run - 1}")
+            bits >>= run
+            base += run
+        return ",".join(parts)
+
+    def __iter__(self) -> Iterator[int]:
+        bits = self.bits
+        while bits:
+            low = bits & -bits
+            yield low.bit_length() - 1
+            bits ^= low
+
+    def __len__(self) -> int:
+        return self.bits.bit_count()
+
+    def __bool__(self) -> bool:
+        return self.bits != 0
+
+    def __contains__(self, item: int) -> bool:
+        return item >= 0 and bool(self.bits >> item & 1)
+
+    def __or__(self, other: Self) -> Self:
+        return type(self)(self.bits | other.bits)
+
+    def __and__(self, other: Self) -> Self:
+        return type(self)(self.bits & other.bits)
+
+    def __sub__(self, other: Self) -> Self:
+        return type(self)(self.bits & ~other.bits)
+
+    def __le__(self, other: Self) -> bool:
+        return not self.bits & ~other.bits
+
+    def isdisjoint(self, other: Self) -> bool:
+        return not self.bits & other.bits
+
+
+class CpuSet(_IdSet, frozen=True):
+    """Logical CPUs, by their Linux numbers."""
+
+    __str__ = _IdSet.__str__
+
+
+class NumaSet(_IdSet, frozen=True):
+    """NUMA nodes, by their Linux numbers."""
+
+    __str__ = _IdSet.__str__

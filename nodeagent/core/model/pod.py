@@ -1,0 +1,145 @@
+"""Pods and their containers as values, their QoS class and who counts as what. Knows no manifest syntax and no policy."""
+
+import enum
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+
+from nodeagent.core.model.quantity import Quantity
+
+CPU = "cpu"
+MEMORY = "memory"
+HUGEPAGES_PREFIX = "hugepages-"
+_QOS_RESOURCES = (CPU, MEMORY)
+
+
+class Resources(Struct, frozen=True):
+    """An immutable resource list: name to quantity, sorted by name."""
+
+    items: tuple[tuple[str, Quantity], ...] = ()
+
+    @classmethod
+    def of(cls, amounts: Mapping[str, Quantity]) -> "Resources":
+        return cls(tuple(sorted(amounts.items())))
+
+    def get(self, name: str) -> Quantity | None:
+        for key, quantity in self.items:
+            if key == name:
+                return quantity
+        return None
+
+    def __iter__(self) -> Iterator[tuple[str, Quantity]]:
+        return iter(self.items)
+
+    def __bool__(self) -> bool:
+        return bool(self.items)
+
+
+class ResourceRequirements(Struct, frozen=True):
+    requests: Resources = Resources()
+    limits: Resources = Resources()
+
+
+class ContainerKind(enum.Enum):
+    INIT = "init"
+    """Runs to completion before the next container starts."""
+    SIDECAR = "sidecar"
+    """Init container with `restartPolicy: Always`: starts in order, and stays."""
+    APP = "app"
+
+
+class RestartPolicy(enum.Enum):
+    ALWAYS = "Always"
+    ON_FAILURE = "OnFailure"
+    NEVER = "Never"
+
+
+class QosClass(enum.Enum):
+    GUARANTEED = "Guaranteed"
+    BURSTABLE = "Burstable"
+    BEST_EFFORT = "BestEffort"
+
+
+class Container(Struct, frozen=True):
+    name: str
+    kind: ContainerKind = ContainerKind.APP
+    resources: ResourceRequirements = ResourceRequirements()
+    command: tuple[str, ...] = ()
+    """Empty: the container is an empty cgroup that others enter."""
+    args: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    working_dir: str | None = None
+    run_as_user: int | None = None
+    run_as_group: int | None = None
+    restart_policy: RestartPolicy | None = None
+    """The container's own policy, where it has one; None: the pod's."""
+
+
+class Pod(Struct, frozen=True):
+    uid: str
+    namespace: str
+    name: str
+    containers: tuple[Container, ...]
+    """In the order in which everything walks them: init containers and sidecars as written, then app containers."""
+    resources: ResourceRequirements | None = None
+    """The pod's own `spec.resources`."""
+    overhead: Resources = Resources()
+    restart_policy: RestartPolicy = RestartPolicy.ALWAYS
+    termination_grace_seconds: int = 30
+    given_qos: QosClass | None = None
+    """`status.qosClass`, where the manifest has it: it wins over the computed class, as in kubelet."""
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    def container(self, name: str) -> Container:
+        return next(c for c in self.containers if c.name == name)
+
+    def apps(self) -> Iterator[Container]:
+        return (c for c in self.containers if c.kind is ContainerKind.APP)
+
+    def inits(self) -> Iterator[Container]:
+        """Init containers and sidecars."""
+        return (c for c in self.containers if c.kind is not ContainerKind.APP)
+
+
+def has_pod_level_resources(pod: Pod) -> bool:
+    """Whether `spec.resources` names cpu, memory or a huge page size (KEP-2837)."""
+    if pod.resources is None:
+        return False
+    names = [name for part in (pod.resources.requests, pod.resources.limits) for name, _ in part]
+    return any(name in _QOS_RESOURCES or name.startswith(HUGEPAGES_PREFIX) for name in names)
+
+
+def qos_class(pod: Pod, *, pod_level_resources: bool) -> QosClass:
+    """Compute the class as Kubernetes does (component-helpers, ComputePodQOS).
+
+    Args:
+        pod: with defaults applied (limits stand for missing requests).
+        pod_level_resources: the gate PodLevelResources.
+    """
+    if pod.given_qos is not None:
+        return pod.given_qos
+    parts = [c.resources for c in pod.containers]
+    if pod_level_resources and pod.resources is not None:
+        parts = [pod.resources]
+    requests: dict[str, int] = {}
+    limits: dict[str, int] = {}
+    limited = True
+    for part in parts:
+        _add_nonzero(requests, part.requests)
+        limited = _add_nonzero(limits, part.limits) == len(_QOS_RESOURCES) and limited
+    if not requests and not limits:
+        return QosClass.BEST_EFFORT
+    return QosClass.GUARANTEED if limited and requests == limits else QosClass.BURSTABLE
+
+
+def _add_nonzero(total: dict[str, int], resources: Resources) -> int:
+    """Add up what counts for the class; give how many such resources there are."""
+    found = 0
+    for name, quantity in resources.items:
+        if name in _QOS_RESOURCES and quantity.nano > 0:
+            total[name] = total.get(name, 0) + quantity.nano
+            found += 1
+    return found

@@ -1,0 +1,165 @@
+"""What a pod requests of a resource, and the pod with other amounts. Cpu is in thousandths, all else in bytes. Knows no node."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+from msgspec.structs import replace
+
+from nodeagent.core.model.pod import (
+    CPU,
+    HUGEPAGES_PREFIX,
+    MEMORY,
+    Container,
+    ContainerKind,
+    Pod,
+    ResourceRequirements,
+    Resources,
+)
+from nodeagent.core.model.pod_resources import aggregated_container_requests
+from nodeagent.core.model.quantity import Quantity
+
+MIB = 2**20
+MILLI = 1000
+
+Carry = Callable[[Pod], Pod]
+"""Give a pod whose containers have changed with other amounts of its own."""
+
+
+def memory_resources(pod: Pod) -> list[str]:
+    parts = [c.resources for c in pod.containers] + ([] if pod.resources is None else [pod.resources])
+    names = {name for part in parts for name, _ in part.requests}
+    return sorted(name for name in names if name == MEMORY or name.startswith(HUGEPAGES_PREFIX))
+
+
+def asked_of(resources: ResourceRequirements, resource: str) -> int:
+    """How much of it: cpu in thousandths, all else in bytes."""
+    return _whole(resources.requests.get(resource), resource)
+
+
+def _whole(amount: Quantity | None, resource: str) -> int:
+    if amount is None:
+        return 0
+    return amount.milli() if resource == CPU else amount.value()
+
+
+def askers(pod: Pod, resource: str) -> list[tuple[Container, int]]:
+    return [(c, amount) for c in pod.containers if (amount := asked_of(c.resources, resource))]
+
+
+def asked_alone(pod: Pod, resource: str) -> int:
+    """What containers that stay ask for themselves."""
+    return sum(asked_of(c.resources, resource) for c in pod.containers if c.kind is not ContainerKind.INIT)
+
+
+def budget_floor(pod: Pod, resource: str) -> int:
+    """What the pod's own amount must be at least."""
+    return _whole(aggregated_container_requests(pod).get(resource), resource)
+
+
+def is_within_budget(pod: Pod) -> bool:
+    """Whether the containers' amounts are within the pod's own, as a manifest's must be."""
+    if pod.resources is None:
+        return True
+    own = pod.resources
+    if any(asked_of(own, name) < budget_floor(pod, name) for name, _ in own.requests):
+        return False
+    bounded = [own.requests, *(container.resources.limits for container in pod.containers)]
+    return all(
+        (most := own.limits.get(name)) is None or amount.nano <= most.nano for part in bounded for name, amount in part
+    )
+
+
+def unit_of(resource: str) -> int:
+    """The least amount that is worth naming."""
+    if resource == CPU:
+        return MILLI
+    return MIB if resource == MEMORY else Quantity.parse(resource.removeprefix(HUGEPAGES_PREFIX)).value()
+
+
+def quantity_of(resource: str, amount: int) -> Quantity:
+    return Quantity(amount * 10**6) if resource == CPU else Quantity.of_bytes(amount)
+
+
+def with_amounts(pod: Pod, container: str | None, amounts: Mapping[str, int]) -> Pod:
+    """Give the pod with other amounts of a container; None: with other amounts of its own."""
+    if container is None:
+        assert pod.resources is not None
+        return replace(pod, resources=_with_all(pod.resources, amounts))
+    return replace(
+        pod,
+        containers=tuple(
+            replace(c, resources=_with_all(c.resources, amounts)) if c.name == container else c for c in pod.containers
+        ),
+    )
+
+
+def changer(pod: Pod, containers: tuple[Container, ...], resource: str, carry: Carry) -> Callable[[int], Pod]:
+    """Give the pod with so much for each of these containers that has more (or, if it is one, exactly so much)."""
+
+    def changed(value: int) -> Pod:
+        other = pod
+        for c in containers:
+            if len(containers) == 1 or asked_of(c.resources, resource) > value:
+                other = with_amounts(other, c.name, {resource: value})
+        return carry(other)
+
+    return changed
+
+
+def alone(changed: Pod) -> Pod:
+    """Leave them as they are."""
+    return changed
+
+
+def carriers(pod: Pod) -> Sequence[Carry]:
+    """Give the ways in which the pod's own amounts may change with its containers'; the least change first.
+
+    They needn't be in its manifest: what isn't there is the sum of its containers'.
+    """
+    own = pod.resources
+    if own is None:
+        return (alone,)
+    floors = {name: budget_floor(pod, name) for name, _ in own.requests}
+
+    def with_own(changed: Pod, *, keeps_rest: bool) -> Pod:
+        now = {name: budget_floor(changed, name) for name in floors}
+        rest = {name: asked_of(own, name) - floors[name] if keeps_rest else 0 for name in floors}
+        return with_amounts(
+            changed, None, {name: now[name] + rest[name] for name in floors if now[name] != floors[name]}
+        )
+
+    ways: list[Carry] = [alone, partial(with_own, keeps_rest=False)]
+    if any(asked_of(own, name) > floor for name, floor in floors.items()):
+        ways.append(partial(with_own, keeps_rest=True))
+    return ways
+
+
+def differences(before: Pod, after: Pod) -> Iterator[tuple[str | None, str, Quantity, Quantity]]:
+    """Give (container, resource, request before, request after) of all that changed; None: the pod's own."""
+    parts: list[tuple[str | None, ResourceRequirements, ResourceRequirements]] = [
+        (old.name, old.resources, new.resources) for old, new in zip(before.containers, after.containers, strict=True)
+    ]
+    if before.resources is not None and after.resources is not None:
+        parts.append((None, before.resources, after.resources))
+    for name, old, new in parts:
+        for resource, was in old.requests:
+            now = new.requests.get(resource) or Quantity(0)
+            if now.nano != was.nano:
+                yield name, resource, was, now
+
+
+def _with_all(resources: ResourceRequirements, amounts: Mapping[str, int]) -> ResourceRequirements:
+    for name, amount in amounts.items():
+        resources = _with_amount(resources, name, amount)
+    return resources
+
+
+def _with_amount(resources: ResourceRequirements, resource: str, value: int) -> ResourceRequirements:
+    """Give the list with another request; a limit that was equal stays so. Nothing of a resource: it isn't named."""
+    was = resources.requests.get(resource)
+
+    def put(part: Resources) -> Resources:
+        amounts = {name: quantity_of(resource, value) if (name, old) == (resource, was) else old for name, old in part}
+        return Resources.of({name: amount for name, amount in amounts.items() if amount.nano})
+
+    return ResourceRequirements(put(resources.requests), put(resources.limits))

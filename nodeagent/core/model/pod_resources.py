@@ -1,0 +1,197 @@
+"""What a pod asks for as a whole: defaults of requests, effective requests and limits, and what its own cgroup gets.
+
+Follows component-helpers/resource (PodRequests, PodLimits), core/v1 defaults and kubelet's cm.ResourceConfigForPod. Knows no
+policy and no cgroup file.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.model.pod import (
+    CPU,
+    HUGEPAGES_PREFIX,
+    MEMORY,
+    Container,
+    ContainerKind,
+    Pod,
+    ResourceRequirements,
+    Resources,
+)
+from nodeagent.core.model.quantity import Quantity
+
+_ByResource = dict[str, Quantity]
+
+
+def with_container_defaults(pod: Pod) -> Pod:
+    """Let containers' limits stand for their missing requests (SetDefaults_Pod)."""
+    return replace(
+        pod, containers=tuple(replace(c, resources=_with_container_defaults(c.resources)) for c in pod.containers)
+    )
+
+
+def with_pod_level_defaults(pod: Pod) -> Pod:
+    """Complete the pod's own resources from its containers' and from its limits (SetDefaults_Pod, KEP-2837).
+
+    Args:
+        pod: with containers' defaults applied.
+    """
+    if pod.resources is None or not pod.resources.limits:
+        return pod
+    limits = dict(pod.resources.limits)
+    for name, amount in _aggregate(pod.containers, lambda c: c.resources.limits).items():
+        if name.startswith(HUGEPAGES_PREFIX):
+            limits.setdefault(name, amount)
+    requests = dict(pod.resources.requests)
+    for name, amount in _aggregate(pod.containers, lambda c: c.resources.requests).items():
+        # Huge pages can't be overcommitted: their request follows the pod's limit below.
+        if name in (CPU, MEMORY):
+            requests.setdefault(name, amount)
+    for name, amount in limits.items():
+        if is_pod_level(name):
+            requests.setdefault(name, amount)
+    return replace(pod, resources=ResourceRequirements(Resources.of(requests), Resources.of(limits)))
+
+
+def _with_container_defaults(resources: ResourceRequirements) -> ResourceRequirements:
+    missing = [(name, amount) for name, amount in resources.limits if resources.requests.get(name) is None]
+    return replace(resources, requests=Resources.of(dict([*resources.requests, *missing]))) if missing else resources
+
+
+def is_pod_level(name: str) -> bool:
+    """Whether a pod's own `spec.resources` may name this resource (KEP-2837)."""
+    return name in (CPU, MEMORY) or name.startswith(HUGEPAGES_PREFIX)
+
+
+def _aggregate(containers: Iterable[Container], part: Callable[[Container], Resources]) -> _ByResource:
+    """Sum over containers as they run (KEP-753).
+
+    Apps and sidecars run together; an init container runs beside the sidecars that started before it.
+    """
+    total: _ByResource = {}
+    sidecars: _ByResource = {}
+    peak: _ByResource = {}
+    for container in containers:
+        amounts = part(container)
+        match container.kind:
+            case ContainerKind.APP:
+                _add(total, amounts)
+            case ContainerKind.SIDECAR:
+                _add(total, amounts)
+                _add(sidecars, amounts)
+                _raise_to(peak, sidecars)
+            case ContainerKind.INIT:
+                beside = dict(sidecars)
+                _add(beside, amounts)
+                _raise_to(peak, beside)
+    _raise_to(total, peak)
+    return total
+
+
+def _add(total: _ByResource, amounts: Iterable[tuple[str, Quantity]]) -> None:
+    for name, amount in amounts:
+        so_far = total.get(name)
+        total[name] = amount if so_far is None else so_far + amount
+
+
+def _raise_to(total: _ByResource, amounts: _ByResource) -> None:
+    for name, amount in amounts.items():
+        so_far = total.get(name)
+        if so_far is None or so_far.nano < amount.nano:
+            total[name] = amount
+
+
+def aggregated_container_requests(pod: Pod) -> Mapping[str, Quantity]:
+    """What the containers need at their peak, without overhead and the pod's own resources (AggregateContainerRequests)."""
+    return _aggregate(pod.containers, lambda c: c.resources.requests)
+
+
+def effective_requests(pod: Pod, *, pod_level_resources: bool = True) -> Mapping[str, Quantity]:
+    """What the pod needs from the node at its peak, overhead included, sorted by resource (PodRequests).
+
+    Args:
+        pod: with defaults applied.
+        pod_level_resources: the gate PodLevelResources: the pod's own amounts replace the sums.
+    """
+    total = _aggregate(pod.containers, lambda c: c.resources.requests)
+    if pod_level_resources and pod.resources is not None:
+        total |= {name: amount for name, amount in pod.resources.requests if is_pod_level(name)}
+    _add(total, pod.overhead)
+    return dict(sorted(total.items()))
+
+
+def effective_limits(pod: Pod, *, pod_level_resources: bool = True) -> Mapping[str, Quantity]:
+    """The sum of the limits that are set, overhead added to those that aren't zero, sorted by resource (PodLimits)."""
+    total = _aggregate(pod.containers, lambda c: c.resources.limits)
+    if pod_level_resources and pod.resources is not None:
+        total |= {name: amount for name, amount in pod.resources.limits if is_pod_level(name)}
+    _add(total, [(name, amount) for name, amount in pod.overhead if name in total and total[name].nano])
+    return dict(sorted(total.items()))
+
+
+class CgroupAmounts(Struct, frozen=True):
+    """What a cgroup of a pod or of a container is to hold its processes to."""
+
+    cpu_request_milli: int
+    """0: the smallest weight."""
+    cpu_limit_milli: int | None
+    """None: no quota."""
+    memory_limit_bytes: int | None
+    """None: no limit."""
+    hugepage_limits: tuple[tuple[str, int], ...]
+    """(resource name, bytes), sorted; a page size that isn't listed is limited to 0."""
+
+
+def pod_cgroup_amounts(pod: Pod, *, pod_level_resources: bool = True) -> CgroupAmounts:
+    """What the pod's own cgroup gets (cm.ResourceConfigForPod).
+
+    A limit needs to be declared by every container, init containers too, or by the pod itself. Whether the CPU limit is
+    enforced (cpuCFSQuota, exclusive CPUs) is the caller's question.
+    """
+    requests = effective_requests(pod, pod_level_resources=pod_level_resources)
+    limits = effective_limits(pod, pod_level_resources=pod_level_resources)
+    own = pod.resources.limits if pod_level_resources and pod.resources is not None else Resources()
+
+    def declared(name: str) -> bool:
+        return _is_set(own, name) or all(_is_set(c.resources.limits, name) for c in pod.containers)
+
+    # Burstable and Guaranteed follow the same rule (Guaranteed pods declare everything), BestEffort pods declare nothing.
+    return CgroupAmounts(
+        cpu_request_milli=_milli(requests.get(CPU)),
+        cpu_limit_milli=_milli(limits.get(CPU)) if declared(CPU) else None,
+        memory_limit_bytes=_whole(limits.get(MEMORY)) if declared(MEMORY) else None,
+        hugepage_limits=_hugepages(requests.items()),
+    )
+
+
+def container_cgroup_amounts(pod: Pod, container: Container, *, pod_level_resources: bool = True) -> CgroupAmounts:
+    """What a container's cgroup gets: its own amounts; where it has no limit, the pod's own (kuberuntime, KEP-2837)."""
+    limits = dict(container.resources.limits)
+    if pod_level_resources and pod.resources is not None:
+        unset = {n: amount for n, amount in pod.resources.limits if not _is_set(container.resources.limits, n)}
+        limits |= unset
+    cpu, memory = limits.get(CPU), limits.get(MEMORY)
+    return CgroupAmounts(
+        cpu_request_milli=_milli(container.resources.requests.get(CPU)),
+        cpu_limit_milli=_milli(cpu) if cpu is not None and cpu.nano else None,
+        memory_limit_bytes=_whole(memory) if memory is not None and memory.nano else None,
+        hugepage_limits=_hugepages(limits.items()),
+    )
+
+
+def _is_set(resources: Resources, name: str) -> bool:
+    amount = resources.get(name)
+    return amount is not None and amount.nano != 0
+
+
+def _milli(amount: Quantity | None) -> int:
+    return 0 if amount is None else amount.milli()
+
+
+def _whole(amount: Quantity | None) -> int:
+    return 0 if amount is None else amount.value()
+
+
+def _hugepages(amounts: Iterable[tuple[str, Quantity]]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted((name, amount.value()) for name, amount in amounts if name.startswith(HUGEPAGES_PREFIX)))

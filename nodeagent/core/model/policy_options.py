@@ -1,0 +1,26 @@
+"""Values of the managers' policy options, as kubelet reads them."""
+
+from nodeagent.core.model.go_text import go_quoted
+from nodeagent.core.model.refusals import StartRefused
+
+_BOOLEANS = {"1": True, "t": True, "T": True, "TRUE": True, "true": True, "True": True} | {
+    "0": False,
+    "f": False,
+    "F": False,
+    "FALSE": False,
+    "false": False,
+    "False": False,
+}
+
+
+def parse_boolean(option: str, value: str, field: str) -> bool | StartRefused:
+    """Read a boolean as Go's ParseBool does."""
+    parsed = _BOOLEANS.get(value)
+    if parsed is None:
+        return StartRefused(
+            f"bad value for option {go_quoted(option)}: strconv.ParseBool: parsing {go_quoted(value)}: invalid syntax",
+            field,
+            entry=option,
+            allowed='must be "true" or "false"',
+        )
+    return parsed

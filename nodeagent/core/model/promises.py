@@ -1,0 +1,188 @@
+"""Everything promised to pods, as one immutable value: CPUs, memory, hints, and the memory accounting of each NUMA node.
+
+Equal states are equal, however they came about. Knows how to look things up; decides nothing.
+"""
+
+import enum
+from collections.abc import Iterator
+from operator import itemgetter
+from typing import TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.podmap import Fold, PodMap
+
+V = TypeVar("V")
+
+
+class Hint(Struct, frozen=True):
+    """What the topology manager stored for a container."""
+
+    mask: NumaSet | None = None
+    """None: no NUMA node is better than another ("any")."""
+    preferred: bool = False
+
+
+NO_HINT = Hint()
+
+
+class Block(Struct, frozen=True):
+    """Memory of one type on a group of NUMA nodes."""
+
+    nodes: NumaSet
+    resource: str
+    """`memory` or `hugepages-<size>`."""
+    size_bytes: int
+
+
+Blocks = tuple[Block, ...]
+"""One per resource, sorted by resource."""
+
+
+class PodPromises(Struct, frozen=True):
+    """What one pod holds; every tuple sorted by container name."""
+
+    cpus: tuple[tuple[str, CpuSet], ...] = ()
+    """Own sets. A container without one runs in the shared pool."""
+    pod_cpus: CpuSet | None = None
+    memory: tuple[tuple[str, Blocks], ...] = ()
+    pod_memory: Blocks | None = None
+    hints: tuple[tuple[str, Hint], ...] = ()
+
+    def own_set(self, name: str) -> CpuSet | None:
+        return next((cpus for key, cpus in self.cpus if key == name), None)
+
+    def blocks(self, name: str) -> Blocks | None:
+        return next((blocks for key, blocks in self.memory if key == name), None)
+
+    def hint(self, name: str) -> Hint:
+        return next((hint for key, hint in self.hints if key == name), NO_HINT)
+
+    @property
+    def is_nothing(self) -> bool:
+        return self == NOTHING
+
+
+NOTHING = PodPromises()
+
+
+class MemoryTable(Struct, frozen=True):
+    """One memory resource of one NUMA node; all in bytes."""
+
+    total: int
+    system_reserved: int
+    allocatable: int
+    reserved: int
+    free: int
+
+
+class MemoryNode(Struct, frozen=True):
+    """The memory manager's accounting of one NUMA node."""
+
+    id: int
+    assignments: int
+    """Blocks that use it, each counted once per node and resource."""
+    cells: NumaSet
+    """The group of nodes that it is used in: itself alone if free or singly used."""
+    tables: tuple[tuple[str, MemoryTable], ...]
+    """By resource, sorted."""
+
+    def table(self, resource: str) -> MemoryTable | None:
+        return next((table for key, table in self.tables if key == resource), None)
+
+
+class CpuReuse(Struct, frozen=True):
+    """CPUs that later containers of the pod may take over from its init containers. One pod at a time, never in a file."""
+
+    pod_uid: str
+    cpus: CpuSet
+
+
+class MemoryReuse(Struct, frozen=True):
+    """Bytes that later containers of the pod may take over from its init containers. One pod at a time, never in a file."""
+
+    pod_uid: str
+    amounts: tuple[tuple[tuple[NumaSet, str], int], ...] = ()
+    """By nodes and resource."""
+
+    def amount(self, nodes: NumaSet, resource: str) -> int:
+        return next((size for key, size in self.amounts if key == (nodes, resource)), 0)
+
+
+class Promises(Struct, frozen=True):
+    default: CpuSet = CpuSet()
+    """kubelet's defaultCpuSet: the CPUs nobody has exclusively. Contains the reserved ones unless they are strictly reserved."""
+    pods: PodMap[PodPromises] = field(default_factory=PodMap)
+    """Every pod that holds something; the others are not in it."""
+    memory: tuple[MemoryNode, ...] = ()
+    """Ascending by node; empty under memory manager policy None."""
+    cpu_reuse: CpuReuse | None = None
+    memory_reuse: MemoryReuse | None = None
+
+    def of_pod(self, uid: str) -> PodPromises:
+        pod = self.pods.get(uid)
+        return NOTHING if pod is None else pod
+
+    def own_set(self, uid: str, name: str) -> CpuSet | None:
+        """The CPUs stored for the container; None: it runs in the shared pool."""
+        return self.of_pod(uid).own_set(name)
+
+    def pod_set(self, uid: str) -> CpuSet | None:
+        """The CPUs stored for a pod with pod-level resources."""
+        return self.of_pod(uid).pod_cpus
+
+    def hint(self, uid: str, name: str) -> Hint:
+        return self.of_pod(uid).hint(name)
+
+    def memory_nodes(self, uid: str, name: str) -> NumaSet | None:
+        """NUMA nodes that the container's memory must come from; None: it is free to choose."""
+        nodes = NumaSet()
+        for block in self.of_pod(uid).blocks(name) or ():
+            nodes |= block.nodes
+        return nodes or None
+
+    def exclusive(self) -> CpuSet:
+        """The union of all own sets."""
+        return CpuSet(self.pods.fold(_OWN_SETS))
+
+    @property
+    def containers(self) -> Iterator[tuple[str, str, CpuSet]]:
+        """All own sets as (pod UID, container name, CPUs), sorted."""
+        return ((uid, name, cpus) for uid, pod in self.pods for name, cpus in pod.cpus)
+
+
+def _own_sets(_uid: str, pod: PodPromises) -> int:
+    bits = 0
+    for _, cpus in pod.cpus:
+        bits |= cpus.bits
+    return bits
+
+
+_OWN_SETS: Fold[PodPromises, int] = Fold(0, _own_sets, int.__or__)
+
+
+def put(items: tuple[tuple[str, V], ...], name: str, value: V) -> tuple[tuple[str, V], ...]:
+    """Replace or insert one item of a tuple sorted by container name."""
+    if not items or items[-1][0] < name:
+        return (*items, (name, value))
+    return tuple(sorted([*(item for item in items if item[0] != name), (name, value)], key=itemgetter(0)))
+
+
+def dropped(items: tuple[tuple[str, V], ...], name: str) -> tuple[tuple[str, V], ...]:
+    """Without the item of that container name."""
+    return tuple(item for item in items if item[0] != name)
+
+
+class Isolation(enum.StrEnum):
+    """With whom a container shares its CPUs."""
+
+    HOST = "host"
+    POD = "pod"
+    CONTAINER = "container"
+
+
+def with_pod(promises: Promises, uid: str, pod: PodPromises) -> Promises:
+    """Replace what a pod holds; a pod that holds nothing isn't kept."""
+    return replace(promises, pods=promises.pods.without(uid) if pod == NOTHING else promises.pods.put(uid, pod))

@@ -1,0 +1,44 @@
+"""What checkpoint files say, decoded but not yet believed: the managers judge it. Knows no JSON and no checksum."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.promises import Blocks, MemoryNode
+
+
+class Unreadable(Struct, frozen=True):
+    """A checkpoint that no version's rules accept; the text is kubelet's."""
+
+    message: str
+
+
+class CpuRecord(Struct, frozen=True):
+    """The contents of cpu_manager_state. Sets are still texts: kubelet judges them after the policy's name."""
+
+    policy_name: str
+    default: str
+    entries: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
+    """(pod UID, (container name, set text)), sorted."""
+    pod_entries: tuple[tuple[str, CpuSet], ...] = ()
+
+
+class MemoryRecord(Struct, frozen=True):
+    """The contents of memory_manager_state."""
+
+    policy_name: str
+    machine: tuple[MemoryNode, ...] = ()
+    entries: tuple[tuple[str, tuple[tuple[str, Blocks], ...]], ...] = ()
+    pod_entries: tuple[tuple[str, Blocks], ...] = ()
+
+
+InitialContainers = Mapping[str, tuple[str, str]]
+"""Container id → (pod UID, container name), as the runtime knows them at the start: for files of version 1."""
+
+
+class Records(Struct, frozen=True):
+    """Both files as found; None: there is no such file."""
+
+    cpu: CpuRecord | Unreadable | None = None
+    memory: MemoryRecord | Unreadable | None = None

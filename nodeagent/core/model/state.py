@@ -1,0 +1,244 @@
+"""The node's state: every promise made and every pod known, one immutable value. Knows no file format and takes no decision."""
+
+import enum
+from collections.abc import Iterator
+from hashlib import sha256
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.model.pod import Container, ContainerKind, Pod, QosClass
+from nodeagent.core.model.promises import Promises
+
+
+class Phase(enum.Enum):
+    """Kubernetes' pod phases, and the one of a pod that is being ended."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    TERMINATING = "Terminating"
+
+
+class Exit(Struct, frozen=True):
+    """How a container's main process ended. Neither code nor signal: nobody was there to see it."""
+
+    finished_at_ms: int
+    code: int | None = None
+    signal: int | None = None
+    is_oom_kill: bool = False
+    start_error: str | None = None
+    """Why the process could not be started at all."""
+
+    @property
+    def is_success(self) -> bool:
+        return self.code == 0
+
+    @property
+    def reason(self) -> str:
+        """Kubernetes' word for it."""
+        if self.is_oom_kill:
+            return "OOMKilled"
+        if self.start_error is not None:
+            return "StartError"
+        if self.code is None and self.signal is None:
+            return "ContainerStatusUnknown"
+        return "Completed" if self.is_success else "Error"
+
+
+class ContainerStatus(Struct, frozen=True):
+    name: str
+    attempt: int = 0
+    """How often it was decided to start it. The attempt's run is known to the launcher under `run_id`."""
+    started_at_ms: int | None = None
+    """Of the present attempt, once the launcher has confirmed it."""
+    exit: Exit | None = None
+    """Of the present attempt."""
+    last_exit: Exit | None = None
+    """Of the attempt before."""
+    backoff_step: int = 0
+    """How many restarts in a row came soon after a start: the next one waits 0, 10, 20, 40 … 300 s."""
+    stop_by_ms: int | None = None
+    """It is being stopped: SIGTERM now, `cgroup.kill` at this time. None: it is not."""
+    oom_kills_seen: int = 0
+    """The cgroup's oom_kill counter when the attempt was decided on, and then when it ended: it outlives container restarts."""
+
+    @property
+    def restarts(self) -> int:
+        return max(0, self.attempt - 1)
+
+    @property
+    def is_started(self) -> bool:
+        """An attempt was decided on and has not been seen to end."""
+        return self.attempt > 0 and self.exit is None
+
+    @property
+    def is_running(self) -> bool:
+        """The attempt was seen to run, and not to end."""
+        return self.started_at_ms is not None and self.exit is None
+
+    @property
+    def was_running(self) -> bool:
+        """Some attempt was seen to run."""
+        return self.started_at_ms is not None or self.restarts > 0
+
+
+class RecordedRefusal(Struct, frozen=True):
+    reason: str
+    message: str
+    at_ms: int
+
+
+class PodEntry(Struct, frozen=True):
+    """A pod that was decided on: admitted (holding its promises until it is gone or finished) or refused."""
+
+    pod: Pod
+    qos: QosClass
+    """As it was when decided on: the cgroup's place follows from it."""
+    source: str
+    """The manifest's file name."""
+    decided_at_ms: int
+    refusal: RecordedRefusal | None = None
+    containers: tuple[ContainerStatus, ...] = ()
+    """One per container of the pod, in its order; empty if refused."""
+    deleting_since_ms: int | None = None
+    is_released: bool = False
+    """It ends because somebody asked for that (`nodeagent release`): its manifest alone doesn't bring it back."""
+    outcome: Phase | None = None
+    """SUCCEEDED or FAILED once no container will run again: the promises are given back, the exit codes stay visible."""
+
+    @property
+    def is_active(self) -> bool:
+        """It holds what it was promised."""
+        return self.refusal is None and self.outcome is None
+
+    @property
+    def phase(self) -> Phase:
+        if self.refusal is not None:
+            return Phase.FAILED
+        if self.deleting_since_ms is not None:
+            return Phase.TERMINATING
+        if self.outcome is not None:
+            return self.outcome
+        return Phase.RUNNING if all(_has_begun(c, s) for c, s in self.pairs()) else Phase.PENDING
+
+    def pairs(self) -> Iterator[tuple[Container, ContainerStatus]]:
+        """Give each container with its status; those of a refused pod have none."""
+        return zip(self.pod.containers if self.refusal is None else (), self.containers, strict=True)
+
+    def status(self, name: str) -> ContainerStatus:
+        return next(c for c in self.containers if c.name == name)
+
+    def with_status(self, status: ContainerStatus) -> "PodEntry":
+        return replace(self, containers=tuple(status if c.name == status.name else c for c in self.containers))
+
+
+def _has_begun(container: Container, status: ContainerStatus) -> bool:
+    """Kubelet's test (getPhase): init containers have succeeded, all others have run, if only once."""
+    if container.kind is ContainerKind.INIT:
+        return status.exit is not None and status.exit.is_success
+    return status.was_running or not container.command
+
+
+class NodeState(Struct, frozen=True):
+    promises: Promises
+    entries: tuple[PodEntry, ...] = ()
+    """In the order of the decisions."""
+    generation: int = 0
+    """Counts the states saved."""
+
+    def active_pods(self) -> tuple[Pod, ...]:
+        return tuple(e.pod for e in self.entries if e.is_active)
+
+    def entry(self, uid: str) -> PodEntry | None:
+        return next((e for e in self.entries if e.pod.uid == uid), None)
+
+    def with_entry(self, entry: PodEntry) -> "NodeState":
+        """Replace the entry of the same pod, in its place."""
+        return replace(self, entries=tuple(entry if e.pod.uid == entry.pod.uid else e for e in self.entries))
+
+
+def with_endings(state: NodeState, decided: NodeState) -> NodeState:
+    """Take over of a decision only which pods are to end: what a restart would decide again, so it need not be saved to be done."""
+    for entry in state.entries:
+        after = decided.entry(entry.pod.uid)
+        if after is None or after.deleting_since_ms is None:
+            continue
+        statuses = tuple(
+            replace(old, stop_by_ms=new.stop_by_ms) for old, new in zip(entry.containers, after.containers, strict=True)
+        )
+        ending = replace(entry, deleting_since_ms=after.deleting_since_ms, is_released=after.is_released)
+        state = state.with_entry(replace(ending, containers=statuses))
+    return state
+
+
+def moved(state: NodeState, by_ms: int) -> NodeState:
+    """Give the state with its moments as they are by a wall clock that was set by so much: what is waited for comes no sooner, nor later.
+
+    The moment of a pod's decision stays: runs are named after it.
+    """
+    return replace(state, entries=tuple(_moved(entry, by_ms) for entry in state.entries))
+
+
+def latest_ms(state: NodeState) -> int:
+    """Give the latest moment that the state knows to have passed: it is no earlier now, whatever the wall clock says."""
+    return max((moment for entry in state.entries for moment in _passed(entry)), default=0)
+
+
+def _passed(entry: PodEntry) -> Iterator[int]:
+    exits = [ended for status in entry.containers for ended in (status.exit, status.last_exit)]
+    yield from (ended.finished_at_ms for ended in exits if ended is not None)
+    yield from (status.started_at_ms for status in entry.containers if status.started_at_ms is not None)
+    if entry.refusal is not None:
+        yield entry.refusal.at_ms
+    if entry.deleting_since_ms is not None:
+        yield entry.deleting_since_ms
+
+
+def _moved(entry: PodEntry, by_ms: int) -> PodEntry:
+    refusal = entry.refusal
+    return replace(
+        entry,
+        refusal=None if refusal is None else replace(refusal, at_ms=_later(refusal.at_ms, by_ms)),
+        containers=tuple(_moved_status(status, by_ms) for status in entry.containers),
+        deleting_since_ms=_later_if_any(entry.deleting_since_ms, by_ms),
+    )
+
+
+def _moved_status(status: ContainerStatus, by_ms: int) -> ContainerStatus:
+    return replace(
+        status,
+        started_at_ms=_later_if_any(status.started_at_ms, by_ms),
+        exit=_moved_exit(status.exit, by_ms),
+        last_exit=_moved_exit(status.last_exit, by_ms),
+        stop_by_ms=_later_if_any(status.stop_by_ms, by_ms),
+    )
+
+
+def _moved_exit(ended: Exit | None, by_ms: int) -> Exit | None:
+    return None if ended is None else replace(ended, finished_at_ms=_later(ended.finished_at_ms, by_ms))
+
+
+def _later_if_any(moment_ms: int | None, by_ms: int) -> int | None:
+    return None if moment_ms is None else _later(moment_ms, by_ms)
+
+
+def _later(moment_ms: int, by_ms: int) -> int:
+    """There is none before 1970: a clock that has lost its battery begins there."""
+    return max(0, moment_ms + by_ms)
+
+
+def run_id(entry: PodEntry, status: ContainerStatus) -> str:
+    """Name the container's present attempt for the launcher, which starts an id once and for ever.
+
+    A pod may come back under the UID it had, and its attempts then count from 1 again: the moment of the decision tells its lives apart.
+    The launcher takes ids of up to 120 characters: 36 of a UID (of longer ones a hash), 63 of a container's name, 11 of the moment.
+    """
+    return f"{run_prefix(entry.pod.uid, status.name)}{entry.decided_at_ms:x}.{status.attempt}"
+
+
+def run_prefix(pod_uid: str, container: str) -> str:
+    """Name what the ids of all runs of a container begin with."""
+    uid = pod_uid if len(pod_uid) <= 36 else sha256(pod_uid.encode()).hexdigest()[:32]
+    return f"{uid}/{container}/"

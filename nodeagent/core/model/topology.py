@@ -1,0 +1,203 @@
+"""The machine as a value: CPUs in cores, uncore caches, NUMA nodes and sockets; memory, huge pages and distances per node.
+
+Every query that decisions use is an attribute, made once. Knows no file of /sys (formats/kernel/sysfs.py reads them) and no policy.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from types import MappingProxyType
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from nodeagent.core.model.idset import CpuSet, NumaSet
+
+
+class Cpu(Struct, frozen=True):
+    """One online logical CPU."""
+
+    id: int
+    core: int
+    """Lowest CPU number of the core, counted within one NUMA node: the kernel's core_id repeats across sockets."""
+    socket: int
+    """physical_package_id."""
+    numa: int
+    uncore: int | None = None
+    """Id of the first last-level cache that is not shared by the whole NUMA node, as kubelet sees it; None: there is none."""
+    die: int | None = None
+    core_class: str | None = None
+    """`performance` or `efficiency` on hybrid machines, else None."""
+    capacity: int | None = None
+    """The kernel's cpu_capacity, 1024 for the fastest core, where it tells (mostly Arm); decisions don't use it."""
+    l3_bytes: int | None = None
+    """Size of its level-3 cache, where the machine tells; decisions don't use it."""
+
+
+class NumaNode(Struct, frozen=True):
+    id: int
+    memory_bytes: int
+    hugepages: tuple[tuple[str, int], ...] = ()
+    """(resource name such as `hugepages-2Mi`, bytes), sorted by name; a size with no pages is listed with 0."""
+    distances: tuple[int, ...] | None = None
+    """The kernel's row: one entry per node, in ascending order of the node ids. None: the machine doesn't say."""
+
+
+class Cache(Struct, frozen=True):
+    """One cache of a level other than 3, as the machine tells of it; decisions don't use it."""
+
+    level: int
+    type: str
+    """`data`, `instruction` or `unified`."""
+    cpus: CpuSet
+    """The online CPUs that it serves."""
+    size_bytes: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Give it as people write it: L2, L1d, L1i."""
+        return f"L{self.level}{'' if self.type == 'unified' else self.type[0]}"
+
+
+Groups = Mapping[int, CpuSet]
+
+
+class Topology(Struct, frozen=True, dict=True):  # the dictionary holds what is derived
+    """Online CPUs and NUMA nodes, ascending. Build it with `Topology.of`."""
+
+    cpus: tuple[Cpu, ...]
+    numa: tuple[NumaNode, ...]
+    offline: CpuSet = field(default_factory=CpuSet)
+    l3: tuple[CpuSet, ...] = ()
+    """Groups of online CPUs that share a level-3 cache, by lowest CPU; empty where the machine doesn't say."""
+    caches: tuple[Cache, ...] = ()
+    """The caches of other levels: high levels first, then by type and lowest CPU; empty where the machine doesn't say."""
+    socket_count: int = 0
+    """As kubelet counts sockets (distinct `physical id` lines of /proc/cpuinfo first)."""
+    reported_cpu_count: int = 0
+    """As kubelet counts CPUs: differs from the online ones only on machines without NUMA directories."""
+    skipped: CpuSet = field(default_factory=CpuSet)
+    """Online CPUs that kubelet doesn't see, and so nobody gets: without topology files, or in no NUMA node's directory."""
+    isolated: CpuSet = field(default_factory=CpuSet)
+    """CPUs that the kernel's scheduler balances no load onto since the boot (kernel parameter isolcpus)."""
+    nohz_full: CpuSet = field(default_factory=CpuSet)
+    """CPUs without a timer tick while one task runs there (kernel parameter nohz_full)."""
+    memory_bytes: int = 0
+    """Of the whole machine, as /proc/meminfo has it; the sum of the nodes where that wasn't measured."""
+    hugepages: tuple[tuple[str, int], ...] = ()
+    """Of the whole machine, in the form of `NumaNode.hugepages`; the sums of the nodes where that wasn't measured."""
+
+    @cached_property
+    def online(self) -> CpuSet:
+        return CpuSet.from_ids(c.id for c in self.cpus)
+
+    @cached_property
+    def cpu(self) -> Mapping[int, Cpu]:
+        return MappingProxyType({c.id: c for c in self.cpus})
+
+    @cached_property
+    def cores(self) -> Groups:
+        return _grouped((c.core, c.id) for c in self.cpus)
+
+    @cached_property
+    def nodes(self) -> Groups:
+        """CPUs of each NUMA node that has CPUs."""
+        return _grouped((c.numa, c.id) for c in self.cpus)
+
+    @cached_property
+    def sockets(self) -> Groups:
+        return _grouped((c.socket, c.id) for c in self.cpus)
+
+    @cached_property
+    def uncores(self) -> Groups:
+        """CPUs by uncore id; a CPU without an uncore cache counts under its socket's id, as in kubelet."""
+        return _grouped((c.socket if c.uncore is None else c.uncore, c.id) for c in self.cpus)
+
+    @cached_property
+    def cores_of_nodes(self) -> Mapping[int, tuple[CpuSet, ...]]:
+        """The cores with a CPU on each NUMA node, whole."""
+        return _members((c.numa, self.cores[c.core]) for c in self.cpus)
+
+    @cached_property
+    def uncores_of_nodes(self) -> Mapping[int, tuple[CpuSet, ...]]:
+        """The uncore caches with a CPU on each NUMA node, whole."""
+        return _members((c.numa, self.uncores[c.uncore]) for c in self.cpus if c.uncore is not None)
+
+    @cached_property
+    def node_ids(self) -> NumaSet:
+        """All NUMA nodes, those without CPUs too."""
+        return NumaSet.from_ids(n.id for n in self.numa)
+
+    @classmethod
+    def of(
+        cls,
+        cpus: Iterable[Cpu],
+        numa: Iterable[NumaNode],
+        *,
+        offline: CpuSet | None = None,
+        l3: Iterable[CpuSet] = (),
+        caches: Iterable[Cache] = (),
+        socket_count: int | None = None,
+        reported_cpu_count: int | None = None,
+        skipped: CpuSet | None = None,
+        isolated: CpuSet | None = None,
+        nohz_full: CpuSet | None = None,
+        memory_bytes: int | None = None,
+        hugepages: Iterable[tuple[str, int]] | None = None,
+    ) -> "Topology":
+        """Sort everything and fill in the counts that were not measured."""
+        sorted_cpus = tuple(sorted(cpus, key=lambda c: c.id))
+        assert len({c.id for c in sorted_cpus}) == len(sorted_cpus), "a CPU is listed twice"
+        sorted_numa = tuple(sorted(numa, key=lambda n: n.id))
+        assert len({n.id for n in sorted_numa}) == len(sorted_numa), "a NUMA node is listed twice"
+        return cls(
+            cpus=sorted_cpus,
+            numa=sorted_numa,
+            offline=offline or CpuSet(),
+            l3=tuple(sorted(l3, key=lambda group: next(iter(group)))),
+            caches=tuple(sorted(caches, key=lambda cache: (-cache.level, cache.type, next(iter(cache.cpus))))),
+            socket_count=len({c.socket for c in sorted_cpus}) if socket_count is None else socket_count,
+            reported_cpu_count=len(sorted_cpus) if reported_cpu_count is None else reported_cpu_count,
+            skipped=skipped or CpuSet(),
+            isolated=isolated or CpuSet(),
+            nohz_full=nohz_full or CpuSet(),
+            memory_bytes=sum(n.memory_bytes for n in sorted_numa) if memory_bytes is None else memory_bytes,
+            hugepages=_hugepage_sums(sorted_numa) if hugepages is None else tuple(sorted(hugepages)),
+        )
+
+    def without(self, withheld: CpuSet) -> "Topology":
+        """Give the machine as if these CPUs were offline."""
+        if not withheld & self.online:
+            return self
+        cpus = tuple(cpu for cpu in self.cpus if cpu.id not in withheld)
+        offline = self.offline | (withheld & self.online)
+        l3 = tuple(group for shared in self.l3 if (group := shared - withheld))
+        caches = tuple(replace(c, cpus=left) for c in self.caches if (left := c.cpus - withheld))
+        counts_online = self.reported_cpu_count == len(self.cpus)
+        reported = len(cpus) if counts_online else self.reported_cpu_count
+        return replace(self, cpus=cpus, offline=offline, l3=l3, caches=caches, reported_cpu_count=reported)
+
+    def numa_of(self, cpus: CpuSet) -> NumaSet:
+        """NUMA nodes on which these CPUs lie; unknown CPUs count for nothing."""
+        return NumaSet.from_ids(node for node, members in self.nodes.items() if members.bits & cpus.bits)
+
+
+def _hugepage_sums(numa: Iterable[NumaNode]) -> tuple[tuple[str, int], ...]:
+    sums: dict[str, int] = {}
+    for node in numa:
+        for name, size_bytes in node.hugepages:
+            sums[name] = sums.get(name, 0) + size_bytes
+    return tuple(sorted(sums.items()))
+
+
+def _grouped(pairs: Iterable[tuple[int, int]]) -> Groups:
+    masks: dict[int, int] = {}
+    for group, cpu in pairs:
+        masks[group] = masks.get(group, 0) | 1 << cpu
+    return MappingProxyType({group: CpuSet(masks[group]) for group in sorted(masks)})
+
+
+def _members(pairs: Iterable[tuple[int, CpuSet]]) -> Mapping[int, tuple[CpuSet, ...]]:
+    found: dict[int, dict[CpuSet, None]] = {}
+    for group, members in pairs:
+        found.setdefault(group, {})[members] = None
+    return MappingProxyType({group: tuple(found[group]) for group in sorted(found)})

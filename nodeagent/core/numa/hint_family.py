@@ -1,0 +1,173 @@
+"""Hints of managers on machines with many NUMA nodes: described, not listed, and merged as they stand.
+
+8 nodes have 255 sets, and three lists of them 16 million combinations; 34 nodes have 17 billion sets. A family says which sets are
+hints: those that are listed, and all that a cover describes. The merge has the outcome of `hints.merge` on the lists; what becomes of a
+search that takes more than `MAX_STEPS`, says `merge_families`.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from msgspec import Struct
+
+from nodeagent.core.numa.hints import HintList, Merged, MergeRules, fitness
+from nodeagent.core.numa.node_search import Cover, Steps, both, fittest_cover, fittest_remainder, narrowest
+
+MAX_LISTED_NODES = 5
+"""Up to so many NUMA nodes hints are listed: at most 31, which takes no longer than to search."""
+
+MAX_STEPS = 20_000
+"""Of one merge, or of one choice of nodes: some hundredths of a second."""
+
+
+class HintFamily(Struct, frozen=True):
+    listed: tuple[tuple[int, bool], ...]
+    """(mask, preferred)"""
+    cover: Cover | None
+    preferred_count: int
+    """Sets of the cover that have so many nodes are preferred."""
+    sockets: tuple[int, ...] = ()
+    """The nodes of each socket, where `preferred_sockets` is given."""
+    preferred_sockets: int | None = None
+    """Sets of the cover on so many sockets are preferred, too."""
+
+    def prefers(self, mask: int) -> bool:
+        return any(hint == (mask, True) for hint in self.listed) or (
+            self.cover is not None and self.is_preferred(mask) and self.cover.contains(mask)
+        )
+
+    def is_preferred(self, mask: int) -> bool:
+        """Of a set of the cover."""
+        return mask.bit_count() == self.preferred_count or (
+            self.preferred_sockets is not None
+            and sum(1 for socket in self.sockets if socket & mask) == self.preferred_sockets
+        )
+
+    def single_nodes(self) -> HintList:
+        """List the preferred hints of one node."""
+        masks = {mask for mask, preferred in self.listed if preferred and mask.bit_count() == 1}
+        if self.cover is not None:
+            masks |= {1 << node for node, _ in self.cover.amounts if self.prefers(1 << node)}
+        return tuple((mask, True) for mask in sorted(masks))
+
+    def fewest_nodes(self, steps: Steps) -> int:
+        """Count the nodes of the narrowest hint."""
+        found = None if self.cover is None else narrowest(self.cover, steps)
+        masks = [mask for mask, _ in self.listed] + ([] if found is None else [found])
+        return min((mask.bit_count() for mask in masks), default=0)
+
+
+Hints = HintList | HintFamily
+
+
+def merge_families(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> Merged:
+    """Find the best hint that takes one from each list or family, under the policies best-effort and restricted.
+
+    Exact while the steps last. After that a preferred hint may be missed (restricted refuses; best-effort uses another one),
+    and a hint that isn't preferred may be less fit than another.
+    """
+    preferred = _best_preferred(rules, lists, steps)
+    if preferred is not None:
+        return Merged(preferred, preferred=True)
+    return Merged(_best_non_preferred(rules, lists, steps), preferred=False)
+
+
+def _best_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> int | None:
+    families = _distinct(each for each in lists if isinstance(each, HintFamily))
+    listed = [each for each in lists if not isinstance(each, HintFamily) and (None, True) not in each]
+    if listed:
+        common = {mask for mask, preferred in listed[0] if preferred and mask is not None}
+        found = {m for m in common if all((m, True) in each for each in listed) and all(f.prefers(m) for f in families)}
+        return min((mask & rules.default_mask for mask in found), key=fitness(rules), default=None)
+    found = {
+        mask
+        for family in families
+        for mask, preferred in family.listed
+        if preferred and all(other.prefers(mask) for other in families)
+    }
+    covered = _preferred_of_covers(rules, families, steps)
+    if covered is not None:
+        found.add(covered)
+    return min(found, key=fitness(rules), default=None)
+
+
+def _distinct(families: Iterator[HintFamily]) -> list[HintFamily]:
+    # A manager's resources have one family.
+    return list(dict.fromkeys(families))
+
+
+def _preferred_of_covers(rules: MergeRules, families: Sequence[HintFamily], steps: Steps) -> int | None:
+    covers = [family.cover for family in families if family.cover is not None]
+    if len(covers) < len(families):
+        return None
+    cover = both(covers)
+    if cover.is_empty:
+        return None
+    strict = {family.preferred_count for family in families if family.preferred_sockets is None}
+    if len(strict) > 1:
+        return None
+    sockets = next((family.sockets for family in families if family.preferred_sockets is not None), ())
+    for count in sorted(strict) or range(cover.fewest(), cover.universe.bit_count() + 1):
+        loose = [family for family in families if family.preferred_count != count]
+        condition = partial(_prefer, loose) if loose else None
+        found = fittest_cover(cover, count, steps, distances=rules.distances, sockets=sockets, is_allowed=condition)
+        if found is not None:
+            return found
+    return None
+
+
+def _prefer(families: Sequence[HintFamily], mask: int) -> bool:
+    return all(family.is_preferred(mask) for family in families)
+
+
+def _best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> int:
+    """Rank as `hints.merge` does: masks of the size that every list can be narrowed to, then smaller ones, then larger."""
+    fewest = {each: each.fewest_nodes(steps) for each in _distinct(e for e in lists if isinstance(e, HintFamily))}
+    wanted = max(
+        fewest[each]
+        if isinstance(each, HintFamily)
+        else min((m.bit_count() for m, _ in each if m is not None), default=0)
+        for each in lists
+    )
+    choices = _choices(rules, lists)
+    most = rules.default_mask.bit_count()
+    for count in (*range(wanted, 0, -1), *range(wanted + 1, most + 1)):
+        found = [_remainder(rules, mask, covers, count, steps) for mask, covers in choices]
+        best = min((mask for mask in found if mask is not None), key=fitness(rules), default=None)
+        if best is not None:
+            return best
+    return rules.default_mask
+
+
+def _choices(rules: MergeRules, lists: Sequence[Hints]) -> list[tuple[int, list[Cover]]]:
+    """Take a listed mask from each list, or its cover: the intersections of what is listed, with the covers taken beside it.
+
+    The masks are narrowed to the nodes that all those covers know.
+    """
+    covers: dict[Cover, int] = {}
+    choices: set[tuple[int, tuple[int, ...]]] = {(rules.default_mask, ())}
+    for each in lists:
+        if isinstance(each, HintFamily):
+            masks = {mask for mask, _ in each.listed}
+            number = None if each.cover is None else covers.setdefault(each.cover, len(covers))
+        else:
+            masks = {rules.default_mask if mask is None else mask for mask, _ in each}
+            number = None
+        choices = {(a & b, taken) for a, taken in choices for b in masks if a & b} | (
+            set() if number is None else {(a, (*taken, number)) for a, taken in choices}
+        )
+    known = list(covers)
+    narrowed = []
+    for mask, taken in choices:
+        common = mask
+        for number in taken:
+            common &= known[number].universe
+        if common:
+            narrowed.append((common, [known[number] for number in taken]))
+    return narrowed
+
+
+def _remainder(rules: MergeRules, mask: int, covers: Sequence[Cover], count: int, steps: Steps) -> int | None:
+    if mask.bit_count() <= count or not covers:
+        return mask if mask.bit_count() == count else None
+    return fittest_remainder(mask, covers, count, steps, rules.distances)

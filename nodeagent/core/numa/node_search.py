@@ -1,0 +1,318 @@
+"""Sets of NUMA nodes that have enough of everything, found without listing them all. Knows bitmasks and amounts, no managers.
+
+Two questions, one search. A *cover*: which nodes have enough together? A *remainder*: which nodes are left if every other node is
+given up by at least one of several covers? Nodes are decided on from the highest id down, leaving out before keeping, so that
+results come in ascending order of their masks. What keeps the search short: bounds on what the nodes still ahead can bring, nodes
+that are alike (of two such the lower one is kept), and dead ends that are remembered.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from msgspec import Struct
+
+Distances = Mapping[int, Mapping[int, int]]
+"""Node → node → distance."""
+
+AmountsByNode = tuple[int, ...]
+
+State = tuple[Any, ...]
+"""What has come of the decisions so far, in the terms of the question asked."""
+
+
+class Steps(Struct):
+    """Work done, and its bound: a merge looks at so many partial sets of nodes and no more."""
+
+    limit: int
+    taken: int = 0
+
+    @property
+    def are_over(self) -> bool:
+        return self.taken >= self.limit
+
+
+class Cover(Struct, frozen=True):
+    """All sets of nodes out of `universe` that contain `forced`, have at least `least` nodes, and enough of every amount."""
+
+    universe: int
+    needs: tuple[int, ...]
+    """How much of each amount."""
+    amounts: tuple[tuple[int, AmountsByNode], ...]
+    """(node, what it has of each amount) for every node of the universe, ascending."""
+    forced: int = 0
+    least: int = 1
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether not even all nodes together are enough."""
+        return (
+            bool(self.forced & ~self.universe) or self.universe.bit_count() < self.least or not self.has(self.universe)
+        )
+
+    def has(self, mask: int) -> bool:
+        """Whether these nodes have enough of every amount."""
+        kept = [amounts for node, amounts in self.amounts if mask >> node & 1]
+        return all(sum(amounts[k] for amounts in kept) >= need for k, need in enumerate(self.needs))
+
+    def contains(self, mask: int) -> bool:
+        return (
+            not mask & ~self.universe and not self.forced & ~mask and mask.bit_count() >= self.least and self.has(mask)
+        )
+
+    def within(self, universe: int, *, forced: int = 0) -> "Cover":
+        """Narrow it down."""
+        kept = tuple(item for item in self.amounts if universe >> item[0] & 1)
+        return Cover(self.universe & universe, self.needs, kept, self.forced | forced, self.least)
+
+    def fewest(self) -> int:
+        """Give a lower bound on how many nodes are needed: each amount by itself, from the nodes that have most of it."""
+        fewest = max(self.least, self.forced.bit_count())
+        for k, need in enumerate(self.needs):
+            sums = accumulate(sorted((amounts[k] for _, amounts in self.amounts), reverse=True))
+            fewest = max(fewest, 0 if need <= 0 else 1 + sum(1 for total in sums if total < need))
+        return fewest
+
+
+def both(covers: Sequence[Cover]) -> Cover:
+    """The sets that all of them have in common."""
+    universe, forced = covers[0].universe, 0
+    for cover in covers:
+        universe &= cover.universe
+        forced |= cover.forced
+    tables = [dict(cover.amounts) for cover in covers]
+    return Cover(
+        universe,
+        tuple(need for cover in covers for need in cover.needs),
+        tuple(
+            (node, tuple(amount for table in tables for amount in table[node]))
+            for node, _ in covers[0].amounts
+            if universe >> node & 1
+        ),
+        forced,
+        max(cover.least for cover in covers),
+    )
+
+
+def fittest_cover(
+    cover: Cover,
+    count: int,
+    steps: Steps,
+    *,
+    distances: Distances | None = None,
+    sockets: Sequence[int] = (),
+    is_allowed: Callable[[int], bool] | None = None,
+) -> int | None:
+    """Find the fittest set of exactly `count` nodes: with the least distances if they count, then of the lowest mask.
+
+    Args:
+        cover: what it must be in.
+        count: how many nodes.
+        steps: counts the work.
+        distances: given if closer nodes are fitter.
+        sockets: their nodes, if `is_allowed` tells nodes of different sockets apart.
+        is_allowed: a further condition on the set.
+    """
+    left = count - cover.forced.bit_count()
+    if left < 0 or count < cover.least:
+        return None
+    nodes = [(node, amounts) for node, amounts in reversed(cover.amounts) if not cover.forced >> node & 1]
+    missing = list(cover.needs)
+    for node, amounts in cover.amounts:
+        if cover.forced >> node & 1:
+            missing = [need - amount for need, amount in zip(missing, amounts, strict=True)]
+    problem = _Covering(nodes, tuple(missing), sockets)
+    return _fittest(problem, left, steps, cover.forced, distances, is_allowed)
+
+
+def narrowest(cover: Cover, steps: Steps) -> int | None:
+    """Find the set of the fewest nodes, and of those the one with the lowest mask."""
+    for count in range(cover.fewest(), cover.universe.bit_count() + 1):
+        found = fittest_cover(cover, count, steps)
+        if found is not None:
+            return found
+    return None
+
+
+def fittest_remainder(
+    universe: int, covers: Sequence[Cover], count: int, steps: Steps, distances: Distances | None = None
+) -> int | None:
+    """Find the fittest `count` nodes of `universe` that some sets, one out of each cover, have in common, and no others of it.
+
+    Every node that isn't kept is missing in one set at least: that cover gives it up, and can't give up more than it has
+    over. (Covers may repeat. None of them may be empty, and `universe` must lie in all of theirs.)
+    """
+    ids = [node for node, _ in reversed(covers[0].amounts) if universe >> node & 1]
+    if count == len(ids):
+        return universe
+    return _fittest(_GivingUp(ids, covers), count, steps, 0, distances, None)
+
+
+def _fittest(
+    problem: "_Covering | _GivingUp",
+    count: int,
+    steps: Steps,
+    kept: int,
+    distances: Distances | None,
+    is_allowed: Callable[[int], bool] | None,
+) -> int | None:
+    """Go through all choices of `count` more nodes in ascending order of their masks, as far as need be."""
+    ids = problem.ids
+    kinds = _kinds(problem, distances)
+    best: int | None = None
+    best_cost = 0
+    dead_ends = set()
+    pending: list[tuple[int, int, int, State, int]] = [(0, kept, count, problem.start, 0)]
+    while pending and not steps.are_over:
+        steps.taken += 1
+        position, kept, left, state, kept_kinds = pending.pop()
+        ahead = len(ids) - position
+        if left > ahead or problem.is_hopeless(state, position, left):
+            continue
+        if (
+            distances is not None
+            and best is not None
+            and _least_cost(distances, kept, ids[position:], left) >= best_cost
+        ):
+            continue
+        if not ahead:
+            if is_allowed is not None and not is_allowed(kept):
+                continue
+            if distances is None:
+                return kept
+            best, best_cost = kept, _least_cost(distances, kept, (), 0)
+            continue
+        if distances is None and is_allowed is None:
+            # Whoever comes here again has a higher mask, and the same ahead.
+            if (position, left, state, kept_kinds) in dead_ends:
+                continue
+            dead_ends.add((position, left, state, kept_kinds))
+        node = ids[position]
+        if left:
+            pending.append(
+                (position + 1, kept | 1 << node, left - 1, problem.with_kept(state, node), kept_kinds | kinds[node])
+            )
+        if ahead > left and not kept_kinds & kinds[node]:
+            # Tried first: the last one pushed.
+            pending += [(position + 1, kept, left, after, kept_kinds) for after in problem.with_left_out(state, node)]
+    return best
+
+
+def _kinds(problem: "_Covering | _GivingUp", distances: Distances | None) -> dict[int, int]:
+    """Tell nodes apart: two of one kind (one bit) can stand for each other in every set."""
+    first: list[tuple[object, int]] = []
+    kinds = {}
+    for node in problem.ids:
+        kind = problem.kind(node)
+        for number, (other_kind, other) in enumerate(first):
+            if kind == other_kind and (distances is None or _lie_alike(distances, node, other)):
+                kinds[node] = 1 << number
+                break
+        else:
+            kinds[node] = 1 << len(first)
+            first.append((kind, node))
+    return kinds
+
+
+def _lie_alike(distances: Distances, a: int, b: int) -> bool:
+    return (
+        distances[a][a] == distances[b][b]
+        and distances[a][b] == distances[b][a]
+        and all(
+            distances[a][x] == distances[b][x] and distances[x][a] == distances[x][b]
+            for x in distances
+            if x not in (a, b)
+        )
+    )
+
+
+def _least_cost(distances: Distances, kept: int, ahead: Sequence[int], left: int) -> int:
+    """Bound the sum of distances between all ordered pairs, if `left` of the nodes ahead are kept too."""
+    chosen = [node for node in distances if kept >> node & 1]
+    cost = sum(distances[a][b] for a in chosen for b in chosen)
+    if not left:
+        return cost
+    added = sorted(distances[n][n] + sum(distances[n][c] + distances[c][n] for c in chosen) for n in ahead)
+    nearest = min((distances[a][b] for a in ahead for b in ahead if a != b), default=0)
+    return cost + sum(added[:left]) + left * (left - 1) * nearest
+
+
+class _Covering:
+    """Nodes that have enough together. The state: what is missing of each amount."""
+
+    def __init__(
+        self, nodes: Sequence[tuple[int, AmountsByNode]], missing: AmountsByNode, sockets: Sequence[int]
+    ) -> None:
+        self.ids = [node for node, _ in nodes]
+        self.start: State = missing
+        self.sockets = sockets
+        self.amounts = dict(nodes)
+        # Position → amount → number of nodes → the most that so many of the nodes from there on have.
+        self.most = [
+            [
+                tuple(accumulate(sorted((each[k] for _, each in nodes[position:]), reverse=True), initial=0))
+                for k in range(len(missing))
+            ]
+            for position in range(len(nodes) + 1)
+        ]
+
+    def kind(self, node: int) -> object:
+        return self.amounts[node], [socket >> node & 1 for socket in self.sockets]
+
+    def with_kept(self, state: State, node: int) -> State:
+        return tuple(need - amount for need, amount in zip(state, self.amounts[node], strict=True))
+
+    def with_left_out(self, state: State, _node: int) -> Iterable[State]:
+        return (state,)
+
+    def is_hopeless(self, state: State, position: int, left: int) -> bool:
+        return any(need > most[left] for need, most in zip(state, self.most[position], strict=True))
+
+
+class _GivingUp:
+    """Nodes that are given up by one cover each. The state: (cover, nodes it can still spare, amounts it has over) of each."""
+
+    def __init__(self, ids: Sequence[int], covers: Sequence[Cover]) -> None:
+        self.ids = ids
+        self.covers = tuple(dict.fromkeys(covers))
+        self.tables = [dict(cover.amounts) for cover in self.covers]
+        numbers = {cover: number for number, cover in enumerate(self.covers)}
+        self.start: State = tuple(sorted(_spare(numbers[cover], cover) for cover in covers))
+        # Position → cover → amount → number of nodes → the least that so many of the nodes from there on have.
+        self.least = [
+            [
+                [tuple(accumulate(sorted(table[node][k] for node in ids[position:]))) for k in range(len(cover.needs))]
+                for cover, table in zip(self.covers, self.tables, strict=True)
+            ]
+            for position in range(len(ids) + 1)
+        ]
+
+    def kind(self, node: int) -> object:
+        return [(table[node], cover.forced >> node & 1) for cover, table in zip(self.covers, self.tables, strict=True)]
+
+    def with_kept(self, state: State, _node: int) -> State:
+        return state
+
+    def with_left_out(self, state: State, node: int) -> Iterable[State]:
+        for place, (number, room, over) in enumerate(state):
+            if not room or self.covers[number].forced >> node & 1 or (place and state[place - 1] == state[place]):
+                continue
+            left = tuple(amount - given for amount, given in zip(over, self.tables[number][node], strict=True))
+            if min(left, default=0) >= 0:
+                yield tuple(sorted((*state[:place], (number, room - 1, left), *state[place + 1 :])))
+
+    def is_hopeless(self, state: State, position: int, left: int) -> bool:
+        least = self.least[position]
+        to_give = len(self.ids) - position - left
+        for number, room, over in state:
+            if to_give <= 0:
+                return False
+            can = (bisect_right(sums, amount) for sums, amount in zip(least[number], over, strict=True))
+            to_give -= min((room, *can))
+        return to_give > 0
+
+
+def _spare(number: int, cover: Cover) -> tuple[int, int, AmountsByNode]:
+    over = tuple(sum(amounts[k] for _, amounts in cover.amounts) - need for k, need in enumerate(cover.needs))
+    return number, cover.universe.bit_count() - cover.least, over

@@ -1,0 +1,190 @@
+"""The topology manager's configuration: policy, scope and options, and whether a merged hint admits. Knows no managers."""
+
+import enum
+
+from msgspec import Struct
+
+from nodeagent.core.model.config import Placement
+from nodeagent.core.model.go_text import go_quoted
+from nodeagent.core.model.policy_options import parse_boolean
+from nodeagent.core.model.refusals import Reason, Refusal, StartRefused
+from nodeagent.core.model.topology import Topology
+from nodeagent.core.numa.hint_family import MAX_STEPS, HintFamily, Hints, merge_families
+from nodeagent.core.numa.hints import Comparison, Merged, MergeRules, merge
+from nodeagent.core.numa.node_search import Steps
+
+_CLOSEST = "prefer-closest-numa-nodes"
+_OPTIONS = "topologyManagerPolicyOptions"
+_MAX_NODES = "max-allowable-numa-nodes"
+_MOST_ALLOCATED = "prefer-most-allocated-numa-node"
+_ALPHA_GATE = "TopologyManagerPolicyAlphaOptions"
+OPTIONS = (_CLOSEST, _MAX_NODES, _MOST_ALLOCATED)
+_DEFAULT_MAX_NODES = 8
+
+
+class TopologyPolicy(enum.StrEnum):
+    NONE = "none"
+    BEST_EFFORT = "best-effort"
+    RESTRICTED = "restricted"
+    SINGLE_NUMA_NODE = "single-numa-node"
+
+
+class Scope(enum.StrEnum):
+    CONTAINER = "container"
+    POD = "pod"
+
+
+class TopologyManager(Struct, frozen=True):
+    policy: TopologyPolicy
+    scope: Scope
+    rules: MergeRules
+    prefer_most_allocated: bool = False
+    """Between two single nodes, take the one that the managers have given more of already."""
+
+    def merge(self, hints: list[Hints], compare: Comparison) -> Merged:
+        lists = [each for each in hints if not isinstance(each, HintFamily)]
+        if len(lists) < len(hints):
+            if not self.rules.single_node:
+                return merge_families(self.rules, hints, Steps(MAX_STEPS))
+            lists = [each.single_nodes() if isinstance(each, HintFamily) else each for each in hints]
+        return merge(self.rules, lists, compare if self.prefer_most_allocated else None)
+
+    def admits(self, merged: Merged) -> bool:
+        return self.policy is TopologyPolicy.BEST_EFFORT or merged.preferred
+
+
+class _Options(Struct, frozen=True):
+    prefer_closest: bool = False
+    max_nodes: int | None = _DEFAULT_MAX_NODES
+    """None: what is configured is no such number."""
+    prefer_most_allocated: bool = False
+
+
+def build_topology_manager(topology: Topology, placement: Placement) -> TopologyManager | tuple[StartRefused, ...]:
+    """Judge the configuration of the topology manager; the texts are kubelet's, and so is their order: it stops at the first."""
+    default_mask = topology.node_ids.bits
+    if placement.topology_manager_policy == TopologyPolicy.NONE:
+        # Scope and options are not looked at.
+        return TopologyManager(TopologyPolicy.NONE, Scope.CONTAINER, MergeRules(default_mask, single_node=False))
+    options, wrong = judge_topology_options(placement)
+    refused = list(wrong)
+    if options.prefer_closest and any(node.distances is None for node in topology.numa):
+        refused.append(
+            StartRefused(
+                "cannot discover NUMA topology: error getting NUMA distances from cadvisor", _OPTIONS, entry=_CLOSEST
+            )
+        )
+    if options.max_nodes is not None and len(topology.numa) > options.max_nodes:
+        refused.append(
+            StartRefused(
+                f"unsupported on machines with more than {options.max_nodes} NUMA Nodes",
+                _OPTIONS,
+                entry=_MAX_NODES,
+                rests_on=("topologyManagerPolicy",),
+                allowed=f"{_MAX_NODES} must be at least {len(topology.numa)} here",
+            )
+        )
+    refused += judge_policy_and_scope(placement)
+    if refused:
+        return tuple(refused)
+    policy, scope = TopologyPolicy(placement.topology_manager_policy), Scope(placement.topology_manager_scope)
+    single_node = policy is TopologyPolicy.SINGLE_NUMA_NODE
+    distances = None
+    if options.prefer_closest:
+        ids = [node.id for node in topology.numa]
+        distances = {node.id: dict(zip(ids, node.distances or (), strict=False)) for node in topology.numa}
+    rules = MergeRules(default_mask, single_node=single_node, distances=distances)
+    return TopologyManager(policy, scope, rules, prefer_most_allocated=options.prefer_most_allocated and single_node)
+
+
+def affinity_refusal(scope: Scope, *, is_managed_pod: bool) -> Refusal:
+    """Word the refusal of a merge that admits nothing."""
+    if not is_managed_pod:
+        return Refusal(Reason.TOPOLOGY_AFFINITY, "Resources cannot be allocated with Topology locality")
+    detail = (
+        "failed admission under pod-scope topology manager"
+        if scope is Scope.POD
+        else "failed admission with a container-level topology manager"
+    )
+    # The words "Pod Scope" stand there in container scope too.
+    return Refusal(Reason.TOPOLOGY_AFFINITY, f"Pod Scope pod with pod-level resources {detail}")
+
+
+def judge_policy_and_scope(placement: Placement) -> tuple[StartRefused, ...]:
+    """Judge the names; of policy `none` the scope isn't looked at."""
+    policy, scope = placement.topology_manager_policy, placement.topology_manager_scope
+    refused = []
+    if policy not in tuple(TopologyPolicy):
+        refused.append(StartRefused(f'unknown policy: "{policy}"', "topologyManagerPolicy"))
+    if policy != TopologyPolicy.NONE and scope not in tuple(Scope):
+        refused.append(StartRefused(f'unknown scope: "{scope}"', "topologyManagerScope"))
+    return tuple(refused)
+
+
+def judge_topology_options(placement: Placement) -> tuple[_Options, tuple[StartRefused, ...]]:
+    """Judge the configured options as far as that needs no machine; of policy `none` they aren't looked at.
+
+    Returns:
+        The options that are right, and what is wrong with the others, in the order in which kubelet looks.
+
+    """
+    if placement.topology_manager_policy == TopologyPolicy.NONE:
+        return _Options(), ()
+    booleans: dict[str, bool] = {}
+    max_nodes: int | None = _DEFAULT_MAX_NODES
+    refused: list[StartRefused] = []
+    for option, text in sorted(placement.topology_manager_policy_options):
+        if option not in OPTIONS:
+            refused.append(
+                StartRefused(
+                    f"unknown Topology Manager Policy option: {go_quoted(option)}",
+                    _OPTIONS,
+                    entry=option,
+                    allowed=f"must be one of {', '.join(OPTIONS)}",
+                )
+            )
+            continue
+        if option == _MOST_ALLOCATED and not placement.gate(_ALPHA_GATE):
+            refused.append(
+                StartRefused(
+                    f'Topology Manager Policy Alpha-level Options not enabled, but option "{option}" provided',
+                    _OPTIONS,
+                    entry=option,
+                    rests_on=("featureGates",),
+                    allowed=f"needs {_ALPHA_GATE}: true in featureGates",
+                )
+            )
+        if option == _MAX_NODES:
+            number = _parse_max_nodes(text)
+            max_nodes = None if isinstance(number, StartRefused) else number
+            refused += [number] if isinstance(number, StartRefused) else []
+        else:
+            value = parse_boolean(option, text, _OPTIONS)
+            if isinstance(value, StartRefused):
+                refused.append(value)
+            else:
+                booleans[option] = value
+    options = _Options(booleans.get(_CLOSEST, False), max_nodes, booleans.get(_MOST_ALLOCATED, False))
+    return options, tuple(refused)
+
+
+def _parse_max_nodes(text: str) -> int | StartRefused:
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if not (digits.isascii() and digits.isdigit()):
+        why = f"strconv.Atoi: parsing {go_quoted(text)}: invalid syntax"
+    elif len(digits.lstrip("0")) > 19 or not -(2**63) <= int(text) < 2**63:
+        why = f"strconv.Atoi: parsing {go_quoted(text)}: value out of range"
+    elif int(text) < _DEFAULT_MAX_NODES:
+        return StartRefused(
+            f'the minimum value of "{_MAX_NODES}" should not be less than {_DEFAULT_MAX_NODES}',
+            _OPTIONS,
+            entry=_MAX_NODES,
+        )
+    else:
+        return int(text)
+    return StartRefused(
+        f'unable to convert policy option to integer "{_MAX_NODES}": {why}',
+        _OPTIONS,
+        entry=_MAX_NODES,
+        allowed=f"must be a whole number of at least {_DEFAULT_MAX_NODES}",
+    )

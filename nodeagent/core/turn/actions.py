@@ -1,0 +1,89 @@
+"""What is to be done with processes, derived from a saved state: doing it twice, or again after a crash, is harmless.
+
+Knows no launcher and no file; whether a cgroup is ready for a start is told.
+"""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from nodeagent.core.cgroups.desired_cgroups import container_path
+from nodeagent.core.model.pod import Container
+from nodeagent.core.model.state import NodeState, PodEntry, run_id
+from nodeagent.core.turn.step import World
+
+
+class Launch(Struct, frozen=True):
+    run_id: str
+    entry: PodEntry
+    container: Container
+    path: str
+
+
+class Terminate(Struct, frozen=True):
+    run_id: str
+
+
+class TerminateAll(Struct, frozen=True):
+    """SIGTERM to every process of a cgroup that others entered."""
+
+    path: str
+
+
+class KillCgroup(Struct, frozen=True):
+    path: str
+
+
+class KillMain(Struct, frozen=True):
+    """SIGKILL to a main process that has left its container's cgroup."""
+
+    run_id: str
+
+
+class Forget(Struct, frozen=True):
+    """The launcher may drop these runs: their ends are in the saved state, or concern nobody any more."""
+
+    run_ids: tuple[str, ...]
+
+
+Action = Launch | Terminate | TerminateAll | KillCgroup | KillMain | Forget
+
+
+def actions(state: NodeState, world: World, ready: frozenset[str], signalled: frozenset[str]) -> Iterator[Action]:
+    """Say what is to be done with processes for a saved state. Derived from the state alone, so a repeat after a crash is harmless.
+
+    Args:
+        state: saved.
+        world: as the state was decided from.
+        ready: paths of the cgroups that hold what is promised, with nobody else on their exclusive CPUs.
+        signalled: run ids and paths that got their SIGTERM from this process.
+
+    """
+    runs = world.runs
+    if runs is None:
+        return
+    for entry in state.entries:
+        for container, status in entry.pairs():
+            path = container_path(entry, status.name)
+            there = world.seen.get(path)
+            populated = there is not None and there.is_populated
+            run = runs.get(run_id(entry, status))
+            is_running = run is not None and run.exit is None
+            if status.stop_by_ms is not None:
+                target = run.id if is_running and run is not None else path
+                is_late = world.now_ms >= status.stop_by_ms
+                if populated and (is_late or (container.command and not is_running)):
+                    yield KillCgroup(path)
+                elif is_late and is_running:
+                    yield KillMain(target)  # it has left, and cgroup.kill does not reach it
+                elif (populated or is_running) and not is_late and target not in signalled:
+                    yield Terminate(target) if is_running else TerminateAll(path)
+            elif container.command and populated and not is_running:
+                # What the main process left behind goes with it; and whom nobody can wait for must not keep the container from starting.
+                yield KillCgroup(path)
+            elif status.is_started and run is None and path in ready and not populated:
+                yield Launch(run_id(entry, status), entry, container, path)
+    needed = {run_id(e, s) for e in state.entries for s in e.containers if s.is_started}
+    over = tuple(sorted(r.id for r in runs.values() if r.exit is not None and r.id not in needed))
+    if over:
+        yield Forget(over)

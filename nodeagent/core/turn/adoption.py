@@ -1,0 +1,244 @@
+"""Pods that run and are in no state: what their cgroups and the launcher say of them, made into entries and claims.
+
+Happens when the state was lost or could not be used, and at no other time: pods keep their entry as long as they have processes.
+Knows no file; what is seen is told.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.admission.managers import Managers
+from nodeagent.core.cgroups.desired_cgroups import container_path
+from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups
+from nodeagent.core.model.demand import PodDemand, demand_of
+from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
+from nodeagent.core.model.pod import ContainerKind, Pod
+from nodeagent.core.model.promises import NOTHING, Block, Blocks, PodPromises
+from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records
+from nodeagent.core.model.state import ContainerStatus, Exit, PodEntry, run_prefix
+from nodeagent.core.turn.lifecycle import Run, Runs
+from nodeagent.core.turn.recovery import Claim
+
+
+class Found(Struct, frozen=True):
+    """A pod that is known to have been admitted."""
+
+    entry: PodEntry
+    claim: Claim
+
+
+def found(
+    managers: Managers,
+    entries: Sequence[PodEntry],
+    *,
+    seen: ObservedCgroups,
+    runs: Runs,
+    recorded: Mapping[str, PodPromises],
+    now_ms: int,
+) -> tuple[Found, ...]:
+    """Give those of some pods that were admitted before, in the order in which that was.
+
+    Args:
+        managers: as configured now.
+        entries: of pods as if they were admitted just now, in manifest order.
+        seen: the cgroups there are.
+        runs: what the launcher knows.
+        recorded: what another file says that pods hold, by UID: believed as far as it contradicts no cgroup.
+        now_ms: wall clock.
+    """
+    pods = []
+    by_prefix: dict[str, dict[str, Run]] = {}
+    for run_id, run in runs.items():
+        before, slash, tail = run_id.rpartition("/")
+        by_prefix.setdefault(before + slash, {})[tail] = run
+    for entry in entries:
+        past = _past(entry, by_prefix)
+        there = [seen.get(container_path(entry, c.name)) for c in entry.containers]
+        if not past and not any(there) and entry.pod.uid not in recorded:
+            continue
+        is_running = any(group is not None and group.is_populated for group in there)
+        known = _with_past(entry, past, seen, now_ms)
+        held = _held(managers, known, seen, recorded.get(entry.pod.uid, NOTHING))
+        pods.append(Found(known, Claim(entry.pod, held, is_running)))
+    return tuple(sorted(pods, key=lambda pod: pod.entry.decided_at_ms))
+
+
+# What it did
+
+
+def _past(entry: PodEntry, runs: Mapping[str, Mapping[str, Run]]) -> dict[str, tuple[int, int, Run]]:
+    """Give the last run of each container in the pod's last life: (moment of the decision, attempt, run)."""
+    lives: dict[int, dict[str, tuple[int, int, Run]]] = {}
+    for container in entry.pod.containers:
+        for tail, run in runs.get(run_prefix(entry.pod.uid, container.name), {}).items():
+            moment, attempt = _life(tail)
+            last = lives.setdefault(moment, {})
+            if attempt and (container.name not in last or last[container.name][1] < attempt):
+                last[container.name] = (moment, attempt, run)
+    running = [moment for moment, last in lives.items() if any(run.exit is None for _, _, run in last.values())]
+    return lives[max(running or lives)] if lives else {}
+
+
+def _life(text: str) -> tuple[int, int]:
+    """Read the end of a run's id (core/model/state.py). Attempt 0: it is none of ours."""
+    moment, _, attempt = text.partition(".")
+    try:
+        return int(moment, 16), int(attempt)
+    except ValueError:
+        return 0, 0
+
+
+def _with_past(
+    entry: PodEntry, past: Mapping[str, tuple[int, int, Run]], seen: ObservedCgroups, now_ms: int
+) -> PodEntry:
+    if not past:
+        return entry
+    moment = next(iter(past.values()))[0]
+    entry = replace(entry, decided_at_ms=moment)
+    statuses = []
+    for position, container in enumerate(entry.pod.containers):
+        if container.name in past:
+            _, attempt, run = past[container.name]
+            group = seen.get(container_path(entry, container.name))
+            oom_kills = 0 if group is None else group.oom_kills
+            started = ContainerStatus(container.name, attempt, run.started_at_ms, oom_kills_seen=oom_kills)
+            statuses.append(replace(started, exit=run.exit))
+        elif container.command and _is_passed(entry.pod, position, past):
+            # Its end was read and forgotten. An init container was followed by others only if it succeeded;
+            # of any other nobody knows: that counts as a failure.
+            code = 0 if container.kind is ContainerKind.INIT else None
+            statuses.append(ContainerStatus(container.name, 1, moment, Exit(now_ms, code=code)))
+        else:
+            statuses.append(ContainerStatus(container.name))
+    return replace(entry, containers=tuple(statuses))
+
+
+def _is_passed(pod: Pod, position: int, past: Mapping[str, tuple[int, int, Run]]) -> bool:
+    """Whether the container had its turn: apps have it together."""
+    if pod.containers[position].kind is ContainerKind.APP:
+        return any(c.kind is ContainerKind.APP and c.name in past for c in pod.containers)
+    return any(c.name in past for c in pod.containers[position + 1 :])
+
+
+# What it has
+
+
+def _held(managers: Managers, entry: PodEntry, seen: ObservedCgroups, recorded: PodPromises) -> PodPromises:
+    groups = {c.name: seen.get(container_path(entry, c.name)) for c in entry.containers}
+    found = _found(managers, entry, groups)
+    if any(_contradicts(recorded, name, group) for name, group in groups.items()):
+        return found
+    # There is a file for each of the two, and one may be lost.
+    cpus = recorded if recorded.cpus or recorded.pod_cpus is not None else found
+    memory = recorded if recorded.memory or recorded.pod_memory is not None else found
+    return PodPromises(cpus.cpus, cpus.pod_cpus, memory.memory, memory.pod_memory, recorded.hints)
+
+
+def _found(managers: Managers, entry: PodEntry, groups: Mapping[str, ObservedCgroup | None]) -> PodPromises:
+    """Give what a pod's cgroups say that it has."""
+    demand = demand_of(managers.rules, entry.pod)
+    cpus = {name: own for name, group in groups.items() if group is not None and (own := _cpus(group))}
+    nodes = {name: mems for name, group in groups.items() if group is not None and (mems := _mems(group))}
+    if demand.is_managed:
+        return _held_by_pod(demand, cpus, nodes)
+    # A set larger than what is asked for is no set of its own: it was left to the shared pool.
+    sets = tuple(sorted((c.name, cpus[c.name]) for c in demand.containers if 0 < len(cpus.get(c.name, ())) <= c.cpus))
+    return PodPromises(cpus=sets, memory=tuple(sorted(_memory(entry, demand, nodes))))
+
+
+def _memory(entry: PodEntry, demand: PodDemand, nodes: Mapping[str, NumaSet]) -> Iterator[tuple[str, Blocks]]:
+    """Give each container's blocks. What init containers have beyond what those after them took over counts once: for the first."""
+    lasting: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for container in demand.containers:
+        sums = peak if container.kind is ContainerKind.INIT else lasting
+        for resource, size in container.memory or ():
+            sums[resource] = max(sums.get(resource, 0), size) if sums is peak else sums.get(resource, 0) + size
+    left = {resource: max(0, size - lasting.get(resource, 0)) for resource, size in peak.items()}
+    for position, container in enumerate(demand.containers):
+        if not container.memory or container.name not in nodes:
+            continue
+        amounts = container.memory
+        if container.kind is ContainerKind.INIT:
+            if any(status.attempt for status in entry.containers[position + 1 :]):
+                continue  # given back when the container after it was started
+            amounts = tuple((resource, left.pop(resource, 0)) for resource, _ in amounts)
+        yield container.name, _blocks(nodes[container.name], amounts)
+
+
+def _held_by_pod(demand: PodDemand, cpus: Mapping[str, CpuSet], nodes: Mapping[str, NumaSet]) -> PodPromises:
+    """Put a pod's own set together again from the slices and the pool that its containers are in."""
+    whole = CpuSet()
+    for each in cpus.values():
+        whole |= each
+    if len(whole) != demand.cpus or len(cpus) != len(demand.containers):
+        return NOTHING
+    groups = set(nodes.values())
+    if len(groups) != 1 or not demand.memory:
+        return PodPromises(cpus=tuple(sorted(cpus.items())), pod_cpus=whole)
+    group = groups.pop()
+    left = dict(demand.memory)
+    for container in demand.containers:
+        for resource, size in container.memory or () if container.kind is not ContainerKind.INIT else ():
+            left[resource] = max(0, left.get(resource, 0) - size)
+    pool = tuple(sorted((resource, size) for resource, size in left.items() if size))
+    parts = [(c.name, _blocks(group, c.memory or pool)) for c in demand.containers]
+    return PodPromises(
+        cpus=tuple(sorted(cpus.items())),
+        pod_cpus=whole,
+        memory=tuple(sorted(parts)),
+        pod_memory=_blocks(group, demand.memory),
+    )
+
+
+def _contradicts(recorded: PodPromises, name: str, group: ObservedCgroup | None) -> bool:
+    """Whether a cgroup holds something that the record doesn't promise. Less is none: CPUs may be offline."""
+    own = recorded.own_set(name)
+    if group is None or own is None:
+        return False
+    return not _cpus(group) <= own
+
+
+def _cpus(group: ObservedCgroup) -> CpuSet:
+    value = group.get(Attribute.CPUSET_CPUS)
+    return value if isinstance(value, CpuSet) else CpuSet()
+
+
+def _mems(group: ObservedCgroup) -> NumaSet:
+    value = group.get(Attribute.CPUSET_MEMS)
+    return value if isinstance(value, NumaSet) else NumaSet()
+
+
+def _blocks(nodes: NumaSet, amounts: Sequence[tuple[str, int]]) -> Blocks:
+    return tuple(Block(nodes, resource, size) for resource, size in sorted(amounts))
+
+
+def populated_pods(seen: ObservedCgroups) -> frozenset[str]:
+    """Paths of the pods that have processes."""
+    return frozenset(path.rpartition("/")[0] for path, group in seen.items() if "/" in path and group.is_populated)
+
+
+def claims_of(records: Records) -> dict[str, PodPromises]:
+    """Read what kubelet's files say that pods hold, whatever else they say: claims are judged one by one. What is no set is nobody's."""
+    pods: dict[str, PodPromises] = {}
+    if isinstance(records.cpu, CpuRecord):
+        for uid, containers in records.cpu.entries:
+            sets = tuple((name, cpus) for name, text in containers if (cpus := _parsed(text)))
+            pods[uid] = PodPromises(cpus=sets)
+        for uid, cpus in records.cpu.pod_entries:
+            pods[uid] = replace(pods.get(uid, NOTHING), pod_cpus=cpus)
+    if isinstance(records.memory, MemoryRecord):
+        for uid, blocks in records.memory.entries:
+            pods[uid] = replace(pods.get(uid, NOTHING), memory=blocks)
+        for uid, whole in records.memory.pod_entries:
+            pods[uid] = replace(pods.get(uid, NOTHING), pod_memory=whole)
+    return {uid: held for uid, held in pods.items() if not held.is_nothing}
+
+
+def _parsed(text: str) -> CpuSet:
+    try:
+        return CpuSet.parse(text)
+    except IdSetSyntaxError:
+        return CpuSet()

@@ -1,0 +1,257 @@
+"""When containers start, restart, stop and are over: one pod's entry and what was observed in, the next entry out.
+
+Follows kubelet: init containers one by one to completion, sidecars in order and then for good, apps together; restarts with
+back-off; SIGTERM, grace period, then the whole cgroup is killed, apps before sidecars. Knows no launcher and no promise.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.cgroups.desired_cgroups import container_path
+from nodeagent.core.model.cgroup import ObservedCgroups
+from nodeagent.core.model.pod import Container, ContainerKind, Pod, RestartPolicy
+from nodeagent.core.model.state import ContainerStatus, Exit, Phase, PodEntry, run_id
+
+BACKOFF_FIRST_MS = 10_000
+BACKOFF_MAX_MS = 300_000
+"""kubelet's MaxContainerBackOff. A container that ran for twice as long starts anew without waiting."""
+_LAST_BACKOFF_STEP = 6
+"""The first that waits for the longest."""
+MIN_GRACE_MS = 2_000
+"""kubelet's minimumGracePeriodInSeconds: time to end that everyone is given, however short the pod's own is or how much of it has gone."""
+
+
+class Run(Struct, frozen=True):
+    """One start as the launcher knows it."""
+
+    id: str
+    started_at_ms: int
+    pid: int | None = None
+    exit: Exit | None = None
+    start_ticks: int | None = None
+    """When the process began, by the kernel's clock: with the pid its identity."""
+
+
+Runs = Mapping[str, Run]
+"""By id. What the launcher does not know is missing."""
+
+
+def observe(entry: PodEntry, runs: Runs, seen: ObservedCgroups, now_ms: int) -> PodEntry:
+    """Take over what happened to the started containers."""
+    for status in entry.containers:
+        if status.is_started:
+            entry = entry.with_status(_observed(entry, status, runs.get(run_id(entry, status)), seen, now_ms))
+    return entry
+
+
+def _observed(
+    entry: PodEntry, status: ContainerStatus, run: Run | None, seen: ObservedCgroups, now_ms: int
+) -> ContainerStatus:
+    if run is None:
+        # A start that was seen and that the launcher knows nothing of any more has ended: the host may have rebooted.
+        is_lost = status.started_at_ms is not None and not _is_populated(entry, status.name, seen)
+        return replace(status, exit=Exit(now_ms)) if is_lost else status
+    # The launcher has read the same clock, which may have been set back since.
+    if status.started_at_ms is None:
+        status = replace(status, started_at_ms=min(run.started_at_ms, now_ms))
+    if run.exit is None:
+        return status
+    oom_kills = _oom_kills(entry, status, seen)
+    killed = run.exit.signal == 9 and oom_kills > status.oom_kills_seen
+    finished_at_ms = min(run.exit.finished_at_ms, now_ms)
+    ended = replace(run.exit, finished_at_ms=finished_at_ms, is_oom_kill=killed)
+    return replace(status, exit=ended, oom_kills_seen=oom_kills)
+
+
+def advance(entry: PodEntry, runs: Runs, seen: ObservedCgroups, now_ms: int) -> PodEntry:
+    """Decide on the next starts and stops of an admitted pod."""
+    grace_ms = entry.pod.termination_grace_seconds * 1000
+    if entry.deleting_since_ms is not None:
+        return _stop_in_order(entry, runs, seen, entry.deleting_since_ms + grace_ms, now_ms)
+    if entry.outcome is not None:
+        return entry
+    outcome = _outcome(entry, runs, seen)
+    if outcome is not None:
+        return replace(entry, outcome=outcome)
+    if _init_failed(entry) or _apps_are_over(entry):
+        return _stop_in_order(entry, runs, seen, now_ms + grace_ms, now_ms)
+    return _start_in_order(entry, seen, now_ms)
+
+
+def is_gone(entry: PodEntry, runs: Runs, seen: ObservedCgroups) -> bool:
+    """No process of the pod is left (D11: the cgroup itself says so), nor a main process that has left its cgroup."""
+    return all(not _is_alive(entry, status, runs, seen) for status in entry.containers)
+
+
+def is_unsettled(entry: PodEntry, runs: Runs, seen: ObservedCgroups) -> bool:
+    """Something is under way whose end nobody announces: a cgroup is to become empty, a start is to be seen."""
+    if not entry.is_active:
+        return False
+    for container, status in entry.pairs():
+        run = runs.get(run_id(entry, status))
+        if _is_alive(entry, status, runs, seen):
+            if status.stop_by_ms is not None or (container.command and not _has_main(entry, status, runs)):
+                return True
+        elif status.is_started and run is None and status.stop_by_ms is None:
+            return True
+    return entry.deleting_since_ms is not None and is_gone(entry, runs, seen)
+
+
+def wake_at_ms(entry: PodEntry, now_ms: int) -> int | None:
+    """Give the next moment at which time alone changes something for the pod.
+
+    A moment that has passed is none: what still waits then waits for an event, or for the next look at what is unsettled.
+    """
+    if not entry.is_active:
+        return None
+    moments = [next_start_at_ms(entry, c.name) for c in entry.containers]
+    moments += [s.stop_by_ms for c, s in entry.pairs() if s.is_started or not c.command]
+    return min((moment for moment in moments if moment is not None and moment > now_ms), default=None)
+
+
+def next_start_at_ms(entry: PodEntry, name: str) -> int | None:
+    """Give the earliest moment of a container's next start, the past if it only waits for its turn. None: it is not to start again."""
+    container, status = entry.pod.container(name), entry.status(name)
+    if not entry.is_active or entry.deleting_since_ms is not None or not container.command:
+        return None
+    if status.is_started or status.stop_by_ms is not None:
+        return None
+    return _restart_at_ms(status) if _is_to_run(entry.pod, container, status) else None
+
+
+def _start_in_order(entry: PodEntry, seen: ObservedCgroups, now_ms: int) -> PodEntry:
+    for position, (container, status) in enumerate(tuple(entry.pairs())):
+        is_passed = any(later.attempt for later in entry.containers[position + 1 :])
+        match container.kind:
+            case ContainerKind.INIT:
+                if is_passed:
+                    continue
+                if status.exit is None or not status.exit.is_success:
+                    return _start_if_due(entry, container, status, seen, now_ms)
+                if _is_populated(entry, container.name, seen):
+                    return entry  # those after it may be given its CPUs
+            case ContainerKind.SIDECAR:
+                entry = _start_if_due(entry, container, status, seen, now_ms)
+                if container.command and not is_passed and not entry.status(container.name).is_running:
+                    return entry
+            case ContainerKind.APP:
+                entry = _start_if_due(entry, container, status, seen, now_ms)
+    return entry
+
+
+def _start_if_due(
+    entry: PodEntry, container: Container, status: ContainerStatus, seen: ObservedCgroups, now_ms: int
+) -> PodEntry:
+    if not container.command or status.is_started or not _is_to_run(entry.pod, container, status):
+        return entry
+    if _is_populated(entry, container.name, seen) or now_ms < _restart_at_ms(status):
+        return entry
+    return entry.with_status(
+        replace(
+            status,
+            attempt=status.attempt + 1,
+            started_at_ms=None,
+            exit=None,
+            last_exit=status.exit,
+            backoff_step=_next_backoff_step(status),
+            oom_kills_seen=_oom_kills(entry, status, seen),
+        )
+    )
+
+
+def _is_to_run(pod: Pod, container: Container, status: ContainerStatus) -> bool:
+    """Whether a container that isn't running should be (again)."""
+    if status.exit is None:
+        return True
+    if container.kind is ContainerKind.SIDECAR:
+        return True
+    policy = pod.restart_policy
+    if container.kind is ContainerKind.INIT:
+        return not status.exit.is_success and policy is not RestartPolicy.NEVER
+    return policy is RestartPolicy.ALWAYS or (policy is RestartPolicy.ON_FAILURE and not status.exit.is_success)
+
+
+def _restart_at_ms(status: ContainerStatus) -> int:
+    if status.exit is None or status.backoff_step == 0:
+        return 0
+    if _ran_long(status):
+        return 0
+    return status.exit.finished_at_ms + min(
+        BACKOFF_MAX_MS, BACKOFF_FIRST_MS << (min(status.backoff_step, _LAST_BACKOFF_STEP) - 1)
+    )
+
+
+def _next_backoff_step(status: ContainerStatus) -> int:
+    if status.exit is None:
+        return 0
+    return 1 if _ran_long(status) else min(status.backoff_step + 1, _LAST_BACKOFF_STEP)
+
+
+def _ran_long(status: ContainerStatus) -> bool:
+    return (
+        status.exit is not None
+        and status.started_at_ms is not None
+        and status.exit.finished_at_ms - status.started_at_ms > 2 * BACKOFF_MAX_MS
+    )
+
+
+def _apps_are_over(entry: PodEntry) -> bool:
+    return all(
+        bool(c.command) and s.exit is not None and not _is_to_run(entry.pod, c, s)
+        for c, s in entry.pairs()
+        if c.kind is ContainerKind.APP
+    )
+
+
+def _init_failed(entry: PodEntry) -> bool:
+    """An init container failed for good: the pod's apps will never run."""
+    if entry.pod.restart_policy is not RestartPolicy.NEVER:
+        return False
+    return any(c.kind is ContainerKind.INIT and s.exit is not None and not s.exit.is_success for c, s in entry.pairs())
+
+
+def _outcome(entry: PodEntry, runs: Runs, seen: ObservedCgroups) -> Phase | None:
+    """SUCCEEDED or FAILED if nothing of the pod runs, nor will again."""
+    if not (_init_failed(entry) or _apps_are_over(entry)):
+        return None
+    # A start that was only decided on is none: nothing will come of it.
+    if any(s.is_running for s in entry.containers) or not is_gone(entry, runs, seen):
+        return None
+    if _init_failed(entry):
+        return Phase.FAILED
+    apps = [s for c, s in entry.pairs() if c.kind is ContainerKind.APP]
+    return Phase.SUCCEEDED if all(s.exit is not None and s.exit.is_success for s in apps) else Phase.FAILED
+
+
+def _stop_in_order(entry: PodEntry, runs: Runs, seen: ObservedCgroups, stop_by_ms: int, now_ms: int) -> PodEntry:
+    """Stop apps and init containers first; sidecars after them, the last one first (KEP-753)."""
+    waves = [[s for c, s in entry.pairs() if c.kind is not ContainerKind.SIDECAR]]
+    waves += [[s] for c, s in reversed(tuple(entry.pairs())) if c.kind is ContainerKind.SIDECAR]
+    for wave in waves:
+        for status in wave:
+            if status.stop_by_ms is None:
+                entry = entry.with_status(replace(status, stop_by_ms=max(stop_by_ms, now_ms + MIN_GRACE_MS)))
+        if any(_is_alive(entry, status, runs, seen) for status in wave):
+            break
+    return entry
+
+
+def _is_alive(entry: PodEntry, status: ContainerStatus, runs: Runs, seen: ObservedCgroups) -> bool:
+    return _is_populated(entry, status.name, seen) or _has_main(entry, status, runs)
+
+
+def _has_main(entry: PodEntry, status: ContainerStatus, runs: Runs) -> bool:
+    run = runs.get(run_id(entry, status))
+    return run is not None and run.exit is None
+
+
+def _is_populated(entry: PodEntry, name: str, seen: ObservedCgroups) -> bool:
+    there = seen.get(container_path(entry, name))
+    return there is not None and there.is_populated
+
+
+def _oom_kills(entry: PodEntry, status: ContainerStatus, seen: ObservedCgroups) -> int:
+    there = seen.get(container_path(entry, status.name))
+    return status.oom_kills_seen if there is None else there.oom_kills

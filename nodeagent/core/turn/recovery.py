@@ -1,0 +1,355 @@
+"""Promises made anew from what pods are known to hold, on the machine and under the configuration as they are now.
+
+Who runs stays where it is as far as that is possible; who can't keep everything gets as much again as there is; what even so
+differs is told, container by container. Knows no file and no cgroup: what was held is told (core/turn/adoption.py, the saved state).
+"""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.admission.invariants import pod_violations
+from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, initial, remove_pod, resume
+from nodeagent.core.cpu.assignment import CpuShortage
+from nodeagent.core.cpu.manager import choose_near, release_container
+from nodeagent.core.cpu.restore import given_cpus
+from nodeagent.core.memory.accounting import breaks_group, charge
+from nodeagent.core.model.demand import ContainerDemand, PodDemand, demand_of
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.pod import ContainerKind, Pod
+from nodeagent.core.model.promises import NOTHING, Blocks, Hint, PodPromises, Promises, put, with_pod
+from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.numa.topology_manager import Scope, TopologyPolicy
+
+_AGAIN = "remove its manifest and add it again when there is room"
+
+
+class Claim(Struct, frozen=True):
+    """What an admitted pod is known to hold."""
+
+    pod: Pod
+    held: PodPromises
+    is_running: bool
+    """It has processes: it stays, whatever can be had for it."""
+
+
+class Deviation(Struct, frozen=True):
+    """Something that a container, or a pod as a whole, does not have as it had it."""
+
+    pod: Pod
+    container: str | None
+    resource: str
+    """`CPUs` or `memory nodes`."""
+    before: str
+    after: str
+    why: str
+
+    @property
+    def fields(self) -> tuple[tuple[str, str], ...]:
+        """For the log and `inspect`."""
+        return (("resource", self.resource), ("before", self.before), ("after", self.after), ("why", self.why))
+
+    def __str__(self) -> str:
+        who = f"pod {self.pod.full_name}" + ("" if self.container is None else f", container {self.container}")
+        return f"{who}: {self.resource} {self.before} → {self.after}: {self.why}"
+
+
+class Settled(Struct, frozen=True):
+    promises: Promises
+    refused: tuple[tuple[str, Rejected], ...] = ()
+    """By pod UID: pods without processes for which nothing could be had."""
+    differences: tuple[Deviation, ...] = ()
+
+
+def settled(managers: Managers, claims: Sequence[Claim], promises: Promises | None = None) -> Settled:
+    """Place every claim.
+
+    Args:
+        managers: as the machine and the configuration are now.
+        claims: in the order of the pods' admission: where two claim the same, the first has it.
+        promises: of the pods that are placed already; None: nobody's.
+    """
+    promises = initial(managers) if promises is None else promises
+    for claim in claims:
+        promises = _with_kept(managers, promises, claim)
+    refused: list[tuple[str, Rejected]] = []
+    for claim in claims:
+        after = _completed(managers, promises, claim)
+        if isinstance(after, Rejected):
+            refused.append((claim.pod.uid, after))
+            promises = after.promises
+        else:
+            promises = after
+    balanced = resume(managers, promises)
+    assert not isinstance(balanced, StartRefused), f"what was placed anew does not fit: {balanced}"
+    gone = {uid for uid, _ in refused}
+    differences = [
+        difference
+        for claim in claims
+        if claim.pod.uid not in gone
+        for difference in _differences(managers, claim, balanced)
+    ]
+    return Settled(balanced, tuple(refused), tuple(differences))
+
+
+def lacking_cpus(managers: Managers, promises: Promises, pod: Pod, name: str) -> int:
+    """How many CPUs of its own a container of an admitted pod asks for and was not promised: a recovery had no more to give."""
+    if not managers.providers.cpu.static:
+        return 0
+    wanted = next(c for c in demand_of(managers.rules, pod).containers if c.name == name)
+    own = promises.own_set(pod.uid, name) or ()
+    # Plain init containers may have given theirs to those after them.
+    return 0 if wanted.kind is ContainerKind.INIT else max(0, wanted.cpus - len(own))
+
+
+# What can be kept
+
+
+def _with_kept(managers: Managers, promises: Promises, claim: Claim) -> Promises:
+    """Give a pod what it holds and still may hold: the rest is looked for when everybody has had his."""
+    demand = demand_of(managers.rules, claim.pod)
+    held = _kept_cpus(managers, promises, claim.pod, demand, claim.held)
+    taken = held.pod_cpus or CpuSet()
+    for _, cpus in held.cpus:
+        taken |= cpus
+    machine = promises.memory
+    held, charged = _kept_memory(managers, promises, demand, held, claim.held)
+    for block in charged:
+        machine = charge(machine, block.nodes, block.resource, block.size_bytes)
+    if managers.providers.topology.policy is not TopologyPolicy.NONE:
+        names = {c.name for c in claim.pod.containers}
+        held = replace(held, hints=tuple((n, h) for n, h in claim.held.hints if n in names and _is_here(managers, h)))
+    return with_pod(replace(promises, default=promises.default - taken, memory=machine), claim.pod.uid, held)
+
+
+def _is_here(managers: Managers, hint: Hint) -> bool:
+    return hint.mask is None or hint.mask <= managers.topology.node_ids
+
+
+def _kept_cpus(managers: Managers, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises) -> PodPromises:
+    cpu = managers.providers.cpu
+    if not cpu.static or demand.is_skipped or not demand.is_guaranteed:
+        return NOTHING
+    there = managers.topology.online | managers.topology.offline
+    barred = managers.reserved | given_cpus(promises)
+    if _is_by_pod(managers, demand):
+        # Slices and pool are one decision: all of it can be kept, or none.
+        whole = before.pod_cpus or CpuSet()
+        fits = len(whole) == demand.cpus and whole.isdisjoint(barred) and whole <= there
+        slices = [(c.name, before.own_set(c.name)) for c in pod.containers]
+        own = tuple(sorted((name, cpus) for name, cpus in slices if cpus and cpus <= whole))
+        return PodPromises(cpus=own, pod_cpus=whole) if fits and len(own) == len(slices) else NOTHING
+    kept: tuple[tuple[str, CpuSet], ...] = ()
+    beside = CpuSet()
+    for wanted in demand.containers:
+        cpus = (before.own_set(wanted.name) or CpuSet()) & there - barred - beside
+        if not cpus or len(cpus) > wanted.cpus:
+            continue
+        kept = put(kept, wanted.name, cpus)
+        if wanted.kind is not ContainerKind.INIT:
+            beside |= cpus
+    return PodPromises(cpus=kept)
+
+
+def _kept_memory(
+    managers: Managers, promises: Promises, demand: PodDemand, held: PodPromises, before: PodPromises
+) -> tuple[PodPromises, Blocks]:
+    """Give the pod with the memory that it keeps, and what the books are to be charged with."""
+    memory = managers.providers.memory
+    if not memory.static or demand.is_skipped or not demand.is_guaranteed:
+        return held, ()
+    books = {node.id: {resource for resource, _ in node.tables} for node in promises.memory}
+
+    def fits(blocks: Blocks) -> bool:
+        return all(
+            b.nodes
+            and all(b.resource in books.get(node, ()) for node in b.nodes)
+            and not breaks_group(promises.memory, b.nodes)
+            for b in blocks
+        )
+
+    if _is_by_pod(managers, demand):
+        whole, names = before.pod_memory or (), {c.name for c in demand.containers}
+        parts = tuple((name, blocks) for name, blocks in before.memory if name in names and fits(blocks))
+        if not whole or not fits(whole) or _amounts(whole) != dict(demand.memory or ()) or parts != before.memory:
+            return held, ()
+        return replace(held, memory=parts, pod_memory=whole), whole
+    wanted = {c.name: c for c in demand.containers}
+    parts = tuple(
+        (name, blocks)
+        for name, blocks in before.memory
+        if name in wanted and fits(blocks) and _is_asked_for(wanted[name], _amounts(blocks))
+    )
+    groups = {block.nodes for _, blocks in parts for block in blocks}
+    if len(groups) > 1 and any(not a.isdisjoint(b) for a in groups for b in groups if a != b):
+        return held, ()
+    return replace(held, memory=parts), tuple(block for _, blocks in parts for block in blocks)
+
+
+def _amounts(blocks: Blocks) -> dict[str, int]:
+    return {block.resource: block.size_bytes for block in blocks}
+
+
+def _is_asked_for(container: ContainerDemand, held: dict[str, int]) -> bool:
+    wanted = dict(container.memory or ())
+    if container.kind is ContainerKind.INIT:  # those after it may have taken some over
+        return all(size <= wanted.get(resource, -1) for resource, size in held.items())
+    return bool(held) and held == wanted
+
+
+def _is_by_pod(managers: Managers, demand: PodDemand) -> bool:
+    topology = managers.providers.topology
+    return demand.is_managed and topology.policy is not TopologyPolicy.NONE and topology.scope is Scope.POD
+
+
+# What is missing
+
+
+def _completed(managers: Managers, promises: Promises, claim: Claim) -> Promises | Rejected:
+    """Get a pod what it lacks, moving as little of it as possible."""
+    held = promises.of_pod(claim.pod.uid)
+    demand = demand_of(managers.rules, claim.pod)
+    lacks = _lacks(managers, demand, held)
+    waits = not claim.is_running and _is_offline(managers, held)
+    if not lacks and not waits:
+        return _with_hints(managers, promises, claim.pod)
+    topped = None if waits else _topped_up(managers, promises, demand)
+    attempts = [] if topped is None else [topped, _without_inits(managers, topped, claim.pod)]
+    attempts.append(remove_pod(managers, promises, claim.pod.uid)[0])
+    last: Rejected | None = None
+    for attempt in attempts:
+        decision = admit(managers, attempt, claim.pod)
+        if isinstance(decision, Rejected):
+            last = decision
+        elif not any(pod_violations(claim.pod, decision.promises.of_pod(claim.pod.uid))):
+            # What init containers lend may be with a later container already, where an earlier one is looked after only now.
+            return decision.promises
+    assert last is not None
+    # CPUs that are only offline may return: until then D14 holds.
+    return promises if claim.is_running or not lacks else last
+
+
+def _without_inits(managers: Managers, promises: Promises, pod: Pod) -> Promises:
+    """Take back what plain init containers have alone: they have run, or are not worth moving the others for."""
+    for container in pod.containers:
+        if container.kind is ContainerKind.INIT:
+            promises, _ = release_container(managers.providers.cpu, promises, pod.uid, container.name)
+    return promises
+
+
+def _lacks(managers: Managers, demand: PodDemand, held: PodPromises) -> bool:
+    if demand.is_skipped or not demand.is_guaranteed:
+        return False
+    cpu, memory = managers.providers.cpu, managers.providers.memory
+    if _is_by_pod(managers, demand):
+        lacks_cpus = cpu.static and bool(demand.cpus) and held.pod_cpus is None
+        return lacks_cpus or (memory.static and bool(demand.memory) and held.pod_memory is None)
+    lasting = [c for c in demand.containers if c.kind is not ContainerKind.INIT]
+    # Plain init containers may have run, and have given theirs to those after them.
+    return any(
+        (cpu.static and len(held.own_set(c.name) or ()) < c.cpus)
+        or (memory.static and bool(c.memory) and held.blocks(c.name) is None)
+        for c in lasting
+    )
+
+
+def _is_offline(managers: Managers, held: PodPromises) -> bool:
+    return any(not cpus <= managers.topology.online for _, cpus in held.cpus)
+
+
+def _topped_up(managers: Managers, promises: Promises, demand: PodDemand) -> Promises | None:
+    """Add CPUs to the sets that are too small, near those that are there. None: the options allow no such set."""
+    cpu, layout = managers.providers.cpu, managers.providers.cpu.layout
+    held = promises.of_pod(demand.uid)
+    for wanted in demand.containers:
+        own = held.own_set(wanted.name)
+        if own is None or len(own) >= wanted.cpus:
+            continue
+        near = managers.topology.numa_of(own)
+        chosen = choose_near(cpu, cpu.free_cpus(promises), wanted.cpus - len(own), near.bits)
+        if isinstance(chosen, CpuShortage):
+            return None
+        whole = own | CpuSet(chosen)
+        splits_core = cpu.options.full_pcpus_only and layout.whole_cores(whole.bits) != whole.bits
+        is_spread = managers.providers.memory.keeps_one_node and not managers.topology.numa_of(whole) <= near
+        if splits_core or is_spread:
+            return None
+        held = replace(held, cpus=put(held.cpus, wanted.name, whole))
+        promises = with_pod(replace(promises, default=promises.default - CpuSet(chosen)), demand.uid, held)
+    return promises
+
+
+def _with_hints(managers: Managers, promises: Promises, pod: Pod) -> Promises:
+    """Let the topology manager store where the pod is, as it does for pods that it finds in place."""
+    held = promises.of_pod(pod.uid)
+    is_known = {name for name, _ in held.hints} == {c.name for c in pod.containers}
+    if is_known or held.is_nothing or managers.providers.topology.policy is TopologyPolicy.NONE:
+        return promises
+    decision = admit(managers, promises, pod)
+    return decision.promises if isinstance(decision, Admitted) else promises
+
+
+# What differs
+
+
+def _differences(managers: Managers, claim: Claim, promises: Promises) -> Iterator[Deviation]:
+    before, after = claim.held, promises.of_pod(claim.pod.uid)
+    demand = {c.name: c for c in demand_of(managers.rules, claim.pod).containers}
+    for container in claim.pod.containers:
+        had, has = before.own_set(container.name), after.own_set(container.name)
+        wanted = demand[container.name].cpus if managers.providers.cpu.static else 0
+        if had != has or (len(has or ()) < wanted and container.kind is not ContainerKind.INIT):
+            why = _why(managers, claim.pod, promises, had or CpuSet(), has or CpuSet(), wanted)
+            yield Deviation(claim.pod, container.name, "CPUs", _text(had), _text(has), why)
+        stood, stands = _nodes(before, container.name), _nodes(after, container.name)
+        if stood != stands:
+            why = _why_elsewhere(managers, stood, lacks=not stands and bool(demand[container.name].memory))
+            yield Deviation(claim.pod, container.name, "memory nodes", str(stood or "any"), str(stands or "any"), why)
+
+
+def _why_elsewhere(managers: Managers, stood: NumaSet, *, lacks: bool) -> str:
+    if not managers.providers.memory.static:
+        return "memoryManagerPolicy is None now"
+    gone = stood - managers.topology.node_ids
+    parts = [f"NUMA nodes {gone} are gone"] if gone else []
+    if lacks:
+        parts.append(f"degraded: no NUMA node has room for what it asks for; {_AGAIN}")
+    elif not parts:
+        parts.append("memory of its own is to be had now" if not stood else "its memory could not stay where it was")
+    return "; ".join(parts)
+
+
+def _text(cpus: CpuSet | None) -> str:
+    return str(cpus) if cpus else "shared"
+
+
+def _nodes(held: PodPromises, name: str) -> NumaSet:
+    nodes = NumaSet()
+    for block in held.blocks(name) or ():
+        nodes |= block.nodes
+    return nodes
+
+
+def _why(managers: Managers, pod: Pod, promises: Promises, had: CpuSet, has: CpuSet, wanted: int) -> str:
+    if not managers.providers.cpu.static:
+        return "cpuManagerPolicy is none now"
+    others = CpuSet()
+    for uid, held in promises.pods:
+        if uid != pod.uid:
+            others |= held.pod_cpus or CpuSet()
+            for _, cpus in held.cpus:
+                others |= cpus
+    lost = had - has
+    parts = []
+    if lost & managers.reserved:
+        parts.append(f"CPUs {lost & managers.reserved} are reserved")
+    if lost & others:
+        parts.append(f"CPUs {lost & others} are another pod's")
+    if lost - managers.topology.online:
+        parts.append(f"CPUs {lost - managers.topology.online} are not online")
+    if len(has) < wanted:
+        parts.append(f"degraded: of {wanted} CPUs of its own it has {len(has)}, more are not to be had; {_AGAIN}")
+    elif not parts:
+        parts.append("whole CPUs of its own are to be had now" if not had else "its set could not stay as it was")
+    return "; ".join(parts)

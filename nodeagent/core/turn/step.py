@@ -1,0 +1,396 @@
+"""One turn of the agent: the node's state and what was observed in, the next state and what happened out.
+
+Order of one turn: what ended, what is to end, what is over, what is new (in manifest order), what is to start.
+Knows neither files nor the clock: everything observed is in the World.
+"""
+
+import enum
+from collections.abc import Callable
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from nodeagent.core.admission.managers import Admitted, Managers, Rejected, Report, admit, remove_pod, start_container
+from nodeagent.core.admission.node_capacity import Allocatable, Usage, insufficient, usage_of
+from nodeagent.core.cgroups.desired_cgroups import OWN_DIRECTORIES, pod_path
+from nodeagent.core.metrics.deltas import MetricDelta
+from nodeagent.core.model.cgroup import ObservedCgroups
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Pod, qos_class
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.refusals import RELEASED
+from nodeagent.core.model.state import ContainerStatus, NodeState, PodEntry, RecordedRefusal
+from nodeagent.core.turn import lifecycle
+from nodeagent.core.turn.adoption import found, populated_pods
+from nodeagent.core.turn.lifecycle import Runs
+from nodeagent.core.turn.recovery import settled
+
+
+class Manifest(Struct, frozen=True):
+    """One valid pod of the manifest directory."""
+
+    pod: Pod
+    source: str
+    unused_fields: tuple[str, ...] = ()
+    """Given, known to Kubernetes and without effect here (D8)."""
+
+
+class World(Struct, frozen=True):
+    """Everything observed for one turn."""
+
+    config: Config
+    managers: Managers
+    allocatable: Allocatable
+    manifests: tuple[Manifest, ...]
+    """In (file name, document) order."""
+    unreadable: frozenset[str]
+    """Files that are there and cannot be understood now: the pods that came from them stay as they are."""
+    misspelt: frozenset[str]
+    """`namespace/name` of pods whose manifest is there and invalid now: they stay as they are."""
+    runs: Runs | None
+    """None: the launcher doesn't answer."""
+    seen: ObservedCgroups
+    now_ms: int
+    is_blind: bool = False
+    """The manifest directory can't be read: every pod stays as it is."""
+    retried: frozenset[str] = frozenset()
+    """UIDs of refused pods that somebody asked to decide on again."""
+    released: frozenset[str] = frozenset()
+    """UIDs of pods that somebody asked to end, whatever their manifests say."""
+
+
+class EventKind(enum.Enum):
+    """What can happen to a pod or container; the value is the log event's name."""
+
+    POD_ADMITTED = "pod_admitted"
+    POD_REFUSED = "pod_refused"
+    POD_ENDING = "pod_ending"
+    POD_REMOVED = "pod_removed"
+    POD_RELEASED = "pod_released"
+    POD_FINISHED = "pod_finished"
+    CONTAINER_STARTING = "container_starting"
+    CONTAINER_EXITED = "container_exited"
+    MANIFEST_SHADOWED = "manifest_shadowed"
+    POD_ADOPTED = "pod_adopted"
+    PROMISE_CHANGED = "promise_changed"
+
+
+class TurnEvent(Struct, frozen=True):
+    """One thing that happened in a turn: data for the log, the metrics and the tests."""
+
+    event: EventKind
+    pod: Pod
+    source: str
+    container: str | None = None
+    fields: tuple[tuple[str, str | int], ...] = ()
+    report: Report | None = None
+
+
+class Turn(Struct, frozen=True):
+    state: NodeState
+    facts: tuple[TurnEvent, ...] = ()
+    moves: tuple[MetricDelta, ...] = ()
+    wake_at_ms: int | None = None
+    """When time alone will change something."""
+
+
+class _Draft(Struct, frozen=True):
+    """A turn being built."""
+
+    state: NodeState
+    facts: tuple[TurnEvent, ...] = ()
+    moves: tuple[MetricDelta, ...] = field(default=())
+
+    def plus(self, state: NodeState, *facts: TurnEvent, moves: tuple[MetricDelta, ...] = ()) -> "_Draft":
+        return _Draft(state, self.facts + facts, self.moves + moves)
+
+
+Decide = Callable[[Managers, Promises, Pod, CpuSet], Admitted | Rejected]
+"""A decision on one pod: see `admitted_beside`."""
+
+
+def admitted_beside(managers: Managers, promises: Promises, pod: Pod, strangers: CpuSet) -> Admitted | Rejected:
+    """Decide on a pod: with CPUs that it can have at once, where strangers' processes don't run, if there are enough of them."""
+    taken = promises.default & strangers
+    if taken:
+        decision = admit(managers, replace(promises, default=promises.default - taken), pod)
+        if isinstance(decision, Admitted):
+            whole = replace(decision.promises, default=decision.promises.default | taken)
+            return replace(decision, promises=whole)
+    return admit(managers, promises, pod)
+
+
+def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Turn:
+    """Decide on everything that the world asks for.
+
+    Args:
+        state: as it is.
+        world: what was observed.
+        decide: how to decide on each new pod; for those who have a clock and measure that.
+    """
+    draft = _Draft(state)
+    if world.runs is not None:
+        draft = _observe(draft, world.runs, world)
+    wanted, shadowed = _wanted(world.manifests)
+    draft = draft.plus(draft.state, *(_shadowed_fact(m, by) for m, by in shadowed))
+    if not world.is_blind:
+        draft = _end_unwanted(_follow_files(draft, wanted), wanted, world)
+    draft = _remove_gone(_end_released(draft, world), wanted, world)
+    if not world.is_blind:
+        draft = _admit_new(draft, wanted, world, decide)
+    if world.runs is not None:
+        draft = _advance(draft, world)
+    moments = [lifecycle.wake_at_ms(entry, world.now_ms) for entry in draft.state.entries]
+    wake_at_ms = min((moment for moment in moments if moment is not None), default=None)
+    return Turn(draft.state, draft.facts, draft.moves, wake_at_ms)
+
+
+def _observe(draft: _Draft, runs: Runs, world: World) -> _Draft:
+    for entry in draft.state.entries:
+        after = lifecycle.observe(entry, runs, world.seen, world.now_ms)
+        if after == entry:
+            continue
+        facts = []
+        for old, new in zip(entry.containers, after.containers, strict=True):
+            if new.exit is not None and old.exit is None:
+                facts.append(
+                    TurnEvent(EventKind.CONTAINER_EXITED, entry.pod, entry.source, new.name, _exit_fields(new))
+                )
+        draft = draft.plus(draft.state.with_entry(after), *facts)
+    return draft
+
+
+def _exit_fields(status: ContainerStatus) -> tuple[tuple[str, str | int], ...]:
+    assert status.exit is not None
+    fields: list[tuple[str, str | int]] = [("reason", status.exit.reason), ("restarts", status.restarts)]
+    if status.exit.code is not None:
+        fields.append(("exit_code", status.exit.code))
+    if status.exit.signal is not None:
+        fields.append(("signal", status.exit.signal))
+    if status.exit.start_error is not None:
+        fields.append(("start_error", status.exit.start_error))
+    return tuple(fields)
+
+
+def wanted(manifests: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
+    """Give the manifests that count, in their order."""
+    return tuple(_wanted(manifests)[0].values())
+
+
+def _wanted(manifests: tuple[Manifest, ...]) -> tuple[dict[str, Manifest], list[tuple[Manifest, Manifest]]]:
+    """Give the manifests that count, by namespace/name, and those shadowed by an earlier one with the same name or UID (D7)."""
+    by_name: dict[str, Manifest] = {}
+    by_uid: dict[str, Manifest] = {}
+    shadowed = []
+    for manifest in manifests:
+        earlier = by_name.get(manifest.pod.full_name) or by_uid.get(manifest.pod.uid)
+        if earlier is not None:
+            shadowed.append((manifest, earlier))
+            continue
+        by_name[manifest.pod.full_name] = manifest
+        by_uid[manifest.pod.uid] = manifest
+    return by_name, shadowed
+
+
+def _shadowed_fact(manifest: Manifest, by: Manifest) -> TurnEvent:
+    same = "name" if manifest.pod.full_name == by.pod.full_name else "uid"
+    return TurnEvent(
+        EventKind.MANIFEST_SHADOWED, manifest.pod, manifest.source, None, (("same", same), ("first_source", by.source))
+    )
+
+
+def _is_wanted(entry: PodEntry, wanted: dict[str, Manifest], world: World) -> bool:
+    manifest = wanted.get(entry.pod.full_name)
+    if manifest is not None and (manifest.pod == entry.pod or manifest.source == entry.source):
+        return manifest.pod == entry.pod
+    # While a pod's own file can't be understood, another file's pod of that name does not take its place.
+    return entry.source in world.unreadable or entry.pod.full_name in world.misspelt
+
+
+def _follow_files(draft: _Draft, wanted: dict[str, Manifest]) -> _Draft:
+    """Take over where pods come from now: a file may be renamed."""
+    for entry in draft.state.entries:
+        manifest = wanted.get(entry.pod.full_name)
+        if manifest is not None and manifest.pod == entry.pod and manifest.source != entry.source:
+            draft = draft.plus(draft.state.with_entry(replace(entry, source=manifest.source)))
+    return draft
+
+
+def _end_unwanted(draft: _Draft, wanted: dict[str, Manifest], world: World) -> _Draft:
+    for entry in draft.state.entries:
+        is_wanted = _is_wanted(entry, wanted, world)
+        is_retried = entry.refusal is not None and entry.pod.uid in world.retried
+        if entry.deleting_since_ms is not None or (is_wanted and not is_retried):
+            continue
+        if not entry.is_active:
+            rest = tuple(e for e in draft.state.entries if e.pod.uid != entry.pod.uid)
+            facts = () if is_wanted else (TurnEvent(EventKind.POD_REMOVED, entry.pod, entry.source),)
+            draft = draft.plus(replace(draft.state, entries=rest), *facts)
+            continue
+        draft = _ending(draft, entry, world)
+    return draft
+
+
+def _ending(draft: _Draft, entry: PodEntry, world: World) -> _Draft:
+    ending = lifecycle.advance(
+        replace(entry, deleting_since_ms=world.now_ms), world.runs or {}, world.seen, world.now_ms
+    )
+    return draft.plus(draft.state.with_entry(ending), TurnEvent(EventKind.POD_ENDING, entry.pod, entry.source))
+
+
+def _end_released(draft: _Draft, world: World) -> _Draft:
+    """End the pods that somebody asked to end. Those that are ending already, for whatever reason, only don't come back."""
+    for entry in draft.state.entries:
+        if entry.pod.uid not in world.released or not entry.is_active or entry.is_released:
+            continue
+        released = replace(entry, is_released=True)
+        draft = draft.plus(draft.state.with_entry(released))
+        if entry.deleting_since_ms is None:
+            draft = _ending(draft, released, world)
+    return draft
+
+
+def _remove_gone(draft: _Draft, wanted: dict[str, Manifest], world: World) -> _Draft:
+    """Give back what ended pods held, once their cgroups are empty (D11). A released one whose manifest is there stays, refused."""
+    for entry in draft.state.entries:
+        if entry.deleting_since_ms is None or not lifecycle.is_gone(entry, world.runs or {}, world.seen):
+            continue
+        if world.runs is None and any(s.is_started for s in entry.containers):
+            continue  # nobody can say whether a start is under way
+        promises, moves = remove_pod(world.managers, draft.state.promises, entry.pod.uid)
+        state = replace(draft.state, promises=promises)
+        if entry.is_released and (world.is_blind or _is_wanted(entry, wanted, world)):
+            released = TurnEvent(EventKind.POD_RELEASED, entry.pod, entry.source)
+            draft = draft.plus(state.with_entry(_released(entry, world.now_ms)), released, moves=moves)
+            continue
+        rest = tuple(e for e in state.entries if e.pod.uid != entry.pod.uid)
+        removed = TurnEvent(EventKind.POD_REMOVED, entry.pod, entry.source)
+        draft = draft.plus(replace(state, entries=rest), removed, moves=moves)
+    return draft
+
+
+def _released(entry: PodEntry, now_ms: int) -> PodEntry:
+    refusal = RecordedRefusal(RELEASED, "it was ended by `nodeagent release`", now_ms)
+    return PodEntry(entry.pod, entry.qos, entry.source, now_ms, refusal=refusal)
+
+
+def _admit_new(draft: _Draft, wanted: dict[str, Manifest], world: World, decide: Decide) -> _Draft:
+    gate = world.config.placement.gate("PodLevelResources")
+    names = {e.pod.full_name for e in draft.state.entries}
+    uids = {e.pod.uid for e in draft.state.entries}
+    new = [m for m in wanted.values() if m.pod.full_name not in names and m.pod.uid not in uids]
+    draft, new = _adopt_running(draft, new, world)
+    usage = usage_of(draft.state.active_pods(), pod_level_resources=gate)
+    strangers = _cpus_of_strangers(draft.state, world) if new else CpuSet()
+    for manifest in new:
+        draft = _decide(draft, manifest, usage, strangers, world, decide)
+        if draft.state.entries[-1].is_active:
+            usage = usage.plus(manifest.pod, pod_level_resources=gate)
+    return draft
+
+
+def _adopt_running(draft: _Draft, new: list[Manifest], world: World) -> tuple[_Draft, list[Manifest]]:
+    """Take on those that run already, before anybody gets their CPUs: the state that knew them was lost, and their manifests came later.
+
+    Returns:
+        The draft, and the manifests that are left to be decided on.
+    """
+    gate = world.config.placement.gate("PodLevelResources")
+    running = populated_pods(world.seen) if new else frozenset()
+    entries = [(m, new_entry(m, world.now_ms, pod_level_resources=gate)) for m in new]
+    there = [entry for _, entry in entries if pod_path(entry) in running]
+    left = [manifest for manifest, entry in entries if pod_path(entry) not in running]
+    if not there or world.runs is None:  # nobody can say what they are: they wait as they are
+        return draft, left
+    pods = found(world.managers, there, seen=world.seen, runs=world.runs, recorded={}, now_ms=world.now_ms)
+    placed = settled(world.managers, tuple(pod.claim for pod in pods), draft.state.promises)
+    assert not placed.refused, "who runs is never refused"
+    state = replace(draft.state, promises=placed.promises, entries=(*draft.state.entries, *(pod.entry for pod in pods)))
+    facts = [TurnEvent(EventKind.POD_ADOPTED, pod.entry.pod, pod.entry.source) for pod in pods]
+    sources = {pod.entry.pod.uid: pod.entry.source for pod in pods}
+    facts += [
+        TurnEvent(EventKind.PROMISE_CHANGED, each.pod, sources[each.pod.uid], each.container, each.fields)
+        for each in placed.differences
+    ]
+    return draft.plus(state, *facts), left
+
+
+def _cpus_of_strangers(state: NodeState, world: World) -> CpuSet:
+    """CPUs on which processes run that no pod owns: whoever is promised them has to wait for their end."""
+    owned = {pod_path(entry) for entry in state.entries if entry.is_active}
+    unknown = populated_pods(world.seen) - owned - {"", *OWN_DIRECTORIES}
+    cpus = CpuSet()
+    for path, group in world.seen.items() if unknown else ():
+        if group.is_populated and path.rpartition("/")[0] in unknown:
+            cpus |= group.cpus_effective or CpuSet()
+    return cpus
+
+
+def _decide(draft: _Draft, manifest: Manifest, usage: Usage, strangers: CpuSet, world: World, decide: Decide) -> _Draft:
+    pod, state = manifest.pod, draft.state
+    gate = world.config.placement.gate("PodLevelResources")
+    entry = new_entry(manifest, world.now_ms, pod_level_resources=gate)
+    if world.config.check_allocatable:
+        short = insufficient(pod, usage, world.allocatable, pod_level_resources=gate)
+        if short is not None:
+            return _refused(draft, entry, short.reason, short.message, world.now_ms)
+    decision = decide(world.managers, state.promises, pod, strangers)
+    match decision:
+        case Rejected():
+            cleaned = draft.plus(replace(state, promises=decision.promises), moves=decision.moves)
+            return _refused(cleaned, entry, decision.reason, decision.message, world.now_ms, decision.report)
+        case Admitted():
+            after = replace(state, promises=decision.promises, entries=(*state.entries, entry))
+            fields = (("qos", entry.qos.value), ("unused_fields", " ".join(manifest.unused_fields)))
+            fact = TurnEvent(EventKind.POD_ADMITTED, pod, manifest.source, None, fields, decision.report)
+            return draft.plus(after, fact, moves=decision.moves)
+
+
+def new_entry(manifest: Manifest, now_ms: int, *, pod_level_resources: bool) -> PodEntry:
+    """Give the entry of a pod that was admitted just now."""
+    pod = manifest.pod
+    qos = qos_class(pod, pod_level_resources=pod_level_resources)
+    return PodEntry(
+        pod, qos, manifest.source, now_ms, containers=tuple(ContainerStatus(c.name) for c in pod.containers)
+    )
+
+
+def _refused(
+    draft: _Draft, entry: PodEntry, reason: str, message: str, now_ms: int, report: Report | None = None
+) -> _Draft:
+    refused = replace(entry, refusal=RecordedRefusal(reason, message, now_ms), containers=())
+    after = replace(draft.state, entries=(*draft.state.entries, refused))
+    return draft.plus(
+        after,
+        TurnEvent(
+            EventKind.POD_REFUSED, entry.pod, entry.source, None, (("reason", reason), ("message", message)), report
+        ),
+    )
+
+
+def _advance(draft: _Draft, world: World) -> _Draft:
+    for entry in draft.state.entries:
+        if entry.refusal is not None or (entry.outcome is not None and entry.deleting_since_ms is None):
+            continue
+        after = lifecycle.advance(entry, world.runs or {}, world.seen, world.now_ms)
+        if after == entry:
+            continue
+        promises = draft.state.promises
+        moves: tuple[MetricDelta, ...] = ()
+        facts = []
+        for old, new in zip(entry.containers, after.containers, strict=True):
+            if new.attempt > old.attempt:
+                promises = start_container(world.managers, promises, entry.pod, new.name)
+                facts.append(
+                    TurnEvent(
+                        EventKind.CONTAINER_STARTING, entry.pod, entry.source, new.name, (("restarts", new.restarts),)
+                    )
+                )
+        if after.outcome is not None:
+            promises, moves = remove_pod(world.managers, promises, entry.pod.uid)
+            facts.append(
+                TurnEvent(EventKind.POD_FINISHED, entry.pod, entry.source, None, (("phase", after.outcome.value),))
+            )
+        draft = draft.plus(replace(draft.state.with_entry(after), promises=promises), *facts, moves=moves)
+    return draft

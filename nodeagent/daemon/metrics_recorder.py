@@ -1,0 +1,115 @@
+"""What the metrics count, added up by the deciding thread; readers get one immutable snapshot per turn."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct, field
+
+from nodeagent import __version__
+from nodeagent.core.admission.managers import Admitted, Managers, Rejected, gauges, isolation, started_moves
+from nodeagent.core.cgroups.desired_cgroups import shared_pool, usable_cpus
+from nodeagent.core.metrics import agent_metrics as names
+from nodeagent.core.metrics.deltas import Series
+from nodeagent.core.metrics.manager_metrics import TOPOLOGY_DURATION
+from nodeagent.core.metrics.totals import MetricsSnapshot, MetricTotals
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.state import NodeState
+from nodeagent.core.turn.lifecycle import next_start_at_ms
+from nodeagent.core.turn.step import EventKind, Turn, admitted_beside
+from nodeagent.daemon.execution import ExecutionResult
+from nodeagent.daemon.machine import NodeSetup
+from nodeagent.daemon.snapshot import Snapshot
+from nodeagent.edge.metrics import Exposition
+
+
+class Stopwatch(Struct):
+    """What the decisions on pods took, one after the other."""
+
+    clock: Callable[[], float] = time.monotonic
+    took_ms: list[int] = field(default_factory=list)
+    """Whole milliseconds, as kubelet observes them: most are 0."""
+    alive: Callable[[], None] = lambda: None
+    """Called after each."""
+
+    def decide(self, managers: Managers, promises: Promises, pod: Pod, strangers: CpuSet) -> Admitted | Rejected:
+        """Decide as `step` would without it."""
+        began = self.clock()
+        decision = admitted_beside(managers, promises, pod, strangers)
+        self.took_ms.append(int(1000 * (self.clock() - began)))
+        self.alive()
+        return decision
+
+
+class MetricsRecorder:
+    def __init__(self, node: NodeSetup, promises: Promises) -> None:
+        self._totals = MetricTotals()
+        self._totals.move(started_moves(node.managers, promises))
+        self.exposition = Exposition(self._snapshot({}), aliases=node.config.metrics_aliases)
+
+    def count(
+        self, decided: Turn, outcome: ExecutionResult, drift: Sequence[str], admissions_ms: Sequence[int]
+    ) -> None:
+        """Count one turn. `drift` is what was put back, by what it was."""
+        self._totals.move(decided.moves)
+        for milliseconds in admissions_ms:
+            self._totals.observe(TOPOLOGY_DURATION, milliseconds)
+        self._totals.count(names.CGROUP_WRITES, amount=len(outcome.written))
+        for _, err in outcome.failed:
+            self._totals.count(names.CGROUP_WRITE_ERRORS, names.error_label(err.errno))
+        for what in drift:
+            self._totals.count(names.DRIFT_CORRECTED, what)
+        for fact in decided.facts:
+            fields = dict(fact.fields)
+            if fact.event is EventKind.POD_REFUSED:
+                self._totals.count(names.POD_REFUSALS, str(fields["reason"]))
+            elif fact.event is EventKind.CONTAINER_STARTING and fields["restarts"]:
+                self._totals.count(names.CONTAINER_RESTARTS)
+
+    def count_refusal(self, reason: str) -> None:
+        self._totals.count(names.POD_REFUSALS, reason)
+
+    def count_failed_save(self, error: int | None) -> None:
+        self._totals.count(names.STATE_SAVE_ERRORS, names.error_label(error))
+
+    def publish(self, snapshot: Snapshot, *, decided_something: bool, manifest_problems: int, seconds: float) -> None:
+        """Show the state as it is now."""
+        self._totals.observe(names.EVENT_DURATION if decided_something else names.RECONCILE_DURATION, seconds)
+        state, managers = snapshot.state, snapshot.node.managers
+        values: dict[Series, int] = dict(gauges(managers, state.promises))
+        for entry in state.entries:
+            _add(values, names.PODS, ("phase", entry.phase.value))
+            if entry.is_active:
+                for container in entry.pod.containers:
+                    level = isolation(managers, state.promises, entry.pod, container.name)
+                    _add(values, names.CONTAINERS, ("isolation", level.value))
+        online = snapshot.node.topology.online
+        values[Series(names.DEGRADED_CONTAINERS)] = sum(not cpus <= online for _, _, cpus in state.promises.containers)
+        values[Series(names.STARVED_CONTAINERS)] = _starved(managers, state, online)
+        values[Series(names.MANIFEST_PROBLEMS)] = manifest_problems
+        values[Series(names.STATE_GENERATION)] = state.generation
+        values[Series(names.LAUNCHER_UP)] = int(snapshot.runs is not None)
+        self.exposition.publish(self._snapshot(values), aliases=snapshot.node.config.metrics_aliases)
+
+    def _snapshot(self, values: dict[Series, int]) -> MetricsSnapshot:
+        return self._totals.snapshot({**values, Series(names.BUILD_INFO, (("version", __version__),)): 1})
+
+
+def _starved(managers: Managers, state: NodeState, online: CpuSet) -> int:
+    """Count the containers that have still to run and no CPU to run on."""
+    pool = shared_pool(managers, state.promises, online)
+    if pool:
+        return 0
+    return sum(
+        not usable_cpus(state.promises.own_set(entry.pod.uid, container.name), pool, online)
+        for entry in state.entries
+        if entry.is_active
+        for container, status in entry.pairs()
+        if status.exit is None or next_start_at_ms(entry, container.name) is not None
+    )
+
+
+def _add(values: dict[Series, int], name: str, label: tuple[str, str]) -> None:
+    one = Series(name, (label,))
+    values[one] = values.get(one, 0) + 1

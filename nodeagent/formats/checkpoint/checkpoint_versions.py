@@ -1,0 +1,360 @@
+"""Every version of kubelet's two checkpoint files, and nodeagent's own: which one a text is, whether it is whole, and the same in another.
+
+Stricter than kubelet, which takes some files unseen: here every checksum is judged. Knows no file system.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
+from nodeagent.core.model.podmap import PodMap
+from nodeagent.core.model.promises import Blocks, MemoryNode, PodPromises, Promises
+from nodeagent.core.model.records import CpuRecord, MemoryRecord, Unreadable
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.checkpoint.cpu_checkpoint import (
+    CpuContents,
+    decode_cpu_state,
+    encode_cpu_state,
+    encode_cpu_state_1,
+    read_cpu_contents,
+)
+from nodeagent.formats.checkpoint.memory_checkpoint import (
+    decode_memory_state,
+    encode_memory_state,
+    read_memory_contents,
+)
+from nodeagent.formats.checkpoint.node_state import FORMAT, NodeStateError, SavedState, decode_state, public_document
+from nodeagent.formats.syntax.go_json import GoJsonError, decoded, fields, keys_of
+from nodeagent.formats.syntax.json_values import MisfitError, parsed
+
+WRITABLE = ("cpu-v1", "cpu-v2", "cpu-v3", "memory-v1", "memory-v2")
+NEWER = ("cpu-v4", "memory-v3")
+"""Kubelet 1.37's: read only."""
+OWN = "nodeagent-v1"
+_DOCUMENT_VERSION = 1
+
+Document = dict[str, Any]
+Containers = Mapping[str, tuple[str, str]]
+"""Container id → (pod UID, container name)."""
+
+_MEND = (
+    "`nodeagent checkpoint --help` lists the files that are understood; "
+    "a damaged state is made anew of what runs: `systemctl restart nodeagent`"
+)
+
+
+class CheckpointError(NodeAgentError):
+    """A text is no checkpoint, is damaged, or can't be said in the version that was asked for."""
+
+
+class Checkpoint(Struct, frozen=True):
+    """What a file says."""
+
+    version: str
+    checksum: str
+    """As stored."""
+    policies: Mapping[str, str]
+    """By configuration field."""
+    promises: Promises
+    by_id: Mapping[str, CpuSet] = field(default_factory=dict)
+    """Of version 1 of the CPU file: it knows containers by their ids only."""
+    saved: SavedState | None = None
+    """Of nodeagent's own file."""
+    problem: str | None = None
+    """Why it must not be used."""
+    note: str | None = None
+
+
+def read_checkpoint(content: bytes) -> Checkpoint:
+    """Read a file of any version.
+
+    Raises:
+        CheckpointError: it is none, or so damaged that it says nothing.
+    """
+    if not content.strip():
+        raise CheckpointError(
+            "it is empty", hint="a lost state is made anew of what runs: `systemctl restart nodeagent`"
+        )
+    if content.startswith(b"{") and f'"{FORMAT}"'.encode() in content.partition(b"\n")[0]:
+        return _own(content)
+    try:
+        text = content.decode()
+        document = decoded(text)
+        names = keys_of(document)
+        later = fields(document, ("data", "dataChecksum")) if names else {}
+        if any(later.values()):
+            return _newer(text, str(later["dataChecksum"]), is_memory="machinestate" in names)
+        if "machinestate" in names:
+            return _memory(text)
+        if "defaultcpuset" in names:
+            return _cpu(read_cpu_contents(text))
+    except UnicodeDecodeError as err:
+        raise CheckpointError(f"it is no text: byte {err.start} is {content[err.start]:#04x}", hint=_MEND) from err
+    except GoJsonError as err:
+        raise CheckpointError(f"it cannot be read: {err}", hint=_MEND) from err
+    raise CheckpointError(
+        "it has neither defaultCpuSet nor machineState",
+        hint="`nodeagent checkpoint --help` lists the files that are understood",
+    )
+
+
+# The CPU manager's
+
+
+def _cpu(contents: CpuContents) -> Checkpoint:
+    fitting = [version for version, checksum in contents.sums.items() if checksum == contents.checksum]
+    shape = "1" if contents.containers else "3" if contents.pods else "2"
+    name = fitting[0] if fitting else shape
+    problem, note = _judged(contents.checksum, contents.sums.get(shape), fitting, is_strict=shape == "3")
+    pods: PodMap[PodPromises] = PodMap()
+    for uid, sets in contents.entries.items():
+        own = tuple(sorted((c, _set(text, f"pod {uid}, container {c}")) for c, text in sets.items()))
+        pods = pods.put(uid, PodPromises(cpus=own))
+    for uid, cpus in contents.pods.items():
+        pods = pods.put(uid, replace(pods.get(uid) or PodPromises(), pod_cpus=cpus))
+    return Checkpoint(
+        version=f"cpu-v{name[0]}",
+        checksum=str(contents.checksum),
+        policies={"cpuManagerPolicy": contents.policy},
+        promises=Promises(default=_set(contents.default, "defaultCpuSet"), pods=pods),
+        by_id={each: _set(text, f"container {each}") for each, text in contents.containers.items()},
+        problem=problem,
+        note=_variant(name) or note,
+    )
+
+
+def _set(text: str, where: str) -> CpuSet:
+    try:
+        return CpuSet.parse(text)
+    except IdSetSyntaxError as err:
+        raise CheckpointError(f"{where}: '{text}' is no set of CPUs: {err}", hint=_MEND) from err
+
+
+def _variant(name: str) -> str | None:
+    return f"its checksum is that of version {name}" if name[1:] else None
+
+
+def _judged(stored: int, expected: int | None, fitting: list[str], *, is_strict: bool) -> tuple[str | None, str | None]:
+    if fitting:
+        return None, None
+    if stored == 0 and not is_strict:
+        return None, "it has no checksum: kubelet takes it unseen, and nobody can say whether it is whole"
+    return f"the checksum is {stored}, that of its content {expected}: it is damaged, or was edited", None
+
+
+# The memory manager's
+
+
+def _memory(text: str) -> Checkpoint:
+    contents = read_memory_contents(decoded(text))
+    record = contents.record()
+    if isinstance(record, Unreadable):
+        raise CheckpointError("a NUMA node of machineState is null, or one of its resources", hint=_MEND)
+    fitting = [version for version, checksum in contents.sums.items() if checksum == contents.checksum]
+    shape = "2" if contents.pods else "1"
+    name = fitting[0] if fitting else shape
+    problem, note = _judged(contents.checksum, contents.sums.get(shape), fitting, is_strict=shape == "2")
+    return Checkpoint(
+        version=f"memory-v{name[0]}",
+        checksum=str(contents.checksum),
+        policies={"memoryManagerPolicy": contents.policy},
+        promises=_memory_promises(record),
+        problem=problem,
+        note=_variant(name) or note,
+    )
+
+
+def _memory_promises(record: MemoryRecord) -> Promises:
+    pods: PodMap[PodPromises] = PodMap()
+    for uid, blocks in record.entries:
+        pods = pods.put(uid, PodPromises(memory=blocks))
+    for uid, whole in record.pod_entries:
+        pods = pods.put(uid, replace(pods.get(uid) or PodPromises(), pod_memory=whole))
+    return Promises(memory=record.machine, pods=pods)
+
+
+# Kubelet 1.37's, and our own
+
+
+def _newer(text: str, checksum: str, *, is_memory: bool) -> Checkpoint:
+    if is_memory:
+        record = decode_memory_state(text, pod_level=True, newer=True)
+        if isinstance(record, Unreadable):
+            raise CheckpointError(record.message, hint=_MEND)
+        policies = {"memoryManagerPolicy": record.policy_name}
+        return Checkpoint("memory-v3", checksum, policies, _memory_promises(record))
+    cpu = decode_cpu_state(text, pod_level=True, initial={}, newer=True)
+    if isinstance(cpu, Unreadable):
+        raise CheckpointError(cpu.message, hint=_MEND)
+    return replace(_cpu(_contents_of(cpu)), version="cpu-v4", checksum=checksum, problem=None, note=None)
+
+
+def _contents_of(record: CpuRecord) -> CpuContents:
+    entries = {uid: dict(sets) for uid, sets in record.entries}
+    return CpuContents(record.policy_name, record.default, entries, {}, dict(record.pod_entries), 0)
+
+
+def _own(content: bytes) -> Checkpoint:
+    problem = None
+    try:
+        saved = decode_state(content)
+    except NodeStateError as err:
+        problem = str(err)
+        try:
+            saved = decode_state(content, judge=False)
+        except NodeStateError:
+            raise CheckpointError(problem, hint=err.hint) from err
+    try:
+        digest = parsed(content.partition(b"\n")[0]).field("sha256").text()
+    except MisfitError:
+        digest = ""
+    return Checkpoint(OWN, digest, dict(saved.policies), saved.state.promises, saved=saved, problem=problem)
+
+
+# The same in another version
+
+
+def converted(checkpoint: Checkpoint, to: str, containers: Containers, *, lossy: bool) -> bytes:
+    """Say the same in another version.
+
+    Args:
+        checkpoint: as read.
+        to: one of WRITABLE.
+        containers: ids, needed from and to version 1 of the CPU file.
+        lossy: leave out what that version can't say.
+
+    Raises:
+        CheckpointError: the content is damaged, or can't be said so.
+    """
+    if checkpoint.problem is not None:
+        raise CheckpointError(
+            checkpoint.problem,
+            hint="only a whole file is converted; `nodeagent checkpoint show` tells what this one says",
+        )
+    about, number = to.split("-v")
+    field_name = f"{about}ManagerPolicy"
+    policy = checkpoint.policies.get(field_name)
+    if policy is None:
+        raise CheckpointError(
+            f"a file of version {checkpoint.version} says nothing that {to} could hold",
+            hint=f"give {about}_manager_state or nodeagent_state, as in `nodeagent checkpoint convert nodeagent_state --to {to}`",
+        )
+    promises = _named(checkpoint, containers) if to != "cpu-v1" else checkpoint.promises
+    if about == "memory":
+        _check_pods(
+            checkpoint, [uid for uid, pod in promises.pods if pod.pod_memory is not None], number == "2" or lossy, to
+        )
+        if any(table.free < 0 for node in promises.memory for _, table in node.tables) and not lossy:
+            raise CheckpointError(
+                "more memory is promised than a NUMA node has, which kubelet's file can't say",
+                hint="with --lossy it is written as no free memory",
+            )
+        return encode_memory_state(policy, promises, pod_level=number == "2").encode()
+    _check_pods(checkpoint, [uid for uid, pod in promises.pods if pod.pod_cpus is not None], number == "3" or lossy, to)
+    if to == "cpu-v1":
+        by_id = checkpoint.by_id or _ids(promises, containers)
+        return encode_cpu_state_1(
+            policy, str(promises.default), {key: str(cpus) for key, cpus in by_id.items()}
+        ).encode()
+    return encode_cpu_state(policy, promises, pod_level=number == "3").encode()
+
+
+def _check_pods(checkpoint: Checkpoint, pods: list[str], is_sayable: bool, to: str) -> None:
+    if pods and not is_sayable:
+        raise CheckpointError(
+            f"pod {pods[0]} (of {len(pods)}) has resources as a whole, which {to} can't say and {checkpoint.version} does",
+            hint="with --lossy they are left out; or convert to cpu-v3 or memory-v2",
+        )
+
+
+_IDS_HINT = 'give --containers FILE with {"CONTAINER_ID": ["POD_UID", "CONTAINER"], …}: version 1 knows containers by their ids only'
+
+
+def _named(checkpoint: Checkpoint, containers: Containers) -> Promises:
+    """Find out whose the sets of a file of version 1 are."""
+    pods = checkpoint.promises.pods
+    for each, cpus in checkpoint.by_id.items():
+        if each not in containers:
+            raise CheckpointError(f"it is not known which pod and container {each} is", hint=_IDS_HINT)
+        uid, name = containers[each]
+        held = pods.get(uid) or PodPromises()
+        if any(name == other for other, _ in held.cpus):
+            raise CheckpointError(f"container {name} of pod {uid} is named by two ids", hint=_IDS_HINT)
+        pods = pods.put(uid, replace(held, cpus=tuple(sorted((*held.cpus, (name, cpus))))))
+    return replace(checkpoint.promises, pods=pods)
+
+
+def _ids(promises: Promises, containers: Containers) -> dict[str, CpuSet]:
+    ids = {owner: each for each, owner in containers.items()}
+    found = {}
+    for uid, name, cpus in promises.containers:
+        if (uid, name) not in ids:
+            raise CheckpointError(f"the id of container {name} of pod {uid} is not known", hint=_IDS_HINT)
+        found[ids[uid, name]] = cpus
+    return found
+
+
+# For people and programs
+
+
+def checkpoint_document(checkpoint: Checkpoint) -> Document:
+    """Spell it as plain values with stable names."""
+    promises = checkpoint.promises
+    document: Document = {
+        "kind": "Checkpoint",
+        "version": _DOCUMENT_VERSION,
+        "format": checkpoint.version,
+        "checksum": checkpoint.checksum,
+        "note": checkpoint.note,
+        "policies": dict(checkpoint.policies),
+        "problem": checkpoint.problem,
+        "whole": checkpoint.problem is None,
+    }
+    if checkpoint.saved is not None:
+        return document | {"state": public_document(checkpoint.saved.state, checkpoint.saved.policies)}
+    if checkpoint.version.startswith("cpu"):
+        document["defaultCpuSet"] = str(promises.default)
+        document["containerIds"] = {each: str(cpus) for each, cpus in sorted(checkpoint.by_id.items())}
+    else:
+        document["machineState"] = [_node_document(node) for node in promises.memory]
+    document["pods"] = {uid: _pod_document(pod) for uid, pod in promises.pods}
+    return document
+
+
+def _node_document(node: MemoryNode) -> Document:
+    tables = {
+        name: {
+            "allocatable": t.allocatable,
+            "free": t.free,
+            "reserved": t.reserved,
+            "systemReserved": t.system_reserved,
+            "total": t.total,
+        }
+        for name, t in node.tables
+    }
+    return {"assignments": node.assignments, "cells": str(node.cells), "id": node.id, "resources": tables}
+
+
+def _pod_document(pod: PodPromises) -> Document:
+    names = sorted({name for name, _ in (*pod.cpus, *pod.memory)})
+    document: Document = {
+        "containers": {
+            name: {
+                **({} if pod.own_set(name) is None else {"cpus": str(pod.own_set(name))}),
+                **({} if pod.blocks(name) is None else {"memory": _blocks_document(pod.blocks(name) or ())}),
+            }
+            for name in names
+        }
+    }
+    if pod.pod_cpus is not None:
+        document["podCpus"] = str(pod.pod_cpus)
+    if pod.pod_memory is not None:
+        document["podMemory"] = _blocks_document(pod.pod_memory)
+    return document
+
+
+def _blocks_document(blocks: Blocks) -> list[Document]:
+    return [{"bytes": b.size_bytes, "nodes": str(b.nodes), "resource": b.resource} for b in blocks]

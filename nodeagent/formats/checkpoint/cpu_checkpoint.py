@@ -1,0 +1,302 @@
+"""kubelet's file cpu_manager_state: promises → its exact bytes, and every version of it → what it says.
+
+The checksum is FNV-1a over a dump of the decoded contents as Go's spew prints them, not over the file's bytes.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from msgspec import Struct
+
+from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
+from nodeagent.core.model.promises import PodPromises, Promises
+from nodeagent.core.model.records import CpuRecord, InitialContainers, Unreadable
+from nodeagent.formats.syntax.fnv import Text, fnv1a_32
+from nodeagent.formats.syntax.go_json import GoJsonError, decoded, fields, integer, mapping, quoted, string
+from nodeagent.formats.syntax.long_text import pieces_of
+
+_CORRUPTED = "checkpoint is corrupted"
+_MAX_UINT64 = 2**64 - 1
+_NAMES = ("policyName", "defaultCpuSet", "entries", "podEntries", "checksum")
+
+Sets = Mapping[str, str]
+"""Container name → set text."""
+
+
+def encode_cpu_state(policy: str, promises: Promises, *, pod_level: bool) -> str:
+    """Give the file's text.
+
+    Args:
+        policy: the CPU manager's.
+        promises: what to store.
+        pod_level: the gate PodLevelResourceManagers: version 3 instead of 2.
+    """
+    default = str(promises.default)
+    entries, entries_dump = promises.pods.fold(_ENTRIES)
+    members = [f'"policyName":{quoted(policy)}', f'"defaultCpuSet":"{default}"']
+    if entries:
+        members.append(f'"entries":{{{",".join(entries)}}}')
+    pods_dump: Text | None = None
+    if pod_level:
+        pods, pods_dump = promises.pods.fold(_POD_ENTRIES)
+        if pods:
+            members.append(f'"podEntries":{{{",".join(pods)}}}')
+    checksum = fnv1a_32(*_dump(policy, default, entries_dump, pods_dump))
+    return "{" + ",".join(members) + f',"checksum":{checksum}}}'
+
+
+def _dump(
+    policy: str,
+    default: str,
+    entries: Text,
+    pods: Text | None,
+    name: str = "CPUManagerCheckpoint",
+    kind: str = "map[string]map[string]string",
+) -> Iterator[Text]:
+    yield f"(*state.{name}){{PolicyName:(string){policy} DefaultCPUSet:(string){default} Entries:({kind})map["
+    yield entries
+    if pods is not None:
+        yield "] PodEntries:(state.PodCPUAssignments)map["
+        yield pods
+    yield "] Checksum:(checksum.Checksum)0}"
+
+
+def _entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
+    if not pod.cpus:
+        return None
+    sets = [(name, str(cpus)) for name, cpus in pod.cpus]
+    text = ",".join([f'{quoted(name)}:"{cpus}"' for name, cpus in sets])
+    return f"{quoted(uid)}:{{{text}}}", _entry_dump(uid, sets)
+
+
+def _entry_dump(uid: str, sets: Iterable[tuple[str, str]]) -> str:
+    return f"{uid}:map[{' '.join([f'{name}:{cpus}' for name, cpus in sets])}]"
+
+
+def _pod_entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
+    if pod.pod_cpus is None:
+        return None
+    body = f'{{"cpuSet":"{pod.pod_cpus}"}}' if pod.pod_cpus else "{}"
+    return f"{quoted(uid)}:{body}", _pod_entry_dump(uid, pod.pod_cpus)
+
+
+def _pod_entry_dump(uid: str, cpus: CpuSet) -> str:
+    listed = " ".join([f"{cpu}:{{}}" for cpu in cpus])
+    return f"{uid}:{{CPUSet:(cpuset.CPUSet){{elems:(map[int]struct {{}})map[{listed}]}}}}"
+
+
+_ENTRIES = pieces_of(_entry)
+_POD_ENTRIES = pieces_of(_pod_entry)
+
+
+def decode_cpu_state(
+    text: str, *, pod_level: bool, initial: InitialContainers, newer: bool = False
+) -> CpuRecord | Unreadable:
+    """Read a file of any version, as kubelet 1.36 tries them one after the other.
+
+    Args:
+        text: of the file.
+        pod_level: the gate PodLevelResourceManagers: version 3 is tried first.
+        initial: containers known at the start, for version 1.
+        newer: also read the versions of kubelet 1.37.
+    """
+    try:
+        document = decoded(text)
+        if newer:
+            record = _version_4(document)
+            if record is not None:
+                return record
+    except GoJsonError as err:
+        return Unreadable(str(err))
+    left_over: tuple[tuple[str, CpuSet], ...] = ()
+    if pod_level:
+        record, left_over = _version_3(document)
+        if record is not None:
+            return record
+    record = _version_2(document, pod_level=pod_level)
+    if record is not None:
+        return CpuRecord(record.policy_name, record.default, record.entries, left_over)
+    return _version_1(document, initial)
+
+
+def _checksum(value: object) -> int:
+    return integer(value, low=0, high=_MAX_UINT64)
+
+
+def _version_4(document: object) -> CpuRecord | Unreadable | None:
+    """Kubelet 1.37's: the contents once more as a string, with a checksum over its bytes. None: it isn't one."""
+    try:
+        outer = fields(document, ("data", "dataChecksum"))
+        data, checksum = string(outer["data"]), _checksum(outer["dataChecksum"])
+    except GoJsonError as err:
+        return Unreadable(f"could not load v4 checkpoint: {err}")
+    if not data and not checksum:
+        return None
+    if fnv1a_32(f"(string){data}") != checksum:
+        return Unreadable(f"could not load v4 checkpoint: {_CORRUPTED}")
+    try:
+        found = fields(decoded(data), _NAMES)
+        entries = mapping(found["entries"], _sets) or {}
+        pods = mapping(found["podEntries"], _pod_set) or {}
+        return _record(string(found["policyName"]), string(found["defaultCpuSet"]), entries, pods)
+    except GoJsonError as err:
+        return Unreadable(f"could not load v4 checkpoint: {err}")
+
+
+def _sets(value: object) -> dict[str, str]:
+    return mapping(value, string) or {}
+
+
+def _pod_set(value: object) -> CpuSet:
+    try:
+        return CpuSet.parse(string(fields(value, ("cpuSet",))["cpuSet"]))
+    except IdSetSyntaxError as err:
+        raise GoJsonError(str(err)) from err
+
+
+def _lenient_pod_set(value: object) -> CpuSet:
+    try:
+        return _pod_set(value)
+    except GoJsonError:
+        return CpuSet()
+
+
+def _record(policy: str, default: str, entries: Mapping[str, Sets], pods: Mapping[str, CpuSet]) -> CpuRecord:
+    return CpuRecord(
+        policy,
+        default,
+        tuple((uid, tuple(sorted(sets.items()))) for uid, sets in sorted(entries.items())),
+        tuple(sorted(pods.items(), key=lambda item: item[0])),
+    )
+
+
+def _version_3(document: object) -> tuple[CpuRecord | None, tuple[tuple[str, CpuSet], ...]]:
+    """Read as version 3. If that fails, its pod entries are left over for the next try, as in the reference."""
+    left_over: tuple[tuple[str, CpuSet], ...] = ()
+    try:
+        found = fields(document, _NAMES)
+        lenient = mapping(found["podEntries"], _lenient_pod_set) or {}
+        left_over = tuple(sorted(lenient.items(), key=lambda item: item[0]))
+        policy, default = string(found["policyName"]), string(found["defaultCpuSet"])
+        entries = mapping(found["entries"], _sets) or {}
+        pods = mapping(found["podEntries"], _pod_set) or {}
+        checksum = _checksum(found["checksum"])
+    except GoJsonError:
+        return None, left_over
+    pods_dump = " ".join(_pod_entry_dump(uid, cpus) for uid, cpus in sorted(pods.items(), key=lambda item: item[0]))
+    if checksum != fnv1a_32(*_dump(policy, default, _entries_dump(entries), pods_dump)):
+        return None, left_over
+    return _record(policy, default, entries, pods), ()
+
+
+def _entries_dump(entries: Mapping[str, Sets]) -> str:
+    return " ".join(_entry_dump(uid, sorted(sets.items())) for uid, sets in sorted(entries.items()))
+
+
+def _version_2(document: object, *, pod_level: bool) -> CpuRecord | None:
+    try:
+        found = fields(document, _NAMES)
+        policy, default = string(found["policyName"]), string(found["defaultCpuSet"])
+        entries = mapping(found["entries"], _sets) or {}
+        checksum = _checksum(found["checksum"])
+    except GoJsonError:
+        return None
+    # A build between releases hashed under another type name; with the gate on that is not tried.
+    names = ("CPUManagerCheckpoint",) if pod_level else ("CPUManagerCheckpointV2", "CPUManagerCheckpoint")
+    dump = _entries_dump(entries)
+    if checksum and checksum not in {fnv1a_32(*_dump(policy, default, dump, None, name)) for name in names}:
+        return None
+    return _record(policy, default, entries, {})
+
+
+def _version_1(document: object, initial: InitialContainers) -> CpuRecord | Unreadable:
+    try:
+        found = fields(document, _NAMES)
+        policy, default = string(found["policyName"]), string(found["defaultCpuSet"])
+        sets = _version_1_sets(found["entries"])
+        checksum = _checksum(found["checksum"])
+    except GoJsonError as err:
+        return Unreadable(str(err))
+    listed = sorted(sets.items())
+    dump = " ".join(f"{container}:{cpus}" for container, cpus in listed)
+    if checksum and checksum != fnv1a_32(*_dump(policy, default, dump, None, kind="map[string]string")):
+        return Unreadable(_CORRUPTED)
+    entries: dict[str, dict[str, str]] = {}
+    for container, cpus in listed:
+        known = initial.get(container)
+        if known is None:
+            return Unreadable(
+                f"failed to migrate checkpoint from v1 to v2: containerID '{container}' not found in initial containers list"
+            )
+        entries.setdefault(known[0], {})[known[1]] = cpus
+    return _record(policy, default, entries, {})
+
+
+def _version_1_sets(value: object) -> dict[str, str]:
+    for uid, item in (mapping(value, lambda item: item) or {}).items():
+        if item is not None and not isinstance(item, str):
+            kind = "object" if isinstance(item, list) else "value"
+            raise GoJsonError(
+                f"json: cannot unmarshal {kind} into Go struct field CPUManagerCheckpointV1.entries.{uid} of type string"
+            )
+    return mapping(value, string) or {}
+
+
+class CpuContents(Struct, frozen=True):
+    """A file to the letter: whatever its version, and whether or not its checksum is right."""
+
+    policy: str
+    default: str
+    entries: Mapping[str, Sets]
+    """By pod UID."""
+    containers: Mapping[str, str]
+    """By container id: of version 1, which knows no pods."""
+    pods: Mapping[str, CpuSet]
+    checksum: int
+
+    @property
+    def sums(self) -> dict[str, int]:
+        """The checksum that each version (and the build between two of them) has for this content, where it can say it."""
+        dump = _entries_dump(self.entries)
+        pods = " ".join(_pod_entry_dump(uid, cpus) for uid, cpus in sorted(self.pods.items()))
+        by_id = " ".join(f"{container}:{cpus}" for container, cpus in sorted(self.containers.items()))
+        found = {}
+        if not self.containers:
+            found["3"] = fnv1a_32(*_dump(self.policy, self.default, dump, pods))
+            if not self.pods:
+                found["2"] = fnv1a_32(*_dump(self.policy, self.default, dump, None))
+                found["2 of a build between releases"] = fnv1a_32(
+                    *_dump(self.policy, self.default, dump, None, "CPUManagerCheckpointV2")
+                )
+        if not self.entries and not self.pods:
+            found["1"] = fnv1a_32(*_dump(self.policy, self.default, by_id, None, kind="map[string]string"))
+        return found
+
+
+def read_cpu_contents(text: str) -> CpuContents:
+    """Read a file of version 1, 2 or 3 without judging it.
+
+    Raises:
+        GoJsonError: it is none.
+    """
+    found = fields(decoded(text), _NAMES)
+    values = mapping(found["entries"], lambda value: value) or {}
+    is_by_id = any(isinstance(value, str) for value in values.values())
+    return CpuContents(
+        string(found["policyName"]),
+        string(found["defaultCpuSet"]),
+        {} if is_by_id else {uid: _sets(value) for uid, value in values.items()},
+        {container: string(value) for container, value in values.items()} if is_by_id else {},
+        mapping(found["podEntries"], _pod_set) or {},
+        _checksum(found["checksum"]),
+    )
+
+
+def encode_cpu_state_1(policy: str, default: str, containers: Mapping[str, str]) -> str:
+    """Give the text of a file of version 1 (kubelet up to 1.17): sets by container id."""
+    listed = sorted(containers.items())
+    members = [f'"policyName":{quoted(policy)}', f'"defaultCpuSet":"{default}"']
+    if listed:
+        members.append('"entries":{' + ",".join(f'{quoted(container)}:"{cpus}"' for container, cpus in listed) + "}")
+    dump = " ".join(f"{container}:{cpus}" for container, cpus in listed)
+    checksum = fnv1a_32(*_dump(policy, default, dump, None, kind="map[string]string"))
+    return "{" + ",".join(members) + f',"checksum":{checksum}}}'

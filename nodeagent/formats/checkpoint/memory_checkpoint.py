@@ -1,0 +1,338 @@
+"""kubelet's file memory_manager_state: promises → its exact bytes, and every version of it → what it says.
+
+The checksum is FNV-1a over a dump of the decoded contents as Go's spew prints them, not over the file's bytes.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+
+from nodeagent.core.model.idset import NumaSet
+from nodeagent.core.model.promises import Block, Blocks, MemoryNode, MemoryTable, PodPromises, Promises
+from nodeagent.core.model.records import MemoryRecord, Unreadable
+from nodeagent.formats.syntax.fnv import Text, fnv1a_32
+from nodeagent.formats.syntax.go_json import GoJsonError, decoded, fields, integer, mapping, quoted, sequence, string
+from nodeagent.formats.syntax.long_text import pieces_of
+
+_CORRUPTED = "checkpoint is corrupted"
+_MAX_UINT64 = 2**64 - 1
+_MAX_INT64 = 2**63 - 1
+_MAX_NODE = 4095
+"""Bounds the bitmask that a hostile node id could ask for."""
+_LEGACY, _VERSION_1 = "MemoryManagerCheckpoint", "MemoryManagerCheckpointV1"
+_NAMES = ("policyName", "machineState", "entries", "podEntries", "checksum")
+
+
+def encode_memory_state(policy: str, promises: Promises, *, pod_level: bool) -> str:
+    """Give the file's text.
+
+    Args:
+        policy: the memory manager's.
+        promises: what to store.
+        pod_level: the gate PodLevelResourceManagers: version 2 instead of 1.
+    """
+    machine = ",".join([_node(node) for node in sorted(promises.memory, key=lambda node: str(node.id))])
+    machine_dump = " ".join([_node_dump(node) for node in promises.memory])
+    entries, entries_dump = promises.pods.fold(_ENTRIES)
+    members = [f'"policyName":{quoted(policy)}', f'"machineState":{{{machine}}}']
+    if entries:
+        members.append(f'"entries":{{{",".join(entries)}}}')
+    pods_dump: Text | None = None
+    if pod_level:
+        pods, pods_dump = promises.pods.fold(_POD_ENTRIES)
+        if pods:
+            members.append(f'"podEntries":{{{",".join(pods)}}}')
+    checksum = fnv1a_32(*_dump(policy, f"map[{machine_dump}]", ("map[", entries_dump, "]"), pods_dump))
+    return "{" + ",".join(members) + f',"checksum":{checksum}}}'
+
+
+def _dump(policy: str, machine: str, entries: Iterable[Text], pods: Text | None, name: str = _LEGACY) -> Iterator[Text]:
+    yield (
+        f"(*state.{name}){{PolicyName:(string){policy} MachineState:(state.NUMANodeMap){machine} "
+        f"Entries:(state.ContainerMemoryAssignments)"
+    )
+    yield from entries
+    if pods is not None:
+        yield " PodEntries:(state.PodMemoryAssignments)map["
+        yield pods
+        yield "]"
+    yield " Checksum:(checksum.Checksum)0}"
+
+
+def _node(node: MemoryNode) -> str:
+    tables = ",".join(
+        [
+            f'{quoted(name)}:{{"total":{t.total},"systemReserved":{t.system_reserved},"allocatable":{t.allocatable},'
+            f'"reserved":{t.reserved},"free":{max(t.free, 0)}}}'
+            for name, t in node.tables
+        ]
+    )
+    return f'"{node.id}":{{"numberOfAssignments":{node.assignments},"memoryMap":{{{tables}}},"cells":[{_ids(node.cells, ",")}]}}'
+
+
+def _node_dump(node: MemoryNode) -> str:
+    return _raw_node_dump(str(node.id), node.assignments, _tables_dump(node.tables), f"[{_ids(node.cells, ' ')}]")
+
+
+def _raw_node_dump(key: str, assignments: int, tables: str, cells: str) -> str:
+    return (
+        f"{key}:<*>{{NumberOfAssignments:(int){assignments} MemoryMap:(map[v1.ResourceName]*state.MemoryTable){tables} "
+        f"Cells:([]int){cells}}}"
+    )
+
+
+def _tables_dump(tables: Iterable[tuple[str, MemoryTable]]) -> str:
+    listed = [
+        f"{name}:<*>{{TotalMemSize:(uint64){t.total} SystemReserved:(uint64){t.system_reserved} "
+        f"Allocatable:(uint64){t.allocatable} Reserved:(uint64){t.reserved} Free:(uint64){max(t.free, 0)}}}"
+        for name, t in tables
+    ]
+    return f"map[{' '.join(listed)}]"
+
+
+def _ids(nodes: Iterable[int], separator: str) -> str:
+    return separator.join([str(node) for node in nodes])
+
+
+def _entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
+    if not pod.memory:
+        return None
+    text = ",".join([f"{quoted(name)}:{_blocks(blocks)}" for name, blocks in pod.memory])
+    dump = " ".join([f"{name}:{_blocks_dump(blocks)}" for name, blocks in pod.memory])
+    return f"{quoted(uid)}:{{{text}}}", f"{uid}:map[{dump}]"
+
+
+def _pod_entry(uid: str, pod: PodPromises) -> tuple[str, str] | None:
+    if pod.pod_memory is None:
+        return None
+    body = f'{{"memoryBlocks":{_blocks(pod.pod_memory)}}}' if pod.pod_memory else "{}"
+    return f"{quoted(uid)}:{body}", f"{uid}:{{MemoryBlocks:([]state.Block){_blocks_dump(pod.pod_memory)}}}"
+
+
+_ENTRIES = pieces_of(_entry)
+_POD_ENTRIES = pieces_of(_pod_entry)
+
+
+def _blocks(blocks: Blocks) -> str:
+    listed = [
+        f'{{"numaAffinity":[{_ids(b.nodes, ",")}],"type":{quoted(b.resource)},"size":{b.size_bytes}}}' for b in blocks
+    ]
+    return f"[{','.join(listed)}]"
+
+
+def _blocks_dump(blocks: Blocks) -> str:
+    listed = [_block_dump(f"[{_ids(b.nodes, ' ')}]", b.resource, b.size_bytes) for b in blocks]
+    return f"[{' '.join(listed)}]"
+
+
+def _block_dump(nodes: str, resource: str, size: int) -> str:
+    return f"{{NUMAAffinity:([]int){nodes} Type:(v1.ResourceName){resource} Size:(uint64){size}}}"
+
+
+def decode_memory_state(text: str, *, pod_level: bool, newer: bool = False) -> MemoryRecord | Unreadable:
+    """Read a file of any version, as kubelet 1.36 tries them one after the other.
+
+    Args:
+        text: of the file.
+        pod_level: the gate PodLevelResourceManagers: version 2 is tried first.
+        newer: also read the versions of kubelet 1.37.
+    """
+    try:
+        document = decoded(text)
+        if newer:
+            record = _version_3(document)
+            if record is not None:
+                return record
+        contents = read_memory_contents(document)
+    except GoJsonError as err:
+        return Unreadable(str(err))
+    if pod_level and contents.checksum == fnv1a_32(*contents.dump(_LEGACY, with_pods=True)):
+        return contents.record()
+    names = (_LEGACY,) if pod_level else (_VERSION_1, _LEGACY)
+    if contents.checksum and contents.checksum not in {fnv1a_32(*contents.dump(n, with_pods=False)) for n in names}:
+        return Unreadable(_CORRUPTED)
+    # With the gate on, pod entries are left over from the version 2 try.
+    return contents.record(with_pods=pod_level)
+
+
+class _RawNode(Struct, frozen=True):
+    assignments: int
+    tables: dict[str, MemoryTable | None] | None
+    cells: tuple[int, ...] | None
+
+
+class _RawBlock(Struct, frozen=True):
+    nodes: tuple[int, ...] | None
+    resource: str
+    size: int
+
+
+_RawBlocks = tuple[_RawBlock, ...] | None
+_RawEntries = dict[str, dict[str, _RawBlocks] | None] | None
+
+
+class MemoryContents(Struct, frozen=True):
+    """What a file says to the letter, nulls included: they count in the checksum."""
+
+    policy: str
+    machine: dict[int, _RawNode | None] | None
+    entries: _RawEntries
+    pods: dict[str, _RawBlocks] | None
+    checksum: int
+
+    def dump(self, name: str, *, with_pods: bool) -> Iterator[Text]:
+        pods = None
+        if with_pods:
+            listed = [
+                f"{uid}:{{MemoryBlocks:([]state.Block){_raw_blocks_dump(blocks)}}}"
+                for uid, blocks in sorted((self.pods or {}).items())
+            ]
+            pods = " ".join(listed)
+        return _dump(self.policy, _raw_machine_dump(self.machine), [_raw_entries_dump(self.entries)], pods, name)
+
+    @property
+    def sums(self) -> dict[str, int]:
+        """The checksum that each version (and 1.36 as first merged) has for this content, where it can say it."""
+        found = {"2": fnv1a_32(*self.dump(_LEGACY, with_pods=True))}
+        if not self.pods:
+            found["1"] = fnv1a_32(*self.dump(_LEGACY, with_pods=False))
+            found["1 of kubelet 1.36.0"] = fnv1a_32(*self.dump(_VERSION_1, with_pods=False))
+        return found
+
+    def record(self, *, with_pods: bool = True) -> MemoryRecord | Unreadable:
+        machine = []
+        for node_id, node in sorted((self.machine or {}).items()):
+            if node is None or any(table is None for table in (node.tables or {}).values()):
+                # The reference accepts the sum and then panics.
+                return Unreadable(_CORRUPTED)
+            tables = tuple(sorted((k, t) for k, t in (node.tables or {}).items() if t is not None))
+            machine.append(MemoryNode(node_id, node.assignments, NumaSet.from_ids(node.cells or ()), tables))
+        entries = tuple(
+            (uid, tuple(sorted((name, _to_blocks(blocks)) for name, blocks in containers.items())))
+            for uid, containers in sorted((self.entries or {}).items())
+            if containers
+        )
+        pods = tuple((uid, _to_blocks(blocks)) for uid, blocks in sorted((self.pods or {}).items()))
+        return MemoryRecord(self.policy, tuple(machine), entries, pods if with_pods else ())
+
+
+def _to_blocks(blocks: _RawBlocks) -> Blocks:
+    listed = [Block(NumaSet.from_ids(b.nodes or ()), b.resource, b.size) for b in blocks or ()]
+    return tuple(sorted(listed, key=lambda block: (block.resource, tuple(block.nodes))))
+
+
+def read_memory_contents(document: object) -> MemoryContents:
+    """Read a decoded file of version 1 or 2 without judging it.
+
+    Raises:
+        GoJsonError: it is none.
+    """
+    found = fields(document, _NAMES)
+    machine = mapping(found["machineState"], _raw_node)
+    return MemoryContents(
+        policy=string(found["policyName"]),
+        machine=None if machine is None else {_node_id(key): node for key, node in machine.items()},
+        entries=mapping(found["entries"], lambda value: mapping(value, _raw_blocks)),
+        pods=mapping(found["podEntries"], lambda value: _raw_blocks(fields(value, ("memoryBlocks",))["memoryBlocks"])),
+        checksum=integer(found["checksum"], low=0, high=_MAX_UINT64),
+    )
+
+
+def _node_id(key: str) -> int:
+    if not (key.isascii() and key.isdigit()) or int(key[:10]) > _MAX_NODE:
+        raise GoJsonError(f"json: cannot unmarshal number {key} into Go value of type int")
+    return int(key)
+
+
+def _raw_node(value: object) -> _RawNode | None:
+    if value is None:
+        return None
+    found = fields(value, ("numberOfAssignments", "memoryMap", "cells"))
+    return _RawNode(
+        integer(found["numberOfAssignments"], low=-_MAX_INT64 - 1, high=_MAX_INT64),
+        mapping(found["memoryMap"], _raw_table),
+        sequence(found["cells"], _raw_node_number),
+    )
+
+
+def _raw_node_number(value: object) -> int:
+    return integer(value, low=0, high=_MAX_NODE)
+
+
+def _raw_table(value: object) -> MemoryTable | None:
+    if value is None:
+        return None
+    found = fields(value, ("total", "systemReserved", "allocatable", "reserved", "free"))
+    return MemoryTable(*(integer(size, low=0, high=_MAX_UINT64) for size in found.values()))
+
+
+def _raw_blocks(value: object) -> _RawBlocks:
+    return sequence(value, _raw_block)
+
+
+def _raw_block(value: object) -> _RawBlock:
+    found = fields(value, ("numaAffinity", "type", "size"))
+    return _RawBlock(
+        sequence(found["numaAffinity"], _raw_node_number),
+        string(found["type"]),
+        integer(found["size"], low=0, high=_MAX_UINT64),
+    )
+
+
+def _raw_machine_dump(machine: dict[int, _RawNode | None] | None) -> str:
+    if machine is None:
+        return "<nil>"
+    listed = []
+    for node_id, node in sorted(machine.items()):
+        if node is None:
+            listed.append(f"{node_id}:<nil>")
+            continue
+        cells = "<nil>" if node.cells is None else f"[{_ids(node.cells, ' ')}]"
+        listed.append(_raw_node_dump(str(node_id), node.assignments, _raw_tables_dump(node.tables), cells))
+    return f"map[{' '.join(listed)}]"
+
+
+def _raw_tables_dump(tables: dict[str, MemoryTable | None] | None) -> str:
+    if tables is None:
+        return "<nil>"
+    if None not in tables.values():
+        return _tables_dump(sorted((name, t) for name, t in tables.items() if t is not None))
+    parts = [
+        f"{name}:<nil>" if table is None else _tables_dump([(name, table)])[len("map[") : -1]
+        for name, table in sorted(tables.items())
+    ]
+    return f"map[{' '.join(parts)}]"
+
+
+def _raw_entries_dump(entries: _RawEntries) -> str:
+    listed = []
+    for uid, containers in sorted((entries or {}).items()):
+        if containers is None:
+            listed.append(f"{uid}:<nil>")
+            continue
+        parts = " ".join(f"{name}:{_raw_blocks_dump(blocks)}" for name, blocks in sorted(containers.items()))
+        listed.append(f"{uid}:map[{parts}]")
+    return f"map[{' '.join(listed)}]"
+
+
+def _raw_blocks_dump(blocks: _RawBlocks) -> str:
+    if blocks is None:
+        return "<nil>"
+    listed = [
+        _block_dump("<nil>" if b.nodes is None else f"[{_ids(b.nodes, ' ')}]", b.resource, b.size) for b in blocks
+    ]
+    return f"[{' '.join(listed)}]"
+
+
+def _version_3(document: object) -> MemoryRecord | Unreadable | None:
+    """Kubelet 1.37's: the contents once more as a string, with a checksum over its bytes. None: it isn't one."""
+    outer = fields(document, ("data", "dataChecksum"))
+    data, checksum = string(outer["data"]), integer(outer["dataChecksum"], low=0, high=_MAX_UINT64)
+    if not data and not checksum:
+        return None
+    if fnv1a_32(f"(string){data}") != checksum:
+        return Unreadable(f"could not load v3 checkpoint: {_CORRUPTED}")
+    try:
+        return read_memory_contents(decoded(data)).record()
+    except GoJsonError as err:
+        return Unreadable(f"could not load v3 checkpoint: {err}")

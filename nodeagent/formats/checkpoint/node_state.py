@@ -1,0 +1,391 @@
+"""`nodeagent_state`, the one file that is the truth: NodeState ↔ bytes.
+
+Two lines: a header with version and SHA-256 of the second line, and the state as JSON with sorted keys. Equal states are equal bytes.
+Knows no file system. A reader of version N refuses higher versions by name and reads all lower ones.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from nodeagent.core.model.config import Placement
+from nodeagent.core.model.pod import Pod, QosClass
+from nodeagent.core.model.podmap import Fold, PodMap
+from nodeagent.core.model.promises import (
+    Block,
+    Blocks,
+    CpuReuse,
+    Hint,
+    MemoryNode,
+    MemoryReuse,
+    MemoryTable,
+    PodPromises,
+    Promises,
+)
+from nodeagent.core.model.state import ContainerStatus, Exit, NodeState, Phase, PodEntry, RecordedRefusal
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.manifest.pod_fields import pod_to_document
+from nodeagent.formats.manifest.pod_manifest import named_pod_from_document
+from nodeagent.formats.syntax.findings import DocumentError
+from nodeagent.formats.syntax.json_values import MAX_WHOLE, JsonValue, MisfitError, parsed
+
+VERSION = 1
+FORMAT = "nodeagent_state"
+MAX_BYTES = 256 * 2**20
+
+Document = dict[str, Any]
+
+
+class NodeStateError(NodeAgentError):
+    """The bytes are no state that this version can read. `is_newer`: a later version wrote them."""
+
+    def __init__(self, message: str, *, is_newer: bool = False) -> None:
+        way_out = "`systemctl restart nodeagent` makes it anew of what runs (stateRecovery: recover); or drain the node, move it away"
+        super().__init__(
+            message, hint="install the nodeagent that wrote it (`nodeagent --version`)" if is_newer else way_out
+        )
+        self.is_newer = is_newer
+
+
+class SavedState(Struct, frozen=True):
+    state: NodeState
+    policies: Mapping[str, str]
+    """The policies under which the promises were made, by configuration field."""
+
+
+def policies_of(placement: Placement) -> dict[str, str]:
+    """Name the policies that a saved state depends on."""
+    return {"cpuManagerPolicy": placement.cpu_manager_policy, "memoryManagerPolicy": placement.memory_manager_policy}
+
+
+class StateEncoder:
+    """Encodes one state after another. What did not change since the one before is not spelt again."""
+
+    def __init__(self) -> None:
+        self._spelt: dict[int, tuple[PodEntry, str]] = {}
+        """The entries of the last state, by identity, and their texts."""
+
+    def encode(self, state: NodeState, policies: Mapping[str, str]) -> bytes:
+        spelt = {}
+        for entry in state.entries:
+            known = self._spelt.get(id(entry))
+            spelt[id(entry)] = (entry, _text(_entry_document(entry))) if known is None else known
+        self._spelt = spelt
+        entries = ",".join([spelt[id(entry)][1] for entry in state.entries])
+        rest = _text({"generation": state.generation, "policies": dict(policies)})
+        promises = _text(_books_document(state.promises))
+        pod_texts: tuple[str, ...] = state.promises.pods.fold(_POD_TEXTS)
+        # The keys are in order: entries, generation, policies, promises; in those the pods come last.
+        body = f'{{"entries":[{entries}],{rest[1:-1]},"promises":{promises[:-1]},"pods":{{{",".join(pod_texts)}}}}}}}'
+        return _with_header(body.encode())
+
+
+def encode_state(state: NodeState, policies: Mapping[str, str]) -> bytes:
+    return StateEncoder().encode(state, policies)
+
+
+def _with_header(body: bytes) -> bytes:
+    header = _json({"format": FORMAT, "version": VERSION, "sha256": hashlib.sha256(body).hexdigest()})
+    return header + b"\n" + body + b"\n"
+
+
+def state_document(state: NodeState, policies: Mapping[str, str]) -> Document:
+    """Give the state as JSON values, for those who may know everything: the file's second line."""
+    return {
+        "generation": state.generation,
+        "policies": dict(policies),
+        "promises": _promises_document(state.promises),
+        "entries": [_entry_document(entry) for entry in state.entries],
+    }
+
+
+def public_document(state: NodeState, policies: Mapping[str, str]) -> Document:
+    """Give the state without the containers' variables, which may hold secrets: for the local API, and to be printed."""
+    document = state_document(state, policies)
+    for entry in document["entries"]:
+        spec = entry["pod"]["spec"]
+        for container in (*spec["containers"], *spec.get("initContainers", ())):
+            container.pop("env", None)
+    return document
+
+
+def decode_state(content: bytes, *, judge: bool = True) -> SavedState:
+    """Read a state file.
+
+    Args:
+        content: of the file.
+        judge: False: to look at a damaged one, whatever its checksum says.
+
+    Raises:
+        NodeStateError: truncated, damaged, of a later version, or not a state file.
+
+    """
+    head, _, rest = content.partition(b"\n")
+    try:
+        header = parsed(head)
+        is_ours = header.field("format").text() == FORMAT
+        version, digest = header.field("version").whole(1), header.field("sha256").text()
+    except MisfitError as err:
+        raise NodeStateError(f"the first line is no {FORMAT} header: {err}") from err
+    if not is_ours:
+        raise NodeStateError(f"the first line is no {FORMAT} header: it says format {header.field('format').value!r}")
+    if version > VERSION:
+        raise NodeStateError(
+            f"version {version} was written by a later nodeagent; this one reads up to {VERSION}", is_newer=True
+        )
+    body = rest.removesuffix(b"\n")
+    if judge and (body == rest or hashlib.sha256(body).hexdigest() != digest):
+        raise NodeStateError("the checksum does not match: the file is truncated or damaged")
+    try:
+        document = parsed(body)
+    except MisfitError as err:
+        raise NodeStateError(f"the checksum matches but the content does not fit: {err}") from err
+    return _saved_state(document)
+
+
+def _json(document: object) -> bytes:
+    return _text(document).encode()
+
+
+def _text(document: object) -> str:
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def state_from_document(document: object) -> SavedState:
+    """Read what `state_document` or `public_document` gave.
+
+    Raises:
+        NodeStateError: something in it is missing, or of another kind.
+
+    """
+    return _saved_state(JsonValue(document))
+
+
+def _saved_state(document: JsonValue) -> SavedState:
+    try:
+        state = NodeState(
+            promises=_promises(document.field("promises")),
+            entries=document.field("entries").each(_entry),
+            generation=document.field("generation").whole(),
+        )
+        return SavedState(state, dict(document.field("policies").by_name(JsonValue.text)))
+    except MisfitError as err:
+        raise NodeStateError(f"the content does not fit: {err}") from err
+
+
+def _promises_document(promises: Promises) -> Document:
+    return {**_books_document(promises), "pods": {uid: _pod_document(pod) for uid, pod in promises.pods}}
+
+
+def _books_document(promises: Promises) -> Document:
+    """All but the pods."""
+    document: Document = {"default": str(promises.default)}
+    if promises.memory:
+        document["memory"] = [_memory_node_document(node) for node in promises.memory]
+    if promises.cpu_reuse is not None:
+        document["cpuReuse"] = {"pod": promises.cpu_reuse.pod_uid, "cpus": str(promises.cpu_reuse.cpus)}
+    if promises.memory_reuse is not None:
+        amounts = [[str(nodes), resource, size] for (nodes, resource), size in promises.memory_reuse.amounts]
+        document["memoryReuse"] = {"pod": promises.memory_reuse.pod_uid, "amounts": amounts}
+    return document
+
+
+def _promises(document: JsonValue) -> Promises:
+    memory, cpu_reuse = document.optional("memory"), document.optional("cpuReuse")
+    memory_reuse = document.optional("memoryReuse")
+    pods: PodMap[PodPromises] = PodMap()
+    for uid, pod in document.field("pods").by_name(_pod):
+        pods = pods.put(uid, pod)
+    return Promises(
+        default=document.field("default").cpus(),
+        pods=pods,
+        memory=() if memory is None else memory.each(_memory_node),
+        cpu_reuse=None if cpu_reuse is None else _cpu_reuse(cpu_reuse),
+        memory_reuse=None if memory_reuse is None else _memory_reuse(memory_reuse),
+    )
+
+
+def _cpu_reuse(document: JsonValue) -> CpuReuse:
+    return CpuReuse(document.field("pod").text(), document.field("cpus").cpus())
+
+
+def _memory_reuse(document: JsonValue) -> MemoryReuse:
+    rows = document.field("amounts").each(lambda row: row.row(3))
+    amounts = tuple(((nodes.nodes(), resource.text()), size.whole()) for nodes, resource, size in rows)
+    return MemoryReuse(document.field("pod").text(), amounts)
+
+
+def _pod_document(pod: PodPromises) -> Document:
+    document: Document = {
+        "cpus": {name: str(cpus) for name, cpus in pod.cpus},
+        "memory": {name: _blocks_document(blocks) for name, blocks in pod.memory},
+        "hints": {name: [None if h.mask is None else str(h.mask), h.preferred] for name, h in pod.hints},
+    }
+    if pod.pod_cpus is not None:
+        document["podCpus"] = str(pod.pod_cpus)
+    if pod.pod_memory is not None:
+        document["podMemory"] = _blocks_document(pod.pod_memory)
+    return {key: value for key, value in document.items() if value != {}}
+
+
+_POD_TEXTS: Fold[PodPromises, tuple[str, ...]] = Fold(
+    (), lambda uid, pod: (f"{_text(uid)}:{_text(_pod_document(pod))}",), tuple.__add__
+)
+
+
+def _pod(document: JsonValue) -> PodPromises:
+    cpus, memory, hints = (document.optional(name) for name in ("cpus", "memory", "hints"))
+    pod_cpus, pod_memory = document.optional("podCpus"), document.optional("podMemory")
+    return PodPromises(
+        cpus=() if cpus is None else cpus.by_name(JsonValue.cpus),
+        pod_cpus=None if pod_cpus is None else pod_cpus.cpus(),
+        memory=() if memory is None else memory.by_name(_blocks),
+        pod_memory=None if pod_memory is None else _blocks(pod_memory),
+        hints=() if hints is None else hints.by_name(_hint),
+    )
+
+
+def _hint(item: JsonValue) -> Hint:
+    mask, preferred = item.row(2)
+    return Hint(mask.or_none(JsonValue.nodes), preferred.flag())
+
+
+def _blocks_document(blocks: Blocks) -> list[list[str | int]]:
+    return [[str(b.nodes), b.resource, b.size_bytes] for b in blocks]
+
+
+def _blocks(items: JsonValue) -> Blocks:
+    return items.each(_block)
+
+
+def _block(item: JsonValue) -> Block:
+    nodes, resource, size = item.row(3)
+    return Block(nodes.nodes(), resource.text(), size.whole())
+
+
+def _memory_node_document(node: MemoryNode) -> Document:
+    tables = {r: [t.total, t.system_reserved, t.allocatable, t.reserved, t.free] for r, t in node.tables}
+    return {"id": node.id, "assignments": node.assignments, "cells": str(node.cells), "tables": tables}
+
+
+def _memory_node(document: JsonValue) -> MemoryNode:
+    return MemoryNode(
+        id=document.field("id").whole(),
+        assignments=document.field("assignments").whole(),
+        cells=document.field("cells").nodes(),
+        tables=document.field("tables").by_name(_memory_table),
+    )
+
+
+def _memory_table(item: JsonValue) -> MemoryTable:
+    # More may be promised than there is: what is free, or can be given, is then less than nothing.
+    return MemoryTable(*(amount.whole(-MAX_WHOLE) for amount in item.row(5)))
+
+
+def _entry_document(entry: PodEntry) -> Document:
+    document: Document = {
+        "pod": pod_to_document(entry.pod),
+        "qos": entry.qos.value,
+        "source": entry.source,
+        "decidedAtMs": entry.decided_at_ms,
+        "containers": [_status_document(status) for status in entry.containers],
+        "deletingSinceMs": entry.deleting_since_ms,
+        "released": entry.is_released or None,
+        "outcome": entry.outcome.value if entry.outcome else None,
+    }
+    if entry.refusal is not None:
+        document["refusal"] = [entry.refusal.reason, entry.refusal.message, entry.refusal.at_ms]
+    return {key: value for key, value in document.items() if value is not None}
+
+
+def _entry(document: JsonValue) -> PodEntry:
+    refusal, outcome, deleting = (document.optional(name) for name in ("refusal", "outcome", "deletingSinceMs"))
+    released = document.optional("released")
+    pod, containers = _manifest_pod(document.field("pod")), document.field("containers")
+    entry = PodEntry(
+        pod=pod,
+        qos=document.field("qos").one_of(QosClass),
+        source=document.field("source").text(),
+        decided_at_ms=document.field("decidedAtMs").whole(),
+        refusal=None if refusal is None else _refusal(refusal),
+        containers=containers.each(_status),
+        deleting_since_ms=None if deleting is None else deleting.whole(),
+        is_released=released is not None and released.flag(),
+        outcome=None if outcome is None else outcome.one_of(Phase),
+    )
+    expected = [] if entry.refusal else [container.name for container in pod.containers]
+    if [status.name for status in entry.containers] != expected:
+        raise MisfitError(f"{containers.path}: must be those of the pod's containers {expected}")
+    return entry
+
+
+def _manifest_pod(document: JsonValue) -> Pod:
+    try:
+        return named_pod_from_document(document.object())
+    except DocumentError as err:
+        raise MisfitError(f"{document.path}: {err}") from err
+
+
+def _refusal(item: JsonValue) -> RecordedRefusal:
+    reason, message, at_ms = item.row(3)
+    return RecordedRefusal(reason.text(), message.text(), at_ms.whole())
+
+
+def _status_document(status: ContainerStatus) -> Document:
+    counts = {
+        "attempt": status.attempt,
+        "backoffStep": status.backoff_step,
+        "oomKillsSeen": status.oom_kills_seen,
+    }
+    rest: Document = {
+        "name": status.name,
+        "startedAtMs": status.started_at_ms,
+        "exit": _exit_document(status.exit),
+        "lastExit": _exit_document(status.last_exit),
+        "stopByMs": status.stop_by_ms,
+    }
+    return {key: value for key, value in rest.items() if value is not None} | {
+        key: count for key, count in counts.items() if count
+    }
+
+
+def _status(document: JsonValue) -> ContainerStatus:
+    started, stop_by = document.optional("startedAtMs"), document.optional("stopByMs")
+    ended, last = document.optional("exit"), document.optional("lastExit")
+    return ContainerStatus(
+        name=document.field("name").text(),
+        attempt=_count(document, "attempt"),
+        started_at_ms=None if started is None else started.whole(),
+        exit=None if ended is None else _exit(ended),
+        last_exit=None if last is None else _exit(last),
+        backoff_step=_count(document, "backoffStep"),
+        stop_by_ms=None if stop_by is None else stop_by.whole(),
+        oom_kills_seen=_count(document, "oomKillsSeen"),
+    )
+
+
+def _count(document: JsonValue, name: str) -> int:
+    found = document.optional(name)
+    return 0 if found is None else found.whole()
+
+
+def _exit_document(ended: Exit | None) -> list[Any] | None:
+    return (
+        None
+        if ended is None
+        else [ended.finished_at_ms, ended.code, ended.signal, ended.is_oom_kill, ended.start_error]
+    )
+
+
+def _exit(item: JsonValue) -> Exit:
+    finished, code, signal, is_oom_kill, start_error = item.row(5)
+    return Exit(
+        finished_at_ms=finished.whole(),
+        code=code.or_none(JsonValue.whole),
+        signal=signal.or_none(JsonValue.whole),
+        is_oom_kill=is_oom_kill.flag(),
+        start_error=start_error.or_none(JsonValue.text),
+    )

@@ -1,0 +1,88 @@
+"""Config → the fields of a configuration file, every one with its value; `parse_config` reads them back as the same Config."""
+
+from typing import Any
+
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.pod import Resources
+from nodeagent.formats.syntax.yaml_lines import yaml_lines
+
+KIND = "NodeAgentConfiguration"
+Document = dict[str, Any]
+
+
+def config_fields(config: Config, *, with_places: bool = True) -> Document:
+    """Spell every field, in the order of the README's table.
+
+    Args:
+        config: of any origin.
+        with_places: paths and addresses too, which a running agent does not tell.
+    """
+    placement = config.placement
+    fields: Document = {
+        "cpuManagerPolicy": placement.cpu_manager_policy,
+        "cpuManagerPolicyOptions": dict(placement.cpu_manager_policy_options),
+        "reservedSystemCPUs": str(placement.reserved_system_cpus),
+        "systemReserved": _amounts(config.system_reserved),
+        "kubeReserved": _amounts(config.kube_reserved),
+        "topologyManagerPolicy": placement.topology_manager_policy,
+        "topologyManagerScope": placement.topology_manager_scope,
+        "topologyManagerPolicyOptions": dict(placement.topology_manager_policy_options),
+        "isolatedCPUs": placement.isolated_cpus,
+        "memoryManagerPolicy": placement.memory_manager_policy,
+        "reservedMemory": [
+            {"numaNode": entry.numa_node, "limits": _amounts(entry.limits)} for entry in placement.reserved_memory
+        ],
+        "evictionHard": {"memory.available": _threshold(config)},
+        "featureGates": dict(placement.feature_gates),
+        "cpuManagerReconcilePeriod": _duration(config.cpu_manager_reconcile_period_ms * 1000),
+        "fileCheckFrequency": _duration(config.file_check_frequency_ms * 1000),
+        "cpuCFSQuota": config.cpu_cfs_quota,
+        "cpuCFSQuotaPeriod": _duration(config.cpu_cfs_quota_period_us),
+        "checkAllocatable": config.check_allocatable,
+        "maxPods": config.max_pods,
+        "podsPerCore": config.pods_per_core,
+    }
+    if not with_places:
+        return fields
+    places: Document = {
+        "manifestDirectory": config.static_pod_path,
+        "stateDirectory": config.state_directory,
+        "stateRecovery": config.state_recovery,
+        "runtimeDirectory": config.runtime_directory,
+        "launcherSocket": config.launcher_socket,
+        "logDirectory": config.log_directory,
+        "metricsBindAddress": config.metrics_bind_address,
+        "metricsAliases": config.metrics_aliases,
+    }
+    return fields | places | ({} if config.cgroup_root is None else {"cgroupRoot": config.cgroup_root})
+
+
+def config_text(fields: Document) -> str:
+    """Write it as YAML; what is as it would be without being named says so."""
+    default = config_fields(Config())
+    lines: list[str] = []
+    for name, value in fields.items():
+        first, *rest = yaml_lines({name: value}, is_utf8=False)
+        lines += [f"{first} # default" if default.get(name) == value else first, *rest]
+    return "\n".join(lines) + "\n"
+
+
+def _amounts(resources: Resources) -> dict[str, str]:
+    return {name: str(amount) for name, amount in resources}
+
+
+def _threshold(config: Config) -> str:
+    """0% is no threshold, as in kubelet."""
+    if config.eviction_memory_percent is not None:
+        return f"{config.eviction_memory_percent}%"
+    size = config.eviction_memory_bytes
+    if size is None:
+        return "0%"
+    return f"{size >> 20}Mi" if size % 2**20 == 0 else str(size)
+
+
+def _duration(microseconds: int) -> str:
+    for unit, size in (("s", 1_000_000), ("ms", 1_000)):
+        if microseconds % size == 0:
+            return f"{microseconds // size}{unit}"
+    return f"{microseconds}us"

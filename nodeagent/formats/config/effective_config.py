@@ -1,0 +1,127 @@
+"""The part of the configuration that decides what pods hold, as the running agent tells it to its readers: Config ↔ plain values.
+
+Both ends are of one version: unlike a configuration file, nothing is judged here, and paths and addresses stay out.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from nodeagent.core.model.config import (
+    CPU_MANAGER_POLICIES,
+    ISOLATED_CPUS,
+    MEMORY_MANAGER_POLICIES,
+    TOPOLOGY_MANAGER_POLICIES,
+    TOPOLOGY_MANAGER_SCOPES,
+    Config,
+    Errata,
+    Placement,
+    ReservedMemory,
+)
+from nodeagent.core.model.pod import Resources
+from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
+from nodeagent.formats.syntax.json_values import JsonValue
+
+Document = dict[str, Any]
+T = TypeVar("T")
+
+_PERCENT = re.compile(r"(?=\.?\d)\d{0,18}(\.\d{1,18})?", re.ASCII)
+
+
+def config_document(config: Config) -> Document:
+    """Spell it in KubeletConfiguration's names, where there are any."""
+    placement = config.placement
+    return {
+        "checkAllocatable": config.check_allocatable,
+        "cpuCFSQuota": config.cpu_cfs_quota,
+        "cpuCFSQuotaPeriodMicroseconds": config.cpu_cfs_quota_period_us,
+        "cpuManagerPolicy": placement.cpu_manager_policy,
+        "cpuManagerPolicyOptions": dict(placement.cpu_manager_policy_options),
+        "cpuManagerReconcilePeriodMilliseconds": config.cpu_manager_reconcile_period_ms,
+        "errata": placement.errata.value,
+        "evictionMemoryBytes": config.eviction_memory_bytes,
+        "evictionMemoryPercent": config.eviction_memory_percent,
+        "featureGates": dict(placement.feature_gates),
+        "kubeReserved": _amounts(config.kube_reserved),
+        "maxPods": config.max_pods,
+        "memoryManagerPolicy": placement.memory_manager_policy,
+        "podsPerCore": config.pods_per_core,
+        "reservedCPUMillicores": placement.reserved_cpu_milli,
+        "reservedMemory": [[entry.numa_node, _amounts(entry.limits)] for entry in placement.reserved_memory],
+        "reservedSystemCPUs": str(placement.reserved_system_cpus),
+        "systemReserved": _amounts(config.system_reserved),
+        "topologyManagerPolicy": placement.topology_manager_policy,
+        "topologyManagerPolicyOptions": dict(placement.topology_manager_policy_options),
+        "topologyManagerScope": placement.topology_manager_scope,
+        "isolatedCPUs": placement.isolated_cpus,
+    }
+
+
+def config_from_document(document: JsonValue) -> Config:
+    """Read what `config_document` gave.
+
+    The memory reservation follows from the rest and from the machine: `node_capacity.with_machine`.
+
+    Raises:
+        MisfitError: a value is missing, of another kind, or no policy of this version.
+
+    """
+    of = document.field
+    placement = Placement(
+        cpu_manager_policy=of("cpuManagerPolicy").among(CPU_MANAGER_POLICIES),
+        cpu_manager_policy_options=of("cpuManagerPolicyOptions").by_name(JsonValue.text),
+        reserved_system_cpus=of("reservedSystemCPUs").cpus(),
+        reserved_cpu_milli=_optional(document, "reservedCPUMillicores", JsonValue.whole),
+        topology_manager_policy=of("topologyManagerPolicy").among(TOPOLOGY_MANAGER_POLICIES),
+        topology_manager_scope=of("topologyManagerScope").among(TOPOLOGY_MANAGER_SCOPES),
+        isolated_cpus=of("isolatedCPUs").among(ISOLATED_CPUS),
+        topology_manager_policy_options=of("topologyManagerPolicyOptions").by_name(JsonValue.text),
+        memory_manager_policy=of("memoryManagerPolicy").among(MEMORY_MANAGER_POLICIES),
+        reserved_memory=of("reservedMemory").each(_reserved_memory),
+        feature_gates=of("featureGates").by_name(JsonValue.flag),
+        errata=of("errata").one_of(Errata),
+    )
+    return Config(
+        placement=placement,
+        cpu_manager_reconcile_period_ms=of("cpuManagerReconcilePeriodMilliseconds").whole(),
+        cpu_cfs_quota=of("cpuCFSQuota").flag(),
+        cpu_cfs_quota_period_us=of("cpuCFSQuotaPeriodMicroseconds").whole(),
+        check_allocatable=of("checkAllocatable").flag(),
+        max_pods=of("maxPods").whole(),
+        pods_per_core=of("podsPerCore").whole(),
+        system_reserved=_resources(of("systemReserved")),
+        kube_reserved=_resources(of("kubeReserved")),
+        eviction_memory_bytes=_optional(document, "evictionMemoryBytes", JsonValue.whole),
+        eviction_memory_percent=_optional(document, "evictionMemoryPercent", _percent),
+    )
+
+
+def _amounts(resources: Resources) -> dict[str, str]:
+    return {name: str(amount) for name, amount in resources}
+
+
+def _optional(document: JsonValue, name: str, read: Callable[[JsonValue], T]) -> T | None:
+    value = document.optional(name)
+    return None if value is None else read(value)
+
+
+def _resources(amounts: JsonValue) -> Resources:
+    return Resources.of(dict(amounts.by_name(_amount)))
+
+
+def _amount(value: JsonValue) -> Quantity:
+    try:
+        return Quantity.parse(value.text())
+    except QuantitySyntaxError as err:
+        raise value.misfit("an amount such as 2Gi") from err
+
+
+def _reserved_memory(value: JsonValue) -> ReservedMemory:
+    node, limits = value.row(2)
+    return ReservedMemory(node.whole(), _resources(limits))
+
+
+def _percent(value: JsonValue) -> str:
+    if not _PERCENT.fullmatch(value.text()):
+        raise value.misfit("a percentage such as 5 or 7.5")
+    return value.text()

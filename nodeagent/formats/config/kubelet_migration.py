@@ -1,0 +1,126 @@
+"""A KubeletConfiguration → a configuration of nodeagent's with the same effect: what has no use here becomes a comment that says so.
+
+Keeps the file's own lines, order and comments wherever the text allows it.
+"""
+
+import re
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.model.config import Config
+from nodeagent.formats.config.config_text import KIND
+from nodeagent.formats.config.config_yaml import parse_config
+from nodeagent.formats.syntax.documents import parse_documents
+from nodeagent.formats.syntax.findings import DocumentError
+from nodeagent.formats.syntax.tree import ListNode, MapNode, Number, Scalar, TreeNode
+from nodeagent.formats.syntax.yaml_lines import yaml_lines
+
+_NO_USE = "without use here"
+_STATIC_PODS = "kubelet's own pods: name nodeagent's directory, or leave it at /etc/nodeagent/manifests"
+_ANCHOR = re.compile(r"(^|[\s\[{,:-])[&*]\w")
+_KINDS = {"apiVersion", "kind"}
+_SECRET = {"staticPodURLHeader"}
+"""Kubelet's field whose value may be a password: the file that is made may be read by more people than the one it is made of."""
+
+
+class Migration(Struct, frozen=True):
+    text: str
+    config: Config
+    """What it means."""
+    kept: tuple[str, ...]
+    commented: tuple[str, ...]
+    """Top-level fields that became comments."""
+    partly_used: tuple[str, ...]
+    """What of the kept fields has no use here, such as `evictionHard[nodefs.available]`."""
+
+
+def migrated(content: bytes, source: str) -> Migration:
+    """Translate.
+
+    Raises:
+        DocumentError: the file is wrong, or has a field that decides about placement and is not supported.
+
+    """
+    before = parse_config(content, source)
+    documents = parse_documents(content, source)
+    root = documents[0] if documents else MapNode()
+    assert isinstance(root, MapNode), "parse_config has read it"
+    reported = set(before.reported_fields)
+    reasons = {entry.key: _NO_USE for entry in root if entry.key in reported}
+    reasons |= {entry.key: _STATIC_PODS for entry in root if entry.key == "staticPodPath"}
+    wanted = replace(before, static_pod_path=Config().static_pod_path, reported_fields=())
+    text = _edited(content, root, reasons)
+    if text is None or not _means(text, wanted):
+        text = _rewritten(root, reasons)
+    return Migration(
+        text=text,
+        config=parse_config(text.encode(), source),
+        kept=tuple(entry.key for entry in root if entry.key not in reasons and entry.key not in _KINDS),
+        commented=tuple(reasons),
+        partly_used=tuple(name for name in before.reported_fields if name not in reasons),
+    )
+
+
+def _means(text: str, wanted: Config) -> bool:
+    """Whether an edited text still says what it said: it may have been of a form that lines do not show."""
+    try:
+        found = parse_config(text.encode(), "")
+    except DocumentError:
+        return False
+    return replace(found, reported_fields=()) == wanted
+
+
+def _edited(content: bytes, root: MapNode, reasons: dict[str, str]) -> str | None:
+    """Change the text line by line; None: its fields share lines, or need each other (anchors)."""
+    lines = content.decode("utf-8-sig").splitlines()
+    starts = [entry.line for entry in root]
+    if None in starts or len(set(starts)) < len(starts) or not root.entries:
+        return None
+    begins = [start - 1 for start in starts if start is not None]
+    if any(lines[start][:1].isspace() or lines[start][:1] in {"{", "-", "?", '"'} for start in begins):
+        return None
+    if any(_ANCHOR.search(line) for line in lines):
+        return None
+    result = [line for line in lines[: begins[0]] if line.strip() != "---"]
+    result.append(f"kind: {KIND}")
+    for entry, start, end in zip(root, begins, [*begins[1:], len(lines)], strict=True):
+        own = lines[start:end]
+        after: list[str] = []
+        while own[-1].lstrip().startswith("#") or not own[-1].strip() or own[-1].strip() in {"...", "---"}:
+            after.insert(0, own.pop())
+        if entry.key in reasons:
+            result += _commented(entry.key, reasons[entry.key], own)
+        elif entry.key not in _KINDS:
+            result += own
+        result += [line for line in after if line.strip() not in {"...", "---"}]
+    return "\n".join(result) + "\n"
+
+
+def _commented(key: str, reason: str, own: list[str]) -> list[str]:
+    return [f"# {reason}:", *(f"# {line}" for line in ([f"{key}: its value is left out"] if key in _SECRET else own))]
+
+
+def _rewritten(root: MapNode, reasons: dict[str, str]) -> str:
+    """Write the values anew."""
+    result = [f"kind: {KIND}"]
+    for entry in root:
+        own = yaml_lines({entry.key: _plain(entry.value)})
+        if entry.key in reasons:
+            result += _commented(entry.key, reasons[entry.key], own)
+        elif entry.key not in _KINDS:
+            result += own
+    return "\n".join(result) + "\n"
+
+
+def _plain(node: TreeNode) -> Any:
+    match node:
+        case Scalar(value=Number(text=text)):
+            return text
+        case Scalar(value=value):
+            return value
+        case ListNode(items=items):
+            return [_plain(item) for item in items]
+        case MapNode():
+            return {entry.key: _plain(entry.value) for entry in node}

@@ -1,0 +1,61 @@
+"""The fields that decide about placement, as KubeletConfiguration names them → Placement. Shared by configuration files and scenarios."""
+
+from nodeagent.core.model.config import ISOLATED_CPUS, Errata, Placement, ReservedMemory
+from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
+from nodeagent.core.model.pod import Resources
+from nodeagent.formats.syntax.fields import Fields
+
+_MAX_NUMA_ID = 2**31 - 1
+
+
+class PlacementReader:
+    """Reads from one object; texts are taken as they are, the managers judge them."""
+
+    def __init__(self, fields: Fields) -> None:
+        self._fields = fields
+        self._reserved_memory: tuple[ReservedMemory, ...] | None = None
+
+    def reserved_system_cpus(self) -> CpuSet:
+        text = self._fields.string("reservedSystemCPUs")
+        if text is None:
+            return CpuSet()
+        try:
+            return CpuSet.parse(text)
+        except IdSetSyntaxError as err:
+            self._fields.report("reservedSystemCPUs", f"unable to parse reserved-cpus list: {err}", text)
+            return CpuSet()
+
+    def reserved_memory(self) -> tuple[ReservedMemory, ...]:
+        if self._reserved_memory is None:
+            entries = []
+            for item in self._fields.objects("reservedMemory"):
+                node = item.integer("numaNode", 0, _MAX_NUMA_ID)
+                entries.append(ReservedMemory(node or 0, item.quantities("limits")))
+                if not item.has("limits"):
+                    item.report("limits", "is required: memory or hugepages-<size>, with an amount")
+                item.close()
+            self._reserved_memory = tuple(entries)
+        return self._reserved_memory
+
+    def placement(self, *, reserved_cpu_milli: int | None, memory_reservation: Resources, errata: Errata) -> Placement:
+        default = Placement()
+        fields = self._fields
+        reserved_system_cpus = self.reserved_system_cpus()
+        if reserved_system_cpus:
+            # kubelet: a list replaces the amounts, systemReserved.cpu becomes its size.
+            reserved_cpu_milli = 1000 * len(reserved_system_cpus)
+        return Placement(
+            cpu_manager_policy=fields.string("cpuManagerPolicy") or default.cpu_manager_policy,
+            cpu_manager_policy_options=fields.string_map("cpuManagerPolicyOptions"),
+            reserved_system_cpus=reserved_system_cpus,
+            reserved_cpu_milli=reserved_cpu_milli,
+            topology_manager_policy=fields.string("topologyManagerPolicy") or default.topology_manager_policy,
+            topology_manager_scope=fields.string("topologyManagerScope") or default.topology_manager_scope,
+            topology_manager_policy_options=fields.string_map("topologyManagerPolicyOptions"),
+            memory_manager_policy=fields.string("memoryManagerPolicy") or default.memory_manager_policy,
+            reserved_memory=self.reserved_memory(),
+            memory_reservation=memory_reservation,
+            isolated_cpus=fields.one_of("isolatedCPUs", ISOLATED_CPUS) or default.isolated_cpus,
+            feature_gates=fields.booleans("featureGates"),
+            errata=errata,
+        )

@@ -1,0 +1,88 @@
+"""cgroup v2 values ↔ the kernel's text. Knows the notation of each file, no file system."""
+
+from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, Value
+from nodeagent.core.model.idset import CpuSet, NumaSet
+
+EFFECTIVE_CPUS = "cpuset.cpus.effective"
+EFFECTIVE_MEMS = "cpuset.mems.effective"
+MAX = "max"
+
+
+class CgroupValueError(ValueError):
+    """A cgroup file holds a text that the kernel would not write."""
+
+
+def print_value(value: Value) -> str:
+    """Give the text to write."""
+    match value:
+        case CpuSet() | NumaSet():
+            assert value, "an empty cpuset must never be written: the kernel would grant the parent's"
+            return str(value)
+        case CpuMax():
+            return f"{MAX if value.quota_us is None else value.quota_us} {value.period_us}"
+        case ByteLimit():
+            return MAX if value.limit_bytes is None else str(value.limit_bytes)
+        case bool():
+            return "1" if value else "0"
+        case int():
+            return str(value)
+
+
+def parse_value(attribute: Attribute, text: str) -> Value:
+    """Read the content of one of our files.
+
+    Raises:
+        CgroupValueError: the text is not of the file's form.
+
+    """
+    text = text.strip()
+    try:
+        match attribute:
+            case Attribute.CPUSET_CPUS:
+                return CpuSet.parse(text)
+            case Attribute.CPUSET_MEMS:
+                return NumaSet.parse(text)
+            case Attribute.CPU_MAX:
+                quota, _, period = text.partition(" ")
+                return CpuMax(None if quota == MAX else _number(quota), _number(period))
+            case Attribute.MEMORY_MAX:
+                return ByteLimit(None if text == MAX else _number(text))
+            case Attribute.CPU_WEIGHT:
+                return _number(text)
+            case Attribute.MEMORY_OOM_GROUP | Attribute.FREEZE:
+                return _SWITCH[text]
+    except (ValueError, KeyError) as err:
+        raise CgroupValueError(f"{attribute.value} holds {_shown(text)}, which the kernel does not write") from err
+
+
+_SWITCH = {"0": False, "1": True}
+_MAX_DIGITS = 20
+"""Of a 64-bit number."""
+
+
+def _number(text: str) -> int:
+    # int() would take signs, underscores and other scripts' digits too.
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+        raise ValueError(text)
+    return int(text)
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 100 else text[:100] + "…")
+
+
+def parse_flat_keyed(text: str) -> dict[str, int]:
+    """Read a flat keyed file (`cgroup.events`, `memory.events`, `cpu.stat`): one `key number` a line.
+
+    Raises:
+        CgroupValueError: a line has another form.
+
+    """
+    result = {}
+    for line in text.splitlines():
+        key, _, number = line.partition(" ")
+        try:
+            result[key] = _number(number)
+        except ValueError as err:
+            raise CgroupValueError(f"line {_shown(line)} is not a key and a number") from err
+    return result

@@ -1,0 +1,79 @@
+"""Settings of kernel and services that make a node fit or not (`nodeagent check`): which files say them, unjudged."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from msgspec import Struct, field
+
+from nodeagent.formats.kernel.sysfs_sample import CPUS, NODES, SysfsSample
+
+CGROUPS = "sys/fs/cgroup"
+PODS_UNIT = f"{CGROUPS}/nodeagent.slice/nodeagent-pods.service"
+KUBELET_STATE = "var/lib/kubelet/cpu_manager_state"
+KUBEPODS = (f"{CGROUPS}/kubepods.slice/cgroup.events", f"{CGROUPS}/kubepods/cgroup.events")
+"""Of kubelet's pods, whatever program kubelet is part of."""
+SERVICES = ("irqbalance", "kubelet", "numad", "tuned")
+"""Those that write what the agent relies on, or move processes and interrupts."""
+
+SETTINGS = (
+    "proc/cmdline",
+    "proc/sys/kernel/osrelease",
+    "proc/sys/kernel/numa_balancing",
+    f"{CPUS}/isolated",
+    f"{CPUS}/nohz_full",
+    f"{CPUS}/smt/control",
+    f"{CPUS}/smt/active",
+    f"{CPUS}/cpu#/cpufreq/scaling_governor",
+    f"{NODES}/node#/hugepages/hugepages-#kB/free_hugepages",
+    f"{CGROUPS}/cgroup.controllers",
+    f"{CGROUPS}/cgroup.subtree_control",
+    f"{PODS_UNIT}/cgroup.controllers",
+    *(f"{CGROUPS}/system.slice/{name}.service/cgroup.events" for name in SERVICES),
+    *KUBEPODS,
+    KUBELET_STATE,
+)
+"""Files below the root, in the notation of `sysfs_sample.WANTED`."""
+
+COMMAND_LINE = "in GRUB_CMDLINE_LINUX of /etc/default/grub, then: sudo update-grub && sudo reboot"
+"""Where the kernel's parameters are set."""
+
+KERNEL_PARAMETERS = frozenset(
+    {
+        "cgroup_disable",
+        "cgroup_no_v1",
+        "default_hugepagesz",
+        "hugepages",
+        "hugepagesz",
+        "irqaffinity",
+        "isolcpus",
+        "maxcpus",
+        "mitigations",
+        "nohz",
+        "nohz_full",
+        "nosmt",
+        "nr_cpus",
+        "numa",
+        "numa_balancing",
+        "rcu_nocbs",
+        "systemd.unified_cgroup_hierarchy",
+        "transparent_hugepage",
+    }
+)
+"""What is ever asked for of the kernel's command line. Others may be secret, and stay out of captures."""
+
+
+class Settings(Struct, frozen=True):
+    sample: SysfsSample = field(default_factory=lambda: SysfsSample(MappingProxyType({}), MappingProxyType({})))
+    unreadable: tuple[str, ...] = ()
+    """Those of `SETTINGS` that could not be read."""
+
+
+def known_parameters(cmdline: str) -> str:
+    """Leave the parameters that are ever asked for."""
+    return " ".join(word for word in cmdline.split() if word.partition("=")[0] in KERNEL_PARAMETERS) + "\n"
+
+
+def parameters(cmdline: str) -> Mapping[str, str]:
+    """Values by name; where one is given twice, the last counts, as for most of the kernel's own."""
+    pairs = (word.partition("=") for word in cmdline.split())
+    return {name: value for name, _, value in pairs}

@@ -1,0 +1,413 @@
+"""From a sample of /sys and /proc to the machine as decisions see it: which CPUs there are, and in which core, cache, node and socket.
+
+The rules are kubelet's, by way of cAdvisor v0.56 (utils/sysinfo, utils/sysfs, machine): its ids and counts decide placement,
+so its leniency is kept where it changes them. A file that is there and malformed is an error here, where cAdvisor logs and goes on.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from nodeagent.core.model.idset import MAX_ID, CpuSet
+from nodeagent.core.model.quantity import Notation, Quantity
+from nodeagent.core.model.topology import Cache, Cpu, NumaNode, Topology
+from nodeagent.formats.kernel.sysfs_sample import CPUS, HUGEPAGES, NODES, SysfsSample
+
+_PHYSICAL_ID = re.compile(r"^physical id\s*:\s*[0-9]+$", re.MULTILINE)
+_MAX_KERNEL_ID = 2**32 - 1
+"""Core, package, die and cache ids are ints or unsigned ints in the kernel; firmware may set any (Arm: table offsets, hashes)."""
+_CACHE_TYPES = {"Data": "data", "Instruction": "instruction", "Unified": "unified"}
+_UNKNOWN = -1
+"""What the kernel writes for an id that its architecture doesn't know (include/linux/topology.h)."""
+
+
+class _CpuPlace(Struct, frozen=True):
+    """What makes CPUs of one NUMA node one core."""
+
+    core: int
+    package: int
+    book: str | None
+    drawer: str | None
+
+
+class _Core(Struct, frozen=True):
+    place: _CpuPlace
+    cpus: tuple[int, ...]
+    """In text order of their names: the first one's caches stand for the core."""
+
+
+class _SysfsCache(Struct, frozen=True):
+    id: int
+    level: int
+    size_kib: int
+    type: str
+    cpu_count: int
+
+
+class _SysfsNode(Struct, frozen=True):
+    id: int
+    directory: str | None
+    """None: a package that stands for a node, on a machine without NUMA directories."""
+    cpus: tuple[int, ...]
+    """In text order of their names."""
+
+
+def topology_of(sample: SysfsSample) -> Topology:
+    """Derive the machine.
+
+    Raises:
+        SysfsError: a file is malformed, or there is no CPU at all.
+    """
+    present = sample.identified(CPUS, "cpu")
+    online = _online(sample, present)
+    offline = _offline(sample, present, online)
+    places = _places(sample, (cpu for cpu in present if cpu in online))
+    nodes = _nodes(sample, present, places)
+    if not any(node.cpus for node in nodes):
+        raise sample.error(
+            CPUS,
+            "found no CPU that is online and has a place in the machine",
+            hint="give --root a directory with sys/ and proc/",
+        )
+    classes = _core_classes(sample, online)
+    levels = {cpu: _cache_levels(sample, cpu) for cpu in online}
+    l3 = {cpu: [path for path, level in paths.items() if level == 3] for cpu, paths in levels.items()}
+    cpus: list[Cpu] = []
+    for node in nodes:
+        cores = _cores(node.cpus, places)
+        uncores = _uncore_ids(sample, cores)
+        for core in cores:
+            cpus += (_cpu(sample, cpu, core, node.id, uncores.get(core), classes, l3[cpu]) for cpu in core.cpus)
+    has_nodes = any(node.directory is not None for node in nodes)
+    hugepages = _hugepages(sample, HUGEPAGES)
+    distances = _distances(sample, nodes)
+    return Topology.of(
+        cpus,
+        (_numa_node(sample, node, distances) for node in nodes),
+        offline=offline,
+        l3=_l3_groups(sample, online, l3),
+        caches=_other_caches(sample, online, levels),
+        socket_count=_socket_count(sample, online),
+        # cAdvisor counts directories, offline CPUs too, where there are no NUMA directories.
+        reported_cpu_count=len(cpus) if has_nodes else len(present),
+        skipped=online - offline - CpuSet.from_ids(c.id for c in cpus),
+        isolated=sample.cpu_list(f"{CPUS}/isolated"),
+        nohz_full=_nohz_full(sample),
+        memory_bytes=sample.total_memory_bytes("proc/meminfo"),
+        hugepages=hugepages or None,
+    )
+
+
+def _online(sample: SysfsSample, present: Iterable[int]) -> CpuSet:
+    path = f"{CPUS}/online"
+    online = sample.cpu_list(path)
+    if online is None:  # a kernel without CPU hotplug: all are online
+        return CpuSet.from_ids(present)
+    if not online:
+        raise sample.error(path, "expected at least one CPU", value="")
+    return online
+
+
+def _nohz_full(sample: SysfsSample) -> CpuSet | None:
+    path = f"{CPUS}/nohz_full"
+    # A kernel that could and was not told to writes the word for a null pointer, or (before 4.15) a NUL.
+    nothing = sample.files.get(path, "").strip(" \n\0") in {"", "(null)"}
+    return None if nothing else sample.cpu_list(path)
+
+
+def _offline(sample: SysfsSample, present: Iterable[int], online: CpuSet) -> CpuSet:
+    if f"{CPUS}/online" in sample.files:
+        return CpuSet.from_ids(present) - online
+    return CpuSet.from_ids(cpu for cpu in present if sample.number(f"{CPUS}/cpu{cpu}/online", 0, 1) == 0)
+
+
+def _places(sample: SysfsSample, online: Iterable[int]) -> dict[int, _CpuPlace]:
+    """Where the online CPUs lie. A CPU without topology files has no place and isn't used, as in kubelet."""
+    ordered = tuple(online)
+    mainframe = any(f"{CPUS}/cpu{cpu}/topology/book_id" in sample.files for cpu in ordered)  # only s390 has books
+    found = {cpu: _place(sample, cpu, mainframe=mainframe) for cpu in ordered}
+    packages = {place.package for place in found.values() if place is not None} - {_UNKNOWN}
+    # kubelet would go on with socket -1 (and NUMA node -1, which no mask can hold). A number of its own means the same.
+    unnamed = max(packages) + 1 if packages else 0
+    places = {
+        cpu: place if place.package != _UNKNOWN else _CpuPlace(place.core, unnamed, place.book, place.drawer)
+        for cpu, place in found.items()
+        if place is not None
+    }
+    # No CPU has topology files: kubelet's CPU table would be empty and its static policy fail. Here the machine is one
+    # socket, and its cores are the thread siblings, or single CPUs.
+    return places or {cpu: _CpuPlace(_lowest_sibling(sample, cpu), 0, None, None) for cpu in ordered}
+
+
+def _place(sample: SysfsSample, cpu: int, *, mainframe: bool) -> _CpuPlace | None:
+    directory = f"{CPUS}/cpu{cpu}/topology"
+    core = sample.number(f"{directory}/core_id", _UNKNOWN, _MAX_KERNEL_ID)
+    package = sample.number(f"{directory}/physical_package_id", _UNKNOWN, _MAX_KERNEL_ID)
+    if core is None or package is None:
+        return None
+    if not mainframe:
+        return _CpuPlace(core, package, None, None)
+    book, drawer = (sample.files.get(f"{directory}/{name}") for name in ("book_id", "drawer_id"))
+    return None if book is None or drawer is None else _CpuPlace(core, package, book.strip(), drawer.strip())
+
+
+def _lowest_sibling(sample: SysfsSample, cpu: int) -> int:
+    siblings = sample.cpu_list(f"{CPUS}/cpu{cpu}/topology/thread_siblings_list") or CpuSet()
+    return next(iter(siblings | CpuSet.of(cpu)))
+
+
+def _nodes(sample: SysfsSample, present: Iterable[int], places: Mapping[int, _CpuPlace]) -> tuple[_SysfsNode, ...]:
+    ids = sample.identified(NODES, "node")
+    if not ids:
+        return _packages_as_nodes(sample, present, places)
+    directories = {node: f"{NODES}/node{node}" for node in ids}
+    members = {node: sample.identified(directory, "cpu") for node, directory in directories.items()}
+    if not any(members.values()):  # a copied root without the nodes' links to their CPUs: their lists say the same
+        members = _listed_members(sample, directories)
+    owner: dict[int, int] = {}
+    for node, cpus in members.items():
+        for cpu in cpus:
+            if owner.setdefault(cpu, node) != node:
+                raise sample.error(f"{directories[node]}/cpu{cpu}", f"the CPU is in {directories[owner[cpu]]} already")
+    return tuple(
+        _SysfsNode(node, directories[node], tuple(cpu for cpu in members[node] if cpu in places)) for node in ids
+    )
+
+
+def _listed_members(sample: SysfsSample, directories: Mapping[int, str]) -> dict[int, tuple[int, ...]]:
+    """CPUs by node from `cpulist` or `cpumap`, in text order of the names. The first node that lists a CPU has it."""
+    members = {}
+    taken = CpuSet()
+    for node, directory in directories.items():
+        listed = sample.cpu_list(f"{directory}/cpulist")
+        if listed is None:
+            listed = sample.cpu_map(f"{directory}/cpumap") or CpuSet()
+        members[node] = tuple(sorted(listed - taken, key=str))
+        taken |= listed
+    return members
+
+
+def _packages_as_nodes(
+    sample: SysfsSample, present: Iterable[int], places: Mapping[int, _CpuPlace]
+) -> tuple[_SysfsNode, ...]:
+    """One node per package, numbered as it, where the kernel shows no NUMA nodes."""
+    members: dict[int, list[int]] = {}
+    for cpu in present:
+        if cpu in places:
+            package = places[cpu].package
+            if package > MAX_ID:
+                path = f"{CPUS}/cpu{cpu}/topology/physical_package_id"
+                raise sample.error(
+                    path, f"expected at most {MAX_ID}, since packages stand for NUMA nodes here", value=str(package)
+                )
+            members.setdefault(package, []).append(cpu)
+    return tuple(_SysfsNode(package, None, tuple(cpus)) for package, cpus in members.items())
+
+
+def _cores(cpus: Iterable[int], places: Mapping[int, _CpuPlace]) -> tuple[_Core, ...]:
+    """CPUs of one node with equal places are one core; in order of each core's first CPU."""
+    threads: dict[_CpuPlace, list[int]] = {}
+    for cpu in cpus:
+        threads.setdefault(places[cpu], []).append(cpu)
+    return tuple(_Core(place, tuple(members)) for place, members in threads.items())
+
+
+def _uncore_ids(sample: SysfsSample, cores: tuple[_Core, ...]) -> dict[_Core, int]:
+    """The cores of a node that have an uncore cache: of level 3 or more, and not of the whole node by cAdvisor's count."""
+    found: dict[_Core, int] = {}
+    for core in cores:
+        caches = _caches(sample, core.cpus[0])
+        if caches is None:  # one unreadable cache ends the survey of the node
+            return found
+        node_wide = len(cores) * len(core.cpus)
+        for cache in caches:
+            if cache.level >= 3 and cache.cpu_count != node_wide:
+                found[core] = cache.id
+                break
+    return found
+
+
+def _caches(sample: SysfsSample, cpu: int) -> tuple[_SysfsCache, ...] | None:
+    """A CPU's caches in text order of their directories; None: there is no cache directory, or one of its files isn't there."""
+    directory = f"{CPUS}/cpu{cpu}/cache"
+    if sample.names(directory) is None:
+        return None
+    caches = []
+    for name, _ in sample.numbered(directory, "index"):
+        path = f"{directory}/{name}"
+        cache_id = sample.number(f"{path}/id", 0, _MAX_KERNEL_ID)
+        size_kib = _size_kib(sample, f"{path}/size")
+        level = sample.number(f"{path}/level", 0, 255)
+        kind = sample.files.get(f"{path}/type")
+        cpus = sample.cpu_map(f"{path}/shared_cpu_map")
+        if cache_id is None or size_kib is None or level is None or kind is None or cpus is None:
+            return None
+        caches.append(_SysfsCache(cache_id, level, size_kib, kind.strip(), len(cpus)))
+    return tuple(caches)
+
+
+def _size_kib(sample: SysfsSample, path: str) -> int | None:
+    text = sample.files.get(path)
+    if text is None:
+        return None
+    match = re.fullmatch(r"([0-9]{1,18})K", text.strip())
+    if match is None:
+        raise sample.error(path, "expected a size such as 32K", value=text.strip())
+    return int(match[1])
+
+
+def _cpu(
+    sample: SysfsSample,
+    cpu: int,
+    core: _Core,
+    node: int,
+    uncore: int | None,
+    classes: Mapping[str, CpuSet],
+    l3: Sequence[str],
+) -> Cpu:
+    die = sample.number(f"{CPUS}/cpu{cpu}/topology/die_id", _UNKNOWN, _MAX_KERNEL_ID)
+    return Cpu(
+        id=cpu,
+        core=min(core.cpus),
+        socket=core.place.package,
+        numa=node,
+        uncore=uncore,
+        die=None if die == _UNKNOWN else die,
+        core_class=next((name for name, members in classes.items() if cpu in members), None),
+        capacity=sample.number(f"{CPUS}/cpu{cpu}/cpu_capacity"),
+        l3_bytes=_size_bytes(sample, l3[0]) if l3 else None,
+    )
+
+
+def _size_bytes(sample: SysfsSample, cache: str) -> int | None:
+    size_kib = _size_kib(sample, f"{cache}/size")
+    return None if size_kib is None else size_kib * 1024
+
+
+def _cache_levels(sample: SysfsSample, cpu: int) -> dict[str, int]:
+    """The directories of a CPU's caches, in text order, with the level of each: one of a level and type, on machines that there are."""
+    directory = f"{CPUS}/cpu{cpu}/cache"
+    paths = [f"{directory}/{name}" for name, _ in sample.numbered(directory, "index")]
+    return {path: level for path in paths if (level := sample.number(f"{path}/level", 0, 255)) is not None}
+
+
+def _core_classes(sample: SysfsSample, online: CpuSet) -> dict[str, CpuSet]:
+    """Hybrid machines' CPUs by class; empty where all cores are of one kind. Decisions don't use it.
+
+    Intel's PMU devices say it (Documentation/ABI/testing/sysfs-bus-event_source-devices). Elsewhere (Arm, guests, copied roots)
+    a core is small if its capacity is below three quarters of the largest (favoured cores differ by less), or if both its base and
+    its top frequency are lower (Speed Select lowers only the base, favoured cores raise only the top).
+    """
+    named = {"performance": "cpu_core", "efficiency": "cpu_atom"}
+    listed = {name: sample.cpu_list(f"sys/devices/{device}/cpus") for name, device in named.items()}
+    if any(listed.values()):
+        return {name: cpus or CpuSet() for name, cpus in listed.items()}
+    capacity = _by_cpu(sample, online, "cpu_capacity")
+    base, top = (_by_cpu(sample, online, f"cpufreq/{name}") for name in ("base_frequency", "cpuinfo_max_freq"))
+    largest = max(capacity.values(), default=0)
+    small = {cpu for cpu, number in capacity.items() if number * 4 < largest * 3}
+    if not small and base.keys() == top.keys() == set(online):
+        highest = max(base.values())
+        lowest_top = min(top[cpu] for cpu, number in base.items() if number == highest)
+        small = {cpu for cpu, number in base.items() if number < highest and top[cpu] < lowest_top}
+    efficiency = CpuSet.from_ids(small)
+    return {"performance": online - efficiency, "efficiency": efficiency} if small else {}
+
+
+def _by_cpu(sample: SysfsSample, online: CpuSet, name: str) -> dict[int, int]:
+    numbers = ((cpu, sample.number(f"{CPUS}/cpu{cpu}/{name}")) for cpu in online)
+    return {cpu: number for cpu, number in numbers if number is not None}
+
+
+def _l3_groups(sample: SysfsSample, online: CpuSet, paths: Mapping[int, Sequence[str]]) -> tuple[CpuSet, ...]:
+    """Online CPUs by shared level-3 cache, whatever counts as an uncore cache; each CPU is in one group at most."""
+    groups = []
+    grouped = CpuSet()
+    for cpu in online:
+        if cpu in grouped or not paths[cpu] or (sharers := _sharers(sample, paths[cpu][0])) is None:
+            continue
+        group = ((sharers | CpuSet.of(cpu)) & online) - grouped
+        grouped |= group
+        groups.append(group)
+    return tuple(groups)
+
+
+def _other_caches(sample: SysfsSample, online: CpuSet, levels: Mapping[int, Mapping[str, int]]) -> Iterator[Cache]:
+    """Yield the caches of each level but 3; each CPU is served by one at most of each level and type."""
+    served: dict[tuple[int, str], CpuSet] = {}
+    for cpu in online:
+        for path, level in levels[cpu].items():
+            kind = None if level == 3 else _cache_type(sample, f"{path}/type")
+            if kind is None or cpu in (earlier := served.get((level, kind), CpuSet())):
+                continue
+            sharers = _sharers(sample, path)
+            if sharers is not None:
+                cpus = ((sharers | CpuSet.of(cpu)) & online) - earlier
+                served[level, kind] = earlier | cpus
+                yield Cache(level, kind, cpus, _size_bytes(sample, path))
+
+
+def _cache_type(sample: SysfsSample, path: str) -> str | None:
+    text = sample.files.get(path)
+    if text is None:
+        return None
+    kind = _CACHE_TYPES.get(text.strip())
+    if kind is None:
+        raise sample.error(path, f"expected one of {', '.join(_CACHE_TYPES)}", value=text.strip())
+    return kind
+
+
+def _sharers(sample: SysfsSample, cache: str) -> CpuSet | None:
+    shared = sample.cpu_map(f"{cache}/shared_cpu_map")  # the older of the two, and the one that kubelet's rules count
+    return sample.cpu_list(f"{cache}/shared_cpu_list") if shared is None else shared
+
+
+def _socket_count(sample: SysfsSample, online: CpuSet) -> int:
+    lines = set(_PHYSICAL_ID.findall(sample.files.get("proc/cpuinfo", "")))
+    if lines:
+        return len(lines)
+    packages = (sample.files.get(f"{CPUS}/cpu{cpu}/topology/physical_package_id", "0").strip() for cpu in online)
+    return len(set(packages))
+
+
+def _distances(sample: SysfsSample, nodes: Sequence[_SysfsNode]) -> dict[int, tuple[int, ...]]:
+    """Distances by node, each to the nodes in order of their ids; empty where the kernel tells none, as in old captures.
+
+    A row has a value per node online, so one per directory. A captured machine has values for all possible nodes, without directories.
+    """
+    rows = {node: sample.numbers(f"{node.directory}/distance") for node in nodes if node.directory is not None}
+    if all(row is None for row in rows.values()):
+        return {}
+    ids = sorted(node.id for node in rows)
+    distances = {}
+    for node, row in rows.items():
+        path = f"{node.directory}/distance"
+        if row is None:
+            raise sample.error(path, "found no such file, though other nodes have one")
+        told = ids if len(row) == len(ids) else list(sample.cpu_list(f"{NODES}/possible") or ())
+        if len(row) != len(told) or not set(ids) <= set(told):
+            wanted = f"expected one distance to each of {len(ids)} nodes"
+            raise sample.error(path, wanted, value=sample.files[path].strip())
+        distances[node.id] = tuple(value for id_, value in zip(told, row, strict=True) if id_ in ids)
+    return distances
+
+
+def _numa_node(sample: SysfsSample, node: _SysfsNode, distances: Mapping[int, tuple[int, ...]]) -> NumaNode:
+    if node.directory is None:  # cAdvisor gives such nodes neither memory, huge pages nor distances
+        return NumaNode(node.id, memory_bytes=0)
+    return NumaNode(
+        id=node.id,
+        memory_bytes=sample.total_memory_bytes(f"{node.directory}/meminfo") or 0,  # no file: no memory, as in cAdvisor
+        hugepages=_hugepages(sample, f"{node.directory}/hugepages"),
+        distances=distances.get(node.id),
+    )
+
+
+def _hugepages(sample: SysfsSample, directory: str) -> tuple[tuple[str, int], ...]:
+    pages = sample.hugepage_bytes(directory)
+    return tuple(sorted((f"hugepages-{_binary(page_bytes)}", amount_bytes) for page_bytes, amount_bytes in pages))
+
+
+def _binary(size_bytes: int) -> str:
+    return str(Quantity(size_bytes * 10**9, Notation.BINARY_SI))

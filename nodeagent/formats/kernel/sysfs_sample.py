@@ -1,0 +1,180 @@
+"""What was read of /sys and /proc, unjudged, and how to read single values out of it. Knows no rule of what they mean.
+
+The sample is the machine's capture: everything that discovery ever asks for is in it, and an absent file is absent, never a default.
+"""
+
+import re
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from nodeagent.core.model.idset import MAX_ID, CpuSet, IdSetSyntaxError
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.syntax.findings import shown
+
+CPUS = "sys/devices/system/cpu"
+NODES = "sys/devices/system/node"
+HUGEPAGES = "sys/kernel/mm/hugepages"
+
+WANTED = (
+    f"{CPUS}/online",
+    f"{CPUS}/isolated",
+    f"{CPUS}/nohz_full",
+    f"{CPUS}/cpu#/online",
+    f"{CPUS}/cpu#/cpu_capacity",
+    f"{CPUS}/cpu#/cpufreq/base_frequency",
+    f"{CPUS}/cpu#/cpufreq/cpuinfo_max_freq",
+    f"{CPUS}/cpu#/topology/core_id",
+    f"{CPUS}/cpu#/topology/physical_package_id",
+    f"{CPUS}/cpu#/topology/die_id",
+    f"{CPUS}/cpu#/topology/book_id",
+    f"{CPUS}/cpu#/topology/drawer_id",
+    f"{CPUS}/cpu#/topology/thread_siblings_list",
+    f"{CPUS}/cpu#/cache/index#/id",
+    f"{CPUS}/cpu#/cache/index#/level",
+    f"{CPUS}/cpu#/cache/index#/size",
+    f"{CPUS}/cpu#/cache/index#/type",
+    f"{CPUS}/cpu#/cache/index#/shared_cpu_map",
+    f"{CPUS}/cpu#/cache/index#/shared_cpu_list",
+    f"{NODES}/possible",
+    f"{NODES}/node#/cpu#/",
+    f"{NODES}/node#/cpulist",
+    f"{NODES}/node#/cpumap",
+    f"{NODES}/node#/distance",
+    f"{NODES}/node#/meminfo",
+    f"{NODES}/node#/hugepages/hugepages-#kB/nr_hugepages",
+    f"{HUGEPAGES}/hugepages-#kB/nr_hugepages",
+    "sys/devices/cpu_core/cpus",
+    "sys/devices/cpu_atom/cpus",
+    "proc/cpuinfo",
+    "proc/meminfo",
+)
+"""The files that discovery reads, below the root. `#` is a decimal number; a final `/`: only the name counts, it isn't opened."""
+
+ONLINE_WITNESS = (f"{CPUS}/online", f"{CPUS}/cpu#/cache/", f"{CPUS}/cpu#/topology/", f"{NODES}/node#/cpu#/")
+"""What changes when a CPU or a node comes or goes: if it is the same before and after a reading, the reading is of one machine."""
+
+_MAX_NUMBER = 2**63 - 1
+_MAX_MAP_DIGITS = (MAX_ID + 1) // 4
+_NUMBERED = re.compile(r"\D*(0|[1-9][0-9]*)\D*")
+
+
+class SysfsError(NodeAgentError):
+    """A file of the machine's description can't be read, or holds what the kernel doesn't write."""
+
+    def __init__(self, path: str, reason: str, *, value: str | None = None, hint: str | None = None) -> None:
+        self.path = path
+        self.value = value
+        text = f"cannot use {path}: {reason}" if value is None else f"cannot use {path}: {reason}, not {shown(value)}"
+        super().__init__(
+            text,
+            hint=hint
+            or f"look at `ls -l {path}`; if it belongs to a copied root, copy the root again (--root takes any)",
+        )
+
+
+class SysfsSample(Struct, frozen=True):
+    """Files by path below the root, and the wanted names in each directory that was listed, in text order."""
+
+    files: Mapping[str, str]
+    directories: Mapping[str, tuple[str, ...]]
+    root: str = "/"
+    """For error texts only."""
+
+    def error(self, path: str, reason: str, *, value: str | None = None, hint: str | None = None) -> SysfsError:
+        return SysfsError(f"{self.root.rstrip('/')}/{path}", reason, value=value, hint=hint)
+
+    def number(self, path: str, low: int = 0, high: int = _MAX_NUMBER) -> int | None:
+        """A whole number; None: there is no such file."""
+        text = self.files.get(path)
+        return None if text is None else self._checked(path, text.strip(), low, high)
+
+    def _checked(self, path: str, text: str, low: int, high: int) -> int:
+        if not re.fullmatch(r"-?[0-9]{1,20}", text) or not low <= int(text) <= high:
+            raise self.error(path, f"expected a whole number from {low} to {high}", value=text)
+        return int(text)
+
+    def numbers(self, path: str) -> tuple[int, ...] | None:
+        """Whole numbers with blanks between them; None: there is no such file."""
+        text = self.files.get(path)
+        if text is None:
+            return None
+        words = text.split()
+        if not words:
+            raise self.error(path, "expected whole numbers", value=text)
+        return tuple(self._checked(path, word, 0, _MAX_NUMBER) for word in words)
+
+    def cpu_list(self, path: str) -> CpuSet | None:
+        """A list such as `0-3,8`; None: there is no such file."""
+        text = self.files.get(path)
+        if text is None:
+            return None
+        try:
+            return CpuSet.parse(text.strip())
+        except IdSetSyntaxError as err:
+            raise self.error(path, "expected a CPU list such as 0-3,8", value=text.strip()) from err
+
+    def cpu_map(self, path: str) -> CpuSet | None:
+        """A mask in hexadecimal words of 32 bits, highest first; None: there is no such file."""
+        text = self.files.get(path)
+        if text is None:
+            return None
+        words = text.strip().split(",")
+        if not all(re.fullmatch(r"[0-9a-fA-F]{1,8}", word) for word in words) or len(words) * 8 > _MAX_MAP_DIGITS:
+            raise self.error(path, "expected a CPU mask such as 00000000,0000ff0f", value=text.strip())
+        return CpuSet(int("".join(word.zfill(8) for word in words), 16))
+
+    def total_memory_bytes(self, path: str) -> int | None:
+        """The `MemTotal` of a meminfo file; None: there is no such file."""
+        text = self.files.get(path)
+        if text is None:
+            return None
+        match = re.search(r"MemTotal:\s*([0-9]{1,20}) kB", text)
+        if match is None:
+            raise self.error(path, "expected a line such as `MemTotal: 16384 kB`", value=text)
+        return self._bounded(path, int(match[1]) * 1024)
+
+    def _bounded(self, path: str, size_bytes: int) -> int:
+        if size_bytes > _MAX_NUMBER:
+            raise self.error(path, f"expected an amount of at most {_MAX_NUMBER} bytes", value=str(size_bytes))
+        return size_bytes
+
+    def hugepage_bytes(self, directory: str) -> tuple[tuple[int, int], ...]:
+        """(page size in bytes, bytes in pages of that size), ascending; empty: no huge pages, or no such directory."""
+        amounts = []
+        for name, size_kib in self.numbered(directory, "hugepages-"):
+            path = f"{directory}/{name}/nr_hugepages"
+            pages = self.number(path)
+            if pages is None:
+                raise self.error(path, "expected a number of pages, found no file")
+            page_bytes = self._bounded(f"{directory}/{name}", size_kib * 1024)
+            amounts.append((page_bytes, self._bounded(path, pages * page_bytes)))
+        return tuple(sorted(amounts))
+
+    def names(self, directory: str) -> tuple[str, ...] | None:
+        """Wanted names in a directory, in text order; None: there is no such directory."""
+        return self.directories.get(directory)
+
+    def numbered(self, directory: str, prefix: str) -> tuple[tuple[str, int], ...]:
+        """(name, number) of the entries such as `cpu12`, in text order; empty where there is no directory."""
+        matches = (
+            (name, _NUMBERED.fullmatch(name)) for name in self.directories.get(directory, ()) if name.startswith(prefix)
+        )
+        found = [(name, match[1]) for name, match in matches if match is not None]
+        seen: set[str] = set()
+        for name, digits in found:
+            if len(digits) > 18:
+                raise self.error(f"{directory}/{name}", "the number in its name is too large")
+            if digits in seen:  # no file system lists a name twice, but somebody who edits a capture may
+                raise self.error(f"{directory}/{name}", "the number in its name is there twice")
+            seen.add(digits)
+        return tuple((name, int(digits)) for name, digits in found)
+
+    def identified(self, directory: str, prefix: str) -> tuple[int, ...]:
+        """The ids in the names of CPU or node directories, in text order of the names."""
+        ids = []
+        for name, number in self.numbered(directory, prefix):
+            if number > MAX_ID:
+                raise self.error(f"{directory}/{name}", f"the number in its name is over {MAX_ID}")
+            ids.append(number)
+        return tuple(ids)

@@ -1,0 +1,50 @@
+"""What shows, without reading the whole machine, that CPUs, NUMA nodes, memory or huge pages came or went."""
+
+from msgspec import Struct
+
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.formats.kernel.sysfs_sample import CPUS, HUGEPAGES, NODES, SysfsSample
+
+WITNESS = (
+    f"{CPUS}/online",
+    f"{NODES}/node#/cpulist",
+    f"{NODES}/node#/meminfo",
+    f"{NODES}/node#/hugepages/hugepages-#kB/nr_hugepages",
+    f"{HUGEPAGES}/hugepages-#kB/nr_hugepages",
+    "proc/meminfo",
+)
+"""Some ten files per NUMA node and none per CPU, in the form of `WANTED`."""
+
+
+class Witness(Struct, frozen=True):
+    """Equal as long as the machine is the same."""
+
+    online: CpuSet | None
+    nodes: tuple[tuple[int, CpuSet | None, int | None, tuple[tuple[int, int], ...]], ...]
+    """(node id, its CPUs, bytes of memory, (page size, bytes) of its huge pages)."""
+    memory_bytes: int | None
+    hugepages: tuple[tuple[int, int], ...]
+
+
+def witness_of(sample: SysfsSample) -> Witness:
+    """Take from the files what lasts: meminfo has free memory in it too.
+
+    Raises:
+        SysfsError: a file is malformed.
+
+    """
+    nodes = (
+        (
+            number,
+            sample.cpu_list(f"{NODES}/{name}/cpulist"),
+            sample.total_memory_bytes(f"{NODES}/{name}/meminfo"),
+            sample.hugepage_bytes(f"{NODES}/{name}/hugepages"),
+        )
+        for name, number in sample.numbered(NODES, "node")
+    )
+    return Witness(
+        sample.cpu_list(f"{CPUS}/online"),
+        tuple(sorted(nodes, key=lambda node: node[0])),
+        sample.total_memory_bytes("proc/meminfo"),
+        sample.hugepage_bytes(HUGEPAGES),
+    )

@@ -1,0 +1,261 @@
+"""One v1 Pod object → Pod, with the API server's defaults, and back.
+
+Finds wrong types and unknown or refused fields; what the values may be is formats/manifest/pod_rules.py.
+"""
+
+import hashlib
+import json
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.model.pod import (
+    Container,
+    ContainerKind,
+    Pod,
+    QosClass,
+    ResourceRequirements,
+    Resources,
+    RestartPolicy,
+)
+from nodeagent.core.model.pod_resources import with_container_defaults, with_pod_level_defaults
+from nodeagent.formats.manifest import pod_schema
+from nodeagent.formats.syntax.fields import Fields
+
+MAX_INT64 = 2**63 - 1
+MAX_GRACE_SECONDS = 7 * 24 * 3600
+"""A pod that refuses to end holds its CPUs that long; the API server has no cap, a node that is drained needs one."""
+_MAX_ID = 2**31 - 1
+"""Largest user and group id: the API server's bound (IsValidUserID)."""
+_RESTART_POLICIES = tuple(policy.value for policy in RestartPolicy)
+
+
+class DecodedPod(Struct, frozen=True):
+    pod: Pod
+    unused_fields: tuple[str, ...]
+    """Paths of the fields that are given, known and not acted on."""
+
+
+class _PodIdentity(Struct, frozen=True):
+    """`securityContext` as far as it is used."""
+
+    user: int | None = None
+    group: int | None = None
+    non_root: bool = False
+
+
+class PodReader:
+    """Reads one pod."""
+
+    def __init__(self, *, strict: bool, typed: bool = True) -> None:
+        """Choose how to read.
+
+        Args:
+            strict: every field must be known; otherwise (scenarios, our own state) only the used fields are looked at.
+            typed: apiVersion and kind must be there (items of a PodList go without).
+        """
+        self._strict = strict
+        self._typed = typed
+        self._unused: list[str] = []
+
+    def read(self, document: Fields) -> DecodedPod:
+        for key, value in (("apiVersion", "v1"), ("kind", "Pod")):
+            document.one_of(key, (value,))
+            if self._strict and self._typed and not document.has(key):
+                document.report(key, f"is required: {value}")
+        metadata = document.object("metadata")
+        spec = document.object("spec")
+        given_qos = self._status(document)
+        self._close(document)
+        uid, namespace, name = self._metadata(metadata) if metadata else ("", "", "")
+        if metadata is None:
+            document.report("metadata", "is required, with a name")
+        pod = Pod(uid=uid, namespace=namespace or "default", name=name, containers=(), given_qos=given_qos)
+        if spec is None:
+            document.report("spec", "is required, with containers")
+        else:
+            pod = self._spec(spec, pod)
+        pod = with_container_defaults(pod)
+        if self._strict:
+            # Scenarios come as the reference got them: containers' defaults applied, the pod's own resources as they are.
+            pod = _as_stored(with_pod_level_defaults(pod))
+        return DecodedPod(replace(pod, uid=pod.uid or hashed_uid(pod)), tuple(self._unused))
+
+    def _status(self, document: Fields) -> QosClass | None:
+        # The API server drops the status of a new pod; scenarios and our own state carry the class in it.
+        if self._strict:
+            self._unused.extend(document.unused(("status",)))
+            return None
+        status = document.object("status")
+        text = status.one_of("qosClass", tuple(qos.value for qos in QosClass)) if status else None
+        return QosClass(text) if text else None
+
+    def _close(self, fields: Fields, unused: tuple[str, ...] = (), silent: tuple[str, ...] = ()) -> None:
+        if self._strict:
+            fields.unused(silent)
+            self._unused.extend(fields.unused(unused))
+            fields.close()
+
+    def _metadata(self, metadata: Fields) -> tuple[str, str, str]:
+        answer = tuple(metadata.string(key) or "" for key in ("uid", "namespace", "name"))
+        self._close(metadata, pod_schema.METADATA_UNUSED, pod_schema.METADATA_SILENT)
+        return answer[0], answer[1], answer[2]
+
+    def _spec(self, spec: Fields, pod: Pod) -> Pod:
+        identity = self._identity(spec, pod_schema.POD_SECURITY_UNUSED, _PodIdentity())
+        policy = spec.one_of("restartPolicy", _RESTART_POLICIES)
+        grace = spec.integer("terminationGracePeriodSeconds", 0, MAX_GRACE_SECONDS)
+        resources = spec.object("resources")
+        inits = tuple(self._container(item, identity, init=True) for item in spec.objects("initContainers"))
+        apps = tuple(self._container(item, identity, init=False) for item in spec.objects("containers"))
+        overhead = self._amounts(spec, "overhead")
+        if self._strict:
+            spec.refuse(pod_schema.SPEC_REFUSED)
+        self._close(spec, pod_schema.SPEC_UNUSED)
+        return replace(
+            pod,
+            containers=inits + apps,
+            resources=None if resources is None else self._requirements(resources),
+            overhead=overhead,
+            restart_policy=RestartPolicy(policy or "Always"),
+            termination_grace_seconds=30 if grace is None else grace,
+        )
+
+    def _container(self, fields: Fields, pod_identity: _PodIdentity, *, init: bool) -> Container:
+        identity = self._identity(fields, pod_schema.CONTAINER_SECURITY_UNUSED, pod_identity)
+        policy = fields.one_of("restartPolicy", _RESTART_POLICIES)
+        resources = fields.object("resources")
+        container = Container(
+            name=fields.string("name") or "",
+            kind=ContainerKind.APP,
+            resources=ResourceRequirements() if resources is None else self._requirements(resources),
+            command=fields.strings("command", secret=True),
+            args=fields.strings("args", secret=True),
+            env=tuple(self._variable(item) for item in fields.objects("env", secret=True)),
+            working_dir=fields.string("workingDir") or None,
+            run_as_user=identity.user,
+            run_as_group=identity.group,
+            restart_policy=RestartPolicy(policy) if policy else None,
+        )
+        if self._strict:
+            fields.refuse(pod_schema.CONTAINER_REFUSED)
+            if identity.non_root and identity.user in {None, 0} and container.command:
+                reason = "runAsNonRoot needs a runAsUser other than 0: the process would run as root"
+                fields.report("securityContext", reason)
+        self._close(fields, pod_schema.CONTAINER_UNUSED)
+        if not init:
+            return container
+        sidecar = container.restart_policy is RestartPolicy.ALWAYS
+        return replace(container, kind=ContainerKind.SIDECAR if sidecar else ContainerKind.INIT)
+
+    def _variable(self, fields: Fields) -> tuple[str, str]:
+        name = fields.string("name", secret=True) or ""
+        value = fields.string("value", secret=True) or ""
+        if self._strict:
+            fields.refuse(pod_schema.ENV_REFUSED)
+        self._close(fields)
+        return name, value
+
+    def _identity(self, owner: Fields, unused: tuple[str, ...], inherited: _PodIdentity) -> _PodIdentity:
+        context = owner.object("securityContext")
+        if context is None:
+            return inherited
+        user = context.integer("runAsUser", 0, _MAX_ID)
+        group = context.integer("runAsGroup", 0, _MAX_ID)
+        non_root = context.boolean("runAsNonRoot")
+        self._close(context, unused)
+        return _PodIdentity(
+            user=inherited.user if user is None else user,
+            group=inherited.group if group is None else group,
+            non_root=inherited.non_root if non_root is None else non_root,
+        )
+
+    def _requirements(self, fields: Fields) -> ResourceRequirements:
+        requirements = ResourceRequirements(
+            requests=self._amounts(fields, "requests"), limits=self._amounts(fields, "limits")
+        )
+        if self._strict:
+            fields.refuse(pod_schema.RESOURCES_REFUSED)
+        self._close(fields)
+        return requirements
+
+    def _amounts(self, owner: Fields, key: str) -> Resources:
+        # The API server rounds every amount up to thousandths (SetDefaults_ResourceList). It also rewrites amounts to
+        # canonical form, which turns `1.5Gi` into `1536Mi`; a static pod's file keeps the form, and so do scenarios.
+        amounts = {name: amount.rounded_up_to_milli() for name, amount in owner.quantities(key)}
+        if self._strict:
+            self._unused.extend(f"{owner.at(key)}[{name}]" for name in amounts if name in pod_schema.RESOURCES_UNUSED)
+            amounts = {
+                name: amount.as_stored() for name, amount in amounts.items() if name not in pod_schema.RESOURCES_UNUSED
+            }
+        return Resources.of(amounts)
+
+
+def _as_stored(pod: Pod) -> Pod:
+    """With sums as they are read back from the state file: the pod there must equal the manifest's, or it would be ended."""
+    if pod.resources is None:
+        return pod
+    requests, limits = (
+        Resources.of({name: amount.as_stored() for name, amount in part})
+        for part in (pod.resources.requests, pod.resources.limits)
+    )
+    return replace(pod, resources=ResourceRequirements(requests, limits))
+
+
+def hashed_uid(pod: Pod) -> str:
+    """The UID of a pod that brings none: a hash of everything that is acted on, so not of comments, labels or the file's name."""
+    document = pod_to_document(replace(pod, uid=""))
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def pod_to_document(pod: Pod) -> dict[str, object]:
+    """Spell a pod as a v1 Pod of plain values, the same for equal pods; `pod_from_document` reads it back unchanged."""
+    spec: dict[str, object] = {
+        "containers": [_container_document(c) for c in pod.apps()],
+        "restartPolicy": pod.restart_policy.value,
+        "terminationGracePeriodSeconds": pod.termination_grace_seconds,
+    }
+    inits = [_container_document(c) for c in pod.inits()]
+    if inits:
+        spec["initContainers"] = inits
+    if pod.resources is not None:
+        spec["resources"] = _requirements_document(pod.resources)
+    if pod.overhead:
+        spec["overhead"] = _amounts_document(pod.overhead)
+    metadata = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
+    document: dict[str, object] = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    if pod.given_qos is not None:
+        document["status"] = {"qosClass": pod.given_qos.value}
+    return document
+
+
+def _container_document(container: Container) -> dict[str, object]:
+    document: dict[str, object] = {"name": container.name}
+    if container.resources != ResourceRequirements():
+        document["resources"] = _requirements_document(container.resources)
+    if container.command:
+        document["command"] = list(container.command)
+    if container.args:
+        document["args"] = list(container.args)
+    if container.env:
+        document["env"] = [{"name": name, "value": value} for name, value in container.env]
+    if container.working_dir is not None:
+        document["workingDir"] = container.working_dir
+    identity = {"runAsUser": container.run_as_user, "runAsGroup": container.run_as_group}
+    if any(number is not None for number in identity.values()):
+        document["securityContext"] = {key: number for key, number in identity.items() if number is not None}
+    if container.restart_policy is not None:
+        document["restartPolicy"] = container.restart_policy.value
+    return document
+
+
+def _requirements_document(requirements: ResourceRequirements) -> dict[str, object]:
+    return {
+        "requests": _amounts_document(requirements.requests),
+        "limits": _amounts_document(requirements.limits),
+    }
+
+
+def _amounts_document(resources: Resources) -> dict[str, object]:
+    return {name: str(amount) for name, amount in resources}

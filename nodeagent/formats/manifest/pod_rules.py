@@ -1,0 +1,230 @@
+"""What a pod's values may be, as the API server would judge them, and what this agent asks beyond (names become directories).
+
+Works on a Pod with defaults applied; answers where in the manifest the trouble is, not in which line.
+"""
+
+import re
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from nodeagent.core.model.pod import (
+    CPU,
+    HUGEPAGES_PREFIX,
+    MEMORY,
+    Container,
+    ContainerKind,
+    Pod,
+    ResourceRequirements,
+    Resources,
+    RestartPolicy,
+)
+from nodeagent.core.model.pod_resources import aggregated_container_requests, effective_requests, is_pod_level
+from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
+from nodeagent.formats.manifest.variables import MAX_PROCESS_BYTES, process_of
+from nodeagent.formats.syntax.findings import shown
+from nodeagent.formats.syntax.tree import Path
+
+MAX_CONTAINERS = 256
+"""Init containers and apps together."""
+MAX_CPU = Quantity.of(1_000_000)
+MAX_BYTES = Quantity.of(2**62)
+_MAX_INT64 = 2**63 - 1
+_MAX_UID = 128
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_VARIABLE = re.compile(r"[ -<>-~]+")
+_LABEL_RULE = (
+    "must be a lowercase RFC 1123 label: at most 63 of a-z, 0-9 and '-', starting and ending with a letter or digit"
+)
+_SUBDOMAIN_RULE = (
+    "must be a lowercase RFC 1123 subdomain: at most 253 of a-z, 0-9, '-' and '.', every part starting and ending with "
+    "a letter or digit"
+)
+_NOT_NEGATIVE = "must be greater than or equal to 0"
+_UID_RULE = f"must be at most {_MAX_UID} of A-Z, a-z, 0-9, '.', '_' and '-', starting with a letter or digit: it names a directory"
+
+
+class Breach(Struct, frozen=True):
+    """One value that is not allowed."""
+
+    path: Path
+    value: str
+    """As shown to people; empty where it must not be."""
+    allowed: str
+
+
+def breaches(pod: Pod) -> Iterator[Breach]:
+    """Everything that is wrong with a pod's values."""
+    yield from _identity(pod)
+    seen: set[str] = set()
+    if not any(True for _ in pod.apps()):
+        yield Breach(("spec", "containers"), "", "needs at least one container")
+    if len(pod.containers) > MAX_CONTAINERS:
+        yield Breach(
+            ("spec", "containers"), str(len(pod.containers)), f"at most {MAX_CONTAINERS} containers are allowed"
+        )
+        return
+    for path, container in _numbered(pod):
+        yield from _name(path, container, seen)
+        yield from _process(path, container)
+        yield from _restart(path, container)
+        yield from _requirements((*path, "resources"), container.resources)
+        yield from _hugepages_alone((*path, "resources"), container.resources, pod.resources)
+    yield from _amounts(("spec", "overhead"), pod.overhead)
+    if pod.resources is not None:
+        yield from _pod_level(pod, pod.resources)
+    for name, amount in effective_requests(pod).items():
+        if amount.value() > _MAX_INT64:
+            yield Breach(("spec", "containers"), shown(str(amount)), f"the pod's {name} in all must be below 2^63")
+
+
+def misnamed(pod: Pod) -> Iterator[Breach]:
+    """What is wrong with a pod's name, namespace, UID and its containers' names alone."""
+    yield from _identity(pod)
+    seen: set[str] = set()
+    for path, container in _numbered(pod):
+        yield from _name(path, container, seen)
+
+
+def negative(pod: Pod) -> Iterator[Breach]:
+    """Amounts below zero, wherever a pod has them: sums of what pods ask for would be wrong."""
+    parts: list[tuple[Path, Resources]] = [(("spec", "overhead"), pod.overhead)]
+    owners: list[tuple[Path, ResourceRequirements | None]] = [(("spec", "resources"), pod.resources)]
+    owners += (((*path, "resources"), container.resources) for path, container in _numbered(pod))
+    for path, resources in owners:
+        if resources is not None:
+            parts += (((*path, "requests"), resources.requests), ((*path, "limits"), resources.limits))
+    for path, amounts in parts:
+        for name, amount in amounts:
+            if amount.nano < 0:
+                yield Breach((*path, name), str(amount), _NOT_NEGATIVE)
+
+
+def _identity(pod: Pod) -> Iterator[Breach]:
+    rows = (
+        ("name", pod.name, _SUBDOMAIN, 253, _SUBDOMAIN_RULE),
+        ("namespace", pod.namespace, _LABEL, 63, _LABEL_RULE),
+        ("uid", pod.uid, _UID, _MAX_UID, _UID_RULE),
+    )
+    for key, text, pattern, longest, rule in rows:
+        if len(text) > longest or not pattern.fullmatch(text):
+            yield Breach(("metadata", key), shown(text) if text else "", rule if text else "is required")
+
+
+def _numbered(pod: Pod) -> Iterator[tuple[Path, Container]]:
+    for key, containers in (("initContainers", pod.inits()), ("containers", pod.apps())):
+        for index, container in enumerate(containers):
+            yield ("spec", key, index), container
+
+
+def _name(path: Path, container: Container, seen: set[str]) -> Iterator[Breach]:
+    name = container.name
+    if len(name) > 63 or not _LABEL.fullmatch(name):
+        yield Breach((*path, "name"), shown(name) if name else "", _LABEL_RULE if name else "is required")
+    if name in seen:
+        yield Breach((*path, "name"), shown(name), "is the name of another container of this pod")
+    seen.add(name)
+
+
+def _process(path: Path, container: Container) -> Iterator[Breach]:
+    if container.kind is ContainerKind.INIT and not container.command:
+        yield Breach((*path, "command"), "", "is required: an init container has to run to completion")
+    if container.args and not container.command:
+        yield Breach((*path, "args"), "", "needs a command: there is no image whose entry point could take them")
+    directory = container.working_dir
+    if directory is not None and (not directory.startswith("/") or len(directory.encode()) > 4095):
+        yield Breach((*path, "workingDir"), shown(directory), "must be an absolute path")
+    for index, (name, _) in enumerate(container.env):
+        if not _VARIABLE.fullmatch(name):
+            rule = "must be of printable ASCII characters other than '='" if name else "is required"
+            # A name that is none may be `PASSWORD=…`, as a shell has it.
+            yield Breach((*path, "env", index, "name"), "", rule)
+    process = process_of(container)
+    if process is None:
+        # Values may hold secrets: neither they nor their names are shown.
+        rule = f"command, args and env, with $(…) replaced, are more than {MAX_PROCESS_BYTES} bytes of JSON: put large values into a file"
+        yield Breach((*path, "command"), "", rule)
+    elif process.argv[:1] == ("",):
+        yield Breach((*path, "command", 0), "", "must name a program")
+
+
+def _restart(path: Path, container: Container) -> Iterator[Breach]:
+    policy = container.restart_policy
+    if policy is None:
+        return
+    if container.kind is ContainerKind.APP:
+        yield Breach((*path, "restartPolicy"), policy.value, "is for init containers only: use the pod's restartPolicy")
+    elif policy is not RestartPolicy.ALWAYS:
+        yield Breach((*path, "restartPolicy"), policy.value, "must be Always, which makes the init container a sidecar")
+
+
+def _requirements(path: Path, resources: ResourceRequirements) -> Iterator[Breach]:
+    # A request that stands for a limit is judged once, as the limit.
+    own = [(name, amount) for name, amount in resources.requests if amount != resources.limits.get(name)]
+    yield from _amounts((*path, "requests"), Resources(tuple(own)))
+    yield from _amounts((*path, "limits"), resources.limits)
+    for name, request in resources.requests:
+        limit = resources.limits.get(name)
+        if limit is None:
+            if name.startswith(HUGEPAGES_PREFIX):
+                yield Breach((*path, "limits"), "", f"must have {name}: huge pages can't be overcommitted")
+        elif request.nano > limit.nano:
+            yield Breach(
+                (*path, "requests", name), str(request), f"must be less than or equal to {name} limit of {limit}"
+            )
+        elif request.nano != limit.nano and name.startswith(HUGEPAGES_PREFIX):
+            yield Breach((*path, "requests", name), str(request), f"must be equal to {name} limit of {limit}")
+
+
+def _amounts(path: Path, resources: Resources) -> Iterator[Breach]:
+    for name, amount in resources:
+        here = (*path, name)
+        if not is_pod_level(name):
+            yield Breach(here, "", "is no resource of this node: cpu, memory and hugepages-<size> are")
+            continue
+        largest = MAX_CPU if name == CPU else MAX_BYTES
+        if amount.nano < 0:
+            yield Breach(here, str(amount), _NOT_NEGATIVE)
+        elif amount.nano > largest.nano:
+            yield Breach(here, str(amount), f"must be at most {largest}")
+        elif name.startswith(HUGEPAGES_PREFIX):
+            yield from _whole_pages(here, name, amount)
+
+
+def _whole_pages(path: Path, name: str, amount: Quantity) -> Iterator[Breach]:
+    size_text = name.removeprefix(HUGEPAGES_PREFIX)
+    try:
+        size = Quantity.parse(size_text)
+    except QuantitySyntaxError:
+        size = Quantity.of(0)
+    if size.nano <= 0 or not size.is_whole() or str(size) != size_text:
+        yield Breach(path, "", "must name a page size in canonical form, such as hugepages-2Mi or hugepages-1Gi")
+    elif amount.nano % size.nano:
+        yield Breach(path, str(amount), f"must be a multiple of the page size {size}")
+
+
+def _hugepages_alone(path: Path, own: ResourceRequirements, pods: ResourceRequirements | None) -> Iterator[Breach]:
+    names = {name for part in (own.requests, own.limits) for name, _ in part}
+    around = set() if pods is None else {name for part in (pods.requests, pods.limits) for name, _ in part}
+    if any(name.startswith(HUGEPAGES_PREFIX) for name in names) and not (names | around) & {CPU, MEMORY}:
+        yield Breach(path, "", "huge pages require cpu or memory")
+
+
+def _pod_level(pod: Pod, resources: ResourceRequirements) -> Iterator[Breach]:
+    path: Path = ("spec", "resources")
+    yield from _requirements(path, resources)
+    yield from _hugepages_alone(path, resources, None)
+    for name, total in aggregated_container_requests(pod).items():
+        request = resources.requests.get(name)
+        if request is not None and total.nano > request.nano:
+            rule = f"must be greater than or equal to aggregate container requests of {total}"
+            yield Breach((*path, "requests", name), str(request), rule)
+    for container_path, container in _numbered(pod):
+        for name, limit in container.resources.limits:
+            most = resources.limits.get(name)
+            if most is not None and limit.nano > most.nano:
+                rule = f"must be less than or equal to pod limits of {most}"
+                yield Breach((*container_path, "resources", "limits", name), str(limit), rule)

@@ -1,0 +1,341 @@
+"""Scenarios of `nodeagent simulate`: JSON documents → machine, configuration and pod events; states → result documents.
+
+The form is the one of the decision vectors (see docs). Knows how things are spelled, not what is decided.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.admission.managers import Managers, isolation
+from nodeagent.core.metrics.deltas import Series
+from nodeagent.core.model.config import Placement
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.topology import Topology
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.manifest.pod_manifest import pod_from_document
+from nodeagent.formats.scenario.scenario_config import placement_from_scenario
+from nodeagent.formats.syntax.fields import Fields, fields_of
+from nodeagent.formats.syntax.findings import DocumentError, Findings, shown
+from nodeagent.formats.topology.topology_json import MACHINE_FIELDS, TopologyDocumentError, topology_from_document
+
+Document = dict[str, Any]
+T = TypeVar("T")
+
+CPU_FILE, MEMORY_FILE = FILES = "cpu_manager_state", "memory_manager_state"
+_HALF = re.compile("[\ud800-\udfff]")
+_MAYBE_HALF = re.compile(rf"\\u[dD][89a-fA-F]|{_HALF.pattern}")
+"""Where one is, or may be escaped."""
+OPERATIONS = ("add", "start", "removeContainer", "removePod", "restart")
+
+
+class ScenarioError(NodeAgentError):
+    """A scenario that can't be replayed; the message has a line for each finding, with its place."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, hint="docs/simulate.md (`nodeagent --help` says where) has the form of a scenario")
+
+
+class ScenarioStep(Struct, frozen=True):
+    op: str
+    pod: Pod | None = None
+    """Of `add`."""
+    pod_uid: str = ""
+    container: str | None = None
+    """None: all of the pod's."""
+
+
+class Scenario(Struct, frozen=True):
+    id: str
+    topology: Topology
+    placement: Placement
+    steps: tuple[ScenarioStep, ...]
+    files: tuple[tuple[str, str], ...] = ()
+    """(file name, text) found at the start, sorted."""
+    initial_containers: tuple[tuple[str, tuple[str, str]], ...] = ()
+    """(container id, (pod UID, container name)), sorted."""
+
+    def file(self, name: str) -> str | None:
+        return dict(self.files).get(name)
+
+
+def scenario_from_text(text: str | bytes, where: str, machine: Topology | None = None) -> Scenario:
+    """Read one scenario.
+
+    Args:
+        text: a JSON object; bytes are UTF-8.
+        where: names it in errors.
+        machine: takes the place of the scenario's own, which isn't looked at then and may be missing.
+
+    Raises:
+        ScenarioError: it is none that can be replayed.
+    """
+    try:
+        document = json.loads(text if isinstance(text, str) else text.decode(), object_pairs_hook=_object)
+    except RecursionError as err:
+        raise ScenarioError(f"{where}: is nested too deeply") from err
+    except ValueError as err:
+        raise ScenarioError(f"{where}: must be JSON: {err}") from err
+    if not isinstance(document, dict):
+        raise ScenarioError(f"{where}: must be a JSON object, not {shown(document)}")
+    # A whole vector works as well as its scenario alone.
+    inner = document.get("scenario", document)
+    if not isinstance(inner, dict):
+        raise ScenarioError(f"{where}: scenario: must be a JSON object, not {shown(inner)}")
+    try:
+        if _MAYBE_HALF.search(text if isinstance(text, str) else text.decode()):
+            _refuse_halves(inner, where)
+        return _scenario(inner, where, machine)
+    except RecursionError as err:
+        raise ScenarioError(f"{where}: is nested too deeply") from err
+    except DocumentError as err:
+        raise ScenarioError(err.message) from err
+
+
+def _refuse_halves(document: Mapping[str, Any], where: str) -> None:
+    """Refuse half of a surrogate pair wherever it is: it is no character, and no state file can have it."""
+    findings = Findings(where)
+    for path, text in _halves(document, ""):
+        findings.add(None, path, shown(text), "must not have half of a surrogate pair, which is no character")
+    if findings:
+        raise DocumentError(findings.all())
+
+
+def _halves(value: object, path: str) -> Iterator[tuple[str, str]]:
+    """Give each text with such a half, and its place; of a field's name that of the object."""
+    if isinstance(value, str):
+        if _HALF.search(value):
+            yield path, value
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _halves(name, path)
+            yield from _halves(inner, f"{path}.{name}" if path else name)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _halves(inner, f"{path}[{index}]")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Document:
+    """Read an object. Which of a name's two values is meant, nobody can say."""
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+    raise ValueError(f"{shown(name)} is given twice in one object")
+
+
+def _scenario(document: Mapping[str, Any], where: str, machine: Topology | None) -> Scenario:
+    findings = Findings(where)
+    fields = fields_of(_outline(document), findings)
+    identity = fields.string("id")
+    fields.object("config")
+    steps = [_step(each) for each in fields.objects("steps")]
+    files = _files(fields)
+    containers = _initial_containers(fields)
+    fields.unused(MACHINE_FIELDS)
+    fields.close()
+    if findings:
+        raise DocumentError(findings.all())
+    given = document.get("steps") or ()
+    problems: list[str] = []
+    pods = {
+        i: _part(problems, partial(pod_from_document, given[i]["pod"], f"{where}: steps[{i}].pod"))
+        for i, step in enumerate(steps)
+        if step.op == "add"
+    }
+    placement = _part(problems, lambda: placement_from_scenario(document.get("config") or {}, f"{where}: config"))
+    topology = _part(problems, lambda: _machine(document, where)) if machine is None else machine
+    if topology is None or placement is None or problems:
+        raise ScenarioError("\n".join(problems))
+    return Scenario(
+        id=identity or where,
+        topology=topology,
+        placement=placement,
+        steps=tuple(step if (pod := pods.get(i)) is None else _with_pod(step, pod) for i, step in enumerate(steps)),
+        files=files,
+        initial_containers=containers,
+    )
+
+
+def _part(problems: list[str], read: Callable[[], T]) -> T | None:
+    """Read a part that has a reader of its own; None: it is wrong, and the problems say why."""
+    try:
+        return read()
+    except (DocumentError, ScenarioError) as err:
+        problems.append(err.message)
+        return None
+
+
+def _outline(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Give the scenario without the machine, the configuration and the pods, which have readers of their own."""
+    plain = {name: {} if name in MACHINE_FIELDS else value for name, value in document.items()}
+    if isinstance(plain.get("config"), dict):
+        plain["config"] = {}
+    if isinstance(plain.get("steps"), list):
+        plain["steps"] = [
+            {**each, "pod": {}} if isinstance(each, dict) and isinstance(each.get("pod"), dict) else each
+            for each in plain["steps"]
+        ]
+    return plain
+
+
+def _step(fields: Fields) -> ScenarioStep:
+    """Read a step but for its pod."""
+    if not fields.has("op"):
+        fields.report("op", f"is required: one of {', '.join(OPERATIONS)}")
+    op = fields.one_of("op", OPERATIONS) or ""
+    uid, container = "", None
+    if op == "add":
+        if fields.object("pod") is None and not fields.has("pod"):
+            fields.report("pod", "is required: a v1 Pod")
+    elif op in OPERATIONS and op != "restart":
+        uid = _required(fields, "podUID", "the pod's metadata.uid")
+        if op == "removeContainer":
+            container = _required(fields, "container", "its name")
+        elif op == "start":
+            container = fields.string("container")
+    if op in OPERATIONS:
+        fields.close()
+    return ScenarioStep(op, None, uid, container)
+
+
+def _with_pod(step: ScenarioStep, pod: Pod) -> ScenarioStep:
+    return replace(step, pod=pod, pod_uid=pod.uid)
+
+
+def _files(fields: Fields) -> tuple[tuple[str, str], ...]:
+    inner = fields.object("files", keyed=True)
+    if inner is None:
+        return ()
+    texts = [(name, inner.string(name)) for name in FILES]
+    inner.close()
+    return tuple((name, text) for name, text in texts if text is not None)
+
+
+def _initial_containers(fields: Fields) -> tuple[tuple[str, tuple[str, str]], ...]:
+    inner = fields.object("initialContainers", keyed=True)
+    if inner is None:
+        return ()
+    found = []
+    for name in sorted(inner.present()):
+        each = inner.object(name)
+        if each is not None:
+            uid = _required(each, "podUID", "the pod's metadata.uid")
+            found.append((name, (uid, _required(each, "container", "its name"))))
+            each.close()
+    return tuple(found)
+
+
+def _required(fields: Fields, name: str, what: str) -> str:
+    """Read a text that must be there; empty where it is missing or no text, which is reported."""
+    if not fields.has(name):
+        fields.report(name, f"is required: {what}")
+    return fields.string(name) or ""
+
+
+def _machine(document: Mapping[str, Any], where: str) -> Topology:
+    """Read the scenario's own machine.
+
+    Refuse what discovery finds on none: cores in several sockets, NUMA nodes or caches, distances to some nodes only.
+    """
+    try:
+        topology = topology_from_document(document)
+    except TopologyDocumentError as err:
+        raise ScenarioError(f"{where}: {err.message}") from err
+    for core, cpus in topology.cores.items():
+        for name, groups in (
+            ("sockets", topology.sockets),
+            ("NUMA nodes", topology.nodes),
+            ("uncore caches", topology.uncores),
+        ):
+            found = [number for number, members in groups.items() if members & cpus]
+            if len(found) > 1:
+                lie = ", ".join(map(str, found))
+                raise ScenarioError(
+                    f"{where}: topology.cpus: core {core} (CPUs {cpus}) lies in the {name} {lie}: must be one"
+                )
+    for node in topology.numa:
+        if node.distances is not None and len(node.distances) != len(topology.numa):
+            allowed = f"distances of NUMA node {node.id}: must be one for each of the {len(topology.numa)} nodes"
+            raise ScenarioError(f"{where}: numa: {allowed}, not {shown(list(node.distances))}")
+    return topology
+
+
+def pods_document(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Document:
+    """Show what each active pod has."""
+    return {pod.uid: _pod_document(managers, promises, pod) for pod in pods}
+
+
+def _pod_document(managers: Managers, promises: Promises, pod: Pod) -> Document:
+    held = promises.of_pod(pod.uid)
+    document: Document = {"containers": {}}
+    for container in pod.containers:
+        own = held.own_set(container.name)
+        hint = held.hint(container.name)
+        nodes = promises.memory_nodes(pod.uid, container.name)
+        document["containers"][container.name] = {
+            "cpuset": "" if own is None else str(own),
+            "effectiveCpuset": str(promises.default if own is None else own),
+            "memoryNodes": None if nodes is None else list(nodes),
+            "isolation": isolation(managers, promises, pod, container.name).value,
+            "hint": {"mask": None if hint.mask is None else list(hint.mask), "preferred": hint.preferred},
+        }
+    if held.pod_cpus is not None:
+        document["podCpuset"] = str(held.pod_cpus)
+    return document
+
+
+def metrics_document(totals: Mapping[Series, int], names: frozenset[str]) -> Document:
+    """Show the series of these names that aren't zero."""
+    return {str(series): value for series, value in sorted(totals.items(), key=str) if value and series.name in names}
+
+
+def memory_state_document(text: str | None) -> Document | None:
+    """Show memory_manager_state as JSON, without what depends on the reference's random order of blocks."""
+    if not text:
+        return None
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return {"raw": text}
+    if not isinstance(document, dict):
+        return {"raw": text}
+    document.pop("checksum", None)
+    for blocks in _lists_of_blocks(document):
+        if all(map(_is_block, blocks)):
+            blocks.sort(key=_block_order)
+    return document
+
+
+def has_one_text(document: Document) -> bool:
+    """Whether no list of blocks has an order to choose: then the exact text is the only one possible."""
+    return all(len(blocks) < 2 for blocks in _lists_of_blocks(document))
+
+
+def _lists_of_blocks(document: Document) -> Iterator[list[Any]]:
+    """Find them in a file that may be anybody's."""
+    found = [blocks for containers in _values(document.get("entries")) for blocks in _values(containers)]
+    found += [pod.get("memoryBlocks") for pod in _values(document.get("podEntries")) if isinstance(pod, dict)]
+    return (blocks for blocks in found if isinstance(blocks, list))
+
+
+def _values(value: Any) -> tuple[Any, ...]:
+    return tuple(value.values()) if isinstance(value, dict) else ()
+
+
+def _is_block(value: Any) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+        return False
+    nodes = value.get("numaAffinity")
+    return isinstance(nodes, list) and all(isinstance(node, int) for node in nodes)
+
+
+def _block_order(block: Document) -> tuple[str, list[int]]:
+    return block["type"], block["numaAffinity"]

@@ -1,0 +1,1 @@
+"""Notations without a subject: YAML and JSON as trees with line numbers, typed reading, findings, durations, hashes, addresses."""

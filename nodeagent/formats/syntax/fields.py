@@ -1,0 +1,257 @@
+"""Strict reading of one object of a document, field by field: wrong types, unknown names and refused fields become findings.
+
+Knows how to ask for a field, not which fields there are.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from nodeagent.core.model.pod import Resources
+from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
+from nodeagent.formats.syntax.findings import DocumentError, Findings, shown
+from nodeagent.formats.syntax.tree import ListNode, MapNode, Number, Scalar, TreeNode, kind_of, tree_of
+
+MAX_RESOURCES = 64
+"""Entries of one resource list: it is searched linearly."""
+
+
+class Fields:
+    """One object. Every field that is read, or named as unused, is known; `close` reports the others."""
+
+    def __init__(
+        self, node: MapNode, path: str, findings: Findings, *, keyed: bool = False, secret: bool = False
+    ) -> None:
+        """Read `node`.
+
+        Args:
+            node: the object.
+            path: where it stands, as findings show it.
+            findings: where findings go.
+            keyed: the object is a map of free keys, written `path[key]`.
+            secret: unknown fields are not named: they may be pieces of a value that should have been quoted.
+        """
+        self.path = path
+        self._keyed = keyed
+        self._secret = secret
+        self.line = node.line
+        self._entries = {entry.key: entry for entry in node}
+        self._findings = findings
+        self._known: set[str] = set()
+
+    def at(self, key: str) -> str:
+        """Path of a field of this object."""
+        if self._keyed:
+            return f"{self.path}[{key}]"
+        return f"{self.path}.{key}" if self.path else key
+
+    def line_of(self, key: str) -> int | None:
+        """Line of a field; of the object, if the field isn't there."""
+        entry = self._entries.get(key)
+        return self.line if entry is None else entry.line
+
+    def present(self) -> tuple[str, ...]:
+        """Names of the fields that are given and not null, in the text's order."""
+        return tuple(key for key in self._entries if self._node(key) is not None)
+
+    def has(self, key: str) -> bool:
+        return self._node(key) is not None
+
+    def report(self, key: str, allowed: str, value: object = None, words: str = "") -> None:
+        """Add a finding about a field of this object; `words` say it as kubelet does."""
+        self._findings.add(self.line_of(key), self.at(key), "" if value is None else shown(value), allowed, words)
+
+    def _node(self, key: str) -> TreeNode | None:
+        """The field's value. Null counts as absent, as Kubernetes' decoder has it."""
+        self._known.add(key)
+        entry = self._entries.get(key)
+        if entry is None or (isinstance(entry.value, Scalar) and entry.value.value is None):
+            return None
+        return entry.value
+
+    def _wrong_type(self, path: str, node: TreeNode, wanted: str, *, secret: bool = False) -> None:
+        plain = isinstance(node, Scalar) and not secret
+        text = shown(_plain(node)) if plain and isinstance(node, Scalar) else ""
+        self._findings.add(node.line, path, text, f"must be {wanted}, not {kind_of(node)}")
+
+    def string(self, key: str, *, secret: bool = False, wanted: str = "a string (quote it)") -> str | None:
+        """Read a text; `wanted` says what to write in the place of a number or a flag."""
+        node = self._node(key)
+        if node is None:
+            return None
+        if isinstance(node, Scalar) and isinstance(node.value, str):
+            return node.value
+        self._wrong_type(self.at(key), node, wanted if isinstance(node, Scalar) else "a string", secret=secret)
+        return None
+
+    def integer(self, key: str, low: int, high: int) -> int | None:
+        node = self._node(key)
+        if node is None:
+            return None
+        if not isinstance(node, Scalar) or isinstance(node.value, bool) or not isinstance(node.value, int):
+            self._wrong_type(self.at(key), node, "a whole number")
+            return None
+        if not low <= node.value <= high:
+            self.report(key, f"must be between {low} and {high}", node.value)
+            return None
+        return node.value
+
+    def boolean(self, key: str) -> bool | None:
+        node = self._node(key)
+        if node is None:
+            return None
+        if isinstance(node, Scalar) and isinstance(node.value, bool):
+            return node.value
+        self._wrong_type(self.at(key), node, "true or false")
+        return None
+
+    def one_of(self, key: str, values: Iterable[str]) -> str | None:
+        text = self.string(key)
+        allowed = tuple(values)
+        if text is None or text in allowed:
+            return text
+        self.report(key, f"must be one of {', '.join(allowed)}", text)
+        return None
+
+    def object(self, key: str, *, keyed: bool = False) -> "Fields | None":
+        node = self._node(key)
+        if node is None:
+            return None
+        if isinstance(node, MapNode):
+            return Fields(node, self.at(key), self._findings, keyed=keyed)
+        self._wrong_type(self.at(key), node, "an object")
+        return None
+
+    def _items(self, key: str, wanted: str, *, secret: bool = False) -> tuple[TreeNode, ...]:
+        node = self._node(key)
+        if node is None:
+            return ()
+        if isinstance(node, ListNode):
+            return node.items
+        self._wrong_type(self.at(key), node, wanted, secret=secret)
+        return ()
+
+    def objects(self, key: str, *, secret: bool = False) -> tuple["Fields", ...]:
+        found = []
+        for index, item in enumerate(self._items(key, "a list of objects", secret=secret)):
+            path = f"{self.at(key)}[{index}]"
+            if isinstance(item, MapNode):
+                found.append(Fields(item, path, self._findings, secret=secret))
+            else:
+                self._wrong_type(path, item, "an object", secret=secret)
+        return tuple(found)
+
+    def strings(self, key: str, *, secret: bool = False) -> tuple[str, ...]:
+        found = []
+        for index, item in enumerate(self._items(key, "a list of strings", secret=secret)):
+            if isinstance(item, Scalar) and isinstance(item.value, str):
+                found.append(item.value)
+            else:
+                self._wrong_type(f"{self.at(key)}[{index}]", item, "a string (quote it)", secret=secret)
+        return tuple(found)
+
+    def string_map(self, key: str) -> tuple[tuple[str, str], ...]:
+        """A map of strings, sorted by key."""
+        inner = self.object(key, keyed=True)
+        if inner is None:
+            return ()
+        pairs = [(name, inner.string(name)) for name in sorted(inner.present())]
+        return tuple((name, text) for name, text in pairs if text is not None)
+
+    def booleans(self, key: str) -> tuple[tuple[str, bool], ...]:
+        """A map of booleans, sorted by key."""
+        inner = self.object(key, keyed=True)
+        if inner is None:
+            return ()
+        pairs = [(name, inner.boolean(name)) for name in sorted(inner.present())]
+        return tuple((name, flag) for name, flag in pairs if flag is not None)
+
+    def quantity(self, key: str) -> Quantity | None:
+        """A quantity: a string, or a number that is then read as Go prints it."""
+        node = self._node(key)
+        if node is None:
+            return None
+        path = self.at(key)
+        if not isinstance(node, Scalar) or isinstance(node.value, bool):
+            self._wrong_type(path, node, "a quantity such as 2, 500m or 1Gi")
+            return None
+        text = str(_plain(node))
+        try:
+            return Quantity.parse(text)
+        except QuantitySyntaxError as err:
+            self._findings.add(node.line, path, shown(text), str(err))
+            return None
+
+    def quantities(self, key: str) -> Resources:
+        """A resource list; `cpu: null` is no entry."""
+        inner = self.object(key, keyed=True)
+        if inner is None:
+            return Resources()
+        names = inner.present()
+        if len(names) > MAX_RESOURCES:
+            self.report(key, f"has more than {MAX_RESOURCES} entries")
+            return Resources()
+        amounts = {name: inner.quantity(name) for name in names}
+        return Resources.of({name: amount for name, amount in amounts.items() if amount is not None})
+
+    def refuse(self, reasons: Mapping[str, str]) -> None:
+        """Report these fields, where they are given and not empty, with the reason."""
+        for key, reason in reasons.items():
+            node = self._node(key)
+            if node is not None and not _is_empty(node):
+                self._findings.add(self.line_of(key), self.at(key), "", reason)
+
+    def unused(self, keys: Iterable[str]) -> tuple[str, ...]:
+        """Accept these fields unread; answer the paths of those that are given."""
+        wanted = set(keys)
+        self._known |= wanted
+        return tuple(
+            self.at(key) for key, entry in self._entries.items() if key in wanted and not _is_empty(entry.value)
+        )
+
+    def close(self) -> None:
+        """Report every field that nobody asked for, with the nearest known name."""
+        for key, entry in self._entries.items():
+            if key not in self._known and self._secret:
+                self._findings.add(
+                    entry.line, self.path, "", f"has an unknown field; known are {', '.join(sorted(self._known))}"
+                )
+            elif key not in self._known:
+                meant = "" if self._findings.full() else nearest(key, self._known)
+                self._findings.add(entry.line, self.at(key), "", f"unknown field{meant}")
+
+
+def fields_of(document: Mapping[str, object], findings: Findings) -> Fields:
+    """Begin with a document of plain values.
+
+    Raises:
+        DocumentError: it is nested too deeply, or has a value that JSON hasn't.
+    """
+    try:
+        tree = tree_of(document)
+    except ValueError as err:
+        findings.add(None, "", "", str(err))
+        raise DocumentError(findings.all()) from err
+    assert isinstance(tree, MapNode)
+    return Fields(tree, "", findings)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Words for the end of a finding: the known name that was probably meant."""
+    import difflib  # noqa: PLC0415 - only for a mistyped name
+
+    by_folded = {candidate.casefold(): candidate for candidate in sorted(known)}
+    close = difflib.get_close_matches(name[:64].casefold(), by_folded, n=1, cutoff=0.6)
+    return f", did you mean {by_folded[close[0]]}?" if close else ""
+
+
+def _is_empty(node: TreeNode) -> bool:
+    match node:
+        case Scalar(value=None | ""):
+            return True
+        case MapNode(entries=()) | ListNode(items=()):
+            return True
+        case _:
+            return False
+
+
+def _plain(node: Scalar) -> str | int | bool | None:
+    return node.value.text if isinstance(node.value, Number) else node.value

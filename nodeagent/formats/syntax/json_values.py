@@ -1,0 +1,142 @@
+"""Typed reading of decoded JSON that a program wrote: the first value that does not fit is named with its place. Knows no field names.
+
+For what people write, where everything that is wrong is told at once, there is formats/syntax/fields.py.
+"""
+
+import enum
+import json
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
+from nodeagent.formats.syntax.findings import shown
+
+T = TypeVar("T")
+E = TypeVar("E", bound=enum.Enum)
+
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Where half of a surrogate pair may be escaped; no program of ours escapes any."""
+MAX_WHOLE = 2**64 - 1
+"""Of amounts, as far as any kernel file goes, and more than enough for times."""
+
+
+class MisfitError(ValueError):
+    """A value is not there, or is none of its kind; the message says where and what is wanted."""
+
+
+def parsed(text: bytes) -> "JsonValue":
+    """Decode JSON.
+
+    Raises:
+        MisfitError: it is none, or nested so deeply that nothing of ours can be in it.
+
+    """
+    try:
+        value = json.loads(text.decode())
+        if _HALF.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+        return JsonValue(value)
+    except RecursionError as err:
+        raise MisfitError("it is nested too deeply") from err
+    except UnicodeEncodeError as err:
+        raise MisfitError("it has half of a surrogate pair, which is no character") from err
+    except ValueError as err:
+        raise MisfitError(f"it is no JSON: {err}") from err
+
+
+class JsonValue(Struct, frozen=True):
+    """A value and where it stands. Every way of reading it raises MisfitError if it is of another kind."""
+
+    value: Any
+    path: str = ""
+
+    def misfit(self, wanted: str) -> MisfitError:
+        found = shown(self.value) if isinstance(self.value, str | int | float | None) else type(self.value).__name__
+        return MisfitError(f"{self.path or 'all of it'}: must be {wanted}, not {found}")
+
+    def field(self, name: str) -> "JsonValue":
+        found = self.optional(name)
+        if found is None:
+            raise MisfitError(f"{self._at(name)}: is missing")
+        return found
+
+    def optional(self, name: str) -> "JsonValue | None":
+        """Give a field of an object; None: it is missing, or null."""
+        value = self.object().get(name)
+        return None if value is None else JsonValue(value, self._at(name))
+
+    def _at(self, name: str) -> str:
+        return f"{self.path}.{name}" if self.path else name
+
+    def object(self) -> Mapping[str, Any]:
+        if not isinstance(self.value, dict):
+            raise self.misfit("an object")
+        return self.value
+
+    def by_name(self, read: "Callable[[JsonValue], T]") -> tuple[tuple[str, T], ...]:
+        """Read an object of free keys, sorted by key."""
+        return tuple(
+            (name, read(JsonValue(value, f"{self.path}[{name}]"))) for name, value in sorted(self.object().items())
+        )
+
+    def each(self, read: "Callable[[JsonValue], T]") -> tuple[T, ...]:
+        """Read a list."""
+        return tuple(read(item) for item in self._items())
+
+    def row(self, size: int) -> "tuple[JsonValue, ...]":
+        """Read a list of that many values."""
+        items = self._items()
+        if len(items) != size:
+            raise MisfitError(f"{self.path}: must have {size} values, not {len(items)}")
+        return items
+
+    def _items(self) -> "tuple[JsonValue, ...]":
+        if not isinstance(self.value, list):
+            raise self.misfit("a list")
+        return tuple(JsonValue(value, f"{self.path}[{index}]") for index, value in enumerate(self.value))
+
+    def or_none(self, read: "Callable[[JsonValue], T]") -> T | None:
+        """Read a value that may be null."""
+        return None if self.value is None else read(self)
+
+    def text(self) -> str:
+        if not isinstance(self.value, str):
+            raise self.misfit("a text")
+        return self.value
+
+    def among(self, allowed: Collection[str]) -> str:
+        """Read one of some words."""
+        if self.text() not in allowed:
+            raise self.misfit(f"one of {', '.join(allowed)}")
+        return self.text()
+
+    def whole(self, low: int = 0) -> int:
+        if isinstance(self.value, bool) or not isinstance(self.value, int) or not low <= self.value <= MAX_WHOLE:
+            raise self.misfit(f"a whole number from {low}")
+        return self.value
+
+    def flag(self) -> bool:
+        if not isinstance(self.value, bool):
+            raise self.misfit("true or false")
+        return self.value
+
+    def one_of(self, kind: type[E]) -> E:
+        try:
+            return kind(self.text())
+        except ValueError as err:
+            raise self.misfit(f"one of {', '.join(str(member.value) for member in kind)}") from err
+
+    def cpus(self) -> CpuSet:
+        return self._ids(CpuSet.parse, "a set of CPUs such as 0-3,8")
+
+    def nodes(self) -> NumaSet:
+        return self._ids(NumaSet.parse, "a set of NUMA nodes such as 0-1")
+
+    def _ids(self, parse: Callable[[str], T], wanted: str) -> T:
+        try:
+            return parse(self.text())
+        except IdSetSyntaxError as err:
+            raise self.misfit(f"{wanted} ({err})") from err

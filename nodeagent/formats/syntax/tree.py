@@ -1,0 +1,121 @@
+"""A document as a tree of values that remember their line. Made from YAML, JSON or plain values; knows no field names."""
+
+import math
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+
+from msgspec import Struct
+
+MAX_DEPTH = 64
+"""Levels of nesting. A pod needs about a dozen."""
+
+
+class Number(Struct, frozen=True):
+    """A number that isn't a plain integer, as Go prints it in JSON: Kubernetes reads quantities from that text."""
+
+    text: str
+
+    @classmethod
+    def of(cls, value: float) -> "Number":
+        # encoding/json: fixed notation between 1e-6 and 1e21, exponents elsewhere; both shortest digits.
+        size = abs(value)
+        if size != 0 and (size < 1e-6 or size >= 1e21):
+            mantissa, _, exponent = repr(value).partition("e")
+            return cls(f"{mantissa}e{int(exponent):+03d}" if int(exponent) > 0 else f"{mantissa}e{int(exponent)}")
+        fixed = format(Decimal(repr(value)), "f")
+        return cls(fixed.removesuffix(".0"))
+
+
+ScalarValue = str | int | bool | Number | None
+
+
+class Scalar(Struct, frozen=True):
+    value: ScalarValue
+    line: int | None = None
+
+
+class MapEntry(Struct, frozen=True):
+    key: str
+    value: "TreeNode"
+    line: int | None = None
+    """Of the key."""
+
+
+class MapNode(Struct, frozen=True):
+    entries: tuple[MapEntry, ...] = ()
+    line: int | None = None
+
+    def get(self, key: str) -> "TreeNode | None":
+        for entry in self.entries:
+            if entry.key == key:
+                return entry.value
+        return None
+
+    def __iter__(self) -> Iterator[MapEntry]:
+        return iter(self.entries)
+
+
+class ListNode(Struct, frozen=True):
+    items: tuple["TreeNode", ...] = ()
+    line: int | None = None
+
+
+TreeNode = Scalar | MapNode | ListNode
+
+
+Path = tuple[str | int, ...]
+"""Steps from the root to a value: field names and list indices."""
+
+
+def line_at(root: TreeNode, path: Path) -> int | None:
+    """Line of the value at a path, or of the nearest ancestor that is there."""
+    node, line = root, root.line
+    for step in path:
+        match node:
+            case MapNode():
+                entry = next((entry for entry in node if entry.key == step), None)
+                if entry is None:
+                    return line
+                node, line = entry.value, entry.line
+            case ListNode() if isinstance(step, int) and step < len(node.items):
+                node = node.items[step]
+                line = node.line
+            case _:
+                return line
+    return line
+
+
+def kind_of(node: TreeNode) -> str:
+    """Name the JSON type with its article, for findings."""
+    match node:
+        case MapNode():
+            return "an object"
+        case ListNode():
+            return "a list"
+        case Scalar(value=bool()):
+            return "a boolean"
+        case Scalar(value=int() | Number()):
+            return "a number"
+        case Scalar(value=str()):
+            return "a string"
+        case _:
+            return "null"
+
+
+def tree_of(value: object, depth: int = 0) -> TreeNode:
+    """Make a tree without lines from what `json.loads` gives.
+
+    Raises:
+        ValueError: nested too deeply, or a value that JSON hasn't.
+    """
+    if depth > MAX_DEPTH:
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, Mapping):
+        return MapNode(tuple(MapEntry(str(key), tree_of(item, depth + 1)) for key, item in value.items()))
+    if isinstance(value, str) or value is None or isinstance(value, int):
+        return Scalar(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return Scalar(int(value) if value.is_integer() and abs(value) < 2**53 else Number.of(value))
+    if isinstance(value, list | tuple):
+        return ListNode(tuple(tree_of(item, depth + 1) for item in value))
+    raise ValueError(f"{value!r} has no JSON form")

@@ -1,0 +1,118 @@
+"""A machine described in a few words, such as `2s.2n.8c.2t`, → Topology. For trying out what isn't at hand.
+
+Each number is per parent: sockets, NUMA nodes per socket, level-3 caches per node, cores per cache (or node), threads per core.
+"""
+
+import re
+
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
+from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.syntax.findings import shown
+from nodeagent.formats.topology.topology_json import DEFAULT_NODE_MEMORY_BYTES
+
+MAX_CPUS = 8_192
+"""As many as the kernel's CONFIG_NR_CPUS allows."""
+MAX_NODES = 1_024
+"""As many as the kernel's CONFIG_NODES_SHIFT allows."""
+_TOO_MUCH = 2**63 - 1
+"""What every larger amount is read as, too."""
+_LEVELS = "snlct"
+_MOST_DIGITS = 5
+_SHAPE = re.compile(r"(?:([0-9]+)s\.)?(?:([0-9]+)n\.)?(?:([0-9]+)l\.)?([0-9]+)c(?:\.([0-9]+)t)?")
+_LOCAL, _SAME_SOCKET, _OTHER_SOCKET = 10, 12, 20
+"""Distances as firmware gives them: the kernel's LOCAL_DISTANCE, and what is common beside it."""
+
+
+class TopologySpecError(NodeAgentError):
+    """A text describes no machine."""
+
+    exit_status = 2
+    """A wrong argument."""
+
+    def __init__(self, text: str, problem: str) -> None:
+        super().__init__(
+            f"--topology {shown(text)}: {problem}",
+            hint="write --topology 2s.2n.8c.2t: 2 sockets of 2 NUMA nodes of 8 cores of 2 threads; 4l before the cores: 4 L3 caches per "
+            "node; memory=64Gi and hugepages-2Mi=1Gi after commas: per node",
+        )
+
+
+def topology_from_spec(text: str) -> Topology:
+    """Build the machine. CPUs are numbered as most firmware does: first one thread of each core, then the other ones.
+
+    Args:
+        text: `[Ss.][Nn.][Ll.]Cc[.Tt]`, then amounts per NUMA node after commas; what is left out is 1, and 64Gi of memory.
+
+    Raises:
+        TopologySpecError: the text describes no machine, or too large a one.
+    """
+    shape, *amounts = text.split(",")
+    match = _SHAPE.fullmatch(shape)
+    if match is None:
+        raise TopologySpecError(text, f"{shown(shape)} is no list of numbers for {', '.join(_LEVELS)} in this order")
+    if any(len(number) > _MOST_DIGITS for number in match.groups(default="")):
+        raise TopologySpecError(text, f"a number has at most {_MOST_DIGITS} digits, a machine at most {MAX_CPUS} CPUs")
+    sockets, nodes, caches, cores, threads = (1 if number is None else int(number) for number in match.groups())
+    if not sockets * nodes * caches * cores * threads:
+        raise TopologySpecError(text, "a machine with 0 of anything has no CPUs")
+    if sockets * nodes * caches * cores * threads > MAX_CPUS or sockets * nodes > MAX_NODES:
+        raise TopologySpecError(text, f"more than {MAX_CPUS} CPUs, or than {MAX_NODES} NUMA nodes")
+    per_node = caches * cores
+    total = sockets * nodes * per_node
+    cpus = [
+        Cpu(
+            id=core + thread * total,
+            core=core,
+            socket=core // (per_node * nodes),
+            numa=core // per_node,
+            # As kubelet sees it, a cache that serves the whole node is none.
+            uncore=core // cores if caches > 1 else None,
+        )
+        for thread in range(threads)
+        for core in range(total)
+    ]
+    l3: list[CpuSet] = []
+    if match[3] is not None:
+        members: dict[int, list[int]] = {}
+        for cpu in cpus:
+            members.setdefault(cpu.core // cores, []).append(cpu.id)
+        l3 = [CpuSet.from_ids(ids) for ids in members.values()]
+    memory, pages = _amounts(text, amounts)
+    numa = [NumaNode(node, memory, pages, _distances(node, sockets * nodes, nodes)) for node in range(sockets * nodes)]
+    return Topology.of(cpus, numa, l3=l3)
+
+
+def _distances(node: int, count: int, per_socket: int) -> tuple[int, ...]:
+    return tuple(
+        _LOCAL if other == node else _SAME_SOCKET if other // per_socket == node // per_socket else _OTHER_SOCKET
+        for other in range(count)
+    )
+
+
+def _amounts(text: str, parts: list[str]) -> tuple[int, tuple[tuple[str, int], ...]]:
+    """Read memory and huge pages, each per NUMA node."""
+    found: dict[str, int] = {}
+    for part in parts:
+        name, _, amount = part.partition("=")
+        if name != "memory" and not name.startswith("hugepages-"):
+            raise TopologySpecError(text, f"{shown(part)} is neither memory=AMOUNT nor hugepages-SIZE=AMOUNT")
+        try:
+            size = Quantity.parse(amount).value()
+            page = 1 if name == "memory" else Quantity.parse(name.removeprefix("hugepages-")).value()
+        except QuantitySyntaxError as err:
+            raise TopologySpecError(text, f"{shown(part)}: no amount such as 64Gi") from err
+        if not 0 < page < _TOO_MUCH:
+            raise TopologySpecError(text, f"{shown(name)} has no page size such as 2Mi")
+        if not 0 <= size < _TOO_MUCH:
+            raise TopologySpecError(text, f"{shown(part)}: must be from 0 to less than 8Ei")
+        if size % page:
+            raise TopologySpecError(text, f"{shown(part)}: no whole number of pages")
+        if name in found:
+            raise TopologySpecError(text, f"{name} is given twice")
+        found[name] = size
+    memory = found.pop("memory", DEFAULT_NODE_MEMORY_BYTES)
+    if sum(found.values()) > memory:
+        raise TopologySpecError(text, f"the huge pages of a node are more than its {memory} bytes of memory")
+    return memory, tuple(sorted(found.items()))

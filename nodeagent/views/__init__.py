@@ -1,0 +1,1 @@
+"""What commands show: documents with stable names, and texts and pictures made of them. Pure; nothing here is read back."""

@@ -1,0 +1,198 @@
+"""Is the host fit: kernel, cgroups, other programs that write the same settings? One function a check; pure."""
+
+import json
+import re
+from collections.abc import Iterator
+
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.formats.kernel.settings import CGROUPS, COMMAND_LINE, KUBELET_STATE, KUBEPODS, PODS_UNIT, parameters
+from nodeagent.formats.kernel.sysfs_sample import CPUS
+from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, Write
+
+_OLDEST_KERNEL = (5, 14)
+"""The first with cgroup.kill."""
+_NO_CGROUPS = "there is no cgroup v2 to ask"
+_NEEDED = ("cpuset", "cpu", "memory")
+
+
+def kernel(facts: NodeFacts) -> CheckResult:
+    release = facts.text("proc/sys/kernel/osrelease")
+    found = re.match(r"(\d{1,4})\.(\d{1,4})", release or "")
+    if release is None or found is None:
+        return CheckResult("kernel", Level.UNKNOWN, f"its release is not known: {release or 'there is no osrelease'}")
+    oldest = ".".join(map(str, _OLDEST_KERNEL))
+    if (int(found[1]), int(found[2])) < _OLDEST_KERNEL:
+        return CheckResult(
+            "kernel",
+            Level.FAILURE,
+            f"{release} is older than {oldest}",
+            "sudo apt install linux-image-amd64 # or what your system calls its newest kernel",
+        )
+    return CheckResult("kernel", Level.OK, f"{release} is {oldest} or later")
+
+
+def cgroup_v2(facts: NodeFacts) -> CheckResult:
+    if facts.text(f"{CGROUPS}/cgroup.controllers") is not None:
+        return CheckResult("cgroup-v2", Level.OK, "cgroup v2 is mounted at /sys/fs/cgroup")
+    if facts.text("proc/cmdline") is None:
+        return CheckResult(
+            "cgroup-v2", Level.UNKNOWN, "neither /sys/fs/cgroup nor /proc/cmdline is there: is it a copied root?"
+        )
+    return CheckResult(
+        "cgroup-v2",
+        Level.FAILURE,
+        "cgroup v2 is not mounted at /sys/fs/cgroup",
+        f"add systemd.unified_cgroup_hierarchy=1 cgroup_no_v1=all {COMMAND_LINE}",
+    )
+
+
+def controllers(facts: NodeFacts) -> CheckResult:
+    text = facts.text(f"{CGROUPS}/cgroup.controllers")
+    if text is None:
+        return CheckResult("controllers", Level.UNKNOWN, _NO_CGROUPS)
+    missing = [name for name in _NEEDED if name not in text.split()]
+    if not missing:
+        return CheckResult("controllers", Level.OK, f"{', '.join(_NEEDED)} are there")
+    disabled = parameters(facts.text("proc/cmdline") or "").get("cgroup_disable")
+    why = f"cgroup_disable={disabled} on the kernel's command line" if disabled else "cgroup v1 may have them"
+    fix = f"remove cgroup_disable={disabled}" if disabled else "add cgroup_no_v1=all"
+    return CheckResult(
+        "controllers", Level.FAILURE, f"{', '.join(missing)} is not available ({why})", f"{fix} {COMMAND_LINE}"
+    )
+
+
+def delegation(facts: NodeFacts) -> CheckResult:
+    if facts.config is not None and facts.config.cgroup_root is not None:
+        return CheckResult(
+            "delegation", Level.NOTE, f"cgroupRoot is {facts.config.cgroup_root}: who made it, delegates it"
+        )
+    text = facts.text(f"{PODS_UNIT}/cgroup.controllers")
+    if facts.text(f"{CGROUPS}/cgroup.controllers") is None:
+        return CheckResult("delegation", Level.UNKNOWN, _NO_CGROUPS)
+    if text is None:
+        return CheckResult(
+            "delegation",
+            Level.WARNING,
+            "the pods' unit does not run: its cgroup is not there",
+            "sudo systemctl start nodeagent-pods",
+        )
+    missing = [name for name in _NEEDED if name not in text.split()]
+    if missing:
+        return CheckResult(
+            "delegation",
+            Level.FAILURE,
+            f"the pods' cgroup has no {', '.join(missing)}",
+            "systemctl cat nodeagent-pods # Delegate=yes must be there; restarting that unit stops the pods",
+        )
+    return CheckResult("delegation", Level.OK, f"the pods' cgroup has {text.replace(' ', ', ')}")
+
+
+def numa_balancing(facts: NodeFacts) -> CheckResult:
+    text = facts.text("proc/sys/kernel/numa_balancing")
+    if len(facts.topology.numa) < 2:
+        return CheckResult("numa-balancing", Level.OK, "there is one NUMA node")
+    if text is None and facts.text("proc/sys/kernel/osrelease") is None:
+        return CheckResult("numa-balancing", Level.UNKNOWN, "/proc/sys/kernel is not there to be asked")
+    if text in {None, "0"}:
+        return CheckResult(
+            "numa-balancing", Level.OK, "the kernel leaves memory where it is" if text else "the kernel has none"
+        )
+    return CheckResult(
+        "numa-balancing",
+        Level.WARNING,
+        f"kernel.numa_balancing is {text}: the kernel unmaps pods' pages to see who uses them, and moves memory that is not bound",
+        "sudo sysctl -w kernel.numa_balancing=0 # until the next boot; for good: a line in /etc/sysctl.d/",
+        (Write("proc/sys/kernel/numa_balancing", "0"),),
+    )
+
+
+def governor(facts: NodeFacts) -> CheckResult:
+    paths = {cpu: f"{CPUS}/cpu{cpu}/cpufreq/scaling_governor" for cpu in facts.topology.online}
+    found: dict[str, list[int]] = {}
+    for cpu, path in paths.items():
+        text = facts.text(path)
+        if text is not None:
+            found.setdefault(text, []).append(cpu)
+    if not found and facts.text(f"{CPUS}/isolated") is None:
+        return CheckResult("governor", Level.UNKNOWN, f"/{CPUS} is not there to be asked")
+    if not found:
+        return CheckResult("governor", Level.OK, "the kernel does not scale frequencies here")
+    slow = {name: cpus for name, cpus in found.items() if name != "performance"}
+    if not slow:
+        return CheckResult("governor", Level.OK, "performance on every CPU")
+    said = "; ".join(f"{name} on CPUs {CpuSet.from_ids(cpus)}" for name, cpus in sorted(slow.items()))
+    return CheckResult(
+        "governor",
+        Level.WARNING,
+        f"the frequency follows the load: {said}",
+        "sudo cpupower frequency-set -g performance",
+        tuple(Write(paths[cpu], "performance") for cpu in sorted(cpu for cpus in slow.values() for cpu in cpus)),
+    )
+
+
+def irqbalance(facts: NodeFacts) -> CheckResult:
+    if not _can_tell(facts):
+        return CheckResult("irqbalance", Level.UNKNOWN, _NO_CGROUPS)
+    if not _runs(facts, "irqbalance"):
+        return CheckResult("irqbalance", Level.OK, "it does not run")
+    return CheckResult(
+        "irqbalance",
+        Level.WARNING,
+        "it runs, and may put interrupts on CPUs that pods have alone",
+        "sudo systemctl disable --now irqbalance # or IRQBALANCE_BANNED_CPULIST in /etc/default/irqbalance",
+    )
+
+
+def competing_writers(facts: NodeFacts) -> Iterator[CheckResult]:
+    yield _kubelet(facts)
+    if _runs(facts, "numad"):
+        why = "it runs, and moves processes and their memory between NUMA nodes"
+        yield CheckResult("numad", Level.WARNING, why, "sudo systemctl disable --now numad")
+    if _runs(facts, "tuned"):
+        why = "it runs: its profile may set governor, affinities and isolated CPUs"
+        yield CheckResult("tuned", Level.NOTE, why, "tuned-adm active # shows the profile, which /etc/tuned holds")
+
+
+def _kubelet(facts: NodeFacts) -> CheckResult:
+    if not _can_tell(facts):
+        return CheckResult("kubelet", Level.UNKNOWN, _NO_CGROUPS)
+    policy, has_promises = _kubelet_state(facts)
+    if _runs(facts, "kubelet") or any(_is_populated(facts, path) for path in KUBEPODS):
+        stop = "sudo systemctl disable --now kubelet # or cpuManagerPolicy: none in kubelet's configuration"
+        if policy == "static":
+            why = "it runs with CPU manager policy static: two managers give the same CPUs"
+            return CheckResult("kubelet", Level.FAILURE, why, stop)
+        why = f"it runs (CPU manager policy {policy or 'not known'}): its pods run on all CPUs, those of pods here too"
+        return CheckResult("kubelet", Level.WARNING, why, stop)
+    if facts.is_hidden(KUBELET_STATE):
+        return CheckResult(
+            "kubelet", Level.UNKNOWN, f"it does not run; /{KUBELET_STATE} cannot be read", "sudo nodeagent check"
+        )
+    if has_promises:
+        why = f"it does not run; /{KUBELET_STATE} still has promises of CPUs"
+        return CheckResult("kubelet", Level.NOTE, why, f"nodeagent checkpoint show /{KUBELET_STATE}")
+    return CheckResult("kubelet", Level.OK, "it does not run")
+
+
+def _kubelet_state(facts: NodeFacts) -> tuple[str | None, bool]:
+    """Policy, and whether CPUs are promised, as far as kubelet's file says it."""
+    try:
+        document = json.loads(facts.text(KUBELET_STATE) or "")
+    except ValueError:
+        return None, False
+    if not isinstance(document, dict):
+        return None, False
+    policy = document.get("policyName")
+    return policy if isinstance(policy, str) else None, bool(document.get("entries"))
+
+
+def _can_tell(facts: NodeFacts) -> bool:
+    return facts.text(f"{CGROUPS}/cgroup.controllers") is not None
+
+
+def _runs(facts: NodeFacts, service: str) -> bool:
+    return _is_populated(facts, f"{CGROUPS}/system.slice/{service}.service/cgroup.events")
+
+
+def _is_populated(facts: NodeFacts, events: str) -> bool:
+    return "populated 1" in (facts.text(events) or "").splitlines()

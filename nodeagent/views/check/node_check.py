@@ -1,0 +1,95 @@
+"""Is a node fit for pinning? All checks in order, as a document with stable names, and as text."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from nodeagent.views.check import host, placement
+from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
+from nodeagent.views.wording.columns import broken
+
+KIND = "NodeCheck"
+VERSION = 1
+"""Of the document: a field or a check is added without a new one; none is renamed or removed."""
+
+Document = dict[str, Any]
+_SGR = {Level.OK: "32", Level.NOTE: "36", Level.WARNING: "33", Level.FAILURE: "1;31", Level.UNKNOWN: "35"}
+WIDTH = 80
+_INDENT = 26
+_FIX_INDENT = 9
+
+
+def verdicts(facts: NodeFacts) -> tuple[CheckResult, ...]:
+    """Judge everything; of each check one verdict."""
+    return (
+        host.kernel(facts),
+        host.cgroup_v2(facts),
+        host.controllers(facts),
+        host.delegation(facts),
+        placement.configuration(facts),
+        placement.reserved_cpus(facts),
+        placement.online_cpus(facts),
+        placement.smt(facts),
+        placement.isolcpus(facts),
+        placement.nohz_full(facts),
+        placement.huge_pages(facts),
+        host.numa_balancing(facts),
+        host.governor(facts),
+        host.irqbalance(facts),
+        *host.competing_writers(facts),
+    )
+
+
+def is_fit(found: tuple[CheckResult, ...], *, strict: bool = False) -> bool:
+    """Whether the agent can do its work there; strict: and nothing is to be mended or unknown."""
+    bad = {Level.FAILURE, Level.WARNING, Level.UNKNOWN} if strict else {Level.FAILURE}
+    return all(verdict.level not in bad for verdict in found)
+
+
+def fitness_document(found: tuple[CheckResult, ...]) -> Document:
+    return {
+        "kind": KIND,
+        "version": VERSION,
+        "fit": is_fit(found),
+        "checks": [
+            {
+                "check": v.check,
+                "level": v.level.value,
+                "reason": v.reason,
+                "fix": v.fix or None,
+                "fixable": bool(v.writes),
+            }
+            for v in found
+        ],
+        "summary": {level.value: sum(v.level is level for v in found) for level in Level},
+    }
+
+
+def render_fitness(document: Mapping[str, Any], *, coloured: bool = False, width: int = WIDTH) -> str:
+    """Print a line for each check, more where the reason is long; fixes are whole lines, however long, to be pasted."""
+    lines = []
+    for check in document["checks"]:
+        level = Level(check["level"])
+        first, *rest = broken(check["reason"], width - _INDENT)
+        word = f"{level.value:<8}"
+        lines.append(f"{_painted(level, word, coloured)} {check['check']:<16} {first}")
+        lines += [" " * _INDENT + line for line in rest]
+        if check["fix"]:
+            lines.append(" " * _FIX_INDENT + f"fix: {check['fix']}")
+    counts = ", ".join(_counted(count, name) for name, count in document["summary"].items() if count)
+    level, word = _total(document)
+    lines += ["", f"{_painted(level, word, coloured)}: {counts}"]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _total(document: Mapping[str, Any]) -> tuple[Level, str]:
+    if not document["fit"]:
+        return Level.FAILURE, "NOT fit"
+    return (Level.UNKNOWN, "fit as far as known") if document["summary"]["unknown"] else (Level.OK, "fit")
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count} {name}s" if count > 1 and name in {"note", "warning", "failure"} else f"{count} {name}"
+
+
+def _painted(level: Level, text: str, coloured: bool) -> str:
+    return f"\x1b[{_SGR[level]}m{text}\x1b[0m" if coloured else text

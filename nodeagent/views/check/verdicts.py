@@ -1,0 +1,79 @@
+"""What `nodeagent check` goes by, and what it says of one thing: level, reason, and what mends it."""
+
+import enum
+
+from msgspec import Struct, field
+
+from nodeagent.core.admission.managers import Managers
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.topology import Topology
+from nodeagent.formats.kernel.settings import Settings
+
+
+class Level(enum.Enum):
+    OK = "ok"
+    NOTE = "note"
+    """Nothing is wrong; worth knowing."""
+    WARNING = "warning"
+    """Pods run, and less well, or less alone, than they could."""
+    FAILURE = "failure"
+    """The agent cannot do its work, or another does it against it."""
+    UNKNOWN = "unknown"
+    """What says it is not there or not to be read."""
+
+
+class Write(Struct, frozen=True):
+    """A setting that may be changed at any time, and back: it moves nobody and lasts until the next boot."""
+
+    path: str
+    """Below the root."""
+    text: str
+
+
+class CheckResult(Struct, frozen=True):
+    check: str
+    """Stable name."""
+    level: Level
+    reason: str
+    """In one sentence, with the values that decided."""
+    fix: str = ""
+    """A command, or what to set where; empty: nothing is to be done."""
+    writes: tuple[Write, ...] = ()
+    """What `--fix` does. Empty: a person has to decide."""
+
+
+class NodeFacts(Struct, frozen=True):
+    """All that was read of a node."""
+
+    topology: Topology
+    settings: Settings = field(default_factory=Settings)
+    config: Config | None = None
+    managers: Managers | None = None
+    """With the configuration, as far as it suits the machine."""
+    config_problem: str | None = None
+    """Why there are none of the two."""
+    config_is_missing: bool = False
+    """The problem is that there is no configuration at all."""
+    config_command: str = ""
+    """What says all that is wrong with the configuration that was judged; empty: it is in no file."""
+    config_file: str = "the configuration"
+    """Where to correct it: the file that was named, else in words."""
+
+    @property
+    def why_unconfigured(self) -> str:
+        """Why nobody can say what depends on the configuration."""
+        wrong = self.config_problem is not None and not self.config_is_missing
+        return "the configuration is wrong" if wrong else "no configuration says it"
+
+    def text(self, path: str) -> str | None:
+        """A setting's text without its line's end; None: there is no such file."""
+        found = self.settings.sample.files.get(path)
+        return None if found is None else found.strip()
+
+    def is_hidden(self, path: str) -> bool:
+        """Whether it was not allowed to be read."""
+        return path in self.settings.unreadable
+
+    @property
+    def is_static(self) -> bool:
+        return self.config is not None and self.config.placement.cpu_manager_policy == "static"

@@ -1,0 +1,1 @@
+"""`nodeagent explain`: a decision as a document and as text, what was short, and what would help."""

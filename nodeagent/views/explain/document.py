@@ -1,0 +1,257 @@
+"""An explanation as a document of plain values: the decision, its steps, what was short, what would help. docs/explain.md describes it.
+
+Words for people are explanation_words' and explanation_text's.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Struct
+
+from nodeagent.core.admission.managers import Admitted, Managers, isolation
+from nodeagent.core.cgroups.desired_cgroups import shared_pool
+from nodeagent.core.explain.merge_trace import MergeTrace
+from nodeagent.core.explain.numa_headroom import Room, rooms
+from nodeagent.core.explain.remedies import Remedies
+from nodeagent.core.explain.remedy import Remedy
+from nodeagent.core.explain.trace import CpuChoice, CpuStep, MemoryStep, Trace, TraceStep
+from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.demand import demand_of
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Pod, qos_class
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.state import PodEntry
+from nodeagent.core.model.topology import Topology
+from nodeagent.views.explain.words import remedy_text, why_refused
+
+Document = dict[str, Any]
+VERSION = 1
+
+
+class Explained(Struct, frozen=True):
+    """One pod's decision, and all that is told about it."""
+
+    before: Trial
+    trace: Trace
+    remedies: Remedies = Remedies()
+    """Of a refused pod."""
+    entry: PodEntry | None = None
+    """Of a pod that the node knows; None: the decision is tried out on a manifest."""
+    reproduced: bool | None = None
+    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def explanation(
+    explained: Iterable[Explained], *, config: Config, trial: Trial, where: str, rooms_too: bool = True
+) -> Document:
+    """Describe everything.
+
+    Args:
+        explained: the pods, in the order of the decisions.
+        config: as decided under.
+        trial: the node.
+        where: the machine, in a few words.
+        rooms_too: with what each NUMA node has left at each decision, and who holds the rest: of n pods, that is n² holders.
+    """
+    return {
+        "configuration": configuration(config),
+        "kind": "Explanation",
+        "machine": machine(trial.managers.topology, trial.managers.reserved, where),
+        "pods": [_pod(each, rooms_too=rooms_too) for each in explained],
+        "version": VERSION,
+    }
+
+
+def configuration(config: Config) -> Document:
+    """Describe what decides on placement."""
+    placement = config.placement
+    return {
+        "checkAllocatable": config.check_allocatable,
+        "cpuManagerPolicy": placement.cpu_manager_policy,
+        "cpuManagerPolicyOptions": dict(sorted(placement.cpu_manager_policy_options)),
+        "errata": placement.errata.value,
+        "isolatedCPUs": placement.isolated_cpus,
+        "memoryManagerPolicy": placement.memory_manager_policy,
+        "topologyManagerPolicy": placement.topology_manager_policy,
+        "topologyManagerPolicyOptions": dict(sorted(placement.topology_manager_policy_options)),
+        "topologyManagerScope": placement.topology_manager_scope,
+    }
+
+
+def machine(topology: Topology, reserved: CpuSet, where: str) -> Document:
+    """Describe the machine and what is kept from pods."""
+    return {
+        "cpus": len(topology.online),
+        "numaNodes": len(topology.numa),
+        "reserved": str(reserved),
+        "sockets": len(topology.sockets),
+        "source": where,
+    }
+
+
+def _pod(explained: Explained, *, rooms_too: bool) -> Document:
+    trace = explained.trace
+    pod, decision = trace.pod, trace.decision
+    gate = explained.before.managers.placement.gate("PodLevelResources")
+    is_admitted = isinstance(decision, Admitted)
+    return {
+        "allTried": explained.remedies.all_tried,
+        "containers": placed_containers(explained.before.managers, pod, decision, decision.promises)
+        if isinstance(decision, Admitted)
+        else [],
+        "decision": "admitted" if is_admitted else "refused",
+        "message": None if isinstance(decision, Admitted) else decision.message,
+        "name": pod.name,
+        "namespace": pod.namespace,
+        "nodes": [room_document(room) for room in _rooms(explained)] if rooms_too else [],
+        "notes": list(explained.notes),
+        "qos": qos_class(pod, pod_level_resources=gate).value,
+        "reason": None if isinstance(decision, Admitted) else str(decision.reason),
+        "recorded": _recorded(explained),
+        "remedies": [_remedy(remedy) for remedy in explained.remedies.found],
+        "steps": [step_document(step) for step in trace.steps],
+        "uid": pod.uid,
+        "why": [] if is_admitted else why_refused(explained.before, trace),
+    }
+
+
+def _rooms(explained: Explained) -> tuple[Room, ...]:
+    before = explained.before
+    return rooms(before.managers, before.promises, before.pods)
+
+
+def placed_containers(managers: Managers, pod: Pod, decision: Admitted, promises: Promises) -> list[Document]:
+    """Describe what each container of an admitted pod has got.
+
+    Args:
+        managers: that decided.
+        pod: with defaults applied.
+        decision: on it.
+        promises: of the moment that is described, with the pod.
+    """
+    reports = {report.name: report for report in decision.report.containers}
+    pool = shared_pool(managers, promises, managers.topology.online)
+    found = []
+    for container, demand in zip(pod.containers, demand_of(managers.rules, pod).containers, strict=True):
+        report = reports[container.name]
+        level = isolation(managers, promises, pod, container.name)
+        nodes = promises.memory_nodes(pod.uid, container.name)
+        found.append(
+            {
+                "cpus": str(pool if report.cpus is None else report.cpus),
+                "exclusiveCpus": demand.cpus,
+                "isolation": level.value,
+                "kind": container.kind.value,
+                "memoryNodes": None if nodes is None else str(nodes),
+                "name": container.name,
+                "numaNodes": None if report.cpus is None else str(managers.topology.numa_of(report.cpus)),
+                "whyShared": None if report.why_shared is None else report.why_shared.value,
+            }
+        )
+    return found
+
+
+def _recorded(explained: Explained) -> Document | None:
+    entry = explained.entry
+    if entry is None:
+        return None
+    refusal = entry.refusal
+    return {
+        "atMs": entry.decided_at_ms,
+        "decision": "admitted" if refusal is None else "refused",
+        "message": None if refusal is None else refusal.message,
+        "reason": None if refusal is None else refusal.reason,
+        "reproduced": explained.reproduced,
+        "withoutLaterPods": list(explained.left_out),
+    }
+
+
+def _remedy(remedy: Remedy) -> Document:
+    return {
+        "after": remedy.after,
+        "amounts": [
+            {"after": each.after, "before": each.before, "container": each.container, "resource": each.resource}
+            for each in remedy.amounts
+        ],
+        "before": remedy.before,
+        "change": remedy.change.value,
+        "subject": list(remedy.subject),
+        "text": remedy_text(remedy),
+    }
+
+
+def room_document(room: Room) -> Document:
+    """Describe what a NUMA node has left."""
+    return {
+        "caches": room.caches,
+        "cpus": str(room.cpus),
+        "free": str(room.free),
+        "freeCount": len(room.free),
+        "group": None if room.group is None else str(room.group),
+        "holders": [{"container": h.container, "cpus": str(h.cpus), "pod": h.pod} for h in room.holders],
+        "memory": {m.resource: {"allocatable": m.allocatable_bytes, "free": m.free_bytes} for m in room.memory},
+        "node": room.node,
+        "reserved": str(room.reserved),
+        "splitCpus": str(room.split),
+        "wholeCaches": room.whole_caches,
+        "wholeCores": room.whole_cores,
+    }
+
+
+def step_document(step: TraceStep) -> Document:
+    """Describe one step of an admission."""
+    match step:
+        case MergeTrace():
+            return {
+                "admitted": step.admitted,
+                "allSets": step.all_sets,
+                "candidates": [
+                    {
+                        "becauseOf": list(candidate.because_of),
+                        "nodes": str(candidate.nodes),
+                        "opinions": {resource: opinion.value for resource, opinion in candidate.opinions},
+                        "verdict": candidate.verdict.value,
+                    }
+                    for candidate in step.candidates
+                ],
+                "container": step.container,
+                "nodes": None if step.nodes is None else str(step.nodes),
+                "preferred": step.preferred,
+                "silent": list(step.silent),
+                "step": "merge",
+            }
+        case CpuStep():
+            return {
+                "choices": [_choice(choice) for choice in step.choices],
+                "container": step.container,
+                "cpus": str(step.cpus),
+                "refused": step.refused,
+                "reused": str(step.reused),
+                "step": "cpus",
+            }
+        case MemoryStep():
+            hint = step.hint
+            return {
+                "blocks": [{"bytes": b.size_bytes, "nodes": str(b.nodes), "resource": b.resource} for b in step.blocks],
+                "container": step.container,
+                "hint": None if hint.mask is None else str(hint.mask),
+                "refused": step.refused,
+                "step": "memory",
+                "taken": [{"bytes": size, "node": node, "resource": resource} for node, resource, size in step.taken],
+            }
+
+
+def _choice(choice: CpuChoice) -> Document:
+    return {
+        "available": str(choice.available),
+        "container": choice.container,
+        "count": choice.count,
+        "groups": [
+            {"cpus": str(g.cpus), "remainder": g.is_remainder, "rule": g.rule.value, "shareOf": g.share_of}
+            for g in choice.groups
+        ],
+        "isolated": choice.isolated,
+        "source": choice.source.value,
+    }

@@ -1,0 +1,302 @@
+"""An explanation for people: the answer first, then what was missing and what would help, then how it came about, step by step.
+
+Adds words and layout to the document, no fact. Legible without colour; no line is longer than the width, as far as words allow.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from nodeagent.core.explain.pods_to_end import MOST_ALIKE
+from nodeagent.views.wording.columns import broken, table
+from nodeagent.views.wording.words import bytes_text, counted
+
+Document = Mapping[str, Any]
+WIDTH = 80
+_MOST_CANDIDATES = 16
+_INDENT = "  "
+_MAX_NODES = "max-allowable-numa-nodes"
+_SOURCES = {
+    "hint": "on the NUMA nodes of the merged hint",
+    "sockets": "on the sockets of the merged hint (align-by-socket)",
+    "elsewhere": "on other NUMA nodes, as the hint's have no more",
+    "anywhere": "anywhere",
+    "pod": "out of the pod's own set",
+}
+_VERDICTS = {
+    "wins": "wins",
+    "several nodes": "loses: more than a single NUMA node",
+    "more nodes": "loses: the winner has fewer nodes",
+    "farther apart": "loses: as many nodes, farther apart (prefer-closest-numa-nodes)",
+    "less allocated": "loses: less of it is allocated (prefer-most-allocated-numa-node)",
+    "higher number": "loses: as good, but its numbers are higher",
+    "other size": "loses: another number of nodes than all can be narrowed to",
+}
+
+
+def render_explanation(document: Document, width: int = WIDTH) -> str:
+    """Print all pods, one after the other."""
+    lines: list[str] = [*head(document, width)]
+    for pod in document["pods"]:
+        lines += ["", *_pod(pod, document["configuration"], width)]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def head(document: Document, width: int) -> Iterator[str]:
+    """Say on which machine and under which rules."""
+    yield from machine_text(document["machine"], width)
+    yield from _wrapped(f"rules    {rules_text(document['configuration'])}", width)
+
+
+def machine_text(machine: Document, width: int) -> Iterator[str]:
+    """Say which machine it is."""
+    yield from _wrapped(
+        f"machine  {counted(machine['sockets'], 'socket')}, {counted(machine['numaNodes'], 'NUMA node')}, "
+        f"{counted(machine['cpus'], 'CPU')} (reserved {machine['reserved'] or 'none'}): {machine['source']}",
+        width,
+    )
+
+
+def rules_text(config: Document) -> str:
+    """Say what decides, in a line."""
+    options = enabled(config["cpuManagerPolicyOptions"])
+    given = config["topologyManagerPolicyOptions"]
+    topology = enabled({name: value for name, value in given.items() if name != _MAX_NODES})
+    topology += [f"{name}={value}" for name, value in given.items() if name == _MAX_NODES]
+    parts = [
+        "cpu " + " ".join([config["cpuManagerPolicy"], *options]),
+        "memory " + config["memoryManagerPolicy"],
+        "topology " + " ".join([config["topologyManagerPolicy"], *topology]),
+    ]
+    if config["topologyManagerPolicy"] != "none":
+        parts[-1] += f" per {config['topologyManagerScope']}"
+    if config["isolatedCPUs"] != "ignore":
+        parts.append(f"isolatedCPUs {config['isolatedCPUs']}")
+    if config["errata"] != "fixed":
+        parts.append(f"with the errata of {config['errata']}")
+    return ", ".join(parts)
+
+
+def enabled(options: Document) -> list[str]:
+    """Name the options that are on, as Go reads booleans."""
+    return [name for name, value in options.items() if value in ("1", "t", "T", "TRUE", "true", "True")]
+
+
+def _pod(pod: Document, config: Document, width: int) -> Iterator[str]:
+    yield from _wrapped(f"pod {pod['namespace']}/{pod['name']} ({pod['qos']}): {pod['decision']}", width)
+    if pod["reason"] is not None:
+        yield from _wrapped(f"{_INDENT}{pod['reason']}: {pod['message']}", width)
+    if pod["recorded"] is not None:
+        yield f"{_INDENT}uid {pod['uid']}"
+    for text in (*_recorded(pod), *pod["notes"]):
+        yield from _wrapped(f"{_INDENT}{text}", width)
+    if pod["containers"]:
+        yield ""
+        yield from _indented(table([container_text(c) for c in pod["containers"]], width - len(_INDENT)))
+    if pod["why"]:
+        yield ""
+        yield "What is missing"
+        for text in pod["why"]:
+            yield from _wrapped(f"{_INDENT}{text}", width)
+        yield ""
+        yield "What would admit it (each of these has been tried)"
+        for remedy in pod["remedies"]:
+            yield from _wrapped(f"{_INDENT}* {remedy['text']}", width)
+        if sum(1 for r in pod["remedies"] if r["change"] == "removal" and len(r["subject"]) == 1) == MOST_ALIKE:
+            yield f"{_INDENT}of pods that hold equally much, at most {MOST_ALIKE} are named"
+        if not pod["allTried"]:
+            other = "there may be others, or smaller ones" if pod["remedies"] else "there may be a change that would"
+            yield from _wrapped(f"{_INDENT}not everything was tried, as it would take too long: {other}", width)
+        elif not pod["remedies"]:
+            yield f"{_INDENT}no single change: no smaller request, no laxer rule, no other pod's end"
+    if pod["steps"]:
+        yield ""
+        yield "Step by step"
+        for number, step in enumerate(pod["steps"], start=1):
+            yield from _step(number, step, config, width)
+
+
+def _recorded(pod: Document) -> Iterator[str]:
+    recorded = pod["recorded"]
+    if recorded is None:
+        return
+    then = recorded["decision"]
+    later = recorded["withoutLaterPods"]
+    if recorded["reproduced"] is None:
+        yield "The pod has ended, and has given back what it had: what follows is how it would be decided now."
+    elif recorded["reproduced"]:
+        without = f" without the {counted(len(later), 'pod')} that came later" if later else ""
+        yield f"Decided again{without}, it comes out as it did: what follows is how."
+    elif then == "admitted":
+        yield (
+            "Decided again on the node as it is now, it would come out differently: what was there then has changed since (pods have "
+            "gone, or the configuration is another). It keeps what it has; what follows is how it would be decided now."
+        )
+    elif pod["decision"] == "admitted":
+        name = f"{pod['namespace']}/{pod['name']}"
+        yield f"It was refused: {recorded['reason']}: {recorded['message']}"
+        yield f"By now it would be admitted: nodeagent retry {name}"
+    else:
+        yield f"It was refused for another reason: {recorded['reason']}: {recorded['message']}"
+
+
+def container_text(container: Document) -> list[str]:
+    """Say in cells: the container, its CPUs, where they and its memory lie, why it shares."""
+    level = {"container": "exclusive", "pod": "the pod's", "host": "shared"}[container["isolation"]]
+    memory = "" if container["memoryNodes"] is None else f"memory NUMA {container['memoryNodes']}"
+    where = f"NUMA {container['numaNodes']}" if container["numaNodes"] else ""
+    why = "" if container["whyShared"] is None else container["whyShared"]
+    return [container["name"], f"{level} {container['cpus']}", where, memory, why]
+
+
+def _step(number: int, step: Document, config: Document, width: int) -> Iterator[str]:
+    who = "the pod" if step["container"] is None else f"container {step['container']}"
+    rows: list[list[str]] = []
+    match step["step"]:
+        case "merge":
+            title = f"{who}: on which NUMA nodes? {_merge_result(step, config)}"
+            rows = _candidates(step)
+        case "cpus":
+            title = f"{who}: which CPUs? {step['cpus'] or 'refused'}"
+        case _:
+            title = f"{who}: whose memory? {_blocks(step)}"
+    yield from _wrapped(f"{_INDENT}{number}. {title}", width)
+    inner = _INDENT + "   "
+    if rows:
+        yield from (f"{inner}{line}" for line in table(rows, width - len(inner)))
+        if len(step["candidates"]) > _MOST_CANDIDATES:
+            yield f"{inner}and {len(step['candidates']) - _MOST_CANDIDATES} more sets, which lose too (-o json has all)"
+        if step["silent"]:
+            names = " and ".join(step["silent"])
+            yield from _wrapped(
+                f"{inner}no set has room for its {names}; the memory manager then says nothing here (as in kubelet), and decides when it "
+                "allocates",
+                width,
+            )
+    if step["step"] == "merge" and not step["allSets"]:
+        yield f"{inner}of so many NUMA nodes not every set is listed"
+    if step["step"] == "cpus":
+        yield from _choices(step, enabled(config["cpuManagerPolicyOptions"]), inner, width)
+    if step["step"] == "memory":
+        yield from _taken(step, inner, width)
+
+
+def _merge_result(step: Document, config: Document) -> str:
+    policy = config["topologyManagerPolicy"]
+    if step["admitted"] and _is_open(step):
+        return "any: nothing that it asks for is given by NUMA node"
+    nodes = "any" if step["nodes"] is None else f"NUMA {step['nodes']}"
+    if step["admitted"]:
+        how = "preferred by all" if step["preferred"] else f"not preferred by all, which {policy} accepts"
+        return f"{nodes}, {how}"
+    if step["nodes"] is None:
+        return f"none: {policy} takes one that all prefer"
+    return f"{nodes} is the best, but not preferred by all: {policy} refuses it"
+
+
+def _is_open(step: Document) -> bool:
+    """Whether nobody minds where."""
+    return all(opinion == "any" for candidate in step["candidates"] for opinion in candidate["opinions"].values())
+
+
+def _candidates(step: Document) -> list[list[str]]:
+    candidates = step["candidates"]
+    if not candidates or _is_open(step):
+        return []
+    # The winner is shown, however many sets there are before it.
+    shown = [c for i, c in enumerate(candidates) if i < _MOST_CANDIDATES or c["verdict"] == "wins"]
+    resources = list(candidates[0]["opinions"])
+    rows = [["NUMA", *resources, ""]]
+    rows += [[c["nodes"], *(c["opinions"][r] for r in resources), _verdict(c, step)] for c in shown]
+    return rows
+
+
+def _verdict(candidate: Document, step: Document) -> str:
+    names = candidate["becauseOf"]
+    match candidate["verdict"]:
+        case "no room":
+            return f"loses: {names[0]} can't be had there" if len(names) == 1 else "loses: can't be had there"
+        case "not preferred":
+            return f"loses: not preferred by {names[0]}" if len(names) == 1 else "loses: not preferred"
+        case "wins" if not step["admitted"]:
+            return "best, and refused"
+        case "wins" if "no" in candidate["opinions"].values():
+            return "taken, though not all offer it: nothing else is left"
+        case verdict:
+            return _VERDICTS[verdict]
+
+
+def _choice(choice: Document, options: Collection[str]) -> str:
+    isolated = "isolated " if choice["isolated"] else ""
+    source = "sockets" if choice["source"] == "hint" and "align-by-socket" in options else choice["source"]
+    slice_of = "" if choice["container"] is None else f"for {choice['container']}, "
+    free = len_of(choice["available"])
+    return f"{slice_of}{choice['count']} of {free} {isolated}free {_SOURCES[source]}: {choice['available']}"
+
+
+def len_of(cpus: str) -> int:
+    """Count the CPUs of a list."""
+    ranges = (part.partition("-") for part in cpus.split(",") if part)
+    return sum(int(last or first) - int(first) + 1 for first, _, last in ranges)
+
+
+def _choices(step: Document, options: Collection[str], inner: str, width: int) -> Iterator[str]:
+    if step["reused"]:
+        yield from _wrapped(f"{inner}{step['reused']}: what the pod's init containers had before", width)
+    for choice in step["choices"]:
+        yield from _wrapped(f"{inner}{_choice(choice, options)}", width)
+        rows = [[group["cpus"], _rule(group, options)] for group in choice["groups"]]
+        yield from (f"{inner}{_INDENT}{line}" for line in table(rows, width - len(inner) - len(_INDENT)))
+
+
+def _rule(group: Document, options: Collection[str]) -> str:
+    share = ""
+    if group["shareOf"] is not None:
+        share = f", NUMA {group['shareOf']}'s {'part of the remainder' if group['remainder'] else 'equal share'}"
+    rule = _RULES[group["rule"]]
+    if group["rule"] == "whole core" and "full-pcpus-only" in options:
+        rule += " (full-pcpus-only gives nothing else)"
+    if group["rule"] == "single CPU" and "distribute-cpus-across-cores" in options:
+        rule = "single CPUs, one after the other (distribute-cpus-across-cores)"
+    return f"{rule}{share}"
+
+
+_RULES = {
+    "whole socket": "whole sockets",
+    "whole NUMA node": "whole NUMA nodes",
+    "whole uncore cache": "whole uncore caches (prefer-align-cpus-by-uncorecache)",
+    "same uncore cache": "of one uncore cache (prefer-align-cpus-by-uncorecache)",
+    "whole core": "whole cores",
+    "single CPU": "single CPUs, of the cores with fewest free first",
+}
+
+
+def _blocks(step: Document) -> str:
+    if step["refused"]:
+        return "refused"
+    return ", ".join(f"{bytes_text(b['bytes'])} of {b['resource']} on NUMA {b['nodes']}" for b in step["blocks"])
+
+
+def _taken(step: Document, inner: str, width: int) -> Iterator[str]:
+    nodes = {b["nodes"] for b in step["blocks"]}
+    if step["hint"] is None:
+        yield f"{inner}no hint: the fewest NUMA nodes with room, the lowest of them"
+    elif nodes == {step["hint"]}:
+        yield f"{inner}as the merged hint says"
+    elif not step["refused"]:
+        yield f"{inner}more than the hint ({step['hint']}): it has too little, or belongs to a group"
+    for taken in step["taken"]:
+        yield from _wrapped(
+            f"{inner}NUMA {taken['node']} gives {bytes_text(taken['bytes'])} of {taken['resource']}", width
+        )
+    given = sum(b["bytes"] for b in step["blocks"])
+    new = sum(t["bytes"] for t in step["taken"])
+    if given > new:
+        yield f"{inner}{bytes_text(given - new)} of it the pod's init containers had before"
+
+
+def _wrapped(text: str, width: int) -> Iterator[str]:
+    yield from broken(text, width)
+
+
+def _indented(lines: list[str]) -> Iterator[str]:
+    return (f"{_INDENT}{line}" for line in lines)

@@ -1,0 +1,242 @@
+"""A refusal in plain words: what was missing where, and what would help. Single sentences; layout is explanation_text's."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from nodeagent.core.admission.managers import Admitted
+from nodeagent.core.admission.node_capacity import Insufficient
+from nodeagent.core.cpu.pods import check_pod as check_cpus
+from nodeagent.core.explain.merge_trace import MergeTrace, Opinion
+from nodeagent.core.explain.numa_headroom import Room, rooms
+from nodeagent.core.explain.remedy import Remedy, RequestChange
+from nodeagent.core.explain.trace import CpuStep, MemoryStep, Trace
+from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.memory.pods import check_pod as check_memory
+from nodeagent.core.model.demand import Amounts
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import CPU, ContainerKind
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.refusals import Reason
+from nodeagent.views.explain.lacking import (
+    MOST_NODES,
+    lacking,
+    lacking_in_all,
+    taken_text,
+    wanted_where,
+    wishes_of,
+)
+from nodeagent.views.wording.words import bytes_text, counted
+
+
+def why_refused(before: Trial, trace: Trace) -> list[str]:
+    """Say what was missing where.
+
+    Args:
+        before: the node on which the pod was refused.
+        trace: of the decision.
+    """
+    decision = trace.decision
+    assert not isinstance(decision, Admitted), "only a refusal has a why"
+    if isinstance(decision, Insufficient):
+        return list(_capacity(before, decision))
+    if decision.reason is Reason.EMPTY_POD_SHARED_POOL:
+        return list(_budget(trace))
+    last = trace.steps[-1] if trace.steps else None
+    there = decision.attempted  # with what the pod's containers before this one have got
+    reuse = there.cpu_reuse
+    lent = CpuSet() if reuse is None or reuse.pod_uid != trace.pod.uid else reuse.cpus
+    nodes = rooms(before.managers, there, (*before.pods, trace.pod), lent)
+    if isinstance(last, MergeTrace):
+        return [*_merge(before, trace, last, nodes), *_reusable(before, there, trace.pod.uid, lent)]
+    if isinstance(last, CpuStep):
+        return [*_cpus(before, trace, last, nodes), *_reusable(before, there, trace.pod.uid, lent)]
+    if isinstance(last, MemoryStep):
+        return [*_memory(before, trace, last, nodes), *_reusable(before, there, trace.pod.uid, CpuSet())]
+    return ["the message says it all"]
+
+
+def _capacity(before: Trial, short: Insufficient) -> Iterator[str]:
+    missing = short.requested - (short.capacity - short.used)
+    if short.resource == "pods":
+        yield f"the node takes {short.capacity} pods (maxPods, podsPerCore), and has {short.used}"
+        return
+    left = max(0, short.capacity - short.used)
+    yield (
+        f"the pod requests {_amount(short.resource, short.requested)} {short.resource}; of {_amount(short.resource, short.capacity)} "
+        f"for pods, {_amount(short.resource, left)} left: {_amount(short.resource, missing)} short"
+    )
+    if before.pods:
+        verb = "requests" if len(before.pods) == 1 else "request"
+        yield f"the {counted(len(before.pods), 'pod')} on the node {verb} {_amount(short.resource, short.used)} of it"
+    yield "this is counted for the node as a whole (checkAllocatable), before any CPU or NUMA node is looked at"
+
+
+def _amount(resource: str, amount: int) -> str:
+    if resource != CPU:
+        return bytes_text(amount) if amount else "0"
+    return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"
+
+
+def _budget(trace: Trace) -> Iterator[str]:
+    """The pod's own amounts, beside what its containers take of them alone."""
+    demand = trace.demand
+    staying = [c for c in demand.containers if c.kind is not ContainerKind.INIT]
+    for name, amount in (("CPUs", demand.cpus), *(demand.memory or ())):
+        taken = [(c.name, c.cpus if name == "CPUs" else dict(c.memory or ()).get(name, 0)) for c in staying]
+        alone = [(container, size) for container, size in taken if size]
+        said = ", ".join(f"{container} {_size(name, size)}" for container, size in alone)
+        left = max(0, amount - sum(size for _, size in alone))
+        yield (
+            f"of the pod's {_size(name, amount)} {name} its containers take alone: {said or 'nothing'}; "
+            f"left: {_size(name, left)}"
+        )
+    sharing = [c.name for c in demand.containers if not c.cpus]
+    if sharing:
+        yield f"{', '.join(sharing)} can only have what is left"
+
+
+def _size(name: str, amount: int) -> str:
+    return str(amount) if name == "CPUs" or not amount else bytes_text(amount)
+
+
+def _wanted(trace: Trace, container: str | None) -> tuple[str, int, Amounts]:
+    """Who wants how many CPUs and how much memory."""
+    if container is None:
+        return "the pod as a whole", trace.demand.cpus, trace.demand.memory or ()
+    demand = next(c for c in trace.demand.containers if c.name == container)
+    return f"container {container}", demand.cpus, demand.memory or ()
+
+
+def _merge(before: Trial, trace: Trace, merge: MergeTrace, nodes: tuple[Room, ...]) -> Iterator[str]:
+    over = _over_budget(before, trace) if merge.container is None else None
+    if over is not None:
+        yield over
+        yield from _budget(trace)
+        return
+    who, cpus, memory = _wanted(trace, merge.container)
+    topology = before.managers.providers.topology
+    single = topology.rules.single_node
+    wishes = wishes_of(cpus, memory, before)
+    where = "on a single NUMA node" if single else wanted_where(wishes)
+    yield f"{who} wants {_wants(cpus, memory)} {where} (topologyManagerPolicy {topology.policy.value})"
+    largest = {wish: max((wish.has(room) for room in nodes), default=0) for wish in wishes}
+    too_large = [wish for wish in wishes if single and wish.amount > largest[wish]]
+    if too_large:
+        yield from (f"no NUMA node is that large: the largest has {wish.size(largest[wish])}" for wish in too_large)
+        return
+    yield from lacking(wishes, nodes)
+    fitting = {
+        resource: [str(c.nodes) for c in merge.candidates if dict(c.opinions)[resource] is Opinion.PREFERRED]
+        for resource, _ in (merge.candidates[0].opinions if merge.candidates else ())
+    }
+    suited = {resource: found for resource, found in fitting.items() if found}
+    if len(suited) > 1:
+        said = "; ".join(f"{resource} would go to {' or '.join(found)}" for resource, found in suited.items())
+        yield f"no set of NUMA nodes suits all of it: {said}"
+
+
+def _reusable(before: Trial, there: Promises, uid: str, lent: CpuSet) -> Iterator[str]:
+    """Say what the pod's init containers leave to those after them."""
+    if lent:
+        yield (
+            f"{'CPU' if len(lent) == 1 else 'CPUs'} {lent} of the pod's init containers, on NUMA {before.managers.topology.numa_of(lent)}, "
+            f"{'counts' if len(lent) == 1 else 'count'} as free for it, and it has to be there"
+        )
+    reuse = there.memory_reuse
+    for (nodes, resource), size in () if reuse is None or reuse.pod_uid != uid else reuse.amounts:
+        if size:
+            yield (
+                f"{bytes_text(size)} of {resource} that its init containers have on NUMA {nodes} counts in where it takes exactly "
+                f"{'this node' if len(nodes) == 1 else 'these nodes'}"
+            )
+
+
+def _over_budget(before: Trial, trace: Trace) -> str | None:
+    """Say what is wrong with the pod's own amounts, for which there are no hints at all."""
+    demand, providers = trace.demand, before.managers.providers
+    if not demand.is_managed:
+        return None
+    refusal = check_cpus(providers.cpu, demand) if providers.cpu.static and demand.cpus else None
+    if refusal is None and providers.memory.static and demand.memory is not None:
+        refusal = check_memory(providers.memory, demand)
+    return None if refusal is None else refusal.message
+
+
+def _wants(cpus: int, memory: Amounts) -> str:
+    parts = [counted(cpus, "CPU")] if cpus else []
+    parts += [f"{bytes_text(size)} of {resource}" for resource, size in memory if size]
+    return " and ".join(parts) or "nothing of its own"
+
+
+def _cpus(before: Trial, trace: Trace, step: CpuStep, nodes: tuple[Room, ...]) -> Iterator[str]:
+    who, cpus, _ = _wanted(trace, step.container)
+    layout = before.managers.providers.cpu.layout
+    free = sum(len(room.free) for room in nodes)
+    options = before.managers.providers.cpu.options
+    if options.full_pcpus_only:
+        cores = sum(room.whole_cores for room in nodes)
+        split = [str(room.split) for room in nodes if room.split]
+        yield f"{who} wants {counted(cpus, 'CPU')}, and full-pcpus-only gives whole cores of {layout.per_core} only"
+        odd = [(f"container {c.name}", c.cpus) for c in trace.demand.containers if c.cpus % (layout.per_core or 1)]
+        if cpus % (layout.per_core or 1):
+            also = [f"{count} ({name})" for name, count in odd if name != who]
+            yield f"{cpus} is no multiple of {layout.per_core}" + (f", nor is {', nor '.join(also)}" if also else "")
+            return
+        halves = f"; {','.join(split)} are halves of cores" if split else ""
+        yield f"{counted(cores, 'core')} {'is' if cores == 1 else 'are'} free as a whole, {counted(free, 'CPU')} in all{halves}"
+    else:
+        yield f"{who} wants {counted(cpus, 'CPU')} of its own, and {free} can still be given: {max(0, cpus - free)} short"
+    yield from _holders(nodes)
+    if before.managers.placement.isolated_cpus == "only":
+        yield "isolatedCPUs is only: no other CPUs than the isolated ones are given"
+
+
+def _holders(nodes: tuple[Room, ...]) -> Iterator[str]:
+    having = [room for room in nodes if room.cpus]
+    for room in having[:MOST_NODES]:
+        yield f"NUMA {room.node}: {len(room.free)} of {len(room.cpus)} free{taken_text(room)}"
+    yield from _others(having)
+
+
+def _others(nodes: Sequence[Room]) -> Iterator[str]:
+    if len(nodes) > MOST_NODES:
+        yield f"and {counted(len(nodes) - MOST_NODES, 'NUMA node')} more (-o json has all)"
+
+
+def _memory(before: Trial, trace: Trace, step: MemoryStep, nodes: tuple[Room, ...]) -> Iterator[str]:
+    who, _, memory = _wanted(trace, step.container)
+    wanted = ", ".join(f"{bytes_text(size)} of {resource}" for resource, size in memory)
+    first = (
+        "" if step.hint.mask is None else f": of NUMA {step.hint.mask} first, as the hint says, or of others with it"
+    )
+    yield f"{who} wants {wanted}{first}"
+    yield from lacking_in_all(wishes_of(0, memory, before), nodes)
+    for room in nodes[:MOST_NODES]:
+        free = {m.resource: m.free_bytes for m in room.memory}
+        amounts = ", ".join(f"{_amount(r, free.get(r, 0))} of {r}" for r, _ in memory)
+        group = "" if room.group is None else f", given only together with that of NUMA {room.group}"
+        yield f"NUMA {room.node}: free are {amounts}{group}"
+    yield from _others(nodes)
+    total = {r: sum(m.free_bytes for room in nodes for m in room.memory if m.resource == r) for r, _ in memory}
+    if all(total[resource] >= size for resource, size in memory):
+        yield "in all there is enough; but a NUMA node whose memory is in use by itself, or in a group, can't be taken into another group"
+
+
+def remedy_text(remedy: Remedy) -> str:
+    """Say what to change."""
+    match remedy.change:
+        case RequestChange.REQUEST:
+            return "let " + ", and ".join(
+                f"{'the pod as a whole' if name is None else f'container {name}'} request "
+                + " and ".join(f"{each.resource} {each.after} instead of {each.before}" for each in amounts)
+                for name, amounts in groupby(remedy.amounts, key=lambda each: each.container)
+            )
+        case RequestChange.CONFIGURATION:
+            field, _, option = remedy.subject[0].partition(".")
+            if option:
+                return f"set {field} without {option}"
+            return f"set {field}: {remedy.after} (it is {remedy.before})"
+        case RequestChange.REMOVAL:
+            if len(remedy.subject) == 1:
+                return f"end pod {remedy.subject[0]}"
+            return f"end {len(remedy.subject)} pods: {', '.join(remedy.subject)}"

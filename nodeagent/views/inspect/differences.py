@@ -1,0 +1,90 @@
+"""Every difference between what was promised and what the cgroups hold: what the agent's next plan would change, and what it cannot.
+
+Knows neither pods nor the file system.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from nodeagent.core.cgroups.write_order import EnableControllers, MakeCgroup, Plan, RemoveCgroup, SetAttribute
+from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup, ObservedCgroups, Value
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.formats.kernel.cgroup_values import EFFECTIVE_CPUS, EFFECTIVE_MEMS, print_value
+
+
+class Difference(Struct, frozen=True):
+    path: str
+    """Of the cgroup, relative to the pods' cgroup."""
+    file: str | None
+    """None: the cgroup itself is there, or isn't."""
+    promised: str
+    found: str | None
+    """None: the file is not there."""
+
+
+def differences(plan: Plan, wishes: Sequence[DesiredCgroup], seen: ObservedCgroups) -> tuple[Difference, ...]:
+    """Compare.
+
+    A plan may take a detour (freeze, move, thaw) and so write one file twice: what counts is where it ends.
+
+    Args:
+        plan: `diff(wishes, seen)`.
+        wishes: what every cgroup is to hold.
+        seen: what they hold.
+
+    """
+    found = [*_of_structure(plan), *_of_settings(plan, seen)]
+    settled = {(d.path, d.file) for d in found}
+    for wish in wishes:
+        there = seen.get(wish.path)
+        if there is not None and wish.is_leaf and not wish.is_starved:
+            found += [d for d in _of_effects(wish, there) if (d.path, d.file and _asked(d.file)) not in settled]
+    return tuple(found)
+
+
+def _of_structure(plan: Plan) -> Iterator[Difference]:
+    for change in plan.changes:
+        match change:
+            case MakeCgroup(path):
+                yield Difference(path, None, "a cgroup", "none")
+            case RemoveCgroup(path):
+                yield Difference(path, None, "no cgroup", "an empty one that no pod owns")
+            case EnableControllers(path, controllers):
+                yield Difference(path, "cgroup.subtree_control", " ".join(controllers), "without them")
+            case SetAttribute():
+                pass
+
+
+def _of_settings(plan: Plan, seen: ObservedCgroups) -> Iterator[Difference]:
+    final: dict[tuple[str, Attribute], Value] = {}
+    for change in plan.changes:
+        if isinstance(change, SetAttribute):
+            final[change.path, change.attribute] = change.value
+    for (path, attribute), value in final.items():
+        there = seen.get(path)
+        if there is None:
+            continue  # the cgroup isn't there: that says it all
+        before = there.get(attribute)
+        if before != value:
+            yield Difference(path, attribute.value, print_value(value), None if before is None else spelled(before))
+
+
+def _of_effects(wish: DesiredCgroup, there: ObservedCgroup) -> Iterator[Difference]:
+    """What the files say is right, and what the kernel grants is not: a cgroup above grants less, or it could grant none of it."""
+    mems = wish.get(Attribute.CPUSET_MEMS)
+    if there.cpus_effective is not None and there.cpus_effective != wish.cpus():
+        yield Difference(wish.path, EFFECTIVE_CPUS, str(wish.cpus()), str(there.cpus_effective))
+    if mems is not None and there.mems_effective is not None and there.mems_effective != mems:
+        yield Difference(wish.path, EFFECTIVE_MEMS, spelled(mems), str(there.mems_effective))
+    if there.is_frozen and there.get(Attribute.FREEZE) is False:
+        yield Difference(wish.path, "cgroup.events", "frozen 0", "frozen 1: a cgroup above is frozen")
+
+
+def _asked(effective: str) -> str:
+    return effective.removesuffix(".effective")
+
+
+def spelled(value: Value) -> str:
+    """Give the kernel's text; an empty set, which is never written but may be found, is the empty text."""
+    return "" if isinstance(value, (CpuSet, NumaSet)) and not value else print_value(value)

@@ -1,0 +1,413 @@
+"""An inspection for people: the node, the pods, and last, where the eye is after a long listing, all that needs attention.
+
+Adds words and layout to the document, no fact. Legible without colour; no line is longer than the width.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nodeagent.views.wording.columns import blocks, broken, table
+from nodeagent.views.wording.cpu_places import places_text
+from nodeagent.views.wording.words import (
+    ago,
+    bytes_text,
+    counted,
+    quota_text,
+    remarks,
+    state_text,
+    why_text,
+)
+
+Document = Mapping[str, Any]
+WIDTH = 80
+_MOST_PROCESSES = 12
+_FEW_PODS = 8
+_MOST_NOTICED = 30
+_NO_VALUE = "-"
+
+
+def render(document: Document, width: int = WIDTH) -> str:
+    """Print everything, a few lines a pod."""
+    return _joined([*_node(document, width), "", *_pods(document, width), *_attention(document, width)])
+
+
+def render_in_full(document: Document, width: int = WIDTH) -> str:
+    """Print the document's pods with every value, one below the other: for one pod, or a few."""
+    lines: list[str] = []
+    for pod in document["pods"]:
+        lines += [*_pod_in_full(pod, document, width), ""]
+    return _joined([*lines[:-1], *_attention(document, width)])
+
+
+def render_wide(document: Document) -> str:
+    """Print one line per container, as long as need be: to be searched and sorted."""
+    rows = [_WIDE_HEADING, *(row for pod in document["pods"] for row in _wide_rows(pod, document))]
+    listing = table(rows, None) if len(rows) > 1 else [_no_pods(document)]
+    return _joined([*_node(document, None), "", *listing, *_attention(document, None)])
+
+
+def _joined(lines: list[str]) -> str:
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _node(document: Document, width: int | None) -> list[str]:
+    node, summary = document["node"], document["summary"]
+    cpus = node["cpus"]
+    offline = f", offline {cpus['offline']}" if cpus["offline"] else ""
+    isolated = f", isolated {cpus['isolated']}" if cpus["isolated"] else ""
+    phases = ", ".join(f"{count} {phase}" for phase, count in summary["byPhase"].items())
+    machine = f"{counted(node['sockets'], 'socket')}, {counted(node['numaNodes'], 'NUMA node')}"
+    rows = [
+        ("node", f"{counted(cpus['onlineCount'], 'CPU')} ({cpus['online']}){offline}{isolated}, {machine}"),
+        ("reserved", _set(cpus["reserved"], cpus["reservedCount"])),
+        ("shared", _set(cpus["shared"], cpus["sharedMillicores"] // 1000, _shared(cpus))),
+        ("exclusive", _set(cpus["exclusive"], cpus["exclusiveCount"])),
+        ("policies", _policies(node["policies"])),
+        ("agent", _agent(node["agent"]) if not node["copied"] else _copied_agent(node)),
+        ("cgroups", node["cgroupRoot"] or "not known where"),
+        ("pods", f"{summary['pods']}" + (f": {phases}" if phases else "")),
+    ]
+    return table(rows, width)
+
+
+def _shared(cpus: Document) -> str:
+    return f", {cpus['sharedMillicores']}m; {cpus['availableCount'] or 'none'} of them can be given exclusively"
+
+
+def _set(cpus: str, count: int, more: str = "") -> str:
+    return f"{cpus} ({counted(count, 'CPU')}{more})" if cpus else "none"
+
+
+def _policies(policies: Document) -> str:
+    options = ",".join(f"{k}={v}" for k, v in policies["cpuManagerPolicyOptions"].items())
+    topology = policies["topologyManagerPolicy"]
+    scope = "" if topology == "none" else f" per {policies['topologyManagerScope']}"
+    return (
+        f"CPU manager {policies['cpuManagerPolicy']}{f' ({options})' if options else ''}, topology manager {topology}{scope}, "
+        f"memory manager {policies['memoryManagerPolicy']}"
+    )
+
+
+def _agent(agent: Document) -> str:
+    if not agent["known"]:
+        return "the capture holds no agent"
+    if not agent["live"]:
+        return "does NOT run: this is its saved state; start it: systemctl start nodeagent"
+    return "runs" if agent["ready"] else "runs, but could not finish its last turn (see the problems below)"
+
+
+def _copied_agent(node: Document) -> str:
+    """Of a copy nothing can be put right here, so that there is no advice."""
+    agent = node["agent"]
+    if not agent["known"]:
+        return "the capture holds no agent"
+    when = f" of {node['copiedAt']}" if node["copiedAt"] else ""
+    if not agent["live"]:
+        return f"this is a copy of its saved state{when}"
+    return f"this is a copy{when}; it ran then" + ("" if agent["ready"] else ", but could not finish its last turn")
+
+
+def _no_pods(document: Document) -> str:
+    is_usable = document["node"]["agent"]["known"] and not document["node"]["copied"]
+    return "no pods: put a manifest into the agent's manifest directory" if is_usable else "no pods"
+
+
+def _pods(document: Document, width: int) -> list[str]:
+    pods = document["pods"]
+    if not pods:
+        return [_no_pods(document)]
+    heading = ("POD / CONTAINER", "STATE", "RESTARTS", "CPUS", "MEMS", "QUOTA")
+    # One layout for all pods, so that the columns stand below each other.
+    laid = iter(blocks([heading, *(_row(c, document) for pod in pods for c in pod["containers"])], width))
+    lines = next(laid)
+    for pod in pods:
+        lines = lines + _pod_lines(pod, document, width)
+        for container in pod["containers"]:
+            lines += next(laid)
+            for note in (why_text(container), *remarks(container, document["atMs"])):
+                lines += broken(f"    {note}", width) if note else []
+    return lines
+
+
+def _row(container: Document, document: Document) -> tuple[str, ...]:
+    kind = "" if container["kind"] == "app" else f" ({container['kind']})"
+    is_unseen = document["node"]["copied"] and document["differences"] is None
+    there = container["effective"] or (_promised(container) if is_unseen else {})
+    return (
+        f"  {container['name']}{kind}",
+        state_text(container, document["atMs"]),
+        str(container["restarts"]),
+        "frozen" if there.get("frozen") else there.get("cpus") or _NO_VALUE,
+        there.get("mems") or _NO_VALUE,
+        quota_text(there.get("quota")),
+    )
+
+
+def _promised(container: Document) -> Document:
+    """What stands for the kernel's values where nobody can ask for them."""
+    promised = container["promised"]
+    shared = None if container["isolation"] is None else "shared"
+    return {"cpus": promised["cpus"] or shared, "mems": promised["mems"]}
+
+
+def _pod_lines(pod: Document, document: Document, width: int) -> list[str]:
+    name = f"{pod['namespace']}/{pod['name']}"
+    title = f"{name}  {_phase(pod, document['atMs'])}, {pod['qos']}, {pod['source']}"
+    lines = broken(title, width)
+    if pod["podCpus"] is not None:
+        lines += broken(f"    the pod's own CPUs: {pod['podCpus']}", width)
+    if pod["refusal"] is not None:
+        lines += broken(f"    {pod['refusal']['reason']}: {pod['refusal']['message']}", width)
+        lines += broken(f"    next: {pod['refusal']['nextStep']}", width)
+    return lines
+
+
+def _phase(pod: Document, at_ms: int) -> str:
+    starved = " (Starved)" if pod["starved"] else ""
+    if pod["deletingSinceMs"] is not None:
+        return f"{pod['phase']} since {ago(at_ms - pod['deletingSinceMs'])}{starved}"
+    return f"{pod['phase']}{starved}"
+
+
+def _attention(document: Document, width: int | None) -> list[str]:
+    """All that is wrong, with what to do; a verdict in every case."""
+    sections = [
+        *_noticeable_pods(document, width),
+        *_host_processes(document, width),
+        *_problems(document, width),
+        *_recovery(document, width),
+        *_strangers(document, width),
+        *_differences(document, width),
+    ]
+    return ["", *sections]
+
+
+def _noticeable_pods(document: Document, width: int | None) -> Iterator[str]:
+    """In a long listing nobody finds the few that matter."""
+    if len(document["pods"]) <= _FEW_PODS:
+        return
+    found = [line for pod in document["pods"] for line in _noticeable(pod, document["atMs"])]
+    if not found:
+        return
+    yield f"PODS THAT NEED A LOOK: {len(found)}"
+    for line in found[:_MOST_NOTICED]:
+        yield from broken(f"  {line}", width)
+    if len(found) > _MOST_NOTICED:
+        yield f"  and {len(found) - _MOST_NOTICED} more"
+    yield ""
+
+
+def _noticeable(pod: Document, at_ms: int) -> Iterator[str]:
+    name = f"{pod['namespace']}/{pod['name']}"
+    if pod["refusal"] is not None:
+        yield f"{name}: Refused, {pod['refusal']['reason']}"
+    elif pod["phase"] == "Failed":
+        yield f"{name}: Failed"
+    for container in pod["containers"]:
+        reason = container["state"]["reason"]
+        if reason in {"CrashLoopBackOff", "Starved"} or container["degraded"]:
+            why = state_text(container, at_ms) if reason else "degraded"
+            yield f"{name} {container['name']}: {why}, {counted(container['restarts'], 'restart')}"
+
+
+def _differences(document: Document, width: int | None) -> Iterator[str]:
+    found, is_known = document["differences"], document["node"]["agent"]["known"]
+    if found is None and is_known and document["node"]["copied"]:
+        why = "the copy has none, so nothing was compared: CPUS and MEMS are the promised ones"
+        yield from broken(f"cgroups: {why}", width)
+        return
+    if found is None:
+        step = "Start the pods' unit: systemctl start nodeagent-pods; or run as root"
+        why = (
+            f"not to be read, so nothing was compared. {step}" if is_known else "the capture holds none to compare with"
+        )
+        yield from broken(f"cgroups: {why}", width)
+        return
+    if not found:
+        other = "other " if document["strangers"] else ""
+        yield from broken(f"no {other}difference between what was promised and what the cgroups hold", width)
+        return
+    yield f"DIFFERENCES between promised and actual: {len(found)}"
+    for difference in found:
+        where = " ".join(filter(None, (difference["pod"], difference["container"]))) or "the pods' cgroup"
+        actual = "missing" if difference["found"] is None else f"'{difference['found']}'"
+        file = difference["file"]
+        what = (
+            f"{file} is {actual}, promised '{difference['promised']}'"
+            if file
+            else f"{actual}, promised: {difference['promised']}"
+        )
+        yield from broken(f"  {where}: {what}", width)
+    if document["node"]["copied"]:
+        return
+    if document["node"]["agent"]["live"]:
+        yield from broken(
+            "  the agent puts them right at its next reconcile; if they come back, somebody else writes there", width
+        )
+    else:
+        yield from broken("  the agent puts them right when it runs: systemctl start nodeagent", width)
+
+
+def _strangers(document: Document, width: int | None) -> Iterator[str]:
+    if not document["strangers"]:
+        return
+    yield "PROCESSES IN CGROUPS THAT NO POD OWNS"
+    for stranger in document["strangers"]:
+        yield from broken(f"  {stranger['cgroup']} may run on CPUs {stranger['cpus']}; to end them:", width)
+        for part in (
+            stranger["nextStep"].replace(" && ", " &&\n").splitlines()
+        ):  # broken elsewhere it would do something else
+            yield from broken(f"    {part}", width)
+    yield ""
+
+
+def _problems(document: Document, width: int | None) -> Iterator[str]:
+    if not document["node"]["problems"]:
+        return
+    yield "PROBLEMS"
+    for problem in document["node"]["problems"]:
+        yield from broken(f"  {problem}", width)
+    yield ""
+
+
+def _recovery(document: Document, width: int | None) -> Iterator[str]:
+    recovery = document["node"]["recovery"]
+    if recovery is None:
+        return
+    yield "RECOVERED when the agent started"
+    for problem in recovery["problems"]:
+        yield from broken(f"  {problem}", width)
+    for path in recovery["setAside"]:
+        yield from broken(f"  set aside: {path}", width)
+    if recovery["adopted"]:
+        yield from broken(f"  known again by what runs: {', '.join(recovery['adopted'])}", width)
+    for found in recovery["differences"]:
+        where = " ".join(filter(None, (found["pod"], found["container"])))
+        yield from broken(
+            f"  {where}: {found['resource']} {found['before']}, now {found['after']}: {found['why']}", width
+        )
+    for refused in recovery["refused"]:
+        yield from broken(f"  {refused['pod']}: refused: {refused['message']}", width)
+    if not recovery["differences"] and not recovery["refused"]:
+        yield "  no promise of a pod that runs has changed"
+    yield ""
+
+
+def _host_processes(document: Document, width: int | None) -> Iterator[str]:
+    host = document["hostProcesses"]
+    if host is None or not (host["processes"] or host["kernelThreads"]["count"] or host["hidden"]):
+        return
+    processes, threads = host["processes"], host["kernelThreads"]["count"]
+    yield "HOST PROCESSES that may run on exclusive CPUs (shown only)"
+    names = [f"{p['name']} ({p['pid']})" for p in processes[:_MOST_PROCESSES]]
+    if len(processes) > _MOST_PROCESSES:
+        names.append(f"{len(processes) - _MOST_PROCESSES} more")
+    if threads:
+        names.append(counted(threads, "kernel thread"))
+    if host["hidden"]:
+        names.append(f"{counted(host['hidden'], 'process', 'processes')} that only root may look at")
+    yield from broken(f"  {', '.join(names)}", width)
+    yield ""
+
+
+def _pod_in_full(pod: Document, document: Document, width: int) -> list[str]:
+    at_ms, there = document["atMs"], pod["effective"]
+    rows = [
+        ("pod", f"{pod['namespace']}/{pod['name']}"),
+        ("phase", _phase(pod, at_ms)),
+        ("uid", pod["uid"]),
+        ("qos", pod["qos"]),
+        ("manifest", f"{pod['source']}, decided {ago(at_ms - pod['decidedAtMs'])} ago"),
+    ]
+    if pod["refusal"] is not None:
+        refusal = pod["refusal"]
+        rows += [("refused", f"{refusal['reason']}: {refusal['message']}"), ("next", refusal["nextStep"])]
+    if pod["podCpus"] is not None:
+        rows.append(("own CPUs", pod["podCpus"]))
+    if pod["cgroup"] is not None:
+        values = "" if there is None else f": {_limits(there)}"
+        rows.append(("cgroup", f"{pod['cgroup']}{values}"))
+    lines = table(rows, width)
+    for container in pod["containers"]:
+        lines += ["", *table(_container_rows(container, at_ms), width)]
+    return lines
+
+
+def _limits(there: Document) -> str:
+    quota = there["quota"]
+    return ", ".join(
+        (
+            f"weight {_NO_VALUE if there['weight'] is None else there['weight']}",
+            f"quota {quota_text(quota)}" + (f" ({quota['cpuMax']})" if quota else ""),
+            f"memory {bytes_text(there['memoryMaxBytes'])}",
+        )
+    )
+
+
+def _container_rows(container: Document, at_ms: int) -> list[tuple[str, str]]:
+    promised, there = container["promised"], container["effective"]
+    cpus = f"CPUs {promised['cpus']}" if promised["cpus"] else "the shared pool"
+    mems = "" if promised["mems"] is None else f", memory from NUMA {promised['mems']}"
+    rows = [
+        ("container", f"{container['name']} ({container['kind']})"),
+        ("state", f"{state_text(container, at_ms)}, {counted(container['restarts'], 'restart')}"),
+        ("process", _processes(container)),
+        ("promised", f"{cpus}{mems}"),
+    ]
+    if there is not None:
+        rows += [
+            (
+                "effective",
+                f"CPUs {there['cpus'] or _NO_VALUE}{' (frozen)' if there['frozen'] else ''}, memory from NUMA {there['mems'] or _NO_VALUE}",
+            ),
+            ("where", places_text(container["places"]) or _NO_VALUE),
+            ("limits", _limits(there)),
+        ]
+    if container["isolation"] is not None:
+        why = container["whyShared"] or "no other container has its CPUs while it runs"
+        rows.append(("isolation", f"{container['isolation']}: {why}"))
+    rows.append(("cgroup", container["cgroup"]))
+    return [*rows, *(("note", remark) for remark in remarks(container, at_ms))]
+
+
+def _processes(container: Document) -> str:
+    pid, count = container["pid"], container["processes"]
+    if count is None:
+        return "not known" if pid is None else str(pid)
+    many = counted(count, "process", "processes")
+    return many if pid is None else f"{pid}, {many} in all"
+
+
+_WIDE_HEADING = (
+    "POD", "QOS", "PHASE", "CONTAINER", "KIND", "STATE", "RESTARTS", "OOM", "PID", "ISOLATION", "PROMISED", "CPUS", "MEMS",
+    "QUOTA", "WEIGHT", "MEMORY", "WHERE", "NOTES",
+)  # fmt: skip
+
+
+def _wide_rows(pod: Document, document: Document) -> Iterator[tuple[str, ...]]:
+    at_ms = document["atMs"]
+    first = (f"{pod['namespace']}/{pod['name']}", pod["qos"], _phase(pod, at_ms))
+    if pod["refusal"] is not None:
+        refusal = f"{pod['refusal']['reason']}: {pod['refusal']['message']}"
+        yield (*first, *[_NO_VALUE] * (len(_WIDE_HEADING) - 4), refusal)
+    for container in pod["containers"]:
+        there = container["effective"] or {}
+        shared = [] if container["whyShared"] is None else [f"shared: {container['whyShared']}"]
+        yield (
+            *first,
+            container["name"],
+            container["kind"],
+            state_text(container, at_ms),
+            str(container["restarts"]),
+            str(container["oomKills"]),
+            _NO_VALUE if container["pid"] is None else str(container["pid"]),
+            container["isolation"] or _NO_VALUE,
+            container["promised"]["cpus"] or "pool",
+            there.get("cpus") or _NO_VALUE,
+            there.get("mems") or _NO_VALUE,
+            quota_text(there.get("quota")),
+            _NO_VALUE if there.get("weight") is None else str(there["weight"]),
+            bytes_text(there.get("memoryMaxBytes")) if there else _NO_VALUE,
+            places_text(container["places"]) or _NO_VALUE,
+            "; ".join([*shared, *remarks(container, at_ms)]) or _NO_VALUE,
+        )

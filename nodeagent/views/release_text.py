@@ -1,0 +1,115 @@
+"""What `nodeagent release` tells: what would be done, in its order, and what has happened since the last look. Decides nothing."""
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from nodeagent.core.cgroups.desired_cgroups import pod_path
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.pod import ContainerKind
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.state import ContainerStatus, NodeState, Phase, PodEntry
+from nodeagent.views.wording.words import counted
+
+Document = dict[str, Any]
+
+
+def plan_document(state: NodeState, entry: PodEntry) -> Document:
+    """Say what a release of a pod would do: its containers' order, and what comes back."""
+    cpus, nodes = _held(state.promises, entry) if entry.is_active else (CpuSet(), NumaSet())
+    return {
+        "namespace": entry.pod.namespace,
+        "name": entry.pod.name,
+        "uid": entry.pod.uid,
+        "phase": "Refused" if entry.refusal else entry.phase.value,
+        "refusal": None if entry.refusal is None else entry.refusal.reason,
+        "outcome": "planned" if entry.is_active else "nothing",
+        "order": list(_waves(entry)) if entry.is_active else [],
+        "terminationGracePeriodSeconds": entry.pod.termination_grace_seconds,
+        "cpus": str(cpus),
+        "memoryNodes": str(nodes),
+        "cgroup": pod_path(entry) if entry.is_active else None,
+    }
+
+
+def outcome_document(plan: Document, after: NodeState) -> Document:
+    """Say what has become of a plan."""
+    if plan["outcome"] != "planned":
+        return plan
+    entry = after.entry(plan["uid"])
+    return plan | {"outcome": "left" if entry is not None and entry.is_active else "released"}
+
+
+def plan_text(plan: Document) -> list[str]:
+    """Give a pod's plan as lines."""
+    name = f"{plan['namespace']}/{plan['name']}"
+    if plan["outcome"] == "nothing":
+        why = plan["phase"] if plan["refusal"] is None else f"refused: {plan['refusal']}"
+        return [f"{name}: holds nothing ({why})"]
+    lines = [f"{name}: ends" + (", as it does already" if plan["phase"] == Phase.TERMINATING.value else "")]
+    if plan["order"]:
+        waves = "; after its end to ".join(", ".join(wave) for wave in plan["order"])
+        lines.append(f"  SIGTERM to {waves}; SIGKILL after {plan['terminationGracePeriodSeconds']} s")
+    held = _held_text(plan["cpus"], plan["memoryNodes"])
+    return [*lines, f"  when its last process has gone: {held}; cgroup {plan['cgroup']} goes"]
+
+
+def events(before: NodeState, after: NodeState, uids: Collection[str], now_ms: int) -> Iterator[str]:
+    """Say what has become of pods since the last look, one line each."""
+    for old in before.entries:
+        if old.pod.uid not in uids or not old.is_active:
+            continue
+        new = after.entry(old.pod.uid)
+        if new is not None:
+            for was, status in zip(old.containers, new.containers, strict=False):
+                yield from _container_events(old, was, status, now_ms)
+        if new is None or not new.is_active:
+            yield f"{old.pod.full_name}: gone; {_held_text(*map(str, _held(before.promises, old)))}"
+
+
+def longest_end_seconds(entries: Collection[PodEntry]) -> int:
+    """Say how long the slowest of these pods may take by what it was promised: its grace period, and two seconds for each sidecar."""
+    return max(
+        (
+            e.pod.termination_grace_seconds + 2 * sum(c.kind is ContainerKind.SIDECAR for c in e.pod.containers)
+            for e in entries
+        ),
+        default=0,
+    )
+
+
+def _waves(entry: PodEntry) -> Iterator[list[str]]:
+    """The containers that have processes, or may have, in the order in which they are stopped."""
+    there = [c for c, s in entry.pairs() if s.is_started or not c.command]
+    first = [c.name for c in there if c.kind is not ContainerKind.SIDECAR]
+    if first:
+        yield first
+    for container in reversed(there):
+        if container.kind is ContainerKind.SIDECAR:
+            yield [container.name]
+
+
+def _held(promises: Promises, entry: PodEntry) -> tuple[CpuSet, NumaSet]:
+    """Give the CPUs and the memory nodes that come back. In a pool nothing is one pod's alone."""
+    uid = entry.pod.uid
+    cpus, nodes = promises.pod_set(uid) or CpuSet(), NumaSet()
+    for container in entry.pod.containers:
+        cpus |= promises.own_set(uid, container.name) or CpuSet()
+        nodes |= promises.memory_nodes(uid, container.name) or NumaSet()
+    return cpus, nodes
+
+
+def _held_text(cpus: str, nodes: str) -> str:
+    held = [f"CPUs {cpus}"] if cpus else []
+    held += [f"memory of NUMA {nodes}"] if nodes else []
+    return f"{' and '.join(held)} {'are' if cpus else 'is'} free again" if held else "it had no CPUs of its own"
+
+
+def _container_events(entry: PodEntry, was: ContainerStatus, status: ContainerStatus, now_ms: int) -> Iterator[str]:
+    name = f"{entry.pod.full_name} {status.name}"
+    has_processes = was.is_started or not entry.pod.container(status.name).command
+    if status.stop_by_ms is not None and was.stop_by_ms is None and has_processes:
+        seconds = max(0, status.stop_by_ms - now_ms + 999) // 1000
+        yield f"{name}: SIGTERM; SIGKILL if it still runs in {counted(seconds, 'second')}"
+    if status.exit is not None and was.exit is None:
+        by = status.exit.reason if status.exit.signal is None else f"by signal {status.exit.signal}"
+        yield f"{name}: ended, {by if status.exit.code is None else f'exit code {status.exit.code}'}"

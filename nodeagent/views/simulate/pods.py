@@ -1,0 +1,164 @@
+"""Pods decided one after the other, as a document: decisions, final placement, what is left. docs/simulate.md describes it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from nodeagent.core.admission.managers import Admitted, Rejected
+from nodeagent.core.admission.node_capacity import Insufficient
+from nodeagent.core.cgroups.desired_cgroups import shared_pool
+from nodeagent.core.explain.capacity_search import Capacity
+from nodeagent.core.explain.numa_headroom import Room, rooms
+from nodeagent.core.explain.what_if import Trial, keys_of
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import Isolation
+from nodeagent.views.explain.document import configuration, machine, placed_containers, room_document
+
+Document = dict[str, Any]
+VERSION = 1
+
+
+class Simulation(Struct, frozen=True):
+    """Pods decided on one node."""
+
+    config: Config
+    source: str
+    """The configuration's name."""
+    before: Trial
+    after: Trial
+    decisions: tuple[tuple[Pod, Admitted | Rejected | Insufficient], ...]
+    capacity: Capacity | None = None
+    copied: tuple[Pod, ...] = ()
+    """Of whose copies it is the capacity."""
+    ended: tuple[Pod, ...] = ()
+    """Pods of the node whose place those decided on take."""
+
+
+def run_document(run: Simulation, where: str) -> Document:
+    """Describe one run.
+
+    Args:
+        run: as decided.
+        where: the machine, in a few words.
+    """
+    return {
+        **_side(run),
+        "kind": "Simulation",
+        "capacity": None if run.capacity is None else _capacity(run.capacity, run.copied),
+        "machine": _machine(run, where),
+        "version": VERSION,
+    }
+
+
+def comparison(first: Simulation, second: Simulation, where: str) -> Document:
+    """Put two runs of the same pods side by side.
+
+    Args:
+        first: under one configuration.
+        second: under the other.
+        where: the machine, in a few words.
+    """
+    sides = [_side(first), _side(second)]
+    pairs = zip(sides[0]["pods"], sides[1]["pods"], strict=True)
+    return {
+        "differing": [f"{a['namespace']}/{a['name']}" for a, b in pairs if not a["replaced"] and _own(a) != _own(b)],
+        "kind": "Comparison",
+        "machine": _machine(first, where),
+        "sides": sides,
+        "version": VERSION,
+    }
+
+
+def _machine(run: Simulation, where: str) -> Document:
+    return machine(run.after.managers.topology, run.after.managers.reserved, where)
+
+
+def _own(pod: Document) -> Document:
+    """Give what was decided on the pod alone: who shares is where all who share are."""
+    containers = [{**c, "cpus": ""} if c["isolation"] == Isolation.HOST.value else c for c in pod["containers"]]
+    return {**pod, "containers": containers}
+
+
+def _side(run: Simulation) -> Document:
+    left, free, largest = left_on(run.after)
+    pods = [
+        _pod(run, pod, decision, replaced=replaced)
+        for (pod, decision), replaced in zip(run.decisions, _replaced([pod for pod, _ in run.decisions]), strict=True)
+    ]
+    staying = [pod["decision"] for pod in pods if not pod["replaced"]]
+    return {
+        "configuration": {**configuration(run.config), "file": run.source},
+        "ended": [pod.full_name for pod in run.ended],
+        "nodes": left,
+        "pods": pods,
+        "reserved": str(run.after.managers.reserved),
+        "shared": str(shared_pool(run.after.managers, run.after.promises, run.after.managers.topology.online)),
+        "summary": {
+            "admitted": staying.count("admitted"),
+            "before": len(run.before.pods),
+            "freeCpus": free,
+            "largestFreeNode": largest,
+            "refused": staying.count("refused"),
+            "replaced": len(pods) - len(staying),
+        },
+    }
+
+
+def _replaced(pods: Sequence[Pod]) -> list[bool]:
+    """Say of each pod whether a later one replaces it."""
+    taken: set[tuple[str, str]] = set()
+    found = []
+    for pod in reversed(pods):
+        found.append(not taken.isdisjoint(keys_of(pod)))
+        taken |= keys_of(pod)
+    return found[::-1]
+
+
+def left_on(trial: Trial) -> tuple[list[Document], int, int]:
+    """Give what each NUMA node has left, how many CPUs that is in all, and at most for one container on one node."""
+    left = rooms(trial.managers, trial.promises, trial.pods)
+    usable = trial.managers.providers.cpu.usable
+    return (
+        [{**room_document(room), "fragmentationPercent": _fragmentation(room)} for room in left],
+        sum(len(room.free) for room in left),
+        max((len(CpuSet(usable(room.free.bits))) for room in left), default=0),
+    )
+
+
+def _fragmentation(room: Room) -> int:
+    """How much of the free CPUs is no whole core."""
+    return 100 * len(room.split) // len(room.free) if room.free else 0
+
+
+def _pod(run: Simulation, pod: Pod, decision: Admitted | Rejected | Insufficient, *, replaced: bool) -> Document:
+    """Describe one decision, with where the containers are in the end; of a replaced pod, where they were at first."""
+    refusal = None if isinstance(decision, Admitted) else decision
+    return {
+        "containers": []
+        if not isinstance(decision, Admitted)
+        else placed_containers(
+            run.after.managers, pod, decision, decision.promises if replaced else run.after.promises
+        ),
+        "decision": "admitted" if refusal is None else "refused",
+        "message": None if refusal is None else refusal.message,
+        "name": pod.name,
+        "namespace": pod.namespace,
+        "reason": None if refusal is None else str(refusal.reason),
+        "replaced": replaced,
+        "uid": pod.uid,
+    }
+
+
+def _capacity(capacity: Capacity, copied: Sequence[Pod]) -> Document:
+    decision = capacity.decision
+    return {
+        "complete": decision is not None,
+        "copies": capacity.copies,
+        "of": [pod.full_name for pod in copied],
+        "message": None if decision is None else decision.message,
+        "pod": None if capacity.refused is None else capacity.refused.full_name,
+        "reason": None if decision is None else str(decision.reason),
+    }

@@ -1,0 +1,177 @@
+"""A simulation for people: who got what, who was refused, what is left on each NUMA node. Adds words and layout, no fact."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from nodeagent.views.explain.text import container_text, head, len_of, machine_text, rules_text
+from nodeagent.views.wording.columns import broken, table
+from nodeagent.views.wording.words import bytes_text, counted
+
+Document = Mapping[str, Any]
+WIDTH = 80
+_MOST_ENDED = 8
+
+
+def render_run(document: Document, width: int = WIDTH) -> str:
+    """Print one run."""
+    lines = [*head(document, width), ""]
+    if document["capacity"] is not None:
+        lines += [*_capacity(document, width), ""]
+    else:
+        lines += [*_pods(document, width), ""]
+    lines += [*left_text(document, width)]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def render_comparison(document: Document, width: int = WIDTH) -> str:
+    """Print two runs side by side; what differs is marked with *."""
+    one, other = document["sides"]
+    rows = [
+        ["", one["configuration"]["file"], other["configuration"]["file"]],
+        ["rules", rules_text(one["configuration"]), rules_text(other["configuration"])],
+        ["reserved", one["reserved"] or "none", other["reserved"] or "none"],
+        ["admitted", _share(one), _share(other)],
+        ["free CPUs", str(one["summary"]["freeCpus"]), str(other["summary"]["freeCpus"])],
+        ["  on one node at most", str(one["summary"]["largestFreeNode"]), str(other["summary"]["largestFreeNode"])],
+        ["split CPUs", _split(one), _split(other)],
+        ["", "", ""],
+    ]
+    differing = set(document["differing"])
+    for a, b in zip(one["pods"], other["pods"], strict=True):
+        name = f"{a['namespace']}/{a['name']}"
+        mark = "* " if name in differing and not a["replaced"] else ""
+        rows.append([f"{mark}{name}", _outcome(a), _outcome(b)])
+    verdict = (
+        f"{counted(len(differing), 'pod')} of {_staying(one)} marked with * are decided differently."
+        if differing
+        else "Both decide alike on every pod."
+    )
+    lines = [*machine_text(document["machine"], width), "", *table(rows, width), "", *broken(verdict, width)]
+    lines += _ended(one, width)
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _share(side: Document) -> str:
+    return f"{side['summary']['admitted']} of {_staying(side)}"
+
+
+def _staying(side: Document) -> int:
+    """How many pods no later one takes the place of."""
+    return len(side["pods"]) - int(side["summary"]["replaced"])
+
+
+def _split(side: Document) -> str:
+    cpus = ",".join(node["splitCpus"] for node in side["nodes"] if node["splitCpus"])
+    return f"{len_of(cpus)} ({cpus})" if cpus else "none"
+
+
+def _outcome(pod: Document) -> str:
+    found = _decided(pod)
+    return f"replaced: {found}" if pod["replaced"] else found
+
+
+def _decided(pod: Document) -> str:
+    if pod["decision"] == "refused":
+        return f"refused: {pod['reason']}"
+    return "; ".join(map(placed_text, pod["containers"]))
+
+
+def placed_text(container: Document) -> str:
+    """Say in a few words where a container is."""
+    if container["isolation"] == "host":
+        return f"{container['name']} shared"
+    return " ".join(part for part in container_text(container)[:4] if part)
+
+
+def _pods(document: Document, width: int) -> Iterator[str]:
+    summary = document["summary"]
+    there = summary["before"] - len(document["ended"])
+    said = [
+        f"{counted(summary['admitted'], 'pod')} admitted",
+        f"{summary['refused']} refused",
+        *([f"{summary['replaced']} replaced"] if summary["replaced"] else []),
+        *([f"beside {counted(there, 'pod')} that {'is' if there == 1 else 'are'} there already"] if there else []),
+    ]
+    yield from broken(", ".join(said), width)
+    yield from _ended(document, width)
+    staying = [pod for pod in document["pods"] if not pod["replaced"]]
+    placed = list(placement_text(((f"{p['namespace']}/{p['name']}", p["containers"]) for p in staying), width))
+    if placed:
+        yield ""
+        yield from placed
+    refused = [pod for pod in staying if pod["decision"] == "refused"]
+    if refused:
+        yield ""
+        yield "Refused (nodeagent explain says more)"
+    for pod in refused:
+        yield from broken(f"  {pod['namespace']}/{pod['name']}: {pod['reason']}: {pod['message']}", width)
+    replaced = [pod for pod in document["pods"] if pod["replaced"]]
+    if replaced:
+        yield ""
+        yield "Replaced (a later pod of the name ends it, as a changed manifest does)"
+    for pod in replaced:
+        yield from broken(f"  {pod['namespace']}/{pod['name']}: {_decided(pod)}", width)
+
+
+def _ended(side: Document, width: int) -> Iterator[str]:
+    """Print which pods of the node are no more there, as those decided on take their place."""
+    names = side["ended"]
+    if names:
+        more = [f"and {len(names) - _MOST_ENDED} more (-o json has all)"] if len(names) > _MOST_ENDED else []
+        verb = "is there already, and is" if len(names) == 1 else "are there already, and are"
+        shown = ", ".join([*names[:_MOST_ENDED], *more])
+        yield from broken(f"{shown} {verb} taken for ended, as a changed manifest ends a pod", width)
+
+
+def placement_text(pods: Iterable[tuple[str, Iterable[Document]]], width: int) -> Iterator[str]:
+    """Print a table of who is where: of each pod its name and its containers. Nothing, where nobody is anywhere."""
+    rows = [["POD", "CONTAINER", "CPUS", "WHERE", "MEMORY"]]
+    for pod, containers in pods:
+        name = pod
+        for container in containers:
+            rows.append([name, *container_text(container)[:4]])
+            name = ""
+    if len(rows) > 1:
+        yield from table(rows, width)
+
+
+def _capacity(document: Document, width: int) -> Iterator[str]:
+    capacity = document["capacity"]
+    names = " + ".join(capacity["of"])
+    if not capacity["complete"]:
+        yield from broken(f"{capacity['copies']} and more fit of: {names} (no more were tried)", width)
+        return
+    yield from broken(f"{capacity['copies']} more {'fits' if capacity['copies'] == 1 else 'fit'} of: {names}", width)
+    yield from broken(f"the next, {capacity['pod']}, is refused: {capacity['reason']}: {capacity['message']}", width)
+
+
+def left_text(document: Document, width: int) -> Iterator[str]:
+    """Print what each NUMA node has left."""
+    resources = sorted({name for node in document["nodes"] for name in node["memory"]})
+    has_caches = any(node["caches"] for node in document["nodes"])
+    rows = [
+        ["NUMA", "CPUS", "FREE", "WHOLE CORES", "SPLIT", *(["CACHES"] if has_caches else []), *map(_heading, resources)]
+    ]
+    for node in document["nodes"]:
+        amounts = [node["memory"].get(name, {"free": 0, "allocatable": 0}) for name in resources]
+        rows.append(
+            [
+                str(node["node"]),
+                str(len_of(node["cpus"])),
+                str(node["freeCount"]),
+                str(node["wholeCores"]),
+                f"{len_of(node['splitCpus'])} ({node['fragmentationPercent']}%)",
+                *([f"{node['wholeCaches']} of {node['caches']}"] if has_caches else []),
+                *(f"{bytes_text(a['free'])} of {bytes_text(a['allocatable'])}" for a in amounts),
+            ]
+        )
+    yield "Left for CPUs of their own (SPLIT: free, and of cores that aren't)"
+    yield from table(rows, width)
+    summary = document["summary"]
+    yield from broken(
+        f"in all {counted(summary['freeCpus'], 'CPU')}, at most {summary['largestFreeNode']} of one NUMA node", width
+    )
+
+
+def _heading(resource: str) -> str:
+    return f"{resource.upper()} FREE"

@@ -1,0 +1,278 @@
+"""Replays a scenario: pod events through the managers, and after each the files, pods and metrics as result documents.
+
+The managers' files live in memory. Pure: the same scenario gives the same result.
+"""
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from nodeagent.core.admission import managers as core
+from nodeagent.core.admission.managers import Admitted, Managers, Rejected
+from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.metrics.deltas import Series, apply_moves
+from nodeagent.core.metrics.manager_metrics import CPU_PER_NUMA, METRICS, TOPOLOGY_DURATION, MetricDeltas
+from nodeagent.core.model.config import Errata
+from nodeagent.core.model.errata import Erratum
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records
+from nodeagent.core.model.refusals import StartRefused
+from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state, encode_cpu_state
+from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state, encode_memory_state
+from nodeagent.formats.scenario.scenario import (
+    CPU_FILE,
+    MEMORY_FILE,
+    Document,
+    Scenario,
+    ScenarioStep,
+    has_one_text,
+    memory_state_document,
+    metrics_document,
+    pods_document,
+)
+
+_SHOWN_METRICS = frozenset(spec.name for spec in METRICS) - {CPU_PER_NUMA, TOPOLOGY_DURATION}
+"""The reference sets the gauge per node in random order, and durations are nobody's decision."""
+
+
+class Replayed(Struct, frozen=True):
+    """What came of a scenario."""
+
+    result: Document
+    end: Trial | None
+    """The node after the last step; None: the managers refused to start, at first or again."""
+
+
+def replay(scenario: Scenario) -> Document:
+    """Replay one scenario from its start."""
+    return _Replay(scenario).run()
+
+
+def replayed(scenario: Scenario) -> Replayed:
+    """Replay one scenario from its start, and keep the node as it is in the end."""
+    going = _Replay(scenario)
+    result = going.run()
+    refused = "startError" in result or any(step["op"] == "restart" and "error" in step for step in result["steps"])
+    if refused or going.managers is None:
+        return Replayed(result, None)
+    return Replayed(result, Trial(going.managers, going.promises, going.pods))
+
+
+class _StartRefusedError(Exception):
+    """Ends a start half-way; the result shows how far it came."""
+
+
+class _File(Struct):
+    """One of the managers' files: its text, and what encoding the state gives. They differ until the first write."""
+
+    encode: Callable[[Managers, Promises], str]
+    text: str | None
+    encoded: str = ""
+
+    def start(self, managers: Managers, promises: Promises, *, was_filled: bool) -> None:
+        """After a start: written if there was no file, or if an empty state was filled in."""
+        self.encoded = self.encode(managers, promises)
+        if self.text is None or was_filled:
+            self.text = self.encoded
+
+    def follow(self, managers: Managers, promises: Promises, attempted: Promises | None) -> None:
+        """After a step: written if anything changed, also if it was changed back."""
+        before, self.encoded = self.encoded, self.encode(managers, promises)
+        changed_back = attempted is not None and self.text != before and self.encode(managers, attempted) != before
+        if self.encoded != before or changed_back:
+            self.text = self.encoded
+
+
+class _Replay:
+    """One replay under way: the files, the metrics and the running pods. Lives for one call."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.cpu_file = _File(encoded_cpus, scenario.file(CPU_FILE))
+        self.memory_file = _File(encoded_memory, scenario.file(MEMORY_FILE))
+        self.managers: Managers | None = None
+        self.promises = Promises()
+        self.pods: tuple[Pod, ...] = ()
+        self.totals: dict[Series, int] = {}
+        self.is_swept = False
+
+    def run(self) -> Document:
+        result: Document = {"id": self.scenario.id, "reservedCPUs": "", "steps": []}
+        try:
+            managers = self.start()
+        except _StartRefusedError as err:
+            return {**result, "startError": str(err), **self.shown()}
+        result |= {"reservedCPUs": str(managers.reserved), **self.shown()}
+        for step in self.scenario.steps:
+            shown = self.step(managers, step)
+            result["steps"].append(shown)
+            if step.op == "restart" and "error" in shown:
+                break
+        return result
+
+    def start(self) -> Managers:
+        managers = self.managers or core.build(self.scenario.topology, self.scenario.placement)
+        if isinstance(managers, StartRefused):
+            raise _StartRefusedError(managers.message)
+        self.managers = managers
+        self.totals = {}
+        records = read_files(managers, self.scenario, self.cpu_file.text, self.memory_file.text)
+        promises = core.start_cpus(managers, records)
+        if isinstance(promises, StartRefused):
+            raise _StartRefusedError(promises.message)
+        cpu = records.cpu
+        self.cpu_file.start(
+            managers, promises, was_filled=isinstance(cpu, CpuRecord) and CpuSet.parse(cpu.default) != promises.default
+        )
+        self.count(core.started_moves(managers, promises))
+        self.gauge(managers, promises)
+        promises = core.start_memory(managers, promises, records)
+        if isinstance(promises, StartRefused):
+            raise _StartRefusedError(promises.message)
+        memory = records.memory
+        was_filled = isinstance(memory, MemoryRecord) and not memory.machine and bool(promises.memory)
+        self.memory_file.start(managers, promises, was_filled=was_filled)
+        self.promises = promises
+        self.is_swept = False
+        return managers
+
+    def count(self, moves: MetricDeltas) -> None:
+        apply_moves(self.totals, moves)
+
+    def gauge(self, managers: Managers, promises: Promises) -> None:
+        """Set the gauges as the agent does: from the state. kubelet's have moved with the counters."""
+        if not managers.reproduces(Erratum.GAUGES_DRIFT):
+            self.totals.update(core.gauges(managers, promises))
+
+    def shown(self) -> Document:
+        """The files and metrics as they are now."""
+        memory = memory_state_document(self.memory_file.text)
+        document: Document = {
+            "cpuManagerState": self.cpu_file.text or "",
+            "memoryManagerState": memory,
+            "metrics": metrics_document(self.totals, _SHOWN_METRICS),
+        }
+        if memory is not None and has_one_text(memory):
+            document["memoryManagerStateText"] = self.memory_file.text
+        return document
+
+    def step(self, managers: Managers, step: ScenarioStep) -> Document:
+        shown: Document = {"op": step.op, "admitted": True, "reason": "", "message": ""}
+        attempted: Promises | None = None
+        match step.op:
+            case "add":
+                assert step.pod is not None
+                decision = self.add(managers, step.pod)
+                if isinstance(decision, Rejected):
+                    attempted = decision.attempted
+                    shown |= {"admitted": False, "reason": decision.reason.value, "message": decision.message}
+            case "restart":
+                try:
+                    shown |= self.restart()
+                except _StartRefusedError as err:
+                    return {**shown, "admitted": False, "error": str(err), "pods": None, **self.shown()}
+            case _:
+                pod = next((pod for pod in self.pods if pod.uid == step.pod_uid), None)
+                if pod is None:
+                    # Removing a container of a pod that isn't there is nothing to complain about: it is gone.
+                    shown |= {} if step.op == "removeContainer" else {"error": "no such active pod"}
+                else:
+                    self.change(managers, step, pod)
+        self.gauge(managers, self.promises)
+        self.cpu_file.follow(managers, self.promises, attempted)
+        self.memory_file.follow(managers, self.promises, attempted)
+        return {**shown, "pods": pods_document(managers, self.promises, self.pods), **self.shown()}
+
+    def add(self, managers: Managers, pod: Pod) -> Admitted | Rejected:
+        if not self.is_swept:
+            # After a start from files: what they hold for pods that do not run goes with the first call.
+            self.promises, moves = core.sweep(managers, self.promises, (*self.pods, pod))
+            self.count(moves)
+            self.is_swept = True
+        decision = core.admit(managers, self.promises, pod)
+        self.promises = decision.promises
+        self.count(decision.moves)
+        if isinstance(decision, Admitted):
+            self.pods = (*(other for other in self.pods if other.uid != pod.uid), pod)
+        return decision
+
+    def change(self, managers: Managers, step: ScenarioStep, pod: Pod) -> None:
+        """Let containers start or go."""
+        moves: MetricDeltas = ()
+        if step.op == "removePod":
+            self.promises, moves = core.remove_pod(managers, self.promises, pod.uid)
+            self.pods = tuple(other for other in self.pods if other is not pod)
+        elif step.op == "removeContainer":
+            assert step.container is not None
+            self.promises, moves = core.remove_container(managers, self.promises, pod.uid, step.container)
+        else:
+            for container in pod.containers:
+                if step.container in (None, container.name):
+                    self.promises = core.start_container(managers, self.promises, pod, container.name)
+        self.count(moves)
+
+    def restart(self) -> Document:
+        managers = self.start()
+        readmitted = core.readmit(managers, self.promises, self.pods)
+        self.promises = readmitted.promises
+        self.count(readmitted.moves)
+        results = dict(readmitted.results)
+        self.pods = tuple(pod for pod in self.pods if isinstance(results[pod.uid], Admitted))
+        listed = [_readmission(uid, result) for uid, result in readmitted.results]
+        return {"readmitted": listed} if listed else {}
+
+
+def _readmission(uid: str, result: Admitted | Rejected) -> Document:
+    if isinstance(result, Admitted):
+        return {"podUID": uid, "admitted": True, "reason": "", "message": ""}
+    return {"podUID": uid, "admitted": False, "reason": result.reason.value, "message": result.message}
+
+
+def encoded_cpus(managers: Managers, promises: Promises) -> str:
+    """Give the text of cpu_manager_state."""
+    gates = managers.rules.gates
+    return encode_cpu_state(managers.placement.cpu_manager_policy, promises, pod_level=gates.pod_level_managers)
+
+
+def encoded_memory(managers: Managers, promises: Promises) -> str:
+    """Give the text of memory_manager_state."""
+    gates = managers.rules.gates
+    return encode_memory_state(managers.placement.memory_manager_policy, promises, pod_level=gates.pod_level_managers)
+
+
+def read_files(managers: Managers, scenario: Scenario, cpu: str | None, memory: str | None) -> Records:
+    """Decode both files, by the rules of the versions that the configuration allows."""
+    pod_level = managers.rules.gates.pod_level_managers
+    newer = managers.placement.errata is Errata.FIXED
+    initial = dict(scenario.initial_containers)
+    return Records(
+        cpu=None if cpu is None else decode_cpu_state(cpu, pod_level=pod_level, initial=initial, newer=newer),
+        memory=None if memory is None else decode_memory_state(memory, pod_level=pod_level, newer=newer),
+    )
+
+
+def timed_adds(scenario: Scenario, clock_ns: Callable[[], int]) -> list[int]:
+    """Replay and give the nanoseconds of each `add`: the decision and both texts, without showing anything.
+
+    Args:
+        scenario: as read.
+        clock_ns: tells the time; core and formats have no clock of their own.
+    """
+    going = _Replay(scenario)
+    times = []
+    try:
+        managers = going.start()
+        for step in scenario.steps:
+            if step.op == "add" and step.pod is not None:
+                begin = clock_ns()
+                going.add(managers, step.pod)
+                encoded_cpus(managers, going.promises)
+                encoded_memory(managers, going.promises)
+                times.append(clock_ns() - begin)
+            else:
+                going.step(managers, step)
+    except _StartRefusedError:
+        pass
+    return times

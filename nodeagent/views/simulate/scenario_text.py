@@ -1,0 +1,237 @@
+"""A replayed scenario for people: what each step came to, who is where in the end, what is left on each NUMA node.
+
+Adds words and layout, no fact. Scenarios aren't validated, so their names may be anything: they are shown escaped and shortened.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from nodeagent.core.cgroups.desired_cgroups import shared_pool
+from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.promises import Isolation
+from nodeagent.errors import printable
+from nodeagent.formats.scenario.scenario import Scenario
+from nodeagent.views.explain.document import configuration, machine
+from nodeagent.views.explain.text import head
+from nodeagent.views.simulate.pods import left_on
+from nodeagent.views.simulate.pods_text import left_text, placed_text, placement_text
+from nodeagent.views.simulate.scenario_replay import Replayed
+from nodeagent.views.wording.columns import broken, table
+from nodeagent.views.wording.words import counted
+
+Document = Mapping[str, Any]
+WIDTH = 80
+BRIEFLY = """\
+From here on briefly: pods admitted, refused and there in the end; free CPUs of
+each NUMA node, and how much of them is of cores that are in use."""
+"""What the lines of `render_line` hold."""
+_LONGEST_NAME = 100
+_NOT_STARTED = "the managers did not start"
+
+
+class ScenarioTotals(Struct, frozen=True):
+    """What came of scenarios, in numbers."""
+
+    scenarios: int = 0
+    admitted: int = 0
+    refused: int = 0
+    not_started: int = 0
+    """Scenarios in which the managers refused to start, at first or again."""
+
+    def plus(self, replayed: Replayed) -> "ScenarioTotals":
+        """Count one more scenario."""
+        decisions = [step["admitted"] for step in replayed.result["steps"] if step["op"] == "add"]
+        return ScenarioTotals(
+            self.scenarios + 1,
+            self.admitted + decisions.count(True),
+            self.refused + decisions.count(False),
+            self.not_started + (replayed.end is None),
+        )
+
+
+def render_scenario(scenario: Scenario, replayed: Replayed, number: int, where: str, width: int = WIDTH) -> str:
+    """Print one scenario in full.
+
+    Args:
+        scenario: as it was replayed.
+        replayed: what came of it.
+        number: of its line.
+        where: the machine, in a few words.
+        width: no line is longer, as far as words allow.
+    """
+    result, end = replayed.result, replayed.end
+    lines = broken(f"scenario {number}: {_name(scenario.id)}", width)
+    # managers that did not start reserve nothing: then it is what they were told to
+    asked = scenario.placement.reserved_system_cpus if "startError" in result else CpuSet.parse(result["reservedCPUs"])
+    described = machine(scenario.topology, asked, where)
+    lines += [*head({"machine": described, "configuration": configuration(Config(scenario.placement))}, width), ""]
+    if "startError" in result:
+        lines += broken(f"{_NOT_STARTED}: {_shown(result['startError'])}", width)
+        return _joined(lines)
+    lines += [*broken(_decided(ScenarioTotals().plus(replayed)), width), ""]
+    if scenario.steps:
+        lines += [*table([["STEP", "EVENT", "POD", "OUTCOME"], *_steps(scenario, result)], width), ""]
+    if end is None:
+        return _joined(lines[:-1])
+    lines += [*(_placement(scenario, result, end, width) or ["No pod is there in the end."]), ""]
+    nodes, free, largest = left_on(end)
+    summary = {"freeCpus": free, "largestFreeNode": largest}
+    return _joined([*lines, *left_text({"nodes": nodes, "summary": summary}, width)])
+
+
+def render_line(scenario: Scenario, replayed: Replayed, number: int, width: int = WIDTH) -> str:
+    """Print one scenario as briefly as can be."""
+    result, end = replayed.result, replayed.end
+    text = f"scenario {number}: {_name(scenario.id)}: "
+    if "startError" in result:
+        return _joined(broken(f"{text}{_NOT_STARTED}: {_shown(result['startError'])}", width))
+    tally = ScenarioTotals().plus(replayed)
+    text += f"{tally.admitted} admitted, {tally.refused} refused, "
+    if end is None:
+        text += f"then {_NOT_STARTED}"
+    else:
+        left = [f"{node['node']}: {node['freeCount']} ({node['fragmentationPercent']}%)" for node in left_on(end)[0]]
+        text += f"{len(end.pods)} there; free {', '.join(left)}"
+    return _joined(broken(text, width))
+
+
+def render_tally(tally: ScenarioTotals, width: int = WIDTH) -> str:
+    """Print what came of all scenarios together."""
+    text = f"{counted(tally.scenarios, 'scenario')}: {_decided(tally)}"
+    if tally.not_started:
+        text += f"; {_NOT_STARTED} in {tally.not_started}"
+    return _joined(broken(text, width))
+
+
+def render_times(times: Document, number: int, width: int = WIDTH) -> str:
+    """Print how long a scenario's admissions took.
+
+    Args:
+        times: `id`, `adds`, and nanoseconds for each, null where there are none.
+        number: of its line.
+        width: no line is longer, as far as words allow.
+    """
+    text = f"scenario {number}: {_name(times['id'])}: {counted(times['adds'], 'admission')}"
+    if times["adds"]:
+        median, most = (f"{times[name] / 1000:.0f} µs" for name in ("medianNsPerAdd", "p90NsPerAdd"))
+        text += f", of which half take at most {median}, nine of ten at most {most}"
+    return _joined(broken(text, width))
+
+
+def _joined(lines: list[str]) -> str:
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _decided(tally: ScenarioTotals) -> str:
+    return f"{counted(tally.admitted, 'pod')} admitted, {tally.refused} refused"
+
+
+def _steps(scenario: Scenario, result: Document) -> Iterator[list[str]]:
+    """Say in cells what each step came to; after a start that was refused there are no more."""
+    names = _pod_names(scenario)
+    for number, (step, shown) in enumerate(zip(scenario.steps, result["steps"], strict=False), start=1):
+        pod = "" if step.op == "restart" else names.get(step.pod_uid, _name(step.pod_uid))
+        event = step.op if step.container is None else f"{step.op} {_name(step.container)}"
+        yield [str(number), event, pod, _outcome(scenario, step.pod_uid, shown, names)]
+
+
+def _outcome(scenario: Scenario, uid: str, shown: Document, names: Mapping[str, str]) -> str:
+    if "error" in shown:
+        return f"{_NOT_STARTED}: {_shown(shown['error'])}" if shown["op"] == "restart" else _shown(shown["error"])
+    if not shown["admitted"]:
+        return f"refused: {shown['reason']}: {_shown(shown['message'])}"
+    match shown["op"]:
+        case "add":
+            placed = map(placed_text, _containers(scenario, shown["pods"].get(uid)))
+            return ": ".join(part for part in ("admitted", "; ".join(placed)) if part)
+        case "restart":
+            return _readmitted(shown.get("readmitted", ()), names)
+        case _:
+            return ""
+
+
+def _readmitted(results: list[Document], names: Mapping[str, str]) -> str:
+    refused = [
+        f"{names.get(each['podUID'], _name(each['podUID']))} refused: {each['reason']}: {_shown(each['message'])}"
+        for each in results
+        if not each["admitted"]
+    ]
+    return "; ".join([f"{counted(len(results) - len(refused), 'pod')} admitted again", *refused])
+
+
+def _placement(scenario: Scenario, result: Document, end: Trial, width: int) -> list[str]:
+    """Say who is where in the end: the pods, and those that only the files at the start know."""
+    names = _pod_names(scenario)
+    pods = result["steps"][-1]["pods"] if result["steps"] else {}
+    gone = _removed(scenario)
+    pool = str(shared_pool(end.managers, end.promises, scenario.topology.online))
+    placed = []
+    for uid, pod in pods.items():
+        there = {**pod, "containers": {name: of for name, of in pod["containers"].items() if (uid, name) not in gone}}
+        containers = [
+            {**container, "cpus": pool} if container["isolation"] == Isolation.HOST.value else container
+            for container in _containers(scenario, there)
+        ]
+        placed.append((names.get(uid, _name(uid)), containers))
+    known = {pod.uid for pod in end.pods}
+    for uid, of_pod in end.promises.pods:
+        if uid not in known:
+            own = [_own(scenario, name, cpus) for name, cpus in of_pod.cpus]
+            placed.append((f"{_name(uid)} (of the files)", own))
+    return list(placement_text(placed, width))
+
+
+def _removed(scenario: Scenario) -> set[tuple[str, str]]:
+    """Find the containers that are gone in the end, though their pods may be there."""
+    gone: set[tuple[str, str]] = set()
+    for step in scenario.steps:
+        if step.container is not None and step.op == "removeContainer":
+            gone.add((step.pod_uid, step.container))
+        elif step.op != "restart":
+            gone = {(uid, name) for uid, name in gone if uid != step.pod_uid or step.container not in {None, name}}
+    return gone
+
+
+def _containers(scenario: Scenario, pod: Document | None) -> list[Document]:
+    """Describe the containers of a pod as simulations of manifests do."""
+    return [] if pod is None else [_container(scenario, name, of) for name, of in pod["containers"].items()]
+
+
+def _container(scenario: Scenario, name: str, of: Document) -> Document:
+    own = CpuSet.parse(of["cpuset"])
+    return {
+        "cpus": of["effectiveCpuset"],
+        "isolation": of["isolation"],
+        "memoryNodes": None if of["memoryNodes"] is None else str(NumaSet.from_ids(of["memoryNodes"])),
+        "name": _name(name),
+        "numaNodes": str(scenario.topology.numa_of(own)) if own else None,
+        "whyShared": None,
+    }
+
+
+def _own(scenario: Scenario, name: str, cpus: CpuSet) -> Document:
+    alone = {
+        "cpuset": str(cpus),
+        "effectiveCpuset": str(cpus),
+        "isolation": Isolation.CONTAINER.value,
+        "memoryNodes": None,
+    }
+    return _container(scenario, name, alone)
+
+
+def _pod_names(scenario: Scenario) -> dict[str, str]:
+    return {
+        step.pod.uid: _name(step.pod.full_name) for step in scenario.steps if step.pod is not None and step.pod.name
+    }
+
+
+def _name(text: str) -> str:
+    return printable(text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 1]}…")
+
+
+def _shown(text: str) -> str:
+    return printable(text if len(text) <= 10 * _LONGEST_NAME else f"{text[: 10 * _LONGEST_NAME - 1]}…")

@@ -1,0 +1,1 @@
+"""The machine drawn: as text, as SVG, and as hwloc's XML."""

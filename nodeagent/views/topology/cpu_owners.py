@@ -1,0 +1,33 @@
+"""Who owns each CPU, in the labels that a drawing of the machine uses: `reserved`, `shared`, or who holds it."""
+
+from collections.abc import Iterable
+
+from nodeagent.core.admission.managers import Managers, isolation
+from nodeagent.core.cgroups.desired_cgroups import shared_pool
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import Isolation, Promises
+
+
+def owners(managers: Managers, promises: Promises, pods: Iterable[Pod]) -> dict[int, str]:
+    """Label CPUs. One that nobody has, as while it is strictly reserved and offline, is left out.
+
+    Containers of one pod that have a CPU in turn (an init container and its successors) are named together.
+
+    Args:
+        managers: the node's.
+        promises: all that are made.
+        pods: the active ones.
+    """
+    holders: dict[int, dict[str, list[str]]] = {}
+    for pod in pods:
+        for container in pod.containers:
+            own = promises.own_set(pod.uid, container.name)
+            level = isolation(managers, promises, pod, container.name)
+            name = "(the pod's pool)" if level is Isolation.POD else container.name
+            for cpu in own or ():
+                names = holders.setdefault(cpu, {}).setdefault(pod.full_name, [])
+                if name not in names:
+                    names.append(name)
+    held = {cpu: "; ".join(f"{pod} {', '.join(names)}" for pod, names in pods.items()) for cpu, pods in holders.items()}
+    shared = dict.fromkeys(shared_pool(managers, promises, managers.topology.online), "shared")
+    return shared | held | dict.fromkeys(managers.reserved, "reserved")

@@ -1,0 +1,176 @@
+"""What the drawings of a machine share: which cores are drawn together, how amounts are worded, which mark an owner has."""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.topology import NumaNode, Topology
+
+RESERVED, SHARED = "reserved", "shared"
+FIXED_MARKS = {RESERVED: "#", SHARED: "."}
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+class CoreGroup(Struct, frozen=True):
+    """Cores of one NUMA node in one socket that are drawn together."""
+
+    title: str
+    cores: tuple[tuple[int, ...], ...]
+    """The CPUs of each."""
+
+
+class _Kind(Struct, frozen=True):
+    die: int | None
+    l3: int | None
+    uncore: int | None
+    core_class: str | None
+    l3_bytes: int | None
+    shared: str
+    own: str
+
+    def title(self, *, with_die: bool, l3_nodes: Iterable[int]) -> str:
+        others = ", ".join(map(str, l3_nodes))
+        parts = [
+            f"die {self.die}" if with_die else "",
+            "" if self.l3 is None else f"L3 #{self.l3}",
+            size_text(self.l3_bytes) if self.l3 is not None and self.l3_bytes else "",
+            f"shared with NUMA node {others}" if others else "",
+            self.shared or ("no L3" if self.l3 is None else ""),
+            "" if self.uncore is None else f"uncore cache {self.uncore}",
+            f"{self.core_class} cores" if self.core_class else "",
+            self.own,
+        ]
+        return ", ".join(part for part in parts if part)
+
+
+class OtherCaches:
+    """What the drawings tell of caches of other levels than 3: of those with several cores each, of a core's own all at once."""
+
+    def __init__(self, topology: Topology) -> None:
+        shared: dict[int, list[str]] = {}
+        own: dict[int, dict[str, list[str]]] = {}
+        counts: dict[str, int] = {}
+        for cache in topology.caches:
+            number = counts[cache.name] = counts.get(cache.name, -1) + 1
+            size = size_text(cache.size_bytes) if cache.size_bytes else ""
+            cpus = cache.cpus & topology.online
+            cores = {topology.cpu[cpu].core for cpu in cpus}
+            for cpu in cpus:
+                if len(cores) > 1:
+                    shared.setdefault(cpu, []).append(f"{cache.name} #{number}{size and ', '}{size}")
+                else:
+                    owner = "core" if topology.cores[topology.cpu[cpu].core] == cpus else "CPU"
+                    own.setdefault(cpu, {}).setdefault(owner, []).append(f"{cache.name}{size and ' '}{size}")
+        self._shared = {cpu: ", ".join(names) for cpu, names in shared.items()}
+        self._own = {cpu: _each(names) for cpu, names in own.items()}
+        told = {self._own.get(cpu.id, "") for cpu in topology.cpus}
+        self.everywhere = told.pop() if len(told) == 1 else ""
+        """What every core has for itself; empty: cores differ."""
+
+    def of(self, cpu: int) -> tuple[str, str]:
+        """Tell what not all have: the caches that the CPU's core shares, and its own where cores differ."""
+        return self._shared.get(cpu, ""), "" if self.everywhere else self._own.get(cpu, "")
+
+
+def _each(names: Mapping[str, list[str]]) -> str:
+    return ", ".join(
+        f"{' and '.join(part for part in (', '.join(n[:-1]), n[-1]) if part)} per {owner}" for owner, n in names.items()
+    )
+
+
+def core_groups(topology: Topology, node: int, part: CpuSet, caches: OtherCaches) -> tuple[CoreGroup, ...]:
+    """Group one socket's part of one NUMA node by die, caches and core class."""
+    l3_of = {cpu: index for index, group in enumerate(topology.l3) for cpu in group & part}
+    cores: dict[_Kind, dict[int, list[int]]] = {}
+    for cpu in (topology.cpu[number] for number in part):
+        kind = _Kind(cpu.die, l3_of.get(cpu.id), cpu.uncore, cpu.core_class, cpu.l3_bytes, *caches.of(cpu.id))
+        cores.setdefault(kind, {}).setdefault(cpu.core, []).append(cpu.id)
+    with_die = len({kind.die for kind in cores}) > 1
+    groups = []
+    for kind, members in cores.items():
+        l3_nodes = set() if kind.l3 is None else set(topology.numa_of(topology.l3[kind.l3])) - {node}
+        title = kind.title(with_die=with_die, l3_nodes=sorted(l3_nodes))
+        groups.append(CoreGroup(title, tuple(tuple(cpus) for cpus in members.values())))
+    return tuple(groups)
+
+
+def summary(topology: Topology) -> str:
+    parts = [
+        f"{_counted(len(topology.cpus), 'CPU')} in {_counted(len(topology.cores), 'core')}",
+        _counted(len(topology.sockets), "socket"),
+        _counted(len(topology.numa), "NUMA node"),
+        size_text(topology.memory_bytes),
+        *_hugepages(topology.hugepages),
+    ]
+    return ", ".join(parts)
+
+
+def node_title(topology: Topology, node: NumaNode) -> str:
+    cpus = topology.nodes.get(node.id, CpuSet())
+    sockets = sum(not members.isdisjoint(cpus) for members in topology.sockets.values())
+    spans = [f"spans {sockets} sockets"] if sockets > 1 else []
+    return ", ".join([f"NUMA node {node.id}: {size_text(node.memory_bytes)}", *_hugepages(node.hugepages), *spans])
+
+
+def nodes_without_cpus(topology: Topology) -> list[str]:
+    """Describe the NUMA nodes that are memory alone."""
+    return [f"{node_title(topology, node)}, no CPUs" for node in topology.numa if node.id not in topology.nodes]
+
+
+def notes(topology: Topology) -> list[str]:
+    """Say what of CPUs has no place in a drawing."""
+    sets = (
+        ("isolated CPUs (isolcpus)", topology.isolated),
+        ("tickless CPUs (nohz_full)", topology.nohz_full),
+        ("unused CPUs, of no known core or NUMA node", topology.skipped),
+    )
+    return [f"{name}: {cpus}" for name, cpus in sets if cpus]
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"
+
+
+def size_text(size_bytes: int) -> str:
+    power = max(0, min(len(_UNITS) - 1, (size_bytes.bit_length() - 1) // 10))
+    tenths = size_bytes * 10 >> 10 * power
+    return f"{tenths // 10}.{tenths % 10} {_UNITS[power]}" if power else f"{size_bytes} B"
+
+
+def _hugepages(amounts: Iterable[tuple[str, int]]) -> list[str]:
+    return [f"{name} {size_text(amount_bytes)}" for name, amount_bytes in amounts if amount_bytes]
+
+
+def marks(owner: Mapping[int, str]) -> dict[str, str]:
+    """A mark per label: fixed ones, then letters in order of the labels' lowest CPUs."""
+    labels = list(dict.fromkeys(owner[cpu] for cpu in sorted(owner)))
+    others = [label for label in labels if label not in FIXED_MARKS]
+    length = 1
+    while len(others) > len(_LETTERS) ** length:
+        length += 1
+    return {label: mark for label, mark in FIXED_MARKS.items() if label in labels} | {
+        label: _letters(index, length) for index, label in enumerate(others)
+    }
+
+
+def _letters(index: int, length: int) -> str:
+    letters = [_LETTERS[index // len(_LETTERS) ** place % len(_LETTERS)] for place in reversed(range(length))]
+    return "".join(letters).capitalize()
+
+
+def pod_of(label: str) -> str:
+    """Name the first pod that a label is about: containers of one pod have one colour."""
+    return label.partition(" ")[0]
+
+
+def pod_numbers(owner: Mapping[int, str]) -> dict[str, int]:
+    """Number the pods that hold CPUs, by label, in order of their lowest CPUs."""
+    pods: dict[str, int] = {}
+    numbers = {}
+    for cpu in sorted(owner):
+        label = owner[cpu]
+        if label not in FIXED_MARKS:
+            numbers[label] = pods.setdefault(pod_of(label), len(pods))
+    return numbers

@@ -1,0 +1,172 @@
+"""Draws the machine as text: sockets, NUMA nodes, caches, cores with their threads, and who owns each CPU.
+
+Legible without colour, within the width, from 2 CPUs to hundreds. Knows owners as labels only.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+from msgspec import Struct
+
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.topology import Topology
+from nodeagent.views.topology.parts import (
+    RESERVED,
+    SHARED,
+    OtherCaches,
+    core_groups,
+    marks,
+    node_title,
+    nodes_without_cpus,
+    notes,
+    pod_numbers,
+    summary,
+)
+
+_MAX_LABEL = 44
+_SGR = {RESERVED: "33", SHARED: "32"}
+_SGR_OF_PODS = ("1;36", "1;35", "1;34", "1;31", "1;96", "1;95", "1;94", "1;91")
+"""ECMA-48 colours of what pods hold, in turn; the marks tell apart those that have the same."""
+
+Paint = Callable[[str, str], str]
+"""Label, text → the text, coloured or not."""
+
+
+def terminal_paint(owner: Mapping[int, str]) -> Paint:
+    """Give the colours of these owners, for a terminal."""
+    numbers = pod_numbers(owner)
+    codes = _SGR | {label: _SGR_OF_PODS[number % len(_SGR_OF_PODS)] for label, number in numbers.items()}
+
+    def paint(label: str, text: str) -> str:
+        return f"\x1b[{codes[label]}m{text}\x1b[0m" if label in codes and text else text
+
+    return paint
+
+
+def _plain(_: str, text: str) -> str:
+    return text
+
+
+def render_topology(
+    topology: Topology, owner: Mapping[int, str] | None = None, width: int = 80, paint: Paint = _plain
+) -> str:
+    """Draw the machine.
+
+    Args:
+        topology: the machine.
+        owner: label by CPU: `reserved`, `shared`, or what holds it alone; a CPU without an entry has no mark.
+        width: no line is longer, if it is at least 40.
+        paint: what colours CPUs and owners.
+    """
+    owner = owner or {}
+    cells = _Cells(topology, owner, marks(owner), paint)
+    caches = OtherCaches(topology)
+    lines = [line for text in (summary(topology), caches.everywhere) if text for line in _wrapped("", text, width)]
+    for socket, cpus in topology.sockets.items():
+        lines += ["", f"socket {socket}"]
+        for node in topology.numa:
+            part = topology.nodes.get(node.id, CpuSet()) & cpus
+            if part:
+                lines += _wrapped("  ", node_title(topology, node), width)
+                for group in core_groups(topology, node.id, part, caches):
+                    lines += _wrapped("    ", group.title, width)
+                    lines += _rows("      ", (cells.core(cpus) for cpus in group.cores), width)
+    lines += _others(topology, width) + _distances(topology, width) + _legend(cells, width)
+    return "\n".join(lines) + "\n"
+
+
+class _Word(Struct, frozen=True):
+    text: str
+    """As it is painted."""
+    width: int
+
+
+class _Cells(Struct, frozen=True):
+    """How CPUs of this machine are written in columns."""
+
+    topology: Topology
+    owner: Mapping[int, str]
+    marks: Mapping[str, str]
+    paint: Paint
+
+    def core(self, cpus: tuple[int, ...]) -> tuple[_Word, ...]:
+        """A word for each CPU; brackets hold the core together."""
+        digits = len(str(self.topology.cpus[-1].id))
+        mark_width = max((len(mark) for mark in self.marks.values()), default=0)
+        words = []
+        for place, cpu in enumerate(cpus):
+            label = self.owner.get(cpu, "")
+            inner = f"{cpu:>{digits}}{self.marks.get(label, ''):<{mark_width}}"
+            before, after = "[" if place == 0 else "", "]" if place == len(cpus) - 1 else ""
+            words.append(_Word(f"{before}{self.paint(label, inner)}{after}", len(before + inner + after)))
+        return tuple(words)
+
+
+def _rows(indent: str, cores: Iterable[tuple[_Word, ...]], width: int) -> list[str]:
+    """As many cores in a row as fit; a core that alone is too long is broken."""
+    rows = [indent]
+    used = len(indent)
+    for core in cores:
+        if used > len(indent) and used + sum(1 + word.width for word in core) > width:
+            rows.append(indent)
+            used = len(indent)
+        for word in core:
+            if used > len(indent) and used + 1 + word.width > width:
+                rows.append(f"{indent} ")
+                used = len(indent) + 1
+            gap = "" if rows[-1].isspace() else " "
+            rows[-1] += gap + word.text
+            used += len(gap) + word.width
+    return rows
+
+
+def _others(topology: Topology, width: int) -> list[str]:
+    """What has no place in the drawing."""
+    offline = [f"offline CPUs: {topology.offline}"] if topology.offline else []
+    said = [*nodes_without_cpus(topology), *offline, *notes(topology)]
+    lines = [line for note in said for line in _wrapped("", note, width)]
+    return ["", *lines] if lines else []
+
+
+def _distances(topology: Topology, width: int) -> list[str]:
+    known = [node for node in topology.numa if node.distances]
+    if len(topology.numa) < 2 or not known:
+        return []
+    entries = [number for node in known for number in node.distances or ()]
+    label = max(len(str(node.id)) for node in topology.numa)
+    column = max(len(str(number)) for number in [*entries, *topology.node_ids])
+    columns = max(len(node.distances or ()) for node in known)
+    if 2 + label + columns * (column + 2) > width:
+        return ["", "distances between NUMA nodes: too many for this width, see -o json"]
+    lines = ["", "distances between NUMA nodes"]
+    if columns == len(topology.numa):
+        lines.append("  " + " " * label + "".join(f"  {node:>{column}}" for node in topology.node_ids))
+    rows = ((node.id, "".join(f"  {number:>{column}}" for number in node.distances or ())) for node in known)
+    return [*lines, *(f"  {node:>{label}}{row}" for node, row in rows)]
+
+
+def _legend(cells: _Cells, width: int) -> list[str]:
+    if not cells.marks:
+        return []
+    lines = ["", "owners"]
+    label_width = min(_MAX_LABEL, max(map(len, cells.marks)))
+    mark_width = max(map(len, cells.marks.values()))
+    for label, mark in cells.marks.items():
+        cpus = CpuSet.from_ids(cpu for cpu, name in cells.owner.items() if name == label)
+        short = label if len(label) <= label_width else label[: label_width - 1] + "…"
+        name = f"{mark:<{mark_width}}  {short:<{label_width}}"
+        first, *rest = _wrapped(f"  {name}  ", str(cpus), width)
+        lines += [first.replace(name.rstrip(), cells.paint(label, name.rstrip()), 1), *rest]
+    return lines
+
+
+def _wrapped(prefix: str, text: str, width: int) -> list[str]:
+    """The text after the prefix, broken after commas, all further lines indented below the text."""
+    indent = min(len(prefix), width // 2) if prefix.strip() else len(prefix) + 2
+    lines = [prefix]
+    for piece in re.findall(r"[^,]*(?:, ?|$)", text):
+        start = lines[-1] in (prefix, " " * indent)
+        if not start and len(lines[-1]) + len(piece.rstrip()) > width:
+            lines.append(" " * indent)
+        lines[-1] += piece
+    return [line.rstrip() for line in lines]

@@ -1,0 +1,51 @@
+"""What an operator can do about a refused pod, by reason. Texts only; the decision, its reason and its message are kubelet's."""
+
+from nodeagent.core.model.refusals import RELEASED, STATE_NOT_SAVED
+
+_AFTERWARDS = "`nodeagent explain {pod}` says what would do; then: nodeagent retry {pod}"
+_ADVICE = {
+    "OutOfcpu": "end a pod, or request less cpu: `nodeagent inspect` shows what is taken",
+    "OutOfmemory": "end a pod, or request less memory: `nodeagent inspect` shows what is taken",
+    "OutOfpods": "end a pod, or raise maxPods in the configuration: `nodeagent inspect` lists the pods",
+    "TopologyAffinityError": (
+        "no set of NUMA nodes suits the topology manager's policy: request fewer CPUs or less memory, end a pod that holds part of "
+        "the nodes it needs (`nodeagent topology` shows who owns what), or choose a laxer topologyManagerPolicy"
+    ),
+    "SMTAlignmentError": (
+        "with full-pcpus-only a container needs whole cores: request a multiple of the threads per core, or end a pod that "
+        "holds part of the cores left (`nodeagent topology`)"
+    ),
+    "EmptyPodSharedPoolError": (
+        "the pod's containers with CPUs of their own leave none for its other containers: raise the pod's cpu, or let fewer "
+        "containers have whole CPUs (`nodeagent inspect {pod}` shows which have)"
+    ),
+    "UnexpectedAdmissionError": (
+        "the message says which resource was short: request less of it, or end a pod that holds it (`nodeagent topology`, "
+        "`nodeagent inspect`)"
+    ),
+    RELEASED: "to have it back, as long as its manifest is there",
+    STATE_NOT_SAVED: "mend what the message says of the state file: the agent tries again every second",
+}
+ADVISED = frozenset(_ADVICE)
+"""Reasons that have advice of their own; of other resources than these there is general advice."""
+
+
+def next_step(reason: str, pod: str) -> str:
+    """Say what to do so that the pod may be admitted.
+
+    Args:
+        reason: of the refusal.
+        pod: its namespace/name.
+
+    """
+    if reason == STATE_NOT_SAVED:
+        return _ADVICE[reason]
+    if reason == RELEASED:
+        return f"{_ADVICE[reason]}: nodeagent retry {pod}"
+    resource = reason.removeprefix("OutOf")
+    default = (
+        f"request less {resource}, or give the node more of it (`nodeagent topology -o json` shows what it has)"
+        if resource != reason
+        else "change the manifest"
+    )
+    return f"{_ADVICE.get(reason, default)}; {_AFTERWARDS}".format(pod=pod)

@@ -1,0 +1,138 @@
+"""Single facts of an inspection in words: states, exits, quotas, amounts, times. Layout is inspection_text's."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from nodeagent.views.wording.cpu_places import places_text
+
+Document = Mapping[str, Any]
+_KILL_TAKES_MS = 5_000
+_UNITS = ((2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki"))
+_SIGNALS = {
+    1: "SIGHUP",
+    2: "SIGINT",
+    3: "SIGQUIT",
+    6: "SIGABRT",
+    7: "SIGBUS",
+    8: "SIGFPE",
+    9: "SIGKILL",
+    11: "SIGSEGV",
+    15: "SIGTERM",
+}
+"""Those that end processes in practice, by the numbers of every architecture that has these machines."""
+
+
+def state_text(container: Document, at_ms: int) -> str:
+    """Say what a container does, in a word or two."""
+    state = container["state"]
+    match state["name"], state["reason"]:
+        case "Exited", "NeverStarted":
+            return "Never started"
+        case "Exited", "NotYetObserved":
+            return "Exited, not yet seen"
+        case "Exited", "Error" if container["exit"]["signal"] is None:
+            return f"Error {container['exit']['code']}"
+        case ("Exited" | "Waiting", str(reason)):
+            return reason
+        case "Running" | "Open", "Stopping" if state["killAtMs"] is not None:
+            return f"Stopping, killed {within(state['killAtMs'] - at_ms)}"
+        case _, str(reason):
+            return reason
+        case "Open", _:
+            return f"Open, {processes_text(container['processes'])}"
+        case name, _:
+            return str(name)
+
+
+def processes_text(count: int | None) -> str:
+    """Say how many processes there are; None: nobody could look."""
+    match count:
+        case None:
+            return "processes not known"
+        case 0:
+            return "empty"
+        case _:
+            return counted(count, "process", "processes")
+
+
+def why_text(container: Document) -> str:
+    """Say with whom it shares its CPUs: where they lie, if with nobody; why, if with others."""
+    lie = places_text(container["places"])
+    match container["isolation"]:
+        case "container":
+            return f"exclusive: {lie}" if lie else "exclusive"
+        case "pod" | "host":
+            return f"shared: {container['whyShared']}"
+        case _:
+            return ""
+
+
+def remarks(container: Document, at_ms: int) -> list[str]:
+    """Say everything else that is out of the ordinary, one sentence each."""
+    state, said = container["state"], []
+    if container["differs"]:
+        said.append("NOT AS PROMISED: see the differences below")
+    if state["killAtMs"] is not None and at_ms - state["killAtMs"] > _KILL_TAKES_MS:
+        said.append(
+            f"killed {ago(at_ms - state['killAtMs'])} ago and still there, so it keeps its CPUs: a process may hang in the kernel"
+        )
+    if state["nextStartAtMs"] is not None:
+        said.append(f"next start {within(state['nextStartAtMs'] - at_ms)}")
+    if container["exit"] is not None and (state["name"] != "Exited" or container["exit"]["reason"] != "Completed"):
+        said.append(f"ended {exit_text(container['exit'], at_ms)}")
+    if container["lastExit"] is not None:
+        said.append(f"the run before ended {exit_text(container['lastExit'], at_ms)}")
+    if container["oomKills"]:
+        said.append(f"{counted(container['oomKills'], 'process', 'processes')} OOM-killed in its cgroup")
+    return [*said, *container["notes"]]
+
+
+def exit_text(ended: Document, at_ms: int) -> str:
+    """Say how and when a process ended."""
+    when = f"{ago(at_ms - ended['finishedAtMs'])} ago"
+    if ended["startError"] is not None:
+        return f"{when}: {ended['reason']}: {ended['startError']}"
+    if ended["signal"] is not None:
+        number = ended["signal"]
+        how = f"signal {number}" + (f" ({_SIGNALS[number]})" if number in _SIGNALS else "")
+    elif ended["code"] is not None:
+        how = f"exit code {ended['code']}"
+    else:
+        how = "nobody saw how"
+    return f"{when}: {ended['reason']}, {how}"
+
+
+def quota_text(quota: Document | None) -> str:
+    """Say the limit in thousandths of a CPU; `-`: the controller is not enabled."""
+    if quota is None:
+        return "-"
+    return "none" if quota["limitMillicores"] is None else f"{quota['limitMillicores']}m"
+
+
+def bytes_text(amount: int | None) -> str:
+    """Say an amount exactly, with the largest unit that needs no fraction."""
+    if amount is None:
+        return "no limit"
+    for size, unit in _UNITS:
+        if amount and amount % size == 0:
+            return f"{amount // size}{unit}"
+    return str(amount)
+
+
+def ago(span_ms: int) -> str:
+    """Say a time span in its two largest units."""
+    seconds = max(0, span_ms) // 1000
+    for size, unit, smaller_size, smaller in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if seconds >= size:
+            rest = seconds % size // smaller_size
+            return f"{seconds // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{seconds} s"
+
+
+def within(span_ms: int) -> str:
+    """Say when something is due."""
+    return f"in {ago(span_ms)}" if span_ms > 0 else "now"
+
+
+def counted(number: int, name: str, plural: str | None = None) -> str:
+    return f"{number} {name}" if number == 1 else f"{number} {plural or name + 's'}"

@@ -1,0 +1,129 @@
+"""Each command from the outside, on one copied node: its text, its document against the shipped schema, and what it says when it fails."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nodeagent.cli.main import main
+from nodeagent.core.model.config import Placement
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.daemon.startup import EX_CONFIG, STATE_FILE
+from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
+from scripts.reference import ANSWERS
+from tests.support import json_schema
+from tests.support.described_nodes import golden
+from tests.support.inspected_nodes import World, container, pod
+from tests.support.machine_tree import Machine
+
+MACHINE = Machine(("0,4", "1,5", "2,6", "3,7"), ("0-1,4-5", "2-3,6-7"), ((0, "0-1,4-5"), (1, "2-3,6-7")))
+CONFIG, STATE = "etc/nodeagent/config.yaml", f"var/lib/nodeagent/{STATE_FILE}"
+MANIFEST = str(Path(__file__).parents[2] / "examples" / "guaranteed.yaml")
+ON_IT = ("--root", "ROOT")
+GIVEN: dict[str, tuple[str, ...]] = {
+    "inspect": ON_IT,
+    "topology": ON_IT,
+    "check": ON_IT,
+    "config validate": ON_IT,
+    "config show": ON_IT,
+    "release": ("--all", "--dry-run", *ON_IT),
+    "checkpoint verify": (f"ROOT/{STATE}",),
+    "checkpoint show": (f"ROOT/{STATE}",),
+    "explain": ("-f", MANIFEST, *ON_IT),
+    "simulate": ("-f", MANIFEST, *ON_IT),
+}
+"""What a command is asked that has a document. `retry` needs an agent (test_cli_inspect.py), `capture` writes a file (test_capture.py)."""
+OWN_GOLDEN = {"inspect", "check", "explain", "simulate"}
+"""They have texts of their own in tests/golden, of more than this node shows."""
+NOWHERE = "ROOT/none"
+FAILING: dict[str, tuple[str, ...]] = {
+    "inspect": ("--root", NOWHERE),
+    "topology": ("--root", NOWHERE),
+    "capture": ("--root", NOWHERE),
+    "check": ("--root", NOWHERE),
+    "config validate": (NOWHERE,),
+    "config show": (NOWHERE,),
+    "config migrate-from-kubelet": (NOWHERE,),
+    "exec": ("--config", NOWHERE, "--socket", f"{NOWHERE}/s", "web", "app", "--", "true"),
+    "retry": ("--socket", f"{NOWHERE}/s", "web"),
+    "release": ("--all", "--dry-run", "--root", NOWHERE),
+    "checkpoint verify": (NOWHERE,),
+    "checkpoint show": (NOWHERE,),
+    "checkpoint convert": ("--to", "cpu-v2", NOWHERE),
+    "explain": ("-f", NOWHERE, *ON_IT),
+    "simulate": ("-f", NOWHERE, *ON_IT),
+}
+"""What a command is asked about something that is not there. `completion` reads nothing, `run` needs a process of its own."""
+
+Told = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A copied node with a pod that has CPUs of its own."""
+    root = MACHINE.grow(tmp_path / "root")
+    for path in (CONFIG, STATE):
+        (root / path).parent.mkdir(parents=True)
+    (root / CONFIG).write_text("cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n")
+    world = World(placement=Placement("static", reserved_system_cpus=CpuSet.of(0)))
+    world.add(pod("web", container("app", cpu="2", memory="1Gi")))
+    (root / STATE).write_bytes(encode_state(world.state, policies_of(world.config.placement)))
+    return root
+
+
+@pytest.fixture
+def told(root: Path, capfd: pytest.CaptureFixture[str]) -> Told:
+    def tell(command: str, *words: str) -> tuple[int, str, str]:
+        status = main([*command.split(), *(word.replace("ROOT", str(root)) for word in words)])
+        out, err = capfd.readouterr()
+        return status, out.replace(str(root), "ROOT"), err.replace(str(root), "ROOT")
+
+    return tell
+
+
+def test_every_command_that_has_a_document_is_asked() -> None:
+    documented = {name for name, found in ANSWERS.items() if not isinstance(found, str)}
+    assert {*GIVEN, "capture", "retry"} == documented
+    assert {*FAILING, "completion", "run"} == ANSWERS.keys()
+
+
+@pytest.mark.parametrize("command", [name for name in GIVEN if name not in OWN_GOLDEN])
+def test_its_text(command: str, told: Told) -> None:
+    status, out, err = told(command, *GIVEN[command])
+    assert (status, err) == (0, "")
+    golden(f"{command.replace(' ', '-')}.txt", out)
+
+
+@pytest.mark.parametrize("command", GIVEN)
+def test_its_document_is_as_its_schema_says_and_the_same_in_yaml(command: str, told: Told) -> None:
+    status, out, _ = told(command, *GIVEN[command], "-o", "json")
+    document = json.loads(out)
+    json_schema.check(document, ANSWERS[command][0])
+    assert list(document) == sorted(document), "keys are sorted"
+    again, as_yaml, _ = told(command, *GIVEN[command], "-o", "yaml")
+    assert (again, yaml.safe_load(as_yaml)) == (status, document)
+
+
+@pytest.mark.parametrize("command", FAILING)
+def test_what_is_not_there_is_named_with_the_next_step(
+    command: str, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    status, out, err = told(command, *FAILING[command])
+    assert (status, out) == (125 if command == "exec" else 1, "")
+    assert NOWHERE in err
+    assert "\nhint: " in err
+
+
+def test_an_agent_without_a_configuration_says_so_and_what_to_do(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "nodeagent", "run", "--config", f"{tmp_path}/none"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    (line,) = [json.loads(line) for line in (done.stdout + done.stderr).splitlines()]
+    assert (done.returncode, line["event"]) == (EX_CONFIG, "start_refused")
+    assert line["problem"] == f"no configuration at {tmp_path}/none"
+    assert "examples/config.yaml" in line["hint"]

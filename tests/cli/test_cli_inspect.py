@@ -1,0 +1,824 @@
+"""The operator's commands from the outside: where the state comes from, exit statuses, and that every error names a next step."""
+
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from msgspec.structs import replace
+
+from nodeagent.cli.commands import retry
+from nodeagent.cli.commands.exec import CommandError, _become
+from nodeagent.cli.main import COMMANDS, main
+from nodeagent.core.admission.node_capacity import allocatable_of
+from nodeagent.core.cgroups.desired_cgroups import Kernel, pod_path
+from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
+from nodeagent.core.model.config import Placement
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.state import NodeState, Phase, RecordedRefusal, run_id
+from nodeagent.core.turn.lifecycle import Run
+from nodeagent.daemon.machine import NodeSetup
+from nodeagent.daemon.snapshot import Snapshot
+from nodeagent.daemon.startup import STATE_FILE, kernel_of
+from nodeagent.edge.listening import listen
+from nodeagent.edge.local_api import LocalApi
+from nodeagent.edge.serving import ServingThread
+from nodeagent.edge.sysfs import read_machine
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
+from nodeagent.formats.kernel.cgroup_values import print_value
+from nodeagent.formats.kernel.sysfs import topology_of
+from nodeagent.formats.syntax.bind_address import UnixAddress
+from tests.cli.test_sources import MACHINE
+from tests.support import json_schema
+from tests.support.inspected_nodes import World, changed, container, ended, pod, running
+
+GROUP = 4242
+OTHER = 65_534
+CONFIG, SAVED = "etc/nodeagent/config.yaml", f"var/lib/nodeagent/{STATE_FILE}"
+"""Below a copied root."""
+NOT_REFUSED = NodeAgentError("pod default/web is not refused", hint="see `nodeagent inspect`")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
+
+
+class HostWorld(World):
+    """Pods on this very machine: policy none, as it may have a single CPU."""
+
+    def __init__(self) -> None:
+        super().__init__(topology_of(read_machine()), Placement())
+        self.node = NodeSetup(
+            self.config,
+            self.managers.topology,
+            self.managers,
+            allocatable_of(self.config, cpu_count=1, memory_bytes=2**30, hugepages=()),
+            CpuSet(),
+        )
+        self.add(pod("web", container("app"), container("slot", command=())))
+
+    @property
+    def kernel(self) -> Kernel:
+        return kernel_of(self.node, frozenset({"cpu", "cpuset", "memory"}))
+
+
+class Host:
+    """A directory with all that the commands look for: configuration, state, cgroups, and a daemon if one is started."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.chmod(0o755)
+        self.world = HostWorld()
+        self.directory = directory
+        self.config = directory / "config.yaml"
+        self.socket = directory / "agent.sock"
+        self.cgroups = directory / "pods"
+        self.state = directory / "state"
+        self.state.mkdir(mode=0o700)
+        self.refusals: list[RecordedRefusal | None] = []
+        self.bugs: list[object] = []
+        self._close: list[Any] = []
+        settings = {
+            "stateDirectory": str(self.state),
+            "runtimeDirectory": str(directory / "run"),
+            "cgroupRoot": str(self.cgroups),
+            "launcherSocket": str(directory / "launcher.sock"),
+        }
+        self.config.write_text(json.dumps(settings))
+        self.config.chmod(0o644)
+        self.write_cgroups(self.world.seen())
+
+    def write_cgroups(self, seen: Mapping[str, ObservedCgroup]) -> None:
+        for path, there in seen.items():
+            directory = self.cgroups / path
+            directory.mkdir(parents=True, exist_ok=True)
+            files = {
+                "cgroup.controllers": " ".join(sorted(there.controllers)),
+                "cgroup.subtree_control": " ".join(sorted(there.subtree_control)),
+                "cgroup.events": f"populated {int(there.is_populated)}\nfrozen {int(there.is_frozen)}",
+                "cgroup.procs": str(os.getpid()) if there.is_populated else "",
+                "cpuset.cpus.effective": str(there.cpus_effective),
+                "cpuset.mems.effective": str(there.mems_effective),
+                "memory.events": f"oom_kill {there.oom_kills}",
+                **{attribute.value: print_value(value) for attribute, value in there.attributes},
+            }
+            for name, text in files.items():
+                (directory / name).write_text(text + "\n")
+
+    def drift(self) -> None:
+        path = "besteffort/poduid-web/app"
+        self.write_cgroups({path: changed(self.world.seen()[path], Attribute.CPU_WEIGHT, 77)})
+
+    def save(self) -> None:
+        content = encode_state(self.world.state, policies_of(self.world.config.placement))
+        (self.state / STATE_FILE).write_bytes(content)
+
+    def start_daemon(self) -> None:
+        thread = ServingThread(lambda what, err: self.bugs.append((what, err)))
+        api = LocalApi(
+            reads={"state": lambda _: self.snapshot().document()},
+            writes={"retry": self.retry},
+            owner=os.geteuid(),
+            group=GROUP,
+        )
+        server = thread.serve(listen(UnixAddress(str(self.socket)), group=GROUP if os.geteuid() == 0 else None), api)
+        self._close = [server.close, api.close, thread.stop]
+
+    def snapshot(self) -> Snapshot:
+        runs = {
+            run_id(e, s): Run(run_id(e, s), 1, pid=os.getpid())
+            for e in self.world.state.entries
+            for s in e.containers
+            if s.is_started
+        }
+        return Snapshot(self.world.node, self.world.state, str(self.cgroups), runs, (), is_ready=True)
+
+    def retry(self, arguments: Mapping[str, Any]) -> dict[str, str]:
+        """Decide as the test wants it."""
+        entry = self.world.state.entries[-1]
+        if entry.refusal is None:
+            raise NOT_REFUSED
+        assert arguments["pod"] == "default/big"
+        decided = replace(entry, refusal=self.refusals.pop(), decided_at_ms=entry.decided_at_ms + 1)
+        if decided.refusal is None:
+            decided = replace(decided, containers=(running("app"),))
+        self.world.state = replace(self.world.state, entries=(*self.world.state.entries[:-1], decided))
+        return {"pod": entry.pod.full_name, "uid": entry.pod.uid, "refusedBefore": entry.refusal.reason}
+
+    def refuse(self) -> None:
+        self.world.add(pod("big", container("app")), ended("app"))
+        entry = replace(
+            self.world.state.entries[-1], refusal=RecordedRefusal("OutOfcpu", "too little", 1), containers=()
+        )
+        self.world.state = replace(self.world.state, entries=(*self.world.state.entries[:-1], entry))
+
+    def stop(self) -> None:
+        for close in self._close:
+            close()
+
+    @property
+    def options(self) -> list[str]:
+        return ["--config", str(self.config), "--socket", str(self.socket)]
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with tempfile.TemporaryDirectory() as directory:
+        made = Host(Path(directory))
+        yield made
+        made.stop()
+        assert made.bugs == []
+
+
+@pytest.fixture
+def live(host: Host) -> Host:
+    host.start_daemon()
+    return host
+
+
+@pytest.fixture
+def told(capfd: pytest.CaptureFixture[str]) -> Any:
+    """Run a command line: exit status, stdout, stderr."""
+
+    def tell(*words: str) -> tuple[int, str, str]:
+        try:
+            status = main(list(words))
+        except SystemExit as ended:  # argparse
+            status = int(str(ended.code))
+        out, err = capfd.readouterr()
+        return status, out, err
+
+    return tell
+
+
+def failed(result: tuple[int, str, str], *, status: int = 1) -> str:
+    """Check that it is one error with a next step, and nothing on stdout."""
+    code, out, err = result
+    assert (code, out) == (status, "")
+    assert err.startswith("nodeagent: ")
+    assert "\nhint: " in err
+    return err
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["inspect", "a", "b"],
+        ["inspect", "-o", "xml"],
+        ["inspect", "--nothing"],
+        ["inspect", "--frames", "3"],
+        ["inspect", "--interval", "1"],
+        ["exec"],
+        ["exec", "web"],
+        ["exec", "web", "app"],
+        ["exec", "web", "app", "--"],
+        ["retry"],
+        ["release"],
+        ["release", "web", "--all"],
+        ["release", "--all", "--machine", "node.json"],
+        ["release", "--all", "-o", "wide"],
+        ["retry", "web", "-o", "wide"],
+        ["retry", "a", "b"],
+        ["topology", "-o", "png"],
+        ["topology", "/"],
+        ["topology", "--root", "/x", "--machine", "y"],
+        ["config"],
+        ["capture", "node.json"],
+        ["capture", "-o", "node.json"],
+        ["explain"],
+        ["explain", "web", "-f", "pod.yaml"],
+        ["explain", "web", "--errata", "1.35"],
+        ["simulate"],
+        ["simulate", "--bench", "many", "-"],
+        ["run", "now"],
+        ["--nothing"],
+        ["inspekt"],
+    ],
+)
+def test_wrong_arguments_are_exit_status_2_and_say_usage_and_next_step(words, told):
+    status, out, err = told(*words)
+    assert (status, out) == (2, "")
+    assert err.startswith("usage: nodeagent")
+    complaint, hint = err.splitlines()[-2:]
+    assert complaint.startswith("nodeagent: ")
+    named = f"nodeagent {words[0]}" if words and words[0] in COMMANDS else "nodeagent"
+    assert hint == f"hint: {named} --help says what can be given"
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (["inspekt"], "'inspekt'"),
+        (["inspect", "a", "b", "c"], "b c"),
+        (["inspect", "-o", "xml"], "'xml'"),
+        (["run", "--confg", "x"], "--confg x"),
+        (["simulate", "--bench", "0", "-"], "'0' is not a whole number above 0"),
+        (["inspect", "--watch", "--frames", "-1"], "'-1' is not a whole number above 0"),
+        (["inspect", "--watch", "--frames", "x"], "'x' is not a whole number above 0"),
+        (["inspect", "--watch", "--interval", "0"], "'0' is no number of seconds from 0.1 to 3600"),
+        (["inspect", "--watch", "--interval", "nan"], "'nan' is no number of seconds from 0.1 to 3600"),
+        (["release", "--all", "--timeout", "soon"], "'soon' is no number of seconds from 0 to 86400"),
+        (["release", "--all", "--timeout", "86401"], "'86401' is no number of seconds from 0 to 86400"),
+        (["topology", "--root"], "--root"),
+        (["completion"], "required: bash|zsh|fish"),
+        (["completion", "csh"], "'csh' is none of bash, zsh, fish"),
+    ],
+)
+def test_a_complaint_about_arguments_names_what_was_given(words, value, told):
+    assert value in told(*words)[2].splitlines()[-2]
+
+
+def test_no_complaint_names_what_only_scripts_say(told):
+    for words in (["completion"], ["completion", "csh"]):
+        assert not re.search(r"\bwords\b", told(*words)[2])
+
+
+@pytest.mark.parametrize("words", [["config", "validate"], ["checkpoint", "show"]])
+def test_a_complaint_shows_the_usage_of_the_action(words, told):
+    status, out, err = told(*words, "--confg", "x")
+    assert (status, out) == (2, "")
+    assert err.startswith(f"usage: nodeagent {' '.join(words)} ")
+    assert err.endswith(f"hint: nodeagent {' '.join(words)} --help says what can be given\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_says_exit_status_has_examples_and_ends_with_what_comes_next(command, told):
+    status, out, err = told(command, "--help")
+    assert (status, err) == (0, "")
+    assert "exit status:" in out
+    assert f"  nodeagent {command}" in out.partition("examples:\n")[2]
+    last = out.rpartition("\nnext: ")[2]
+    assert "\n\n" not in last
+    assert next_commands(last) <= COMMANDS.keys()
+    assert next_commands(last)
+
+
+def test_the_help_as_a_whole_lists_the_commands_and_ends_with_what_comes_next(told):
+    status, out, err = told("--help")
+    assert (status, err) == (0, "")
+    assert all(re.search(rf"\n    {command}\s", out) for command in COMMANDS)
+    assert out.endswith("next: nodeagent inspect\n")
+    documents = re.search(r"^documents and examples: (.*)$", out, re.MULTILINE)
+    assert documents is not None
+    assert {"docs", "examples"} <= {path.name for path in Path(documents[1]).iterdir()}
+
+
+def test_documents_that_texts_name_exist():
+    """What a hint points to is among what is installed, and help says where."""
+    root = Path(__file__).parents[2]
+    texts = [source.read_text() for source in root.glob("nodeagent/**/*.py")]
+    named = {name for text in texts for name in re.findall(r"\b(?:docs|examples)/[\w.-]+", text)}
+    assert named >= {"docs/simulate.md", "examples/config.yaml"}
+    assert [name for name in named if not (root / name).exists()] == []
+
+
+def next_commands(text: str) -> set[str]:
+    return set(re.findall(r"nodeagent ([a-z]+)", text))
+
+
+# inspect
+
+
+def test_live_state_and_exit_status_0(live, told):
+    status, out, err = told("inspect", "-o", "json", *live.options)
+    document = json.loads(out)
+    assert (status, err) == (0, "")
+    assert document["node"]["agent"] == {
+        "known": True,
+        "launcherKnown": True,
+        "live": True,
+        "ready": True,
+    }
+    app, slot = document["pods"][0]["containers"]
+    assert (app["pid"], app["processes"], app["state"]["name"]) == (os.getpid(), 1, "Running")
+    assert (slot["state"]["name"], slot["processes"]) == ("Open", 0)
+    assert list(document) == sorted(document)
+
+
+def test_the_running_agents_configuration_counts_not_the_file(live, told):
+    live.config.write_text("this: [is no configuration")
+    assert told("inspect", *live.options)[0] == 0
+
+
+def test_a_difference_is_exit_status_3(live, told):
+    live.drift()
+    status, out, err = told("inspect", *live.options)
+    assert (status, err) == (3, "")
+    assert "  default/web app: cpu.weight is '77', promised '1'\n" in out
+
+
+def test_a_decision_being_carried_out_is_no_difference(live, told, monkeypatch):
+    """The files are right a moment later: looked at again, nothing differs."""
+    live.drift()
+    looks = []
+
+    def pause(seconds: float) -> None:
+        looks.append(seconds)
+        live.write_cgroups(live.world.seen())
+
+    monkeypatch.setattr("nodeagent.cli.commands.inspect.time.sleep", pause)
+    assert told("inspect", *live.options)[0] == 0
+    assert len(looks) == 1
+
+
+def test_a_main_process_outside_its_cgroup_is_a_difference(live, told):
+    (live.cgroups / "besteffort/poduid-web/app/cgroup.procs").write_text("1\n")
+    status, out, _ = told("inspect", "-o", "json", *live.options)
+    assert status == 3
+    (found,) = json.loads(out)["differences"]
+    assert (found["container"], found["file"], found["promised"], found["found"]) == (
+        "app",
+        "cgroup.procs",
+        f"main process {os.getpid()}",
+        "it has left this cgroup",
+    )
+
+
+def test_a_refused_pod_is_shown_among_the_others(live, told):
+    live.refuse()
+    status, out, err = told("inspect", *live.options)
+    assert (status, err) == (0, "")
+    assert "default/web  Running" in out
+    assert "default/big  Refused" in out
+    assert "OutOfcpu: too little" in out
+
+
+def test_differences_of_other_pods_do_not_count_for_one_pod(live, told):
+    live.world.add(pod("calm", container("app")))
+    live.write_cgroups(live.world.seen())
+    live.drift()
+    assert told("inspect", "calm", *live.options)[0] == 0
+    assert told("inspect", "default/web", *live.options)[0] == 3
+    assert told("inspect", "uid-web", *live.options)[0] == 3
+
+
+@pytest.mark.parametrize("form", ["text", "wide", "json", "yaml"])
+def test_every_form_shows_the_pod(form, live, told):
+    status, out, _ = told("inspect", "-o", form, *live.options)
+    assert status == 0
+    assert "web" in out
+    if form == "yaml":
+        assert yaml.safe_load(out)["pods"][0]["name"] == "web"
+        assert "&id" not in out
+
+
+def test_one_pod_is_shown_in_full(live, told):
+    _, out, _ = told("inspect", "web", *live.options)
+    assert "uid       uid-web\n" in out
+    assert f"process    {os.getpid()}, 1 process in all\n" in out
+
+
+def test_unknown_pods_are_answered_with_near_names(live, told):
+    err = failed(told("inspect", "wbe", *live.options))
+    assert err == "nodeagent: no pod 'wbe' is known\nhint: did you mean web? `nodeagent inspect` lists the pods\n"
+
+
+def test_without_a_daemon_the_saved_state_is_shown(host, told):
+    host.save()
+    status, out, err = told("inspect", *host.options)
+    assert (status, err) == (0, "")
+    assert "does NOT run" in out
+    assert "no difference between" in out
+    host.drift()
+    status, out, _ = told("inspect", *host.options)
+    assert status == 3
+    assert "the agent puts them right when it runs: systemctl start nodeagent" in out
+
+
+def test_without_a_daemon_and_cgroups_nothing_is_compared(host, told):
+    host.save()
+    subprocess.run(["rm", "-r", host.cgroups], check=True)
+    status, out, err = told("inspect", *host.options)
+    assert status == 1, "that all is as promised is not known"
+    assert "nothing was compared" in out
+    assert f"there is no cgroup {host.cgroups}" in " ".join(out.split())
+    assert err.startswith(f"nodeagent: the pods' cgroups cannot be read ({host.cgroups}), so nothing was compared")
+    assert "hint: start them with `systemctl start nodeagent-pods`" in err
+
+
+def test_with_a_daemon_and_without_cgroups_nothing_is_compared(live, told):
+    subprocess.run(["rm", "-r", live.cgroups], check=True)
+    status, out, err = told("inspect", "web", "-o", "json", *live.options)
+    app, slot = json.loads(out)["pods"][0]["containers"]
+    assert (status, "nothing was compared" in err) == (1, True)
+    assert (app["state"]["name"], app["pid"], app["processes"]) == ("Running", os.getpid(), None)
+    assert (slot["state"]["name"], slot["processes"]) == ("Open", None)
+
+
+def test_a_saved_state_of_other_policies_is_shown_with_the_problem(host, told):
+    saved = encode_state(host.world.state, {"cpuManagerPolicy": "static", "memoryManagerPolicy": "None"})
+    (host.state / STATE_FILE).write_bytes(saved)
+    status, out, _ = told("inspect", *host.options)
+    assert status == 0
+    assert 'was written under cpuManagerPolicy "static"' in " ".join(out.split())
+
+
+def test_where_the_configuration_puts_the_socket_is_where_it_is_looked_for(host, told):
+    (host.directory / "run").mkdir()
+    host.socket = host.directory / "run" / "agent.sock"
+    host.start_daemon()
+    status, out, _ = told("inspect", "-o", "json", "--config", str(host.config))
+    assert (status, json.loads(out)["node"]["agent"]["live"]) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "has saved no state"),
+        (b"nonsense", "the first line is no nodeagent_state header"),
+    ],
+)
+def test_no_daemon_and_no_usable_state(host, told, content, message):
+    if content is not None:
+        (host.state / STATE_FILE).write_bytes(content)
+    assert message in failed(told("inspect", *host.options))
+
+
+def test_no_daemon_and_no_configuration(host, told):
+    host.config.unlink()
+    assert f"no configuration at {host.config}" in failed(told("inspect", *host.options))
+
+
+@pytest.mark.parametrize("form", ["text", "wide"])
+def test_a_machine_without_an_agent_gives_no_orders_for_this_host(form, tmp_path, told):
+    root = MACHINE.grow(tmp_path / "copy")
+    config = tmp_path / "c.yaml"
+    config.write_text("cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n")
+    status, out, err = told("inspect", "--root", str(root), "--config", str(config), "-o", form)
+    assert (status, err) == (0, "")
+    assert "the capture holds no agent" in out
+    assert "no pods\n" in out
+    assert "cgroups: the capture holds none to compare with" in out
+    assert not re.search("systemctl|manifest directory|run as root", out + err)
+
+
+def test_a_daemon_of_another_version_is_an_error_not_a_traceback(host, told, monkeypatch):
+    monkeypatch.setattr(Snapshot, "document", lambda _: {"state": {}})
+    host.start_daemon()
+    err = failed(told("inspect", *host.options))
+    assert "cannot understand the agent's state" in err
+    assert "systemctl restart nodeagent" in err
+
+
+def test_a_socket_that_nobody_listens_at_is_a_daemon_that_is_down(host, told):
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(host.socket))
+    assert "Connection refused" in failed(told("inspect", *host.options))
+
+
+def as_user(uid: int, gids: list[int], *words: str) -> tuple[int, str, str]:
+    """Run a command line as another user. What is imported late must be there before: the interpreter may be root's own."""
+    late = "difflib, encodings.utf_8_sig, shutil, nodeagent.edge.launcher, nodeagent.edge.processes"
+    commands = ", ".join(
+        f"nodeagent.cli.{name}" for name in ("main", "commands.inspect", "commands.exec", "commands.retry")
+    )
+    program = (
+        f"import os, sys, {late}, {commands}\n"
+        f"os.setgroups({gids}); os.setresgid({uid}, {uid}, {uid}); os.setresuid({uid}, {uid}, {uid})\n"
+        "sys.exit(nodeagent.cli.main.main(sys.argv[1:]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+@needs_root
+def test_the_group_sees_everything_through_the_socket(live):
+    live.drift()
+    status, out, err = as_user(OTHER, [GROUP], "inspect", *live.options)
+    assert (status, err) == (3, "")
+    assert "cpu.weight is '77'" in out
+
+
+@needs_root
+def test_others_are_told_whom_to_ask(live, host):
+    err = failed(as_user(OTHER, [], "inspect", *live.options))
+    assert "run as root, or as a member of the group nodeagent" in err
+
+
+@needs_root
+def test_without_a_daemon_only_root_reads_the_saved_state(host):
+    host.save()
+    err = failed(as_user(OTHER, [GROUP], "inspect", *host.options))
+    assert "only root may read what it has saved" in err
+    assert "systemctl start nodeagent" in err
+    assert stat.S_IMODE(host.state.stat().st_mode) == 0o700
+
+
+# topology
+
+
+def test_topology_says_who_owns_what(live, told):
+    status, out, err = told("topology", *live.options)
+    assert (status, err) == (0, "")
+    assert "\nowners\n" in out
+    assert "shared" in out
+
+
+def test_topology_without_an_agent_is_just_the_machine(host, told):
+    status, out, err = told("topology", "--socket", str(host.socket))
+    assert (status, err) == (0, "")
+    assert "socket" in out
+    assert "owners" not in out
+
+
+def test_topology_without_an_agent_shows_what_the_named_configuration_reserves(host, told):
+    host.config.write_text("cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n")
+    status, out, err = told("topology", *host.options)
+    assert (status, err) == (0, "")
+    assert "owners" in out
+    host.config.unlink()
+    status, out, err = told("topology", *host.options)
+    assert (status, out) == (1, "")
+    assert err.startswith(f"nodeagent: no configuration at {host.config}\nhint: ")
+
+
+@needs_root
+def test_topology_tells_others_whom_to_ask_for_the_owners(live):
+    status, out, err = as_user(OTHER, [], "topology", "--socket", str(live.socket))
+    assert status == 0
+    assert "owners" not in out
+    assert err == (
+        f"nodeagent: who owns which CPU is left out: cannot connect to {live.socket}: Permission denied\n"
+        "hint: run as root, or as a member of the group nodeagent (`usermod -aG nodeagent USER`)\n"
+    )
+
+
+def test_topology_says_why_there_are_no_owners_where_the_promises_cannot_be_read(host, told):
+    settings = json.loads(host.config.read_text()) | {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
+    host.config.write_text(json.dumps(settings))
+    (host.state / STATE_FILE).write_text("damaged")
+    status, out, err = told("topology", *host.options)
+    assert status == 0
+    assert "socket" in out
+    assert "owners" not in out
+    assert err.startswith(f"nodeagent: who owns which CPU is left out: cannot use {host.state / STATE_FILE}: ")
+    assert "\nhint: start the agent" in err
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        ({}, ""),
+        ({CONFIG: "cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n"}, ""),  # everybody shares what isn't reserved
+        ({CONFIG: "cpuManagerPolcy: static\n"}, "cpuManagerPolcy"),
+        ({CONFIG: "", SAVED: "damaged"}, SAVED),
+        ({SAVED: "damaged"}, "no configuration at "),
+    ],
+)
+def test_topology_of_a_copied_root_says_why_owners_are_missing(there, said, tmp_path, told):
+    root = MACHINE.grow(tmp_path / "root")
+    for name, text in there.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    status, out, err = told("topology", "--root", str(root))
+    assert status == 0
+    assert ("owners" in out) is (bool(there) and not said)
+    assert said in err
+    assert bool(err) is bool(said)
+    if said:
+        assert err.startswith("nodeagent: who owns which CPU is left out: ")
+        assert len(re.findall(r"^hint: .+", err, re.MULTILINE)) == 1
+
+
+@pytest.mark.parametrize(
+    ("choice", "environment", "is_terminal", "is_coloured"),
+    [
+        ("auto", {}, True, True),
+        ("auto", {}, False, False),
+        ("auto", {"NO_COLOR": "1"}, True, False),
+        ("auto", {"NO_COLOR": ""}, True, True),
+        ("auto", {"TERM": "dumb"}, True, False),
+        ("always", {"NO_COLOR": "1"}, False, True),
+        ("never", {}, True, False),
+    ],
+)
+def test_topology_is_coloured_for_eyes_that_see_it(
+    choice, environment, is_terminal, is_coloured, live, told, monkeypatch
+):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
+    status, out, _ = told("topology", "--color", choice, *live.options)
+    assert (status, "\x1b[" in out) == (0, is_coloured)
+
+
+def test_topology_draws_owners_in_every_picture(live, told):
+    for form, owned in (("svg", ">CPU 0: shared<"), ("hwloc-xml", '<info name="Owner" value="shared"/>')):
+        status, out, err = told("topology", "-o", form, *live.options)
+        assert (status, err) == (0, "")
+        assert owned in out
+
+
+# exec
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("words", "change", "message"),
+    [
+        (["wbe", "app"], None, "no pod 'wbe' is known"),
+        (["web", "../web/app"], None, "pod default/web has no container '../web/app'"),
+        (["web", "app"], "terminating", "pod default/web is being ended"),
+        (["web", "app"], "finished", "pod default/web is over (Succeeded)"),
+        (["web", "app"], "drifted", "cpuset.cpus of besteffort/poduid-web/app is '4095'"),
+        (["web", "slot"], "no cgroups", "the pods' cgroup cannot be read"),
+        (["web", "slot"], "used below", "is the parent of other cgroups (ctr)"),
+        (["big", "app"], "refused", "pod default/big was refused: OutOfcpu: too little"),
+    ],
+)
+def test_exec_refuses_with_the_reason(words, change, message, live, told):
+    entry = live.world.state.entries[0]
+    match change:
+        case "terminating":
+            live.world.state = replace(live.world.state, entries=(replace(entry, deleting_since_ms=1),))
+        case "finished":
+            live.world.state = replace(live.world.state, entries=(replace(entry, outcome=Phase.SUCCEEDED),))
+        case "drifted":
+            (live.cgroups / pod_path(entry) / "app" / "cpuset.cpus").write_text("4095")
+        case "no cgroups":
+            subprocess.run(["rm", "-r", live.cgroups], check=True)
+        case "used below":
+            child = live.cgroups / pod_path(entry) / "slot" / "ctr"
+            child.mkdir()
+            (child / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+        case "refused":
+            live.refuse()
+    assert message in failed(told("exec", *live.options, *words, "--", "true"), status=125)
+
+
+@needs_root
+def test_exec_cannot_enter_what_is_no_cgroup(live, told):
+    """The last step is the kernel's: this directory only looks like a cgroup."""
+    (live.cgroups / "besteffort/poduid-web/slot/cgroup.procs").unlink()
+    assert "cannot enter cgroup" in failed(told("exec", *live.options, "web", "slot", "--", "true"), status=125)
+
+
+@needs_root
+def test_exec_is_for_root(live):
+    err = failed(as_user(OTHER, [GROUP], "exec", *live.options, "web", "slot", "--", "true"), status=125)
+    assert err == "nodeagent: only root may enter a container\nhint: sudo nodeagent exec web slot -- …\n"
+
+
+def test_a_command_that_is_not_there_is_127():
+    with pytest.raises(CommandError) as caught:
+        _become(["/nowhere/to-be-found"])
+    assert caught.value.exit_status == 127
+    assert "'/nowhere/to-be-found'" in caught.value.message
+    assert caught.value.hint
+
+
+def test_a_command_that_cannot_be_run_leaves_signals_as_they_were(tmp_path):
+    with pytest.raises(CommandError):
+        _become([str(tmp_path)])
+    assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN
+
+
+def test_a_command_that_cannot_be_run_is_126(tmp_path):
+    (tmp_path / "data").write_text("no program")
+    (tmp_path / "data").chmod(0o755)
+    for path in (tmp_path, tmp_path / "data"):
+        with pytest.raises(CommandError) as caught:
+            _become([str(path)])
+        assert caught.value.exit_status == 126
+
+
+def test_what_it_becomes_has_the_commands_status_and_ignores_no_more_signals_than_the_caller():
+    shown = "grep SigIgn /proc/self/status"
+    caller = subprocess.run(["sh", "-c", shown], capture_output=True, text=True, check=True)
+    program = f"from nodeagent.cli.commands.exec import _become; _become(['sh', '-c', '{shown}; exit 7'])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (7, "")
+    # signals 32 and 33 are the C library's: whether a shell was started with them ignored depends on how Python spawned it
+    ignored = [int(shown.partition(":")[2], 16) & ~(3 << 31) for shown in (done.stdout, caller.stdout)]
+    assert ignored[0] == ignored[1]
+
+
+# retry
+
+
+def test_retry_tells_that_the_pod_is_admitted(live, told):
+    live.refuse()
+    live.refusals = [None]
+    assert told("retry", "default/big", "--socket", str(live.socket)) == (
+        0,
+        "pod default/big is admitted; see: nodeagent inspect default/big\n",
+        "",
+    )
+
+
+def test_retry_tells_that_it_is_refused_again_and_what_to_do(live, told):
+    live.refuse()
+    live.refusals = [RecordedRefusal("OutOfpods", "none left", 2)]
+    err = failed(told("retry", "default/big", "--socket", str(live.socket)))
+    assert "pod default/big is refused again: OutOfpods: none left" in err
+    assert "maxPods" in err
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status", "admitted"), [(None, 0, True), (RecordedRefusal("OutOfpods", "none left", 2), 1, False)]
+)
+def test_retry_as_json_is_as_its_schema_says(live, told, refusal, status, admitted):
+    live.refuse()
+    live.refusals = [refusal]
+    found = told("retry", "default/big", "--socket", str(live.socket), "-o", "json")
+    document = json.loads(found[1])
+    json_schema.check(document, "retry")
+    assert (found[0], found[2]) == (status, "")
+    assert (document["name"], document["uid"], document["admitted"]) == ("big", "uid-big", admitted)
+    assert (document["refusal"] or {}).get("message") == (None if refusal is None else "none left")
+
+
+def test_retry_as_yaml_of_a_pod_that_is_not_decided(live, told, monkeypatch):
+    live.refuse()
+    live.refusals = [RecordedRefusal("OutOfpods", "none left", 2)]
+    monkeypatch.setattr(retry, "_WAIT_SECONDS", 0)
+    status, out, err = told("retry", "default/big", "--socket", str(live.socket), "-o", "yaml")
+    document = yaml.safe_load(out)
+    json_schema.check(document, "retry")
+    assert (status, err, document["admitted"], document["refusal"]) == (1, "", None, None)
+    live.refuse()
+    live.refusals = [None]
+    assert "is not decided yet" in failed(told("retry", "default/big", "--socket", str(live.socket)))
+
+
+def test_retry_passes_on_what_the_agent_says(live, told):
+    assert NOT_REFUSED.message in failed(told("retry", "web", "--socket", str(live.socket)))
+
+
+def test_retry_needs_the_agent(host, told):
+    assert "the agent does not answer" in failed(told("retry", "web", "--socket", str(host.socket)))
+
+
+@needs_root
+def test_retry_is_for_root(live):
+    live.refuse()
+    err = failed(as_user(OTHER, [GROUP], "retry", "default/big", "--socket", str(live.socket)))
+    assert f"user {OTHER} may not ask for 'retry'" in err
+
+
+def test_a_state_without_pods_is_no_trouble(live, told):
+    live.world.state = NodeState(live.world.state.promises)
+    live.write_cgroups(live.world.seen())
+    subprocess.run(["rm", "-r", live.cgroups / "besteffort/poduid-web"], check=True)
+    status, out, _ = told("inspect", *live.options)
+    assert (status, "no pods:" in out) == (0, True)
+
+
+def test_cpus_are_of_this_machine(live, told):
+    _, out, _ = told("inspect", "-o", "json", "--no-host-processes", *live.options)
+    document = json.loads(out)
+    assert CpuSet.parse(document["node"]["cpus"]["online"]) == topology_of(read_machine()).online
+    assert document["hostProcesses"] is None

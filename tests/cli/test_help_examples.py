@@ -1,0 +1,96 @@
+"""The examples in every command's help can be pasted: a shell reads them, and the command takes their arguments."""
+
+import importlib
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from nodeagent.cli.main import COMMANDS, main, parser_for
+from nodeagent.cli.support.definitions import command_of
+
+
+def examples(text: str) -> list[str]:
+    """The lines below `examples:`."""
+    return [
+        line.strip()
+        for line in re.findall(r"^  \S.*$", text.partition("examples:\n")[2].partition("\n\n")[0], re.MULTILINE)
+    ]
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Path:
+    """A directory of programs that only write down how they were called, an argument a line."""
+    for name in ("nodeagent", "sudo", "systemctl", "jq", "xz", "lstopo", "grep"):
+        program = tmp_path / name
+        skipped = "shift\n" if name == "sudo" else ""
+        said = f'printf "%s\\n" "$@" >"{tmp_path}/called.$$"\n' if name in {"nodeagent", "sudo"} else ""
+        program.write_text(f"#!/bin/sh\n{skipped}{said}")
+        program.chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_examples_are_commands_that_can_be_given(
+    command: str, shell: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    lines = examples(capsys.readouterr().out)
+    assert lines
+    monkeypatch.setattr(importlib.import_module(f"nodeagent.cli.commands.{command}"), "run", lambda _: 0)
+    (shell / "scenarios.jsonl").touch()
+    called = 0
+    for line in lines:
+        done = subprocess.run(
+            ["sh", "-ec", line],
+            cwd=shell,
+            env={"PATH": f"{shell}:/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), line
+        for call in shell.glob("called.*"):
+            assert main(call.read_text().splitlines()) == 0, line
+            called += 1
+            call.unlink()
+    assert called >= len([line for line in lines if "nodeagent" in line and not line.startswith(("systemctl", "cd"))])
+
+
+def with_actions(name: str) -> list[tuple[str, ...]]:
+    """A command, and each of what it is made of."""
+    (found,) = [one for one in command_of(parser_for([name])).subcommands if one.name == name]
+    return [(name,), *((name, action.name) for action in command_of(found.parser).subcommands)]
+
+
+@pytest.mark.parametrize("words", [(), *(words for name in COMMANDS for words in with_actions(name))], ids=" ".join)
+def test_prose_fits_80_columns(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+    text = capsys.readouterr().out
+    whole = {f"  {line}" for line in re.findall(r"^  (\S.*)$", text.partition("\n\nexamples:\n")[2], re.MULTILINE)}
+    assert [line for line in text.splitlines() if len(line) > 80 and line not in whole] == []
+
+
+@pytest.mark.parametrize(("command", "says"), [("explain", "guaranteed"), ("simulate", "")])
+def test_those_that_need_no_node_work_as_pasted(
+    command: str, says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    lines = examples(capsys.readouterr().out)
+    assert len(lines) >= 3
+    there, *lines = lines
+    assert there.startswith("cd ")
+    monkeypatch.chdir(shlex.split(there)[1])
+    for line in lines:
+        assert main(shlex.split(line.partition(" >")[0])[1:]) == 0, line
+        shown = capsys.readouterr().out
+        assert shown
+        assert says in shown

@@ -1,0 +1,345 @@
+"""Files that commands are given: by path, from stdin, or through a pipe, which can be read only once."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from nodeagent.daemon.startup import MAX_CONFIG_BYTES
+from tests.support.described_nodes import CONFIG, MACHINE, ROOT, Told, container, golden, manifest, pod, told
+
+__all__ = ["golden", "told"]
+Piped = Callable[[bytes], None]
+
+
+@pytest.fixture
+def piped(monkeypatch: pytest.MonkeyPatch) -> Piped:
+    """Give the command something to read on stdin."""
+    return lambda content: monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+def described(told: Told) -> bytes:
+    status, out, _ = told("topology", "--topology", MACHINE, "-o", "json")
+    assert status == 0
+    return out.encode()
+
+
+@contextmanager
+def through_fifos(*contents: bytes) -> Iterator[None]:
+    """Write each content once to `fifo-0`, `fifo-1` and so on; each write waits for its reader, but at the end for none any more."""
+    writers = []
+    for number, content in enumerate(contents):
+        os.mkfifo(f"fifo-{number}")
+        writers.append(threading.Thread(target=Path(f"fifo-{number}").write_bytes, args=(content,)))
+        writers[-1].start()
+    try:
+        yield
+    finally:
+        for number, writer in enumerate(writers):
+            os.close(os.open(f"fifo-{number}", os.O_RDONLY | os.O_NONBLOCK))
+            writer.join()
+
+
+def test_a_machine_a_configuration_and_pods_come_through_pipes(told: Told) -> None:
+    manifest("pod.yaml", pod("web", container("app", "2", "1Gi")))
+    machine = described(told)
+    named = told("explain", "-f", "pod.yaml", "--topology", MACHINE, "--config", "config.yaml")
+    with through_fifos(Path("pod.yaml").read_bytes(), machine, Path("config.yaml").read_bytes()):
+        status, out, err = told("explain", "-f", "fifo-0", "--machine", "fifo-1", "--config", "fifo-2")
+    assert (status, err) == (0, "")
+    assert out[out.index("rules") :] == named[1][named[1].index("rules") :]
+    assert out.splitlines()[0].endswith(": fifo-1")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("inspect", "--config", "config.yaml", "--machine", "-", "-o", "json"),
+        ("check", "--config", "config.yaml", "--machine", "-", "-o", "json"),
+        ("topology", "--config", "config.yaml", "--machine", "-"),
+        ("config", "validate", "config.yaml", "--machine", "-"),
+        ("simulate", "-f", "pod.yaml", "--config", "config.yaml", "--machine", "-"),
+        ("simulate", "--capacity", "-f", "pod.yaml", "--config", "config.yaml", "--machine", "-"),
+        ("simulate", "--compare", "config.yaml", "other.yaml", "-f", "pod.yaml", "--machine", "-"),
+    ],
+    ids=" ".join,
+)
+def test_every_command_takes_a_machine_from_stdin(words: tuple[str, ...], told: Told, piped: Piped) -> None:
+    manifest("pod.yaml", pod("web", container("app", "2", "1Gi")))
+    Path("other.yaml").write_text(CONFIG.replace("Static", "None").split("reservedMemory")[0])
+    machine = described(told)
+    Path("machine.json").write_bytes(machine)
+    piped(machine)
+    status, out, _ = told(*words)
+    assert (status, out.replace("/dev/stdin", "machine.json")) == told(
+        *[word if word != "-" else "machine.json" for word in words]
+    )[:2]
+    assert out
+
+
+@pytest.mark.parametrize("action", ["validate", "show"])
+def test_a_configuration_comes_from_stdin(action: str, told: Told, piped: Piped) -> None:
+    more = ("--alone",) if action == "validate" else ()
+    named = told("config", action, "config.yaml", *more)
+    piped(Path("config.yaml").read_bytes())
+    status, out, err = told("config", action, "-", *more)
+    assert (status, out.replace("/dev/stdin", "config.yaml"), err) == named
+    assert status == 0
+
+
+@pytest.mark.parametrize("word", ["/dev/stdin", "/dev//stdin", "/dev/./fd/0"])
+def test_stdin_is_known_by_every_spelling_of_its_path(word: str, told: Told, piped: Piped) -> None:
+    piped(Path("config.yaml").read_bytes())
+    assert told("config", "show", word)[1].count("single-numa-node") == 1
+
+
+def test_a_file_of_the_name_of_stdin_is_a_file(told: Told, piped: Piped) -> None:
+    Path("-").write_text("maxPods: 77\n")
+    piped(b"maxPods: 11\n")
+    status, out, err = told("config", "show", "./-")
+    assert (status, err) == (0, "")
+    assert "maxPods: 77" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("topology", "--root", ""), "--root"),
+        (("inspect", "--machine", ""), "--machine"),
+        (("inspect", "--config="), "--config"),
+        (("inspect", "--socket", ""), "--socket"),
+        (("release", "--all", "--dry-run", "--root", ""), "--root"),
+        (("explain", "web", "--root="), "--root"),
+        (("explain", "-f", ""), "-f/--file"),
+        (("explain", "web", "--socket", ""), "--socket"),
+        (("simulate", ""), "FILE|-"),
+        (("simulate", "-f", "pod.yaml", "--compare", "config.yaml", ""), "--compare"),
+        (("config", "validate", ""), "FILE|-"),
+        (("config", "migrate-from-kubelet", "config.yaml", "--out", ""), "--out"),
+        (("checkpoint", "verify", ""), "FILE|-"),
+        (("retry", "web", "--socket", ""), "--socket"),
+        (("run", "--config", ""), "--config"),
+    ],
+    ids=repr,
+)
+def test_an_empty_word_is_no_path(words: tuple[str, ...], name: str, told: Told) -> None:
+    status, out, err = told(*words)
+    assert (status, out) == (2, "")
+    assert f"argument {name}: '' is no path; if it was a variable, it is not set\n" in err
+
+
+def test_an_empty_word_describes_no_machine_of_scenarios(told: Told) -> None:
+    Path("scenarios.jsonl").write_text("{}\n")
+    status, out, err = told("simulate", "scenarios.jsonl", "--topology", "")
+    assert (status, out) == (2, "")
+    assert err.startswith('nodeagent: --topology "": ')
+
+
+def test_a_wrong_configuration_on_stdin_is_told_with_its_line(told: Told, piped: Piped) -> None:
+    piped(b"maxPods: many\n")
+    status, out, err = told("config", "validate", "-", "--alone", "-o", "json")
+    assert (status, err) == (1, "")
+    [finding] = json.loads(out)["findings"]
+    assert (json.loads(out)["file"], finding["line"], finding["field"]) == ("/dev/stdin", 1, "maxPods")
+
+
+def test_kubelets_configuration_and_a_state_file_come_from_stdin(told: Told, piped: Piped) -> None:
+    piped(b"kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 7\n")
+    status, out, _ = told("config", "migrate-from-kubelet", "-")
+    assert (status, "maxPods: 7" in out) == (0, True)
+    state = b'{"policyName":"none","defaultCpuSet":"","checksum":1353318690}'
+    piped(state)
+    status, out, _ = told("checkpoint", "show", "-", "-o", "json")
+    Path("state").write_bytes(state)
+    assert (status, out) == told("checkpoint", "show", "state", "-o", "json")[:2]
+    assert status == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("explain", "-f", "-", "--topology", "4c", "--config", "-"),
+        ("explain", "-f", "-", "-f", "/dev/stdin", "--topology", "4c", "--config", "config.yaml"),
+        ("simulate", "--compare", "-", "-", "--topology", "4c"),
+        ("simulate", "-", "--machine", "-"),
+        ("config", "validate", "-", "--machine", "-"),
+        ("explain", "-f", "/proc/self/fd/0", "--config", "-", "--topology", "4c"),
+        ("explain", "-f", "/dev/stdin", "--config", "/dev/fd/0", "--topology", "4c"),
+        ("simulate", "/proc/thread-self/fd/0", "--machine", "/dev//fd/0"),
+    ],
+    ids=" ".join,
+)
+def test_only_one_argument_reads_stdin(words: tuple[str, ...], told: Told, piped: Piped) -> None:
+    piped(b"")
+    status, out, err = told(*words)
+    assert (status, out) == (2, "")
+    assert "nodeagent: only one argument can be - or /dev/stdin\nhint: " in err
+
+
+@pytest.mark.parametrize("device", ["/dev/null", "/dev/zero", "."])
+@pytest.mark.parametrize("words", [("config", "show"), ("topology", "--machine"), ("checkpoint", "show")], ids=" ".join)
+def test_devices_and_directories_are_none(device: str, words: tuple[str, ...], told: Told) -> None:
+    status, out, err = told(*words, device)
+    assert (status, out) == (1, "")
+    assert err.startswith(
+        (f"nodeagent: cannot read {device}: it is no regular file", "nodeagent: cannot read .: Is a dir")
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("explain", "-f", "pod.yaml", "--topology", MACHINE, "--config"), ("config", "show"), ("topology", "--machine")],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("name", [".", "large", "config.yaml/x"])
+def test_of_what_was_named_nothing_is_to_be_moved_away(name: str, words: tuple[str, ...], told: Told) -> None:
+    manifest("pod.yaml", pod("web", container("app", "2", "1Gi")))
+    with Path("large").open("wb") as file:
+        file.truncate(1 << 40)
+    status, out, err = told(*words, name)
+    assert (status, out) == (1, "")
+    assert err.startswith(f"nodeagent: cannot read {name}: ")
+    assert f"\nhint: name a file, or - for what is piped in; `ls -lLd {name}` shows what is there, `namei" in err
+
+
+@pytest.mark.parametrize("name", ["-", "fifo-0"])
+def test_what_to_correct_of_a_pipe_is_what_is_piped_in(name: str, told: Told, piped: Piped) -> None:
+    for words, content, what in (
+        (("config", "validate", "--alone", name), b"maxPods: many\n", "correct these lines of what is piped in; "),
+        (("config", "migrate-from-kubelet", name), b"maxPods: many\n", ": correct what is piped in, then migrate it "),
+        (("explain", "--topology", MACHINE, "--config", "config.yaml", "-f", name), b"\n", "correct these lines; "),
+    ):
+        piped(content)
+        with through_fifos(*[content] if name != "-" else []):
+            status, out, err = told(*words)
+        Path(name).unlink(missing_ok=True)
+        assert (status, out) == (1, "")
+        assert what in err.partition("\nhint: ")[2]
+        assert "/dev/stdin" not in err.partition("\nhint: ")[2]
+        assert "remove the file" not in err
+
+
+@pytest.mark.parametrize("name", ["-", "fifo-0"])
+def test_a_pipe_without_end_is_an_error(name: str, told: Told, piped: Piped) -> None:
+    content = b"#" * (MAX_CONFIG_BYTES + 1)
+    piped(content)
+    with through_fifos(*[content] if name != "-" else []):
+        status, out, err = told("config", "show", name)
+    assert (status, out) == (1, "")
+    assert f": more than {MAX_CONFIG_BYTES} bytes came\nhint: look at what is piped in" in err
+
+
+def test_a_pipe_may_hold_as_much_as_a_file(told: Told, piped: Piped) -> None:
+    piped(b"#" * MAX_CONFIG_BYTES)
+    assert told("config", "show", "-")[::2] == (0, "")
+
+
+NOTHING = "nothing came\nhint: what was to be piped in may have failed: "
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("explain", "-f", "pod.yaml", "--topology", MACHINE, "--config", "-"),
+        ("explain", "-f", "-", "--topology", MACHINE, "--config", "config.yaml"),
+        ("simulate", "--compare", "config.yaml", "-", "-f", "pod.yaml", "--topology", MACHINE),
+        ("config", "validate", "-", "--alone"),
+        ("config", "show", "-"),
+        ("config", "migrate-from-kubelet", "-"),
+        ("topology", "--machine", "-"),
+        ("checkpoint", "show", "-"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("name", ["-", "/dev/fd/0", "fifo-0"])
+def test_a_pipe_through_which_nothing_comes_is_an_error(
+    name: str, words: tuple[str, ...], told: Told, piped: Piped
+) -> None:
+    manifest("pod.yaml", pod("web", container("app", "2", "1Gi")))
+    piped(b"")
+    with through_fifos(*[b""] if name == "fifo-0" else []):
+        status, out, err = told(*[name if word == "-" else word for word in words])
+    assert (status, out) == (1, "")
+    assert err.startswith(f"nodeagent: cannot read {'fifo-0' if name == 'fifo-0' else '/dev/stdin'}: {NOTHING}")
+    assert err.count("\n") == 2, "it is said once"
+
+
+def test_scenarios_that_do_not_come_are_told_of_in_their_own_words(told: Told, piped: Piped) -> None:
+    piped(b"")
+    status, out, err = told("simulate", "/dev/fd/0")
+    assert (status, out) == (1, "")
+    assert err.startswith("nodeagent: cannot read scenarios from /dev/stdin: it holds no scenario\nhint: ")
+
+
+@pytest.mark.parametrize("came", ["<&-", "</dev/null", "< <(cat none)"])
+def test_a_command_that_failed_in_a_pipe_leaves_no_configuration(came: str) -> None:
+    script = f'"$0" -m nodeagent config show - {came}'
+    done = subprocess.run(["bash", "-c", script, sys.executable], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"nodeagent: cannot read /dev/stdin: {NOTHING}" in done.stderr
+
+
+def test_an_empty_file_is_a_configuration(told: Told, piped: Piped) -> None:
+    Path("empty.yaml").write_bytes(b"")
+    assert told("config", "validate", "empty.yaml", "--alone")[::2] == (0, "")
+    piped(b"\n")
+    assert told("config", "validate", "-", "--alone")[::2] == (0, "")
+
+
+@pytest.mark.parametrize("descriptors", ["/dev/fd", "/proc/self/fd"])
+@pytest.mark.parametrize(
+    "words", [("config", "show"), ("simulate",), ("explain", "--topology", "4c", "--config", "config.yaml", "-f")]
+)
+def test_a_pipe_that_is_not_open_is_an_error_that_names_sudo(
+    words: tuple[str, ...], descriptors: str, told: Told
+) -> None:
+    status, out, err = told(*words, f"{descriptors}/99")
+    assert (status, out) == (1, "")
+    assert err.startswith(
+        f"nodeagent: cannot read {descriptors}/99: nothing is open there\nhint: sudo closes what <(...) opens"
+    )
+
+
+def test_how_to_read_one_scenario_again_is_told_of_files_only(told: Told) -> None:
+    content = b'{"topology": {"cpus": []}}\n' * 11
+    Path("scenarios.jsonl").write_bytes(content)
+    assert "sed -n 11p scenarios.jsonl" in told("simulate", "scenarios.jsonl")[1]
+    with through_fifos(content):
+        status, out, _ = told("simulate", "fifo-0")
+    assert (status, "sed -n" in out) == (0, False)
+
+
+def test_shells_can_pass_what_commands_print(told: Told) -> None:
+    manifest("pod.yaml", pod("web", container("app", "2", "1Gi")))
+    script = (
+        'a="$0 -m nodeagent"; $a explain -f <(cat pod.yaml) --config <(cat config.yaml) '
+        f"--machine <($a topology --topology {MACHINE} -o json)"
+    )
+    done = subprocess.run(
+        ["bash", "-c", script, sys.executable],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "pod default/web (Guaranteed): admitted" in done.stdout
+
+
+@pytest.mark.parametrize("place", ["--root", "completion"])
+def test_a_pipe_at_a_place_of_nodeagents_own_is_never_waited_for(place: str, told: Told) -> None:
+    Path("copy/etc/nodeagent").mkdir(parents=True)
+    os.mkfifo("copy/etc/nodeagent/config.yaml")
+    if place == "--root":
+        status, _, err = told("config", "validate", "--root", "copy", "--alone")
+        assert (status, "it is no regular file" in err) == (1, True)
+    else:
+        os.mkfifo("machine")
+        assert told("completion", "words", "--", "nodeagent", "explain", "--machine", "machine", "")[::2] == (0, "")

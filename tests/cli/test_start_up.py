@@ -1,0 +1,66 @@
+"""What a command loads before it does anything. Seconds are measured by `make bench`; imports can be counted, and cost them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import json, sys
+before = set(sys.modules)
+from nodeagent.cli.main import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+print("\\n" + json.dumps(sorted(set(sys.modules) - before)))
+"""
+LIBRARIES = {"yaml", "psutil", "pyroute2", "watchdog", "structlog", "prometheus_client"}
+
+
+def loaded(*words: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", PROGRAM, *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    found: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_help_loads_nothing_but_the_list_of_commands() -> None:
+    modules = loaded("--help")
+    assert {one for one in modules if one.startswith("nodeagent")} == {
+        "nodeagent",
+        "nodeagent.cli",
+        "nodeagent.cli.main",
+        "nodeagent.cli.support",
+        "nodeagent.cli.support.printable_output",
+        "nodeagent.cli.support.help_text",
+        "nodeagent.errors",
+    }
+    assert not LIBRARIES & set(modules)
+    assert len(modules) < 60, "each costs a fraction of a millisecond, and those of the standard library, too"
+
+
+@pytest.mark.parametrize("command", ["inspect", "exec", "retry", "topology"])
+def test_what_looks_at_a_node_loads_no_library(command: str) -> None:
+    modules = loaded(command, "--help")
+    assert not LIBRARIES & set(modules)
+
+
+def test_inspect_loads_no_more_modules_than_it_has_to() -> None:
+    """The bound is what there is, and a little: who adds one may ask whether it is needed before a pod is shown."""
+    modules = loaded("inspect", "--socket", "/nonexistent/agent.sock", "--config", "/nonexistent/config.yaml")
+    ours = [one for one in modules if one.startswith("nodeagent.") and not (ROOT / one.replace(".", "/")).is_dir()]
+    assert len(ours) <= 108, ours
+    assert "yaml" not in modules, "there was no configuration to read"
+
+
+def test_completion_of_a_command_loads_no_other_command() -> None:
+    modules = loaded("completion", "words", "--", "retry", "--so")
+    commands = {one for one in modules if one.startswith("nodeagent.cli.")}
+    assert (
+        commands & {"nodeagent.cli.commands.inspect", "nodeagent.cli.commands.simulate", "nodeagent.cli.commands.run"}
+        == set()
+    )
+    assert not LIBRARIES & set(modules)

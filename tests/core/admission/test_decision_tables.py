@@ -1,0 +1,791 @@
+"""What the CPU side of the core decides where the reference's scenarios seldom lead: value by value, each decision by itself."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from nodeagent.core.admission import managers as core
+from nodeagent.core.admission.affinity_score import preferred_of_two
+from nodeagent.core.admission.existing_allocation import holds_all, kept_hints, kept_moves
+from nodeagent.core.admission.managers import Admitted, Managers, Rejected, build
+from nodeagent.core.cpu import hints as cpu_hints, manager as cpu_manager, pods as cpu_pods
+from nodeagent.core.cpu.assignment import CpuShortage, Picking, pick
+from nodeagent.core.cpu.distribution import Distributing, _deviation, _rounded, distribute
+from nodeagent.core.cpu.layout import CpuLayout
+from nodeagent.core.cpu.options import OPTIONS
+from nodeagent.core.metrics.deltas import Series
+from nodeagent.core.metrics.manager_metrics import CPU_PER_NUMA, CPU_REQUESTS, MEMORY_REQUESTS, aligned, plus, set_gauge
+from nodeagent.core.model.config import Errata, Placement
+from nodeagent.core.model.demand import ContainerDemand, PodDemand, WhyShared, demand_of
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.pod import ContainerKind, Pod
+from nodeagent.core.model.podmap import PodMap
+from nodeagent.core.model.promises import Block, CpuReuse, Hint, Isolation, PodPromises, Promises
+from nodeagent.core.model.records import CpuRecord, Records, Unreadable
+from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.core.numa.hint_family import HintFamily, merge_families
+from nodeagent.core.numa.hints import HintList, Merged, MergeRules, merge
+from nodeagent.core.numa.node_search import Steps
+from nodeagent.core.numa.topology_manager import Scope, TopologyPolicy, affinity_refusal
+from tests.support.builders import (
+    ALPHA,
+    MACHINE_A,
+    PLRM,
+    admitted,
+    amounts,
+    app,
+    init,
+    machine,
+    managers,
+    pod,
+    shared,
+    sidecar,
+)
+
+KUBELET, FIXED = Errata.KUBELET_1_36, Errata.FIXED
+
+
+def text(result: int | CpuShortage) -> str:
+    return result.message if isinstance(result, CpuShortage) else str(CpuSet(result))
+
+
+def bits(cpus: str) -> int:
+    return CpuSet.parse(cpus).bits
+
+
+def refusal(node: Managers, one: Pod) -> str:
+    decision = core.admit(node, core.initial(node), one)
+    assert isinstance(decision, Rejected)
+    return decision.message
+
+
+def demanded(node: Managers, one: Pod) -> PodDemand:
+    return demand_of(node.rules, one)
+
+
+# Picking
+
+NESTED = CpuLayout.of(machine(nodes=4, cores=2, sockets=2))
+"""16 CPUs in 2 sockets of 2 nodes of 2 cores; siblings are c and c + 8, socket 0 has 0-3 and 8-11."""
+LAYOUT_A = CpuLayout.of(MACHINE_A)
+LAYOUT_B = CpuLayout.of(machine(sockets=1, cores_per_uncore=2))
+
+
+@pytest.mark.parametrize("averages", [False, True])
+def test_a_whole_socket_is_one_of_which_nothing_is_in_use(averages: bool) -> None:
+    assert text(pick(Picking(NESTED, averages=averages), bits("1-15"), 8)) == "4-7,12-15"
+
+
+THREES = CpuLayout.of(machine(nodes=1, cores=6, cores_per_uncore=3))
+CACHES = CpuLayout.of(
+    Topology.of(
+        [Cpu(c, c, 0, c // 4, uncore) for c, uncore in enumerate((1, 1, 0, 0, 0, 0, 2, 2))],
+        [NumaNode(0, 0), NumaNode(1, 0)],
+    )
+)
+"""One cache lies in both nodes: 2-5."""
+ALIGNED = [
+    (LAYOUT_B, "0,2-15", 1, "0", "9", "one CPU, of the lowest core of its cache"),
+    (LAYOUT_B, "0,2-15", 2, "0,8", "0,8", "a core"),
+    (LAYOUT_B, "0,2-15", 5, "0,2-3,10-11", "0,2,8-10", "a cache, and one CPU of the lowest core of another"),
+    (THREES, "0,3-5,9-11", 3, "3-4,9", "0,3,9", "a core and a half of a larger cache"),
+    (CACHES, "0-1,4-7", 1, "0", "0", "a cache that lies in another node, too, comes with the CPUs that are here"),
+]
+
+
+@pytest.mark.parametrize(
+    ("layout", "available", "count", "aligned_set", "packed_set"), [c[:5] for c in ALIGNED], ids=[c[5] for c in ALIGNED]
+)
+def test_parts_of_caches(layout: CpuLayout, available: str, count: int, aligned_set: str, packed_set: str) -> None:
+    assert text(pick(Picking(layout, align_uncore=True), bits(available), count)) == aligned_set
+    assert text(pick(Picking(layout), bits(available), count)) == packed_set
+
+
+def test_a_shortage_says_what_is_there_in_whole_cores() -> None:
+    found = pick(Picking(LAYOUT_A, whole_cores=True), bits("0-7,8"), 4)
+    assert text(found) == "not enough cpus available to satisfy request: requested=4, available=2"
+
+
+# Distribution
+
+
+@pytest.mark.parametrize(
+    ("available", "count", "size", "expected"),
+    [
+        ("0,4", 2, 2, "0,4"),  # no node has a whole group: packed after all
+        ("0-15", 11, 1, "0-2,4-6,8-10,12-13"),  # two left over, both from the node that has most
+    ],
+)
+def test_distribution_where_nodes_are_uneven(available: str, count: int, size: int, expected: str) -> None:
+    layout = LAYOUT_A if size == 2 else CpuLayout.of(machine(nodes=3))
+    assert text(distribute(Distributing(Picking(layout), size), bits(available), count)) == expected
+
+
+def test_a_combination_of_three_is_three_nodes_in_the_reference_too() -> None:
+    """Its arrays have room for four then (Erratum.COMBINATIONS_OVERWRITTEN)."""
+    layout = CpuLayout.of(machine(nodes=4, cores=2))
+    for overwritten in (False, True):
+        found = distribute(Distributing(Picking(layout), 1, overwritten), bits("0-15"), 9)
+        assert text(found) == "0-5,8,10,12"
+
+
+@pytest.mark.parametrize(
+    ("available", "count", "expected"),
+    [("0-23", 9, "0-8"), ("0-23", 24, "0-23"), ("0,2,4-23", 4, "4-7"), ("0,2,4,6,8-23", 3, "8-10")],
+)
+def test_distribution_on_more_nodes_than_kubelet_takes(available: str, count: int, expected: str) -> None:
+    """Twelve nodes of two CPUs: as few as can be, and the first of equals."""
+    layout = CpuLayout.of(machine(nodes=12, cores=2, threads=1, sockets=1))
+    assert text(distribute(Distributing(Picking(layout), 1), bits(available), count)) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([4, 2], 1.0), ([1, 0, 0], 0.471), ([3, 3, 3], 0.0), ([8, 1, 1], 3.3), ([0, 0, 0, 1], 0.433)],
+)
+def test_the_deviation_in_thousandths(values: list[int], expected: float) -> None:
+    assert _deviation(values) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(0.0004, 0.0), (0.0005, 0.001), (0.0006, 0.001), (0.001, 0.001), (1.2345, 1.235), (2.0, 2.0)],
+)
+def test_halves_are_rounded_up(value: float, expected: float) -> None:
+    assert _rounded(value) == expected
+
+
+# CPU hints
+
+
+def listed(node: Managers, promises: Promises, one: Pod, name: str | None = None) -> Any:
+    demand = demanded(node, one)
+    if name is None:
+        return cpu_hints.pod_hints(node.providers.cpu, promises, demand)
+    container = next(c for c in demand.containers if c.name == name)
+    return cpu_hints.container_hints(node.providers.cpu, promises, demand, container)
+
+
+@pytest.mark.parametrize("errata", [KUBELET, FIXED])
+def test_hints_of_a_container_that_has_its_cpus_lead_to_them(errata: Errata) -> None:
+    node = managers(errata=errata, topology_manager_policy="best-effort")
+    one = pod("p1", app("a", "2"))
+    promises = admitted(node, one)
+    assert str(promises.own_set("p1", "a")) == "1,9"
+    assert listed(node, promises, one, "a") == ((1, True), (3, False))
+    assert listed(node, promises, pod("p2", app("a", "2")), "a") == ((1, True), (2, True), (3, False))
+    assert listed(node, promises, pod("p1", app("a", "3")), "a") == ()
+
+
+def test_hints_of_a_pod_contain_what_it_has() -> None:
+    node = managers(topology_manager_policy="best-effort", topology_manager_scope="pod")
+    promises = admitted(node, pod("p1", app("a", "2")))
+    both = pod("p1", app("a", "2"), app("b", "2"))
+    assert listed(node, promises, both) == ((1, True), (3, False))
+    assert listed(node, promises, pod("p2", app("a", "2"), app("b", "2"))) == ((1, True), (2, True), (3, False))
+    reusing = replace(promises, cpu_reuse=CpuReuse("p1", CpuSet.of(4)))
+    assert listed(node, reusing, both) == ((3, False),)
+
+
+def test_sockets_are_counted_in_whole_nodes() -> None:
+    """5 nodes on 3 sockets are 1 per socket: who needs 3 nodes, needs 3 sockets."""
+    uneven = machine(nodes=5, cores=2, sockets=3)
+    node = managers(
+        uneven, reserved="0", options=("align-by-socket",), gates=ALPHA, topology_manager_policy="best-effort"
+    )
+    found = listed(node, core.initial(node), pod("p", app("a", "10")), "a")
+    preferred = sorted(mask for mask, is_preferred in found if is_preferred)
+    socket = {0: 0, 1: 0, 2: 1, 3: 1, 4: 2}
+    wanted = [
+        mask
+        for mask in range(1, 32)
+        if len(NumaSet(mask)) >= 3 and (len(NumaSet(mask)) == 3 or len({socket[n] for n in NumaSet(mask)}) == 3)
+    ]
+    assert preferred == wanted
+
+
+def test_only_whole_cores_count_for_those_who_get_whole_cores() -> None:
+    node = managers(reserved="0,1", options=("full-pcpus-only",), topology_manager_policy="best-effort")
+    found = listed(node, core.initial(node), pod("p", app("a", "6")), "a")
+    assert found == ((2, True), (3, False))
+    any_cpus = managers(reserved="0,1", topology_manager_policy="best-effort")
+    found = listed(any_cpus, core.initial(any_cpus), pod("p", app("a", "6")), "a")
+    assert found == ((1, True), (2, True), (3, False))
+
+
+@pytest.mark.parametrize(("count", "expected"), [(1, 1), (6, 1), (7, 2), (8, 2), (9, 2)])
+def test_the_fewest_nodes_are_the_largest_ones(count: int, expected: int) -> None:
+    cpus = [Cpu(c, c, 0, 0 if c < 2 else 1) for c in range(8)]
+    layout = CpuLayout.of(Topology.of(cpus, [NumaNode(0, 0), NumaNode(1, 0)]))
+    assert layout.fewest_nodes(count) == expected
+
+
+def test_averages_are_per_group() -> None:
+    layout = CpuLayout.of(machine(nodes=4, cores=2, sockets=2, cores_per_uncore=2))
+    assert (layout.per_core, layout.per_socket, layout.per_uncore) == (2, 8, 4)
+
+
+# Choosing near the hint
+
+UNEVEN = Topology.of(
+    [Cpu(c, core, c // 4, c // 4) for c, core in enumerate((0, 0, 2, 2, 4, 4, 6, 7))],
+    [NumaNode(n, 0, (), (10, 20)) for n in range(2)],
+)
+"""Node 0: cores 0-1 and 2-3; node 1: core 4-5 and two cores of one CPU."""
+ODD = Topology.of(
+    [Cpu(c, core, c // 3, c // 3) for c, core in enumerate((0, 0, 2, 3, 3, 5))],
+    [NumaNode(n, 0, (), (10, 20)) for n in range(2)],
+)
+"""Each node: a core of two CPUs and one of one."""
+
+
+@pytest.mark.parametrize(
+    ("topology", "available", "count", "expected"),
+    [
+        (UNEVEN, "0-7", 3, "0-1,6"),
+        (UNEVEN, "0-7", 4, "0-3"),
+        (ODD, "0-4", 4, "0-1,3-4"),
+    ],
+    ids=["an odd CPU from elsewhere", "enough there", "what is left must add up elsewhere"],
+)
+def test_whole_cores_near_the_hint(topology: Topology, available: str, count: int, expected: str) -> None:
+    node = managers(topology, reserved="7" if topology is UNEVEN else "5", options=("full-pcpus-only",))
+    assert text(cpu_manager.choose_near(node.providers.cpu, bits(available), count, 0b01)) == expected
+
+
+def test_a_hint_of_two_sockets_is_both_of_them() -> None:
+    node = managers(options=("align-by-socket",), gates=ALPHA)
+    assert text(cpu_manager.choose_near(node.providers.cpu, bits("0-6,8-14"), 10, 0b11)) == "0-4,8-12"
+    assert text(cpu_manager.choose_near(node.providers.cpu, bits("0-6,8-14"), 4, 0b10)) == "4-5,12-13"
+    assert text(cpu_manager.choose_near(node.providers.cpu, bits("0-6,8-14"), 4, 0b01)) == "0-1,8-9"
+
+
+def test_whole_cores_are_distributed_over_nodes() -> None:
+    node = managers(options=("full-pcpus-only", "distribute-cpus-across-numa"), reserved="0,8")
+    promises = admitted(node, pod("p", app("a", "10")))
+    assert str(promises.own_set("p", "a")) == "1-2,4-6,9-10,12-14"
+
+
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [
+        ("16", "SMT Alignment Error: not enough free physical CPUs: available physical CPUs = 14, requested CPUs = 16"),
+        ("3", "SMT Alignment Error: requested 3 cpus not multiple cpus per core = 2"),
+    ],
+)
+def test_half_a_core_is_not_available(count: str, message: str) -> None:
+    assert refusal(managers(reserved="0", options=("full-pcpus-only",)), pod("p", app("a", count))).startswith(message)
+
+
+# Allocation
+
+
+@pytest.mark.parametrize("kind", [init, app])
+def test_what_is_held_is_allocated_again_and_lent_on(kind: Any) -> None:
+    node = managers(errata=KUBELET)
+    one = pod("p", kind("c", "2"), app("z", "2"))
+    demand = demanded(node, one)
+    first = cpu_manager.allocate_container(node.providers.cpu, core.initial(node), demand, demand.containers[0])
+    after = replace(first.promises, cpu_reuse=CpuReuse("other", CpuSet.of(5)))
+    again = cpu_manager.allocate_container(node.providers.cpu, after, demand, demand.containers[0])
+    assert str(again.promises.own_set("p", "c")) == "1,9"
+    assert again.promises.cpu_reuse == (CpuReuse("p", CpuSet.of(1, 9)) if kind is init else None)
+    assert again.moves == (plus(CPU_REQUESTS),)
+    assert again.refusal is None
+
+
+def test_gauges_of_nodes_carry_their_number() -> None:
+    node = managers(errata=KUBELET)
+    promises = admitted(node, pod("p", app("a", "3")), pod("q", app("a", "8")))
+    moves = cpu_manager.start_moves(node.providers.cpu, promises)
+    assert moves[2:] == (set_gauge(CPU_PER_NUMA, 3, numa_node="0"), set_gauge(CPU_PER_NUMA, 8, numa_node="1"))
+    assert moves[0].amount == 1000 * 3
+    assert moves[1].amount == 11
+
+
+def test_only_kubelet_moves_gauges_and_only_where_it_gives_cpus() -> None:
+    fixed = managers()
+    assert cpu_manager.start_moves(fixed.providers.cpu, core.initial(fixed)) == ()
+    without = build(MACHINE_A, Placement(errata=KUBELET))
+    assert isinstance(without, Managers)
+    assert cpu_manager.start_moves(without.providers.cpu, core.initial(without)) == ()
+
+
+BUDGETS = [
+    (
+        (sidecar("s", "4"), init("i", "4"), app("a", "2")),
+        "pod rejected, largest exclusive init container requests 4 cpus, but only 2 available",
+    ),
+    (
+        (sidecar("s", "6"), shared("i", init("x").kind)),
+        "pod rejected, pod has shared init containers but no cpus available for them",
+    ),
+    (
+        (sidecar("x", "2"), shared("s", sidecar("x").kind), init("i", "1")),
+        (
+            "pod rejected, exclusive init container requests 1 cpus beside a shared sidecar, but only 0 available "
+            "outside the pod's shared pool"
+        ),
+    ),
+    (
+        (app("a", "4"), app("b", "2"), shared("c")),
+        "pod rejected, sum of exclusive container cpu requests equals pod budget, leaving no cpus for shared containers",
+    ),
+    ((shared("s", sidecar("x").kind), init("i", "2"), app("a", "2")), None),
+    ((app("a", "4"), app("b", "2")), None),
+]
+
+
+@pytest.mark.parametrize(("containers", "message"), BUDGETS, ids=[str(n) for n in range(len(BUDGETS))])
+def test_budgets_of_pods(containers: tuple[Any, ...], message: str | None) -> None:
+    node = managers(topology_manager_policy="best-effort", topology_manager_scope="pod", gates=PLRM)
+    demand = demanded(node, pod("p", *containers, whole=amounts("6", "8Gi")))
+    found = cpu_pods.check_pod(node.providers.cpu, demand)
+    assert (found.message if found else None) == message
+
+
+# Starts that are refused
+
+
+def start_refused(found: object) -> tuple[str, str]:
+    assert isinstance(found, StartRefused), found
+    return found.message, found.about
+
+
+STATIC: dict[str, Any] = {"cpu_manager_policy": "static", "reserved_system_cpus": CpuSet.of(0)}
+NO_DISTANCES = Topology.of([Cpu(c, c, 0, c // 4) for c in range(8)], [NumaNode(0, 0), NumaNode(1, 0)])
+CONFIGURATIONS: list[tuple[str, dict[str, Any], Topology, tuple[str, str]]] = [
+    (
+        "no CPUs",
+        {},
+        Topology.of([], [NumaNode(0, 0)]),
+        ("could not detect number of cpus", "/sys/devices/system/cpu/online"),
+    ),
+    (
+        "options without a policy",
+        {"cpu_manager_policy_options": (("b", "2"), ("a", "1"))},
+        MACHINE_A,
+        ("new none policy error: None policy: received unsupported options=map[a:1 b:2]", "cpuManagerPolicyOptions"),
+    ),
+    (
+        "options that exclude each other",
+        STATIC
+        | {
+            "cpu_manager_policy_options": (
+                ("prefer-align-cpus-by-uncorecache", "true"),
+                ("distribute-cpus-across-numa", "true"),
+            )
+        },
+        MACHINE_A,
+        (
+            (
+                "new static policy error: static policy options prefer-align-cpus-by-uncorecache and "
+                "distribute-cpus-across-numa can not be used at the same time"
+            ),
+            "cpuManagerPolicyOptions",
+        ),
+    ),
+    (
+        "more sockets than nodes",
+        STATIC | {"cpu_manager_policy_options": (("align-by-socket", "true"),), "feature_gates": ALPHA},
+        Topology.of([Cpu(c, c, c // 4, 0) for c in range(8)], [NumaNode(0, 0)]),
+        (
+            (
+                "new static policy error: Align by socket is not compatible with hardware where number of sockets are "
+                "more than number of NUMA"
+            ),
+            "cpuManagerPolicyOptions",
+        ),
+    ),
+    (
+        "unknown scope",
+        {"topology_manager_policy": "restricted", "topology_manager_scope": "node"},
+        MACHINE_A,
+        ('unknown scope: "node"', "topologyManagerScope"),
+    ),
+    (
+        "unknown topology policy",
+        {"topology_manager_policy": "strict"},
+        MACHINE_A,
+        ('unknown policy: "strict"', "topologyManagerPolicy"),
+    ),
+    (
+        "no distances",
+        {
+            "topology_manager_policy": "restricted",
+            "topology_manager_policy_options": (("prefer-closest-numa-nodes", "true"),),
+        },
+        NO_DISTANCES,
+        ("cannot discover NUMA topology: error getting NUMA distances from cadvisor", "topologyManagerPolicyOptions"),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("placed", "topology", "expected"), [c[1:] for c in CONFIGURATIONS], ids=[c[0] for c in CONFIGURATIONS]
+)
+def test_configurations_that_are_refused(placed: dict[str, Any], topology: Topology, expected: tuple[str, str]) -> None:
+    assert start_refused(build(topology, Placement(**placed))) == expected
+
+
+BOOLEANS = {True: ("1", "t", "T", "TRUE", "true", "True"), False: ("0", "f", "F", "FALSE", "false", "False")}
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_booleans_as_go_reads_them(value: bool) -> None:
+    for word in BOOLEANS[value]:
+        placed = Placement(**STATIC, cpu_manager_policy_options=(("strict-cpu-reservation", word),))
+        built = build(MACHINE_A, placed)
+        assert isinstance(built, Managers)
+        assert built.providers.cpu.options.strict_cpu_reservation is value
+
+
+@pytest.mark.parametrize("word", ["", "yes", "tRUE", "2", " true", "on"])
+def test_other_words_are_no_booleans(word: str) -> None:
+    placed = Placement(**STATIC, cpu_manager_policy_options=(("full-pcpus-only", word),))
+    assert start_refused(build(MACHINE_A, placed)) == (
+        (
+            'new static policy error: bad value for option "full-pcpus-only": strconv.ParseBool: '
+            f'parsing "{word}": invalid syntax'
+        ),
+        "cpuManagerPolicyOptions",
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "gates", "refused"),
+    [
+        ("full-pcpus-only", (), None),
+        ("strict-cpu-reservation", (), None),
+        ("prefer-align-cpus-by-uncorecache", (), None),
+        ("distribute-cpus-across-numa", (), None),
+        ("distribute-cpus-across-numa", (("CPUManagerPolicyBetaOptions", False),), "Beta"),
+        ("align-by-socket", (), "Alpha"),
+        ("align-by-socket", ALPHA, None),
+        ("distribute-cpus-across-cores", (), "Alpha"),
+        ("distribute-cpus-across-cores", ALPHA, None),
+    ],
+)
+def test_options_need_their_gates(option: str, gates: Any, refused: str | None) -> None:
+    placed = Placement(**STATIC, cpu_manager_policy_options=((option, "true"),), feature_gates=gates)
+    built = build(MACHINE_A, placed)
+    if refused is None:
+        assert isinstance(built, Managers)
+        options = built.providers.cpu.options
+        assert [name for name in OPTIONS if getattr(options, name.replace("-", "_"))] == [option]
+    else:
+        assert start_refused(built) == (
+            (
+                f'new static policy error: CPU Manager Policy {refused}-level Options not enabled, but option "{option}" '
+                "provided"
+            ),
+            "cpuManagerPolicyOptions",
+        )
+
+
+LARGE = {n: "9" * n for n in (18, 19, 20)}
+NOT_CONVERTED = 'unable to convert policy option to integer "max-allowable-numa-nodes": strconv.Atoi: parsing "{}": {}'
+NUMBERS = [
+    ("8", None),
+    ("+9", None),
+    ("0000000000000000000000000000008", None),
+    (LARGE[18], None),
+    (str(2**63 - 1), None),
+    (str(2**63), NOT_CONVERTED.format(2**63, "value out of range")),
+    (LARGE[19], NOT_CONVERTED.format(LARGE[19], "value out of range")),
+    (LARGE[20], NOT_CONVERTED.format(LARGE[20], "value out of range")),
+    ("-" + str(2**63 + 1), NOT_CONVERTED.format(-(2**63) - 1, "value out of range")),
+    ("-" + str(2**63), 'the minimum value of "max-allowable-numa-nodes" should not be less than 8'),
+    ("-9", 'the minimum value of "max-allowable-numa-nodes" should not be less than 8'),
+    ("7", 'the minimum value of "max-allowable-numa-nodes" should not be less than 8'),
+    ("8.0", NOT_CONVERTED.format("8.0", "invalid syntax")),
+    ("", NOT_CONVERTED.format("", "invalid syntax")),
+]
+
+
+@pytest.mark.parametrize(("number", "message"), NUMBERS, ids=[number or "nothing" for number, _ in NUMBERS])
+def test_numbers_as_go_reads_them(number: str, message: str | None) -> None:
+    options = (("max-allowable-numa-nodes", number),)
+    found = build(MACHINE_A, Placement(topology_manager_policy="restricted", topology_manager_policy_options=options))
+    if message is None:
+        assert isinstance(found, Managers)
+    else:
+        assert start_refused(found) == (message, "topologyManagerPolicyOptions")
+
+
+def test_policy_none_has_no_scope_and_no_rules() -> None:
+    node = managers(topology_manager_scope="pod")
+    topology = node.providers.topology
+    assert (topology.policy, topology.scope.value) == (TopologyPolicy.NONE, "container")
+    assert (topology.rules.default_mask, topology.rules.single_node) == (0b11, False)
+
+
+CPU_FILE = (
+    'could not restore state from checkpoint: {}, please drain this node and delete the CPU manager checkpoint file "'
+    '/var/lib/kubelet/cpu_manager_state" before restarting Kubelet'
+)
+RECORDS = [
+    (Unreadable("checkpoint is corrupted"), CPU_FILE.format("checkpoint is corrupted")),
+    (
+        CpuRecord("static", "0-15", (("p", (("a", "1-"),)),)),
+        CPU_FILE.format(
+            'could not parse cpuset "1-" for container "a" in pod "p": strconv.Atoi: parsing "": invalid syntax'
+        ),
+    ),
+    (
+        CpuRecord("none", "0-15"),
+        CPU_FILE.format('configured policy "static" differs from state checkpoint policy "none"'),
+    ),
+    (
+        CpuRecord("static", "1-7,9-15", (("p", (("a", "0,8"),)),)),
+        'not all reserved cpus: "0,8" are present in defaultCpuSet: "1-7,9-15"',
+    ),
+    (
+        CpuRecord("static", "0-15", (("p", (("a", "1,9"),)),)),
+        'pod: p, container: a cpuset: "1,9" overlaps with default cpuset "0-15"',
+    ),
+    (CpuRecord("static", "", (("p", (("a", "1,9"),)),)), "default cpuset cannot be empty"),
+]
+
+
+@pytest.mark.parametrize(("record", "message"), RECORDS, ids=[str(n) for n in range(len(RECORDS))])
+@pytest.mark.parametrize("errata", [KUBELET, FIXED])
+def test_files_that_are_refused(record: Any, message: str, errata: Errata) -> None:
+    found = core.start(managers(errata=errata), Records(cpu=record))
+    assert start_refused(found) == (message, "cpu_manager_state")
+
+
+@pytest.mark.parametrize("errata", [KUBELET, FIXED])
+def test_strictly_reserved_cpus_are_in_no_pool(errata: Errata) -> None:
+    node = managers(errata=errata, options=("strict-cpu-reservation",))
+    found = core.start(node, Records(cpu=CpuRecord("static", "0-15")))
+    assert start_refused(found) == (
+        'some of strictly reserved cpus: "0,8" are present in defaultCpuSet: "0-15"',
+        "cpu_manager_state",
+    )
+
+
+def test_what_a_pod_holds_beside_its_containers_is_not_free_after_a_start() -> None:
+    node = managers(gates=PLRM, topology_manager_policy="best-effort", topology_manager_scope="pod")
+    promises = admitted(node, pod("p", app("a", "4"), whole=amounts("6", "4Gi")))
+    assert len(promises.pod_set("p") or CpuSet()) == 6
+    assert len(promises.own_set("p", "a") or CpuSet()) == 4
+    assert core.resume(node, promises) == promises
+
+
+# Hints, merged and compared
+
+
+@pytest.mark.parametrize(
+    ("lists", "expected"),
+    [
+        ((((1, False),), ((2, False),)), (0b11, False)),
+        ((((1, True),), ((2, True),)), (0b11, False)),
+        ((((1, False),), ((3, True),)), (0b01, False)),
+        ((), (0b11, True)),
+        ((((1, True), (3, False)), ((None, True),)), (0b01, True)),
+    ],
+)
+def test_merged(lists: Any, expected: tuple[int, bool]) -> None:
+    found = merge(MergeRules(0b11, single_node=False), lists)
+    assert (found.mask, found.preferred) == expected
+
+
+def test_the_narrowest_of_what_lists_and_families_prefer() -> None:
+    both: HintList = ((0b011, True), (0b100, True))
+    rules = MergeRules(0b111, single_node=False)
+    for lists in ([both, HintFamily(both, None, 1)], [HintFamily(both, None, 1)], [HintFamily(both, None, 2), both]):
+        assert merge_families(rules, lists, Steps(100)) == Merged(0b100, preferred=True)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"), [(0, 1, 1), (1, 0, 1), (0, 2, None), (1, 2, 1), (2, 1, 1), (2, 0, None)]
+)
+def test_the_fuller_of_two_nodes(a: int, b: int, expected: int | None) -> None:
+    node = managers(machine(nodes=3), reserved="0", topology_manager_policy="single-numa-node")
+    held = PodPromises(cpus=(("a", CpuSet.of(4, 5, 6)),))
+    promises = replace(core.initial(node), pods=PodMap().put("p", held))
+    assert preferred_of_two(node.providers.cpu, node.providers.memory, promises, a, b) == expected
+
+
+def test_nodes_that_can_give_nothing_have_given_nothing() -> None:
+    node = managers(machine(nodes=2, cores=1), reserved="1,3")
+    providers, promises = node.providers, core.initial(node)
+    assert preferred_of_two(providers.cpu, providers.memory, promises, 0, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("scope", "managed", "message"),
+    [
+        (Scope.POD, False, "Resources cannot be allocated with Topology locality"),
+        (
+            Scope.POD,
+            True,
+            "Pod Scope pod with pod-level resources failed admission under pod-scope topology manager",
+        ),
+        (
+            Scope.CONTAINER,
+            True,
+            "Pod Scope pod with pod-level resources failed admission with a container-level topology manager",
+        ),
+    ],
+)
+def test_words_of_a_refused_merge(scope: Scope, managed: bool, message: str) -> None:
+    found = affinity_refusal(scope, is_managed_pod=managed)
+    assert (found.reason.value, found.message) == ("TopologyAffinityError", message)
+
+
+# Pods that hold all they ask for
+
+HINT = Hint(NumaSet.of(0), preferred=True)
+BLOCK = Block(NumaSet.of(1), "memory", 2**30)
+
+
+def holding_node(**more: Any) -> Managers:
+    return managers(reserved_memory={0: "1Gi"}, gates=PLRM, topology_manager_policy="best-effort", **more)
+
+
+WHOLE = pod("p", app("a", "2"), shared("b"), whole=amounts("4", "4Gi"))
+FRACTION = pod("p", app("a", "500m"), whole=amounts("1500m", "4Gi"))
+SINGLE = pod("p", app("a", "2"), app("b", "500m"))
+CPUS = (("a", CpuSet.of(1, 9)),)
+MEMORY = (("a", (BLOCK,)), ("b", (BLOCK,)))
+HOLDINGS: list[tuple[str, Pod, PodPromises, bool, bool, bool]] = [
+    ("a pod's both", WHOLE, PodPromises(CPUS, CpuSet.of(1, 9), MEMORY, (BLOCK,)), True, False, True),
+    ("a pod's, kept by containers", WHOLE, PodPromises(CPUS, None, MEMORY, None), True, False, True),
+    ("a pod's CPUs without memory", WHOLE, PodPromises(CPUS, CpuSet.of(1, 9)), True, True, False),
+    ("a pod's memory without CPUs", WHOLE, PodPromises((), None, MEMORY, (BLOCK,)), True, True, False),
+    ("a pod's nothing", WHOLE, PodPromises(), True, True, False),
+    ("sets without containers", WHOLE, PodPromises((), CpuSet.of(1, 9), (), (BLOCK,)), True, True, False),
+    ("no CPUs, but none are its own", FRACTION, PodPromises((), None, MEMORY, (BLOCK,)), True, True, True),
+    ("both", SINGLE, PodPromises(CPUS, None, MEMORY), False, False, True),
+    ("another container's", SINGLE, PodPromises((("b", CpuSet.of(1, 9)),), None, MEMORY), False, False, False),
+    ("no memory", SINGLE, PodPromises(CPUS), False, True, False),
+    ("memory of one only", SINGLE, PodPromises(CPUS, None, MEMORY[:1]), False, True, False),
+    ("no CPUs", SINGLE, PodPromises((), None, MEMORY), False, True, False),
+]
+
+
+@pytest.mark.parametrize(
+    ("one", "held", "by_pod", "is_running", "expected"), [c[1:] for c in HOLDINGS], ids=[c[0] for c in HOLDINGS]
+)
+def test_does_a_pod_hold_all(one: Pod, held: PodPromises, by_pod: bool, is_running: bool, expected: bool) -> None:
+    node = holding_node()
+    providers = node.providers
+    found = holds_all(providers.cpu, providers.memory, held, demanded(node, one), by_pod=by_pod, is_running=is_running)
+    assert found is expected
+
+
+@pytest.mark.parametrize(
+    ("held", "is_running", "expected"),
+    [
+        (PodPromises(), True, True),
+        (PodPromises(), False, False),
+        (PodPromises(cpus=(("i", CpuSet.of(1, 9)),)), False, True),
+        (PodPromises(cpus=(("j", CpuSet.of(1, 9)),)), False, False),
+    ],
+)
+def test_init_containers_that_have_run_lack_nothing(held: PodPromises, is_running: bool, expected: bool) -> None:
+    node = managers()
+    one = pod("p", init("i", "2"), app("a", "500m"))
+    found = holds_all(
+        node.providers.cpu, node.providers.memory, held, demanded(node, one), by_pod=False, is_running=is_running
+    )
+    assert found is expected
+
+
+def test_kept_hints_lead_to_where_the_containers_are() -> None:
+    held = PodPromises((("a", CpuSet.of(1, 9)), ("b", CpuSet.of(4, 12))), None, MEMORY)
+    container, single = holding_node(), managers(topology_manager_policy="single-numa-node")
+    by_pod = holding_node(topology_manager_scope="pod")
+
+    def kept(node: Managers, found: PodPromises) -> dict[str, Hint]:
+        demand = demanded(node, pod("p", app("a", "2"), app("b", "2")))
+        return dict(kept_hints(node.providers.topology, node.providers.cpu, found, demand))
+
+    def hint(*nodes: int) -> Hint:
+        return Hint(NumaSet.of(*nodes), preferred=True)
+
+    assert kept(container, held) == {"a": hint(0, 1), "b": hint(1)}
+    assert kept(container, replace(held, memory=())) == {"a": hint(0), "b": hint(1)}
+    assert kept(by_pod, replace(held, memory=())) == {"a": hint(0, 1), "b": hint(0, 1)}
+    assert kept(container, PodPromises()) == {"a": hint(0, 1), "b": hint(0, 1)}
+    assert kept(single, PodPromises()) == {"a": Hint(None, preferred=True), "b": Hint(None, preferred=True)}
+    stored = (("a", HINT), ("b", HINT))
+    assert kept(container, replace(held, hints=stored)) == dict(stored)
+
+
+def test_what_is_kept_is_counted_as_kubelet_counts_it() -> None:
+    node = holding_node(options=("full-pcpus-only",))
+    moves = kept_moves(
+        node.providers.cpu, node.providers.memory, demanded(node, pod("p", app("a", "2"), app("b", "500m")))
+    )
+    full = aligned("container", "physical_cpu")
+    assert moves == (plus(CPU_REQUESTS), full, plus(MEMORY_REQUESTS), plus(MEMORY_REQUESTS))
+    assert [each.series for each in moves] == [
+        Series("kubelet_cpu_manager_pinning_requests_total"),
+        Series(
+            "kubelet_container_aligned_compute_resources_count",
+            (("boundary", "physical_cpu"), ("scope", "container")),
+        ),
+        *[Series("kubelet_memory_manager_pinning_requests_total")] * 2,
+    ]
+
+
+# Words that logs, metrics and `inspect` have in common
+
+
+def test_the_words_for_sharing() -> None:
+    assert [level.value for level in Isolation] == ["host", "pod", "container"]
+    assert [why.value for why in WhyShared] == [
+        "the CPU manager's policy is none",
+        "it requests no CPU",
+        "its CPU or memory limit differs from its request",
+        "its pod is not Guaranteed",
+        "its CPU request is not a whole number",
+        "the CPU request of its pod as a whole is not a whole number",
+        "its pod has resources of its own and the gate PodLevelResourceManagers is off",
+        "it runs in its pod's shared pool",
+    ]
+
+
+def test_who_says_nothing_asks_for_nothing() -> None:
+    assert ContainerDemand("a", ContainerKind.APP, 1).memory == ()
+    assert PodDemand("p", True, False, False, (), 0).memory == ()
+    assert Hint() == Hint(None, preferred=False)
+    assert str(CpuSet.parse("65535")) == "65535"
+
+
+# Admission again
+
+
+@pytest.mark.parametrize("scope", ["container", "pod"])
+def test_what_is_found_in_place_is_admitted_as_it_is(scope: str) -> None:
+    """Whether it runs already is unknown where a node is taken over: what it holds says it."""
+    node = managers(topology_manager_policy="single-numa-node", topology_manager_scope=scope)
+    one = pod("p", app("a", "2"))
+    promises = admitted(node, one)
+    decision = core.admit(node, replace(promises, default=CpuSet.of(0, 8)), one)
+    assert isinstance(decision, Admitted)
+    assert str(decision.promises.own_set("p", "a")) == "1,9"
+    assert str(decision.promises.default) == "0,8"
+    assert str(decision.report.containers[0].cpus) == "1,9"
+    assert decision.report.merges == ()
+
+
+def test_a_running_pod_that_is_refused_leaves_all_as_it_is() -> None:
+    node = managers()
+    running = pod("p", app("a", "2"))
+    promises = admitted(node, running)
+    greedy = pod("q", app("a", "15"))
+    found = core.readmit(node, promises, (running, greedy))
+    (_, first), (uid, second) = found.results
+    assert isinstance(first, Admitted)
+    assert uid == "q"
+    assert isinstance(second, Rejected)
+    assert second.promises == second.attempted == promises
+    assert "requested=15, available=12" in second.message
+    assert [each.name for each in second.report.containers] == ["a"]
+    assert found.promises == promises

@@ -1,0 +1,382 @@
+"""Which cgroups there are and what they hold: layout (D10), CPUs (D13, D14), quota (D15, a row each), weights and memory."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from nodeagent.core.cgroups.desired_cgroups import usable_cpus, wishes
+from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, DesiredCgroup, Value
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.pod import Pod, QosClass, ResourceRequirements
+from nodeagent.core.model.state import Phase
+from tests.support.node_model import Agent, Machine, started
+from tests.support.world import (
+    GIB,
+    MACHINE,
+    PAGE,
+    SMALL,
+    Node,
+    amounts,
+    app,
+    burstable,
+    cgroup_only,
+    exclusive,
+    init,
+    node,
+    pod,
+    sidecar,
+)
+
+NONE = CpuMax(None, 100_000)
+
+
+def admitted(*pods: Pod, of: Node | None = None) -> tuple[Agent, Mapping[str, DesiredCgroup]]:
+    _, agent = started(of or node(), *pods)
+    return agent, {w.path: w for w in agent.wishes()}
+
+
+def quota(cpus: float) -> CpuMax:
+    return CpuMax(int(cpus * 100_000), 100_000)
+
+
+def limited(request: str | None, limit: str | None) -> ResourceRequirements:
+    return ResourceRequirements(amounts(request), amounts(limit))
+
+
+# Layout (D10)
+
+
+def test_pods_lie_under_their_qos_class() -> None:
+    _, wished = admitted(pod("g", app(cpu="2")), pod("b", app(resources=burstable())), pod("e", app()))
+    assert list(wished) == [
+        "",
+        "burstable",
+        "besteffort",
+        "poduid-g",
+        "poduid-g/app",
+        "burstable/poduid-b",
+        "burstable/poduid-b/app",
+        "besteffort/poduid-e",
+        "besteffort/poduid-e/app",
+    ]
+
+
+def test_processes_live_in_the_containers_cgroups_alone() -> None:
+    _, wished = admitted(pod("g", init(), sidecar(), app(), cgroup_only()))
+    assert {p for p, w in wished.items() if w.is_leaf} == {
+        f"besteffort/poduid-g/{name}" for name in ("init", "side", "app", "slot")
+    }
+    assert all(not w.controllers for w in wished.values() if w.is_leaf)
+    assert all(w.controllers >= {"cpu", "cpuset", "memory"} for w in wished.values() if not w.is_leaf)
+
+
+def test_nothing_is_written_to_the_pods_unit_itself_but_its_childrens_controllers() -> None:
+    _, wished = admitted(pod("g"))
+    assert wished[""] == DesiredCgroup("", frozenset({"cpu", "cpuset", "memory"}))
+
+
+def test_controllers_for_accounting_are_enabled_where_there_are_any() -> None:
+    of = node()
+    agent, _ = admitted(pod("g"), of=of)
+    kernel = replace(of.kernel, extra_controllers=frozenset({"pids"}))
+    wished = {w.path: w for w in wishes(of.config, of.managers, kernel, agent.state)}
+    assert wished["besteffort/poduid-g"].controllers == {"cpu", "cpuset", "memory", "pids"}
+
+
+def test_the_path_stays_when_a_container_restarts() -> None:
+    machine, agent = started(node(), pod("g", app(cpu="2")))
+    before = agent.wishes()
+    machine.exit(machine.run_of("app"), 1)
+    agent.rest()
+    assert agent.wishes() == before
+
+
+def test_refused_and_finished_pods_have_no_cgroup() -> None:
+    agent, _ = admitted(pod("a"), pod("b", app(cpu="500")))
+    over = replace(agent.state.entries[0], outcome=Phase.SUCCEEDED)
+    of = node()
+    wished = wishes(of.config, of.managers, of.kernel, agent.state.with_entry(over))
+    assert [w.path for w in wished] == ["", "burstable", "besteffort"]
+
+
+# CPUs
+
+
+def test_an_exclusive_container_gets_its_own_cpus_and_a_shared_one_the_pool() -> None:
+    agent, wished = admitted(pod("g", app("x", cpu="2"), app("s", cpu="1500m")))
+    own, shared = wished["poduid-g/x"], wished["poduid-g/s"]
+    assert own.cpus() == CpuSet.parse("1,17")
+    assert own.is_exclusive
+    assert shared.cpus() == CpuSet.parse("0,2-16,18-31") == agent.state.promises.default
+    assert not shared.is_exclusive
+
+
+def test_under_policy_none_everybody_shares_everything() -> None:
+    of = node(cpu_manager_policy="none", reserved_system_cpus=CpuSet())
+    _, wished = admitted(pod("g", app(cpu="2")), of=of)
+    assert wished["poduid-g/app"].cpus() == MACHINE.online
+    assert not wished["poduid-g/app"].is_exclusive
+
+
+@pytest.mark.parametrize(
+    ("own", "pool", "online", "expected"),
+    [
+        pytest.param("2-3", "0-1", "0-3", "2-3", id="its own"),
+        pytest.param("2-3", "0-1", "0-2", "2", id="as far as they are online"),
+        pytest.param("2-3", "0-1", "0-1", "0-1", id="none online: the shared pool (D14)"),
+        pytest.param("2-3", "", "0-1", "", id="none online and no pool: starved"),
+        pytest.param(None, "0-1", "0-3", "0-1", id="shared"),
+        pytest.param(None, "0-1", "1-3", "1", id="shared, as far as it is online"),
+        pytest.param(None, "", "0-3", "", id="no pool: starved (D14)"),
+    ],
+)
+def test_cpus_that_are_usable_now(own: str | None, pool: str, online: str, expected: str) -> None:
+    mine = None if own is None else CpuSet.parse(own)
+    assert usable_cpus(mine, CpuSet.parse(pool), CpuSet.parse(online)) == CpuSet.parse(expected)
+
+
+def starving() -> Node:
+    """Strictly reserved CPUs are not in the pool: exclusive pods can use it up."""
+    return node(SMALL, cpu_manager_policy_options=(("strict-cpu-reservation", "true"),))
+
+
+def test_an_empty_pool_starves_the_shared_containers_and_their_admission_stands() -> None:
+    machine, agent = started(starving(), pod("s"))
+    agent.want(pod("s"), pod("x", app(cpu="7")))
+    agent.rest()
+    wish = next(w for w in agent.wishes() if w.path == "besteffort/poduid-s/app")
+    assert wish.is_starved
+    assert wish.get(Attribute.CPUSET_CPUS) is None, "an empty cpuset must never be written"
+    assert machine.is_frozen("besteffort/poduid-s/app")
+    assert machine.running_containers() == ("poduid-s/app", "poduid-x/app"), "it is there, and doesn't run"
+    agent.want(pod("s"))
+    agent.rest()
+    assert not machine.is_frozen("besteffort/poduid-s/app")
+    assert machine.effective("besteffort/poduid-s/app") == CpuSet.parse("1-7")
+
+
+def test_nothing_is_started_in_a_starved_container_and_a_turn_there_writes_nothing() -> None:
+    machine, agent = started(starving(), pod("x", app(cpu="7")), pod("s"))
+    assert machine.running_containers() == ("poduid-x/app",)
+    writes, saves = len(machine.writes), agent.saves
+    agent.turn()
+    agent.turn()
+    assert (len(machine.writes), agent.saves) == (writes, saves)
+    assert agent.state.entries[1].phase is Phase.PENDING
+    agent.want(pod("s"))
+    agent.rest()
+    assert machine.running_containers() == ("poduid-s/app",)
+
+
+def test_a_starved_pod_can_be_ended() -> None:
+    machine, agent = started(starving(), pod("s"))
+    agent.want(pod("s"), pod("x", app(cpu="7")))
+    agent.rest()
+    agent.want(pod("x", app(cpu="7")))
+    agent.settle()
+    assert machine.running_containers() == ("poduid-x/app",)
+    assert [e.pod.name for e in agent.state.entries] == ["x"]
+
+
+def test_a_container_whose_last_cpu_goes_offline_runs_in_the_pool_until_it_returns() -> None:
+    machine, agent = started(node(SMALL), pod("x", app(cpu="2")), pod("s"))
+    online = machine.node.kernel.online
+    assert agent.state.promises.own_set("uid-x", "app") == CpuSet.parse("1,5")
+    machine.node = replace(machine.node, kernel=replace(machine.node.kernel, online=CpuSet.parse("0,2-4,6-7")))
+    agent.rest()
+    assert machine.effective("poduid-x/app") == CpuSet.parse("0,2-4,6-7")
+    assert agent.state.promises.own_set("uid-x", "app") == CpuSet.parse("1,5"), "the promise stands"
+    machine.node = replace(machine.node, kernel=replace(machine.node.kernel, online=online))
+    agent.rest()
+    assert machine.effective("poduid-x/app") == CpuSet.parse("1,5")
+    assert machine.effective("besteffort/poduid-s/app") == CpuSet.parse("0,2-4,6-7")
+
+
+def test_displaced_exclusive_containers_come_home_without_ever_sharing() -> None:
+    """Somebody swapped two containers' CPUs: each is in the other's way (the model checks every write)."""
+    machine, agent = started(node(SMALL), pod("a", app(cpu="2")), pod("b", app(cpu="2")))
+    first, second = machine.groups["poduid-a/app"], machine.groups["poduid-b/app"]
+    mine, theirs = first.values[Attribute.CPUSET_CPUS], second.values[Attribute.CPUSET_CPUS]
+    first.values[Attribute.CPUSET_CPUS], second.values[Attribute.CPUSET_CPUS] = theirs, mine
+    plan = agent.plan()
+    for change in plan.changes:
+        machine.apply(change)
+    assert agent.plan().changes == ()
+    assert (first.values[Attribute.CPUSET_CPUS], second.values[Attribute.CPUSET_CPUS]) == (mine, theirs)
+    agent.check()
+
+
+# Memory nodes
+
+
+def test_memory_comes_from_every_node_with_memory_unless_promised() -> None:
+    _, wished = admitted(pod("g", app(cpu="2")))
+    assert wished["poduid-g/app"].get(Attribute.CPUSET_MEMS) == NumaSet.parse("0-3")
+    of = node()
+    some = replace(of, kernel=replace(of.kernel, memory_nodes=NumaSet.of(0, 2)))
+    _, wished = admitted(pod("g"), of=some)
+    assert wished["besteffort/poduid-g/app"].get(Attribute.CPUSET_MEMS) == NumaSet.of(0, 2)
+
+
+# Quota (D15; spec of kubelet's CFS quota)
+
+PLRM = (("PodLevelResources", True), ("PodLevelResourceManagers", True))
+NO_GATE = (("DisableCPUQuotaWithExclusiveCPUs", False),)
+
+
+@pytest.mark.parametrize(
+    ("resources", "settings", "of_pod", "of_container"),
+    [
+        pytest.param(exclusive("2"), {}, NONE, NONE, id="exclusive: none, and none above it"),
+        pytest.param(exclusive("1500m"), {}, quota(1.5), quota(1.5), id="a fraction: its limit"),
+        pytest.param(limited("1", "3"), {}, quota(3), quota(3), id="burstable: its limit"),
+        pytest.param(limited("1", None), {}, NONE, NONE, id="no limit"),
+        pytest.param(ResourceRequirements(), {}, NONE, NONE, id="best effort"),
+        pytest.param(limited("1m", "1m"), {}, CpuMax(1000, 100_000), CpuMax(1000, 100_000), id="the kernel's least"),
+        pytest.param(exclusive("2"), {"gates": NO_GATE}, quota(2), quota(2), id="exclusive, gate off: its limit"),
+        pytest.param(exclusive("1500m"), {"config": {"cpu_cfs_quota": False}}, NONE, NONE, id="cpuCFSQuota: false"),
+        pytest.param(
+            exclusive("1500m"),
+            {"config": {"cpu_cfs_quota_period_us": 20_000}},
+            CpuMax(30_000, 20_000),
+            CpuMax(30_000, 20_000),
+            id="another period",
+        ),
+        pytest.param(
+            exclusive("2"),
+            {"cpu_manager_policy": "none", "reserved_system_cpus": CpuSet()},
+            quota(2),
+            quota(2),
+            id="policy none: nobody is exclusive",
+        ),
+    ],
+)
+def test_quota(
+    resources: ResourceRequirements, settings: Mapping[str, Any], of_pod: CpuMax, of_container: CpuMax
+) -> None:
+    _agent, wished = admitted(pod("q", app(resources=resources)), of=node(**settings))
+    path = next(w.path for w in wished.values() if w.is_leaf)
+    assert wished[path].get(Attribute.CPU_MAX) == of_container
+    assert wished[path.rpartition("/")[0]].get(Attribute.CPU_MAX) == of_pod
+
+
+def test_one_exclusive_container_lifts_the_pods_quota_but_not_its_neighbours() -> None:
+    _, wished = admitted(pod("q", app("x", cpu="2"), app("s", cpu="1500m")))
+    assert wished["poduid-q"].get(Attribute.CPU_MAX) == NONE
+    assert wished["poduid-q/x"].get(Attribute.CPU_MAX) == NONE
+    assert wished["poduid-q/s"].get(Attribute.CPU_MAX) == quota(1.5)
+
+
+def test_an_exclusive_init_container_lifts_the_pods_quota() -> None:
+    _, wished = admitted(pod("q", init(cpu="2"), app(cpu="1500m")))
+    assert wished["poduid-q"].get(Attribute.CPU_MAX) == NONE
+
+
+def test_a_pod_without_a_limit_in_every_container_has_none() -> None:
+    _, wished = admitted(pod("q", app("x", resources=limited("1", "2")), app("y", resources=limited("1", None))))
+    assert wished["burstable/poduid-q"].get(Attribute.CPU_MAX) == NONE
+    assert wished["burstable/poduid-q/x"].get(Attribute.CPU_MAX) == quota(2)
+
+
+def pod_level(*containers: Any, cpu: str) -> Pod:
+    return pod("q", *containers, resources=exclusive(cpu, "256Mi"))
+
+
+def pod_level_node() -> Node:
+    return node(gates=PLRM, topology_manager_policy="restricted", topology_manager_scope="pod")
+
+
+@pytest.mark.parametrize(
+    ("own_limit", "expected"),
+    [
+        pytest.param(None, quota(4), id="its pool of 4, less than the pod's 6"),
+        pytest.param("1500m", quota(1.5), id="its own limit"),
+        pytest.param("5", quota(5), id="its own limit, though the pool is smaller"),
+    ],
+)
+def test_quota_in_a_pods_own_pool(own_limit: str | None, expected: CpuMax) -> None:
+    shared = app("s", resources=limited("500m", own_limit))
+    agent, wished = admitted(pod_level(app("x", cpu="2"), shared, cpu="6"), of=pod_level_node())
+    assert agent.state.entries[0].refusal is None
+    assert len(wished["poduid-q/s"].cpus()) == 4
+    assert wished["poduid-q/s"].get(Attribute.CPU_MAX) == expected
+    assert wished["poduid-q/x"].get(Attribute.CPU_MAX) == NONE
+    assert wished["poduid-q"].get(Attribute.CPU_MAX) == quota(6), "not all of its containers are exclusive"
+
+
+def test_a_pods_own_pool_is_nobody_elses() -> None:
+    _, wished = admitted(pod_level(app("x", cpu="2"), app("s"), cpu="6"), pod("e"), of=pod_level_node())
+    pool = wished["poduid-q/s"]
+    assert pool.is_exclusive
+    assert pool.shares_with == "poduid-q/"
+    assert wished["besteffort/poduid-e/app"].cpus().isdisjoint(pool.cpus() | wished["poduid-q/x"].cpus())
+
+
+def test_a_pod_level_pod_of_exclusive_containers_has_no_quota() -> None:
+    _, wished = admitted(pod_level(app("x", cpu="2"), app("y", cpu="4"), cpu="6"), of=pod_level_node())
+    assert wished["poduid-q"].get(Attribute.CPU_MAX) == NONE
+
+
+def test_a_container_without_a_limit_has_its_pods() -> None:
+    """KEP-2837 without the managers: everybody is in the shared pool."""
+    _, wished = admitted(pod_level(app("s", resources=limited("500m", None)), cpu="2"))
+    assert wished["poduid-q/s"].get(Attribute.CPU_MAX) == quota(2)
+    assert wished["poduid-q"].get(Attribute.CPU_MAX) == quota(2)
+
+
+# Weights and memory
+
+
+@pytest.mark.parametrize(
+    ("path", "attribute", "value"),
+    [
+        ("burstable", Attribute.CPU_WEIGHT, 174),
+        ("besteffort", Attribute.CPU_WEIGHT, 1),
+        ("burstable/poduid-b", Attribute.CPU_WEIGHT, 100),
+        ("burstable/poduid-b/app", Attribute.CPU_WEIGHT, 100),
+        ("besteffort/poduid-e/app", Attribute.CPU_WEIGHT, 1),
+        ("poduid-g/app", Attribute.CPU_WEIGHT, 174),
+        ("poduid-g", Attribute.MEMORY_MAX, ByteLimit(64 * 2**20)),
+        ("poduid-g/app", Attribute.MEMORY_MAX, ByteLimit(64 * 2**20)),
+        ("burstable/poduid-b/app", Attribute.MEMORY_MAX, ByteLimit(None)),
+        ("besteffort/poduid-e", Attribute.MEMORY_MAX, ByteLimit(None)),
+        ("poduid-g/app", Attribute.MEMORY_OOM_GROUP, True),
+        ("poduid-g", Attribute.MEMORY_OOM_GROUP, None),
+    ],
+)
+def test_values(path: str, attribute: Attribute, value: Value | None) -> None:
+    one = app(resources=burstable("1"))
+    _, wished = admitted(pod("g", app(cpu="2")), pod("b", one), pod("c", one), pod("e"))
+    assert wished[path].get(attribute) == value
+
+
+@pytest.mark.parametrize(("limit", "held"), [("10000", 2 * PAGE), ("8192", 8192), ("1Gi", GIB)])
+def test_a_memory_limit_is_what_the_kernel_will_hold(limit: str, held: int) -> None:
+    """page_counter rounds down to pages: any other wish would be written again in every turn."""
+    machine, agent = started(node(), pod("m", app(resources=ResourceRequirements(limits=amounts(None, limit)))))
+    path = next(w.path for w in agent.wishes() if w.is_leaf)
+    assert machine.groups[path].values[Attribute.MEMORY_MAX] == ByteLimit(held)
+
+
+def test_the_class_decided_at_admission_keeps_the_path() -> None:
+    agent, _ = admitted(pod("g", app(cpu="2"), given_qos=QosClass.BURSTABLE))
+    assert [w.path for w in agent.wishes()][-1] == "burstable/poduid-g/app"
+
+
+def test_every_wish_is_for_a_path_once() -> None:
+    _, agent = started(node(), *(pod(f"p{n}", init(), sidecar(), app()) for n in range(5)))
+    paths = [w.path for w in agent.wishes()]
+    assert len(paths) == len(set(paths))
+    for path in paths:
+        above = path.rpartition("/")[0]
+        assert paths.index(above) <= paths.index(path), "parents before children"
+
+
+def test_a_machine_with_more_pods_than_cpus_starts_them_all() -> None:
+    machine = Machine(node(SMALL))
+    agent = Agent(machine)
+    agent.want(*(pod(f"p{n}") for n in range(60)))
+    agent.rest()
+    assert len(machine.running_containers()) == 60

@@ -1,0 +1,234 @@
+"""Who may enter a container's cgroup, and what the kernel says of one who did."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from nodeagent.cli.commands.exec import EXIT_NOT_ENTERED
+from nodeagent.cli.main import main
+from nodeagent.core.cgroups.exec_preconditions import obstacle
+from nodeagent.core.model.cgroup import Attribute
+from nodeagent.core.model.config import Placement
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.pod import ContainerKind
+from nodeagent.core.model.state import ContainerStatus, Phase, RecordedRefusal
+from nodeagent.edge.cgroup_entry import CgroupEntryError, join, own_cpus, used_below
+from tests.support.inspected_nodes import NOW_MS, World, changed, container, ended, pod, running
+
+SLOT = "poduid-web/slot"
+UNIFIED = next(
+    (p for p in (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup")) if (p / "cgroup.procs").exists()), None
+)
+
+
+def made(*, command=False, statuses=(), **more):
+    spec = {} if command else {"command": ()}
+    return World().add(pod("web", container("slot", cpu="2", memory="64Mi", **spec)), *statuses, **more)
+
+
+def asked(world, seen=None, below=()):
+    return obstacle(
+        world.state.entries[0],
+        "slot",
+        wishes=world.wishes(),
+        seen=world.seen() if seen is None else seen,
+        used_below=below,
+    )
+
+
+def with_slot(world, change):
+    seen = world.seen()
+    return {**seen, SLOT: change(seen[SLOT])}
+
+
+def test_an_open_container_can_be_entered():
+    assert asked(made()) is None
+
+
+def test_a_running_one_can_be_entered():
+    assert asked(made(command=True)) is None
+
+
+PODS = {
+    "terminating": (made(deleting_since_ms=NOW_MS), "is being ended"),
+    "finished": (made(command=True, statuses=(ended("slot"),), outcome=Phase.FAILED), "is over (Failed)"),
+    "not started": (made(command=True, statuses=(ContainerStatus("slot"),)), "does not run now"),
+    "ended": (made(command=True, statuses=(ended("slot", 1),)), "does not run now"),
+    "stopping": (made(command=True, statuses=(running("slot", stop_by_ms=NOW_MS),)), "is being stopped"),
+}
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_state_forbids(name):
+    world, expected = PODS[name]
+    found = asked(world)
+    assert found is not None
+    assert expected in found.why
+    assert found.next_step
+
+
+def test_a_refused_pod_has_nothing_to_enter():
+    world = made()
+    entry = replace(world.state.entries[0], refusal=RecordedRefusal("OutOfcpu", "too little", NOW_MS), containers=())
+    found = obstacle(entry, "slot", wishes=(), seen={}, used_below=())
+    assert found is not None
+    assert "OutOfcpu: too little" in found.why
+    assert "nodeagent retry default/web" in found.next_step
+
+
+CGROUPS = {
+    "frozen": (lambda s: changed(s, Attribute.FREEZE, value=True), "is frozen"),
+    "frozen from above": (lambda s: replace(s, is_frozen=True), "is frozen"),
+    "controllers for children": (
+        lambda s: replace(s, subtree_control=frozenset({"cpu"})),
+        "is the parent of other cgroups",
+    ),
+    "other cpuset": (
+        lambda s: changed(s, Attribute.CPUSET_CPUS, CpuSet.of(2, 3), cpus_effective=CpuSet.of(2, 3)),
+        "cpuset.cpus of poduid-web/slot is '2-3', promised is '1,5'",
+    ),
+    "no cpuset": (lambda s: replace(s, attributes=()), "cpuset.cpus of poduid-web/slot is '', promised is '1,5'"),
+    "other mems": (
+        lambda s: changed(s, Attribute.CPUSET_MEMS, NumaSet.of(1)),
+        "cpuset.mems of poduid-web/slot is '1', promised is '0-1'",
+    ),
+    "less granted": (
+        lambda s: replace(s, cpus_effective=CpuSet.of(1)),
+        "cpuset.cpus.effective of poduid-web/slot is '1', promised is '1,5'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CGROUPS)
+def test_cgroup_forbids(name):
+    change, expected = CGROUPS[name]
+    world = made()
+    found = asked(world, with_slot(world, change))
+    assert found is not None
+    assert expected in found.why
+    assert found.next_step
+
+
+def test_a_cgroup_that_is_not_there_cannot_be_entered():
+    world = made()
+    found = asked(world, {p: s for p, s in world.seen().items() if p != SLOT})
+    assert found is not None
+    assert f"no cgroup {SLOT}" in found.why
+
+
+def test_a_runtimes_cgroups_below_forbid():
+    found = asked(made(), below=("ctr-1", "ctr-2"))
+    assert found is not None
+    assert "(ctr-1, ctr-2)" in found.why
+    assert "crictl exec" in found.next_step
+
+
+def test_strangers_on_its_cpus_forbid():
+    world = made()
+    seen = world.seen()
+    stranger = replace(seen[SLOT], path="podgone", is_populated=True, cpus_effective=CpuSet.of(5))
+    found = asked(world, {**seen, "podgone": stranger})
+    assert found is not None
+    assert found.why == "processes of another cgroup (podgone) may run on its exclusive CPUs 5"
+
+
+def test_another_pods_process_on_its_cpus_forbids():
+    """Somebody moved it there, and it has not been put back yet."""
+    world = made().add(pod("other", container("app")), running("app"))
+    seen = world.seen()
+    path = "besteffort/poduid-other/app"
+    assert asked(world, seen) is None
+    found = asked(world, {**seen, path: replace(seen[path], cpus_effective=CpuSet.of(4, 5))})
+    assert found is not None
+    assert found.why == f"processes of another cgroup ({path}) may run on its exclusive CPUs 5"
+
+
+@pytest.mark.parametrize(("status", "is_open"), [(running("setup"), False), (ended("setup"), True)])
+def test_an_init_container_that_still_runs_on_its_cpus_forbids(status, is_open):
+    setup = container("setup", kind=ContainerKind.INIT, cpu="2", memory="64Mi")
+    slot = container("slot", command=(), cpu="2", memory="64Mi")
+    world = World().add(pod("web", setup, slot), status, ContainerStatus("slot"))
+    seen = world.seen()
+    seen["poduid-web/setup"] = replace(seen["poduid-web/setup"], is_populated=not is_open)
+    found = asked(world, seen)
+    assert (found is None) == is_open
+    assert is_open or "(poduid-web/setup)" in found.why
+
+
+def test_a_starved_container_forbids():
+    world = World(placement=Placement("static", (("strict-cpu-reservation", "true"),), CpuSet.of(0)))
+    world.add(pod("web", container("slot", command=()))).add(pod("greedy", container("app", cpu="7", memory="64Mi")))
+    found = obstacle(world.state.entries[0], "slot", wishes=world.wishes(), seen=world.seen(), used_below=())
+    assert found is not None
+    assert "Starved" in found.why
+
+
+# The kernel's side
+
+
+def test_used_below_names_the_populated_ones(tmp_path):
+    for name, events in {"a": "populated 1\n", "b": "populated 0\n", "c": None, "d": "populated 1\nfrozen 0\n"}.items():
+        (tmp_path / name).mkdir()
+        if events is not None:
+            (tmp_path / name / "cgroup.events").write_text(events)
+    (tmp_path / "cgroup.procs").write_text("")
+    assert used_below(str(tmp_path)) == ("a", "d")
+
+
+def test_used_below_of_nothing_names_the_path(tmp_path):
+    with pytest.raises(CgroupEntryError) as caught:
+        used_below(str(tmp_path / "gone"))
+    assert str(tmp_path / "gone") in caught.value.message
+    assert "No such file" in caught.value.message
+    assert caught.value.hint
+
+
+def test_without_an_agent_and_its_configuration_nothing_is_entered(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    status = main(["exec", "--socket", str(tmp_path / "none"), "a", "b", "--", "true"])
+    assert status == EXIT_NOT_ENTERED
+    assert "\nhint: " in capsys.readouterr().err
+
+
+def test_joining_nothing_names_the_path(tmp_path):
+    with pytest.raises(CgroupEntryError, match="No such file") as caught:
+        join(str(tmp_path))
+    assert caught.value.path == f"{tmp_path}/cgroup.procs"
+    assert caught.value.hint
+
+
+def test_own_cpus_are_the_kernels():
+    assert set(own_cpus()) == os.sched_getaffinity(0)
+
+
+def in_process(program):
+    imports = "import os; from nodeagent.edge.cgroup_entry import join, own_cgroup, own_cpus"
+    done = subprocess.run([sys.executable, "-c", f"{imports}\n{program}"], capture_output=True, text=True, check=False)
+    return done.stdout, done.stderr
+
+
+@pytest.mark.skipif(
+    UNIFIED is None or not os.access(UNIFIED, os.W_OK) or os.geteuid() != 0, reason="there is no cgroup v2 to write to"
+)
+def test_joining_a_cgroup_moves_this_process_and_forgets_its_affinity():
+    assert UNIFIED is not None
+    group = UNIFIED / f"nodeagent-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as err:
+        pytest.skip(f"there is no cgroup v2 to write to: {err}")
+    first = min(os.sched_getaffinity(0))
+    try:
+        out, err = in_process(
+            f"all = os.sched_getaffinity(0); os.sched_setaffinity(0, {{{first}}}); join({str(group)!r}); "
+            "print(own_cgroup()); print(set(own_cpus()) == all)"
+        )
+    finally:
+        group.rmdir()
+    where, has_all = out.splitlines()
+    assert (err, has_all) == ("", "True")
+    assert where.endswith(f"/{group.name}")

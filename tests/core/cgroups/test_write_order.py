@@ -1,0 +1,239 @@
+"""The order of cgroup writes: whatever was there before, no prefix of a plan gives an exclusive CPU a second user."""
+
+import pytest
+from hypothesis import given, strategies as st
+from msgspec.structs import replace
+
+from nodeagent.core.cgroups.write_order import EnableControllers, MakeCgroup, RemoveCgroup, SetAttribute, diff
+from nodeagent.core.model.cgroup import (
+    Attribute,
+    ByteLimit,
+    CpuMax,
+    DesiredCgroup,
+    ObservedCgroup,
+    cpu_quota,
+    cpu_shares,
+    cpu_weight,
+)
+from nodeagent.core.model.idset import CpuSet
+
+ALL = CpuSet.parse("0-7")
+CONTROLLERS = frozenset({"cpuset", "cpu", "memory"})
+
+
+def seen(path: str, cpus: CpuSet, *, populated: bool = True, frozen: bool = False, extra: tuple = ()) -> ObservedCgroup:
+    return ObservedCgroup(
+        path=path,
+        controllers=CONTROLLERS,
+        subtree_control=CONTROLLERS,
+        attributes=((Attribute.CPUSET_CPUS, cpus), (Attribute.FREEZE, frozen), *extra),
+        cpus_effective=cpus or ALL,
+        mems_effective=None,
+        is_populated=populated,
+        is_frozen=frozen,
+    )
+
+
+def leaf(path: str, cpus: CpuSet, *, exclusive: bool = False) -> DesiredCgroup:
+    attributes = ((Attribute.CPUSET_CPUS, cpus),) if cpus else ()
+    return DesiredCgroup(
+        path, attributes=attributes, is_exclusive=exclusive and bool(cpus), is_starved=not cpus, is_leaf=True
+    )
+
+
+def replay(there: dict[str, ObservedCgroup], change) -> dict[str, ObservedCgroup]:
+    """What the kernel does with one change, as far as CPUs are concerned."""
+    match change:
+        case MakeCgroup(path):
+            return {**there, path: seen(path, CpuSet(), populated=False)}
+        case SetAttribute(path, Attribute.CPUSET_CPUS, value):
+            assert value, "an empty cpuset would grant the parent's"
+            old = there[path]
+            others = tuple(item for item in old.attributes if item[0] is not Attribute.CPUSET_CPUS)
+            return {
+                **there,
+                path: replace(old, attributes=((Attribute.CPUSET_CPUS, value), *others), cpus_effective=value),
+            }
+        case SetAttribute(path, Attribute.FREEZE, value):
+            others = tuple(item for item in there[path].attributes if item[0] is not Attribute.FREEZE)
+            return {
+                **there,
+                path: replace(there[path], attributes=((Attribute.FREEZE, value), *others), is_frozen=value),
+            }
+        case RemoveCgroup(path):
+            return {p: s for p, s in there.items() if p != path}
+    return there
+
+
+CPUS = st.integers(0, 255).map(CpuSet)
+
+
+@st.composite
+def situations(draw):
+    """Containers that are there with any cpusets, and wishes whose exclusive sets are disjoint from all others."""
+    names = draw(st.lists(st.sampled_from("abcdef"), unique=True, min_size=1))
+    free, wished = ALL, []
+    for name in names:
+        kind = draw(st.sampled_from(["exclusive", "shared", "gone"]))
+        if kind == "exclusive":
+            own = draw(CPUS) & free
+            free = free - own
+            if own:
+                wished.append((name, own))
+        elif kind == "shared":
+            wished.append((name, None))
+    wishes = [DesiredCgroup("", CONTROLLERS)] + [
+        leaf(n, free if own is None else own, exclusive=own is not None) for n, own in wished
+    ]
+    there = {"": seen("", CpuSet())}
+    for name in draw(st.lists(st.sampled_from("abcdef"), unique=True)):
+        is_wished = any(n == name for n, _ in wished)
+        there[name] = seen(name, draw(CPUS), populated=is_wished and draw(st.booleans()), frozen=draw(st.booleans()))
+    return there, wishes
+
+
+@given(situations())
+def test_no_prefix_gives_a_granted_cpu_a_second_user(situation):
+    there, wishes = situation
+    exclusive = {w.path: w.cpus() for w in wishes if w.is_exclusive}
+    granted: set[str] = set()
+    for change in diff(wishes, there).changes:
+        there = replay(there, change)
+        if isinstance(change, SetAttribute) and change.grants:
+            granted.add(change.path)
+        for path in granted:
+            for other, state in there.items():
+                if other not in {"", path} and state.is_populated and not state.is_frozen:
+                    assert state.cpus_effective is not None
+                    assert state.cpus_effective.isdisjoint(exclusive[path]), (
+                        f"{other} may run on {path}'s CPUs after {change}"
+                    )
+
+
+@given(situations())
+def test_a_plan_carried_out_leaves_nothing_to_do(situation):
+    there, wishes = situation
+    for change in diff(wishes, there).changes:
+        there = replay(there, change)
+    assert diff(wishes, there).changes == ()
+
+
+@given(situations())
+def test_every_departure_comes_before_the_grant_that_needs_it(situation):
+    there, wishes = situation
+    changes = diff(wishes, there).changes
+    for i, change in enumerate(changes):
+        if isinstance(change, SetAttribute) and change.grants:
+            for later in changes[i + 1 :]:
+                assert not isinstance(later, SetAttribute) or later.vacates.isdisjoint(change.grants)
+
+
+def test_shared_containers_leave_before_an_exclusive_one_enters():
+    there = {"": seen("", CpuSet()), "shared": seen("shared", ALL)}
+    wishes = [
+        DesiredCgroup("", CONTROLLERS),
+        leaf("exclusive", CpuSet.parse("2-3"), exclusive=True),
+        leaf("shared", CpuSet.parse("0-1,4-7")),
+    ]
+    changes = diff(wishes, there).changes
+    assert [(type(c).__name__, c.path) for c in changes] == [
+        ("MakeCgroup", "exclusive"),
+        ("SetAttribute", "shared"),
+        ("SetAttribute", "exclusive"),
+    ]
+    assert changes[1].vacates == CpuSet.parse("2-3")
+    assert changes[2].grants == CpuSet.parse("2-3")
+
+
+def test_a_container_without_any_cpu_left_is_frozen_first_and_thawed_last():
+    there = {"": seen("", CpuSet()), "shared": seen("shared", ALL)}
+    taken = [DesiredCgroup("", CONTROLLERS), leaf("exclusive", ALL, exclusive=True), leaf("shared", CpuSet())]
+    changes = diff(taken, there).changes
+    assert [(c.path, c.attribute) for c in changes if isinstance(c, SetAttribute)] == [
+        ("shared", Attribute.FREEZE),
+        ("exclusive", Attribute.CPUSET_CPUS),
+    ]
+    for change in changes:
+        there = replay(there, change)
+    back = [DesiredCgroup("", CONTROLLERS), leaf("shared", CpuSet.parse("4-7"))]
+    back_changes = [(c.path, c.attribute) for c in diff(back, there).changes if isinstance(c, SetAttribute)]
+    assert back_changes == [("shared", Attribute.CPUSET_CPUS), ("shared", Attribute.FREEZE)]
+
+
+def test_processes_of_no_pod_keep_their_cpus_from_being_granted():
+    there = {"": seen("", CpuSet()), "podx": seen("podx", ALL), "podx/c": seen("podx/c", CpuSet.parse("5"))}
+    plan = diff([DesiredCgroup("", CONTROLLERS)], there)
+    assert plan.strangers == ("podx/c",)
+    assert plan.occupied == CpuSet.parse("5")
+    assert plan.changes == ()
+
+
+def test_empty_leftovers_go_children_first():
+    there = {
+        "": seen("", CpuSet()),
+        "podx": seen("podx", ALL, populated=False),
+        "podx/c": seen("podx/c", ALL, populated=False),
+    }
+    assert diff([DesiredCgroup("", CONTROLLERS)], there).changes == (RemoveCgroup("podx/c"), RemoveCgroup("podx"))
+
+
+def test_controllers_are_enabled_from_the_top_down():
+    bare = replace(seen("", CpuSet()), subtree_control=frozenset({"cpu"}))
+    changes = diff(
+        [DesiredCgroup("", CONTROLLERS), DesiredCgroup("podx", CONTROLLERS), leaf("podx/c", ALL)], {"": bare}
+    ).changes
+    assert changes[:4] == (
+        EnableControllers("", ("cpuset", "memory")),
+        MakeCgroup("podx"),
+        EnableControllers("podx", ("cpu", "cpuset", "memory")),
+        MakeCgroup("podx/c"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("milli", "weight"),
+    [
+        (0, 1),
+        (1, 1),
+        (2, 1),
+        (100, 17),
+        (500, 59),
+        (1000, 100),
+        (2000, 174),
+        (4000, 303),
+        (64_000, 3023),
+        (10**9, 10_000),
+    ],
+)
+def test_cpu_weight_follows_the_request(milli, weight):
+    assert cpu_weight(cpu_shares(milli)) == weight
+
+
+def test_cpu_weight_is_monotonic_and_meets_its_bounds():
+    weights = [cpu_weight(shares) for shares in range(2, 262_145, 7)]
+    assert weights == sorted(weights)
+    assert (cpu_weight(2), cpu_weight(1024), cpu_weight(262_144)) == (1, 100, 10_000)
+
+
+@pytest.mark.parametrize(
+    ("milli", "period", "expected"),
+    [
+        (1500, 100_000, CpuMax(150_000, 100_000)),
+        (1, 100_000, CpuMax(1_000, 100_000)),
+        (0, 100_000, CpuMax(None, 100_000)),
+        (500, 5_000, CpuMax(2_500, 5_000)),
+    ],
+)
+def test_quota_follows_the_limit(milli, period, expected):
+    assert cpu_quota(milli, period) == expected
+
+
+def test_a_limit_is_written_only_when_it_differs():
+    limit = (Attribute.MEMORY_MAX, ByteLimit(4096))
+    wish = DesiredCgroup("c", attributes=((Attribute.CPUSET_CPUS, ALL), limit), is_leaf=True)
+    there = {"": seen("", CpuSet()), "c": seen("c", ALL, extra=(limit,))}
+    assert diff([DesiredCgroup("", CONTROLLERS), wish], there).changes == ()
+    raised = replace(wish, attributes=((Attribute.CPUSET_CPUS, ALL), (Attribute.MEMORY_MAX, ByteLimit(8192))))
+    assert diff([DesiredCgroup("", CONTROLLERS), raised], there).changes == (
+        SetAttribute("c", Attribute.MEMORY_MAX, ByteLimit(8192), ByteLimit(4096)),
+    )

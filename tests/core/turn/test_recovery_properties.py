@@ -1,0 +1,109 @@
+"""Whatever pods hold and whatever the node has become: promises made anew break no invariant, and who needn't move doesn't."""
+
+from typing import Any
+
+from hypothesis import given, settings, strategies as st
+from msgspec.structs import replace
+
+from nodeagent.core.admission.managers import Managers, violations
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import Block, Hint, PodPromises, Promises
+from nodeagent.core.turn.recovery import Claim, Settled, lacking_cpus, settled
+from tests.support import invariants
+from tests.support.strategies import Event, lived, lives, nodes, pods
+
+EXAMPLES = settings(max_examples=150)
+
+
+def claims_of(promises: Promises, active: tuple[Pod, ...], running: frozenset[int]) -> tuple[Claim, ...]:
+    return tuple(Claim(pod, promises.of_pod(pod.uid), n in running) for n, pod in enumerate(active))
+
+
+def lived_through(node: Managers, events: list[Event]) -> tuple[Promises, tuple[Pod, ...]]:
+    *_, last = lived(node, events)
+    return last.after, last.pods
+
+
+def expect_sound(node: Managers, claims: tuple[Claim, ...], made: Settled) -> tuple[Pod, ...]:
+    """Give the pods that were kept."""
+    refused = {uid for uid, _ in made.refused}
+    assert all(not claim.is_running for claim in claims if claim.pod.uid in refused), "who runs is never refused"
+    kept = tuple(claim.pod for claim in claims if claim.pod.uid not in refused)
+    assert violations(node, made.promises, kept) == ()
+    assert [*invariants.shared_cpus(node, made.promises, kept)] == []
+    assert [*invariants.pool_errors(node, made.promises)] == []
+    for pod in kept:
+        for container in pod.containers:
+            own = made.promises.own_set(pod.uid, container.name)
+            wanted = invariants.wanted_cpus(node, pod, container)
+            assert len(own or ()) <= max(wanted, len(made.promises.pod_set(pod.uid) or ()))
+            told = [d for d in made.differences if (d.pod, d.container, d.resource) == (pod, container.name, "CPUs")]
+            before = next(c.held.own_set(container.name) for c in claims if c.pod is pod)
+            assert bool(told) >= (own != before), "what is not as it was is told"
+            if lacking_cpus(node, made.promises, pod, container.name):
+                assert any("degraded" in d.why for d in told)
+    return kept
+
+
+def as_it_is(promises: Promises) -> object:
+    pods = {uid: replace(held, hints=()) for uid, held in promises.pods}
+    settled_books = invariants.settled(promises)
+    return promises.default, pods, settled_books.memory
+
+
+RUNNING = st.frozensets(st.integers(0, 7))
+
+
+@EXAMPLES
+@given(nodes(), lives(), RUNNING)
+def test_on_the_same_node_nothing_changes(node: Managers, events: list[Event], running: frozenset[int]) -> None:
+    promises, active = lived_through(node, events)
+    claims = claims_of(promises, active, running | frozenset(range(8)))
+    made = settled(node, claims)
+    expect_sound(node, claims, made)
+    before, after = as_it_is(promises), as_it_is(made.promises)
+    assert before == after or [d for d in made.differences if d.before not in {"shared", "any"}] == []
+    kept = {(uid, name): cpus for uid, name, cpus in promises.containers}
+    assert {key: made.promises.own_set(*key) for key in kept} == kept
+
+
+@EXAMPLES
+@given(nodes(), lives(), nodes(), RUNNING)
+def test_on_any_other_node_the_promises_are_sound(
+    was: Managers, events: list[Event], now: Managers, running: frozenset[int]
+) -> None:
+    promises, active = lived_through(was, events)
+    claims = claims_of(promises, active, running)
+    made = settled(now, claims)
+    kept = expect_sound(now, claims, made)
+    again = settled(now, tuple(Claim(pod, made.promises.of_pod(pod.uid), is_running=True) for pod in kept))
+    sets = {(uid, name): cpus for uid, name, cpus in made.promises.containers}
+    assert {key: again.promises.own_set(*key) for key in sets} == sets, "once made anew, they stay"
+
+
+@st.composite
+def hostile_claims(draw: Any) -> tuple[Claim, ...]:
+    """Claims that no admission would have made: sets of any size and place, two pods on the same, nodes that are not there."""
+    sets = st.none() | st.integers(0, 2**12 - 1).map(CpuSet)
+    groups = st.integers(0, 31).map(NumaSet)
+    blocks = st.lists(
+        st.builds(Block, groups, st.sampled_from(["memory", "hugepages-2Mi", "odd"]), st.integers(0, 2**36)), max_size=2
+    ).map(tuple)
+    claims = []
+    for number in range(draw(st.integers(1, 4))):
+        pod = draw(pods(f"p{number}"))
+        names = [*(c.name for c in pod.containers), "unknown"]
+        chosen = sorted(draw(st.sets(st.sampled_from(names))))
+        own = tuple((name, cpus) for name in chosen if (cpus := draw(sets)) is not None)
+        memory = tuple((name, draw(blocks)) for name in chosen if draw(st.booleans()))
+        hints = tuple((name, Hint(draw(st.none() | groups), draw(st.booleans()))) for name in chosen)
+        held = PodPromises(own, draw(sets), memory, draw(st.none() | blocks), hints if draw(st.booleans()) else ())
+        claims.append(Claim(pod, held, draw(st.booleans())))
+    return tuple(claims)
+
+
+@EXAMPLES
+@given(nodes(), hostile_claims())
+def test_claims_that_cannot_be_are_taken_apart(node: Managers, claims: tuple[Claim, ...]) -> None:
+    expect_sound(node, claims, settled(node, claims))

@@ -1,0 +1,543 @@
+"""One turn's decision: identity, order, duplicates and refusals of pods (D7), who holds what until when (D11), room (D6)."""
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from nodeagent.core.admission.managers import initial, isolation
+from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.model.demand import WhyShared
+from nodeagent.core.model.pod import Container, Pod, ResourceRequirements
+from nodeagent.core.model.state import ContainerStatus, Exit, NodeState, Phase, PodEntry, RecordedRefusal, moved, run_id
+from nodeagent.core.turn.step import EventKind, Manifest, TurnEvent, World, new_entry, step
+from tests.support.node_model import Agent, Machine, started
+from tests.support.world import (
+    SMALL,
+    START_MS,
+    amounts,
+    app,
+    burstable,
+    cgroup_only,
+    empty_state,
+    init,
+    job,
+    manifests,
+    node,
+    pod,
+)
+
+NODE = node(SMALL)
+"""8 CPUs, of which CPU 0 is reserved: 7 can be exclusive."""
+
+
+def begin(*pods: Pod) -> tuple[Machine, Agent]:
+    return started(NODE, *pods)
+
+
+def names(agent: Agent) -> list[str]:
+    return [e.pod.name for e in agent.state.entries]
+
+
+def entry(agent: Agent, name: str = "a") -> PodEntry:
+    return next(e for e in agent.state.entries if e.pod.name == name)
+
+
+def refused(agent: Agent) -> dict[str, str]:
+    return {e.pod.name: e.refusal.reason for e in agent.state.entries if e.refusal is not None}
+
+
+def file(name: str, *pods: Pod) -> tuple[Manifest, ...]:
+    return tuple(Manifest(p, name) for p in pods)
+
+
+# Order and identity (D7)
+
+
+def test_one_scan_is_admitted_in_its_order() -> None:
+    _, agent = begin(pod("b", app(cpu="4")), pod("a", app(cpu="4")), pod("c", app(cpu="3")))
+    assert names(agent) == ["b", "a", "c"]
+    assert refused(agent) == {"a": "OutOfcpu"}, "c fits into what is left"
+
+
+def test_the_order_of_manifests_decides_nothing_once_pods_run() -> None:
+    machine, agent = begin(pod("a", app(cpu="2")), pod("b", app(cpu="2")))
+    agent.want(pod("b", app(cpu="2")), pod("a", app(cpu="2")))
+    writes = len(machine.writes)
+    agent.turn()
+    assert len(machine.writes) == writes
+    assert agent.turn_facts == ()
+
+
+def test_a_changed_manifest_ends_the_old_pod_fully_before_the_new_one_is_admitted() -> None:
+    machine, agent = begin(pod("a", app(cpu="5"), uid="old"))
+    machine.groups["podold/app"].processes[0].is_stubborn = True
+    agent.want(pod("a", app(cpu="6"), uid="new"))
+    agent.rest()
+    assert [(e.pod.uid, e.phase) for e in agent.state.entries] == [("old", Phase.TERMINATING)]
+    agent.settle()
+    assert [(e.pod.uid, e.phase) for e in agent.state.entries] == [("new", Phase.RUNNING)]
+    assert agent.events() == [
+        ("pod_admitted", "a"),
+        ("container_starting", "app"),
+        ("pod_ending", "a"),
+        ("container_exited", "app"),
+        ("pod_removed", "a"),
+        ("pod_admitted", "a"),
+        ("container_starting", "app"),
+    ]
+
+
+def test_a_change_that_is_taken_back_while_the_pod_ends_starts_it_anew() -> None:
+    machine, agent = begin(pod("a", app(cpu="5")))
+    machine.groups["poduid-a/app"].processes[0].is_stubborn = True
+    agent.want()
+    agent.turn()
+    agent.want(pod("a", app(cpu="5")))
+    agent.rest()
+    assert entry(agent).phase is Phase.TERMINATING, "what was asked to end can't be asked to stay"
+    agent.settle()
+    assert entry(agent).phase is Phase.RUNNING
+    assert len(machine.starts) == 2
+
+
+def test_a_pod_that_comes_back_under_its_uid_does_not_inherit_the_end_of_its_last_life() -> None:
+    """The launcher still knows the first life's exit in the turn in which the second is admitted."""
+    same = pod("a", app(cpu="2"))
+    machine, agent = begin(same)
+    agent.want()
+    agent.turn()
+    machine.now_ms += 1
+    agent.want(same)
+    agent.turn()
+    assert [f.event for f in agent.turn_facts] == [
+        EventKind.CONTAINER_EXITED,
+        EventKind.POD_REMOVED,
+        EventKind.POD_ADMITTED,
+        EventKind.CONTAINER_STARTING,
+    ]
+    agent.rest()
+    assert machine.running_containers() == ("poduid-a/app",)
+    status = entry(agent).status("app")
+    assert (status.restarts, status.last_exit, status.exit) == (0, None, None)
+    assert len(machine.starts) == 2
+
+
+def test_run_ids_fit_the_launcher_and_are_unique() -> None:
+    _, agent = begin(pod("a", app("n" * 63), uid="u" * 128), pod("b", app("n" * 63), uid="u" * 127 + "v"))
+    first, second = agent.state.entries
+    status = replace(first.containers[0], attempt=9_999_999)
+    assert len(run_id(first, status)) <= 120
+    ids = {run_id(first, status), run_id(second, status), run_id(first, first.containers[0])}
+    ids.add(run_id(replace(first, decided_at_ms=first.decided_at_ms + 1), status))
+    assert len(ids) == 4
+
+
+def test_of_two_files_with_one_name_the_first_wins_and_the_other_is_reported() -> None:
+    machine = Machine(NODE)
+    agent = Agent(machine)
+    agent.wanted = file("1.yaml", pod("a", uid="one")) + file("2.yaml", pod("a", uid="two"))
+    agent.rest()
+    assert [e.pod.uid for e in agent.state.entries] == ["one"]
+    shadowed = next(agent.told(EventKind.MANIFEST_SHADOWED))
+    assert shadowed == TurnEvent(
+        EventKind.MANIFEST_SHADOWED,
+        pod("a", uid="two"),
+        "2.yaml",
+        None,
+        (("same", "name"), ("first_source", "1.yaml")),
+    )
+    agent.wanted = agent.wanted[1:]
+    agent.settle()
+    assert [e.pod.uid for e in agent.state.entries] == ["two"], "the shadow steps in when the first goes"
+
+
+def test_of_two_pods_with_one_uid_the_first_wins() -> None:
+    machine = Machine(NODE)
+    agent = Agent(machine)
+    agent.wanted = file("1.yaml", pod("a", uid="same"), pod("b", uid="same"), pod("c", uid="same"))
+    agent.rest()
+    assert names(agent) == ["a"]
+    assert [f.pod.name for f in agent.turn_facts] == ["b", "c"]
+
+
+def test_a_pod_in_another_namespace_is_another_pod() -> None:
+    machine = Machine(NODE)
+    agent = Agent(machine)
+    other = replace(pod("a", uid="two"), namespace="other")
+    agent.wanted = file("1.yaml", pod("a", uid="one"), other)
+    agent.rest()
+    assert [e.pod.full_name for e in agent.state.entries] == ["default/a", "other/a"]
+
+
+def test_a_name_that_is_ending_is_not_admitted_under_its_uid_elsewhere() -> None:
+    """A pod is renamed and keeps its metadata.uid: the cgroup would be the same."""
+    machine, agent = begin(pod("a", uid="same"))
+    machine.groups["besteffort/podsame/app"].processes[0].is_stubborn = True
+    agent.want(pod("b", uid="same"))
+    agent.rest()
+    assert names(agent) == ["a"]
+    agent.settle()
+    assert names(agent) == ["b"]
+
+
+def test_a_file_that_is_renamed_changes_nothing_but_where_the_pod_is_said_to_come_from() -> None:
+    machine, agent = begin(pod("a"))
+    agent.wanted = file("z.yaml", pod("a"))
+    agent.rest()
+    assert entry(agent).source == "z.yaml"
+    assert len(machine.starts) == 1
+    agent.wanted, agent.unreadable = (), frozenset({"z.yaml"})
+    agent.rest()
+    assert entry(agent).phase is Phase.RUNNING, "it is the new file that can't be read"
+
+
+# Files that can't be understood
+
+
+def unreadable(agent: Agent) -> None:
+    agent.wanted, agent.unreadable = agent.wanted[1:], frozenset({"a.yaml"})
+
+
+def misspelt(agent: Agent) -> None:
+    agent.wanted, agent.misspelt = agent.wanted[1:], frozenset({"default/a"})
+
+
+def blind(agent: Agent) -> None:
+    agent.wanted, agent.is_blind = (), True
+
+
+@pytest.mark.parametrize("trouble", [unreadable, misspelt, blind])
+def test_what_runs_stays_while_its_file_cannot_be_understood(trouble: Callable[[Agent], None]) -> None:
+    machine, agent = begin(pod("a", app(cpu="2")), pod("b"))
+    before = machine.running_containers()
+    trouble(agent)
+    agent.rest()
+    agent.restart()
+    agent.rest()
+    assert machine.running_containers() == before
+    agent.unreadable = agent.misspelt = frozenset()
+    agent.is_blind = False
+    agent.want(pod("b"))
+    agent.settle()
+    assert names(agent) == ["b"]
+
+
+@pytest.mark.parametrize("trouble", [unreadable, misspelt, blind])
+def test_a_refusal_stays_while_its_file_cannot_be_understood(trouble: Callable[[Agent], None]) -> None:
+    _, agent = begin(pod("a", app(cpu="2000")), pod("b"))
+    trouble(agent)
+    agent.rest()
+    assert refused(agent) == {"a": "OutOfcpu"}
+
+
+def test_other_pods_come_and_go_while_one_file_cannot_be_understood() -> None:
+    machine, agent = begin(pod("a"), pod("b"))
+    agent.wanted, agent.unreadable = manifests(pod("c")), frozenset({"a.yaml"})
+    agent.settle()
+    assert machine.running_containers() == ("poduid-a/app", "poduid-c/app")
+
+
+@pytest.mark.parametrize("trouble", [unreadable, misspelt])
+def test_a_shadow_does_not_step_in_while_the_first_file_cannot_be_understood(trouble: Callable[[Agent], None]) -> None:
+    machine = Machine(NODE)
+    agent = Agent(machine)
+    agent.wanted = file("a.yaml", pod("a", uid="one")) + file("b.yaml", pod("a", uid="two"))
+    agent.rest()
+    trouble(agent)
+    agent.rest()
+    assert [e.pod.uid for e in agent.state.entries] == ["one"]
+    assert len(machine.starts) == 1
+
+
+def test_a_valid_pod_counts_even_if_another_file_misspells_its_name() -> None:
+    _machine, agent = begin(pod("a", uid="one"))
+    agent.misspelt = frozenset({"default/a"})
+    agent.want(pod("a", uid="two"))
+    agent.settle()
+    assert [e.pod.uid for e in agent.state.entries] == ["two"], "the very file of the pod has a valid one"
+
+
+def test_nothing_is_admitted_blindly() -> None:
+    machine = Machine(NODE)
+    agent = Agent(machine)
+    agent.want(pod("a"))
+    agent.is_blind = True
+    agent.rest()
+    assert names(agent) == []
+
+
+# Refusals
+
+
+def test_a_refusal_is_final_until_the_manifest_changes() -> None:
+    _, agent = begin(pod("a", app(cpu="5")), pod("b", app(cpu="5")))
+    assert refused(agent) == {"b": "OutOfcpu"}
+    agent.want(pod("b", app(cpu="5")))
+    agent.rest()
+    agent.restart()
+    agent.rest()
+    assert refused(agent) == {"b": "OutOfcpu"}, "there is room now; nobody asked"
+    agent.want(pod("b", app(cpu="4"), uid="changed"))
+    agent.rest()
+    assert refused(agent) == {}
+    assert entry(agent, "b").phase is Phase.RUNNING
+
+
+def test_a_refusal_names_what_was_asked_and_what_there_is() -> None:
+    _, agent = begin(pod("b", app(cpu="8")))
+    fact = next(agent.told(EventKind.POD_REFUSED))
+    assert dict(fact.fields) == {
+        "reason": "OutOfcpu",
+        "message": "Node didn't have enough resource: cpu, requested: 8000, used: 0, capacity: 7000",
+    }
+
+
+def test_retry_decides_again_on_a_refused_pod_and_on_no_other() -> None:
+    _, agent = begin(pod("a", app(cpu="5")), pod("b", app(cpu="5")))
+    agent.retried = frozenset({"uid-a", "uid-b"})
+    agent.turn()
+    assert refused(agent) == {"b": "OutOfcpu"}
+    assert entry(agent).phase is Phase.RUNNING
+    agent.want(pod("b", app(cpu="5")))
+    agent.rest()
+    agent.retried = frozenset({"uid-b"})
+    agent.rest()
+    assert refused(agent) == {}
+    assert agent.events()[-2:] == [("pod_admitted", "b"), ("container_starting", "app")]
+
+
+def test_a_retry_of_a_pod_that_nobody_wants_any_more_removes_it() -> None:
+    _, agent = begin(pod("b", app(cpu="50")))
+    agent.want()
+    agent.retried = frozenset({"uid-b"})
+    agent.turn()
+    assert names(agent) == []
+    assert [f.event for f in agent.turn_facts] == [EventKind.POD_REMOVED]
+
+
+def test_a_refused_pod_is_decided_on_once() -> None:
+    _, agent = begin(pod("b", app(cpu="50")))
+    assert agent.events() == [("pod_refused", "b")]
+    generation = agent.state.generation
+    agent.rest()
+    assert agent.state.generation == generation
+
+
+def test_a_refusal_changes_no_promise() -> None:
+    _, agent = begin(pod("a", app(cpu="2")))
+    before = agent.state.promises
+    agent.want(pod("a", app(cpu="2")), pod("b", init(cpu="4"), app(cpu="50")))
+    agent.rest()
+    assert agent.state.promises == before
+
+
+# Room (D6)
+
+
+def test_pods_beyond_max_pods_are_refused() -> None:
+    machine = Machine(node(SMALL, max_pods=1))
+    agent = Agent(machine)
+    agent.want(pod("a"), pod("b"))
+    agent.rest()
+    assert refused(agent) == {"b": "OutOfpods"}
+
+
+def test_a_refused_or_finished_pod_takes_no_room() -> None:
+    machine = Machine(node(SMALL, max_pods=1))
+    agent = Agent(machine)
+    agent.want(pod("big", app(cpu="50")), job("a"))
+    agent.rest()
+    machine.exit(machine.run_of("app"), 0)
+    agent.rest()
+    agent.want(pod("big", app(cpu="50")), job("a"), pod("c"))
+    agent.rest()
+    assert machine.running_containers() == ("poduid-c/app",)
+
+
+def test_an_ending_pod_takes_room_until_it_is_gone() -> None:
+    machine, agent = begin(pod("a", app(cpu="5")))
+    machine.groups["poduid-a/app"].processes[0].is_stubborn = True
+    agent.want(pod("b", app(cpu="5")))
+    agent.rest()
+    assert refused(agent) == {"b": "OutOfcpu"}, "as in kubelet; `retry` decides again"
+
+
+def test_the_check_can_be_turned_off_and_the_managers_still_refuse() -> None:
+    machine = Machine(node(SMALL, config={"check_allocatable": False}))
+    agent = Agent(machine)
+    agent.want(
+        pod(
+            "a",
+        ),
+        pod("b", app(cpu="8")),
+        pod("c", app(resources=burstable("50"))),
+    )
+    agent.rest()
+    assert refused(agent) == {"b": "UnexpectedAdmissionError"}
+
+
+# Release (D11)
+
+
+def test_cpus_come_back_only_when_the_cgroup_is_empty() -> None:
+    machine, agent = begin(pod("a", cgroup_only(cpu="4")), pod("b"))
+    mine = agent.state.promises.exclusive()
+    machine.groups["poduid-a/slot"].is_unkillable = True
+    machine.enter("poduid-a/slot", stubborn=True)
+    agent.want(pod("b"), pod("c", app(cpu="2")))
+    agent.rest()
+    machine.now_ms += 3600_000
+    agent.rest()
+    assert mine <= agent.state.promises.exclusive()
+    assert agent.state.promises.own_set("uid-c", "app") is not None
+    machine.groups["poduid-a/slot"].processes.clear()
+    agent.rest()
+    assert mine <= agent.state.promises.default | (agent.state.promises.own_set("uid-c", "app") or mine)
+    assert names(agent) == ["b", "c"]
+
+
+def test_without_the_launcher_an_ending_pod_with_a_start_under_way_is_kept() -> None:
+    machine, agent = begin(pod("a", app(cpu="4")), pod("b", cgroup_only(cpu="2")))
+    machine.launcher_answers = False
+    machine.exit(machine.run_of("app"), 0)
+    agent.want()
+    agent.rest()
+    assert names(agent) == ["a"], "b needs nobody's word: its cgroup is empty, and nothing is ever started in it"
+    machine.launcher_answers = True
+    agent.rest()
+    assert names(agent) == []
+
+
+def test_pods_are_admitted_without_the_launcher_and_started_with_it() -> None:
+    machine = Machine(NODE)
+    machine.launcher_answers = False
+    agent = Agent(machine)
+    agent.want(pod("a", app(cpu="2")))
+    agent.rest()
+    assert entry(agent).phase is Phase.PENDING
+    assert "poduid-a/app" in machine.groups
+    machine.launcher_answers = True
+    agent.rest()
+    assert machine.running_containers() == ("poduid-a/app",)
+
+
+def test_coming_and_going_leaves_nothing_behind() -> None:
+    machine, agent = begin()
+    before, directories = agent.state, set(machine.groups)
+    agent.want(pod("a", init(cpu="4"), app(cpu="2")), pod("b", app(resources=burstable())), pod("c"))
+    agent.rest()
+    agent.want()
+    agent.settle()
+    assert replace(agent.state, generation=0) == replace(before, generation=0)
+    assert set(machine.groups) == directories
+    assert machine.runs == {}
+
+
+# Reports (D16)
+
+
+@pytest.mark.parametrize(
+    ("container", "why"),
+    [
+        pytest.param(app(cpu="2"), None, id="exclusive"),
+        pytest.param(app(cpu="1500m"), WhyShared.FRACTIONAL, id="a fraction"),
+        pytest.param(app(), WhyShared.NO_CPU_REQUEST, id="best effort"),
+        pytest.param(app(resources=burstable("2", "3")), WhyShared.LIMIT_DIFFERS, id="limit and request differ"),
+        pytest.param(
+            app(resources=ResourceRequirements(amounts("2"), amounts(None))), WhyShared.LIMIT_DIFFERS, id="no limit"
+        ),
+    ],
+)
+def test_the_admission_says_why_a_container_is_not_exclusive(container: Container, why: WhyShared | None) -> None:
+    _, agent = begin(pod("a", container))
+    report = next(agent.told(EventKind.POD_ADMITTED)).report
+    assert report is not None
+    assert [c.why_shared for c in report.containers] == [why]
+
+
+# Determinism and invariants
+
+
+def test_a_turn_is_a_function_of_state_and_world() -> None:
+    _, agent = begin(pod("a", app(cpu="2")))
+    world = agent.world()
+    assert step(agent.state, world) == step(agent.state, world)
+    assert step(agent.state, world).state == agent.state
+
+
+def test_a_state_with_two_entries_of_one_pod_is_named_broken() -> None:
+    _, agent = begin(pod("a"), pod("b"))
+    doubled = replace(agent.state, entries=agent.state.entries + agent.state.entries[:1])
+    assert "pod uid-a has two entries" in violations(NODE.managers, doubled)
+    renamed = replace(agent.state.entries[1], pod=replace(agent.state.entries[1].pod, name="a"))
+    assert violations(NODE.managers, replace(agent.state, entries=(agent.state.entries[0], renamed)))
+    cut = replace(agent.state.entries[0], containers=())
+    assert violations(NODE.managers, agent.state.with_entry(cut))
+
+
+def test_promises_of_a_pod_that_is_not_active_are_named_broken() -> None:
+    _, agent = begin(pod("a", app(cpu="2")))
+    over = replace(agent.state.entries[0], outcome=Phase.SUCCEEDED)
+    assert violations(NODE.managers, agent.state.with_entry(over))
+
+
+def test_an_empty_world_changes_nothing() -> None:
+    state = empty_state(NODE)
+    world = World(
+        NODE.config, NODE.managers, NODE.allocatable, (), frozenset(), frozenset(), runs={}, seen={}, now_ms=START_MS
+    )
+    turn = step(state, world)
+    assert turn.state is state or turn.state == state
+    assert (turn.facts, turn.moves, turn.wake_at_ms) == ((), (), None)
+
+
+def test_isolation_follows_the_promise() -> None:
+    _, agent = begin(pod("a", app(cpu="2"), app("more", cpu="1500m")))
+    levels = [isolation(NODE.managers, agent.state.promises, entry(agent).pod, n).value for n in ("app", "more")]
+    assert levels == ["container", "host"]
+
+
+MOMENTS = NodeState(
+    initial(NODE.managers),
+    (
+        replace(
+            new_entry(manifests(pod("a"))[0], 5_000, pod_level_resources=False),
+            containers=(
+                ContainerStatus(
+                    "app", started_at_ms=6_000, exit=Exit(7_000, code=1), last_exit=Exit(5_500), stop_by_ms=9_000
+                ),
+                ContainerStatus("new"),
+            ),
+            deleting_since_ms=8_000,
+        ),
+        replace(
+            new_entry(manifests(pod("b"))[0], 5_100, pod_level_resources=False),
+            refusal=RecordedRefusal("OutOfcpu", "too little", 5_100),
+            containers=(),
+        ),
+    ),
+    generation=3,
+)
+
+
+def moments(state: NodeState) -> list[int | None]:
+    found: list[int | None] = []
+    for entry in state.entries:
+        found += [entry.deleting_since_ms, None if entry.refusal is None else entry.refusal.at_ms]
+        for status in entry.containers:
+            found += [status.started_at_ms, status.stop_by_ms]
+            found += [None if ended is None else ended.finished_at_ms for ended in (status.exit, status.last_exit)]
+    return found
+
+
+@pytest.mark.parametrize("by_ms", [-5_000, -1, 0, 3_600_000])
+def test_all_moments_but_those_that_name_runs_move_with_the_clock(by_ms: int) -> None:
+    after = moved(MOMENTS, by_ms)
+    assert moments(after) == [None if moment is None else moment + by_ms for moment in moments(MOMENTS)]
+    assert [e.decided_at_ms for e in after.entries] == [5_000, 5_100]
+    assert moved(after, -by_ms) == MOMENTS
+
+
+def test_no_moment_is_before_1970() -> None:
+    assert {moment for moment in moments(moved(MOMENTS, -(10**12))) if moment is not None} == {0}

@@ -1,0 +1,597 @@
+"""Whole turns under everything that can happen: manifests and processes come and go, the agent dies, others write into the cgroups.
+
+The oracle knows no wishes and no plan. It holds every single write and every single action to the promises as they were saved.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from hypothesis import HealthCheck, Phase as Generation, settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from msgspec.structs import replace
+
+from nodeagent.core.admission.managers import Managers, build, isolation, resume
+from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.cgroups.desired_cgroups import BEST_EFFORT, BURSTABLE, container_path, pod_path
+from nodeagent.core.cgroups.exec_preconditions import obstacle
+from nodeagent.core.cgroups.write_order import Change, SetAttribute
+from nodeagent.core.model.cgroup import Attribute, CpuMax
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.pod import Pod, ResourceRequirements, RestartPolicy
+from nodeagent.core.model.promises import Isolation
+from nodeagent.core.model.state import NodeState, Phase, PodEntry
+from nodeagent.core.turn.actions import Launch
+from nodeagent.core.turn.step import Manifest
+from nodeagent.formats.checkpoint.node_state import decode_state
+from tests.support.node_model import Agent, CrashError, Group, Machine, Process
+from tests.support.world import SMALL, Node, app, burstable, cgroup_only, exclusive, init, node, pod, sidecar
+
+T = TypeVar("T")
+Overlaps = Mapping[tuple[str, str, str], CpuSet]
+"""(who is there, whose CPUs they are, whether they are promised to that one or it uses them now) → the CPUs."""
+
+
+class WatchedAgent(Agent):
+    """The model's agent, with its world judged after each single thing it does."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
+        self._read_from, self._read = self.saved, self.state
+        self.excused: Overlaps = {}
+        """What others had brought about when the turn began: it may only shrink."""
+
+    def turn(self) -> Any:
+        self.excused = self.overlaps()
+        self.machine.now_ms += 1
+        return super().turn()
+
+    def promised(self) -> NodeState:
+        """What a restart would find."""
+        if self._read_from is not self.saved:
+            self._read_from, self._read = self.saved, decode_state(self.saved).state
+        return self._read
+
+    def cpus_of(self, state: NodeState) -> dict[str, tuple[CpuSet, bool]]:
+        """Every container's cgroup: the CPUs it is to run on, and whether they are its own."""
+        of, online = self.machine.node, self.machine.node.kernel.online
+        pool = state.promises.default & online if of.managers.providers.cpu.static else online
+        found = {}
+        for entry in state.entries:
+            for container in entry.pod.containers if entry.is_active else ():
+                own = state.promises.own_set(entry.pod.uid, container.name) or CpuSet()
+                found[container_path(entry, container.name)] = (own & online or pool, bool(own & online))
+        return found
+
+    def overlaps(self) -> Overlaps:
+        """Who may run on whose CPUs."""
+        machine = self.machine
+        running = {p: machine.effective(p) for p in machine.populated() if not machine.is_frozen(p)}
+        found = {}
+        for owner, (own, is_own) in self.cpus_of(self.promised()).items():
+            if not is_own or owner not in machine.groups:
+                continue
+            for path, cpus in running.items():
+                if path == owner or self._is_pool_of_one_pod(path, owner):
+                    continue
+                # Within a pod those after an init container get its CPUs, and wait for its end.
+                if machine.is_populated(owner) and _pod_of(path) != _pod_of(owner):
+                    found[path, owner, "promised"] = cpus & own
+                found[path, owner, "used"] = cpus & own & running.get(owner, CpuSet())
+        return {pair: cpus for pair, cpus in found.items() if cpus}
+
+    def _is_pool_of_one_pod(self, path: str, owner: str) -> bool:
+        state = self.promised()
+        levels = {
+            container_path(e, c.name): (e.pod.uid, isolation(self.machine.node.managers, state.promises, e.pod, c.name))
+            for e in state.entries
+            for c in e.pod.containers
+        }
+        return path in levels and levels[path] == levels[owner] and levels[path][1] is Isolation.POD
+
+    def apply(self, change: Change) -> None:
+        before = self.machine.effective(change.path) if change.path in self.machine.groups else CpuSet()
+        if isinstance(change, SetAttribute) and change.attribute is Attribute.CPUSET_CPUS:
+            own, is_own = self.cpus_of(self.promised())[change.path]
+            assert isinstance(change.value, CpuSet)
+            assert change.value <= own, f"{change.path} gets {change.value}, of which the saved state says {own}"
+            if is_own:
+                self._expect_nobody_on(change.value - before, change.path)
+        super().apply(change)
+
+    def _expect_nobody_on(self, cpus: CpuSet, owner: str) -> None:
+        machine = self.machine
+        for path in machine.populated():
+            if _pod_of(path) != _pod_of(owner) and not machine.is_frozen(path):
+                there = machine.effective(path) & cpus
+                assert not there, f"{owner} is granted {there} before {path} has left"
+
+    def check(self) -> None:
+        now = self.overlaps()
+        for (path, owner, how), cpus in now.items():
+            worse = cpus - self.excused.get((path, owner, how), CpuSet())
+            assert not worse, f"{path} may run on {worse} of {owner} ({how}), by our own doing"
+        self.excused = now
+
+
+def _pod_of(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+class WatchedMachine(Machine):
+    def __init__(self, of: Node) -> None:
+        super().__init__(of)
+        self.agent: WatchedAgent | None = None
+
+    def _launch(self, action: Launch) -> None:
+        assert self.agent is not None
+        cpus, _ = self.agent.cpus_of(self.agent.promised())[action.path]
+        assert self.effective(action.path) == cpus, (
+            f"{action.path} is started on {self.effective(action.path)}, not on {cpus}"
+        )
+        super()._launch(action)
+
+
+# What can come
+
+FILES = ("a.yaml", "b.yaml", "c.yaml", "d.yaml")
+SOURCES = st.sampled_from(FILES)
+AMOUNTS = {
+    "none": ResourceRequirements(),
+    "burst": burstable(),
+    "limited": burstable("500m", "1500m"),
+    "0.5": exclusive("500m"),
+    "1.5": exclusive("1500m"),
+    "1": exclusive("1"),
+    "2": exclusive("2"),
+    "3": exclusive("3"),
+}
+MAKE = {"init": init, "side": sidecar, "app": app, "slot": cgroup_only}
+Recipe = list[tuple[str, str]]
+"""(kind, amount) of each container."""
+POLICIES = st.sampled_from(RestartPolicy)
+
+
+def recipes(sizes: Iterable[str]) -> st.SearchStrategy[Recipe]:
+    first = st.lists(st.tuples(st.sampled_from(["init", "side"]), st.sampled_from([*sizes])), max_size=2)
+    kinds = st.sampled_from(["app", "app", "app", "app", "slot"])
+    apps = st.lists(st.tuples(kinds, st.sampled_from([*sizes])), min_size=1, max_size=2)
+    return st.tuples(first, apps).map(lambda both: [*both[0], *both[1]])
+
+
+RECIPES = recipes(["1", "1", "2"]) | recipes(["1", "2", "0.5"]) | recipes(AMOUNTS)
+"""Mostly guaranteed pods: one container that isn't makes its pod burstable, and all of it shares."""
+
+
+def made(name: str, uid: str, recipe: Recipe, **more: Any) -> Pod:
+    containers = [MAKE[kind](f"{kind}{n}", resources=AMOUNTS[size]) for n, (kind, size) in enumerate(recipe)]
+    return pod(name, *containers, uid=uid, **more)
+
+
+NODES = {
+    "static": node(SMALL),
+    "strict": node(SMALL, reserved="0-1,4-5", cpu_manager_policy_options=(("strict-cpu-reservation", "true"),)),
+    "cores": node(SMALL, cpu_manager_policy_options=(("full-pcpus-only", "true"),)),
+    "none": node(SMALL, cpu_manager_policy="none", reserved_system_cpus=CpuSet()),
+}
+CPUS = st.integers(1, 255).map(CpuSet)
+PICKS = st.integers(0, 15)
+COUNTS = st.integers(0, 2)
+TURNS = st.integers(1, 3)
+WRITES = st.one_of(
+    CPUS.map(lambda cpus: (Attribute.CPUSET_CPUS, cpus)),
+    st.just((Attribute.CPUSET_MEMS, NumaSet.of(0))),
+    st.integers(1, 10_000).map(lambda weight: (Attribute.CPU_WEIGHT, weight)),
+    st.just((Attribute.CPU_MAX, CpuMax(1000, 100_000))),
+    st.booleans().map(lambda frozen: (Attribute.FREEZE, frozen)),
+)
+
+
+def picked(items: Sequence[T], pick: int) -> T | None:
+    return items[pick % len(items)] if items else None
+
+
+class Turns(RuleBasedStateMachine):
+    """One node's life."""
+
+    @initialize(name=st.sampled_from(["static", *NODES]), pods=st.lists(st.tuples(RECIPES, POLICIES), max_size=4))
+    def begin(self, name: str, pods: list[tuple[Recipe, RestartPolicy]]) -> None:
+        self.machine = WatchedMachine(NODES[name])
+        self.agent = WatchedAgent(self.machine)
+        self.machine.agent = self.agent
+        self.files: dict[str, Pod] = {}
+        for source, (recipe, policy) in zip(FILES, pods, strict=False):
+            self.files[source] = made(source[0], f"uid-{source[0]}", recipe, restart_policy=policy)
+        self._publish()
+        self.agent.rest()
+
+    def _move(self, source: str, recipe: Recipe) -> None:
+        """Take a manifest away, or write one where there is none."""
+        if self.files.pop(source, None) is None:
+            self.files[source] = made(source[0], f"uid-{source[0]}", recipe)
+        self._publish()
+
+    def _turns(self, count: int) -> None:
+        for _ in range(count):
+            self.agent.turn()
+
+    # Manifests
+
+    def _publish(self) -> None:
+        readable = {s: p for s, p in sorted(self.files.items()) if s not in self.agent.unreadable}
+        self.agent.wanted = tuple(Manifest(p, s) for s, p in readable.items() if p.full_name not in self.agent.misspelt)
+
+    @rule(
+        source=SOURCES,
+        other_name=st.sampled_from(["", "", "", "", "a"]),
+        uid=st.sampled_from(["", "", "uid-1"]),
+        recipe=RECIPES,
+        policy=POLICIES,
+        grace_seconds=st.sampled_from([0, 30]),
+        turns=COUNTS,
+    )
+    def write_manifest(
+        self,
+        source: str,
+        other_name: str,
+        uid: str,
+        recipe: Recipe,
+        policy: RestartPolicy,
+        grace_seconds: int,
+        turns: int,
+    ) -> None:
+        name = other_name or source[0]
+        more = {"restart_policy": policy, "termination_grace_seconds": grace_seconds}
+        self.files[source] = made(name, uid or f"uid-{name}", recipe, **more)
+        self.agent.unreadable -= {source}
+        self._publish()
+        self._turns(turns)
+
+    @rule(source=SOURCES, turns=COUNTS)
+    def remove_manifest(self, source: str, turns: int) -> None:
+        self.files.pop(source, None)
+        self.agent.unreadable -= {source}
+        self._publish()
+        self._turns(turns)
+
+    @rule(source=SOURCES, whole=st.booleans())
+    def spoil_manifest(self, source: str, *, whole: bool) -> None:
+        if source not in self.files:
+            return
+        if whole:
+            self.agent.unreadable |= {source}
+        else:
+            self.agent.misspelt |= {self.files[source].full_name}
+        self._publish()
+        before = self._ending()
+        self._turns(1)
+        kept = {e.pod.uid for e in self.agent.state.entries if e.source == source and e.pod == self.files[source]}
+        assert self._ending().isdisjoint(kept - before), "a pod whose manifest was spoilt stays as it is"
+
+    def _ending(self) -> set[str]:
+        return {e.pod.uid for e in self.agent.state.entries if e.deleting_since_ms is not None}
+
+    @rule()
+    def mend(self) -> None:
+        for group in self.machine.groups.values():
+            group.is_unkillable = False
+        self.agent.unreadable, self.agent.misspelt = frozenset(), frozenset()
+        self._publish()
+
+    @rule()
+    def retry(self) -> None:
+        self.agent.retried = frozenset(e.pod.uid for e in self.agent.state.entries)
+        self._turns(1)
+
+    @rule(pick=PICKS, turns=COUNTS)
+    def release(self, pick: int, turns: int) -> None:
+        entry = picked(self.agent.state.entries, pick)
+        if entry is not None:
+            self.agent.released = frozenset({entry.pod.uid})
+            self._turns(max(turns, 1))  # the next turn ends it; without one, the next rule would
+
+    # Processes
+
+    @rule(
+        pick=PICKS,
+        how=st.sampled_from([0, 0, 1, "killed", "oom"]),
+        leaving=st.integers(0, 1),
+        hangs=st.booleans(),
+        turns=COUNTS,
+    )
+    def end_process(self, pick: int, how: int | str, leaving: int, turns: int, *, hangs: bool) -> None:
+        """A container's process ends; what it leaves behind may hang in the kernel."""
+        run_id = picked(self.machine.running(), pick)
+        if run_id is not None:
+            self.machine.groups[self.machine.path_of(run_id)].is_unkillable = hangs and bool(leaving)
+        match how:
+            case _ if run_id is None:
+                return
+            case int():
+                self.machine.exit(run_id, how, leaving=leaving)
+            case "killed":
+                self.machine.exit(run_id, signal=11, leaving=leaving)
+            case _:
+                self.machine.oom_kill(run_id)
+        self._turns(turns)
+
+    @rule(pick=PICKS, rounds=st.integers(1, 3))
+    def end_pod(self, pick: int, rounds: int) -> None:
+        """All processes of a pod end well, and so do those that come after them."""
+        entry = picked(self.agent.state.entries, pick)
+        for _ in range(rounds):
+            for run_id in self.machine.running():
+                if entry is not None and self.machine.path_of(run_id).startswith(pod_path(entry) + "/"):
+                    self.machine.exit(run_id)
+            self._turns(1)
+
+    @rule(pick=PICKS, is_unkillable=st.booleans())
+    def make_stubborn(self, pick: int, *, is_unkillable: bool) -> None:
+        path = picked(self.machine.populated(), pick)
+        if path is None:
+            return
+        group = self.machine.groups[path]
+        group.processes = [replace(process, is_stubborn=True) for process in group.processes]
+        group.is_unkillable = is_unkillable
+
+    @rule(pick=PICKS, stubborn=st.booleans(), turns=COUNTS)
+    def enter(self, pick: int, turns: int, *, stubborn: bool) -> None:
+        """Somebody's process enters: a container without a command if `exec` lets it, any other by force."""
+        path = picked(self._containers(), pick)
+        if path is None:
+            return
+        if "slot" not in path:
+            self.machine.enter(path, stubborn=stubborn)
+        elif self._is_open(path):
+            self.agent.excused = self.agent.overlaps()
+            self.machine.enter(path, stubborn=stubborn)
+            self.agent.check()
+        self._turns(turns)
+
+    def _is_open(self, path: str) -> bool:
+        """Ask as `nodeagent exec` does."""
+        wanted, seen = self.agent.wishes(), self.machine.seen()
+        return any(
+            obstacle(entry, c.name, wishes=wanted, seen=seen, used_below=()) is None
+            for entry in self.agent.state.entries
+            for c in entry.pod.containers
+            if container_path(entry, c.name) == path
+        )
+
+    @rule(is_there=st.booleans(), cpus=CPUS, turns=COUNTS)
+    def stray(self, cpus: CpuSet, turns: int, *, is_there: bool) -> None:
+        """A cgroup that no pod owns, with or without a process."""
+        self.machine.groups["poduid-stray"] = Group(
+            {Attribute.CPUSET_CPUS: cpus}, set(), [Process(None)] if is_there else []
+        )
+        self._turns(turns)
+
+    @rule(seconds=st.sampled_from([1, 10, 40, 1000]), turns=COUNTS)
+    def pass_time(self, seconds: int, turns: int) -> None:
+        self.machine.now_ms += seconds * 1000
+        self._turns(turns)
+
+    # The machine, and who else has his fingers in it
+
+    def _containers(self) -> list[str]:
+        return sorted(p for p in self.machine.groups if p.rpartition("/")[2][:-1] in MAKE)
+
+    def _coming(self) -> list[str]:
+        """Where the containers of the manifests are, or will be."""
+        places = {entry.pod: pod_path(entry) for entry in self.agent.state.entries}
+        names = ("", BURSTABLE + "/", BEST_EFFORT + "/")
+        new = [f"{name}pod{p.uid}" for p in self.files.values() if p not in places for name in names]
+        return [f"{above}/{kind}{n}" for above in (*places.values(), *new) for kind in MAKE for n in range(2)]
+
+    @rule(pick=PICKS, write=WRITES, turns=COUNTS)
+    def drift(self, pick: int, write: tuple[Attribute, Any], turns: int) -> None:
+        path = picked(self._containers(), pick)
+        if path is not None:
+            self.machine.groups[path].values[write[0]] = write[1]
+        self._turns(turns)
+
+    @rule(online=st.just(255) | st.integers(0, 127).map(lambda bits: bits << 1 | 1), turns=COUNTS)
+    def plug(self, online: int, turns: int) -> None:
+        of = self.machine.node
+        self.machine.node = replace(of, kernel=replace(of.kernel, online=CpuSet(online)))
+        self._turns(turns)
+
+    # The agent
+
+    @rule(turns=TURNS)
+    def turn(self, turns: int) -> None:
+        self._turns(turns)
+
+    @rule(trouble=st.sampled_from(["launcher", "disk", "directory"]), source=SOURCES, recipe=RECIPES, turns=TURNS)
+    def turn_in_trouble(self, trouble: str, source: str, recipe: Recipe, turns: int) -> None:
+        self._move(source, recipe)
+        self.machine.launcher_answers, self.agent.disk_is_full = trouble != "launcher", trouble == "disk"
+        before = self._ending()
+        if trouble == "directory":
+            self.agent.is_blind, self.agent.wanted = True, ()
+        self._turns(turns)
+        if trouble == "directory":
+            assert self._ending() <= before, "an unreadable directory ends no pod"
+        self._end_trouble()
+
+    @rule(
+        file=st.sampled_from([Attribute.CPUSET_CPUS, Attribute.CPUSET_CPUS, Attribute.FREEZE, Attribute.MEMORY_MAX]),
+        which=st.sampled_from(["old", "old", "new"]) | PICKS,
+        source=SOURCES,
+        recipe=RECIPES,
+        turns=TURNS,
+    )
+    def turn_with_failing_writes(
+        self, file: Attribute, which: str | int, source: str, recipe: Recipe, turns: int
+    ) -> None:
+        """The kernel takes no value for a file: of the containers that are there, of those that come, or of one."""
+        self._move(source, recipe)
+        paths = self._coming() if which == "new" else self._containers()
+        if isinstance(which, int):
+            paths = [paths[which % len(paths)]] if paths else []
+        self.machine.broken |= {(path, file): "Device or resource busy" for path in paths}
+        self._turns(turns)
+        self._end_trouble()
+
+    def _end_trouble(self) -> None:
+        self.machine.launcher_answers, self.agent.disk_is_full, self.agent.is_blind = True, False, False
+        self.machine.broken.clear()
+        self._publish()
+
+    @rule(source=SOURCES, recipe=RECIPES, effects=st.integers(0, 20))
+    def die_in_a_turn(self, source: str, recipe: Recipe, effects: int) -> None:
+        """It dies while it ends a pod, or takes one on."""
+        self._move(source, recipe)
+        self.agent.dies_at = self.agent.effects + effects
+        with suppress(CrashError):
+            self.agent.turn()
+        self.restart()
+
+    @rule()
+    def restart(self) -> None:
+        promises = self.agent.promised().promises
+        of = self.machine.node
+        managers = build(of.managers.topology, of.config.placement)
+        assert isinstance(managers, Managers)
+        self.machine.node = replace(of, managers=managers)
+        self.agent.restart()
+        assert self.agent.state.promises == promises
+        assert resume(managers, promises) == promises, "a restart changes no promise"
+
+    @rule()
+    def calm_down(self) -> None:
+        """Everything outside is right again: in the end the cgroups hold what is promised, and what can run runs."""
+        machine, agent = self.machine, self.agent
+        self._end_trouble()
+        self.mend()
+        self.plug(255, turns=0)
+        if "poduid-stray" in machine.groups:
+            machine.groups["poduid-stray"].processes = []
+        agent.settle()
+        self._expect_rest()
+
+    def _expect_rest(self) -> None:
+        machine, agent = self.machine, self.agent
+        assert agent.overlaps() == {}
+        wished = {w.path: w for w in agent.wishes()}
+        assert set(machine.groups) == set(wished)
+        seen = machine.seen()
+        for path, wish in wished.items():
+            for attribute, value in wish.attributes:
+                assert seen[path].get(attribute) == value, f"{path}: {attribute.value}"
+            if wish.is_leaf:
+                assert machine.is_frozen(path) == wish.is_starved, path
+        for path, (cpus, _) in agent.cpus_of(agent.state).items():
+            assert wished[path].is_starved or machine.effective(path) == cpus, path
+        self._expect_pods()
+        writes, saves = len(machine.writes), agent.saves
+        agent.turn()
+        assert (len(machine.writes), agent.saves) == (writes, saves), "an idle turn writes nothing"
+
+    def _expect_pods(self) -> None:
+        agent = self.agent
+        names = {m.pod.full_name for m in agent.wanted}
+        for entry in agent.state.entries:
+            assert entry.pod.full_name in names, f"{entry.pod.full_name} has no manifest"
+            assert entry.deleting_since_ms is None
+            assert entry.pod in [m.pod for m in agent.wanted]
+            cpus = agent.cpus_of(agent.state)
+            starved = [c for c in entry.pod.containers if not cpus.get(container_path(entry, c.name), (CpuSet(),))[0]]
+            if entry.phase in {Phase.RUNNING, Phase.PENDING} and not starved:
+                left = [
+                    c.name for c, s in entry.pairs() if c.command and not s.is_running and self._is_there(entry, c.name)
+                ]
+                assert left == [], f"{entry.pod.name} has leftovers in {left}"
+                running = [s for c, s in entry.pairs() if s.is_running and c.command]
+                assert running or not all(c.command for c in entry.pod.containers), f"{entry.pod.name} does nothing"
+
+    def _is_there(self, entry: PodEntry, name: str) -> bool:
+        return self.machine.is_populated(container_path(entry, name))
+
+    # What always holds
+
+    @invariant()
+    def the_saved_state_is_whole(self) -> None:
+        agent, managers = self.agent, self.machine.node.managers
+        state = agent.promised()
+        assert state == agent.state
+        assert violations(managers, state) == ()
+        if not managers.providers.cpu.static:
+            assert state.promises.exclusive() == CpuSet()
+            return
+        is_strict = managers.providers.cpu.options.strict_cpu_reservation
+        expected = managers.topology.online - state.promises.exclusive()
+        expected -= managers.reserved if is_strict else CpuSet()
+        assert state.promises.default == expected
+
+
+# Lives that chance seldom leads
+
+
+def alive(name: str, *recipes: Recipe) -> Turns:
+    life = Turns()
+    life.begin(name, [(recipe, RestartPolicy.ALWAYS) for recipe in recipes])
+    return life
+
+
+def test_nobody_starts_on_cpus_that_another_cannot_be_made_to_leave() -> None:
+    life = alive("static", [("app", "none")])
+    life.turn_with_failing_writes(Attribute.CPUSET_CPUS, "old", "b.yaml", [("app", "2")], turns=2)
+    assert life.machine.running_containers() == ("poduid-a/app0",)
+    life.calm_down()
+    assert life.machine.running_containers() == ("poduid-a/app0", "poduid-b/app0")
+
+
+def test_nobody_starts_on_cpus_that_an_init_container_left_a_hanging_process_on() -> None:
+    life = alive("static", [("init", "2"), ("app", "2")])
+    life.end_process(0, 0, leaving=1, turns=2, hangs=True)
+    assert life.machine.running_containers() == ()
+    life.calm_down()
+    assert life.machine.running_containers() == ("poduid-a/app1",)
+
+
+def test_nobody_thaws_on_cpus_of_another() -> None:
+    """All its CPUs went offline and it starved; then there is one again, and its cpuset can't be written."""
+    life = alive("strict", [("app", "2")], [("app", "1")])
+    life.plug(1, turns=2)
+    assert life.machine.is_frozen("poduid-a/app0")
+    life.plug(1 | 1 << 3 | 1 << 7, turns=0)
+    life.machine.broken["poduid-a/app0", Attribute.CPUSET_CPUS] = "Device or resource busy"
+    life.turn(2)
+    assert life.machine.is_frozen("poduid-a/app0")
+    life.calm_down()
+    assert not life.machine.is_frozen("poduid-a/app0")
+
+
+def test_two_that_somebody_swapped_come_home_one_after_the_other() -> None:
+    life = alive("static", [("app", "2")], [("app", "2")])
+    first, second = (life.machine.groups[f"poduid-{name}/app0"].values for name in "ab")
+    mine, theirs = first[Attribute.CPUSET_CPUS], second[Attribute.CPUSET_CPUS]
+    first[Attribute.CPUSET_CPUS], second[Attribute.CPUSET_CPUS] = theirs, mine
+    life.turn(1)
+    assert (first[Attribute.CPUSET_CPUS], second[Attribute.CPUSET_CPUS]) == (mine, theirs)
+    life.calm_down()
+
+
+def test_who_comes_later_waits_until_the_one_before_has_ended() -> None:
+    """All CPUs are taken by a pod that ignores SIGTERM: its successor gets them after it was killed, not before."""
+    life = alive("strict", [("app", "3"), ("app", "1")])
+    life.make_stubborn(0, is_unkillable=True)
+    life.files = {"a.yaml": made("a", "uid-new", [("app", "3"), ("app", "1")])}
+    life._publish()
+    life.turn(3)
+    life.pass_time(40, turns=3)
+    assert [e.pod.uid for e in life.agent.state.entries] == ["uid-a"]
+    life.calm_down()
+    assert life.machine.running_containers() == ("poduid-new/app0", "poduid-new/app1")
+
+
+TestTurns = Turns.TestCase
+TestTurns.settings = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    phases=[step for step in Generation if step is not Generation.explain],
+    report_multiple_bugs=False,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)

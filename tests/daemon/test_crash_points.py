@@ -1,0 +1,340 @@
+"""The daemon dies at every step it takes (D19): before each call into an edge, and in the middle of each write.
+
+The real turns, the real state files, the model of launcher and kernel. After each death a new process goes on, and then: no CPU ever had
+two owners, nothing admitted is lost, no process moved, and the end is the one that would have been without the death.
+"""
+
+import copy
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from nodeagent.core.cgroups.desired_cgroups import container_path
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.state import NodeState, Phase
+from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
+from nodeagent.daemon.wakeups import WakeUpReason
+from nodeagent.formats.checkpoint.node_state import NodeStateError, decode_state
+from tests.core.turn.test_turns import WatchedAgent
+from tests.daemon.test_recovery import MEMORY, two_nodes
+from tests.support.daemon_model import Daemon, Files, Steps, watched
+from tests.support.figures import Recorder, keep, tell
+from tests.support.node_model import CrashError, Machine, Process
+from tests.support.world import SMALL, Node, app, burstable, cgroup_only, init, job, node, pod, sidecar
+
+OF = node(two_nodes(), **MEMORY)
+A, B = pod("a", app("app", "2")), pod("b", app("app", resources=burstable()))
+C = pod("c", init("first", "1"), sidecar("side", "1"), app("app", "2"), cgroup_only("slot", "1"))
+JOB = job("job", app("app", "1"))
+LARGE = pod("large", app("app", "7"))
+ALL_FILES = (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What there was, what happens, and what is to come of it."""
+
+    before: tuple = (A, B)
+    after: tuple = (A, B)
+    of: Node = OF
+    then: Node | None = None
+    """Another node, on which a new process starts."""
+    restarts: bool = False
+    """A new process starts; else the one that runs goes on."""
+    meddle: Callable[[Machine, Path], None] = lambda _machine, _directory: None
+    """What else happens, from outside."""
+    moves: frozenset[str] = frozenset()
+    """Containers that are to move."""
+    shared_before: bool = False
+    """Who is to be alone runs among others when it begins."""
+    unusable: tuple[str, ...] = ()
+    """Files that are to be set aside as they are when it begins."""
+
+
+def let_it_exit(path: str, code: int = 0) -> Callable[[Machine, Path], None]:
+    def exits(machine: Machine, _directory: Path) -> None:
+        [run_id] = [run_id for run_id in machine.running() if machine.path_of(run_id) == path]
+        machine.exit(run_id, code)
+
+    return exits
+
+
+def damage(_machine: Machine, directory: Path) -> None:
+    file = directory / STATE_FILE
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+def lose(machine: Machine, directory: Path) -> None:
+    damage(machine, directory)
+    for name in (CPU_CHECKPOINT, MEMORY_CHECKPOINT):
+        (directory / name).write_bytes(b"{")
+
+
+def leave_stubborn(machine: Machine, _directory: Path) -> None:
+    """Something in pod a's cgroup ignores SIGTERM."""
+    machine.groups["poduid-a/app"].processes.append(Process(None, is_stubborn=True))
+
+
+SCENARIOS = {
+    "first start": Scenario(before=(), after=(A, B), restarts=True),
+    "admission": Scenario(after=(A, B, C)),
+    "admission of a pod that is refused": Scenario(after=(A, B, LARGE)),
+    "removal": Scenario(after=(B,)),
+    "removal of all": Scenario(before=(A, B, C), after=()),
+    "removal with leftovers": Scenario(after=(B,), meddle=leave_stubborn),
+    "another under the same name": Scenario(after=(pod("a", app("app", "3"), uid="uid-other"), B)),
+    "one goes and one comes": Scenario(before=(A, B), after=(B, pod("d", app("app", "5")))),
+    "an init container ends": Scenario(before=(A, B, C), after=(A, B, C), meddle=let_it_exit("poduid-c/first")),
+    "a container ends and starts again": Scenario(meddle=let_it_exit("poduid-a/app", 1)),
+    "a job ends": Scenario(before=(A, B, JOB), after=(A, B, JOB), meddle=let_it_exit("poduid-job/app")),
+    "restart": Scenario(before=(A, B, C), after=(A, B, C), restarts=True),
+    "restart with a new pod": Scenario(after=(A, B, C), restarts=True),
+    "recovery of a damaged state": Scenario(
+        before=(A, B, C), after=(A, B, C), restarts=True, meddle=damage, unusable=(STATE_FILE,)
+    ),
+    "recovery by what runs alone": Scenario(
+        before=(A, B, C), after=(A, B, C), restarts=True, meddle=lose, unusable=ALL_FILES
+    ),
+    "recovery, one goes and one comes": Scenario(
+        before=(A, B), after=(B, C), restarts=True, meddle=lose, unusable=ALL_FILES
+    ),
+    "recovery from another reservation": Scenario(
+        before=(A, B),
+        restarts=True,
+        then=node(two_nodes(), reserved="0-1", **MEMORY),
+        moves=frozenset({"poduid-a/app"}),
+        unusable=(STATE_FILE,),
+    ),
+    "recovery from another policy": Scenario(
+        before=(A, B),
+        of=node(SMALL, cpu_manager_policy="none", reserved_system_cpus=CpuSet()),
+        restarts=True,
+        then=node(SMALL),
+        moves=frozenset({"poduid-a/app"}),
+        shared_before=True,
+        unusable=(STATE_FILE,),
+    ),
+}  # fmt: skip
+
+
+class Life:
+    """One machine on which one scenario is lived through."""
+
+    def __init__(self, machine: Machine, directory: Path) -> None:
+        self.machine, self.directory = machine, directory
+        self.judge = WatchedAgent(machine)
+        self.pinned: dict[str, CpuSet] = {}
+        """Effective CPUs of those that must not move."""
+        self.excused: dict[tuple[str, str], CpuSet] = {}
+        self.are_alone = True
+        self.unusable: dict[str, bytes] = {}
+        """What is to be set aside, by file."""
+
+    def daemon(self, pods: tuple, steps: Steps) -> Daemon:
+        return Daemon(self.machine, self.directory, Files(pods), steps, judge=lambda _: self.check())
+
+    def saved(self) -> NodeState | None:
+        """What a new process would find."""
+        try:
+            content = (self.directory / STATE_FILE).read_bytes()
+            if content != self.judge.saved:
+                decode_state(content)
+                self.judge.saved = content
+            return self.judge.promised()
+        except (FileNotFoundError, NodeStateError):
+            return None
+
+    def overlaps(self) -> dict[tuple[str, str], CpuSet]:
+        """Processes that may run on CPUs that another uses as its own."""
+        if self.saved() is None:
+            return {}
+        return {(there, owner): cpus for (there, owner, how), cpus in self.judge.overlaps().items() if how == "used"}
+
+    def meddle(self, scenario: "Scenario") -> None:
+        """Let happen what happens from outside."""
+        scenario.meddle(self.machine, self.directory)
+        self.unusable = {name: (self.directory / name).read_bytes() for name in scenario.unusable}
+
+    def begin(self, scenario: "Scenario") -> None:
+        self.excused, self.are_alone = self.overlaps(), not scenario.shared_before
+        state = self.saved()
+        own = [
+            container_path(entry, name)
+            for entry in (state.entries if state else ())
+            for name, _ in (state.promises.of_pod(entry.pod.uid).cpus if state else ())
+        ]
+        self.pinned = {
+            path: self.machine.effective(path)
+            for path in own
+            if path not in scenario.moves and path in self.machine.groups and self.machine.is_populated(path)
+        }
+
+    def check(self) -> None:
+        for pair, cpus in self.overlaps().items() if self.are_alone else ():
+            worse = cpus - self.excused.get(pair, CpuSet())
+            assert not worse, f"{pair[0]} may run on {worse} of {pair[1]}"
+        for path, cpus in self.pinned.items():
+            if path in self.machine.groups and self.machine.is_populated(path):
+                assert self.machine.effective(path) == cpus, f"{path} moved"
+
+    def end(self, daemon: Daemon) -> object:
+        """Everything that there is when all is quiet."""
+        machine, state = self.machine, daemon.agent.state
+        assert self.saved() == state
+        assert self.overlaps() == {}
+        asides = {path.name: path.read_bytes() for path in self.directory.glob("*.aside-*")}
+        assert asides == {f"{name}.aside-1": content for name, content in self.unusable.items()}
+        groups = {
+            path: (seen, sorted(p.run_id or "" for p in machine.groups[path].processes))
+            for path, seen in machine.seen().items()
+        }
+        files = {
+            path.name: path.read_bytes() for path in self.directory.iterdir() if path.name not in {STATE_FILE, ".lock"}
+        }
+        return replace(state, generation=0), groups, sorted(machine.runs), files
+
+
+def clone(base: Life, directory: Path) -> Life:
+    machine = copy.copy(base.machine)
+    for name in ("groups", "runs", "starts", "signals", "writes"):
+        setattr(machine, name, copy.deepcopy(getattr(base.machine, name)))
+    shutil.copytree(base.directory, directory)
+    return Life(machine, directory)
+
+
+def prepared(scenario: Scenario, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Life:
+    directory.mkdir()
+    life = Life(Machine(scenario.of), directory)
+    if scenario.before:
+        steps = Steps()
+        with watched(monkeypatch, life.machine, steps):
+            daemon = life.daemon(scenario.before, steps)
+            daemon.start()
+            daemon.rest()
+    return life
+
+
+def lived(scenario: Scenario, life: Life, steps: Steps, monkeypatch: pytest.MonkeyPatch) -> tuple[Daemon, bool]:
+    """Live through it; with a death in between, and a new process after that. Says whether there was a death."""
+    with watched(monkeypatch, life.machine, steps):
+        daemon = life.daemon(scenario.before, steps)
+        dies_at, steps.dies_at = steps.dies_at, None
+        if not scenario.restarts:
+            daemon.start()
+            daemon.rest()
+        life.begin(scenario)
+        steps.done.clear()
+        steps.dies_at = dies_at
+        life.meddle(scenario)
+        life.machine.node = life.judge.machine.node = scenario.then or scenario.of
+        daemon.files.pods = scenario.after
+        try:
+            if scenario.restarts:
+                daemon.start()
+            settle(daemon)
+        except CrashError:
+            pass
+        else:
+            return daemon, False
+    promised = life.saved()
+    running = life.machine.running()
+    fresh = Steps()
+    with watched(monkeypatch, life.machine, fresh):
+        daemon = life.daemon(scenario.after, fresh)
+        daemon.start()
+        if promised is not None:
+            wanted = {p.uid for p in scenario.after}
+            kept = [e for e in promised.entries if e.pod.uid in wanted and e.pod in scenario.after and e.is_active]
+            found = {e.pod.uid: e for e in daemon.agent.state.entries}
+            for entry in kept:
+                assert entry.pod.uid in found, f"{entry.pod.name} was admitted, and is lost"
+                if scenario.then is None:
+                    uid = entry.pod.uid
+                    assert daemon.agent.state.promises.of_pod(uid).cpus == promised.promises.of_pod(uid).cpus
+        settle(daemon)
+    ended = set(running) - set(life.machine.running())
+    gone = {p.uid for p in scenario.before} - {p.uid for p in scenario.after}
+    assert all(run_id.split("/")[0] in gone for run_id in ended), f"{ended} ran and were ended"
+    return daemon, True
+
+
+def settle(daemon: Daemon) -> None:
+    """Let time pass where only time helps: a grace period."""
+    for _ in range(5):
+        daemon.rest()
+        waits = [e for e in daemon.agent.state.entries if e.phase is Phase.TERMINATING]
+        if not waits:
+            return
+        daemon.machine.now_ms = max(s.stop_by_ms or 0 for e in waits for s in e.containers)
+        daemon.turn(WakeUpReason.TIMER)
+
+
+def kinds(steps: list[str]) -> str:
+    names = {
+        "cgroup": "cgroup writes",
+        "start": "launcher",
+        "signal": "launcher",
+        "ack": "launcher",
+        "kill": "cgroup writes",
+        "terminate": "launcher",
+    }
+    counts = Counter(names.get(step.split()[0], "file calls") for step in steps)
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_dying_at_any_step_changes_nothing_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Recorder, name: str
+) -> None:
+    scenario = SCENARIOS[name]
+    base = prepared(scenario, tmp_path / "base", monkeypatch)
+    life = clone(base, tmp_path / "undisturbed")
+    steps = Steps()
+    daemon, died = lived(scenario, life, steps, monkeypatch)
+    assert not died
+    expected, plan = life.end(daemon), list(steps.done)
+    halves = [number for number, step in enumerate(plan) if step.startswith("write ")]
+    deaths = [(number, False) for number in range(len(plan))] + [(number, True) for number in halves]
+    for number, halfway in deaths:
+        life = clone(base, tmp_path / f"{number}-{halfway}")
+        daemon, died = lived(scenario, life, Steps(dies_at=number, halfway=halfway), monkeypatch)
+        assert died, f"step {number} of {len(plan)} was not reached"
+        assert life.end(daemon) == expected, f"died {'in' if halfway else 'before'} {plan[number]}"
+        shutil.rmtree(life.directory)
+    tell(record_property, f"{name}: {len(deaths)} crash points ({kinds(plan)}; {len(halves)} half writes)")
+    keep("crash points", name, crash_points=len(deaths), half_writes_among_them=len(halves))
+    assert plan or name == "restart", "only an idle restart does nothing"
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_dying_again_and_again_it_comes_to_the_same_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Each process gets one step further than the one before it."""
+    scenario = SCENARIOS[name]
+    base = prepared(scenario, tmp_path / "base", monkeypatch)
+    life = clone(base, tmp_path / "undisturbed")
+    daemon, _ = lived(scenario, life, Steps(), monkeypatch)
+    expected = life.end(daemon)
+    life = clone(base, tmp_path / "again")
+    life.begin(scenario)
+    life.meddle(scenario)
+    life.machine.node = scenario.then or scenario.of
+    for number in range(500):
+        steps = Steps(dies_at=number)
+        with watched(monkeypatch, life.machine, steps):
+            daemon = life.daemon(scenario.after, steps)
+            try:
+                daemon.start()
+                settle(daemon)
+            except CrashError:
+                continue
+        break
+    assert len(steps.done) <= number, "it did not die at last"
+    keep("deaths in a row", name, deaths=number)
+    assert life.end(daemon) == expected

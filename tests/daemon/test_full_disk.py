@@ -1,0 +1,237 @@
+"""A state that can't be saved: the pod is refused with the reason, who runs is left alone, the agent goes on and says so (E22)."""
+
+import errno
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nodeagent.core.model.refusals import STATE_NOT_SAVED
+from nodeagent.core.model.state import Phase
+from nodeagent.daemon.publisher import Publisher
+from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
+from nodeagent.edge.state_files import lock_directory
+from nodeagent.formats.checkpoint.node_state import decode_state
+from nodeagent.views.inspect.document import Sight, inspection
+from nodeagent.views.inspect.text import render
+from tests.support.daemon_model import Daemon, Steps, watched
+from tests.support.figures import Recorder, keep, tell
+from tests.support.node_model import Machine
+from tests.support.world import SMALL, app, init, node, pod
+
+RUNNING = (pod("a", app("app", "2")), pod("b", app("app", "1")))
+NEW = pod("new", init("first", "1"), app("app", "2"))
+ERRORS = {
+    "full": (errno.ENOSPC, "No space left on device"),
+    "quota": (errno.EDQUOT, "Disk quota exceeded"),
+    "read-only": (errno.EROFS, "Read-only file system"),
+    "broken": (errno.EIO, "Input/output error"),
+}
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    machine = Machine(node(SMALL))
+    daemon = Daemon(machine, tmp_path, steps=Steps())
+    with watched(monkeypatch, machine, daemon.steps):
+        daemon.files.pods = RUNNING
+        daemon.start()
+        daemon.rest()
+        yield daemon
+
+
+def saved(daemon: Daemon) -> object:
+    return decode_state((daemon.directory / STATE_FILE).read_bytes()).state
+
+
+def touched(daemon: Daemon) -> tuple[object, ...]:
+    machine = daemon.machine
+    return tuple(machine.writes), tuple(machine.starts), tuple(machine.signals), machine.running()
+
+
+def shown(daemon: Daemon) -> str:
+    snapshot = daemon.agent.snapshot
+    sight = Sight(
+        config=snapshot.node.config,
+        managers=snapshot.node.managers,
+        state=snapshot.state,
+        now_ms=daemon.machine.now_ms,
+        is_live=True,
+        is_ready=snapshot.is_ready,
+        problems=snapshot.problems,
+    )
+    return render(inspection(sight), 10_000)
+
+
+def unready(daemon: Daemon) -> str | None:
+    publisher = Publisher(daemon.agent, daemon.agent.node.config, daemon.agent.log)
+    try:
+        return publisher._unready()
+    finally:
+        publisher._thread.stop()
+
+
+def metrics(daemon: Daemon) -> dict[str, float]:
+    lines = daemon.agent.tally.exposition.text().decode().splitlines()
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_pod_that_cannot_be_saved_is_refused_and_admitted_later(daemon: Daemon, name: str) -> None:
+    number, words = ERRORS[name]
+    before, there = saved(daemon), touched(daemon)
+    assert unready(daemon) is None
+    daemon.files.pods = (*RUNNING, NEW)
+    daemon.steps.fails = lambda _number, _call: number
+    for _ in range(3):
+        assert daemon.turn() <= 1.0, "it is tried again soon"
+    assert touched(daemon) == there, "nobody is touched, nobody is started"
+    assert saved(daemon) == before
+    entry = daemon.agent.snapshot.state.entries[-1]
+    assert (entry.pod.name, entry.phase) == ("new", Phase.FAILED)
+    assert entry.refusal is not None
+    assert entry.refusal.reason == STATE_NOT_SAVED
+    assert words in entry.refusal.message
+    assert str(daemon.directory / STATE_FILE) in entry.refusal.message
+    assert len(daemon.agent.state.entries) == 2
+    page = shown(daemon)
+    assert "default/new  Refused" in page
+    assert words in page
+    assert "PROBLEMS" in page
+    assert words in (unready(daemon) or "")
+    found = metrics(daemon)
+    assert found[f'nodeagent_state_save_errors_total{{reason="{errno.errorcode[number]}"}}'] == 3
+    assert found[f'nodeagent_pod_refusals_total{{reason="{STATE_NOT_SAVED}"}}'] == 1
+    assert [line["event"] for line in daemon.said()].count("pod_refused") == 1, "told once, not each time it is tried"
+
+    daemon.steps.fails = lambda _number, _call: None
+    daemon.rest()
+    assert [e.phase for e in daemon.agent.state.entries] == [Phase.RUNNING, Phase.RUNNING, Phase.PENDING]
+    assert saved(daemon) == daemon.agent.state
+    assert unready(daemon) is None
+    assert STATE_NOT_SAVED not in shown(daemon)
+    assert "trouble_over" in [line["event"] for line in daemon.said()]
+    found = metrics(daemon)
+    admissions = found["kubelet_topology_manager_admission_requests_total"]
+    assert admissions == 3, "what was not saved has not happened"
+    assert found["kubelet_topology_manager_admission_duration_ms_count"] == admissions
+
+
+FROM: dict[str, Callable[[int], Callable[[int, str], bool]]] = {
+    "once": lambda at: lambda number, _call: number == at,
+    "from then on": lambda at: lambda number, _call: number >= at,
+}
+
+
+@pytest.mark.parametrize("how", FROM)
+def test_whichever_call_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Recorder, how: str
+) -> None:
+    """Every call that changes a file, of the turns that admit one pod and end another, fails in turn, with each error."""
+    number, kinds, outcomes = 0, set[str](), {"saved": 0, "refused": 0}
+    while True:
+        machine = Machine(node(SMALL))
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        daemon = Daemon(machine, directory, steps=Steps())
+        hit: list[str] = []
+        with watched(monkeypatch, machine, daemon.steps):
+            daemon.files.pods = RUNNING
+            daemon.start()
+            daemon.rest()
+            running = machine.running()
+            at, first = FROM[how](number), daemon.steps.files
+            error = list(ERRORS.values())[number % len(ERRORS)][0]
+
+            def fails(count: int, call: str, at=at, first=first, error=error, hit=hit) -> int | None:
+                if at(count - first, call):
+                    hit.append(call)
+                    return error
+                return None
+
+            daemon.steps.fails = fails
+            daemon.files.pods = (RUNNING[0], NEW)
+            daemon.rest()
+            assert running[0] in machine.running(), "who runs runs on"
+            decode_state((directory / STATE_FILE).read_bytes())
+            outcomes["refused" if daemon.agent._held_off else "saved"] += 1
+            daemon.steps.fails = lambda _number, _call: None
+            daemon.rest()
+            state = daemon.agent.state
+            assert [(e.pod.name, e.phase) for e in state.entries] == [("a", Phase.RUNNING), ("new", Phase.PENDING)]
+            assert saved(daemon) == state
+            assert machine.running_containers() == ("poduid-a/app", "poduid-new/first")
+            daemon.start()
+            assert daemon.agent.recovery is None, "the next start finds everything as it should be"
+            assert daemon.agent.state == state
+        if not hit:
+            break
+        kinds.add(hit[0])
+        number += 1
+    tell(record_property, f"failing calls, {how}: {number} ({', '.join(sorted(kinds))}); {outcomes}")
+    keep("failed saves", how, failing_calls=number)
+    assert kinds >= {"open", "fchmod", "write", "fsync", "replace"}
+    assert number >= 20
+    if how == "from then on":
+        assert outcomes["refused"] >= 5
+
+
+def test_the_pod_that_fills_the_disk_can_be_ended(daemon: Daemon) -> None:
+    daemon.steps.fails = lambda _number, _call: errno.ENOSPC
+    daemon.files.pods = RUNNING[:1]
+    daemon.rest()
+    assert daemon.machine.running_containers() == ("poduid-a/app",)
+    ending = daemon.agent.state.entries[1]
+    assert ending.phase is Phase.TERMINATING
+    held = daemon.agent.state.promises.own_set("uid-b", "app")
+    assert held is not None, "nothing is given back before that is saved"
+    daemon.files.pods = (RUNNING[0], pod("large", app("app", "5")))
+    daemon.rest()
+    assert daemon.machine.running_containers() == ("poduid-a/app",)
+    daemon.steps.fails = lambda _number, _call: None
+    daemon.rest()
+    assert daemon.machine.running_containers() == ("poduid-a/app", "poduid-large/app")
+
+
+def test_a_projection_that_cannot_be_written_refuses_nobody(daemon: Daemon) -> None:
+    blocked = daemon.directory / CPU_CHECKPOINT
+    blocked.unlink()
+    blocked.mkdir()
+    daemon.files.pods = (*RUNNING, NEW)
+    daemon.rest()
+    assert daemon.agent.state.entries[-1].is_active
+    assert any(CPU_CHECKPOINT in problem for problem in daemon.agent.snapshot.problems)
+    assert decode_state((daemon.directory / STATE_FILE).read_bytes()).state == daemon.agent.state
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_start_that_can_save_nothing_runs_and_overwrites_nothing(daemon: Daemon, name: str) -> None:
+    number, words = ERRORS[name]
+    damaged = (daemon.directory / STATE_FILE).read_bytes()[:-20]
+    (daemon.directory / STATE_FILE).write_bytes(damaged)
+    projections = [(daemon.directory / n).read_bytes() for n in (CPU_CHECKPOINT, MEMORY_CHECKPOINT)]
+    before, there = daemon.agent.state, touched(daemon)
+    daemon.steps.fails = lambda _number, _call: number
+    agent = daemon.start()
+    daemon.rest()
+    assert touched(daemon) == there
+    assert agent.has_reconciled, "it tells systemd that it runs: it must not be started again and again"
+    assert words in (unready(daemon) or "")
+    assert agent.state.promises == before.promises
+    assert sorted(p.name for p in daemon.directory.iterdir()) == sorted([STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT])
+    assert (daemon.directory / STATE_FILE).read_bytes() == damaged
+    assert [(daemon.directory / n).read_bytes() for n in (CPU_CHECKPOINT, MEMORY_CHECKPOINT)] == projections
+    daemon.steps.fails = lambda _number, _call: None
+    daemon.rest()
+    assert (daemon.directory / f"{STATE_FILE}.aside-1").read_bytes() == damaged
+    assert saved(daemon) == agent.state
+    assert unready(daemon) is None
+    assert agent.snapshot.document()["recovery"]["setAside"] == [f"{daemon.directory / STATE_FILE}.aside-1"]
+
+
+def test_a_directory_is_locked_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, steps = Machine(node(SMALL)), Steps(fails=lambda _number, _call: errno.EROFS)
+    with watched(monkeypatch, machine, steps), lock_directory(str(tmp_path)):
+        assert list(tmp_path.iterdir()) == []
+        with pytest.raises(Exception, match="another nodeagent"):
+            lock_directory(str(tmp_path))

@@ -1,0 +1,501 @@
+"""Starts that find a state they cannot use as it is: whoever runs stays where it is, everything else is told, nothing is deleted."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from nodeagent.core.admission.node_capacity import allocatable_of
+from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.model.cgroup import Attribute
+from nodeagent.core.model.config import ReservedMemory
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Pod, RestartPolicy
+from nodeagent.core.model.state import Exit, NodeState
+from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.core.turn.lifecycle import Run
+from nodeagent.core.turn.step import EventKind
+from nodeagent.daemon.logs import make_log
+from nodeagent.daemon.machine import NodeSetup as DaemonNode
+from nodeagent.daemon.records import checkpoints
+from nodeagent.daemon.recovery import Evidence, Recovery, Start, start_state, tell
+from nodeagent.daemon.startup import (
+    CPU_CHECKPOINT,
+    MEMORY_CHECKPOINT,
+    STATE_FILE,
+    StartError,
+)
+from nodeagent.daemon.strict_recovery import load_state
+from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
+from tests.core.turn.test_turns import WatchedAgent
+from tests.support.node_model import Agent, Group, started
+from tests.support.world import (
+    GIB,
+    SMALL,
+    Node,
+    amounts,
+    app,
+    burstable,
+    cgroup_only,
+    exclusive,
+    init,
+    node,
+    pod,
+    sidecar,
+)
+
+RESERVE = amounts(None, "64Mi")
+MEMORY: dict[str, Any] = {
+    "memory_manager_policy": "Static",
+    "reserved_memory": (ReservedMemory(0, RESERVE),),
+    "memory_reservation": RESERVE,
+}
+
+
+def two_nodes(online: int = 8, memory_bytes: int = 8 * GIB) -> Topology:
+    """2 NUMA nodes of 2 cores of 2 threads; CPUs from `online` on are offline."""
+    return Topology.of(
+        [Cpu(id=c, core=c % 4, socket=c % 4 // 2, numa=c % 4 // 2) for c in range(online)],
+        [NumaNode(n, memory_bytes, (), (10, 20) if n == 0 else (20, 10)) for n in range(2)],
+        offline=CpuSet.from_ids(range(online, 8)),
+    )
+
+
+def daemon_node(of: Node, directory: Path, **config: Any) -> DaemonNode:
+    topology = of.managers.topology
+    configured = replace(of.config, state_directory=str(directory), **config)
+    room = allocatable_of(
+        configured, cpu_count=len(topology.online), memory_bytes=topology.memory_bytes, hugepages=topology.hugepages
+    )
+    return DaemonNode(configured, topology, of.managers, room, of.managers.reserved)
+
+
+class Life:
+    """A node on which pods run, and what a restart makes of it."""
+
+    def __init__(self, directory: Path, of: Node, *pods: Pod) -> None:
+        self.directory, self.of, self.pods = directory, of, pods
+        self.machine, self.agent = started(of, *pods)
+        for run_id in self.machine.running():
+            if "/first/" in run_id:
+                self.machine.exit(run_id)
+        self.agent.rest()
+        self.before = self.agent.state
+        self.moved_from = len(self.machine.writes)
+        (directory / STATE_FILE).write_bytes(self.agent.saved)
+        for name, content in checkpoints(daemon_node(of, directory), self.before.promises).items():
+            (directory / name).write_bytes(content)
+
+    def start(self, of: Node | None = None, *pods: Pod) -> Start:
+        """A new process starts, on a node that may be another."""
+        of = of or self.of
+        self.machine.node = of
+        manifests = self.agent.wanted
+        if pods:
+            self.agent.want(*pods)
+            manifests = self.agent.wanted
+        found = start_state(
+            daemon_node(of, self.directory),
+            manifests,
+            self.machine.now_ms,
+            lambda: Evidence(self.machine.seen(), dict(self.machine.runs)),
+        )
+        assert found is not None
+        assert violations(of.managers, found.state) == ()
+        return found
+
+    def go_on(self, found: Start) -> Agent:
+        """The agent runs on with what it found; every write is checked against what is promised."""
+        agent = WatchedAgent(self.machine)
+        agent.wanted = self.agent.wanted
+        agent.state = found.state
+        agent.saved = encode_state(found.state, policies_of(self.machine.node.config.placement))
+        agent.rest()
+        return agent
+
+    def reboot(self) -> None:
+        """Every cgroup and every process is gone."""
+        machine = self.machine
+        machine.groups = {"": Group()}
+        machine.runs = {r.id: replace(r, pid=None, exit=r.exit or Exit(machine.now_ms)) for r in machine.runs.values()}
+
+    def processes(self) -> tuple[str, ...]:
+        return self.machine.running()
+
+
+def recovery(found: Start) -> Recovery:
+    assert found.recovery is not None
+    return found.recovery
+
+
+def sets(state: NodeState) -> dict[tuple[str, str], CpuSet]:
+    return {(uid, name): cpus for uid, name, cpus in state.promises.containers}
+
+
+PODS = (
+    pod("a", app("app", "2")),
+    pod("b", init("first", "1"), sidecar("side", "1"), app("app", "1")),
+    pod("c", app("app", resources=burstable())),
+    pod("d", cgroup_only("slot", "1")),
+    pod("e", init("still", "1"), app("app", "1")),
+)
+STATIC = node(SMALL)
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def newer(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b'"version":1', b'"version":99', 1))
+
+
+def a_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def a_loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+BREAK: dict[str, Callable[[Path], object]] = {
+    "truncated": truncated,
+    "flipped": flipped,
+    "newer": newer,
+    "empty": lambda path: path.write_bytes(b""),
+    "not ours": lambda path: path.write_bytes(b"{}\n{}\n"),
+    "a directory": a_directory,
+    "a symbolic link": a_loop,
+    "gone": lambda path: path.unlink(),
+}
+OTHERS: dict[str, Callable[[Path], object]] = {
+    "whole": lambda _: None,
+    "gone": lambda path: path.unlink(),
+    "truncated": truncated,
+    "empty": lambda path: path.write_bytes(b""),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("damage", BREAK)
+@pytest.mark.parametrize("of", [STATIC, node(two_nodes(), **MEMORY)], ids=["cpu", "cpu and memory"])
+def test_without_its_file_every_pod_is_known_again_by_what_runs(
+    tmp_path: Path, of: Node, damage: str, other: str
+) -> None:
+    life = Life(tmp_path, of, *PODS)
+    BREAK[damage](tmp_path / STATE_FILE)
+    OTHERS[other](tmp_path / CPU_CHECKPOINT)
+    OTHERS[other](tmp_path / MEMORY_CHECKPOINT)
+    running, starts = life.processes(), list(life.machine.starts)
+
+    found = life.start()
+
+    assert sets(found.state) == sets(life.before)
+    for entry in life.before.entries:
+        for name in (s.name for s in entry.containers if s.is_running):
+            before, after = (s.promises.memory_nodes(entry.pod.uid, name) for s in (life.before, found.state))
+            assert before == after
+    told = recovery(found)
+    assert told.differences == ()
+    assert told.refused == ()
+    assert set(told.adopted) == {p.full_name for p in PODS}
+    assert (STATE_FILE in told.unusable) == (damage != "gone")
+    agent = life.go_on(found)
+    assert life.processes() == running, "no process was ended or started"
+    assert life.machine.starts == starts
+    moved = [
+        w for w in life.machine.writes[life.moved_from :] if getattr(w, "attribute", None) is Attribute.CPUSET_CPUS
+    ]
+    assert moved == [], "nobody moved"
+    assert [e.phase for e in agent.state.entries] == [e.phase for e in life.before.entries]
+
+
+# A whole file, and another node
+
+NONE = node(SMALL, cpu_manager_policy="none", reserved_system_cpus=CpuSet())
+NUMA = node(two_nodes(), **MEMORY)
+STRICTLY = {"cpu_manager_policy_options": (("strict-cpu-reservation", "true"),)}
+WHOLE = {"cpu_manager_policy_options": (("full-pcpus-only", "true"),)}
+OWN = {"a/app": "1,5", "b/first": "4", "b/side": "4", "b/app": "2", "d/slot": "6", "e/still": "3", "e/app": "3"}
+LASTING = {name: cpus for name, cpus in OWN.items() if name != "b/first"}
+DEGRADED = "degraded: of 1 CPUs of its own it has 0, more are not to be had; remove its manifest and add it again when there is room"
+
+
+def said(what: str, changes: dict[str, tuple[str, str]], why: str) -> list[str]:
+    names = {name: name.split("/") for name in changes}
+    return [
+        f"pod default/{names[n][0]}, container {names[n][1]}: {what} {old} → {new}: {why}"
+        for n, (old, new) in changes.items()
+    ]
+
+
+CHANGES: dict[str, tuple[Node, Node, list[str]]] = {
+    "policy none": (
+        STATIC,
+        NONE,
+        said("CPUs", {n: (c, "shared") for n, c in OWN.items()}, "cpuManagerPolicy is none now"),
+    ),
+    "policy static": (
+        NONE,
+        STATIC,
+        said("CPUs", {n: ("shared", c) for n, c in OWN.items()}, "whole CPUs of its own are to be had now"),
+    ),
+    "memory policy None": (
+        NUMA,
+        node(two_nodes()),
+        said("memory nodes", dict.fromkeys(LASTING, ("0", "any")), "memoryManagerPolicy is None now"),
+    ),
+    "memory policy Static": (
+        node(two_nodes()),
+        NUMA,
+        said("memory nodes", dict.fromkeys(OWN, ("any", "0")), "memory of its own is to be had now"),
+    ),
+    "a pod's CPU reserved": (
+        STATIC,
+        node(SMALL, reserved="0-1"),
+        said("CPUs", {"a/app": ("1,5", "5,7")}, "CPUs 1 are reserved"),
+    ),
+    "CPUs of many reserved": (
+        STATIC,
+        node(SMALL, reserved="0-3"),
+        [
+            *said("CPUs", {"a/app": ("1,5", "5,7")}, "CPUs 1 are reserved"),
+            *said("CPUs", {"b/app": ("2", "shared")}, f"CPUs 2 are reserved; {DEGRADED}"),
+            *said("CPUs", {"e/still": ("3", "shared"), "e/app": ("3", "shared")}, f"CPUs 3 are reserved; {DEGRADED}"),
+        ],
+    ),
+    "another CPU reserved": (STATIC, node(SMALL, reserved="7"), []),
+    "reserved strictly": (STATIC, node(SMALL, **STRICTLY), []),
+    "not reserved strictly any more": (node(SMALL, **STRICTLY), STATIC, []),
+    "whole cores only": (STATIC, node(SMALL, **WHOLE), []),
+    "another topology policy": (NUMA, node(two_nodes(), topology_manager_policy="single-numa-node", **MEMORY), []),
+    "fewer CPUs": (NUMA, node(two_nodes(6), **MEMORY), []),
+    "more CPUs": (node(two_nodes(7), **MEMORY), NUMA, []),
+    "a page less memory": (NUMA, node(two_nodes(memory_bytes=8 * GIB - 4096), **MEMORY), []),
+    "less memory than promised": (NUMA, node(two_nodes(memory_bytes=128 * 2**20), **MEMORY), []),
+    "more memory": (NUMA, node(two_nodes(memory_bytes=9 * GIB), **MEMORY), []),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_on_another_node_whoever_runs_stays_where_he_may(tmp_path: Path, case: str) -> None:
+    was, now, expected = CHANGES[case]
+    life = Life(tmp_path, was, *PODS)
+    running, starts = life.processes(), list(life.machine.starts)
+
+    found = life.start(now)
+
+    told = found.recovery
+    assert [str(d) for d in (told.differences if told else ())] == expected
+    assert [e.refusal for e in found.state.entries] == [e.refusal for e in life.before.entries]
+    assert [e.pod for e in found.state.entries] == [e.pod for e in life.before.entries]
+    changed = {(d.pod.uid, d.container) for d in (told.differences if told else ())}
+    kept = {key: cpus for key, cpus in sets(life.before).items() if key not in changed}
+    assert {key: cpus for key, cpus in sets(found.state).items() if key not in changed} == kept
+    life.go_on(found)
+    assert life.processes() == running, "no process was ended or started"
+    assert life.machine.starts == starts
+
+
+REFUSED = {"another CPU reserved", "whole cores only", "another topology policy"}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_strict_refuses_what_kubelet_refuses_and_touches_nothing(tmp_path: Path, case: str) -> None:
+    was, now, _ = CHANGES[case]
+    life = Life(tmp_path, was, *PODS)
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    if case in REFUSED:
+        assert load_state(daemon_node(now, tmp_path), life.agent.wanted, 0) == life.before
+    else:
+        with pytest.raises(StartError) as caught:
+            load_state(daemon_node(now, tmp_path), life.agent.wanted, 0)
+        assert str(tmp_path / STATE_FILE) in caught.value.message
+        assert caught.value.hint
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
+
+
+LARGE = (
+    pod("a", app("app", resources=exclusive("2", "5Gi"))),
+    pod("b", app("app", resources=exclusive("2", "5Gi"))),
+)
+ONE_NODE = Topology.of(
+    [Cpu(id=c, core=c % 4, socket=0, numa=0) for c in (0, 1, 4, 5)], [NumaNode(0, 8 * GIB, (), (10,))]
+)
+SINGLE = {"topology_manager_policy": "single-numa-node", **MEMORY}
+
+
+@pytest.mark.parametrize("rebooted", [False, True])
+def test_a_numa_node_that_is_gone_degrades_who_runs_and_refuses_who_does_not(tmp_path: Path, *, rebooted: bool) -> None:
+    life = Life(tmp_path, node(two_nodes(), **SINGLE), *LARGE)
+    assert sets(life.before) == {("uid-a", "app"): CpuSet.of(1, 5), ("uid-b", "app"): CpuSet.of(2, 6)}
+    if rebooted:
+        life.reboot()
+    found = life.start(node(ONE_NODE, **SINGLE))
+    assert recovery(found).unusable == (STATE_FILE,)
+    if rebooted:
+        assert [entry.pod.full_name for entry in recovery(found).refused] == ["default/b"]
+        log = io.StringIO()
+        tell(recovery(found), make_log(log))
+        line = json.loads(log.getvalue().splitlines()[-1])
+        assert (line["event"], line["pod"], line["pod_uid"]) == ("pod_refused", "default/b", "uid-b")
+        assert (line["reason"], line["source"]) == ("TopologyAffinityError", "b.yaml")
+        refusal = found.state.entries[1].refusal
+        assert refusal is not None
+        assert refusal.reason == "TopologyAffinityError"
+    else:
+        cpus, memory = recovery(found).differences
+        assert (cpus.pod.name, cpus.resource, cpus.before, cpus.after) == ("b", "CPUs", "2,6", "shared")
+        assert cpus.why.startswith("CPUs 2,6 are not online; degraded: of 2 CPUs")
+        assert (memory.pod.name, memory.resource, memory.before, memory.after) == ("b", "memory nodes", "1", "any")
+        assert memory.why.startswith("NUMA nodes 1 are gone; degraded: ")
+    assert sets(found.state)["uid-a", "app"] == CpuSet.of(1, 5)
+    life.go_on(found)
+
+
+@pytest.mark.parametrize("rebooted", [False, True])
+def test_cpus_that_are_gone_are_replaced_for_pods_without_processes_only(tmp_path: Path, *, rebooted: bool) -> None:
+    """A process is better off on the CPUs that are left to it, until they return (D14), than on others for good."""
+    life = Life(tmp_path, node(two_nodes()), pod("a", app("app", "2")), pod("b", app("app", "2")))
+    assert sets(life.before)["uid-b", "app"] == CpuSet.of(2, 6)
+    if rebooted:
+        life.reboot()
+    found = life.start(node(two_nodes(6)))
+    expected = CpuSet.of(2, 3) if rebooted else CpuSet.of(2, 6)
+    assert sets(found.state) == {("uid-a", "app"): CpuSet.of(1, 5), ("uid-b", "app"): expected}
+    if rebooted:
+        assert [str(d) for d in recovery(found).differences] == [
+            "pod default/b, container app: CPUs 2,6 → 2-3: CPUs 6 are not online"
+        ]
+    life.go_on(found)
+
+
+# Manifests that cannot be read when the state is lost
+
+
+def lost(life: Life) -> None:
+    for name in (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT):
+        truncated(life.directory / name)
+
+
+@pytest.mark.parametrize("how", ["blind", "unreadable"])
+def test_who_runs_waits_for_a_manifest_and_keeps_everything(tmp_path: Path, how: str) -> None:
+    life = Life(tmp_path, STATIC, *PODS)
+    lost(life)
+    running, starts = life.processes(), list(life.machine.starts)
+    manifests = life.agent.wanted
+    life.agent.wanted = () if how == "blind" else manifests[1:]
+    found = life.start()
+    assert [e.pod.name for e in found.state.entries] == ([] if how == "blind" else ["b", "c", "d", "e"])
+    agent = WatchedAgent(life.machine)
+    agent.state, agent.saved = found.state, encode_state(found.state, policies_of(STATIC.config.placement))
+    agent.is_blind, agent.wanted = how == "blind", life.agent.wanted
+    agent.rest()
+    assert life.processes() == running, "nobody ends whom nobody knows"
+    life.machine.launcher_answers = False
+    agent.is_blind, agent.wanted = False, manifests
+    agent.rest()
+    known = {e.pod.name for e in agent.state.entries}
+    assert "a" not in known, "nobody can say what its processes are"
+    life.machine.launcher_answers = True
+    agent.rest()
+    assert life.processes() == running
+    assert life.machine.starts == starts
+    over = ("uid-b", "first")  # it has run, and its empty cgroup belonged to nobody
+    assert {**sets(agent.state), over: None} == {**sets(life.before), over: None}
+    adopted = [f.pod.name for f in agent.facts if f.event is EventKind.POD_ADOPTED]
+    assert "a" in adopted
+    changed = {(f.pod.name, f.container) for f in agent.facts if f.event is EventKind.PROMISE_CHANGED}
+    assert changed <= {("e", "app")}, "its turn had not come, and its empty cgroup belonged to nobody"
+
+
+def test_a_new_pod_is_placed_beside_those_whom_nobody_knows(tmp_path: Path) -> None:
+    """Pod a's manifest was removed while the agent was down, and the state is lost: its processes run on."""
+    life = Life(tmp_path, STATIC, pod("a", app("app", "2")))
+    lost(life)
+    life.agent.want(pod("new", app("app", "2")))
+    agent = life.go_on(life.start())
+    assert sets(agent.state) == {("uid-new", "app"): CpuSet.of(2, 6)}
+    assert agent.machine.running_containers() == ("poduid-a/app", "poduid-new/app")
+    assert agent.plan().strangers == ("poduid-a/app",)
+    assert agent.state.promises.default == CpuSet.parse("0-1,3-5,7")
+
+
+def test_who_needs_their_cpus_waits_for_them(tmp_path: Path) -> None:
+    life = Life(tmp_path, STATIC, pod("a", app("app", "2")))
+    lost(life)
+    life.agent.want(pod("new", app("app", "6")))
+    agent = life.go_on(life.start())
+    assert agent.machine.running_containers() == ("poduid-a/app",)
+    life.machine.groups["poduid-a/app"].processes.clear()
+    agent.rest()
+    assert agent.machine.running_containers() == ("poduid-new/app",)
+
+
+def test_a_node_is_taken_over_from_kubelet(tmp_path: Path) -> None:
+    """There are kubelet's two files and manifests, and nothing of ours: who is in both keeps CPUs and memory."""
+    life = Life(tmp_path, NUMA, *PODS)
+    (tmp_path / STATE_FILE).unlink()
+    life.reboot()
+    life.machine.runs.clear()
+    life.agent.want(*(p for p in PODS if p.name != "d"))
+    found = life.start()
+    expected = {key: cpus for key, cpus in sets(life.before).items() if key[0] != "uid-d"}
+    assert sets(found.state) == expected
+    assert recovery(found).unusable == ()
+    assert recovery(found).differences == ()
+    assert recovery(found).adopted == ("default/a", "default/b", "default/e")
+    life.machine.starts.clear()
+    agent = life.go_on(found)
+    assert agent.machine.running_containers() == (
+        "poduid-a/app",
+        "poduid-b/first",
+        "poduid-c/app",
+        "poduid-e/still",
+    )
+    assert {key: cpus for key, cpus in sets(agent.state).items() if key in expected} == expected
+
+
+def test_a_pod_that_came_back_under_its_uid_is_known_by_its_last_life(tmp_path: Path) -> None:
+    life = Life(tmp_path, STATIC, pod("a", app("app", "1")))
+    [run_id] = life.processes()
+    [before] = life.before.entries
+    earlier = Run("uid-a/app/1.7", 5, exit=Exit(9, code=0))
+    foreign = Run("uid-a/app/nonsense", 5, exit=Exit(9, code=0))
+    life.machine.runs |= {earlier.id: earlier, foreign.id: foreign}
+    lost(life)
+    [entry] = life.start().state.entries
+    assert entry.decided_at_ms == before.decided_at_ms
+    assert entry.containers[0].attempt == 1
+    life.machine.exit(run_id, 3)
+    [entry] = life.start().state.entries
+    assert entry.containers[0].exit == Exit(life.machine.now_ms, code=3), "an end that nobody has read yet is not lost"
+
+
+def test_of_an_end_that_was_forgotten_nobody_knows(tmp_path: Path) -> None:
+    """Two jobs in a pod that never restarts: one has ended and been read, and then the state is lost. It does not run again."""
+    two = replace(pod("a", app("one"), app("two")), restart_policy=RestartPolicy.NEVER)
+    life = Life(tmp_path, STATIC, two)
+    [over] = [run_id for run_id in life.processes() if "/one/" in run_id]
+    life.machine.exit(over, 0)
+    life.agent.rest()
+    assert over not in life.machine.runs, "it was read, and the launcher has forgotten it"
+    lost(life)
+    starts = list(life.machine.starts)
+    agent = life.go_on(life.start())
+    assert life.machine.starts == starts
+    ended = agent.state.entries[0].status("one").exit
+    assert ended is not None
+    assert ended.reason == "ContainerStatusUnknown"

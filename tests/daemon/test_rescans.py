@@ -1,0 +1,117 @@
+"""What is seen by nobody's word: everything is looked at again at every period, and when somebody listens again who did not."""
+
+import io
+from collections.abc import Iterator
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nodeagent.core.model.config import Config
+from nodeagent.daemon import service
+from nodeagent.daemon.logs import make_log
+from nodeagent.daemon.wakeups import Rescans, WakeUpReason, Wakeups
+from nodeagent.edge.uevents import Hotplug, UeventError
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_timer_is_added_when_a_period_has_passed_without_it() -> None:
+    clock = Clock()
+    rescans = Rescans(clock)
+    seen = []
+    for reason in (
+        WakeUpReason.RUNS,
+        WakeUpReason.RUNS,
+        WakeUpReason.TIMER,
+        WakeUpReason.RUNS,
+        WakeUpReason.RUNS,
+        WakeUpReason.RUNS,
+        WakeUpReason.RUNS,
+    ):
+        clock.now += 4
+        seen.append(WakeUpReason.TIMER in rescans.among(frozenset({reason}), 10))
+    assert seen == [False, False, True, False, False, True, False]
+
+
+def test_those_who_wake_all_the_time_keep_no_rescan_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container ends every three seconds, for two minutes; the loop of the service, with a stand-in for the agent."""
+    clock, turns = Clock(), list[tuple[float, frozenset[WakeUpReason]]]()
+    monkeypatch.setattr(service, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(service, "Rescans", lambda: Rescans(clock))
+    monkeypatch.setattr(service, "_thread", lambda _name, _work: None)
+    monkeypatch.setattr(service, "_status", lambda _agent: "")
+
+    def turn(reasons: frozenset[WakeUpReason]) -> float:
+        turns.append((clock.now, reasons))
+        return 10.0
+
+    def wait(_seconds: float) -> frozenset[WakeUpReason]:
+        clock.now += 3
+        return frozenset({WakeUpReason.RUNS if clock.now < 220 else WakeUpReason.STOP})
+
+    config = Config(cpu_manager_reconcile_period_ms=10_000, file_check_frequency_ms=20_000)
+    agent: Any = SimpleNamespace(
+        turn=turn,
+        wakeups=SimpleNamespace(wait=wait),
+        node=SimpleNamespace(config=config),
+        has_reconciled=True,
+        notices={},
+        log=make_log(io.StringIO()),
+    )
+    manager: Any = SimpleNamespace(
+        watchdog_period_seconds=lambda: None, status=print, ready=print, ping_watchdog=lambda: None
+    )
+    nothing: Any = SimpleNamespace(listen=lambda: None, renew=lambda: None, is_ready=True)
+    service._loop(agent, nothing, nothing, "config.yaml", manager, nothing)
+    rescans = [at for at, reasons in turns if reasons & {WakeUpReason.START, WakeUpReason.TIMER}]
+    assert len(turns) == 40
+    assert [later - before for before, later in pairwise(rescans)] == [12.0] * 9
+
+
+class EndError(Exception):
+    """The test has seen enough."""
+
+
+def test_what_came_and_went_while_nobody_listened_is_looked_at_when_somebody_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel refuses, twice; gives a socket that breaks; gives another."""
+    wakeups, log, slept = Wakeups(), io.StringIO(), list[float]()
+    refused = UeventError("cannot listen", hint="look")
+    opened = iter([refused, refused, "first", "second"])
+    heard: list[tuple[object, frozenset[WakeUpReason]]] = []
+
+    def taken(what: object) -> None:
+        heard.append((what, wakeups.wait(0) - {WakeUpReason.TIMER}))
+
+    def open_socket() -> Any:
+        found = next(opened)
+        if isinstance(found, UeventError):
+            raise found
+        return found
+
+    def uevents(channel: str) -> Iterator[Hotplug]:
+        taken(channel)
+        yield Hotplug.OVERFLOW
+        taken("lost")
+        if channel == "second":
+            raise EndError
+        raise UeventError("broken", hint="look")
+
+    monkeypatch.setattr(service, "open_uevent_socket", open_socket)
+    monkeypatch.setattr(service, "Uevents", uevents)
+    monkeypatch.setattr(service, "time", SimpleNamespace(sleep=slept.append))
+    with pytest.raises(EndError):
+        service._follow_hotplug(wakeups, make_log(log))
+    hotplug = frozenset({WakeUpReason.HOTPLUG})
+    assert heard == [("first", hotplug), ("lost", hotplug), ("second", hotplug), ("lost", hotplug)]
+    assert log.getvalue().count("hotplug_unwatched") == 2, "each trouble is told once"
+    assert slept == [60.0] * 3

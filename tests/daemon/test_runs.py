@@ -1,0 +1,151 @@
+"""From a manifest to the process that the launcher starts: ids, strings and output, with a launcher of the test's own."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from nodeagent.core.cgroups.desired_cgroups import container_path
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.pod import qos_class
+from nodeagent.core.model.state import ContainerStatus, PodEntry, run_id
+from nodeagent.core.turn.actions import Launch
+from nodeagent.core.turn.lifecycle import Run
+from nodeagent.daemon.runs import Runner
+from nodeagent.daemon.troubles import Trouble
+from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
+from nodeagent.formats.manifest.variables import MAX_PROCESS_BYTES
+from nodeagent.launcher.order import ID
+from tests.support.launcher_process import LauncherProcess
+
+LAST_MOMENT_MS = 16**11 - 1
+"""In the year 2527: the last one of 11 hexadecimal digits."""
+
+
+@dataclass
+class Host:
+    """What the deciding thread has at hand: a launcher that serves directories for cgroups, and no journal."""
+
+    launcher: LauncherProcess
+    logs: Path
+    troubles: list[Trouble] = field(default_factory=list)
+
+    def launched(self, manifest: str) -> tuple[Launch, Runner]:
+        """Start the manifest's only container."""
+        launch = first_attempt(manifest)
+        cgroup = self.launcher.directory / "cgroup" / launch.path
+        cgroup.mkdir(parents=True)
+        (cgroup / "cgroup.procs").touch()
+        runner = Runner(self.launcher.client)
+        runner.launch(launch, Config(log_directory=str(self.logs)), str(self.launcher.root), self.troubles)
+        return launch, runner
+
+    def output(self) -> str:
+        [log] = self.logs.rglob("*.log")
+        return log.read_text()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    launcher = LauncherProcess(tmp_path, tmp_path / "cgroup")
+    launcher.run()
+    yield Host(launcher, tmp_path / "logs" / "pods")
+    launcher.clean_up()
+
+
+def first_attempt(manifest: str, attempt: int = 1) -> Launch:
+    [result] = parse_manifest(manifest.encode(), "pod.yaml")
+    assert isinstance(result, ManifestPod), result
+    [container] = result.pod.containers
+    status = ContainerStatus(container.name, attempt=attempt)
+    qos = qos_class(result.pod, pod_level_resources=False)
+    entry = PodEntry(result.pod, qos, "pod.yaml", LAST_MOMENT_MS, containers=(status,))
+    return Launch(run_id(entry, status), entry, container, container_path(entry, container.name))
+
+
+def pod_with(container: str, *, name: str = "web", namespace: str = "default", uid: str = "0c5d7a52") -> str:
+    metadata = f"{{name: {name}, namespace: {namespace}, uid: {uid}}}"
+    return f"apiVersion: v1\nkind: Pod\nmetadata: {metadata}\nspec:\n  containers: [{container}]\n"
+
+
+LONGEST = pod_with(
+    f"{{name: {'c' * 63}, command: [echo, hello]}}",
+    uid="U" * 128,
+    name=".".join(["n" * 62] * 4),
+    namespace="s" * 63,
+)
+
+
+def test_the_longest_legal_names_are_started_and_found_again(host: Host) -> None:
+    launch, runner = host.launched(LONGEST)
+    assert host.troubles == []
+    end = host.launcher.end_of(launch.run_id)
+    assert end.exit_code == 0
+    runs = runner.look(host.troubles)
+    assert runs is not None
+    assert set(runs) == {launch.run_id}
+    assert host.output() == "hello\n"
+    runner.forget((launch.run_id,), host.troubles)
+    assert (runner.look(host.troubles), host.troubles) == ({}, [])
+
+
+@pytest.mark.parametrize("uid", ["U" * 128, "U" * 37, "U" * 36, "0c5d7a52-1111-2222-3333-444455556666"])
+def test_every_legal_id_is_one_that_the_launcher_takes(uid: str) -> None:
+    launch = first_attempt(pod_with(f"{{name: {'c' * 63}, command: [x]}}", uid=uid), attempt=9_999_999)
+    assert ID.fullmatch(launch.run_id), f"{len(launch.run_id)} characters"
+
+
+def test_ids_of_long_uids_differ_where_the_uids_do() -> None:
+    ids = {
+        first_attempt(pod_with("{name: c, command: [x]}", uid=uid)).run_id for uid in ("U" * 127 + "1", "U" * 127 + "2")
+    }
+    assert len(ids) == 2
+
+
+def test_references_are_replaced_in_what_is_started(host: Host) -> None:
+    container = """{name: c, command: [printf, "%s|"], args: [$(HELLO), $(WHOLE), $$(HELLO), $(NOPE)],
+      env: [{name: HELLO, value: hi}, {name: WHOLE, value: "$(HELLO) you"}]}"""
+    launch, _ = host.launched(pod_with(container))
+    assert host.launcher.end_of(launch.run_id).exit_code == 0
+    assert host.output() == "hi|hi you|$(HELLO)|$(NOPE)|"
+
+
+def test_a_start_that_fails_is_a_run_that_ended(host: Host) -> None:
+    launch, runner = host.launched(pod_with("{name: c, command: [/nonexistent/program]}"))
+    runs = runner.look(host.troubles)
+    assert runs is not None
+    assert reason(runs[launch.run_id]) == "exec: No such file or directory"
+    assert host.troubles == []
+
+
+def test_a_start_whose_cgroup_is_not_fit_for_it_is_trouble_and_tried_again(host: Host) -> None:
+    launch = first_attempt(pod_with("{name: c, command: [echo, hello]}"))
+    runner, config = Runner(host.launcher.client), Config(log_directory=str(host.logs))
+    runner.launch(launch, config, str(host.launcher.root), host.troubles)
+    (trouble,) = host.troubles
+    assert trouble.about == {"pod": "default/web", "pod_uid": launch.entry.pod.uid, "container": "c"}
+    assert trouble.startswith(f"cannot start default/web c in {host.launcher.root}/{launch.path}: No such file")
+    assert runner.look([]) == {}, "it is no end of the container's: nothing was started"
+    cgroup = host.launcher.directory / "cgroup" / launch.path
+    cgroup.mkdir(parents=True)
+    (cgroup / "cgroup.procs").touch()
+    runner.launch(launch, config, str(host.launcher.root), host.troubles)
+    assert host.launcher.end_of(launch.run_id).exit_code == 0
+    assert len(host.troubles) == 1
+
+
+def test_a_pod_of_before_the_bound_on_its_strings_fails_to_start(host: Host) -> None:
+    launch = first_attempt(pod_with("{name: c, command: [x]}"))
+    launch = replace(launch, container=replace(launch.container, args=("x" * MAX_PROCESS_BYTES,)))
+    runner = Runner(host.launcher.client)
+    runner.launch(launch, Config(), "/sys/fs/cgroup", host.troubles)
+    runs = runner.look(host.troubles)
+    assert runs is not None
+    assert reason(runs[launch.run_id]) == "command, args and env are too long: change the manifest"
+
+
+def reason(run: Run) -> str | None:
+    assert run.exit is not None
+    return run.exit.start_error

@@ -1,0 +1,209 @@
+"""What is wrong for the time being is in the snapshot as long as it lasts, and in the log once."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from nodeagent.cli.support.configurations import load_config
+from nodeagent.core.admission.managers import Managers, build, initial
+from nodeagent.core.metrics.agent_metrics import MANIFEST_PROBLEMS
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.state import latest_ms
+from nodeagent.core.turn.step import Manifest
+from nodeagent.daemon import service
+from nodeagent.daemon.manifest_list import ManifestLook
+from nodeagent.daemon.publisher import Publisher
+from nodeagent.daemon.startup import StartError
+from tests.support.daemon_model import Daemon, Steps, watched
+from tests.support.node_model import Machine
+from tests.support.world import SMALL, app, manifests, node, pod
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    machine = Machine(node(SMALL))
+    daemon = Daemon(machine, tmp_path, steps=Steps())
+    with watched(monkeypatch, machine, daemon.steps):
+        daemon.start()
+        daemon.rest()
+        yield daemon
+
+
+def events(daemon: Daemon, event: str) -> list[dict[str, Any]]:
+    return [line for line in daemon.said() if line["event"] == event]
+
+
+def test_a_manifest_that_does_not_count_is_shown_until_it_goes(daemon: Daemon) -> None:
+    one = pod("a", app(cpu="1"))
+    (first,) = manifests(one)
+    daemon.files.look_again = ManifestLook((first, Manifest(one, "z.yaml")))
+    daemon.rest()
+    assert daemon.agent.snapshot.problems == (
+        "manifest z.yaml: pod default/a has the name of one in a.yaml, which counts: remove one of the two manifests",
+    )
+    assert f"{MANIFEST_PROBLEMS} 1.0" in daemon.agent.tally.exposition.text().decode()
+    assert len(events(daemon, "manifest_shadowed")) == 1
+    daemon.files.look_again = ManifestLook((first,))
+    daemon.rest()
+    assert daemon.agent.snapshot.problems == ()
+    assert f"{MANIFEST_PROBLEMS} 0.0" in daemon.agent.tally.exposition.text().decode()
+
+
+def test_a_taken_metrics_port_keeps_no_pod_from_running(daemon: Daemon, tmp_path: Path) -> None:
+    taken = socket.create_server(("127.0.0.1", 0))
+    port = taken.getsockname()[1]
+    config: Any = SimpleNamespace(runtime_directory=str(tmp_path), metrics_bind_address=f"127.0.0.1:{port}")
+    with Publisher(daemon.agent, config, daemon.agent.log) as publisher:
+        publisher.listen()
+        daemon.files.pods = (pod("a", app(cpu="1")),)
+        daemon.rest()
+        assert daemon.machine.running_containers() == ("poduid-a/app",)
+        (problem,) = daemon.agent.snapshot.problems
+        assert problem.startswith("metrics: ")
+        assert str(port) in problem
+        assert len(events(daemon, "not_served")) == 1, "told once"
+        taken.close()
+        publisher.listen()
+        daemon.turn()
+        assert daemon.agent.snapshot.problems == ()
+        with socket.create_connection(("127.0.0.1", port), timeout=20):
+            pass
+    assert len(events(daemon, "served_again")) == 1
+
+
+def test_a_refused_reload_is_shown_until_one_is_taken_over(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("cpuManagerPolicy: dynamic\n")
+    manager: Any = SimpleNamespace(reloading=lambda: None, ready=lambda _status: None)
+    service._reload(daemon.agent, str(config), manager)
+    daemon.turn()
+    (problem,) = daemon.agent.snapshot.problems
+    assert "the one before counts" in problem
+    assert f'{config}:1: cpuManagerPolicy: unknown policy: "dynamic"' in problem
+    config.write_text("metricsBindAddress: '[::]:9753'\n")
+    same = daemon.agent.node
+    monkeypatch.setattr(service, "load_node", lambda _: SimpleNamespace(config=load_config(str(config))))
+    monkeypatch.setattr(daemon.agent, "change_node", lambda _: None)
+    service._reload(daemon.agent, str(config), manager)
+    daemon.turn()
+    assert daemon.agent.node is same
+    assert daemon.agent.snapshot.problems == ()
+    (note,) = events(daemon, "configuration_note")
+    assert "is not a loopback address" in note["problem"]
+
+
+def changed(daemon: Daemon, **placement: Any) -> Any:
+    before = daemon.agent.node
+    managers = build(before.topology, replace(before.config.placement, **placement))
+    assert isinstance(managers, Managers)
+    return replace(before, config=replace(before.config, placement=managers.placement), managers=managers)
+
+
+def test_another_policy_is_taken_over_while_nobody_holds_anything(daemon: Daemon) -> None:
+    daemon.agent.change_node(changed(daemon, cpu_manager_policy="none"))
+    daemon.rest()
+    assert daemon.agent.state.promises == initial(daemon.agent.node.managers)
+    daemon.agent.change_node(changed(daemon, cpu_manager_policy="static"))
+    daemon.files.pods = (pod("a", app(cpu="2")),)
+    daemon.rest()
+    assert daemon.agent.state.promises.own_set("uid-a", "app") == CpuSet.of(1, 5)
+    with pytest.raises(StartError, match="the policies change") as refused:
+        daemon.agent.change_node(changed(daemon, cpu_manager_policy="none"))
+    assert "drain the node" in str(refused.value.hint)
+
+
+HOUR_MS = 3_600_000
+A, CRASHES = "poduid-a/app", "poduid-b/crashes"
+
+
+@pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS])
+def test_a_clock_that_is_set_is_told_of_and_changes_no_grace_period(daemon: Daemon, by_ms: int) -> None:
+    machine = daemon.machine
+    machine.stubborn = {"app"}
+    daemon.files.pods = (pod("a", app(cpu="1"), termination_grace_seconds=30),)
+    daemon.rest()
+    daemon.files.pods = ()
+    daemon.rest()
+    started, kept = list(machine.starts), daemon.agent.state.promises
+    machine.set_clock(by_ms)
+    machine.now_ms += 29_000
+    daemon.rest()
+    assert [line["by_ms"] for line in events(daemon, "clock_stepped")] == [by_ms]
+    assert machine.running_containers() == ("poduid-a/app",)
+    assert (machine.starts, daemon.agent.state.promises) == (started, kept)
+    daemon.start()
+    daemon.rest()
+    assert machine.running_containers() == ("poduid-a/app",), "it was saved"
+    machine.now_ms += 1_000
+    daemon.rest()
+    assert machine.running_containers() == ()
+    assert daemon.agent.state.entries == ()
+
+
+@pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS])
+def test_a_pod_that_runs_does_not_notice_that_the_clock_is_set(daemon: Daemon, by_ms: int) -> None:
+    machine = daemon.machine
+    daemon.files.pods = (pod("a", app(cpu="1")),)
+    daemon.rest()
+    machine.set_clock(by_ms)
+    daemon.rest()
+    assert (len(machine.starts), machine.signals) == (1, [])
+    assert machine.running_containers() == ("poduid-a/app",)
+
+
+def test_a_clock_that_is_adjusted_by_little_is_none_that_was_set(daemon: Daemon) -> None:
+    for by_ms in (600, -600, 1_000, -1_000):
+        daemon.machine.set_clock(by_ms)
+        daemon.turn()
+    assert events(daemon, "clock_stepped") == []
+    for _ in range(2):
+        daemon.machine.set_clock(600)
+        daemon.turn()
+    assert [line["by_ms"] for line in events(daemon, "clock_stepped")] == [1_200], "little adds up"
+
+
+def test_a_clock_that_is_set_back_while_the_agent_is_away_makes_nobody_wait(daemon: Daemon) -> None:
+    """Nothing that the state remembers can lie ahead."""
+    machine = daemon.machine
+    machine.stubborn = {"app"}
+    daemon.files.pods = (pod("a", app(cpu="1"), termination_grace_seconds=30), pod("b", app("crashes")))
+    daemon.rest()
+    for _ in range(2):
+        machine.exit(machine.run_of("crashes"), 1)
+        daemon.rest()
+        machine.now_ms += 10_000
+        daemon.rest()
+    machine.exit(machine.run_of("crashes"), 1)
+    daemon.files.pods = daemon.files.pods[1:]
+    daemon.rest()
+    machine.set_clock(-HOUR_MS)
+    daemon.start()
+    daemon.rest()
+    assert [line["by_ms"] for line in events(daemon, "clock_stepped")] == [-HOUR_MS]
+    daemon.start()
+    daemon.rest()
+    assert len(events(daemon, "clock_stepped")) == 1, "it was saved"
+    for by_ms, expected in ((19_000, [A]), (1_000, [A, CRASHES]), (9_000, [A, CRASHES]), (1_000, [CRASHES])):
+        machine.now_ms += by_ms
+        daemon.rest()
+        assert list(machine.running_containers()) == expected
+
+
+def test_what_the_launcher_saw_before_the_clock_was_set_back_does_not_lie_ahead(daemon: Daemon) -> None:
+    machine = daemon.machine
+    daemon.files.pods = (pod("a", app(cpu="1")),)
+    daemon.turn()
+    assert latest_ms(daemon.agent.state) == 0, "it is started, and not seen yet"
+    machine.set_clock(-HOUR_MS)
+    daemon.rest()
+    assert latest_ms(daemon.agent.state) == machine.now_ms
+    daemon.start()
+    daemon.rest()
+    assert [line["by_ms"] for line in events(daemon, "clock_stepped")] == [-HOUR_MS], "it was not set again"

@@ -1,0 +1,182 @@
+"""A cgroup above the pods' one may be given fewer CPUs, as `AllowedCPUs=` of its unit does: that is as if they went offline."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from nodeagent.core.cgroups.ancestor_cpusets import NOTHING, Withheld, withheld
+from nodeagent.core.metrics.agent_metrics import DEGRADED_CONTAINERS
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.topology import Cache, Topology
+from nodeagent.daemon.wakeups import WakeUpReason
+from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
+from tests.support.daemon_model import Daemon, Steps, watched
+from tests.support.node_model import Machine
+from tests.support.world import SMALL, app, node, pod
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    machine = Machine(node(SMALL))
+    daemon = Daemon(machine, tmp_path, steps=Steps())
+    with watched(monkeypatch, machine, daemon.steps):
+        daemon.files.pods = (pod("a", app(cpu="2")), pod("b", app(cpu="1")), pod("c", app(cpu="100m")))
+        daemon.start()
+        daemon.rest()
+        yield daemon
+
+
+def cpus(daemon: Daemon, name: str) -> CpuSet:
+    return next(daemon.machine.effective(path) for path in daemon.machine.groups if path.endswith(f"{name}/app"))
+
+
+def promised(daemon: Daemon, name: str) -> CpuSet:
+    found = daemon.agent.state.promises.own_set(f"uid-{name}", "app")
+    assert found is not None
+    return found
+
+
+def withhold(daemon: Daemon, taken: CpuSet) -> None:
+    daemon.machine.withheld = taken
+    daemon.turn(WakeUpReason.TIMER)
+    daemon.rest()
+
+
+def degraded(daemon: Daemon) -> float:
+    lines = daemon.agent.tally.exposition.text().decode().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(DEGRADED_CONTAINERS + " "))
+
+
+def test_who_lacks_cpus_keeps_the_others_and_gets_them_back(daemon: Daemon) -> None:
+    before, running = daemon.agent.state.promises, daemon.machine.running()
+    mine, groups = promised(daemon, "a"), dict(daemon.machine.groups)
+    values = {path: dict(group.values) for path, group in groups.items()}
+    last = CpuSet.of(max(mine))
+
+    withhold(daemon, last)
+    assert cpus(daemon, "a") == mine - last
+    assert degraded(daemon) == 1
+    (problem,) = [p for p in daemon.agent.snapshot.problems if "keeps CPUs" in p]
+    assert f"keeps CPUs {last} from the pods" in problem
+    assert "AllowedCPUs" in problem
+    changed = [line for line in daemon.said() if line["event"] == "machine_changed"]
+    assert [line["gone"] for line in changed] == [str(last)]
+
+    withhold(daemon, CpuSet())
+    assert daemon.agent.snapshot.problems == ()
+    assert degraded(daemon) == 0
+    assert daemon.agent.state.promises == before
+    assert {path: dict(group.values) for path, group in daemon.machine.groups.items()} == values
+    assert daemon.machine.running() == running
+
+
+def test_who_lacks_all_shares_the_pool_and_nobody_new_is_put_there(daemon: Daemon) -> None:
+    mine = promised(daemon, "b")
+    withhold(daemon, mine)
+    pool = cpus(daemon, "c")
+    assert cpus(daemon, "b") == pool
+    assert not daemon.machine.is_frozen(next(p for p in daemon.machine.groups if p.endswith("b/app")))
+    free = daemon.agent.state.promises.default - mine
+    daemon.files.pods = (*daemon.files.pods, pod("d", app(cpu="2")))
+    daemon.rest()
+    assert promised(daemon, "d") <= free
+    assert cpus(daemon, "d") == promised(daemon, "d")
+    withhold(daemon, CpuSet())
+    assert cpus(daemon, "b") == mine
+
+
+def test_a_promise_that_cannot_be_kept_is_told_with_its_pod_and_when_that_is_over_too(daemon: Daemon) -> None:
+    withhold(daemon, CpuSet.of(max(promised(daemon, "a"))))
+    daemon.files.pods = daemon.files.pods[1:]
+    daemon.rest()
+    lines = [line for line in daemon.said() if line["event"].startswith("promise_")]
+    assert [(line["event"], line["pod"], line["pod_uid"], line["container"]) for line in lines] == [
+        ("promise_short", "default/a", "uid-a", "app"),
+        ("promise_kept_again", "default/a", "uid-a", "app"),
+    ]
+    assert lines[0]["problem"] == lines[1]["problem"]
+
+
+def test_a_start_sees_it_too(daemon: Daemon) -> None:
+    daemon.machine.withheld = CpuSet.of(max(promised(daemon, "a")))
+    daemon.start()
+    daemon.turn(WakeUpReason.START)
+    daemon.rest()
+    assert degraded(daemon) == 1
+    assert cpus(daemon, "a") == promised(daemon, "a") - daemon.machine.withheld
+
+
+def test_an_idle_look_writes_nothing(daemon: Daemon) -> None:
+    withhold(daemon, CpuSet.of(max(promised(daemon, "a"))))
+    writes, generation = len(daemon.machine.writes), daemon.agent.state.generation
+    daemon.turn(WakeUpReason.TIMER)
+    assert (len(daemon.machine.writes), daemon.agent.state.generation) == (writes, generation)
+
+
+def sets(*texts: str) -> list[tuple[str, CpuSet]]:
+    return [(path, CpuSet.parse(text)) for path, text in zip(("/c", "/c/slice", "/c/slice/unit"), texts, strict=False)]
+
+
+@pytest.mark.parametrize(
+    ("chain", "found"),
+    [
+        ([], NOTHING),
+        (sets("0-7"), NOTHING),
+        (sets("0-7", "0-7", "0-7"), NOTHING),
+        (sets("0-5,7", "0-5,7"), NOTHING),
+        (sets("0-7", "0-7", "0-5"), Withheld(CpuSet.parse("6-7"), "/c/slice/unit")),
+        (sets("0-7", "0-6", "0-5"), Withheld(CpuSet.parse("6-7"), "/c/slice")),
+        # a CPU that is coming: below it is not known yet, or no longer
+        (sets("0-6", "0-7", "0-7"), NOTHING),
+    ],
+)
+def test_what_is_withheld_and_by_whom(chain: list[tuple[str, CpuSet]], found: Withheld) -> None:
+    assert withheld(chain) == found
+
+
+def tree(base: Path, *texts: str | None) -> CgroupTree:
+    directory = base
+    for name, text in zip(("fs", "slice", "unit"), texts, strict=False):
+        directory /= name
+        directory.mkdir()
+        if text is not None:
+            (directory / "cgroup.controllers").write_text("cpuset cpu\n")
+            (directory / "cpuset.cpus.effective").write_text(text)
+    return CgroupTree(str(directory))
+
+
+def test_the_chain_is_read_from_the_root_down(tmp_path: Path) -> None:
+    found = tree(tmp_path, "0-7\n", "0-7\n", "2-7\n").chain()
+    names = ("fs", "fs/slice", "fs/slice/unit")
+    assert found == tuple(
+        (str(tmp_path / n), CpuSet.parse(t)) for n, t in zip(names, ("0-7", "0-7", "2-7"), strict=True)
+    )
+
+
+def test_where_a_cgroup_has_no_cpuset_nothing_is_known(tmp_path: Path) -> None:
+    assert tree(tmp_path / "a").chain() == () if (tmp_path / "a").mkdir() is None else False
+    (tmp_path / "b").mkdir()
+    assert tree(tmp_path / "b", "0-7\n", "\n", "0-7\n").chain() == ()
+
+
+def test_what_the_kernel_would_not_write_is_told(tmp_path: Path) -> None:
+    with pytest.raises(CgroupError, match=r"slice/cpuset.cpus.effective"):
+        tree(tmp_path, "0-7\n", "many\n", "0-7\n").chain()
+
+
+def test_a_machine_without_cpus_is_as_if_they_were_offline() -> None:
+    caches = [Cache(2, "unified", cpus) for cpus in SMALL.nodes.values()]
+    whole = replace(SMALL, caches=(*caches, Cache(1, "data", CpuSet.of(max(SMALL.online)))))
+    gone = CpuSet.of(max(whole.online))
+    less = whole.without(gone)
+    assert less == Topology.of(
+        (cpu for cpu in whole.cpus if cpu.id not in gone),
+        whole.numa,
+        offline=gone,
+        l3=[g - gone for g in whole.l3],
+        caches=[replace(cache, cpus=cache.cpus - gone) for cache in caches],
+    )
+    assert whole.without(CpuSet()) is whole
+    assert less.without(gone) is less

@@ -1,0 +1,74 @@
+"""Changes below a directory wake, on any file system that has inotify; what the agent only reads does not."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nodeagent.edge.cgroup_watch import CgroupWatch
+from tests.support.wake_ups import Wakes
+
+
+@pytest.fixture
+def wakes() -> Wakes:
+    return Wakes()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "pods" / "poda" / "app").mkdir(parents=True)
+    (tmp_path / "pods" / "poda" / "app" / "cpuset.cpus").write_text("1\n")
+    return tmp_path / "pods"
+
+
+@pytest.fixture
+def watch(root: Path, wakes: Wakes) -> Iterator[CgroupWatch]:
+    watch = CgroupWatch(str(root), wakes)
+    yield watch
+    watch.stop()
+
+
+def test_writes_and_directories_wake_at_every_depth(root: Path, watch: CgroupWatch, wakes: Wakes) -> None:
+    watch.renew()
+    watch.renew()
+    file = root / "poda" / "app" / "cpuset.cpus"
+    assert wakes.during(lambda: file.write_text("2\n"))
+    assert wakes.during((root / "podb").mkdir)
+    assert wakes.during((root / "podb").rmdir)
+    (root / "podc").mkdir()
+    assert wakes.during((root / "podc" / "app").mkdir)
+
+
+def test_files_that_are_not_ours_and_readers_do_not_wake(root: Path, watch: CgroupWatch, wakes: Wakes) -> None:
+    watch.renew()
+    (root / "poda" / "app" / "cgroup.procs").write_text("1\n")
+    (root / "poda" / "app" / "cpuset.cpus").read_text()
+    # Events come in order: had these caused one, it would be counted before this one.
+    assert wakes.during((root / "podb").mkdir)
+    assert wakes.count == 1
+
+
+def test_a_root_made_anew_is_watched_again(root: Path, watch: CgroupWatch, wakes: Wakes) -> None:
+    watch.renew()
+    root.rename(root.parent / "gone")
+    watch.renew()
+    root.mkdir()
+    watch.renew()
+    assert wakes.during((root / "podb").mkdir)
+
+
+def test_no_root_is_no_error(tmp_path: Path, wakes: Wakes) -> None:
+    watch = CgroupWatch(str(tmp_path / "none"), wakes)
+    watch.renew()
+    watch.stop()
+    assert wakes.count == 0
+
+
+def test_stopping_leaves_no_thread(root: Path, wakes: Wakes) -> None:
+    before = threading.active_count()
+    watch = CgroupWatch(str(root), wakes)
+    watch.renew()
+    watch.stop()
+    watch.stop()
+    assert threading.active_count() == before

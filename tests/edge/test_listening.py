@@ -1,0 +1,136 @@
+import errno
+import os
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nodeagent.edge.listening import ListenError, group_id, listen
+from nodeagent.formats.syntax.bind_address import TcpAddress, UnixAddress
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_tcp(host: str) -> None:
+    with listen(TcpAddress(host, 0)) as listener, socket.create_connection(listener.getsockname()[:2], timeout=10):
+        listener.settimeout(10)
+        listener.accept()[0].close()
+
+
+def test_a_unix_socket_is_its_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with listen(UnixAddress(str(tmp_path / "s"))):
+            assert mode_of(tmp_path / "s") == 0o600
+    finally:
+        os.umask(before)
+
+
+def test_a_unix_socket_of_a_group(tmp_path: Path) -> None:
+    group = os.getegid()
+    with listen(UnixAddress(str(tmp_path / "s")), group=group):
+        assert mode_of(tmp_path / "s") == 0o660
+        assert (tmp_path / "s").stat().st_gid == group
+
+
+def test_a_dead_daemons_socket_is_replaced(tmp_path: Path) -> None:
+    address = UnixAddress(str(tmp_path / "s"))
+    listen(address).close()
+    assert (tmp_path / "s").is_socket()
+    with listen(address) as listener, socket.socket(socket.AF_UNIX) as client:
+        client.connect(address.path)
+        listener.accept()[0].close()
+
+
+def test_a_live_socket_is_not_replaced(tmp_path: Path) -> None:
+    address = UnixAddress(str(tmp_path / "s"))
+    with listen(address) as listener:
+        with pytest.raises(ListenError) as caught:
+            listen(address)
+        assert caught.value.errno == errno.EADDRINUSE
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(address.path)
+        listener.accept()[0].close()
+
+
+def test_a_live_socket_with_a_full_backlog_is_not_replaced(tmp_path: Path) -> None:
+    address = UnixAddress(str(tmp_path / "s"))
+    waiting = []
+    with listen(address):
+        while True:
+            client = socket.socket(socket.AF_UNIX)
+            client.setblocking(False)
+            waiting.append(client)
+            if client.connect_ex(address.path) == errno.EAGAIN:
+                break
+        with pytest.raises(ListenError) as caught:
+            listen(address)
+    for client in waiting:
+        client.close()
+    assert caught.value.errno == errno.EADDRINUSE
+    assert len(waiting) < 1000
+
+
+def test_two_on_one_port() -> None:
+    with listen(TcpAddress("127.0.0.1", 0)) as listener:
+        address = TcpAddress("127.0.0.1", listener.getsockname()[1])
+        with pytest.raises(ListenError) as caught:
+            listen(address)
+    assert caught.value.errno == errno.EADDRINUSE
+    assert str(address) in caught.value.message
+    assert "another process" in (caught.value.hint or "")
+
+
+def a_file(base: Path) -> UnixAddress:
+    (base / "s").write_bytes(b"precious")
+    return UnixAddress(str(base / "s"))
+
+
+def no_directory(base: Path) -> UnixAddress:
+    return UnixAddress(str(base / "absent" / "s"))
+
+
+def a_file_as_parent(base: Path) -> UnixAddress:
+    (base / "s").write_bytes(b"precious")
+    return UnixAddress(str(base / "s" / "s"))
+
+
+def a_foreign_address(_: Path) -> TcpAddress:
+    return TcpAddress("192.0.2.1", 9753)  # TEST-NET-1: nobody's
+
+
+def no_name(_: Path) -> TcpAddress:
+    return TcpAddress("no.such.name.invalid", 9753)
+
+
+@pytest.mark.parametrize(
+    ("place", "number"),
+    [
+        (a_file, errno.EADDRINUSE),
+        (no_directory, errno.ENOENT),
+        (a_file_as_parent, errno.ENOTDIR),
+        (a_foreign_address, errno.EADDRNOTAVAIL),
+        (no_name, None),
+    ],
+)
+def test_what_cannot_be_listened_on(
+    tmp_path: Path, place: Callable[[Path], UnixAddress | TcpAddress], number: int | None
+) -> None:
+    address = place(tmp_path)
+    with pytest.raises(ListenError) as caught:
+        listen(address)
+    assert caught.value.errno == number
+    assert str(address) in caught.value.message
+    assert caught.value.hint
+    if (tmp_path / "s").exists():
+        assert (tmp_path / "s").read_bytes() == b"precious"
+
+
+def test_groups() -> None:
+    assert group_id("root") == 0
+    assert group_id("no-such-group-here") is None

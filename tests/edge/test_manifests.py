@@ -1,0 +1,401 @@
+"""The manifest directory: what is read, what is said about what isn't, and that nothing in it can block or harm."""
+
+import errno
+import os
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nodeagent.edge import manifests
+from nodeagent.edge.manifest_watch import ManifestWatch, ManifestWatchError
+from nodeagent.edge.manifests import MAX_FILE_BYTES, ManifestDirectoryError, ManifestFile, scan_manifests
+from tests.support.wake_ups import Wakes
+
+DEADLINE_SECONDS = 30.0
+
+
+def scan(directory: Path) -> dict[str, ManifestFile]:
+    return {file.name: file for file in scan_manifests(str(directory)).files}
+
+
+def problem(directory: Path, name: str) -> str:
+    file = scan(directory)[name]
+    assert file.content is None
+    assert file.problem is not None
+    return file.problem
+
+
+def test_files_come_in_the_order_of_their_names(tmp_path: Path) -> None:
+    for name in ("b.yaml", "a.yaml", "B", "a", "no-extension", "ü.json"):
+        (tmp_path / name).write_text(name)
+    scanned = scan_manifests(str(tmp_path))
+    assert [(file.name, file.content) for file in scanned.files] == [
+        (name, name.encode()) for name in ("B", "a", "a.yaml", "b.yaml", "no-extension", "ü.json")
+    ]
+    assert scanned.unread == 0
+
+
+def test_dot_files_and_directories_are_left_out_as_kubelet_does(tmp_path: Path) -> None:
+    (tmp_path / ".hidden.yaml").write_text("x")
+    (tmp_path / ".web.yaml.swp").write_text("x")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "pod.yaml").write_text("x")
+    (tmp_path / "link-to-sub").symlink_to("sub")
+    assert scan(tmp_path) == {}
+
+
+def test_symbolic_links_are_followed_as_kubelet_does(tmp_path: Path) -> None:
+    # The way configuration tools swap a set of files: pod.yaml -> ..data/pod.yaml, ..data -> ..2026.
+    (tmp_path / "..2026").mkdir()
+    (tmp_path / "..2026" / "pod.yaml").write_text("x")
+    (tmp_path / "..data").symlink_to("..2026")
+    (tmp_path / "pod.yaml").symlink_to("..data/pod.yaml")
+    assert scan(tmp_path) == {"pod.yaml": ManifestFile("pod.yaml", b"x")}
+
+
+def test_a_path_of_a_file_is_a_directory_of_one(tmp_path: Path) -> None:
+    (tmp_path / "pod.yaml").write_text("x")
+    path = str(tmp_path / "pod.yaml")
+    assert scan_manifests(path).files == (ManifestFile(path, b"x"),)
+
+
+def test_a_directory_that_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ManifestDirectoryError) as caught:
+        scan_manifests(str(tmp_path / "none"))
+    assert caught.value.missing
+    assert str(caught.value) == f"cannot read manifest directory {tmp_path}/none: No such file or directory"
+    assert "set manifestDirectory" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("path", "setting"),
+    [
+        ("/home/none/pods", "ProtectHome=no"),
+        ("/root/none", "ProtectHome=no"),
+        ("/run/user/0/none", "ProtectHome=no"),
+        ("/tmp/none", "PrivateTmp=no"),
+        ("/var/tmp/none", "PrivateTmp=no"),
+        ("/homes/none", None),
+    ],
+)
+def test_a_directory_that_the_unit_hides_names_the_units_setting(path: str, setting: str | None) -> None:
+    with pytest.raises(ManifestDirectoryError) as caught:
+        scan_manifests(path)
+    assert caught.value.missing
+    assert ("systemctl edit nodeagent" in caught.value.hint) is (setting is not None)
+    assert setting is None or f"[Service] {setting}" in caught.value.hint
+    unit = (Path(__file__).parents[2] / "systemd" / "nodeagent.service").read_text()
+    assert setting is None or setting.replace("=no", "=yes") in unit.splitlines()
+
+
+def test_a_directory_that_cannot_be_reached_says_so(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(ManifestDirectoryError) as caught:
+        scan_manifests(str(tmp_path / "loop"))
+    assert not caught.value.missing
+    assert os.strerror(errno.ELOOP) in str(caught.value)
+
+
+def test_dangling_and_circular_links(tmp_path: Path) -> None:
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "loop").symlink_to("loop")
+    assert problem(tmp_path, "dangling").startswith(
+        f"cannot open {tmp_path}/dangling: a symbolic link to a file that isn't there"
+    )
+    assert problem(tmp_path, "loop") == f"cannot open {tmp_path}/loop: Too many levels of symbolic links"
+
+
+def test_special_files_neither_block_nor_are_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "device").symlink_to("/dev/full")
+    (tmp_path / "tty").symlink_to("/dev/tty")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "socket"))
+    (tmp_path / "good").write_text("x")
+    try:
+        assert problem(tmp_path, "fifo") == f"{tmp_path}/fifo is a FIFO, not a regular file"
+        assert problem(tmp_path, "device") == f"{tmp_path}/device is a character device, not a regular file"
+        assert problem(tmp_path, "tty") == f"{tmp_path}/tty is a character device, not a regular file"
+        assert problem(tmp_path, "socket") == f"{tmp_path}/socket is a socket, not a regular file"
+        assert scan(tmp_path)["good"].content == b"x"
+        # Somebody who opened the FIFO would wake this writer; nobody does.
+        with pytest.raises(OSError, match="No such device or address"):
+            os.open(tmp_path / "fifo", os.O_WRONLY | os.O_NONBLOCK)
+    finally:
+        listener.close()
+
+
+def test_a_file_that_is_too_large_is_refused_unread(tmp_path: Path) -> None:
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    (tmp_path / "largest").write_bytes(b"#" * MAX_FILE_BYTES)
+    assert problem(tmp_path, "sparse") == f"{tmp_path}/sparse is larger than {MAX_FILE_BYTES} bytes"
+    assert len(scan(tmp_path)["largest"].content or b"") == MAX_FILE_BYTES
+
+
+def test_one_scan_holds_a_bounded_amount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "MAX_TOTAL_BYTES", 10)
+    for name in "abcd":
+        (tmp_path / name).write_bytes(b"1234")
+    found = scan(tmp_path)
+    assert [found[name].content for name in "abcd"] == [b"1234", b"1234", None, None]
+    assert found["c"].problem == f"{tmp_path}/c is not read: the files before it have 10 bytes already"
+
+
+def test_of_too_many_files_the_first_by_name_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "MAX_FILES", 3)
+    for name in "edcba":
+        (tmp_path / name).write_text(name)
+    scanned = scan_manifests(str(tmp_path))
+    assert [file.name for file in scanned.files] == ["a", "b", "c"]
+    assert scanned.unread == 2
+
+
+def test_ten_thousand_files_are_read_in_bounded_time(tmp_path: Path) -> None:
+    for i in range(10_000):
+        (tmp_path / f"{i:05}.yaml").write_text("x")
+    began = time.process_time()
+    scanned = scan_manifests(str(tmp_path))
+    assert time.process_time() - began < 20
+    assert len(scanned.files) == 10_000
+    assert all(file.content == b"x" for file in scanned.files)
+
+
+def test_names_that_cannot_be_printed_are_refused(tmp_path: Path) -> None:
+    for name in (b"a\nb", b"\x1b[2J", b"\xff.yaml"):
+        (tmp_path / os.fsdecode(name)).write_text("x")
+    files = scan_manifests(str(tmp_path)).files
+    assert [file.content for file in files] == [None, None, None]
+    assert all(file.name.isprintable() and (file.problem or "").isprintable() for file in files)
+    assert all("the name has characters that can't be printed" in (file.problem or "") for file in files)
+
+
+def test_an_unreadable_file_is_named() -> None:
+    # Not in tmp_path: root has to become somebody else to be refused anything, and that one must reach the directory.
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        (directory / "secret").write_text("x")
+        (directory / "secret").chmod(0)
+        root = os.geteuid() == 0
+        if root:
+            os.seteuid(65_534)
+        try:
+            found = problem(directory, "secret")
+        finally:
+            if root:
+                os.seteuid(0)
+    assert found == f"cannot read {directory}/secret: Permission denied"
+
+
+def test_a_file_that_is_open_for_writing_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "pod.yaml"
+    with path.open("w") as file:
+        file.write("half")
+        file.flush()
+        found = scan(tmp_path)["pod.yaml"]
+        assert found.being_written
+        assert found.content is None
+        assert found.problem == f"{path} is being written: it is read when its writer closes it"
+        file.write(" and half")
+    assert scan(tmp_path)["pod.yaml"] == ManifestFile("pod.yaml", b"half and half")
+    # Readers disturb nobody.
+    with path.open():
+        assert scan(tmp_path)["pod.yaml"].content == b"half and half"
+
+
+WRITER = """
+import sys
+for _ in range(int(sys.argv[2])):
+    with open(sys.argv[1], "w") as file:
+        for part in range(20):
+            file.write("x" * 1000)
+            file.flush()
+"""
+
+
+def test_a_writer_beside_us_is_never_caught_half_done(tmp_path: Path) -> None:
+    """Nor does it disturb us: the kernel tells of a writer that waits for our lease with a signal."""
+    path = tmp_path / "pod.yaml"
+    path.write_text("x" * 20_000)
+    seen = {"whole": 0, "being_written": 0}
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(path), "2000"]) as writer:
+        while writer.poll() is None:
+            found = scan(tmp_path)["pod.yaml"]
+            if found.being_written:
+                seen["being_written"] += 1
+            else:
+                assert found.content is not None
+                # Between truncation and the first write there is no writer's lease to wait for, but the writer has it open.
+                assert len(found.content) == 20_000
+                seen["whole"] += 1
+    assert writer.returncode == 0
+    assert seen["whole"]
+    assert seen["being_written"]
+
+
+def test_files_that_vanish_during_the_scan_are_no_error(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def churn() -> None:
+        while not stop.is_set():
+            for i in range(50):
+                (tmp_path / f"{i}").write_text("x")
+            for i in range(50):
+                (tmp_path / f"{i}").unlink()
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        for _ in range(300):
+            for file in scan_manifests(str(tmp_path)).files:
+                assert file.being_written or file.content in {b"", b"x"}
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[tuple[Path, ManifestWatch, Wakes]]:
+    wakes = Wakes()
+    directory = tmp_path / "manifests"
+    watch = ManifestWatch(str(directory), wakes)
+    yield directory, watch, wakes
+    watch.stop()
+
+
+Watched = tuple[Path, ManifestWatch, Wakes]
+
+
+def test_changes_of_files_wake(watched: Watched, tmp_path: Path) -> None:
+    directory, watch, wakes = watched
+    directory.mkdir()
+    assert watch.renew()
+    assert wakes.during(lambda: (directory / "a").write_text("x"))
+    assert wakes.during(lambda: (directory / "a").write_text("y"))
+    (tmp_path / "new").write_text("z")
+    assert wakes.during(lambda: (tmp_path / "new").rename(directory / "a"))
+    assert wakes.during((directory / "a").unlink)
+    assert wakes.during(lambda: (directory / "link").symlink_to("..data"))
+
+
+def test_the_close_of_a_writer_wakes_so_that_its_file_is_looked_at_again(watched: Watched) -> None:
+    directory, watch, wakes = watched
+    directory.mkdir()
+    watch.renew()
+    file = (directory / "a").open("wb", buffering=0)
+    assert wakes.during(lambda: file.write(b"x"))
+    assert scan(directory)["a"].being_written
+    assert wakes.during(file.close)
+    assert scan(directory)["a"].content == b"x"
+
+
+def test_our_own_reading_does_not_wake_us(watched: Watched) -> None:
+    directory, watch, wakes = watched
+    directory.mkdir()
+    (directory / "a").write_text("x")
+    watch.renew()
+    for _ in range(20):
+        scan(directory)
+    # Events come in order: had each reading caused one, they would be counted before this one.
+    assert wakes.during((directory / "b").mkdir)
+    assert wakes.count < 20
+
+
+def test_a_directory_that_comes_later_is_found(watched: Watched) -> None:
+    directory, watch, wakes = watched
+    assert not watch.renew()
+    assert wakes.during(directory.mkdir)
+    assert watch.renew()
+    assert wakes.during(lambda: (directory / "a").write_text("x"))
+
+
+def test_a_replaced_directory_is_watched_again(watched: Watched, tmp_path: Path) -> None:
+    directory, watch, wakes = watched
+    directory.mkdir()
+    watch.renew()
+    (tmp_path / "new").mkdir()
+
+    def replace() -> None:
+        directory.rename(tmp_path / "old")
+        (tmp_path / "new").rename(directory)
+
+    assert wakes.during(replace)
+    assert watch.renew()
+    assert wakes.during(lambda: (directory / "a").write_text("x"))
+
+
+def test_a_directory_removed_and_made_again_is_watched_even_with_the_same_inode(watched: Watched) -> None:
+    directory, watch, wakes = watched
+    directory.mkdir()
+    watch.renew()
+    for _ in range(5):
+
+        def again() -> None:
+            directory.rmdir()
+            directory.mkdir()
+
+        # A wake-up that comes before the watch's own thread has seen the second half is followed by another one.
+        assert wakes.during(again)
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        woken = False
+        while not woken and time.monotonic() < deadline:
+            assert watch.renew()
+            woken = wakes.during(lambda: (directory / "a").write_text("x"))
+        assert woken
+        (directory / "a").unlink()
+
+
+def test_a_removed_directory_is_no_error(watched: Watched) -> None:
+    directory, watch, wakes = watched
+    directory.mkdir()
+    watch.renew()
+    assert wakes.during(directory.rmdir)
+    assert not watch.renew()
+    assert wakes.during(directory.mkdir)
+    assert watch.renew()
+
+
+def test_a_directory_behind_a_link_is_watched(watched: Watched, tmp_path: Path) -> None:
+    directory, watch, wakes = watched
+    (tmp_path / "real").mkdir()
+    directory.symlink_to("real")
+    assert watch.renew()
+    assert wakes.during(lambda: (tmp_path / "real" / "a").write_text("x"))
+
+
+def test_stopping_leaves_no_thread(watched: Watched) -> None:
+    directory, watch, _ = watched
+    directory.mkdir()
+    before = threading.active_count()
+    watch.renew()
+    assert threading.active_count() > before
+    watch.stop()
+    assert threading.active_count() == before
+    watch.stop()
+
+
+def test_a_watch_that_the_kernel_refuses_names_the_way_out_and_is_tried_again(watched: Watched) -> None:
+    directory, watch, wakes = watched
+    directory.mkdir()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        with pytest.raises(ManifestWatchError) as caught:
+            watch.renew()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert caught.value.message == f"cannot watch {directory}: inotify instance limit reached"
+    assert "max_user_instances" in caught.value.hint
+    assert watch.renew()
+    assert wakes.during((directory / "a").touch)

@@ -1,0 +1,140 @@
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.edge.processes import ProcessAffinity, may_run_on
+
+ALL = CpuSet.from_ids(os.sched_getaffinity(0))
+FIRST, LAST = min(ALL), max(ALL)
+two_cpus = pytest.mark.skipif(len(ALL) < 2, reason="needs two CPUs")
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """Start Python processes that say when they are ready and stay."""
+    started = []
+
+    def start_one(script: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", f"import os, threading\n{script}\nprint('ready', flush=True)\ninput()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start_one
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def only(*pids: int) -> Callable[[int], bool]:
+    return lambda pid: pid not in pids
+
+
+def scan(cpus: CpuSet, *pids: int) -> tuple[ProcessAffinity, ...]:
+    return may_run_on(cpus, excluding=only(*pids)).found
+
+
+def test_a_process_is_described(start: Callable[[str], subprocess.Popen[str]]) -> None:
+    pid = start("open('/proc/self/comm', 'w').write('a) (b c')").pid
+    (found,) = scan(ALL, pid)
+    unified = [line[3:] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines() if line.startswith("0::")]
+    assert found == ProcessAffinity(pid, "a) (b c", ALL, unified[0] if unified else None, is_kernel_thread=False)
+
+
+@two_cpus
+def test_only_processes_that_may_run_there_are_listed(start: Callable[[str], subprocess.Popen[str]]) -> None:
+    here = start(f"os.sched_setaffinity(0, {{{FIRST}}})").pid
+    there = start(f"os.sched_setaffinity(0, {{{LAST}}})").pid
+    assert [p.pid for p in scan(CpuSet.of(FIRST), here, there)] == [here]
+    assert [p.pid for p in scan(CpuSet.of(LAST), here, there)] == [there]
+    assert [p.pid for p in scan(ALL, here, there)] == sorted([here, there])
+    assert scan(CpuSet(), here, there) == ()
+
+
+@two_cpus
+def test_a_thread_elsewhere_counts(start: Callable[[str], subprocess.Popen[str]]) -> None:
+    pid = start(
+        f"""
+pinned = threading.Event()
+def stray():
+    os.sched_setaffinity(threading.get_native_id(), {{{LAST}}}); pinned.set(); threading.Event().wait()
+threading.Thread(target=stray, daemon=True).start()
+pinned.wait()
+os.sched_setaffinity(0, {{{FIRST}}})
+"""
+    ).pid
+    assert scan(CpuSet.of(LAST), pid)[0].cpus == CpuSet.of(FIRST, LAST)
+
+
+def test_those_excluded_are_not_looked_at(start: Callable[[str], subprocess.Popen[str]]) -> None:
+    pid = start("").pid
+    everything = may_run_on(ALL, excluding=lambda _: False)
+    assert pid in {p.pid for p in everything.found}
+    assert os.getpid() in {p.pid for p in everything.found}
+    assert everything.hidden == ()
+    assert pid not in {p.pid for p in may_run_on(ALL, excluding=lambda candidate: candidate == pid).found}
+
+
+def test_a_zombie_and_one_that_has_just_ended_are_left_out(start: Callable[[str], subprocess.Popen[str]]) -> None:
+    process = start("")
+    asked = []
+
+    def end_it_when_asked(pid: int) -> bool:
+        """It is in the list of pids already, and gone before it is looked at."""
+        if pid == process.pid:
+            asked.append(pid)
+            process.kill()
+            process.wait()
+        return pid != process.pid
+
+    scanned = may_run_on(ALL, excluding=end_it_when_asked)
+    assert asked == [process.pid]
+    assert scanned.found == ()
+    assert scanned.hidden == ()
+    zombie = start("")
+    zombie.kill()
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+    assert scan(ALL, zombie.pid) == ()
+
+
+def test_kernel_threads_are_told_from_processes() -> None:
+    """By the kernel's own flag; a machine's kthreadd has pid 2, a container may see none."""
+    listed = {p.pid: p for p in may_run_on(ALL, excluding=lambda _: False).found}
+    has_kthreadd = Path("/proc/2/comm").exists() and Path("/proc/2/comm").read_text() == "kthreadd\n"
+    assert (2 in listed and listed[2].is_kernel_thread) == has_kthreadd
+    assert not listed[os.getpid()].is_kernel_thread
+
+
+HIDDEN = """
+import os, sys
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.edge import processes
+from nodeagent.edge.processes import may_run_on
+pid = int(sys.argv[1])
+os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
+print(may_run_on(CpuSet.from_ids(range(1024)), excluding=lambda one: one != pid))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a /proc that hides processes")
+def test_a_process_that_is_hidden_is_reported_not_forgotten(start: Callable[[str], subprocess.Popen[str]]) -> None:
+    """With hidepid=noaccess a stranger sees that a process is there and may not look into it (proc(5))."""
+    pid = start("").pid
+    inside = f"mount -t proc -o hidepid=noaccess proc /proc || exit 99; exec {sys.executable} - {pid}"
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", inside], input=HIDDEN, capture_output=True, text=True, check=False
+    )
+    if done.returncode == 99:
+        pytest.skip(f"no /proc of one's own here: {done.stderr.strip()}")
+    assert done.stdout == f"ProcessScan(found=(), hidden=({pid},))\n"

@@ -1,0 +1,297 @@
+"""How a run of tests in guests goes on after a failure, and what it says meanwhile; without a guest."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from integration import guests
+from integration.examination import complaints
+from integration.guest import guest
+from integration.guest.errors import EmulatorFailedError, GuestTimeoutError
+from integration.guest.qemu import KVM, TCG, Accelerator
+from integration.guests import GivenUpError, Guests
+from integration.telling import Telling
+
+ROOT = Path(__file__).parents[2]
+
+
+class Booted:
+    """A guest that answers everything with nothing."""
+
+    made: list["Booted"]
+    is_closed = False
+
+    @classmethod
+    def boot(cls, *_: object, **__: object) -> Self:
+        guest = cls()
+        cls.made.append(guest)
+        return guest
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_closed = True
+
+    def run(self, *_: object, **__: object) -> None:
+        pass
+
+    def get(self, _: str) -> bytes:
+        return b""
+
+
+@pytest.fixture
+def of_one_process(monkeypatch: pytest.MonkeyPatch) -> Guests:
+    Booted.made = []
+    monkeypatch.setattr(guests, "Guest", Booted)
+    monkeypatch.setattr(guests, "guest_image", lambda _: None)
+    monkeypatch.setattr(guests, "examined", lambda _: "as it was")
+    return Guests()
+
+
+def test_tests_of_a_kind_share_a_guest(of_one_process: Guests) -> None:
+    first = of_one_process.of("two_sockets", configured=False)
+    assert of_one_process.of("two_sockets", configured=False) is first
+    assert of_one_process.of("four_nodes", configured=False) is not first
+    assert [guest.is_closed for guest in Booted.made] == [True, False]
+
+
+def test_a_failure_is_looked_at_once_and_the_next_test_gets_a_new_guest(of_one_process: Guests) -> None:
+    first = of_one_process.of("two_sockets", configured=False)
+    assert of_one_process.failed(AssertionError()) == [("the guest after the failure", "as it was")]
+    assert of_one_process.failed(AssertionError()) == [], "its teardown failed, too"
+    assert of_one_process.of("two_sockets", configured=False) is not first
+    assert [guest.is_closed for guest in Booted.made] == [True, False]
+
+
+@pytest.mark.parametrize(("error", "tried"), [(TimeoutError, 2), (GuestTimeoutError, 2), (AssertionError, 10)])
+def test_failures_do_not_go_on_for_hours(error: type[Exception], tried: int, of_one_process: Guests) -> None:
+    for _ in range(tried):
+        of_one_process.of("two_sockets", configured=False)
+        of_one_process.failed(error("in the test"))
+        of_one_process.failed(error("in its teardown"))
+    with pytest.raises(GivenUpError, match=f"not tried, after {tried} failures, "):
+        of_one_process.of("four_nodes", configured=False)
+    assert len(Booted.made) == tried
+
+
+@pytest.mark.parametrize("step", ["boot", "run"])
+def test_what_does_not_come_up_is_tried_once_and_the_other_kinds_go_on(
+    step: str, of_one_process: Guests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise GuestTimeoutError("it does not come up")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Booted, step, fails)
+        with pytest.raises(GuestTimeoutError) as first:
+            of_one_process.of("four_nodes", configured=False)
+        examined = [("the guest after the failure", "as it was")] if step == "run" else []
+        assert of_one_process.failed(first.value) == examined
+        for _ in range(12):
+            with pytest.raises(GivenUpError, match="it does not come up") as later:
+                of_one_process.of("four_nodes", configured=False)
+            assert of_one_process.failed(later.value) == []
+    assert len(Booted.made) == (step == "run")
+    of_one_process.of("two_sockets", configured=False)
+
+
+STUBS = {
+    "guest/__init__.py": "",
+    "guest/images.py": "def guest_image(_): return None\n",
+    "guest/machine.py": "FOUR_CACHES, FOUR_NODES, TWO_SOCKETS, Machine = 'caches', 'nodes', 'sockets', str\n",
+    "guest/guest.py": """
+class Guest:
+    made = 0
+    @classmethod
+    def boot(cls, image, machine, *, cmdline):
+        guest = cls()
+        cls.made += 1
+        guest.name = f"{machine} {cls.made}"
+        return guest
+    def __enter__(self): return self
+    def __exit__(self, *_): print("off", self.name)
+    def run(self, *_, **__): pass
+    def get(self, _): return b""
+    def console_text(self): return f"{self.name} complains"
+""",
+    "node.py": "CONFIG = ''\nclass Node:\n    def __init__(self, _): pass\n    def clear(self): pass\n",
+    "examination.py": """
+def examined(guest): return f'{guest.name} as it was'
+def complaints(console): return console
+""",
+    "test_pinning.py": """
+import pytest
+from integration.guest.errors import EmulatorFailedError
+
+@pytest.mark.reinstalls
+def test_reinstalls(two_sockets): print("reinstalls", two_sockets.name)
+
+def test_fails(two_sockets):
+    print("fails", two_sockets.name)
+    assert False
+
+@pytest.fixture
+def careless(two_sockets):
+    yield two_sockets
+    assert False
+
+def test_leaves_badly(careless): print("leaves badly", careless.name)
+
+def test_meets_a_processor_that_stops(two_sockets):
+    print("meets", two_sockets.name)
+    if two_sockets.name == "sockets 3":
+        raise EmulatorFailedError("nothing runs any more")
+
+def test_passes(two_sockets): print("passes", two_sockets.name)
+""",
+}
+"""What a run of the guests' tests needs of integration/ beside its own modules, without guests."""
+
+
+def test_each_failure_takes_a_guest_with_it_and_what_reinstalls_comes_last(tmp_path: Path) -> None:
+    for directory in ("integration/guest", "tests"):
+        (tmp_path / directory).mkdir(parents=True)
+    ours = ("__init__.py", "conftest.py", "guests.py", "lanes.py", "telling.py", "guest/errors.py", "guest/releases.py")
+    for file in ("conftest.py", "pyproject.toml", *(f"integration/{name}" for name in ours)):
+        shutil.copy(ROOT / file, tmp_path / file)
+    for name, text in STUBS.items():
+        (tmp_path / "integration" / name).write_text(text)
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-s", "integration"],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    done = re.findall(r"(fails|leaves badly|meets|passes|reinstalls|off) (sockets \d)$", run.stdout, re.MULTILINE)
+    assert done == [
+        ("fails", "sockets 1"),
+        ("off", "sockets 1"),
+        ("leaves badly", "sockets 2"),
+        ("off", "sockets 2"),
+        ("meets", "sockets 3"),
+        ("off", "sockets 3"),
+        ("meets", "sockets 4"),
+        ("passes", "sockets 4"),
+        ("reinstalls", "sockets 4"),
+        ("off", "sockets 4"),
+    ], run.stdout + run.stderr
+    for name in ("sockets 1 as it was", "sockets 2 as it was", "sockets 3 complains"):
+        assert run.stdout.index(name) < run.stdout.index("= FAILURES ="), "at once"
+    assert "1 failed, 4 passed, 1 error, 1 rerun" in run.stdout
+
+
+@pytest.fixture
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def telling(told: list[str]) -> Telling:
+    class Terminal:
+        def ensure_newline(self) -> None:
+            pass
+
+        def write_line(self, line: str, **_: bool) -> None:
+            told.append(re.sub(r"^\d\d:\d\d:\d\d ", "", line))
+
+    terminal: Any = Terminal()
+    return Telling(terminal)
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "when", "outcome", "expected"),
+    [
+        (
+            "integration/test_a.py::b",
+            "call",
+            "rerun",
+            ["integration/test_a.py::b rerun after 3 s", "x is y", "--- log ---", "z"],
+        ),
+        ("integration/test_a.py::b", "call", "passed", ["integration/test_a.py::b passed after 3 s"]),
+        ("integration/test_a.py::b", "call", "skipped", ["integration/test_a.py::b skipped after 3 s"]),
+        ("integration/test_a.py::b", "setup", "passed", []),
+        ("tests/test_a.py::b", "call", "passed", []),
+        ("tests/test_a.py::b", "call", "failed", ["tests/test_a.py::b failed after 3 s", "x is y", "--- log ---", "z"]),
+        (
+            "integration/test_a.py::b",
+            "setup",
+            "failed",
+            ["integration/test_a.py::b failed at setup after 3 s", "x is y", "--- log ---", "z"],
+        ),
+    ],
+)
+def test_what_a_run_says_at_once(
+    nodeid: str, when: Any, outcome: Any, expected: list[str], telling: Telling, told: list[str]
+) -> None:
+    why = "x is y" if outcome in {"failed", "rerun"} else None
+    report = pytest.TestReport(nodeid, ("", 0, ""), {}, outcome, why, when, sections=[("log", "z")], duration=3.2)
+    telling.pytest_runtest_logreport(report)
+    assert told == expected
+
+
+class Hanging(guest.Guest):
+    """What is asked of it never comes to its end."""
+
+    def __init__(self, *, console: str, accelerator: Accelerator = TCG) -> None:
+        self.accelerator = accelerator
+        self._console = console
+
+    def start(self, *_: object, **__: object) -> Any:
+        class Endless:
+            stdout = stderr = b""
+
+            def __getattr__(self, _: str) -> Any:
+                return lambda *_: None
+
+        return Endless()
+
+    def console_text(self) -> str:
+        return self._console
+
+    def _own_messages(self) -> str:
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("hanging", "expected"),
+    [
+        (Hanging(console="[ 1.0] rcu: INFO: rcu_preempt self-detected stall on CPU"), EmulatorFailedError),
+        (Hanging(console="[ 1.0] rcu: INFO: rcu_sched detected stalls on CPUs/tasks:"), EmulatorFailedError),
+        (Hanging(console="[ 1.0] rcu: Hierarchical SRCU implementation."), GuestTimeoutError),
+        (
+            Hanging(console="[ 1.0] rcu: INFO: rcu_sched detected stalls on CPUs/tasks:", accelerator=KVM),
+            GuestTimeoutError,
+        ),
+    ],
+)
+def test_a_processor_that_stops_is_told_from_a_wait_in_vain(
+    hanging: Hanging, expected: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guest, "CHECK_SECONDS", 0.001)
+    with pytest.raises(expected):
+        hanging.run("systemctl start nodeagent", timeout_seconds=0.005)
+
+
+def test_a_hanging_kernels_complaints_are_told() -> None:
+    """Lines as Debian 12's kernel wrote them while an emulated CPU went on running a breakpoint that was no longer there."""
+    console = """[    3.231364] smp: Brought up 2 nodes, 16 CPUs
+[  659.982940] rcu: INFO: rcu_preempt self-detected stall on CPU
+[  659.983384] rcu: 	2-...!: (1507 ticks this GP) idle=31cc/1/0x4000000000000000 softirq=20926/20926 fqs=1
+[  659.983739] rcu: rcu_preempt kthread starved for 5259 jiffies! g112965 f0x0 RCU_GP_WAIT_FQS(5) ->state=0x0 ->cpu=12
+[  659.984790] Call Trace:
+[  660.010336] RIP: 0010:__schedule+0x1bd/0xa00
+[  660.096187] RIP: 0033:0x7fdd7cbb6350
+"""
+    lines = console.splitlines()
+    assert complaints(console) == "\n".join([lines[1], lines[3], lines[5]])
+    assert complaints(console * 100).count("\n") == 39
+    assert complaints(lines[0]) == "none"

@@ -1,0 +1,66 @@
+"""Nothing that lies in the launcher's state directory keeps it from starting, and nothing of it is lost."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nodeagent.launcher.records import RecordStore
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_what_cannot_be_read_is_passed_over(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "directory.json").mkdir()
+    (tmp_path / "torn.json").write_text("{")
+    assert RecordStore(tmp_path).load() == []
+    assert {path.name for path in tmp_path.iterdir()} == {"directory.json", "torn.unreadable-1"}
+    told = capfd.readouterr().err
+    assert "record_unreadable" in told
+    assert "directory.json" in told
+
+
+def test_a_disk_that_fails_is_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torn.json").write_text("{")
+
+    def fails(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "rename", fails)
+    assert RecordStore(tmp_path).load() == []
+    assert (tmp_path / "torn.json").read_text() == "{"
+    assert "record_not_set_aside" in capfd.readouterr().err
+    monkeypatch.setattr(Path, "read_bytes", fails)
+    assert RecordStore(tmp_path).load() == []
+    assert "record_unreadable" in capfd.readouterr().err
+
+
+def test_what_was_set_aside_before_stays(tmp_path: Path) -> None:
+    for content in ("first", "second", "third"):
+        (tmp_path / "torn.json").write_text(content)
+        RecordStore(tmp_path).load()
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "torn.unreadable-1": "first",
+        "torn.unreadable-2": "second",
+        "torn.unreadable-3": "third",
+    }
+
+
+def test_one_that_crashes_at_every_start_can_be_ended(tmp_path: Path) -> None:
+    """The first crash comes with `crashed` in its log; then it starts over, until it is told to stop."""
+    program = (
+        "import sys; from nodeagent.launcher import server; from nodeagent.launcher.__main__ import main\n"
+        "def broken(self): raise RuntimeError('every time')\n"
+        "server.Launcher.find_again = broken\n"
+        "sys.exit(main())"
+    )
+    words = ["--state-dir", str(tmp_path / "state"), "--socket", str(tmp_path / "l.sock")]
+    with subprocess.Popen([sys.executable, "-c", program, *words], cwd=ROOT, stderr=subprocess.PIPE, text=True) as one:
+        assert one.stderr is not None
+        crashes = (line for line in one.stderr if "crashed" in line)
+        assert [next(crashes), next(crashes)], "it has started over"
+        one.terminate()
+        assert one.wait(60) in {1, -15}

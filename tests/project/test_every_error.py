@@ -1,0 +1,762 @@
+# ruff: noqa: E501 (tables: one case, one line)
+"""Every way to say no, found by looking through the package: each is provoked for real, names its value, and says the next step.
+
+An error class, a reason of refusal or a text of one that has no row here fails, and so does a row that provokes nothing known.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import pkgutil
+import re
+import resource
+import socket
+import tempfile
+import threading
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import nodeagent
+from nodeagent.cli import main as command_line
+from nodeagent.cli.commands import checkpoint, exec as exec_command, explain, inspect, release, retry, simulate
+from nodeagent.cli.commands.watch import watch
+from nodeagent.cli.support import documents
+from nodeagent.cli.support.configurations import load_config
+from nodeagent.cli.support.known_state import known_state
+from nodeagent.cli.support.named_files import NamedFile
+from nodeagent.cli.support.pod_files import pods_of
+from nodeagent.cli.support.sources import known_from, topology_from
+from nodeagent.core.admission import managers as core
+from nodeagent.core.admission.managers import Managers
+from nodeagent.core.admission.node_capacity import Allocatable, insufficient, usage_of
+from nodeagent.core.metrics.agent_metrics import CAPACITY_REASONS
+from nodeagent.core.model.config import Config, Errata, Placement, ReservedMemory
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.pod import Pod, Resources
+from nodeagent.core.model.podmap import PodMap
+from nodeagent.core.model.promises import Block, PodPromises, Promises
+from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records, Unreadable
+from nodeagent.core.model.refusals import RELEASED, STATE_NOT_SAVED, Reason, StartRefused
+from nodeagent.core.model.state import NodeState, RecordedRefusal
+from nodeagent.core.model.topology import NumaNode, Topology
+from nodeagent.daemon.machine import on_machine
+from nodeagent.daemon.releasing import find_pods_cgroup
+from nodeagent.daemon.startup import STATE_FILE
+from nodeagent.edge import state_files, uevents
+from nodeagent.edge.cgroup_entry import join
+from nodeagent.edge.cgroup_watch import CgroupWatch
+from nodeagent.edge.cgroupfs import CgroupTree
+from nodeagent.edge.launcher import LauncherClient, LauncherError
+from nodeagent.edge.listening import listen
+from nodeagent.edge.local_api import LocalApi
+from nodeagent.edge.local_api_client import call
+from nodeagent.edge.manifest_watch import ManifestWatch
+from nodeagent.edge.manifests import scan_manifests
+from nodeagent.edge.serving import ServingThread
+from nodeagent.edge.sysfs import read_machine, write_setting
+from nodeagent.edge.systemd import ServiceManager
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state
+from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state
+from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
+from nodeagent.formats.config.config_yaml import parse_config
+from nodeagent.formats.kernel.sysfs import topology_of
+from nodeagent.formats.manifest.pod_names import find_pods
+from nodeagent.formats.scenario.scenario import scenario_from_text
+from nodeagent.formats.syntax.bind_address import UnixAddress
+from nodeagent.formats.syntax.findings import DocumentError
+from nodeagent.formats.topology.topology_json import topology_from_document
+from nodeagent.formats.topology.topology_spec import topology_from_spec
+from nodeagent.formats.wire import launcher_protocol as protocol
+from nodeagent.formats.wire.launcher_protocol import decode_hello
+from nodeagent.launcher import order, server
+from nodeagent.views.inspect.document import inspection
+from nodeagent.views.inspect.text import render_in_full
+from nodeagent.views.simulate.scenario_replay import replay
+from nodeagent.views.wording.refusal_advice import ADVISED, next_step
+from tests.core.cpu.test_cpu_manager import ALPHA, START_REFUSALS
+from tests.support.builders import GIB, MACHINE_A, PLRM, machine, managers
+from tests.support.every_text import hints, texts, unsaid
+from tests.support.inspected_nodes import NOW_MS, World, container, pod, resources
+from tests.support.launcher_process import LauncherProcess, launcher, wait_for
+
+__all__ = ["launcher"]
+STEP = re.compile(
+    r"`[^`]+`"  # a command, in backquotes
+    r"|\b(nodeagent|systemctl|journalctl|sudo) [a-z-]+"  # or plain
+    r"|(^|[\s('])/?[\w.-]+(/[\w.-]+)+|\b[\w-]+\.yaml\b|\bc(group|puset)\.[a-z*]+"  # a file
+    r"|\b[a-z]+[A-Z]\w*"  # a configuration's field, fullyNamed
+    r"|\b[A-Z][A-Za-z]+=|\b[A-Z]+_[A-Z]+\b|(^|\s)--[a-z]+"  # a unit's directive, a variable, an option
+)
+"""What a next step has in it: something to type, to open or to set."""
+
+
+def modules() -> Iterator[ModuleType]:
+    yield nodeagent
+    for found in pkgutil.walk_packages(nodeagent.__path__, "nodeagent."):
+        if not found.name.endswith("__main__"):
+            yield importlib.import_module(found.name)
+
+
+def subclasses(of: type) -> set[type]:
+    below: set[type] = set(of.__subclasses__())
+    return below.union(*(subclasses(one) for one in below)) if below else below
+
+
+def error_classes() -> set[type]:
+    assert list(modules())
+    return {one for one in subclasses(NodeAgentError) if one.__module__.startswith("nodeagent.")}
+
+
+# Error classes
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to get an error of exactly this class."""
+
+    kind: str
+    name: str
+    provoke: Callable[[Path], object]
+    named: str
+    """What its message must hold; {} is the test's directory."""
+
+
+def socket_file(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+    return path
+
+
+def machine_without_a_core_id(directory: Path) -> str:
+    """A socket can't be opened (ENXIO), as a file of a CPU that has just gone can't be."""
+    cpus = directory / "sys/devices/system/cpu"
+    socket_file(cpus / "cpu0/topology/core_id")
+    (cpus / "online").write_text("0\n")
+    return str(directory)
+
+
+def malformed_machine(directory: Path) -> str:
+    cpus = directory / "sys/devices/system/cpu"
+    (cpus / "cpu0/topology").mkdir(parents=True)
+    (cpus / "online").write_text("zero\n")
+    return str(directory)
+
+
+@contextmanager
+def without_file_descriptors() -> Iterator[None]:
+    """The next file that this process opens is one too many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def watch_without_file_descriptors(watch: ManifestWatch | CgroupWatch) -> None:
+    try:
+        with without_file_descriptors():
+            watch.renew()
+    finally:
+        watch.stop()
+
+
+def cgroup_with(directory: Path, name: str, text: str) -> CgroupTree:
+    (directory / "cgroup.controllers").write_text("cpu cpuset\n")
+    (directory / "cgroup.events").write_text("populated 0\nfrozen 0\n")
+    (directory / name).write_text(text)
+    return CgroupTree(str(directory))
+
+
+def drain_without_launcher(directory: Path) -> None:
+    group = directory / "pods/poduid-a"
+    group.mkdir(parents=True)
+    for path in (group.parent, group):
+        (path / "cgroup.controllers").write_text("cpu cpuset\n")
+        (path / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+    config = Config(launcher_socket=f"{directory}/launcher.sock", cgroup_root=str(group.parent))
+    find_pods_cgroup(config, "/nowhere")
+
+
+def release_one_without_agent(directory: Path) -> None:
+    config = directory / "config.yaml"
+    config.write_text(json.dumps({"runtimeDirectory": f"{directory}/run", "stateDirectory": str(directory)}))
+    state = NodeState(Promises(CpuSet()))
+    (directory / STATE_FILE).write_bytes(encode_state(state, policies_of(Config().placement)))
+    words = ["web", "--config", str(config), "--socket", f"{directory}/agent.sock"]
+    parser = ArgumentParser()
+    release.add_arguments(parser)
+    release.run(parser.parse_args(words))
+
+
+def listener_that_says(answer: bytes, path: Path) -> str:
+    """Answer one connection."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(path))
+    listening.listen()
+
+    def serve() -> None:
+        with listening, listening.accept()[0] as channel:
+            channel.recv(4096)
+            channel.sendall(answer)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return str(path)
+
+
+def ask_an_agent(directory: Path, op: str) -> object:
+    """Ask a real local API, which knows two operations."""
+    thread = ServingThread(lambda *_: None)
+    api = LocalApi(reads={"state": lambda _: {}}, writes={"retry": no_such_pod}, owner=os.geteuid(), group=None)
+    server = thread.serve(listen(UnixAddress(str(directory / "agent.sock"))), api)
+    try:
+        return call(str(directory / "agent.sock"), op, pod="web")
+    finally:
+        server.close()
+        api.close()
+        thread.stop()
+
+
+def no_such_pod(_: object) -> object:
+    return find_pods(NodeState(EMPTY), "web")
+
+
+def locked_twice(directory: Path) -> None:
+    with state_files.lock_directory(str(directory)):
+        state_files.lock_directory(str(directory))
+
+
+def fifo(path: Path) -> str:
+    os.mkfifo(path)
+    return str(path)
+
+
+def config_file(directory: Path, text: str = "") -> str:
+    path = directory / "config.yaml"
+    path.write_text(f"stateDirectory: {directory / 'state'}\nruntimeDirectory: {directory / 'run'}\n{text}")
+    return str(path)
+
+
+def closed_socket() -> socket.socket:
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    channel.close()
+    return channel
+
+
+def wanted(pod_name: str, container_name: str, directory: Path) -> Namespace:
+    """What `nodeagent exec` was asked for, where there is neither an agent nor a configuration."""
+    config, agent = str(directory / "none.yaml"), str(directory / "none.sock")
+    return Namespace(pod=pod_name, container=container_name, config=config, socket=agent, argv=["--", "true"])
+
+
+def onto_a_full_disk(*words: str) -> None:
+    with Path("/dev/full").open("w") as full, redirect_stdout(full), command_line._written():
+        command_line._run(command_line.parser_for(words).parse_args(words))
+
+
+def about(**options: Any) -> Namespace:
+    """Which node is meant, where nothing else was said."""
+    return Namespace(**({"config": None, "socket": None, "root": None, "machine": None} | options))
+
+
+def asked(command: ModuleType, *words: str) -> Namespace:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return parser.parse_args(words)
+
+
+def explained(directory: Path, name: str, text: str = "") -> object:
+    """Ask why a pod of a described machine was admitted, which has none."""
+    return explain.run(asked(explain, name, "--topology", "4c", "--config", config_file(directory, text)))
+
+
+def compared(directory: Path) -> object:
+    """Compare two configurations on a machine without pods."""
+    path = config_file(directory)
+    return simulate.run(asked(simulate, "--compare", path, path, "--topology", "4c"))
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+DESCRIBED = '{"topology": {"cpus": [{"id": 0, "core": 0, "socket": 0, "numa": 0}]}}'
+EMPTY = core.initial(World().managers)
+SPLIT_CORE = {"topology": {"cpus": [{"id": c, "core": 0, "socket": c, "numa": 0} for c in (0, 1)]}}
+FEW_DISTANCES = {
+    "topology": {"cpus": [{"id": c, "core": c, "socket": 0, "numa": c} for c in (0, 1)]},
+    "numa": [{"id": 0, "memory": 1, "distances": [10]}],
+}
+CASES = [
+    Case("ApiError", "unknown operation", lambda d: ask_an_agent(d, "dance"), "'dance'"),
+    Case("ApiError", "an error of an operation", lambda d: ask_an_agent(d, "retry"), "'web'"),
+    Case("ApiError", "no agent", lambda d: call(listener_that_says(b"hello\n", d / "s"), "state"), "{}/s"),
+    Case("ApiUnavailable", "no socket", lambda d: call(str(d / "s"), "state"), "{}/s"),
+    Case("ApiUnavailable", "no listener", lambda d: call(str(socket_file(d / "s")), "state"), "{}/s"),
+    Case("ApiUnavailable", "half an answer", lambda d: call(listener_that_says(b"{", d / "s"), "state"), "{}/s"),
+    Case("CaptureError", "no JSON", lambda d: topology_from(about(machine=str(written(d / "f", "{")))), "{}/f is no capture of a node: it is no JSON"),
+    Case("CaptureError", "no machine", lambda d: topology_from(about(machine=str(written(d / "f", "{}")))), "topology: must be given, and kind is no NodeCapture"),
+    Case("CaptureError", "of a later version", lambda d: topology_from(about(machine=str(written(d / "f", '{"kind": "NodeCapture", "version": 99}')))), "version 99"),
+    Case("CgroupEntryError", "no cgroup", lambda d: join(str(d / "gone")), "{}/gone"),
+    Case("CgroupError", "weight", lambda d: cgroup_with(d, "cpu.weight", "heavy").read(frozenset()), "'heavy'"),
+    Case("CgroupError", "effective CPUs", lambda d: cgroup_with(d, "cpuset.cpus.effective", "a-b").read(frozenset()), "{}/cpuset.cpus.effective"),
+    Case("CgroupError", "events", lambda d: cgroup_with(d, "cgroup.events", "populated yes").read(frozenset()), "{}/cgroup.events"),
+    Case("CgroupError", "a directory", lambda d: CgroupTree(f"{d}/{'x' * 300}").read(frozenset()), "{}/xxx"),
+    Case("CheckpointError", "no checkpoint", lambda d: checkpoint._read(str(written(d / "f", "{}"))), "{}/f: it has neither"),
+    Case("CheckpointError", "no file", lambda d: checkpoint._read(f"{d}/none"), "{}/none"),
+    Case("CommandError", "no such command", lambda _: exec_command._become(["/nowhere/cmd"]), "'/nowhere/cmd'"),
+    Case("CommandError", "no command", lambda d: exec_command._become([str(d)]), "'{}'"),
+    Case("DocumentError", "configuration", lambda _: parse_config(b"maxPods: -1", "/etc/x.yaml"), "/etc/x.yaml:1: maxPods: -1"),
+    Case("DocumentError", "no YAML", lambda _: parse_config(b"a: [", "/etc/x.yaml"), "/etc/x.yaml:1"),
+    Case("ExecError", "no agent, no configuration", lambda d: exec_command.run(wanted("web", "app", d)), "{}/none.yaml" if os.geteuid() == 0 else "only root"),
+    Case("ExplainError", "a pod of an empty machine", lambda d: explained(d, "web"), "'web'"),
+    Case("LauncherError", "no launcher", lambda d: LauncherClient(d / "s").hello(), "{}/s"),
+    Case("LauncherProtocolError", "no JSON", lambda _: decode_hello(b"Hello!"), "Hello!"),
+    Case("LauncherProtocolError", "another version", lambda _: decode_hello(b'{"hello": {"version": 3}}'), "'version': 3"),
+    Case("ListenError", "no directory", lambda d: listen(UnixAddress(f"{d}/none/s")), "{}/none/s"),
+    Case("ListenError", "a file in its place", lambda d: ((d / "s").write_text(""), listen(UnixAddress(f"{d}/s"))), "{}/s"),
+    Case("CgroupWatchError", "no file descriptor left", lambda d: watch_without_file_descriptors(CgroupWatch(str(d), lambda: None)), "{}"),
+    Case("ManifestDirectoryError", "none", lambda d: scan_manifests(f"{d}/none"), "{}/none"),
+    Case("ManifestDirectoryError", "too long", lambda d: scan_manifests(f"{d}/{'x' * 300}"), "{}/xxx"),
+    Case("ManifestWatchError", "no file descriptor left", lambda d: watch_without_file_descriptors(ManifestWatch(str(d), lambda: None)), "{}"),
+    Case("NodeStateError", "no state", lambda _: decode_state(b"nonsense\n"), "header: it is no JSON"),
+    Case("NotifyError", "no address", lambda _: ServiceManager({"NOTIFY_SOCKET": "run/x"}), "'run/x'"),
+    Case("NotifyError", "nobody listens", lambda d: ServiceManager({"NOTIFY_SOCKET": f"{d}/s"}).ready(""), "{}/s"),
+    Case("NotifyError", "no number", lambda _: ServiceManager({"WATCHDOG_USEC": "soon"}), "'soon'"),
+    Case("NeverSavedError", "no state", lambda d: known_state(config_file(d), f"{d}/s"), "{}/state/nodeagent_state"),
+    Case("NothingComparedError", "no cgroups", lambda d: inspect.check_compared({"differences": None, "node": {"cgroupRoot": f"{d}/pods", "copied": False}}), "{}/pods"),
+    Case("OutputError", "a full disk", lambda _: onto_a_full_disk("topology", "--topology", "2s.2c"), "No space left on device"),
+    Case("PodFileError", "no manifest", lambda d: pods_of([NamedFile(str(d))]), "{}: there is no manifest"),
+    Case("PodFileError", "nothing there", lambda d: pods_of([NamedFile(f"{d}/none.yaml")]), "cannot read {}/none.yaml: No such file"),
+    Case("PodFileError", "a file without pods", lambda d: pods_of([NamedFile(str(written(d / "f", "apiVersion: v1\nkind: List\nitems: []")))]), "no pod in {}/f"),
+    Case("PodFileError", "a FIFO", lambda d: (fifo(d / "f"), pods_of([NamedFile(str(d))])), "{}/f is a FIFO"),
+    Case("DrainError", "no launcher", drain_without_launcher, "{}/pods"),
+    Case("ReleaseError", "a pod without an agent", release_one_without_agent, "only it can release single pods"),
+    Case("WatchError", "no terminal", lambda _: watch(Namespace(frames=None)), "this is none"),
+    Case("RetryError", "no agent", lambda d: retry.run(asked(retry, "web", "--socket", f"{d}/s")), "{}/s"),
+    Case("ScenarioError", "no JSON", lambda _: scenario_from_text("{", "f:7"), "f:7"),
+    Case("ScenarioError", "an operation", lambda _: scenario_from_text('{"topology": {"cpus": []}, "steps": [{"op": "jump"}]}', "f:7"), '"jump"'),
+    Case("ScenarioError", "no container", lambda _: scenario_from_text('{"topology": {"cpus": []}, "steps": [{"op": "removeContainer"}]}', "f:7"), "steps[0].container"),
+    Case("ScenarioError", "its configuration", lambda _: scenario_from_text('{"topology": {"cpus": []}, "config": {"cpuManagerPolcy": "x"}}', "f:7"), "f:7: config: cpuManagerPolcy"),
+    Case("ScenarioError", "its machine", lambda _: scenario_from_text('{"topology": {"cpus": [{"id": "a"}]}}', "f:7"), '"a"'),
+    Case("ScenarioError", "a core in two sockets", lambda _: scenario_from_text(json.dumps(SPLIT_CORE), "f:7"), "core 0 (CPUs 0-1)"),
+    Case("ScenarioError", "distances to some nodes", lambda _: scenario_from_text(json.dumps(FEW_DISTANCES), "f:7"), "[10]"),
+    Case("SourceError", "no file", lambda d: topology_from(about(machine=f"{d}/none")), "{}/none"),
+    Case("SourceError", "no configuration", lambda d: known_from(about(machine=str(written(d / "f", DESCRIBED)))), "{}/f"),
+    Case("SimulateError", "no pod", compared, "no pod to decide on"),
+    Case("SimulateInputError", "no file", lambda d: simulate.run(asked(simulate, f"{d}/none")), "{}/none"),
+    Case("SimulateInputError", "no lines", lambda _: simulate.run(asked(simulate, "/dev/zero")), "/dev/zero: line 1 has more than"),
+    Case("StartError", "no configuration", lambda d: load_config(f"{d}/none"), "{}/none"),
+    Case("StartError", "a wrong one", lambda d: load_config(config_file(d, "maxPods: many")), '"many"'),
+    Case("StartError", "a directory in its place", lambda d: load_config(str(d)), "{}"),
+    Case("StateFileError", "a directory in its place", lambda d: state_files.read(str(d), max_bytes=9), "{}"),
+    Case("StateFileError", "too large", lambda d: ((d / "f").write_text("0123456789"), state_files.read(f"{d}/f", max_bytes=9)), "{}/f"),
+    Case("StateFileError", "a FIFO in its place", lambda d: state_files.read(fifo(d / "f"), max_bytes=9), "{}/f"),
+    Case("StateFileError", "no directory", lambda d: state_files.write_atomically(f"{d}/none/f", b""), "{}/none"),
+    Case("StateFileError", "a FIFO where a file is to be written", lambda d: documents.write_out(fifo(d / "f"), b""), "{}/f"),
+    Case("StateFileError", "a file where none may be replaced", lambda d: ((d / "f").touch(), documents.write_out(f"{d}/f", b"", replaces=False)), "{}/f"),
+    Case("StateFileError", "in use", locked_twice, f"pid {os.getpid()}"),
+    Case("SysfsError", "a setting", lambda d: write_setting("proc/sys/none", "0", str(d)), "{}/proc/sys/none"),
+    Case("SysfsError", "malformed", lambda d: topology_of(read_machine(malformed_machine(d))), '"zero"'),
+    Case("SysfsError", "no machine", lambda d: topology_of(read_machine(str(d))), "{}"),
+    Case("TopologyDocumentError", "a field", lambda _: topology_from_document({"topology": {"cpus": "many"}}), "topology.cpus"),
+    Case("TopologySpecError", "no machine", lambda _: topology_from_spec("2x"), '"2x"'),
+    Case("TrialError", "a configuration that does not suit", lambda d: explained(d, "web", "reservedSystemCPUs: '99'"), "99 is not a subset"),
+    Case("UeventError", "the socket broke", lambda _: uevents.drain(closed_socket()), "Bad file descriptor"),
+    Case("UnknownPodError", "none", lambda _: find_pods(NodeState(EMPTY), "wbe"), "'wbe'"),
+    Case("UnknownStateError", "damaged", lambda d: ((d / "state").mkdir(), written(d / "state/nodeagent_state", "{"), known_state(config_file(d), f"{d}/s")), "{}/state/nodeagent_state"),
+    Case("VanishedError", "a file that can't be opened", lambda d: read_machine(machine_without_a_core_id(d)), "{}/sys/devices/system/cpu/cpu0/topology/core_id"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory with a short path: a socket's has at most 107 bytes."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
+
+
+def test_every_error_class_is_provoked() -> None:
+    assert {case.kind for case in CASES} == {kind.__name__ for kind in error_classes()}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.kind}: {case.name}")
+def test_an_error_names_its_value_and_the_next_step(case: Case, place: Path) -> None:
+    with pytest.raises(NodeAgentError) as caught:
+        case.provoke(place)
+    error = caught.value
+    assert type(error).__name__ == case.kind
+    assert case.named.replace("{}", str(place)) in error.message
+    assert error.message == error.message.strip()
+    assert STEP.search(error.hint), error.hint
+
+
+def test_every_hint_names_something_to_type_open_or_set() -> None:
+    written = [hint for module in modules() for hint in hints(module)]
+    assert len(written) > 60
+    assert [hint for hint in written if not STEP.search(hint.pattern)] == []
+
+
+# Errors that stay inside: a caller makes one of those above of each, or a finding, or a refused start.
+
+
+def start_with(cpu: str = "", memory: str = "") -> str:
+    """Start from kubelet's own files; the refusal's text."""
+    node = World().managers
+    refused = core.start(
+        node,
+        Records(
+            cpu=decode_cpu_state(cpu, pod_level=False, initial={}, newer=True) if cpu else None,
+            memory=decode_memory_state(memory, pod_level=False, newer=True) if memory else None,
+        ),
+    )
+    assert isinstance(refused, StartRefused)
+    return f"{refused.message}; {refused.about}"
+
+
+def message_of(provoke: Callable[[], object]) -> str:
+    with pytest.raises(NodeAgentError) as caught:
+        provoke()
+    assert STEP.search(caught.value.hint)
+    return caught.value.message
+
+
+def config_message(text: str) -> str:
+    return message_of(lambda: parse_config(text.encode(), "f"))
+
+
+SCENARIO = json.dumps(
+    {"topology": {"cpus": [{"id": 0, "core": 0, "socket": 0, "numa": 0}]}, "config": {"cpuManagerPolicy": "fast"}}
+)
+INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
+    "ApiSyntaxError": (lambda d: message_of(lambda: call(listener_that_says(b"[]\n", d / "s"), "state")), "no JSON object"),
+    "BindAddressError": (lambda _: config_message("metricsBindAddress: 'here'"), "'here'"),
+    "CgroupValueError": (lambda d: message_of(lambda: cgroup_with(d, "memory.max", "-1").read(frozenset())), "'-1'"),
+    "DurationSyntaxError": (lambda _: config_message("cpuManagerReconcilePeriod: 5x"), '"5x"'),
+    "GoJsonError": (lambda _: start_with(cpu='{"policyName": 3}'), "number into Go value of type string"),
+    "IdSetSyntaxError": (lambda _: config_message("reservedSystemCPUs: 3-1"), '"3-1"'),
+    "MisfitError": (lambda _: message_of(lambda: decode_state(b'{"format": 3}\n')), "format"),
+    "QuantitySyntaxError": (lambda _: config_message("kubeReserved: {cpu: much}"), '"much"'),
+    "ScalarError": (lambda _: config_message("maxPods: .nan"), ".nan"),
+    "UnreadableError": (lambda _: config_message("maxPods: ["), "f:1: is not valid YAML"),
+    "_StartRefusedError": (lambda _: replay(scenario_from_text(SCENARIO, "f"))["startError"], '"fast"'),
+}  # fmt: skip
+
+
+def test_every_error_that_stays_inside_has_a_way_out() -> None:
+    assert list(modules())
+    inside = {c.__name__ for c in subclasses(Exception) if c.__module__.startswith("nodeagent.")}
+    inside -= {kind.__name__ for kind in error_classes()} | {"NodeAgentError"}
+    assert inside == {*INSIDE, "RefusedError"}, "RefusedError is the launcher's: see below"
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_an_error_that_stays_inside_shows_its_value_outside(name: str, place: Path) -> None:
+    provoke, named = INSIDE[name]
+    assert named in provoke(place)
+
+
+# The launcher's refusals
+
+
+def asked_while_stopping(launcher: LauncherProcess) -> object:
+    """It is told to stop, and waits for a process that takes its time."""
+    launcher.start("slow", "sh", "-c", "trap '' TERM; echo ready; exec sleep 30", grace_seconds=20)
+    wait_for(lambda: launcher.output.exists() and "ready" in launcher.output.read_text(), "it ignores SIGTERM")
+    assert launcher.process is not None
+    launcher.process.terminate()
+
+    def refused() -> bool:
+        try:
+            launcher.start("late", "true")
+        except LauncherError as err:
+            return "unavailable" in err.message
+        wait_for(lambda: launcher.end_of("late"), "it ends")
+        launcher.client.ack(["late"])
+        return False
+
+    wait_for(refused, "it stops")
+    return launcher.start("later", "true")
+
+
+def asked_by_hand(launcher: LauncherProcess, message: object) -> object:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
+        channel.connect(str(launcher.socket))
+        channel.send(message if isinstance(message, bytes) else json.dumps(message).encode())
+        answer = decode_hello(channel.recv(protocol.MAX_ANSWER_BYTES))
+    assert isinstance(answer, protocol.Refused)
+    raise launcher.client._refusal(answer)
+
+
+LAUNCHER: list[tuple[str, Callable[[LauncherProcess], object], str]] = [
+    ("bad_request", lambda x: x.start("no blanks", "true"), "id"),
+    ("bad_request", lambda x: x.start("x", "true", groups=3, env=(("A", 1),)), "env"),
+    ("bad_request", lambda x: x.client.signal("x", 1000), "1000"),
+    ("bad_request", lambda x: asked_by_hand(x, {"op": "dance"}), "'dance'"),
+    ("bad_request", lambda x: asked_by_hand(x, {"op": "start", "id": "x", "song": 1}), "song"),
+    ("bad_request", lambda x: asked_by_hand(x, b"Hello!"), "JSON"),
+    ("outside_cgroup", lambda x: x.start("x", "true", cgroup="/sys/fs/cgroup/other"), "/sys/fs/cgroup/other"),
+    ("too_large", lambda x: asked_by_hand(x, b"x" * (protocol.MAX_REQUEST_BYTES + 1)), str(protocol.MAX_REQUEST_BYTES)),
+    ("unavailable", asked_while_stopping, "stopping"),
+    ("unknown_id", lambda x: x.client.signal("nobody", 15), "'nobody'"),
+    ("unsupported_protocol", lambda x: asked_by_hand(x, {"op": "hello", "protocol": 99}), "99"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "provoke", "named"), LAUNCHER, ids=[f"{row[0]}: {row[2]}" for row in LAUNCHER])
+def test_a_refusal_of_the_launcher(
+    code: str, provoke: Callable[[LauncherProcess], object], named: str, launcher: LauncherProcess
+) -> None:
+    with pytest.raises(LauncherError) as caught:
+        provoke(launcher)
+    assert f"({code})" in caught.value.message
+    assert named in caught.value.message
+    assert STEP.search(caught.value.hint)
+
+
+def test_every_code_of_the_launcher_is_provoked() -> None:
+    codes = {text.pattern for module in (order, server) for text in texts(module, {"RefusedError": 0})}
+    assert codes == {row[0] for row in LAUNCHER}
+
+
+# Refused pods
+
+
+def refused_by_managers(placement: Placement, new: Pod) -> World:
+    world = World(placement=placement).add(new)
+    assert world.state.entries[0].refusal is not None, "it was admitted"
+    return world
+
+
+def refused_by_the_node(new: Pod, **room: int) -> World:
+    amounts = tuple(sorted((name.replace("_", "-"), amount) for name, amount in room.items() if name != "pods"))
+    short = insufficient(new, usage_of(()), Allocatable(room.get("pods", 10), amounts))
+    assert short is not None
+    world = World().add(new)
+    refused = replace(
+        world.state.entries[0], refusal=RecordedRefusal(short.reason, short.message, NOW_MS), containers=()
+    )
+    world.state = replace(world.state, promises=core.initial(world.managers), entries=(refused,))
+    return world
+
+
+STATIC = Placement("static", reserved_system_cpus=CpuSet.of(0))
+ONE_NODE = replace(STATIC, topology_manager_policy="single-numa-node")
+BY_POD = replace(STATIC, topology_manager_policy="best-effort", topology_manager_scope="pod", feature_gates=PLRM)
+WHOLE_CORES = replace(STATIC, cpu_manager_policy_options=(("full-pcpus-only", "true"),))
+
+
+def big(cpu: str = "1", **more: Any) -> Pod:
+    return pod("big", container("app", cpu=cpu, memory="64Mi", **more))
+
+
+REASONS: list[tuple[str, Callable[[], World], str]] = [
+    ("TopologyAffinityError", lambda: refused_by_managers(ONE_NODE, big("6")), "Topology locality"),
+    ("SMTAlignmentError", lambda: refused_by_managers(WHOLE_CORES, big("3")), "requested 3 cpus"),
+    (
+        "EmptyPodSharedPoolError",
+        lambda: refused_by_managers(
+            BY_POD,
+            pod(
+                "big",
+                container("app", cpu="2", memory="64Mi"),
+                container("rest"),
+                resources=resources(cpu="2", memory="256Mi"),
+            ),
+        ),
+        "no cpus for shared containers",
+    ),
+    ("UnexpectedAdmissionError", lambda: refused_by_managers(STATIC, big("8")), "requested=8, available=7"),
+    ("OutOfcpu", lambda: refused_by_the_node(big("2"), cpu=1500), "requested: 2000, used: 0, capacity: 1500"),
+    ("OutOfmemory", lambda: refused_by_the_node(big(), cpu=9000, memory=1), "requested: 67108864, used: 0, capacity: 1"),
+    ("OutOfpods", lambda: refused_by_the_node(big(), pods=0), "requested: 1, used: 0, capacity: 0"),
+    *(
+        (
+            f"OutOfhugepages-{size}",
+            lambda size=size: refused_by_the_node(big(**{f"hugepages_{size}": size}), cpu=9000, memory=2**40),
+            f"hugepages-{size}, requested: ",
+        )
+        for size in ("2Mi", "1Gi")
+    ),
+]  # fmt: skip
+
+
+def test_every_reason_is_provoked_and_has_advice() -> None:
+    provoked = [row[0] for row in REASONS]
+    assert sorted(provoked) == sorted({*Reason, *CAPACITY_REASONS})
+    elsewhere = {
+        STATE_NOT_SAVED,
+        RELEASED,
+    }  # with a full disk (tests/daemon/test_full_disk.py), by hand (tests/cli/test_release.py)
+    assert {*provoked, *elsewhere} >= ADVISED
+
+
+@pytest.mark.parametrize(("reason", "provoke", "named"), REASONS, ids=[row[0] for row in REASONS])
+def test_a_refused_pod_shows_reason_value_and_next_step(reason: str, provoke: Callable[[], World], named: str) -> None:
+    world = provoke()
+    refusal = world.state.entries[0].refusal
+    assert refusal is not None
+    assert refusal.reason == reason
+    shown = " ".join(render_in_full(inspection(world.sight(), frozenset({"uid-big"}))).split())
+    assert "default/big" in shown
+    assert f"{reason}: " in shown
+    assert named in shown
+    step = next_step(reason, "default/big")
+    assert " ".join(step.split()) in shown
+    assert step.endswith("then: nodeagent retry default/big")
+    assert STEP.search(step.partition("; then:")[0]), step
+
+
+# Refused starts
+
+
+def built(topology: Topology = MACHINE_A, **fields: Any) -> StartRefused:
+    given: dict[str, Any] = {"cpu_manager_policy": "static", "reserved_cpu_milli": 1000} | fields
+    refused = core.build(topology, Placement(**given))
+    assert isinstance(refused, StartRefused), refused
+    return refused
+
+
+def reserving(*entries: tuple[int, dict[str, str]], node: str | None = None, **more: Any) -> dict[str, Any]:
+    """Static memory policy with reserved memory per node, and what the node as a whole reserves."""
+    limits = [(number, {name: Quantity.parse(text) for name, text in given.items()}) for number, given in entries]
+    total = {} if node is None else {"memory": Quantity.parse(node)}
+    return {
+        "memory_manager_policy": "Static",
+        "reserved_memory": tuple(ReservedMemory(number, Resources.of(given)) for number, given in limits),
+        "memory_reservation": Resources.of(total),
+        **more,
+    }
+
+
+def option(name: str, value: str = "true") -> tuple[tuple[str, str], ...]:
+    return ((name, value),)
+
+
+FAR = machine(nodes=1)
+WITHOUT_DISTANCES = Topology.of(FAR.cpus, [NumaNode(0, 8 * GIB)])
+MORE_SOCKETS_THAN_NODES = Topology.of([replace(cpu, socket=cpu.core % 2) for cpu in FAR.cpus], FAR.numa)
+SMALL_NODES = machine(memory=GIB, hugepages={"hugepages-2Mi": GIB})
+
+CONFIGURATIONS: list[tuple[dict[str, Any], str]] = [
+    *START_REFUSALS,
+    ({"topology": Topology.of([], [])}, "could not detect number of cpus"),
+    (
+        {"topology": MORE_SOCKETS_THAN_NODES, "cpu_manager_policy_options": option("align-by-socket"), "feature_gates": ALPHA},
+        "number of sockets are more than number of NUMA",
+    ),
+    (
+        {"topology": WITHOUT_DISTANCES, "topology_manager_policy": "restricted", "topology_manager_policy_options": option("prefer-closest-numa-nodes")},
+        "error getting NUMA distances",
+    ),
+    (
+        {"topology_manager_policy": "restricted", "topology_manager_policy_options": option("max-allowable-numa-nodes", "9" * 20)},
+        "value out of range",
+    ),
+    ({"isolated_cpus": "only"}, "no CPU that isn't reserved is isolated"),
+    (reserving((7, {"memory": "1Gi"}), node="1Gi"), "NUMA node 7 that does not exist"),
+    (reserving((0, {"cpu": "1"})), 'the limit type "cpu" for NUMA node 0'),
+    (reserving((0, {"memory": "0"})), 'may not be zero for NUMA node 0 and resource "memory"'),
+    (reserving((0, {"memory": "1Gi"}), (0, {"memory": "1Gi"}), node="2Gi"), "duplicate value for NUMA node 0"),
+    (reserving((0, {"memory": "1500m"}), node="1500m"), "could not covert"),
+    (reserving((0, {"memory": "1Gi"}), node="1Gi", topology=SMALL_NODES), "NUMA node 0 has 1073741824 bytes of memory"),
+]  # fmt: skip
+
+
+def held(promised: PodPromises) -> PodMap[PodPromises]:
+    nothing: PodMap[PodPromises] = PodMap()
+    return nothing.put("u1", promised)
+
+
+def with_files(
+    cpu: CpuRecord | Unreadable | None = None, memory: MemoryRecord | Unreadable | None = None
+) -> StartRefused:
+    refused = core.start(AS_KUBELET, Records(cpu, memory))
+    assert isinstance(refused, StartRefused), refused
+    return refused
+
+
+def resumed(node: Managers, **changes: Any) -> StartRefused:
+    refused = core.resume(node, replace(core.initial(node), **changes))
+    assert isinstance(refused, StartRefused), refused
+    return refused
+
+
+STATIC_MEMORY = managers(reserved_memory={0: "1Gi"})
+AS_KUBELET = managers(reserved_memory={0: "1Gi"}, errata=Errata.KUBELET_1_36)
+STRICT = managers(options=("strict-cpu-reservation",), errata=Errata.KUBELET_1_36)
+HELD = PodPromises(cpus=(("app", CpuSet.of(1, 9)),))
+HELD_MEMORY = PodPromises(memory=(("app", (Block(NumaSet.of(0), "memory", GIB),)),))
+
+
+def without_reserved_cpus() -> StartRefused:
+    left = (cpu for cpu in MACHINE_A.cpus if cpu.id not in (0, 8))
+    topology = Topology.of(left, MACHINE_A.numa, offline=CpuSet.parse("0,8"))
+    found = on_machine(Config(placement=Placement(cpu_manager_policy="static")), topology, CpuSet.parse("0,8"))
+    assert isinstance(found, tuple), found
+    (refused,) = found
+    return refused
+
+
+FILES: list[tuple[Callable[[], StartRefused], str]] = [
+    (lambda: with_files(cpu=Unreadable("no good")), "no good"),
+    (lambda: with_files(cpu=CpuRecord("none", "0-15")), 'differs from state checkpoint policy "none"'),
+    (lambda: with_files(cpu=CpuRecord("static", "1-a")), 'could not parse default cpu set "1-a"'),
+    (lambda: with_files(cpu=CpuRecord("static", "0", (("u1", (("app", "1-a"),)),))), 'could not parse cpuset "1-a" for container "app"'),
+    (lambda: with_files(cpu=CpuRecord("static", "1-15")), 'not all reserved cpus: "0,8"'),
+    (lambda: with_files(cpu=CpuRecord("static", "0-15", (("u1", (("app", "1,9"),)),))), 'pod: u1, container: app cpuset: "1,9" overlaps'),
+    (lambda: with_files(memory=Unreadable("no good")), "no good"),
+    (lambda: with_files(memory=MemoryRecord("None")), 'differs from state checkpoint policy "None"'),
+    (lambda: resumed(AS_KUBELET, default=CpuSet(), pods=held(HELD)), "default cpuset cannot be empty"),
+    (lambda: resumed(AS_KUBELET, default=CpuSet.parse("0-14")), "doesn't match with CPUs in state \"0-14\""),
+    (lambda: resumed(STRICT, default=CpuSet.parse("0-15")), 'some of strictly reserved cpus: "0,8"'),
+    (lambda: resumed(STATIC_MEMORY, memory=(), pods=held(HELD_MEMORY)), "machine state can not be empty"),
+    (lambda: resumed(AS_KUBELET, pods=held(HELD_MEMORY)), "different from the real one"),
+]  # fmt: skip
+
+
+def is_field(name: str) -> bool:
+    try:
+        parse_config(f"{name}: [x]".encode(), "f")
+    except DocumentError as err:
+        return "unknown field" not in err.message
+    return True
+
+
+@pytest.mark.parametrize(("fields", "named"), CONFIGURATIONS, ids=[row[1][:60] for row in CONFIGURATIONS])
+def test_a_configuration_that_is_refused_is_named_with_its_field(fields: dict[str, Any], named: str) -> None:
+    refused = built(**fields)
+    assert named in refused.message
+    assert is_field(refused.about) or Path(refused.about).is_absolute()
+
+
+@pytest.mark.parametrize(("provoke", "named"), FILES, ids=[row[1][:60] for row in FILES])
+def test_a_state_that_is_refused_is_named_with_its_file(provoke: Callable[[], StartRefused], named: str) -> None:
+    refused = provoke()
+    assert named in refused.message
+    assert refused.about in {"cpu_manager_state", "memory_manager_state"}
+
+
+def test_every_text_of_a_refused_start_is_provoked() -> None:
+    said = [built(**fields).message for fields, _ in CONFIGURATIONS] + [provoke().message for provoke, _ in FILES]
+    gone = without_reserved_cpus()
+    assert (gone.message, gone.about) == ("all reserved CPUs (0,8) are offline", "reservedSystemCPUs")
+    said.append(gone.message)
+    expected = [text for module in modules() for text in texts(module, {"StartRefused": 0})]
+    assert len(expected) > 30
+    assert unsaid(expected, said) == []

@@ -1,0 +1,291 @@
+# ruff: noqa: E501 (tables: one case, one line)
+"""Everything that can be found wrong with documents, promises and cgroups: every text in the code that says so is said here for real.
+
+A text that no row provokes fails; values and next steps are asserted where they are put beside it.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from nodeagent.core.admission import invariants, managers as core, state_invariants
+from nodeagent.core.admission.managers import Managers
+from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.cgroups import exec_preconditions as entering
+from nodeagent.core.cgroups.exec_preconditions import Obstacle, obstacle
+from nodeagent.core.cgroups.write_order import diff
+from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
+from nodeagent.core.model.config import Placement
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.promises import Block, PodPromises, Promises
+from nodeagent.core.model.state import NodeState, Phase, RecordedRefusal
+from nodeagent.formats.config import config_yaml, placement_fields
+from nodeagent.formats.config.config_yaml import parse_config
+from nodeagent.formats.manifest import pod_fields, pod_manifest, pod_rules
+from nodeagent.formats.manifest.pod_manifest import RefusedPod, parse_manifest
+from nodeagent.formats.syntax import fields, json_tree, yaml_tree
+from nodeagent.formats.syntax.findings import DocumentError
+from nodeagent.views.inspect import differences as inspection_differences
+from nodeagent.views.inspect.differences import Difference, differences
+from tests.formats.config import test_config_yaml
+from tests.formats.manifest import test_pod_manifest
+from tests.project.test_every_error import STEP
+from tests.support.builders import GIB, PLRM, admitted, managers
+from tests.support.every_text import calls_of, sentences, texts, unsaid
+from tests.support.inspected_nodes import NOW_MS, World, changed, container, ended, pod, resources, running
+
+# Documents
+
+POD = test_pod_manifest.HEAD
+MORE_MANIFESTS: list[str | bytes] = [
+    "",
+    "apiVersion: v1\nkind: List\nitems: {}\n",
+    f"{POD}  containers: [{{name: a, resources: {{limits: {{{', '.join(f'r{n}: 1' for n in range(65))}}}}}}}]\n",
+    f"{POD}  containers: [{{name: a, command: [sh, {'x' * 131_072}]}}]\n",
+    b"#" * (yaml_tree.MAX_BYTES + 1),
+    b"a: \xff",
+    "a: \x01",
+    "%TAG !a! b\n" * 5_000,
+    '{"a":' * 100,
+    '{"a":[' + "1," * (yaml_tree.MAX_NODES + 1),
+    '{"a" 1}',
+    "{a: 1}",
+    '{"a": "x',
+    r'{"a": "\u0000"}',
+    r'{"a": "\x"}',
+    '{"a": }',
+    '{"a": 1e999}',
+]
+
+
+def said_of_configurations() -> Iterator[str]:
+    for text in [*(row[0] for row in test_config_yaml.FINDINGS)]:
+        try:
+            parse_config(text.encode(), "f")
+        except DocumentError as err:
+            yield from (str(finding) for finding in err.findings)
+
+
+def said_of_manifests() -> Iterator[str]:
+    tables = test_pod_manifest
+    head = tables.HEAD
+    manifests = [*(row[0] for row in tables.POD_RULES), *MORE_MANIFESTS]
+    manifests += [f"{head}  {row[0]}\n" for row in tables.SPEC_RULES]
+    manifests += [
+        f"apiVersion: v1\nkind: Pod\nmetadata: {{{row[0]}}}\nspec: {{containers: [{{name: a}}]}}\n"
+        for row in tables.METADATA
+    ]
+    for rule in tables.CONTAINER_RULES:
+        item = rule[0] if rule[0] in {"{}", "x"} else f"{{{rule[0]}}}"
+        manifests.append(f"{head}  containers: [{item}]\n")
+    for text in manifests:
+        for result in parse_manifest(text if isinstance(text, bytes) else text.encode(), "f"):
+            if isinstance(result, RefusedPod):
+                yield from (str(finding) for finding in result.findings)
+
+
+def test_every_finding_about_a_document_is_provoked() -> None:
+    calls = {"report": 1, "add": 3, "Breach": 2, "_wrong_type": 2, "_abort": 0, "finding": 2, "Finding": 4}
+    modules = (config_yaml, fields, json_tree, placement_fields, pod_fields, pod_manifest, pod_rules, yaml_tree)
+    expected = [text for module in modules for text in texts(module, calls)]
+    assert len(expected) > 100
+    assert unsaid(expected, [*said_of_configurations(), *said_of_manifests()]) == []
+
+
+def test_every_finding_names_file_and_line() -> None:
+    assert all(text.startswith("f:") for text in [*said_of_configurations(), *said_of_manifests()])
+
+
+# Promises
+
+WEB = pod("web", container("app", cpu="2", memory="1Gi"))
+DB = pod("db", container("app", cpu="2", memory="1Gi"))
+WITH_MEMORY = managers(reserved_memory={0: "1Gi", 1: "1Gi"}, topology_manager_policy="best-effort")
+BY_POD = managers(gates=PLRM, topology_manager_policy="best-effort", topology_manager_scope="pod")
+APART = pod(
+    "web",
+    container("a", cpu="2", memory="1Gi"),
+    container("b", cpu="2", memory="1Gi"),
+    container("c"),
+    resources=resources(cpu="6", memory="4Gi"),
+)
+
+
+def damaged(node: Managers, pods: tuple[Any, ...], damage: Callable[[Promises], Promises]) -> tuple[str, ...]:
+    """What is wrong with promises that were right before."""
+    promises = admitted(node, *pods)
+    assert core.violations(node, promises, pods) == ()
+    return core.violations(node, damage(promises), pods)
+
+
+def holding(promises: Promises, uid: str, **held: Any) -> Promises:
+    return replace(promises, pods=promises.pods.put(uid, replace(promises.of_pod(uid), **held)))
+
+
+def overbooked(promises: Promises) -> Promises:
+    """One node's books say that more is free than there is."""
+    first, *others = promises.memory
+    tables = tuple((name, replace(table, free=table.free + 1)) for name, table in first.tables)
+    return replace(promises, memory=(replace(first, tables=tables), *others))
+
+
+def block(nodes: NumaSet, size_bytes: int) -> PodPromises:
+    return PodPromises(memory=(("app", (Block(nodes, "memory", size_bytes),)),))
+
+
+def short(promised: PodPromises, **more: Any) -> tuple[str, ...]:
+    """What a start finds that the machine can't keep."""
+    fresh = core.initial(WITH_MEMORY)
+    before = replace(fresh, pods=fresh.pods.put("u1", promised), **more)
+    resumed = core.resume(WITH_MEMORY, before)
+    assert isinstance(resumed, Promises), resumed
+    return tuple(short.text for short in core.shortfalls(WITH_MEMORY, resumed))
+
+
+def entries_of(change: Callable[[NodeState], NodeState]) -> tuple[str, ...]:
+    world = World().add(WEB)
+    return violations(world.managers, change(world.state))
+
+
+STATIC = managers()
+PROMISES: list[tuple[str, Callable[[], tuple[str, ...]]]] = [
+    ("pod uid-web holds something and is not active", lambda: core.violations(STATIC, admitted(STATIC, WEB), ())),
+    ("container gone, which it doesn't have", lambda: damaged(STATIC, (WEB,), lambda p: holding(p, "uid-web", cpus=(*p.of_pod("uid-web").cpus, ("gone", CpuSet.of(5)))))),
+    ("pod uid-web holds CPUs 1,9 that another pod holds too", lambda: damaged(STATIC, (WEB, DB), lambda p: holding(p, "uid-web", cpus=p.of_pod("uid-db").cpus) if str(p.own_set("uid-db", "app")) == "1,9" else holding(p, "uid-db", cpus=p.of_pod("uid-web").cpus))),
+    ("the shared pool has CPUs 0,8, what no pod holds is 0,2-8,10-15", lambda: damaged(STATIC, (WEB,), lambda p: replace(p, default=CpuSet.of(0, 8)))),
+    ("reserved CPUs 8 are held by a pod", lambda: damaged(STATIC, (WEB,), lambda p: holding(p, "uid-web", cpus=(("app", CpuSet.of(1, 8)),)))),
+    ("container a: CPUs 15 are not all of the pod's", lambda: damaged(BY_POD, (APART,), lambda p: holding(p, "uid-web", cpus=(("a", CpuSet.of(15)),)))),
+    ("are held by a too", lambda: damaged(BY_POD, (APART,), lambda p: holding(p, "uid-web", cpus=tuple((name, p.of_pod("uid-web").cpus[0][1]) for name in ("a", "b"))))),
+    ("bytes of memory reserved and free", lambda: damaged(WITH_MEMORY, (WEB,), overbooked)),
+    ("CPUs 99 of 1,99 are offline", lambda: short(PodPromises(cpus=(("app", CpuSet.of(1, 99)),)), default=CpuSet.parse("0,2-15"))),
+    ("memory is promised on NUMA nodes 7, which are gone", lambda: short(block(NumaSet.of(0, 7), GIB))),
+    ("NUMA node 0: 1073741824 bytes more of memory are promised", lambda: short(block(NumaSet.of(0), 8 * GIB))),
+    ("pod uid-web has two entries", lambda: entries_of(lambda s: replace(s, entries=s.entries * 2))),
+    ("pod default/web has two entries", lambda: entries_of(lambda s: replace(s, entries=s.entries * 2))),
+    ("statuses of containers [], expected ['app']", lambda: entries_of(lambda s: replace(s, entries=(replace(s.entries[0], containers=()),)))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("named", "provoke"), PROMISES, ids=[row[0] for row in PROMISES])
+def test_a_broken_promise_is_named_with_its_pod_or_node(named: str, provoke: Callable[[], tuple[str, ...]]) -> None:
+    assert any(named in text for text in provoke()), provoke()
+
+
+def test_every_broken_promise_is_provoked() -> None:
+    said = [text for _, provoke in PROMISES for text in provoke()]
+    assert unsaid([*sentences(invariants), *sentences(state_invariants)], said) == []
+
+
+# What keeps a command from entering a container
+
+
+def kept_out(world: World, *, seen: dict[str, ObservedCgroup] | None = None, below: tuple[str, ...] = ()) -> Obstacle:
+    entry = world.state.entries[0]
+    found = obstacle(
+        entry, "slot", wishes=world.wishes(), seen=world.seen() if seen is None else seen, used_below=below
+    )
+    assert found is not None
+    return found
+
+
+def one(*statuses: Any, command: bool = False, **more: Any) -> World:
+    fields_of_it: dict[str, Any] = {} if command else {"command": ()}
+    return World().add(pod("web", container("slot", cpu="2", memory="64Mi", **fields_of_it)), *statuses, **more)
+
+
+def with_cgroup(change: Callable[[ObservedCgroup], ObservedCgroup]) -> Obstacle:
+    world = one()
+    seen = world.seen()
+    return kept_out(world, seen={**seen, "poduid-web/slot": change(seen["poduid-web/slot"])})
+
+
+def refused_pod() -> Obstacle:
+    world = one()
+    entry = replace(world.state.entries[0], refusal=RecordedRefusal("OutOfcpu", "too little", NOW_MS), containers=())
+    world.state = replace(world.state, entries=(entry,))
+    return kept_out(world, seen={})
+
+
+def starved() -> Obstacle:
+    strict = Placement("static", (("strict-cpu-reservation", "true"),), CpuSet.of(0))
+    world = World(placement=strict).add(pod("web", container("slot", command=())))
+    return kept_out(world.add(pod("greedy", container("app", cpu="7", memory="64Mi"))))
+
+
+def with_a_stranger() -> Obstacle:
+    world = one()
+    seen = world.seen()
+    there = replace(seen["poduid-web/slot"], path="podgone", is_populated=True, cpus_effective=CpuSet.of(5))
+    return kept_out(world, seen={**seen, "podgone": there})
+
+
+OBSTACLES: list[tuple[str, Callable[[], Obstacle]]] = [
+    ("pod default/web was refused: OutOfcpu", refused_pod),
+    ("pod default/web is being ended", lambda: kept_out(one(deleting_since_ms=NOW_MS))),
+    ("pod default/web is over (Failed)", lambda: kept_out(one(ended("slot"), command=True, outcome=Phase.FAILED))),
+    ("container slot of pod default/web does not run now", lambda: kept_out(one(ended("slot", 1), command=True))),
+    ("container slot of pod default/web is being stopped", lambda: kept_out(one(running("slot", stop_by_ms=NOW_MS), command=True))),
+    ("there is no cgroup poduid-web/slot yet", lambda: kept_out(one(), seen={})),
+    ("Starved", starved),
+    ("frozen", lambda: with_cgroup(lambda s: changed(s, Attribute.FREEZE, value=True))),
+    ("parent of other cgroups (ctr)", lambda: kept_out(one(), below=("ctr",))),
+    ("cpuset.mems of poduid-web/slot is '1'", lambda: with_cgroup(lambda s: changed(s, Attribute.CPUSET_MEMS, NumaSet.of(1)))),
+    ("cpuset.cpus.effective of poduid-web/slot is '1'", lambda: with_cgroup(lambda s: replace(s, cpus_effective=CpuSet.of(1)))),
+    ("another cgroup (podgone) may run on its exclusive CPUs 5", with_a_stranger),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("named", "provoke"), OBSTACLES, ids=[row[0] for row in OBSTACLES])
+def test_an_obstacle_names_its_value_and_the_next_step(named: str, provoke: Callable[[], Obstacle]) -> None:
+    found = provoke()
+    assert named in found.why
+    assert STEP.search(found.next_step), found.next_step
+
+
+def test_every_obstacle_is_provoked() -> None:
+    assert unsaid(texts(entering, {"Obstacle": 0}), [provoke().why for _, provoke in OBSTACLES]) == []
+
+
+# Differences
+
+
+SLOT = "poduid-web/slot"
+DIFFERENCES: list[tuple[Difference, Callable[[dict[str, ObservedCgroup]], dict[str, ObservedCgroup]]]] = [
+    (Difference(SLOT, None, "a cgroup", "none"), lambda s: {path: there for path, there in s.items() if path != SLOT}),
+    (
+        Difference("podgone", None, "no cgroup", "an empty one that no pod owns"),
+        lambda s: s | {"podgone": replace(s["poduid-web"], path="podgone")},
+    ),
+    (
+        Difference("poduid-web", "cgroup.subtree_control", "cpu cpuset memory", "without them"),
+        lambda s: s | {"poduid-web": replace(s["poduid-web"], subtree_control=frozenset())},
+    ),
+    (Difference(SLOT, "cpu.weight", "174", "7"), lambda s: s | {SLOT: changed(s[SLOT], Attribute.CPU_WEIGHT, 7)}),
+    (
+        Difference(SLOT, "cpuset.cpus.effective", "1,5", "1"),
+        lambda s: s | {SLOT: replace(s[SLOT], cpus_effective=CpuSet.of(1))},
+    ),
+    (
+        Difference(SLOT, "cpuset.mems.effective", "0-1", "1"),
+        lambda s: s | {SLOT: replace(s[SLOT], mems_effective=NumaSet.of(1))},
+    ),
+    (
+        Difference(SLOT, "cgroup.events", "frozen 0", "frozen 1: a cgroup above is frozen"),
+        lambda s: s | {SLOT: replace(s[SLOT], is_frozen=True)},
+    ),
+]
+
+
+@pytest.mark.parametrize(("expected", "meddle"), DIFFERENCES, ids=[f"{d.path} {d.file}" for d, _ in DIFFERENCES])
+def test_a_difference_names_file_promise_and_what_is_there(
+    expected: Difference, meddle: Callable[[dict[str, ObservedCgroup]], dict[str, ObservedCgroup]]
+) -> None:
+    world = one()
+    seen = meddle(world.seen())
+    assert expected in differences(diff(world.wishes(), seen), world.wishes(), seen)
+
+
+def test_every_kind_of_difference_is_provoked() -> None:
+    assert calls_of(inspection_differences, "Difference") == len(DIFFERENCES)

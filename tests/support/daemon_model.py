@@ -1,0 +1,340 @@
+"""The real daemon's turns over the model of launcher, kernel and clock, with real state files: every call into an edge is a step.
+
+A step can be the last one (the process dies before it, or in the middle of a write), and a call that changes a file can fail.
+"""
+
+import errno
+import io
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from nodeagent.core.admission.node_capacity import allocatable_of
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Container, Pod
+from nodeagent.core.turn.actions import Forget, KillCgroup, Launch, Terminate, TerminateAll
+from nodeagent.daemon import agent as agent_module, clock as clock_module, runs as runs_module
+from nodeagent.daemon.agent import Agent
+from nodeagent.daemon.logs import make_log
+from nodeagent.daemon.machine import NodeSetup as DaemonNode
+from nodeagent.daemon.manifest_list import ManifestLook
+from nodeagent.daemon.records import Recorder
+from nodeagent.daemon.recovery import Evidence, start_state, tell
+from nodeagent.daemon.runs import Runner
+from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
+from nodeagent.edge import state_files
+from nodeagent.edge.cgroupfs import CgroupError
+from nodeagent.formats.wire.launcher_protocol import (
+    Exited,
+    Killed,
+    Returned,
+    Running,
+    RunStatus,
+    StartFailed,
+    StartRequest,
+    StartStage,
+    UnknownEnd,
+)
+from tests.support.node_model import CrashError, Machine
+from tests.support.world import Node, manifests
+
+ROOT = Path("/pods")
+
+
+def daemon_node(of: Node, directory: Path, **config: Any) -> DaemonNode:
+    topology = of.managers.topology
+    configured = replace(of.config, state_directory=str(directory), **config)
+    room = allocatable_of(
+        configured, cpu_count=len(topology.online), memory_bytes=topology.memory_bytes, hugepages=topology.hugepages
+    )
+    return DaemonNode(configured, topology, of.managers, room, of.managers.reserved)
+
+
+@dataclass
+class Steps:
+    """Every call into an edge that changes something, in order; and what is to go wrong."""
+
+    done: list[str] = field(default_factory=list)
+    dies_at: int | None = None
+    """The step before which the process dies."""
+    halfway: bool = False
+    """It dies in that step, if that is a write: half of it is done."""
+    fails: Callable[[int, str], int | None] = lambda _number, _call: None
+    """(how many calls that change files there were, which one comes) → the errno with which it fails."""
+    files: int = 0
+    denies: Callable[[str], CgroupError | None] = lambda _name: None
+    """A step that writes to a cgroup → the kernel's answer, if that is no."""
+
+    def deny(self, name: str, do: Callable[[], None] = lambda: None) -> None:
+        """Do a write to a cgroup, or let it fail."""
+        self.take(name)
+        denied = self.denies(name)
+        if denied is not None:
+            raise denied
+        do()
+
+    def take(self, name: str) -> bool:
+        """Do a step. True: only half of it."""
+        if len(self.done) == self.dies_at:
+            if not (self.halfway and name.startswith("write ")):
+                raise CrashError(name)
+            return True
+        self.done.append(name)
+        return False
+
+
+class _WatchedOs:
+    """The module os as state files see it."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def _called(self, name: str, path: object) -> bool:
+        number, self._steps.files = self._steps.files, self._steps.files + 1
+        error = self._steps.fails(number, name)
+        if error is not None:
+            raise OSError(error, os.strerror(error), str(path))
+        return self._steps.take(f"{name} {Path(str(path)).name}")
+
+    def open(self, path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_CREAT:
+            self._called("open", path)
+        return os.open(path, flags, mode)
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        if self._called("write", Path(f"/proc/self/fd/{descriptor}").readlink()):
+            os.write(descriptor, data[: len(data) // 2])
+            raise CrashError("write")
+        return os.write(descriptor, data)
+
+    def fsync(self, descriptor: int) -> None:
+        self._called("fsync", Path(f"/proc/self/fd/{descriptor}").readlink())
+
+    def fchmod(self, descriptor: int, mode: int) -> None:
+        self._called("fchmod", Path(f"/proc/self/fd/{descriptor}").readlink())
+        os.fchmod(descriptor, mode)
+
+    def replace(self, old: str, new: str) -> None:
+        self._called("replace", new)
+        Path(old).replace(new)
+
+    def rename(self, old: str, new: str) -> None:
+        self._called("rename", new)
+        Path(old).rename(new)
+
+    def link(self, old: str, new: str, **more: Any) -> None:
+        self._called("link", new)
+        os.link(old, new, **more)
+
+    def unlink(self, path: str) -> None:
+        if not os.path.lexists(path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        self._called("unlink", path)
+        Path(path).unlink()
+
+
+@dataclass
+class Tree:
+    """The cgroups, as cgroupfs has them."""
+
+    machine: Machine
+    steps: Steps
+    after: Callable[[], None]
+    root: Path = ROOT
+
+    def read(self, _own: frozenset[str]) -> dict[str, Any]:
+        return self.machine.seen()
+
+    def chain(self) -> tuple[tuple[str, CpuSet], ...]:
+        above = self.machine.node.kernel.online
+        return ((str(self.root.parent), above), (str(self.root), above - self.machine.withheld))
+
+    def apply(self, change: Any) -> None:
+        name = f"cgroup {type(change).__name__} {change.path} {getattr(change, 'attribute', '')}"
+        self.steps.deny(name, lambda: self.machine.apply(change))
+        self.after()
+
+    def has_left(self, path: str, pid: int, _start_ticks: int) -> bool:
+        runs = self.machine.runs
+        return all(runs[p.run_id].pid != pid for p in self.machine.groups[path].processes if p.run_id)
+
+    def bring_back(self, path: str, pid: int, _start_ticks: int) -> None:
+        (process,) = [p for p in self.machine.strays if p.run_id and self.machine.runs[p.run_id].pid == pid]
+        self.steps.deny(f"return {path}", lambda: self.machine.fetch(process, path))
+        self.after()
+
+    def kill(self, path: str) -> None:
+        self.steps.deny(f"kill {path}", lambda: self.machine.act(KillCgroup(path)))
+        self.after()
+
+    def terminate(self, path: str) -> None:
+        self.steps.take(f"terminate {path}")
+        self.machine.act(TerminateAll(path))
+        self.after()
+
+
+@dataclass
+class Client:
+    """The launcher's socket."""
+
+    machine: Machine
+    steps: Steps
+
+    def list(self) -> tuple[RunStatus, ...]:
+        return tuple(self._status(run) for _, run in sorted(self.machine.runs.items()))
+
+    def _status(self, run: Any) -> RunStatus:
+        if run.exit is None:
+            return Running(run.id, run.pid, 1, "boot", None, run.started_at_ms)
+        end = (
+            Killed(run.exit.signal, core_dumped=False)
+            if run.exit.signal is not None
+            else UnknownEnd.LAUNCHER_RESTARTED
+            if run.exit.code is None
+            else Returned(run.exit.code)
+        )
+        return Exited(run.id, 1, None, run.started_at_ms, run.exit.finished_at_ms, end)
+
+    def start(self, request: StartRequest) -> RunStatus | StartFailed:
+        try:
+            self.steps.deny(f"start {request.id}")
+        except CgroupError as err:
+            return StartFailed(request.id, StartStage.CGROUP, err.errno or 0, err.message)
+        path = str(request.cgroup).removeprefix(f"{ROOT}/")
+        entry: Any = None
+        self.machine.act(Launch(request.id, entry, Container(request.id.split("/")[1]), path))
+        run = self.machine.runs[request.id]
+        if run.exit is not None and run.exit.start_error is not None:
+            del self.machine.runs[request.id]
+            return StartFailed(request.id, StartStage.EXEC, errno.ENOENT, run.exit.start_error)
+        return self._status(run)
+
+    def signal(self, run_id: str, _number: int) -> bool:
+        self.steps.take(f"signal {run_id}")
+        self.machine.act(Terminate(run_id))
+        return True
+
+    def ack(self, ids: tuple[str, ...]) -> tuple[str, ...]:
+        self.steps.take(f"ack {' '.join(ids)}")
+        known = tuple(i for i in ids if i in self.machine.runs)
+        self.machine.act(Forget(known))
+        return known
+
+
+@dataclass
+class Files:
+    """The manifest directory."""
+
+    pods: tuple[Pod, ...] = ()
+    look_again: ManifestLook | None = None
+    problems: tuple[Any, ...] = ()
+
+    def at_start(self) -> tuple[Any, ...]:
+        return self.look(rescan=True).pods
+
+    def look(self, *, rescan: bool) -> ManifestLook:
+        assert rescan in {True, False}
+        return self.look_again or ManifestLook(manifests(*self.pods))
+
+
+class _SameMachine:
+    def look(self, known: Any) -> Any:
+        return known
+
+
+@dataclass
+class Daemon:
+    """One process after the other over the same machine and the same directory."""
+
+    machine: Machine
+    directory: Path
+    files: Files = field(default_factory=Files)
+    steps: Steps = field(default_factory=Steps)
+    judge: Callable[["Daemon"], None] = lambda _daemon: None
+    """Called after everything that the agent does to the machine."""
+    log: io.StringIO = field(default_factory=io.StringIO)
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def start(self) -> Agent:
+        """A new process, up to its first turn."""
+        log = make_log(self.log)
+        node = daemon_node(self.machine.node, self.directory, **self.config)
+        tree: Any = Tree(self.machine, self.steps, lambda: self.judge(self))
+        client: Any = Client(self.machine, self.steps)
+        files: Any = self.files
+        same: Any = _SameMachine()
+        runner = Runner(client)
+
+        def look() -> Evidence:
+            return Evidence(tree.read(frozenset()), runner.look([]) or {})
+
+        start = start_state(node, self.files.at_start(), self.machine.now_ms, look)
+        assert start is not None
+        if start.recovery is not None:
+            tell(start.recovery, log)
+        unusable = () if start.recovery is None else start.recovery.unusable
+        self.agent = Agent(
+            node,
+            start.state,
+            tree=tree,
+            runner=runner,
+            manifests=files,
+            recorder=Recorder(str(self.directory), log, unusable=unusable),
+            log=log,
+            wakeups=Wakeups(),
+            machine=same,
+            recovery=start.recovery,
+        )
+        return self.agent
+
+    def turn(self, *reasons: WakeUpReason) -> float:
+        return self.agent.turn(frozenset(reasons or {WakeUpReason.MANIFESTS}))
+
+    def rest(self, turns: int = 40) -> None:
+        """Turn until nothing changes any more, letting time pass only where something waits for it."""
+        for _ in range(turns):
+            before = self._everything()
+            pause = self.turn()
+            if self._everything() == before and pause > 0:
+                return
+        raise AssertionError(f"no rest after {turns} turns: {self.agent.snapshot.problems}")
+
+    def _everything(self) -> object:
+        machine = self.machine
+        groups = {p: (tuple(g.values.items()), len(g.processes)) for p, g in machine.groups.items()}
+        return self.agent.state, groups, tuple(machine.runs.items())
+
+    def said(self) -> list[dict[str, Any]]:
+        """The log. Every line about a pod is found by its UID."""
+        lines = [json.loads(line) for line in self.log.getvalue().splitlines()]
+        assert [line for line in lines if ("pod" in line) != ("pod_uid" in line)] == []
+        return lines
+
+
+@contextmanager
+def watched(monkeypatch: pytest.MonkeyPatch, machine: Machine, steps: Steps) -> Iterator[None]:
+    """State files and clock of the daemon are those of the model."""
+    clock = SimpleNamespace(
+        monotonic=lambda: 0.0,
+        time_ns=lambda: machine.now_ms * 1_000_000,
+        clock_gettime_ns=lambda _boot: (machine.now_ms - machine.set_by_ms) * 1_000_000,
+        CLOCK_BOOTTIME=time.CLOCK_BOOTTIME,
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(state_files, "os", _WatchedOs(steps))
+        patched.setattr(agent_module, "time", clock)
+        patched.setattr(clock_module, "time", clock)
+        patched.setattr(runs_module, "time", clock)
+        yield

@@ -1,0 +1,48 @@
+"""The reference's decisions (tests/vectors): reading them, and saying where a result differs."""
+
+import gzip
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parents[1] / "vectors"
+FILES = ("default", "options", "topology", "memory", "podlevel", "restart", "start", "all")
+QUARTERS = 4
+
+
+def vectors(name: str) -> Iterator[dict[str, Any]]:
+    with gzip.open(FOLDER / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
+        for line in lines:
+            yield json.loads(line)
+
+
+def quarter_of_commit() -> int:
+    """Which quarter an ordinary run replays: another one after each commit, the same on every machine."""
+    folder = Path(__file__).parents[1]
+    found = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=False)
+    return int(found.stdout.strip() or "0", 16) % QUARTERS
+
+
+def difference(expected: Any, result: Any, path: str = "") -> str | None:
+    """Name the first place where a result isn't what the reference gave."""
+    if path == ".startError" and isinstance(result, str):
+        # `*` stands for any text: a JSON decoder's own words, or any one of several causes.
+        matches = re.fullmatch(".*".join(map(re.escape, expected.split("*"))), result, re.DOTALL)
+        return None if matches else f"{path}: {result!r} instead of {expected!r}"
+    if isinstance(expected, dict) and isinstance(result, dict):
+        for key in sorted(expected.keys() | result.keys()):
+            if key not in result:
+                return f"{path}.{key}: missing, should be {expected[key]!r}"
+            if key not in expected:
+                return f"{path}.{key}: unexpected {result[key]!r}"
+            found = difference(expected[key], result[key], f"{path}.{key}")
+            if found:
+                return found
+        return None
+    if isinstance(expected, list) and isinstance(result, list) and len(expected) == len(result):
+        places = (difference(e, r, f"{path}[{i}]") for i, (e, r) in enumerate(zip(expected, result, strict=True)))
+        return next((place for place in places if place), None)
+    return None if expected == result else f"{path}: {result!r} instead of {expected!r}"

@@ -1,0 +1,205 @@
+"""Nodes to be inspected: a machine of 8 CPUs, pods in every state, and cgroups that hold what was promised, or not."""
+
+from msgspec.structs import replace
+
+from nodeagent.core.admission.managers import Admitted, Rejected, admit, build, initial, remove_pod
+from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, Kernel, wishes
+from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup
+from nodeagent.core.model.config import Config, Placement
+from nodeagent.core.model.host_processes import HostProcess, HostProcesses
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.pod import (
+    Container,
+    ContainerKind,
+    Pod,
+    ResourceRequirements,
+    Resources,
+    RestartPolicy,
+    qos_class,
+)
+from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.state import ContainerStatus, Exit, NodeState, Phase, PodEntry, RecordedRefusal, run_id
+from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.views.inspect.document import Sight
+
+NOW_MS = 1_700_000_000_000
+GIB = 2**30
+ROOT = "/sys/fs/cgroup/nodeagent.slice/nodeagent-pods.service"
+
+
+def machine(offline: str = "") -> Topology:
+    """2 sockets, each one NUMA node with one L3, of 2 cores with 2 threads; c and c + 4 are siblings."""
+    gone = CpuSet.parse(offline)
+    return Topology.of(
+        [Cpu(id=c, core=c % 4, socket=c % 4 // 2, numa=c % 4 // 2) for c in range(8) if c not in gone],
+        [NumaNode(n, 4 * GIB) for n in range(2)],
+        offline=gone,
+        l3=[CpuSet.parse("0-1,4-5") - gone, CpuSet.parse("2-3,6-7") - gone],
+    )
+
+
+def resources(cpu: str | None = None, memory: str | None = None, limits: tuple[str, str] | None = None, **more: str):
+    def amounts(cpu: str | None, memory: str | None) -> Resources:
+        named = {"cpu": cpu, "memory": memory, **{k.replace("_", "-"): v for k, v in more.items()}}
+        return Resources.of({k: Quantity.parse(v) for k, v in named.items() if v is not None})
+
+    return ResourceRequirements(amounts(cpu, memory), amounts(*(limits or (cpu, memory))))
+
+
+def container(name: str, *, kind: ContainerKind = ContainerKind.APP, command: tuple[str, ...] = ("run",), **amounts):
+    return Container(name, kind, resources(**amounts), command)
+
+
+def pod(name: str, *containers: Container, **more) -> Pod:
+    return Pod(f"uid-{name}", "default", name, containers, **more)
+
+
+class World:
+    """Grows by one pod at a time; what is promised is what the managers promise."""
+
+    def __init__(self, topology: Topology | None = None, placement: Placement | None = None) -> None:
+        placement = placement or Placement("static", reserved_system_cpus=CpuSet.of(0))
+        self.config = Config(placement)
+        managers = build(topology or machine(), placement)
+        assert not hasattr(managers, "message"), managers
+        self.managers = managers
+        self.state = NodeState(initial(managers), (), 7)
+        self.pids: dict[str, int] = {}
+        self.populated: set[str] = set()
+
+    def add(self, new: Pod, *statuses: ContainerStatus, **more) -> "World":
+        """Decide on a pod; its containers run unless statuses are given."""
+        entry = PodEntry(new, qos_class(new, pod_level_resources=True), f"{new.name}.yaml", NOW_MS - 90_000)
+        match admit(self.managers, self.state.promises, new):
+            case Admitted(promises=promises):
+                entry = replace(entry, containers=statuses or tuple(running(c.name) for c in new.containers), **more)
+                self.state = replace(self.state, promises=promises, entries=(*self.state.entries, entry))
+            case Rejected(reason=reason, message=message):
+                entry = replace(entry, refusal=RecordedRefusal(reason, message, NOW_MS - 90_000))
+                self.state = replace(self.state, entries=(*self.state.entries, entry))
+        if not entry.is_active:
+            promises, _ = remove_pod(self.managers, self.state.promises, new.uid)
+            self.state = replace(self.state, promises=promises)
+        for index, status in enumerate(entry.containers):
+            if status.is_started and new.container(status.name).command:
+                self.pids[run_id(entry, status)] = 1000 + 10 * len(self.state.entries) + index
+        return self
+
+    @property
+    def kernel(self) -> Kernel:
+        return Kernel(4096, NumaSet.of(0, 1), self.managers.topology.online)
+
+    def wishes(self) -> tuple[DesiredCgroup, ...]:
+        return wishes(self.config, self.managers, self.kernel, self.state)
+
+    def seen(self) -> dict[str, ObservedCgroup]:
+        """Cgroups as wished for; a container has processes if its main one runs."""
+        running_paths = {
+            f"{w.path}"
+            for w in self.wishes()
+            if w.is_leaf
+            for e in self.state.entries
+            for s in e.containers
+            if w.path.endswith(f"pod{e.pod.uid}/{s.name}")
+            and s.is_started
+            and s.started_at_ms
+            and e.pod.container(s.name).command
+        }
+        return {w.path: as_wished(w, populated=w.path in running_paths) for w in self.wishes()}
+
+    def sight(self, **more) -> Sight:
+        """Everything known and as promised, unless told otherwise."""
+        seen = more.get("seen", self.seen()) or {}
+        counts = {path: int(there.is_populated) for path, there in seen.items()}
+        fields = {
+            "config": self.config,
+            "managers": self.managers,
+            "state": self.state,
+            "now_ms": NOW_MS,
+            "kernel": self.kernel,
+            "seen": seen,
+            "cgroup_root": ROOT,
+            "pids": self.pids,
+            "process_counts": counts,
+            "is_live": True,
+            "is_ready": True,
+        }
+        return Sight(**(fields | more))
+
+
+def as_wished(wish: DesiredCgroup, *, populated: bool = False) -> ObservedCgroup:
+    frozen = wish.is_starved
+    attributes = (*wish.attributes, (Attribute.FREEZE, frozen))
+    mems = wish.get(Attribute.CPUSET_MEMS)
+    return ObservedCgroup(
+        path=wish.path,
+        controllers=CONTROLLERS,
+        subtree_control=wish.controllers,
+        attributes=attributes,
+        cpus_effective=wish.cpus() or CpuSet.parse("0-7"),
+        mems_effective=mems if isinstance(mems, NumaSet) else NumaSet.of(0, 1),
+        is_populated=populated,
+        is_frozen=frozen,
+    )
+
+
+def changed(there: ObservedCgroup, attribute: Attribute, value, **more) -> ObservedCgroup:
+    others = tuple(item for item in there.attributes if item[0] is not attribute)
+    return replace(there, attributes=(*others, (attribute, value)), **more)
+
+
+def running(name: str, **more) -> ContainerStatus:
+    return ContainerStatus(name, attempt=more.pop("attempt", 1), started_at_ms=NOW_MS - 60_000, **more)
+
+
+def ended(name: str, code: int = 0, **more) -> ContainerStatus:
+    return running(name, exit=Exit(NOW_MS - 30_000, code=code), **more)
+
+
+def idle() -> World:
+    return World()
+
+
+def everything() -> tuple[World, dict[str, ObservedCgroup], Sight]:
+    """One pod in each state, and a node on which somebody has meddled."""
+    world = World()
+    world.add(
+        pod(
+            "web",
+            container("setup", kind=ContainerKind.INIT, cpu="2", memory="64Mi"),
+            container("app", cpu="2", memory="64Mi", hugepages_2Mi="4Mi"),
+            container("helper", cpu="500m", memory="64Mi"),
+        ),
+        ended("setup"),
+        running("app"),
+        running("helper", attempt=3, last_exit=Exit(NOW_MS - 61_000, signal=9, is_oom_kill=True), oom_kills_seen=2),
+    )
+    world.add(
+        pod("batch", container("work", cpu="500m", memory="32Mi", limits=("1500m", "128Mi"))),
+        ended("work", 1, attempt=4, backoff_step=3, last_exit=Exit(NOW_MS - 70_000, code=1)),
+    )
+    world.add(pod("slot", container("slot", command=(), cpu="1", memory="64Mi")))
+    world.add(pod("too-big", container("app", cpu="7", memory="64Mi")))
+    world.add(
+        pod("old", container("app", cpu="1", memory="64Mi")),
+        running("app", stop_by_ms=NOW_MS + 12_000),
+        deleting_since_ms=NOW_MS - 18_000,
+    )
+    world.add(pod("idle", container("idle")))
+    world.add(pod("job", container("once"), restart_policy=RestartPolicy.NEVER), ended("once"), outcome=Phase.SUCCEEDED)
+    seen = world.seen()
+    seen["poduid-web/app"] = changed(
+        seen["poduid-web/app"], Attribute.CPUSET_CPUS, CpuSet.parse("0-7"), cpus_effective=CpuSet.parse("0-7")
+    )
+    helper = "poduid-web/helper"
+    seen[helper] = replace(seen[helper], oom_kills=2)
+    weight = "burstable/poduid-batch"
+    seen[weight] = changed(seen[weight], Attribute.CPU_WEIGHT, 1)
+    seen["poduid-gone"] = replace(
+        seen["poduid-web"], path="poduid-gone", is_populated=True, cpus_effective=CpuSet.of(3)
+    )
+    host = HostProcesses(
+        (HostProcess(1, "systemd", CpuSet.of(1, 5)), HostProcess(412, "dbus-daemon", CpuSet.of(1))), 61, CpuSet.of(1, 5)
+    )
+    problems = ("bad.yaml:3: spec.containers: must have at least one container",)
+    return world, seen, world.sight(seen=seen, host=host, problems=problems)

@@ -1,0 +1,481 @@
+"""A model that plays launcher, kernel and clock, and the agent's turn over it without its edges.
+
+The model keeps to the kernel's rules as far as the agent's decisions rest on them: files follow the parent's controllers, an empty cpuset
+grants the parent's, frozen processes don't run, a cgroup with processes can't be removed.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.cgroups.desired_cgroups import wishes
+from nodeagent.core.cgroups.write_order import (
+    Change,
+    EnableControllers,
+    MakeCgroup,
+    Plan,
+    RemoveCgroup,
+    SetAttribute,
+    diff,
+)
+from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, DesiredCgroup, ObservedCgroup, Value
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.state import Exit, NodeState
+from nodeagent.core.turn.actions import Action, Forget, KillCgroup, KillMain, Launch, Terminate, TerminateAll, actions
+from nodeagent.core.turn.lifecycle import Run, is_unsettled
+from nodeagent.core.turn.step import EventKind, Manifest, Turn, TurnEvent, World, step
+from nodeagent.daemon.execution import ExecutionResult, carry_out
+from nodeagent.edge.cgroupfs import CgroupError
+from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
+from tests.support.world import START_MS, Node, empty_state, manifests
+
+_CONTROLLER_FILES: Mapping[str, tuple[tuple[Attribute, Value], ...]] = {
+    "cpuset": ((Attribute.CPUSET_CPUS, CpuSet()), (Attribute.CPUSET_MEMS, NumaSet())),
+    "cpu": ((Attribute.CPU_WEIGHT, 100), (Attribute.CPU_MAX, CpuMax(None, 100_000))),
+    "memory": ((Attribute.MEMORY_MAX, ByteLimit(None)), (Attribute.MEMORY_OOM_GROUP, False)),
+}
+
+
+class Process(Struct):
+    run_id: str | None
+    """None: it was not started by the launcher: a child of a container's process, or it entered by itself."""
+    is_stubborn: bool = False
+    """SIGTERM doesn't end it."""
+
+
+@dataclass
+class Group:
+    """One cgroup directory."""
+
+    values: dict[Attribute, Value] = field(default_factory=dict)
+    enabled: set[str] = field(default_factory=set)
+    processes: list[Process] = field(default_factory=list)
+    is_unkillable: bool = False
+    """Its processes hang in the kernel: not even cgroup.kill ends them."""
+    oom_kills: int = 0
+
+
+class CrashError(Exception):
+    """The agent died here."""
+
+
+class Machine:
+    """Launcher, kernel and clock. Everything here outlives the agent."""
+
+    def __init__(self, of: Node) -> None:
+        self.node = of
+        self.now_ms = START_MS
+        self.set_by_ms = 0
+        """By how much the wall clock was set since boot."""
+        self.groups: dict[str, Group] = {"": Group()}
+        self.runs: dict[str, Run] = {}
+        self.withheld = CpuSet()
+        """CPUs that a cgroup above the pods' one does not grant."""
+        self.strays: list[Process] = []
+        """Main processes that have left their container's cgroup."""
+        self.launcher_answers = True
+        self.unstartable: set[str] = set()
+        """Names of containers whose program isn't there."""
+        self.stubborn: set[str] = set()
+        """Names of containers that ignore SIGTERM."""
+        self.starts: list[str] = []
+        """Every run that came to be, in order."""
+        self.signals: list[tuple[str, str]] = []
+        """(TERM or KILL, run id or path), in order."""
+        self.writes: list[Change] = []
+        self.broken: dict[tuple[str, Attribute | type[object]], str] = {}
+        """Changes that fail: (path, attribute or kind of change) → message."""
+
+    def set_clock(self, by_ms: int) -> None:
+        """Set the wall clock; no time passes."""
+        self.now_ms += by_ms
+        self.set_by_ms += by_ms
+
+    # what the agent sees
+
+    def seen(self) -> dict[str, ObservedCgroup]:
+        return {path: self._seen(path) for path in sorted(self.groups)}
+
+    def _seen(self, path: str) -> ObservedCgroup:
+        group = self.groups[path]
+        everything = frozenset({"cpuset", "cpu", "memory"})
+        above = self.groups[_parent(path)].enabled if path else set(everything)
+        attributes: dict[Attribute, Value] = {}
+        for controller, files in _CONTROLLER_FILES.items():
+            if controller in above and path:
+                attributes |= {name: group.values.get(name, default) for name, default in files}
+        if path:
+            attributes[Attribute.FREEZE] = group.values.get(Attribute.FREEZE, False)
+        return ObservedCgroup(
+            path=path,
+            controllers=everything if not path else frozenset(above),
+            subtree_control=frozenset(group.enabled),
+            attributes=tuple(attributes.items()),
+            cpus_effective=self.effective(path) if "cpuset" in above else None,
+            mems_effective=None,
+            is_populated=self.is_populated(path),
+            is_frozen=self.is_frozen(path),
+            oom_kills=group.oom_kills,
+        )
+
+    def effective(self, path: str) -> CpuSet:
+        if not path:
+            return self.node.kernel.online - self.withheld
+        above = self.effective(_parent(path))
+        own = self.groups[path].values.get(Attribute.CPUSET_CPUS, CpuSet())
+        assert isinstance(own, CpuSet)
+        return own & above or above
+
+    def is_populated(self, path: str) -> bool:
+        return any(g.processes for p, g in self.groups.items() if p == path or not path or p.startswith(path + "/"))
+
+    def is_frozen(self, path: str) -> bool:
+        return bool(self.groups[path].values.get(Attribute.FREEZE, False))
+
+    def populated(self) -> tuple[str, ...]:
+        return tuple(p for p, g in sorted(self.groups.items()) if g.processes)
+
+    # what the agent does to cgroups
+
+    def apply(self, change: Change) -> None:
+        key = change.attribute if isinstance(change, SetAttribute) else type(change)
+        broken = self.broken.get((change.path, key))
+        if broken is not None:
+            raise CgroupError(broken, path=change.path, error=None, hint="it is broken on purpose")
+        match change:
+            case MakeCgroup(path):
+                assert _parent(path) in self.groups, f"no parent for {path}"
+                self.groups.setdefault(path, Group())
+            case EnableControllers(path, controllers):
+                available = self._seen(path).controllers
+                assert available >= set(controllers), f"{path} cannot enable {controllers}"
+                self.groups[path].enabled |= set(controllers)
+            case SetAttribute(path, attribute, value):
+                there = self._seen(path)
+                assert there.get(attribute) is not None, f"{path} has no {attribute.value}"
+                assert not isinstance(value, (CpuSet, NumaSet)) or value, "an empty set must never be written"
+                assert change.before != value, f"an idle write: {change}"
+                self.groups[path].values[attribute] = value
+            case RemoveCgroup(path):
+                assert not self.is_populated(path), f"{path} has processes"
+                assert not any(p.startswith(path + "/") for p in self.groups), f"{path} has children"
+                del self.groups[path]
+        self.writes.append(change)
+
+    # what the agent asks of the launcher
+
+    def act(self, action: Action) -> None:
+        match action:
+            case Launch():
+                self._launch(action)
+            case Terminate(run_id):
+                self.signals.append(("TERM", run_id))
+                frozen = [p for path, g in self.groups.items() if self.is_frozen(path) for p in g.processes]
+                self._terminate(p for p in self._of_run(run_id) if p not in frozen)
+            case TerminateAll(path):
+                self.signals.append(("TERM", path))
+                self._terminate([p for g in self._thawed() for p in g.processes if g is self.groups[path]])
+            case KillCgroup(path):
+                self.signals.append(("KILL", path))
+                if path in self.groups and not self.groups[path].is_unkillable:
+                    for process in tuple(self.groups[path].processes):
+                        self._end(process, Exit(self.now_ms, signal=9))
+            case KillMain(run_id):
+                self.signals.append(("KILL", run_id))
+                for process in self._of_run(run_id):
+                    self._end(process, Exit(self.now_ms, signal=9))
+            case Forget(run_ids):
+                for run_id in run_ids:
+                    assert self.runs[run_id].exit is not None, f"{run_id} still runs"
+                    del self.runs[run_id]
+
+    def _launch(self, action: Launch) -> None:
+        assert len(action.run_id) <= 120, "the launcher takes no longer ids"
+        if action.run_id in self.runs:  # a start that is asked for again answers with the first one's status
+            return
+        assert action.run_id not in self.starts, f"{action.run_id} was started before: ids are for ever"
+        if action.container.name in self.unstartable:
+            ended = Exit(self.now_ms, code=128, start_error="exec: No such file or directory")
+            self.runs[action.run_id] = Run(action.run_id, self.now_ms, exit=ended)
+            return
+        assert not self.is_frozen(action.path), f"a start in the frozen cgroup {action.path} would hang"
+        self.starts.append(action.run_id)
+        self.runs[action.run_id] = Run(action.run_id, self.now_ms, pid=len(self.starts), start_ticks=1)
+        is_stubborn = action.container.name in self.stubborn
+        self.groups[action.path].processes.append(Process(action.run_id, is_stubborn))
+
+    def _thawed(self) -> list[Group]:
+        return [g for p, g in self.groups.items() if not self.is_frozen(p)]
+
+    def _terminate(self, processes: Iterable[Process]) -> None:
+        for process in processes:
+            if not process.is_stubborn:
+                self._end(process, Exit(self.now_ms, signal=15))
+
+    # what happens by itself
+
+    def _of_run(self, run_id: str) -> list[Process]:
+        return [
+            p for p in (*self.strays, *(p for g in self.groups.values() for p in g.processes)) if p.run_id == run_id
+        ]
+
+    def stray(self, run_id: str) -> None:
+        """A container's main process leaves its cgroup for one that isn't ours."""
+        (process,) = self._of_run(run_id)
+        group = self.groups[self.path_of(run_id)]
+        group.processes = [p for p in group.processes if p is not process]
+        self.strays.append(process)
+
+    def fetch(self, process: Process, path: str) -> None:
+        """A process is moved into a cgroup."""
+        self.strays = [p for p in self.strays if p is not process]
+        self.groups[path].processes.append(process)
+
+    def _end(self, process: Process, how: Exit) -> None:
+        self.strays = [p for p in self.strays if p is not process]
+        for group in self.groups.values():
+            if process in group.processes:
+                group.processes = [p for p in group.processes if p is not process]
+        if process.run_id in self.runs:
+            self.runs[process.run_id] = replace(self.runs[process.run_id], pid=None, exit=how)
+
+    def path_of(self, run_id: str) -> str:
+        return next(p for p, g in self.groups.items() for q in g.processes if q.run_id == run_id)
+
+    def exit(self, run_id: str, code: int | None = 0, *, signal: int | None = None, leaving: int = 0) -> None:
+        """A container's main process ends; `leaving` children stay behind in its cgroup."""
+        path = self.path_of(run_id)
+        process = next(p for p in self.groups[path].processes if p.run_id == run_id)
+        self._end(process, Exit(self.now_ms, code=None if signal else code, signal=signal))
+        self.groups[path].processes += [Process(None) for _ in range(leaving)]
+
+    def oom_kill(self, run_id: str) -> None:
+        path = self.path_of(run_id)
+        self.groups[path].oom_kills += 1
+        for process in tuple(self.groups[path].processes):
+            self._end(process, Exit(self.now_ms, signal=9))
+
+    def enter(self, path: str, *, stubborn: bool = False) -> None:
+        """Somebody's process enters a cgroup."""
+        self.groups[path].processes.append(Process(None, stubborn))
+
+    def running(self) -> tuple[str, ...]:
+        """Ids of the runs that have a process, sorted."""
+        return tuple(sorted(r.id for r in self.runs.values() if r.exit is None))
+
+    def running_containers(self) -> tuple[str, ...]:
+        """`pod/container` of the runs that have a process, sorted."""
+        return tuple(
+            sorted("/".join(p.split("/")[-2:]) for p, g in self.groups.items() if any(q.run_id for q in g.processes))
+        )
+
+    def run_of(self, container: str) -> str:
+        """Id of the running run of a container, told by its path's end."""
+        found = [
+            q.run_id for p, g in self.groups.items() if p.endswith("/" + container) for q in g.processes if q.run_id
+        ]
+        assert len(found) == 1, f"{container} has the runs {found}"
+        return found[0]
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+# The agent's turn without its edges
+
+
+class Agent:
+    """The deciding thread over a model. `crash()` loses all it has in memory; `saved` is what a file would hold."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.saved = encode_state(empty_state(machine.node), policies_of(machine.node.config.placement))
+        self.saves = 0
+        self.state = empty_state(machine.node)
+        self.signalled: frozenset[str] = frozenset()
+        self.facts: list[TurnEvent] = []
+        self.turn_facts: tuple[TurnEvent, ...] = ()
+        self.wanted: tuple[Manifest, ...] = ()
+        self.unreadable: frozenset[str] = frozenset()
+        self.misspelt: frozenset[str] = frozenset()
+        self.is_blind = False
+        self.retried: frozenset[str] = frozenset()
+        self.released: frozenset[str] = frozenset()
+        self.disk_is_full = False
+        self.last = Turn(self.state)
+        self.effects = 0
+        """How often it touched the world: saves, writes, actions."""
+        self.dies_at: int | None = None
+        """The effect before which it dies. None: it doesn't."""
+
+    def restart(self) -> None:
+        """A new process: it knows what was saved, and nothing else."""
+        self.state = decode_state(self.saved).state
+        self.signalled = frozenset()
+        self.dies_at = None
+
+    def world(self) -> World:
+        machine = self.machine
+        return World(
+            config=machine.node.config,
+            managers=machine.node.managers,
+            allocatable=machine.node.allocatable,
+            manifests=self.wanted,
+            unreadable=self.unreadable,
+            misspelt=self.misspelt,
+            runs=dict(machine.runs) if machine.launcher_answers else None,
+            seen=machine.seen(),
+            is_blind=self.is_blind,
+            now_ms=machine.now_ms,
+            retried=self.retried,
+            released=self.released,
+        )
+
+    def want(self, *pods: Pod) -> None:
+        self.wanted = manifests(*pods)
+
+    def turn(self) -> ExecutionResult:
+        """Do one turn as the daemon does: decide, save, write, act."""
+        world = self.world()
+        self.retried = self.released = frozenset()
+        before = self.state
+        decided = step(before, world)
+        assert step(before, world) == decided, "the same world gives the same decision"
+        if decided.state != before:
+            self._save(decided.state)
+        self.last = decided
+        self.turn_facts = decided.facts if self.state is not before or decided.state == before else ()
+        self.facts += self.turn_facts
+        wanted = self.wishes()
+        plan = diff(wanted, world.seen)
+        outcome = carry_out(plan, wanted, _Recording(self))
+        for action in actions(self.state, world, outcome.ready, self.signalled):
+            self._effect()
+            self.machine.act(action)
+            if isinstance(action, Terminate):
+                self.signalled |= {action.run_id}
+            if isinstance(action, TerminateAll):
+                self.signalled |= {action.path}
+        self.check()
+        return outcome
+
+    def _save(self, state: NodeState) -> None:
+        state = replace(state, generation=self.state.generation + 1)
+        found = violations(self.machine.node.managers, state)
+        assert found == (), found
+        content = encode_state(state, policies_of(self.machine.node.config.placement))
+        assert decode_state(content).state == state, "what is read back is what was saved"
+        if self.disk_is_full:
+            return
+        self._effect()
+        self.saved, self.state = content, state
+        self.saves += 1
+
+    def _effect(self) -> None:
+        if self.effects == self.dies_at:
+            raise CrashError
+        self.effects += 1
+
+    def apply(self, change: Change) -> None:
+        self._effect()
+        self.machine.apply(change)
+        self.check()
+
+    def wishes(self) -> tuple[DesiredCgroup, ...]:
+        of = self.machine.node
+        return wishes(of.config, of.managers, of.kernel, self.state)
+
+    def plan(self) -> Plan:
+        return diff(self.wishes(), self.machine.seen())
+
+    def actions(self) -> tuple[Action, ...]:
+        """What a turn would do to processes now, if every cgroup is ready."""
+        ready = frozenset(w.path for w in self.wishes() if w.is_leaf and not w.is_starved)
+        return tuple(actions(self.state, self.world(), ready, self.signalled))
+
+    def is_unsettled(self) -> bool:
+        world = self.world()
+        return world.runs is not None and any(is_unsettled(e, world.runs, world.seen) for e in self.state.entries)
+
+    # what always holds
+
+    def check(self) -> None:
+        """Nobody runs where another was promised to be alone, and nobody's CPUs were given away under its feet."""
+        machine, state = self.machine, self.state
+        wished = {w.path: w for w in self.wishes()}
+        populated = machine.populated()
+        for path in populated:
+            wish = wished.get(path)
+            assert wish is not None, f"processes in {path}, which no pod owns: its CPUs were given back too early"
+            if machine.is_frozen(path):
+                continue
+            cpus = machine.effective(path)
+            if wish.is_exclusive:
+                assert cpus == wish.cpus(), f"{path} runs on {cpus}, promised is {wish.cpus()}"
+            for other in populated:
+                foreign = wished.get(other)
+                if other == path or foreign is None or not foreign.is_exclusive:
+                    continue
+                assert cpus.isdisjoint(foreign.cpus()), f"{path} may run on {cpus & foreign.cpus()} of {other}"
+        universe = CpuSet(machine.node.managers.providers.cpu.universe)
+        if state.promises.default:
+            assert state.promises.default | state.promises.exclusive() == universe, "a CPU is lost"
+
+    def settle(self, *, turns: int = 200) -> None:
+        """Turn until nothing changes any more, letting time pass where only time helps."""
+        for _ in range(turns):
+            before = self._everything()
+            self.turn()
+            if self._everything() != before:
+                continue
+            wake = self.last.wake_at_ms
+            if wake is None:
+                return
+            assert wake > self.machine.now_ms, "it would wake at once, again and again"
+            self.machine.now_ms = wake
+        raise AssertionError(f"no rest after {turns} turns: {self.actions()}")
+
+    def rest(self, *, turns: int = 50) -> None:
+        """Turn until nothing changes any more, in no time."""
+        for _ in range(turns):
+            before = self._everything()
+            self.turn()
+            if self._everything() == before:
+                return
+        raise AssertionError(f"no rest after {turns} turns: {self.actions()}")
+
+    def _everything(self) -> object:
+        machine = self.machine
+        groups = {p: (tuple(g.values.items()), len(g.processes), g.oom_kills) for p, g in machine.groups.items()}
+        return self.state, groups, tuple(machine.runs.items()), set(machine.signals), len(machine.writes)
+
+    def events(self) -> list[tuple[str, str | None]]:
+        """What happened: (event, container or pod's name)."""
+        return [(f.event.value, f.container or f.pod.name) for f in self.facts]
+
+    def told(self, event: EventKind) -> Iterator[TurnEvent]:
+        return (f for f in self.facts if f.event is event)
+
+
+@dataclass
+class _Recording:
+    """The tree that carry_out writes to."""
+
+    agent: Agent
+
+    def apply(self, change: Change) -> None:
+        self.agent.apply(change)
+
+
+def started(of: Node, *pods: Pod) -> tuple[Machine, Agent]:
+    """A node on which these pods were admitted and started as far as they do by themselves."""
+    machine = Machine(of)
+    agent = Agent(machine)
+    agent.want(*pods)
+    agent.rest()
+    return machine, agent

@@ -1,0 +1,428 @@
+"""Whether a node is fit: each check at each level, with the values that decided and what mends it; and the command around them."""
+# ruff: noqa: E501 (tables: one case, one line)
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import yaml
+from msgspec.structs import replace
+
+from nodeagent.cli.commands import check
+from nodeagent.cli.main import main
+from nodeagent.core.admission.managers import Managers, build
+from nodeagent.core.model.config import Config, Placement
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.formats.kernel.settings import KUBELET_STATE, SETTINGS, Settings
+from nodeagent.formats.kernel.sysfs_sample import SysfsSample
+from nodeagent.views.check import node_check
+from nodeagent.views.check.node_check import fitness_document, is_fit, render_fitness, verdicts
+from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
+from tests.cli.test_sources import root as root  # noqa: PLC0414 - a fixture
+from tests.project.test_every_error import STEP
+from tests.support import json_schema
+from tests.support.inspected_nodes import machine
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+CGROUPS = "sys/fs/cgroup"
+UNIT = f"{CGROUPS}/nodeagent.slice/nodeagent-pods.service/cgroup.controllers"
+NUMA = "proc/sys/kernel/numa_balancing"
+ISOLATED = "sys/devices/system/cpu/isolated"
+GOOD = {
+    "proc/cmdline": "quiet\n",
+    "proc/sys/kernel/osrelease": "6.1.0-18-cloud-amd64\n",
+    NUMA: "0\n",
+    ISOLATED: "\n",
+    f"{CGROUPS}/cgroup.controllers": "cpuset cpu io memory hugetlb pids\n",
+    UNIT: "cpuset cpu memory pids\n",
+}
+MACHINE = machine()
+STATIC = Placement("static", (("full-pcpus-only", "true"),), CpuSet.of(0, 4))
+RUNS = "populated 1\nfrozen 0\n"
+
+
+def service(name: str) -> str:
+    return f"{CGROUPS}/system.slice/{name}.service/cgroup.events"
+
+
+def sample(files: Mapping[str, str]) -> SysfsSample:
+    return SysfsSample(MappingProxyType(dict(files)), MappingProxyType({}))
+
+
+def facts(
+    files: Mapping[str, str | None] | None = None,
+    placement: Placement | None = STATIC,
+    topology: Topology = MACHINE,
+    **more: Any,
+) -> NodeFacts:
+    """A node that is fit, but for what is said; a file of None is not there."""
+    present = {path: text for path, text in {**GOOD, **(files or {})}.items() if text is not None}
+    settings = Settings(sample(present), more.pop("unreadable", ()))
+    if placement is None:
+        return NodeFacts(topology, settings, **more)
+    config = more.pop("config", Config(placement))
+    managers = build(topology, placement)
+    assert isinstance(managers, Managers), managers
+    return NodeFacts(topology, settings, config, managers)
+
+
+def changed(**fields: Any) -> Topology:
+    topology = machine()
+    given: dict[str, Any] = {
+        "offline": topology.offline, "l3": topology.l3, "isolated": topology.isolated, "nohz_full": topology.nohz_full,
+        "skipped": topology.skipped,
+    }  # fmt: skip
+    numa = fields.pop("numa", topology.numa)
+    return Topology.of(topology.cpus, numa, **(given | fields))
+
+
+def pages(*amounts: int) -> Topology:
+    return changed(numa=[NumaNode(n, 2**32, (("hugepages-2Mi", amount),)) for n, amount in enumerate(amounts)])
+
+
+ONE_NODE = Topology.of([Cpu(number, core=number, socket=0, numa=0) for number in range(4)], [NumaNode(0, 2**30)])
+NO_CGROUPS = {f"{CGROUPS}/cgroup.controllers": None, UNIT: None}
+GOVERNED = {
+    f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor": "powersave\n" if cpu > 5 else "performance\n"
+    for cpu in range(8)
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    check: str
+    level: str
+    said: str
+    """In the reason."""
+    facts: NodeFacts = field(default_factory=facts)
+    fix: str = ""
+    """In the fix; empty: there is none."""
+
+
+CASES = [
+    Case("kernel", "ok", "6.1.0-18-cloud-amd64 is 5.14 or later"),
+    Case("kernel", "failure", "5.10.0-28-amd64 is older than 5.14", facts({"proc/sys/kernel/osrelease": "5.10.0-28-amd64"}), "sudo apt install"),
+    Case("kernel", "unknown", "not known", facts({"proc/sys/kernel/osrelease": None})),
+    Case("kernel", "unknown", "not known: huh", facts({"proc/sys/kernel/osrelease": "huh"})),
+    Case("cgroup-v2", "ok", "mounted at /sys/fs/cgroup"),
+    Case("cgroup-v2", "failure", "not mounted at /sys/fs/cgroup", facts(NO_CGROUPS), "systemd.unified_cgroup_hierarchy=1"),
+    Case("cgroup-v2", "unknown", "is it a copied root?", facts({**NO_CGROUPS, "proc/cmdline": None})),
+    Case("controllers", "ok", "cpuset, cpu, memory are there"),
+    Case("controllers", "failure", "memory is not available (cgroup_disable=memory", facts({f"{CGROUPS}/cgroup.controllers": "cpuset cpu", "proc/cmdline": "cgroup_disable=memory"}), "remove cgroup_disable=memory"),
+    Case("controllers", "failure", "cpuset, memory is not available (cgroup v1 may have them)", facts({f"{CGROUPS}/cgroup.controllers": "cpu"}), "cgroup_no_v1=all"),
+    Case("controllers", "unknown", "no cgroup v2", facts(NO_CGROUPS)),
+    Case("delegation", "ok", "the pods' cgroup has cpuset, cpu, memory, pids"),
+    Case("delegation", "warning", "does not run", facts({UNIT: None}), "systemctl start nodeagent-pods"),
+    Case("delegation", "failure", "has no cpuset", facts({UNIT: "cpu memory"}), "Delegate=yes"),
+    Case("delegation", "note", "cgroupRoot is /sys/fs/cgroup/x", facts(config=Config(STATIC, cgroup_root="/sys/fs/cgroup/x"))),
+    Case("delegation", "unknown", "no cgroup v2", facts(NO_CGROUPS)),
+    Case("configuration", "ok", "is right, and suits the machine"),
+    Case("configuration", "warning", "no configuration at /x", facts(placement=None, config_problem="no configuration at /x", config_is_missing=True), "examples/config.yaml"),
+    Case("configuration", "failure", "f:1: a; f:2: b", facts(placement=None, config_problem="f:1: a\nf:2: b", config_command="nodeagent config validate f"), "nodeagent config validate f"),
+    Case("reserved-cpus", "ok", "0,4: whole cores on NUMA node 0"),
+    Case("reserved-cpus", "ok", "no CPU is given exclusively", facts(placement=Placement())),
+    Case("reserved-cpus", "warning", "CPUs 0 are reserved, their siblings 4 are not", facts(placement=Placement("static", reserved_system_cpus=CpuSet.of(0))), 'reservedSystemCPUs: "0,4"'),
+    Case("reserved-cpus", "warning", "all the CPUs of NUMA node 0", facts(placement=Placement("static", reserved_system_cpus=CpuSet.parse("0-1,4-5"))), "reservedSystemCPUs"),
+    Case("reserved-cpus", "unknown", "no configuration says it", facts(placement=None)),
+    Case("reserved-cpus", "unknown", "the configuration is wrong", facts(placement=None, config_problem="f:1: a")),
+    Case("cpus", "ok", "8 of 8 are online"),
+    Case("cpus", "note", "9 offline, 11 of no known core", facts(topology=changed(offline=CpuSet.of(9), skipped=CpuSet.of(11))), "cpu9/online"),
+    Case("smt", "ok", "a core's threads have one owner"),
+    Case("smt", "ok", "no CPU is given exclusively", facts(placement=Placement())),
+    Case("smt", "unknown", "no configuration says it", facts(placement=None, config_problem="no configuration at /x", config_is_missing=True)),
+    Case("smt", "unknown", "the configuration is wrong", facts(placement=None, config_problem="f:1: a")),
+    Case("smt", "ok", "every core has one thread (SMT is not supported)", facts({"sys/devices/system/cpu/smt/control": "notsupported\n"}, Placement(), ONE_NODE)),
+    Case("smt", "note", "two owners may share a core", facts(placement=replace(STATIC, cpu_manager_policy_options=())), 'full-pcpus-only: "true"'),
+    Case("smt", "ok", "every core has one thread (SMT is off)", facts({"sys/devices/system/cpu/smt/control": "off\n"}, Placement(), ONE_NODE)),
+    Case("isolcpus", "ok", "no CPU is isolated"),
+    Case("isolcpus", "warning", "CPUs 2-3 are isolated, and given like others", facts(topology=changed(isolated=CpuSet.parse("2-3"))), "isolatedCPUs: prefer"),
+    Case("isolcpus", "warning", "reserved CPUs 4 are isolated", facts(topology=changed(isolated=CpuSet.parse("4-6"))), "reservedSystemCPUs"),
+    Case("isolcpus", "ok", "CPUs 2-3 are isolated; isolatedCPUs is prefer", facts(placement=replace(STATIC, isolated_cpus="prefer"), topology=changed(isolated=CpuSet.parse("2-3")))),
+    Case("isolcpus", "note", "CPUs 2-3 are isolated", facts(placement=None, topology=changed(isolated=CpuSet.parse("2-3")))),
+    Case("isolcpus", "warning", "CPUs 2-3 are isolated", facts({ISOLATED: None, "proc/cmdline": "quiet isolcpus=managed_irq,domain,2-3,99\n"}), "isolatedCPUs: prefer"),
+    Case("isolcpus", "ok", "no CPU is isolated", facts({ISOLATED: None, "proc/cmdline": "isolcpus=managed_irq,2-3\n"})),
+    Case("isolcpus", "ok", "no CPU is isolated", facts({ISOLATED: None})),
+    Case("isolcpus", "ok", "no CPU is isolated", facts({"proc/cmdline": "isolcpus=2-3\n"})),
+    Case("isolcpus", "unknown", "neither /sys/devices/system/cpu nor /proc/cmdline", facts({ISOLATED: None, "proc/cmdline": None})),
+    Case("isolcpus", "unknown", "neither", facts({ISOLATED: None, "proc/cmdline": "isolcpus=2-N:1/2\n"})),
+    Case("nohz-full", "ok", "CPUs 2-3 are tickless", facts({ISOLATED: None, "proc/cmdline": "nohz_full=2-3\n"})),
+    Case("nohz-full", "ok", "every CPU has its timer tick", facts({ISOLATED: None})),
+    Case("nohz-full", "unknown", "neither", facts({ISOLATED: None, "proc/cmdline": None})),
+    Case("governor", "unknown", "not there to be asked", facts({ISOLATED: None})),
+    Case("nohz-full", "ok", "every CPU has its timer tick"),
+    Case("nohz-full", "ok", "CPUs 2-3 are tickless", facts(topology=changed(nohz_full=CpuSet.parse("2-3")))),
+    Case("nohz-full", "warning", "reserved CPUs 0,4 are tickless", facts(topology=changed(nohz_full=CpuSet.parse("0-7"))), "nohz_full=1-3,5-7 in GRUB_CMDLINE_LINUX"),
+    Case("nohz-full", "warning", "reserved CPUs 4 are tickless", facts(topology=changed(nohz_full=CpuSet.of(4))), "no nohz_full"),
+    Case("huge-pages", "note", "there are none", fix="nr_hugepages"),
+    Case("huge-pages", "warning", "hugepages-2Mi are uneven: 4 MiB on node 0, 0 MiB on node 1", facts(topology=pages(2**22, 0)), "echo 2 | sudo tee /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages"),
+    Case("huge-pages", "note", "limits are promised and not enforced (no hugetlb controller)", facts(topology=pages(2**22, 2**22))),
+    Case("huge-pages", "ok", "hugepages-2Mi 8 MiB, the same on every NUMA node", facts({UNIT: "cpuset cpu memory hugetlb"}, topology=pages(2**22, 2**22))),
+    Case("numa-balancing", "ok", "leaves memory where it is"),
+    Case("numa-balancing", "ok", "the kernel has none", facts({NUMA: None})),
+    Case("numa-balancing", "ok", "one NUMA node", facts({NUMA: "1"}, Placement(), ONE_NODE)),
+    Case("numa-balancing", "warning", "kernel.numa_balancing is 1", facts({NUMA: "1\n"}), "sysctl -w kernel.numa_balancing=0"),
+    Case("numa-balancing", "unknown", "not there to be asked", facts({NUMA: None, "proc/sys/kernel/osrelease": None})),
+    Case("governor", "ok", "does not scale"),
+    Case("governor", "ok", "performance on every CPU", facts(dict.fromkeys(GOVERNED, "performance"))),
+    Case("governor", "warning", "powersave on CPUs 6-7", facts(GOVERNED), "cpupower frequency-set -g performance"),
+    Case("irqbalance", "ok", "does not run"),
+    Case("irqbalance", "warning", "may put interrupts on CPUs", facts({service("irqbalance"): RUNS}), "IRQBALANCE_BANNED_CPULIST"),
+    Case("irqbalance", "ok", "does not run", facts({service("irqbalance"): "populated 0\nfrozen 0\n"})),
+    Case("irqbalance", "unknown", "no cgroup v2", facts(NO_CGROUPS)),
+    Case("kubelet", "ok", "does not run"),
+    Case("kubelet", "warning", "policy none", facts({service("kubelet"): RUNS, KUBELET_STATE: '{"policyName": "none"}'}), "systemctl disable --now kubelet"),
+    Case("kubelet", "warning", "policy not known", facts({f"{CGROUPS}/kubepods.slice/cgroup.events": RUNS, KUBELET_STATE: "[1]"}), "cpuManagerPolicy: none"),
+    Case("kubelet", "failure", "two managers give the same CPUs", facts({service("kubelet"): RUNS, KUBELET_STATE: '{"policyName": "static", "entries": {}}'}), "systemctl disable --now kubelet"),
+    Case("kubelet", "note", "still has promises of CPUs", facts({KUBELET_STATE: '{"policyName": "static", "entries": {"uid": {"app": "1"}}}'}), "nodeagent checkpoint show /var/lib/kubelet/cpu_manager_state"),
+    Case("kubelet", "unknown", "cannot be read", facts(unreadable=(KUBELET_STATE,)), "sudo nodeagent check"),
+    Case("kubelet", "unknown", "no cgroup v2", facts(NO_CGROUPS)),
+    Case("numad", "warning", "moves processes and their memory", facts({service("numad"): RUNS}), "systemctl disable --now numad"),
+    Case("tuned", "note", "its profile may set", facts({service("tuned"): RUNS}), "tuned-adm active"),
+]  # fmt: skip
+
+
+def verdict(given: NodeFacts, name: str) -> CheckResult:
+    (found,) = [v for v in verdicts(given) if v.check == name]
+    return found
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.check}: {case.level}: {case.said}")
+def test_a_verdict_says_what_decided_and_what_mends_it(case: Case) -> None:
+    found = verdict(case.facts, case.check)
+    assert (found.level.value, case.said in found.reason) == (case.level, True), found
+    assert case.fix in found.fix
+    assert bool(case.fix) == bool(found.fix), found.fix
+    if case.fix:
+        assert STEP.search(found.fix)
+        is_command = found.fix.startswith(("sudo ", "echo ", "systemctl ", "nodeagent ", "tuned-adm "))
+        assert not is_command or not re.search(r"[()]", found.fix.partition("#")[0]), "it can be pasted"
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+@pytest.mark.parametrize("cpus", ["5", "2,5,13-14", "64-255"])
+def test_the_command_for_offline_cpus_brings_all_of_them_online(shell: str, cpus: str, tmp_path: Path) -> None:
+    (said,) = [v.fix for v in verdicts(facts(topology=changed(offline=CpuSet.parse(cpus)))) if v.check == "cpus"]
+    assert len(said) < 100
+    names = [f"sys/devices/system/cpu/cpu{cpu}/online" for cpu in range(256)]
+    for name in names:
+        write(tmp_path / name, "0\n")
+    here = said.replace("sudo ", "").replace("/sys/", f"{tmp_path}/sys/")
+    subprocess.run([shell, "-euc", here], check=True, stdout=subprocess.DEVNULL)
+    written = CpuSet.from_ids(cpu for cpu, name in enumerate(names) if (tmp_path / name).read_text() == "1\n")
+    assert str(written) == cpus
+
+
+def test_every_level_of_every_check_has_a_case() -> None:
+    written: set[tuple[str, str]] = set()
+    for module in ("host", "placement"):
+        text = (Path(node_check.__file__).parent / f"{module}.py").read_text()
+        name = ""
+        for found in re.finditer(
+            r'name(?:, \w+)*, ?.* = "([a-z-]+)"|name = "([a-z-]+)"|CheckResult\(\s*(?:"([a-z0-9-]+)"|name), Level\.([A-Z]+)',
+            text,
+        ):
+            name = found[1] or found[2] or found[3] or name
+            if found[4]:
+                written.add((name, found[4].lower()))
+    assert len(written) > 25
+    assert written - {(case.check, case.level) for case in CASES} == set()
+
+
+def test_without_failures_it_is_fit_and_strictly_without_warnings() -> None:
+    fit = verdicts(facts())
+    assert is_fit(fit)
+    assert is_fit(fit, strict=True)
+    warned = verdicts(facts({NUMA: "1"}))
+    assert (is_fit(warned), is_fit(warned, strict=True)) == (True, False)
+    assert not is_fit(verdicts(facts({UNIT: "cpu"})))
+    assert not is_fit(verdicts(facts({NUMA: None, "proc/sys/kernel/osrelease": None})), strict=True)
+
+
+def test_the_total_says_what_is_not_known() -> None:
+    def total(given: NodeFacts) -> str:
+        return render_fitness(fitness_document(verdicts(given))).splitlines()[-1]
+
+    assert total(facts()).startswith("fit: ")
+    assert total(facts({**NO_CGROUPS, "proc/cmdline": None})).startswith("fit as far as known: ")
+    assert total(facts(NO_CGROUPS)).startswith("NOT fit: ")
+
+
+def test_its_document_is_as_its_schema_says() -> None:
+    for case in CASES:
+        json_schema.check(fitness_document(verdicts(case.facts)), "check")
+    names = json_schema.schema("check")["properties"]["checks"]["items"]["properties"]["check"]["enum"]
+    assert {case.check for case in CASES} == set(names)
+
+
+def test_only_what_lasts_until_the_next_boot_is_mended_by_itself() -> None:
+    for case in CASES:
+        for write in verdict(case.facts, case.check).writes:
+            assert write.path == NUMA or write.path.endswith("/cpufreq/scaling_governor")
+            assert write.path in SETTINGS or re.sub(r"cpu\d+", "cpu#", write.path) in SETTINGS
+
+
+def test_the_text_is_as_it_was_looked_at() -> None:
+    files = {NUMA: "1", service("irqbalance"): RUNS, UNIT: "cpu memory", **GOVERNED}
+    found = verdicts(facts(files, replace(STATIC, cpu_manager_policy_options=()), pages(2**22, 0)))
+    text = render_fitness(fitness_document(found))
+    assert max(len(line) for line in text.splitlines() if "fix: " not in line) <= 80
+    assert {line.strip().removeprefix("fix: ") for line in text.splitlines() if "fix: " in line} == {
+        each.fix for each in found if each.fix
+    }
+    assert text == (GOLDEN / "check.txt").read_text()
+    coloured = render_fitness(fitness_document(found), coloured=True)
+    assert re.sub(r"\x1b\[[0-9;]+m", "", coloured) == text
+    assert coloured.count("\x1b[0m") == len(found) + 1
+
+
+# The command
+
+
+Told = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def told(capfd: pytest.CaptureFixture[str]) -> Told:
+    def tell(*words: str) -> tuple[int, str, str]:
+        status = main(["check", *words])
+        out, err = capfd.readouterr()
+        return status, out, err
+
+    return tell
+
+
+@pytest.fixture
+def node(root: Path) -> Path:
+    """A copied root with everything that is judged."""
+    for path, text in GOOD.items():
+        write(root / path, text)
+    return root
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def levels(text: str) -> dict[str, str]:
+    return {each["check"]: each["level"] for each in json.loads(text)["checks"]}
+
+
+def test_a_copied_root_is_checked_with_its_own_configuration(node: Path, told: Told) -> None:
+    status, out, err = told("--root", str(node), "-o", "json")
+    assert (status, err) == (0, "")
+    found = levels(out)
+    assert (found["configuration"], found["reserved-cpus"], found["cgroup-v2"]) == ("ok", "warning", "ok")
+    assert yaml.safe_load(told("--root", str(node), "-o", "yaml")[1]) == json.loads(out)
+    assert told("--root", str(node), "--strict")[0] == 3
+
+
+def test_what_fails_is_exit_status_3(node: Path, told: Told) -> None:
+    write(node / UNIT, "cpu\n")
+    status, out, err = told("--root", str(node))
+    assert (status, err) == (3, "")
+    assert out.splitlines()[-1].startswith("NOT fit: ")
+
+
+def test_the_configuration_given_is_the_one_that_is_judged(node: Path, told: Told, tmp_path: Path) -> None:
+    write(tmp_path / "c.yaml", "cpuManagerPolicy: static\nreservedSystemCPUs: 0,4\n")
+    assert (
+        levels(told("--root", str(node), "--config", str(tmp_path / "c.yaml"), "-o", "json")[1])["reserved-cpus"]
+        == "ok"
+    )
+    write(tmp_path / "c.yaml", "cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n")
+    assert (
+        f'fix: reservedSystemCPUs: "0,4" in {tmp_path}/c.yaml\n'
+        in told("--root", str(node), "--config", str(tmp_path / "c.yaml"))[1]
+    )
+    write(tmp_path / "c.yaml", "cpuManagerPolicy: static\nreservedSystemCPUs: '99'\n")
+    status, out, _ = told("--root", str(node), "--config", str(tmp_path / "c.yaml"), "-o", "json")
+    assert (status, levels(out)["configuration"]) == (3, "failure")
+    fixes = {each["check"]: each["fix"] for each in json.loads(out)["checks"]}
+    assert fixes["configuration"] == f"nodeagent config validate {tmp_path}/c.yaml --root {node}"
+    write(node / "etc/nodeagent/config.yaml", "cpuManagerPolicy: wrong\n")
+    assert (
+        f"fix: nodeagent config validate {node}/etc/nodeagent/config.yaml --root {node}\n"
+        in told("--root", str(node))[1]
+    )
+
+
+def test_without_a_configuration_the_rest_is_checked(node: Path, told: Told) -> None:
+    (node / "etc/nodeagent/config.yaml").unlink()
+    status, out, _ = told("--root", str(node), "-o", "json")
+    assert (status, levels(out)["configuration"], levels(out)["kernel"]) == (0, "warning", "ok")
+
+
+def test_without_a_state_the_configuration_counts(node: Path, told: Told) -> None:
+    (node / "var/lib/nodeagent/nodeagent_state").write_text("damaged")
+    assert levels(told("--root", str(node), "-o", "json")[1])["configuration"] == "ok"
+
+
+def test_a_capture_is_checked_as_the_node_was(
+    node: Path, told: Told, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write(node / service("irqbalance"), RUNS)
+    write(node / "proc/cmdline", "quiet cgroup_disable=memory secret=1\n")
+    write(node / f"{CGROUPS}/cgroup.controllers", "cpuset cpu\n")
+    assert main(["capture", "--root", str(node), "--out", str(tmp_path / "node.json")]) == 0
+    capfd.readouterr()
+    assert told("--machine", str(tmp_path / "node.json")) == told("--root", str(node))
+
+
+def test_a_described_machine_is_checked_as_far_as_it_goes(
+    node: Path, told: Told, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    main(["topology", "--root", str(node), "-o", "json"])
+    write(tmp_path / "machine.json", capfd.readouterr().out)
+    status, out, _ = told("--machine", str(tmp_path / "machine.json"), "-o", "json")
+    assert (status, levels(out)["cgroup-v2"], levels(out)["configuration"]) == (0, "unknown", "warning")
+
+
+def test_this_node_is_checked(told: Told) -> None:
+    status, out, err = told("-o", "json")
+    assert status in {0, 3}
+    assert err == ""
+    json_schema.check(json.loads(out), "check")
+
+
+@pytest.mark.parametrize("option", ["--root", "--machine"])
+def test_a_copy_is_not_mended(
+    option: str, node: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(check, "fix", lambda _: pytest.fail("it was mended"))
+    with pytest.raises(SystemExit) as end:
+        main(["check", option, str(node), "--fix"])
+    assert end.value.code == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.splitlines()[-2:] == [
+        "nodeagent: only this node can be mended, not a copy: leave --fix out, or run it on the node itself",
+        "hint: nodeagent check --help says what can be given",
+    ]
+
+
+def test_mending_writes_the_settings_and_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for path, text in {NUMA: "1\n", **GOVERNED}.items():
+        write(tmp_path / path, text)
+    check.fix(verdicts(facts({NUMA: "1\n", **GOVERNED})), str(tmp_path))
+    assert (tmp_path / NUMA).read_text().strip() == "0"
+    assert {(tmp_path / path).read_text().strip()[:11] for path in GOVERNED} == {"performance"}
+    assert capfd.readouterr().err == (
+        f"fixed numa-balancing: 0 into /{NUMA}\n"
+        "fixed governor: performance into 2 files such as /sys/devices/system/cpu/cpu6/cpufreq/scaling_governor\n"
+    )
+
+
+def test_levels_sort_nothing_out() -> None:
+    """One verdict for each check, in one order, whatever the levels are."""
+    names = [v.check for v in verdicts(facts())]
+    assert len(names) == len(set(names))
+    assert [v.check for v in verdicts(facts(NO_CGROUPS, None))] == names
+    assert {v.level for v in verdicts(facts())} <= set(Level)

@@ -1,0 +1,601 @@
+"""What inspect says about built nodes: the document's facts, and the texts to the letter."""
+
+import json
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from nodeagent.core.model.cgroup import Attribute
+from nodeagent.core.model.config import Config, Errata, Placement, ReservedMemory
+from nodeagent.core.model.host_processes import HostProcess, HostProcesses
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.pod import ContainerKind, RestartPolicy
+from nodeagent.core.model.refusals import Reason
+from nodeagent.core.model.state import ContainerStatus, Phase
+from nodeagent.formats.config.effective_config import config_document, config_from_document
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
+from nodeagent.views.inspect.document import has_difference, inspection
+from nodeagent.views.inspect.text import render, render_in_full, render_wide
+from nodeagent.views.topology.cpu_owners import owners
+from nodeagent.views.wording.columns import broken, table
+from nodeagent.views.wording.cpu_places import Places, places_text
+from nodeagent.views.wording.refusal_advice import next_step
+from nodeagent.views.wording.words import ago, bytes_text, exit_text, quota_text, state_text
+from tests.support.inspected_nodes import (
+    NOW_MS,
+    World,
+    changed,
+    container,
+    ended,
+    everything,
+    idle,
+    machine,
+    pod,
+    running,
+)
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+def container_of(document, name="app"):
+    return next(c for p in document["pods"] for c in p["containers"] if c["name"] == name)
+
+
+def one(*containers, statuses=(), topology=None, placement=None, **more):
+    return World(topology, placement).add(pod("web", *containers), *statuses, **more)
+
+
+def documents():
+    _, _, sight = everything()
+    starved = World(placement=Placement("static", (("strict-cpu-reservation", "true"),), CpuSet.of(0)))
+    starved.add(pod("greedy", container("app", cpu="7", memory="64Mi"))).add(pod("poor", container("app")))
+    down = World(machine("3")).add(pod("web", container("app", cpu="2", memory="64Mi")))
+    return {
+        "idle": render(inspection(idle().sight())),
+        "everything": render(inspection(sight)),
+        "one-pod": render_in_full(inspection(sight, frozenset({"uid-web"}))),
+        "refused-pod": render_in_full(inspection(sight, frozenset({"uid-too-big"}))),
+        "wide": render_wide(inspection(sight)),
+        "starved": render(inspection(starved.sight())),
+        "agent-down": render(
+            inspection(down.sight(seen=None, kernel=None, is_live=False, is_ready=False, pids=None, cgroup_root=None))
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", ["idle", "everything", "one-pod", "refused-pod", "wide", "starved", "agent-down"])
+def test_text_is_as_agreed_on(name):
+    golden = GOLDEN / f"inspect-{name}.txt"
+    assert documents()[name] == golden.read_text(), f"if the new text is better, put it into {golden}"
+
+
+def test_no_line_is_wider_than_a_terminal_and_none_needs_colour():
+    for name, text in documents().items():
+        if name != "wide":
+            assert max(map(len, text.splitlines())) <= 80, name
+        assert "\x1b" not in text
+
+
+def long_names(count, cpus_text):
+    topology = machine()
+    world = World(topology)
+    for number in range(count):
+        world.add(pod(f"a-pod-with-quite-a-long-name-{number:03}", container("a-container-with-a-long-name-too")))
+    world.state = replace(world.state, promises=replace(world.state.promises, default=CpuSet.parse(cpus_text)))
+    return world
+
+
+def test_250_pods_fit_the_width_and_end_with_what_matters():
+    world = long_names(250, "0-7")
+    world.add(pod("bad", container("app")), ended("app", 1, backoff_step=3, attempt=9))
+    text = render(inspection(world.sight()))
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 250 * 5 + 30, "even with names that need two lines"
+    assert sum(line.startswith("default/a-pod-with-quite-a-long-name-") for line in lines) == 250
+    # What matters is at the end, where the terminal stands after a long listing.
+    assert "  default/bad app: CrashLoopBackOff, 8 restarts" in lines[-6:]
+
+
+@pytest.mark.parametrize("cpus", ["0,2,4,6", "0-7"])
+@pytest.mark.parametrize("width", [80, 60, 120])
+def test_every_width_is_kept(cpus, width):
+    world = long_names(3, cpus)
+    assert max(map(len, render(inspection(world.sight()), width).splitlines())) <= width
+
+
+def test_document_is_plain_and_its_names_are_stable():
+    _, _, sight = everything()
+    document = inspection(sight)
+    assert json.loads(json.dumps(document)) == document
+    assert sorted(document) == [
+        "atMs", "differences", "hostProcesses", "kind", "node", "pods", "strangers", "summary", "version",
+    ]  # fmt: skip
+    assert sorted(document["node"]) == [
+        "agent", "cgroupRoot", "copied", "copiedAt", "cpus", "generation", "numaNodes", "policies", "problems", "recovery", "sockets",
+    ]  # fmt: skip
+    assert sorted(document["pods"][0]) == [
+        "cgroup", "containers", "decidedAtMs", "deletingSinceMs", "effective", "name", "namespace", "phase", "podCpus", "qos",
+        "refusal", "source", "starved", "uid",
+    ]  # fmt: skip
+    assert sorted(container_of(document)) == [
+        "cgroup", "degraded", "differs", "effective", "exit", "isolation", "kind", "lastExit", "name", "notes", "oomKills",
+        "pid", "places", "processes", "promised", "restarts", "starved", "state", "whyShared",
+    ]  # fmt: skip
+    assert sorted(container_of(document)["effective"]) == [
+        "cpus",
+        "frozen",
+        "memoryMaxBytes",
+        "mems",
+        "quota",
+        "weight",
+    ]
+    assert sorted(container_of(document)["state"]) == ["killAtMs", "name", "nextStartAtMs", "reason", "startedAtMs"]
+    assert sorted(document["differences"][0]) == ["cgroup", "container", "file", "found", "pod", "promised"]
+
+
+def test_same_sight_same_document():
+    assert inspection(everything()[2]) == inspection(everything()[2])
+
+
+STATES = {
+    "runs": (running("app"), {}, ("Running", None)),
+    "waits to be started": (ContainerStatus("app"), {}, ("Waiting", "ContainerCreating")),
+    "is being started": (ContainerStatus("app", attempt=1), {}, ("Waiting", "ContainerCreating")),
+    "crash loop": (ended("app", 1, backoff_step=3), {}, ("Waiting", "CrashLoopBackOff")),
+    "due again": (ended("app", 1), {}, ("Waiting", "Restarting")),
+    "is being stopped": (running("app", stop_by_ms=NOW_MS + 1), {"deleting_since_ms": NOW_MS}, ("Running", "Stopping")),
+    "finished": (ended("app", 3), {"outcome": Phase.FAILED}, ("Exited", "Error")),
+    "ended while deleting": (ended("app", 0), {"deleting_since_ms": NOW_MS}, ("Exited", "Completed")),
+    "never ran": (ContainerStatus("app"), {"deleting_since_ms": NOW_MS}, ("Exited", "NeverStarted")),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_state_of_a_container(name):
+    status, more, expected = STATES[name]
+    world = one(container("app"), statuses=(status,), **more)
+    state = container_of(inspection(world.sight()))["state"]
+    assert (state["name"], state["reason"]) == expected
+
+
+def test_back_off_says_until_when():
+    world = one(container("app"), statuses=(ended("app", 1, backoff_step=3),))
+    # 10 s, doubled twice, after an end 30 s ago
+    assert container_of(inspection(world.sight()))["state"]["nextStartAtMs"] == NOW_MS + 10_000
+
+
+def test_a_started_container_without_processes_has_ended_unseen():
+    world = one(container("app"))
+    path = "besteffort/poduid-web/app"
+    seen = world.seen()
+    seen[path] = replace(seen[path], is_populated=False)
+    state = container_of(inspection(world.sight(seen=seen)))["state"]
+    assert (state["name"], state["reason"]) == ("Exited", "NotYetObserved")
+
+
+def test_what_waits_for_an_init_container_says_so():
+    world = one(
+        container("setup", kind=ContainerKind.INIT),
+        container("app"),
+        statuses=(running("setup"), ContainerStatus("app")),
+    )
+    assert container_of(inspection(world.sight()))["state"]["reason"] == "PodInitializing"
+
+
+def test_a_container_without_a_command_is_open():
+    world = one(container("slot", command=()))
+    assert container_of(inspection(world.sight()), "slot")["state"]["name"] == "Open"
+
+
+WHY = {
+    "policy none": (
+        container("app", cpu="2", memory="64Mi"),
+        {"placement": Placement()},
+        "the CPU manager's policy is none",
+    ),
+    "nothing asked for": (container("app"), {}, "it requests no CPU"),
+    "fraction": (container("app", cpu="1500m", memory="64Mi"), {}, "its CPU request is not a whole number"),
+    "limit": (
+        container("app", cpu="1", memory="64Mi", limits=("2", "64Mi")),
+        {},
+        "its CPU or memory limit differs from its request",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WHY)
+def test_says_why_a_container_is_not_exclusive(name):
+    spec, more, expected = WHY[name]
+    found = container_of(inspection(one(spec, **more).sight()))
+    assert (found["isolation"], found["whyShared"], found["promised"]["cpus"]) == ("host", expected, None)
+
+
+def test_policy_none_starves_nobody():
+    world = one(container("app"), placement=Placement())
+    document = inspection(world.sight())
+    found = container_of(document)
+    assert (found["starved"], found["effective"]["cpus"]) == (False, "0-7")
+    assert document["node"]["cpus"]["shared"] == "0-7"
+    assert document["node"]["cpus"]["availableCount"] == 0
+
+
+def test_exclusive_cpus_say_where_they_lie():
+    found = container_of(inspection(one(container("app", cpu="3", memory="64Mi")).sight()))
+    assert (found["isolation"], found["whyShared"]) == ("container", None)
+    assert found["promised"]["cpus"] == found["effective"]["cpus"]
+    assert sum(len(CpuSet.parse(place["cpus"])) for place in found["places"]) == 3
+    assert set(found["places"][0]) == {"cores", "cpus", "l3", "numa", "socket", "uncore", "wholeCores"}
+
+
+@pytest.mark.parametrize(
+    ("offline", "usable", "note"),
+    [
+        ("5", "1", "degraded: its CPUs 5 are offline"),
+        ("1,5", "0,2-4,6-7", "degraded: its CPUs 1,5 are offline; it runs in the shared pool until they return"),
+    ],
+)
+def test_offline_cpus_degrade(offline, usable, note):
+    before = one(container("app", cpu="2", memory="64Mi"))
+    world = World(machine(offline))
+    world.state = before.state
+    document = inspection(world.sight())
+    found = container_of(document)
+    assert (found["degraded"], found["notes"], found["effective"]["cpus"]) == (True, [note], usable)
+    assert not has_difference(document)
+
+
+RECOVERY = {
+    "problems": [
+        "cannot use /var/lib/nodeagent/nodeagent_state: the checksum does not match: the file is truncated or damaged"
+    ],
+    "setAside": ["/var/lib/nodeagent/nodeagent_state.aside-1"],
+    "adopted": ["default/web"],
+    "differences": [
+        {
+            "pod": "default/web",
+            "container": "app",
+            "resource": "CPUs",
+            "before": "1,5",
+            "after": "5",
+            "why": "CPUs 1 are reserved",
+        }
+    ],
+    "refused": [{"pod": "default/batch", "message": "not enough CPUs"}],
+}
+
+
+def test_a_recovery_is_told_until_the_agent_starts_again():
+    text = render(inspection(idle().sight(recovery=RECOVERY)))
+    for words in (
+        "RECOVERED",
+        "the checksum does not match",
+        "nodeagent_state.aside-1",
+        "default/web app: CPUs 1,5, now 5",
+        "refused",
+    ):
+        assert words in text
+    assert "no promise of a pod that runs has changed" not in text
+    unchanged = {**RECOVERY, "differences": [], "refused": []}
+    assert "  no promise of a pod that runs has changed\n" in render(inspection(idle().sight(recovery=unchanged)))
+    assert "RECOVERED" not in render(inspection(idle().sight()))
+
+
+def test_who_got_fewer_cpus_than_it_asks_for_is_degraded():
+    world = one(container("app", cpu="2", memory="64Mi"))
+    uid = world.state.entries[0].pod.uid
+    promises = world.state.promises
+    kept = replace(promises.of_pod(uid), cpus=(("app", CpuSet.of(1)),))
+    promises = replace(promises, pods=promises.pods.put(uid, kept), default=promises.default | CpuSet.of(5))
+    world.state = replace(world.state, promises=promises)
+    found = container_of(inspection(world.sight()))
+    assert found["degraded"]
+    [note] = found["notes"]
+    assert note.startswith("degraded: a recovery of the state had 1 too few CPUs for it")
+
+
+# Differences
+
+
+def drifted(path, change):
+    world = one(container("app", cpu="2", memory="64Mi"))
+    seen = world.seen()
+    if change is None:
+        del seen[path]
+    else:
+        seen[path] = change(seen[path])
+    return inspection(world.sight(seen=seen))
+
+
+APP = "poduid-web/app"
+DRIFTS = {
+    "cpuset": (
+        APP,
+        lambda s: changed(s, Attribute.CPUSET_CPUS, CpuSet.of(1, 2), cpus_effective=CpuSet.of(1, 2)),
+        ("cpuset.cpus", "1,5", "1-2"),
+    ),
+    "moved off its CPUs altogether": (
+        APP,
+        lambda s: changed(s, Attribute.CPUSET_CPUS, CpuSet.of(2, 3), cpus_effective=CpuSet.of(2, 3)),
+        ("cpuset.cpus", "1,5", "2-3"),
+    ),
+    "emptied cpuset": (
+        APP,
+        lambda s: changed(s, Attribute.CPUSET_CPUS, CpuSet(), cpus_effective=CpuSet.parse("0-7")),
+        ("cpuset.cpus", "1,5", ""),
+    ),
+    "a cgroup above grants less": (
+        APP,
+        lambda s: replace(s, cpus_effective=CpuSet.of(1)),
+        ("cpuset.cpus.effective", "1,5", "1"),
+    ),
+    "a cgroup above grants something else": (
+        APP,
+        lambda s: replace(s, cpus_effective=CpuSet.of(2, 3)),
+        ("cpuset.cpus.effective", "1,5", "2-3"),
+    ),
+    "mems": (APP, lambda s: changed(s, Attribute.CPUSET_MEMS, NumaSet.of(0)), ("cpuset.mems", "0-1", "0")),
+    "mems granted": (APP, lambda s: replace(s, mems_effective=NumaSet.of(0)), ("cpuset.mems.effective", "0-1", "0")),
+    "frozen": (
+        APP,
+        lambda s: changed(s, Attribute.FREEZE, value=True, is_frozen=True),
+        ("cgroup.freeze", "0", "1"),
+    ),
+    "frozen from above": (
+        APP,
+        lambda s: replace(s, is_frozen=True),
+        ("cgroup.events", "frozen 0", "frozen 1: a cgroup above is frozen"),
+    ),
+    "no controller": (
+        APP,
+        lambda s: replace(s, attributes=tuple(a for a in s.attributes if a[0] is not Attribute.CPU_WEIGHT)),
+        ("cpu.weight", "174", None),
+    ),
+    "pod's controllers": (
+        "poduid-web",
+        lambda s: replace(s, subtree_control=s.subtree_control - {"memory"}),
+        ("cgroup.subtree_control", "memory", "without them"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DRIFTS)
+def test_every_difference_is_named_once_and_exactly(name):
+    path, change, expected = DRIFTS[name]
+    document = drifted(path, change)
+    assert [(d["file"], d["promised"], d["found"]) for d in document["differences"]] == [expected]
+    found = document["differences"][0]
+    assert (found["cgroup"], found["pod"], found["container"]) == (
+        path,
+        "default/web",
+        "app" if path == APP else None,
+    )
+    assert has_difference(document)
+    assert container_of(document)["differs"] == (path == APP)
+
+
+def test_a_missing_cgroup_is_one_difference_not_one_per_file():
+    document = drifted(APP, None)
+    assert [(d["file"], d["promised"], d["found"]) for d in document["differences"]] == [(None, "a cgroup", "none")]
+    assert container_of(document)["effective"] is None
+
+
+def test_what_is_as_promised_differs_in_nothing():
+    world, _, _ = everything()
+    document = inspection(world.sight())
+    assert document["differences"] == []
+    assert not has_difference(document)
+
+
+def test_unknown_cgroups_are_not_taken_for_missing_ones():
+    document = inspection(idle().sight(seen=None, kernel=None))
+    assert document["differences"] is None
+    assert not has_difference(document)
+    assert "nothing was compared" in render(document)
+
+
+@pytest.mark.parametrize(
+    ("more", "state", "phase"),
+    [
+        ({"pids": None}, "Unknown", "Unknown"),
+        ({"pids": {}}, "Exited, not yet seen", "Running"),
+        ({}, "Running", "Running"),
+    ],
+    ids=["nobody can be asked", "the launcher has no such process", "the launcher has it"],
+)
+def test_a_container_runs_only_if_somebody_says_so(more, state, phase):
+    document = inspection(one(container("app")).sight(seen=None, kernel=None, **more))
+    [shown] = document["pods"]
+    assert (state_text(container_of(document), NOW_MS), shown["phase"]) == (state, phase)
+    assert document["summary"]["byPhase"] == {phase: 1}
+
+
+def test_a_start_that_was_never_confirmed_is_no_unknown_run():
+    world = one(container("app"), statuses=[ContainerStatus("app", attempt=1)])
+    document = inspection(world.sight(seen=None, kernel=None, pids=None))
+    assert container_of(document)["state"]["name"] == "Waiting"
+
+
+def test_processes_that_could_not_be_counted_are_not_none():
+    world = one(container("slot", command=()))
+    slot = "besteffort/poduid-web/slot"
+    known = inspection(world.sight())
+    unread = inspection(world.sight(process_counts={}))
+    unseen = inspection(world.sight(seen=None, kernel=None))
+    missing = inspection(world.sight(seen={k: v for k, v in world.seen().items() if k != slot}))
+    shown = [state_text(container_of(d, "slot"), NOW_MS) for d in (known, unread, unseen, missing)]
+    assert shown == ["Open, empty", "Open, processes not known", "Open, processes not known", "Open, empty"]
+    assert [container_of(d, "slot")["processes"] for d in (known, unread, unseen, missing)] == [0, None, None, 0]
+    assert "process    not known\n" in render_in_full(unread)
+
+
+def test_an_empty_leftover_is_a_difference_and_a_populated_one_a_stranger():
+    world = idle()
+    seen = world.seen()
+    left = replace(seen["burstable"], path="podgone", is_populated=False)
+    document = inspection(world.sight(seen={**seen, "podgone": left}))
+    assert [d["promised"] for d in document["differences"]] == ["no cgroup"]
+    document = inspection(world.sight(seen={**seen, "podgone": replace(left, is_populated=True)}))
+    assert [s["cgroup"] for s in document["strangers"]] == ["podgone"]
+    assert has_difference(document)
+
+
+def test_one_pod_shows_its_own_differences_only():
+    _, _, sight = everything()
+    document = inspection(sight, frozenset({"uid-idle"}))
+    assert [p["name"] for p in document["pods"]] == ["idle"]
+    assert (document["differences"], document["strangers"]) == ([], [])
+    assert not has_difference(document)
+
+
+# Words
+
+
+@pytest.mark.parametrize(
+    "reason", [*(r.value for r in Reason), "OutOfcpu", "OutOfmemory", "OutOfpods", "OutOfhugepages-2Mi", "New"]
+)
+def test_every_refusal_has_a_next_step_that_can_be_typed(reason):
+    text = next_step(reason, "default/web")
+    assert text.endswith("then: nodeagent retry default/web")
+    assert len(text) > len("; then: nodeagent retry default/web")
+
+
+@pytest.mark.parametrize(
+    ("cpus", "text"),
+    [
+        ("1,5", "socket 0, NUMA 0, core 1 (whole), L3 0"),
+        ("1", "socket 0, NUMA 0, core 1 (in part), L3 0"),
+        ("0-1,4-5", "socket 0, NUMA 0, cores 0 1 (whole), L3 0"),
+        ("1-2,5-6", "socket 0, NUMA 0, core 1 (whole), L3 0; socket 1, NUMA 1, core 2 (whole), L3 1"),
+        ("", ""),
+    ],
+)
+def test_places_in_words(cpus, text):
+    assert places_text(Places(machine()).of(CpuSet.parse(cpus))) == text
+
+
+def test_owners_of_cpus():
+    world, _, _ = everything()
+    found = owners(world.managers, world.state.promises, world.state.active_pods())
+    assert found[0] == "reserved"
+    assert found[1] == "default/web setup, app"
+    assert found[4] == "default/slot slot"
+    assert found[3] == "shared"
+
+
+def test_host_processes_are_shown_up_to_a_bound():
+    processes = tuple(HostProcess(pid, f"p{pid}", CpuSet.of(1)) for pid in range(100, 140))
+    document = inspection(idle().sight(host=HostProcesses(processes, 1, CpuSet.of(1), 2)))
+    text = render(document)
+    assert len(document["hostProcesses"]["processes"]) == 40
+    assert "p111 (111), 28 more, 1 kernel thread, 2 processes that only root may" in " ".join(text.split())
+    assert not has_difference(document)
+
+
+@pytest.mark.parametrize(
+    ("span_ms", "text"),
+    [(0, "0 s"), (59_999, "59 s"), (60_000, "1 min"), (3_725_000, "1 h 2 min"), (90_000_000, "1 d 1 h"), (-5, "0 s")],
+)
+def test_time_spans(span_ms, text):
+    assert ago(span_ms) == text
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"), [(None, "no limit"), (0, "0"), (1536 * 2**20, "1536Mi"), (2**30, "1Gi"), (1000, "1000")]
+)
+def test_amounts_of_bytes(amount, text):
+    assert bytes_text(amount) == text
+
+
+def test_quotas():
+    assert quota_text(None) == "-"
+    assert quota_text({"limitMillicores": None}) == "none"
+    assert quota_text({"limitMillicores": 1500}) == "1500m"
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"code": 137}, "1 s ago: Error, exit code 137"),
+        ({"signal": 9}, "1 s ago: Error, signal 9 (SIGKILL)"),
+        ({"signal": 64}, "1 s ago: Error, signal 64"),
+        ({"startError": "exec: no such file"}, "1 s ago: Error: exec: no such file"),
+        ({}, "1 s ago: Error, nobody saw how"),
+    ],
+)
+def test_ends_of_processes(more, text):
+    ending = {"code": None, "signal": None, "startError": None, "reason": "Error", "finishedAtMs": 0}
+    assert exit_text(ending | more, 1000) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "lines"),
+    [
+        ("0-3,8-11,16-19", 8, ["0-3,", "8-11,", "16-19"]),
+        ("one two", 20, ["one two"]),
+        ("abcdefghijkl", 5, ["abcde", "fghij", "kl"]),
+        ("    note of some words", 16, ["    note of some", "      words"]),
+    ],
+)
+def test_long_texts_are_broken_and_nothing_is_lost(text, width, lines):
+    found = broken(text, width)
+    assert [line.strip() for line in found] == [line.strip() for line in lines]
+    assert "".join("".join(found).split()) == "".join(text.split())
+    assert max(map(len, found)) <= width
+
+
+def test_a_table_is_as_narrow_as_asked():
+    rows = [("a" * 30, "b" * 30, "c"), ("x", "y", "z")]
+    assert max(map(len, table(rows, 40))) <= 40
+    assert table(rows, None)[0] == f"{'a' * 30}  {'b' * 30}  c"
+
+
+def test_configuration_survives_the_way_to_its_readers():
+    given = Config(
+        placement=Placement(
+            cpu_manager_policy="static",
+            cpu_manager_policy_options=(("full-pcpus-only", "true"),),
+            reserved_system_cpus=CpuSet.parse("0,4"),
+            reserved_cpu_milli=2000,
+            topology_manager_policy="restricted",
+            topology_manager_scope="pod",
+            topology_manager_policy_options=(("prefer-closest-numa-nodes", "true"),),
+            memory_manager_policy="Static",
+            reserved_memory=(ReservedMemory(1, container("x", memory="1Gi").resources.limits),),
+            feature_gates=(("PodLevelResourceManagers", True),),
+            errata=Errata.FIXED,
+        ),
+        cpu_cfs_quota=False,
+        cpu_cfs_quota_period_us=50_000,
+        check_allocatable=False,
+        max_pods=7,
+        pods_per_core=3,
+        system_reserved=container("x", cpu="500m", memory="1Gi").resources.limits,
+        kube_reserved=container("x", memory="1536Mi").resources.limits,
+        eviction_memory_bytes=None,
+        eviction_memory_percent="5",
+        cpu_manager_reconcile_period_ms=3_000,
+    )
+    assert config_from_document(JsonValue(json.loads(json.dumps(config_document(given))), "config")) == given
+    assert config_from_document(JsonValue(config_document(Config()), "config")) == Config()
+
+
+@pytest.mark.parametrize("name", config_document(Config()))
+@pytest.mark.parametrize("other", [["a"], 1.5, {"x": ["a"]}])
+def test_a_configuration_of_another_shape_is_refused_by_field(name: str, other: object) -> None:
+    """A capture comes from anywhere: what isn't of the right kind must get no further."""
+    with pytest.raises(MisfitError, match=rf"^config\.{name}"):
+        config_from_document(JsonValue({**config_document(Config()), name: other}, "config"))
+
+
+@pytest.mark.parametrize("text", ["", ".", "1.", "x", "nan", "-1", "1e3", "٣", "9" * 19])
+def test_a_threshold_that_is_no_percentage_is_refused(text: str) -> None:
+    with pytest.raises(MisfitError, match="evictionMemoryPercent: must be a percentage"):
+        config_from_document(JsonValue({**config_document(Config()), "evictionMemoryPercent": text}, "config"))
+
+
+def test_restart_policy_never_leaves_nothing_to_wait_for():
+    world = World().add(pod("job", container("app"), restart_policy=RestartPolicy.NEVER), ended("app", 2))
+    state = container_of(inspection(world.sight()))["state"]
+    assert (state["name"], state["nextStartAtMs"]) == ("Exited", None)

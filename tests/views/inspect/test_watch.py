@@ -1,0 +1,384 @@
+"""The live view: what is made of the kernel's counters, how a frame is laid out, what it costs, and a real terminal that is as before."""
+
+import fcntl
+import io
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent.cli.commands import watch as command
+from nodeagent.cli.main import main
+from nodeagent.cli.support.known_state import StateReader
+from nodeagent.cli.support.terminal import Terminal
+from nodeagent.core.model.config import Placement
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.edge.usage import cpu_times_us, read_usage
+from nodeagent.formats.checkpoint.node_state import policies_of, public_document
+from nodeagent.formats.kernel.usage import (
+    NO_RATES,
+    ContainerRate,
+    ContainerUsage,
+    CpuStat,
+    Rates,
+    UsageSample,
+    container_usage,
+    rates,
+    remote_bytes,
+)
+from nodeagent.views.inspect.document import Sight, inspection
+from nodeagent.views.inspect.watch_text import Look, View, frame
+from tests.cli.test_cli_inspect import Host
+from tests.support.figures import Recorder, tell
+from tests.support.inspected_nodes import World, container, everything, idle, machine, pod
+from tests.support.world import MACHINE
+
+CPU_STAT = "usage_usec 5000000\nuser_usec 1\nsystem_usec 2\nnr_periods 40\nnr_throttled 10\nthrottled_usec 77\n"
+NUMA_STAT = "anon N0=4096 N1=8192\nfile N0=0 N1=4096\nshmem N0=9 N1=9\npgfault N0=1\n"
+
+
+def sample(at_us: int, cpus: dict[int, tuple[int, int]] | None = None, **containers: CpuStat) -> UsageSample:
+    return UsageSample(at_us, cpus or {}, {path: ContainerUsage(stat, None) for path, stat in containers.items()})
+
+
+# Counters
+
+
+def test_both_files_are_read_as_the_kernel_writes_them() -> None:
+    assert container_usage(CPU_STAT, NUMA_STAT) == ContainerUsage(CpuStat(5_000_000, 40, 10), {0: 4096, 1: 12288})
+
+
+@pytest.mark.parametrize(
+    ("cpu_stat", "numa_stat"),
+    [(None, None), ("usage_usec x\n", "anon N0=x\n"), ("nr_periods 3\n", "anon 0=1\n"), ("", "file N=1\n")],
+)
+def test_what_cannot_be_read_is_not_known_and_not_0(cpu_stat: str | None, numa_stat: str | None) -> None:
+    assert container_usage(cpu_stat, numa_stat) == ContainerUsage(None, None)
+
+
+def test_rates_are_of_the_time_between_two_looks() -> None:
+    before = sample(1_000_000, {0: (10, 100), 1: (5, 50), 3: (0, 7)}, a=CpuStat(1_000_000, 10, 2), b=CpuStat(7, 0, 0))
+    after = sample(
+        3_000_000,
+        {0: (60, 200), 1: (5, 150), 2: (9, 9)},
+        a=CpuStat(2_000_000, 30, 7),
+        b=CpuStat(7, 0, 0),
+        c=CpuStat(1, 0, 0),
+    )
+    assert rates(before, after) == Rates({0: 50, 1: 0}, {"a": ContainerRate(500, 25), "b": ContainerRate(0, None)})
+
+
+def test_counters_that_go_back_are_of_another_cgroup_and_no_rate() -> None:
+    before, after = sample(0, a=CpuStat(9, 9, 9), b=CpuStat(9, 9, 9)), sample(5, a=CpuStat(8, 9, 9), b=CpuStat(9, 9, 8))
+    assert rates(before, after).containers == {}
+    assert rates(before, before) == Rates({}, {})
+
+
+def test_remote_is_what_lies_on_nodes_without_any_of_its_cpus() -> None:
+    usage = container_usage(None, NUMA_STAT)
+    assert remote_bytes(usage, NumaSet.of(0)) == 12288
+    assert remote_bytes(usage, NumaSet.of(0, 1)) == 0
+    assert remote_bytes(ContainerUsage(None, None), NumaSet.of(0)) is None
+
+
+def test_the_kernels_own_counters_grow(tmp_path: Path) -> None:
+    before = cpu_times_us()
+    until = time.process_time() + 0.05
+    while time.process_time() < until:
+        pass
+    after = cpu_times_us()
+    assert len(before) == len(after) == len(CpuSet.parse(Path("/sys/devices/system/cpu/online").read_text().strip()))
+    assert sum(busy for busy, _ in after) > sum(busy for busy, _ in before)
+    assert all(busy <= whole for busy, whole in after)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/cpu.stat").write_text("usage_usec 1\n")
+    found = read_usage(str(tmp_path), ["a", "b"])
+    assert (found["a"].cpu_stat, found["a"].numa_stat, found["b"].cpu_stat) == ("usage_usec 1\n", None, None)
+
+
+# Frames
+
+
+def look(sight: Sight, given: Rates = NO_RATES, containers: dict[str, ContainerUsage] | None = None) -> Look:
+    return Look(inspection(sight), sight.managers.topology, UsageSample(0, {}, containers or {}), given, 12)
+
+
+def busy() -> Look:
+    _, _, sight = everything()
+    given = Rates(
+        {0: 3, 1: 100, 2: 50, 3: 0, 4: 13, 5: 99, 6: 25},
+        {"poduid-web/app": ContainerRate(1990, None), "burstable/poduid-batch/work": ContainerRate(1500, 87)},
+    )
+    remote = {"poduid-slot/slot": ContainerUsage(None, {0: 4096, 1: 3 << 20})}
+    return look(sight, given, remote)
+
+
+def test_a_frame_as_it_is_shown() -> None:
+    golden = Path(__file__).parents[2] / "golden/inspect-watch.txt"
+    shown = "\n".join(frame(busy(), View(100, 24)).lines) + "\n"
+    assert shown == golden.read_text(), f"if the new text is better, put it into {golden}"
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+@pytest.mark.parametrize("height", [1, 4, 10, 50])
+def test_no_frame_is_larger_than_its_terminal(width: int, height: int) -> None:
+    shown = frame(busy(), View(width, height))
+    assert len(shown.lines) <= height
+    assert all(len(line) <= width for line in shown.lines)
+
+
+def test_every_number_is_whole_at_80_columns() -> None:
+    text = "\n".join(frame(busy(), View(80, None)).lines)
+    assert all(part in text for part in ("1990m", "1500m", "87%", "3Mi", "DIFFERS", "Refused"))
+
+
+def test_it_scrolls_no_further_than_to_the_last_row_and_sorts_by_what_is_asked() -> None:
+    look_ = busy()
+    every = frame(look_, View(100)).lines
+    shown = frame(look_, View(100, 14, offset=999))
+    assert shown.lines[-2] == every[-1]
+    assert shown.offset + shown.page == len(every) - shown.heading - 1
+    first = {
+        sort: frame(look_, View(100, sort=sort)).lines[shown.heading + 1].split()[:2]
+        for sort in ("CPU", "throttled", "remote memory")
+    }
+    assert first == {
+        "CPU": ["default/web", "app"],
+        "throttled": ["default/batch", "work"],
+        "remote memory": ["default/slot", "slot"],
+    }
+
+
+def test_a_terminal_without_utf8_gets_digits() -> None:
+    lines = frame(busy(), View(100, is_utf8=False)).lines
+    assert all(line.isascii() for line in lines)
+    assert next(line for line in lines if line.startswith("NUMA 1")).split()[3] == "502?", "CPUs 2, 3, 6, 7"
+
+
+def test_an_idle_node_and_a_trouble_are_told() -> None:
+    there = look(idle().sight())
+    assert "no drift" in frame(there, View(100)).lines
+    assert frame(there, View(100, 24)).lines[-1].startswith("no containers")
+    assert any("NOT REFRESHED: gone" in line for line in frame(Look(*list_of(there), "gone"), View(100)).lines)
+    assert "DRIFT not known: the pods' cgroups cannot be read" in frame(look(idle().sight(seen=None)), View(100)).lines
+
+
+def list_of(there: Look) -> tuple[Any, ...]:
+    return there.document, there.topology, there.sample, there.rates, there.cost_ms
+
+
+def test_nothing_in_it_acts_on_the_terminal() -> None:
+    lines = frame(look(idle().sight(problems=("\x1b[2J\r\n",))), View(100)).lines
+    assert all(line.isprintable() for line in lines)
+
+
+def test_a_refresh_with_250_pods_fits_into_its_second_many_times(record_property: Recorder) -> None:
+    world = World(MACHINE, Placement("static", reserved_system_cpus=CpuSet.of(0)))
+    for number in range(250):
+        world.add(pod(f"pod-{number}", container("app", cpu="100m", memory="8Mi")))
+    document = public_document(world.state, policies_of(world.config.placement))
+    read, sight = StateReader(), world.sight()
+    usage = {path: container_usage(CPU_STAT, NUMA_STAT) for path in sight.seen or {}}
+    read(document)
+    began = time.process_time()
+    assert read(dict(document)).state == world.state
+    there = Look(inspection(sight), world.managers.topology, UsageSample(0, {}, usage))
+    shown = frame(there, View(120, 40))
+    took = time.process_time() - began
+    tell(record_property, f"one refresh of 250 pods without the reading of files: {1000 * took:.0f} ms of CPU time")
+    assert shown.lines[-1].startswith(f"1-{shown.page} of 250 by name")
+    assert took < 1
+
+
+# The terminal
+
+
+class Screen:
+    """A pseudo-terminal with the command on it."""
+
+    def __init__(self, *words: str) -> None:
+        self.main, self.side = pty.openpty()
+        self.resize(24, 100)
+        self.before = termios.tcgetattr(self.side)
+        self.text = ""
+        # As a terminal starts commands: whoever runs these tests may ignore Ctrl-C, and that is inherited.
+        program = ["env", "--default-signal=INT", sys.executable, "-m", "nodeagent.cli.main", *words]
+        environment = {**os.environ, "PYTHONUTF8": "1", "TERM": "xterm"}
+        self.process = subprocess.Popen(
+            ["setsid", "--ctty", *program], stdin=self.side, stdout=self.side, stderr=self.side, env=environment
+        )
+
+    def resize(self, lines: int, columns: int) -> None:
+        fcntl.ioctl(self.side, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def press(self, keys: bytes) -> None:
+        os.write(self.main, keys)
+
+    def wait(self, holds: Callable[[str], bool]) -> str:
+        """Read until something holds of all that came since the last wait."""
+        deadline = time.monotonic() + 30
+        while not holds(self.text):
+            left = deadline - time.monotonic()
+            ready, _, _ = select.select([self.main], [], [], max(0.0, left))
+            assert ready, f"waited in vain: {self.text[-2000:]!r}"
+            self.text += os.read(self.main, 65536).decode(errors="replace")
+        seen, self.text = self.text, ""
+        return seen
+
+    def ended(self) -> int:
+        status = self.process.wait(30)
+        assert termios.tcgetattr(self.side) == self.before, "the terminal is as it was"
+        return status
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.main)
+        os.close(self.side)
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with tempfile.TemporaryDirectory() as directory:
+        made = Host(Path(directory))
+        made.start_daemon()
+        yield made
+        made.stop()
+
+
+@pytest.fixture
+def screen(host: Host) -> Iterator[Screen]:
+    made = Screen("inspect", "--watch", "--interval", "0.1", *host.options)
+    yield made
+    made.close()
+
+
+LEFT = "\x1b[?25h\x1b[?1049l"
+
+
+def test_it_draws_refreshes_follows_keys_and_size_and_leaves_the_terminal_as_it_was(screen: Screen, host: Host) -> None:
+    first = screen.wait(lambda text: "by name" in text)
+    assert first.startswith("\x1b[?1049h\x1b[?25l\x1b[H")
+    assert "default/web app" in first
+    assert "no drift" in first
+    host.drift()
+    screen.wait(lambda text: "DRIFT 1: default/web app cpu.weight" in text and "DIFFERS" in text)
+    screen.press(b"c")
+    screen.wait(lambda text: "by CPU" in text)
+    screen.resize(12, 60)
+    screen.process.send_signal(signal.SIGWINCH)
+    narrow = screen.wait(lambda text: text.count("\x1b[H") >= 3).split("\x1b[H")[-2]
+    assert narrow.count("\r\n") < 12
+    screen.press(b"q")
+    screen.wait(lambda text: text.endswith(LEFT))
+    assert screen.ended() == 0
+
+
+@pytest.mark.parametrize(("key", "status"), [(b"\x03", 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_however_it_ends_the_terminal_is_as_it_was(screen: Screen, key: bytes | signal.Signals, status: int) -> None:
+    screen.wait(lambda text: "by name" in text)
+    if isinstance(key, bytes):
+        screen.press(key)
+    else:
+        screen.process.send_signal(key)
+    screen.wait(lambda text: LEFT in text)
+    assert screen.ended() == status
+
+
+def test_stopped_and_continued_it_leaves_the_screen_and_takes_it_again(screen: Screen) -> None:
+    screen.wait(lambda text: "by name" in text)
+    screen.process.send_signal(signal.SIGTSTP)
+    screen.wait(lambda text: LEFT in text)
+    _, stopped = os.waitpid(screen.process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(stopped)
+    screen.process.send_signal(signal.SIGCONT)
+    screen.wait(lambda text: "\x1b[?1049h" in text and "by name" in text.rpartition("\x1b[?1049h")[2])
+    screen.press(b"q")
+    assert screen.wait(lambda text: text.endswith(LEFT))
+    assert screen.ended() == 0
+
+
+def test_a_signal_that_comes_in_the_middle_of_a_write_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    terminal = Terminal()
+
+    class Interrupted(io.FileIO):
+        def write(self, content: Any) -> int:
+            terminal._suspend(signal.SIGTSTP, None)
+            return super().write(content) or 0
+
+    monkeypatch.setattr("os.kill", lambda *_: None)
+    with io.TextIOWrapper(io.BufferedWriter(Interrupted(writing, "w"))) as stream:
+        monkeypatch.setattr("sys.stdout", stream)
+        terminal.draw(["a line"])
+        shown = os.read(reading, 1000).decode()
+    os.close(reading)
+    assert shown.startswith(LEFT)
+    assert "a line" in shown
+
+
+def test_an_agent_that_goes_is_told_on_the_screen_with_what_was_last_seen(screen: Screen, host: Host) -> None:
+    screen.wait(lambda text: "by name" in text)
+    host.stop()
+    host._close = []
+    shown = screen.wait(lambda text: "NOT REFRESHED" in text and "by name" in text.rpartition("NOT REFRESHED")[2])
+    assert "default/web app" in shown
+
+
+def test_frames_are_printed_where_there_is_no_terminal(host: Host, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "--watch", "--frames", "2", "--interval", "0.1", *host.options]) == 0
+    out, err = capfd.readouterr()
+    assert (out.count("agent runs"), out.count("CONTAINER"), err) == (2, 2, "")
+    assert "\x1b" not in out
+    assert out.split("CONTAINER")[0].splitlines()[1].endswith(f"load {'-'}"), "the first look has none before it"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem", "step"),
+    [
+        (["web"], "all pods", "nodeagent inspect POD"),
+        (["-o", "json"], "as text", "looks once"),
+        (["--machine", "x"], "for this node", "leave --watch out"),
+        (["--root", "x"], "for this node", "leave --watch out"),
+    ],
+)
+def test_what_excludes_a_watch_is_exit_status_2(
+    words: list[str], problem: str, step: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["inspect", "--watch", "--frames", "1", *words])
+    assert end.value.code == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    message, hint = err.splitlines()[-2:]
+    assert problem in message
+    assert step in message
+    assert hint == "hint: nodeagent inspect --help says what can be given"
+
+
+def test_a_watch_is_drawn_on_terminals_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "--watch"]) == 1
+    out, err = capfd.readouterr()
+    assert out == ""
+    message, hint = err.splitlines()
+    assert "this is none" in message
+    assert "--frames 10" in hint
+
+
+def test_while_a_cpu_comes_or_goes_nobodys_load_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "cpu_times_us", lambda: ((1, 2),) * 7)
+    assert command._cpu_times(machine()) == {}
+    monkeypatch.setattr(command, "cpu_times_us", lambda: tuple((n, 9) for n in range(7)))
+    assert command._cpu_times(machine("2")) == {cpu: (n, 9) for n, cpu in enumerate((0, 1, 3, 4, 5, 6, 7))}
