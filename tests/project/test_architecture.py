@@ -1,0 +1,40 @@
+"""The page that says where to add what names files and folders that exist, and every package says what it is for."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/architecture.md").read_text()
+PACKAGES = sorted(path.parent for path in (ROOT / "nodeagent").rglob("__init__.py"))
+
+
+def named() -> list[str]:
+    return sorted(
+        set(
+            re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", PAGE)
+            + re.findall(r" ((?:core|daemon|edge)/[a-z_/]+\.py)", PAGE)
+        )
+    )
+
+
+def test_the_page_names_files() -> None:
+    assert len(named()) > 30
+
+
+@pytest.mark.parametrize("path", named())
+def test_every_file_that_the_page_names_is_there(path: str) -> None:
+    assert (ROOT / "nodeagent" / path).is_file()
+
+
+def test_every_package_of_core_and_every_ring_is_in_the_tables() -> None:
+    rings = {path.name for path in (ROOT / "nodeagent").iterdir() if (path / "__init__.py").exists()}
+    rooms = {path.name for path in (ROOT / "nodeagent/core").iterdir() if (path / "__init__.py").exists()}
+    cells = set(re.findall(r"`(?:nodeagent/)?([a-z]+)`", "".join(re.findall(r"(?m)^\|[^|]*\|", PAGE))))
+    assert rings | rooms <= cells
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_package_says_what_lives_in_it(package: Path) -> None:
+    assert (package / "__init__.py").read_text().startswith('"""')
