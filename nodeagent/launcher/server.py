@@ -79,9 +79,14 @@ class Launcher:
         log("serving", version=VERSION, pid=os.getpid(), cgroup=self.root and str(self.root), runs=len(self.runs))
         while True:
             self.reap()
-            if self.stop_asked and self.all_stopped():
-                signal.set_wakeup_fd(-1)  # its socket ends with this function
-                return
+            self.end_overdue_starts()
+            if self.stop_asked:
+                self.begin_stop()
+                self.kill_overdue()
+                if self.is_over():
+                    self.kill_leftovers()
+                    signal.set_wakeup_fd(-1)  # its socket ends with this function
+                    return
             if self.reexec_asked and not self.starting:
                 self.reexec()
             for key, _ in self.selector.select(self.next_deadline()):
@@ -315,44 +320,58 @@ class Launcher:
     # deadlines, the end, and the next image
 
     def next_deadline(self) -> float | None:
+        """Seconds until time alone asks for something; None: it never does."""
+        deadlines = [starting.deadline for starting in self.starting.values() if starting.failure is None]
+        if self.stop_began is not None:
+            waited_for = [run.grace_seconds for run in self.left() if run.id not in self.killed]
+            deadlines += [self.stop_ends, *(self.stop_began + seconds for seconds in waited_for)]
+        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+
+    def end_overdue_starts(self) -> None:
         now = time.monotonic()
         for starting in self.starting.values():
             if starting.failure is None and starting.deadline <= now:
                 text = os.strerror(errno.ETIMEDOUT)
                 starting.failure = {"stage": "deadline", "errno": errno.ETIMEDOUT, "message": text}
                 os.kill(starting.run.pid, signal.SIGKILL)  # ends a frozen one too; its link closes then
-        deadlines = [starting.deadline for starting in self.starting.values() if starting.failure is None]
-        if self.stop_began is not None:
-            waited_for = [run.grace_seconds for run in self.left() if run.id not in self.killed]
-            deadlines += [self.stop_ends, *(self.stop_began + seconds for seconds in waited_for)]
-        return max(0.0, min(deadlines) - now) if deadlines else None
 
     def left(self) -> list[ProcessRecord]:
         running = [run for run in self.runs.values() if run.finished_at_ms is None]
         return running + [starting.run for starting in self.starting.values()]
 
-    def all_stopped(self) -> bool:
-        """Ask every process, kill each after its grace period, and at last whatever else is in the sub-cgroups."""
-        left, now = self.left(), time.monotonic()
-        if self.stop_began is None:
-            patience = max([run.grace_seconds for run in left], default=0)
-            self.stop_began, self.stop_ends = now, now + patience + KILL_SECONDS
-            notify(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={(patience + 30) * 1_000_000}")
-            log("stopping", runs=len(left), grace_seconds=patience)
-            for run in left:
-                self.signal(run.id, signal.SIGTERM.value)
+    def begin_stop(self) -> None:
+        """Ask every process to end, once."""
+        if self.stop_began is not None:
+            return
+        left = self.left()
+        patience = max([run.grace_seconds for run in left], default=0)
+        self.stop_began = time.monotonic()
+        self.stop_ends = self.stop_began + patience + KILL_SECONDS
+        notify(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={(patience + 30) * 1_000_000}")
+        log("stopping", runs=len(left), grace_seconds=patience)
         for run in left:
+            self.signal(run.id, signal.SIGTERM.value)
+
+    def kill_overdue(self) -> None:
+        """Kill each process whose grace period is over, once."""
+        assert self.stop_began is not None
+        now = time.monotonic()
+        for run in self.left():
             if run.id not in self.killed and now >= self.stop_began + run.grace_seconds:
                 self.killed.add(run.id)
                 self.signal(run.id, signal.SIGKILL.value)
-        if left and now < self.stop_ends:
-            return False
+
+    def is_over(self) -> bool:
+        """All have ended, or what lives on can't be killed."""
+        return not self.left() or time.monotonic() >= self.stop_ends
+
+    def kill_leftovers(self) -> None:
+        """Kill whatever else is in the sub-cgroups."""
         for kill in sorted(self.root.glob("*/cgroup.kill")) if self.root else ():
             if kill.parent.name != "holder":  # the leaf of the unit's own main process
                 with contextlib.suppress(OSError), kill.open("r+b", buffering=0) as file:
                     file.write(b"1")
-        log("stopped", left=[run.id for run in left])
-        return True
+        log("stopped", left=[run.id for run in self.left()])
 
     def reexec(self) -> None:
         """The next image of this process: its children stay its children, and the records say who they are."""
