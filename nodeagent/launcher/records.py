@@ -58,16 +58,27 @@ class RecordStore:
             os.close(directory)
 
     def forget(self, run_id: str) -> None:
+        self._remove(self.path(run_id))
+
+    def _remove(self, path: Path) -> None:
         try:
-            self.path(run_id).unlink(missing_ok=True)
-        except OSError as err:  # it comes back with the next launcher, and is acknowledged again
-            log("record_not_removed", id=run_id, error=str(err))
+            path.unlink(missing_ok=True)
+        except OSError as err:  # it comes back with the next launcher, and is removed again
+            log("record_not_removed", path=str(path), error=str(err))
 
     def load(self) -> list[ProcessRecord]:
         known, runs = {field.name for field in dataclasses.fields(ProcessRecord)}, []
+        for path in sorted(self.directory.glob("*.tmp")):  # of a write that never came to its end
+            self._remove(path)
         for path in sorted(self.directory.glob("*.json")):
             try:
-                content = json.loads(path.read_bytes())
+                text = path.read_bytes()
+                if not text.strip(b"\0"):
+                    # The start of a process is not made durable, and this is what a loss of power leaves of it: a name without content.
+                    log("record_empty", path=str(path))
+                    self._remove(path)
+                    continue
+                content = json.loads(text)
                 run = ProcessRecord(**{name: value for name, value in content.items() if name in known})
                 if not (is_sound(run) and path == self.path(run.id)):
                     raise ValueError("it has a value that was never written there")  # noqa: TRY301 - set aside like all
@@ -75,7 +86,7 @@ class RecordStore:
             except OSError as err:  # what it tells of may run on, and is told by nobody; but the others are
                 log("record_unreadable", path=str(path), error=str(err))
             except (ValueError, TypeError, AttributeError, RecursionError) as err:
-                # only a loss of power leaves half a record behind, and then the process is gone too
+                # only a loss of power or a failing disk leaves half a record, and then the process is gone too
                 log("record_set_aside", path=str(path), error=str(err))
                 self._set_aside(path)
         return runs

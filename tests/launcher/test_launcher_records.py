@@ -21,6 +21,17 @@ def test_what_cannot_be_read_is_passed_over(tmp_path: Path, capfd: pytest.Captur
     assert "directory.json" in told
 
 
+@pytest.mark.parametrize("content", [b"", b"\0" * 200], ids=["empty", "zeros"])
+def test_what_a_loss_of_power_leaves_of_a_start_is_removed(
+    content: bytes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pod%2Fapp%2F1.json").write_bytes(content)
+    (tmp_path / "pod%2Fapp%2F2.tmp").write_bytes(b'{"id": "pod/a')
+    assert RecordStore(tmp_path).load() == []
+    assert list(tmp_path.iterdir()) == []
+    assert "record_empty" in capfd.readouterr().err
+
+
 def test_a_disk_that_fails_is_told(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
