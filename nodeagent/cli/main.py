@@ -50,6 +50,23 @@ class _CommandParser(argparse.ArgumentParser):
         self.print_usage(sys.stderr)
         self.exit(EXIT_USAGE, f"nodeagent: {printable(message)}\nhint: {self.prog} --help says what can be given\n")
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Name the word that was probably meant, where argparse only lists them all."""
+        if action.choices is not None and value not in action.choices:
+            from nodeagent.formats.syntax.fields import nearest
+
+            choices = [str(choice) for choice in action.choices]
+            meant = nearest(str(value), choices) or f", must be one of {', '.join(choices)}"
+            raise argparse.ArgumentError(action, f"there is no '{value}'{meant}")
+
+    def refuse(self, words: Sequence[str]) -> NoReturn:
+        """Refuse words that nothing understands; of options with those that were probably meant."""
+        from nodeagent.formats.syntax.fields import nearest
+
+        options = [spelling for action in self._actions for spelling in action.option_strings]
+        meant = [nearest(word.partition("=")[0], options) for word in words if word.startswith("--")]
+        self.error(f"unrecognized arguments: {' '.join(words)}{next(filter(None, meant), '')}")
+
     def _print_message(self, message: str, file: Any = None) -> None:
         """Write it, where argparse keeps quiet about what can't be written."""
         if file is sys.stdout:
@@ -123,7 +140,7 @@ def _options(words: list[str]) -> argparse.Namespace:
     parser, known = _parsers(words)
     options, unknown = parser.parse_known_args(words)
     if unknown:
-        getattr(options, "parser", known[options.command]).error(f"unrecognized arguments: {' '.join(unknown)}")
+        getattr(options, "parser", known[options.command]).refuse(unknown)
     from nodeagent.cli.support.named_files import readers_of_stdin
 
     if readers_of_stdin(options) > 1:

@@ -241,7 +241,7 @@ class Agent:
         judged = _promises_on(node, self.state.promises) if isinstance(node, NodeSetup) else None
         refusals = node if isinstance(node, tuple) else (judged,) if isinstance(judged, StartRefused) else ()
         if refusals:
-            why = "; ".join(refused.message for refused in refusals)
+            why = "; ".join(refused.told for refused in refusals)
             trouble = f"the machine has changed, and pods cannot be placed on it as it is: {why}"
             way_out = "bring back what is gone, or drain the node and correct what `nodeagent config validate` names"
             self._machine_trouble = (Trouble(f"{trouble} ({way_out})"),)

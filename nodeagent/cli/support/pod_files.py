@@ -62,7 +62,7 @@ def _content(path: str, file: ManifestFile) -> tuple[str, bytes]:
 def _pods(name: str, content: bytes) -> list[Pod]:
     pods = []
     findings: list[Finding] = []
-    for document in parse_manifest(content, name, without_pod="holds no pod"):
+    for document in parse_manifest(content, name, without_pod=""):
         if isinstance(document, RefusedPod):
             findings += document.findings
         else:

@@ -144,7 +144,10 @@ def _node(config: Config, topology: Topology, errata: Errata, source: str, reser
     if isinstance(node, NodeSetup):
         return node
     raise TrialError(
-        "\n".join(f"{source}: {refused.about}: {refused.message}" for refused in node),
+        "\n".join(
+            f"{source}: {refused.about}: {(refused.plain if errata is Errata.FIXED else '') or refused.message}"
+            for refused in node
+        ),
         hint="; or ".join(
             [
                 *(f"{refused.about}: {refused.allowed}" for refused in node if refused.allowed),

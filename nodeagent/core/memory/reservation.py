@@ -8,6 +8,8 @@ from nodeagent.core.model.topology import Topology
 
 _FIELD = "reservedMemory"
 _SUMMED = (_FIELD, "memoryManagerPolicy", "systemReserved", "kubeReserved", "evictionHard")
+_LEAST = Quantity.of_bytes(512 * 2**20)
+"""What to begin with where nothing is reserved."""
 Reserved = dict[tuple[int, str], int]
 """Bytes by (NUMA node, resource)."""
 
@@ -28,7 +30,7 @@ def reserved_by_node(topology: Topology, placement: Placement) -> Reserved | tup
     ]
     if invalid is None:
         # What is no amount has no sum.
-        refused += _wrong_sums(placement)
+        refused += _wrong_sums(topology, placement)
     reserved: Reserved = {}
     for entry in placement.reserved_memory:
         for resource, amount in entry.limits:
@@ -38,8 +40,11 @@ def reserved_by_node(topology: Topology, placement: Placement) -> Reserved | tup
                 return (*refused, StartRefused("could not covert a variable of type Quantity to int64", _FIELD))
             reserved[entry.numa_node, resource] = size
     if not refused and sum(size for (_, resource), size in reserved.items() if resource == MEMORY) <= 0:
+        plain = f"memoryManagerPolicy Static needs reserved memory: add systemReserved: {{memory: {_LEAST}}} and {_lines(topology, _LEAST)}"
         refused.append(
-            StartRefused("[memorymanager] you should specify the system reserved memory", _FIELD, rests_on=_SUMMED)
+            StartRefused(
+                "[memorymanager] you should specify the system reserved memory", _FIELD, rests_on=_SUMMED, plain=plain
+            )
         )
     return tuple(refused) or reserved
 
@@ -70,7 +75,7 @@ def invalid_entries(placement: Placement) -> StartRefused | None:
     return StartRefused(found[0] if len(found) == 1 else f"[{', '.join(found)}]", _FIELD)
 
 
-def _wrong_sums(placement: Placement) -> tuple[StartRefused, ...]:
+def _wrong_sums(topology: Topology, placement: Placement) -> tuple[StartRefused, ...]:
     totals: dict[str, Quantity] = {}
     for entry in placement.reserved_memory:
         for resource, amount in entry.limits:
@@ -88,6 +93,28 @@ def _wrong_sums(placement: Placement) -> tuple[StartRefused, ...]:
                     "determined by Node Allocatable feature",
                     _FIELD,
                     rests_on=_SUMMED,
+                    plain=_told_sum(topology, placement, resource, configured, wanted),
                 )
             )
     return tuple(refused)
+
+
+def _told_sum(topology: Topology, placement: Placement, resource: str, configured: Quantity, wanted: Quantity) -> str:
+    parts = "the sum of systemReserved, kubeReserved and evictionHard"
+    if resource == MEMORY and not placement.reserved_memory:
+        return f"add {_lines(topology, wanted)} (memoryManagerPolicy Static needs {wanted}, {parts})"
+    return f"{_FIELD} must have {wanted} of {resource} in sum, not {configured} ({parts})"
+
+
+def _lines(topology: Topology, amount: Quantity) -> str:
+    """Give YAML that reserves so much: on the first node that has it, else on as many as it takes."""
+    whole = amount.value()
+    nodes = [node for node in topology.numa if node.memory_bytes > 0]
+    enough = next((node for node in nodes if node.memory_bytes >= whole), None)
+    entries = []
+    for node in nodes if enough is None else (enough,):
+        part = min(whole, node.memory_bytes)
+        whole -= part
+        entries += [(node.id, Quantity.of_bytes(part))] if part else []
+    limits = ", ".join(f"{{numaNode: {node}, limits: {{memory: {part}}}}}" for node, part in entries)
+    return f"{_FIELD}: [{limits}]"

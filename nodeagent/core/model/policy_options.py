@@ -22,5 +22,6 @@ def parse_boolean(option: str, value: str, field: str) -> bool | StartRefused:
             field,
             entry=option,
             allowed='must be "true" or "false"',
+            plain=f'{option} must be "true" or "false", not {go_quoted(value)}',
         )
     return parsed

@@ -39,11 +39,13 @@ class StartRefused(Struct, frozen=True):
     """Other fields that it follows from: while one of these is no value at all, nothing is known."""
     allowed: str = ""
     """What would be right, in our words; empty: the message says it."""
+    plain: str = ""
+    """All of it in our words, where kubelet's are about its own program; empty: kubelet's do."""
 
     @property
     def told(self) -> str:
-        """For people: kubelet's words, and what is allowed."""
-        return ", ".join(filter(None, (self.message, self.allowed)))
+        """For people: what is wrong, and what is allowed."""
+        return self.plain or ", ".join(filter(None, (self.message, self.allowed)))
 
 
 def unexpected(error: str) -> Refusal:

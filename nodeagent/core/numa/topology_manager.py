@@ -187,4 +187,5 @@ def _parse_max_nodes(text: str) -> int | StartRefused:
         _OPTIONS,
         entry=_MAX_NODES,
         allowed=f"must be a whole number of at least {_DEFAULT_MAX_NODES}",
+        plain=f"{_MAX_NODES} must be a whole number of at least {_DEFAULT_MAX_NODES}, not {go_quoted(text)}",
     )

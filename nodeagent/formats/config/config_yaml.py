@@ -28,6 +28,7 @@ from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.formats.config import config_schema
 from nodeagent.formats.config.placement_fields import PlacementReader
+from nodeagent.formats.quantity_words import no_quantity
 from nodeagent.formats.syntax.bind_address import MAX_UNIX_PATH_BYTES, BindAddressError, TcpAddress, parse_bind_address
 from nodeagent.formats.syntax.documents import read_documents
 from nodeagent.formats.syntax.durations import DurationSyntaxError, parse_duration_ns
@@ -231,8 +232,8 @@ class _ConfigReader:
     def _threshold(self, text: str) -> int | None:
         try:
             amount = Quantity.parse(text)
-        except QuantitySyntaxError as err:
-            self._fields.report("evictionHard", str(err), text)
+        except QuantitySyntaxError:
+            self._fields.report("evictionHard", no_quantity(text), text)
             return None
         if amount.nano < 0:
             self._fields.report("evictionHard", f"eviction threshold memory.available must be positive: {text}")
@@ -280,13 +281,11 @@ class _ConfigReader:
             self._fields.report("memoryManagerPolicy", allowed, memory, f'unknown policy: "{memory}", {allowed}')
         policy, scope = placement.topology_manager_policy, placement.topology_manager_scope
         if policy not in TOPOLOGY_MANAGER_POLICIES:
-            allowed = 'must be one of: ["none" "best-effort" "restricted" "single-numa-node"]'
-            words = f'invalid configuration: topologyManagerPolicy (--topology-manager-policy) "{policy}" {allowed}'
-            self._fields.report("topologyManagerPolicy", allowed, policy, words)
+            self._fields.report(
+                "topologyManagerPolicy", f"must be one of {', '.join(TOPOLOGY_MANAGER_POLICIES)}", policy
+            )
         if scope not in TOPOLOGY_MANAGER_SCOPES:
-            allowed = 'must be one of: "container", or "pod"'
-            words = f'invalid configuration: topologyManagerScope (--topology-manager-scope) "{scope}" {allowed}'
-            self._fields.report("topologyManagerScope", allowed, scope, words)
+            self._fields.report("topologyManagerScope", "must be container or pod", scope)
         amounts = {"reservedSystemCPUs", "systemReserved[cpu]", "kubeReserved[cpu]"}
         is_reserved = placement.reserved_system_cpus or placement.reserved_cpu_milli is not None
         if cpu == "static" and not is_reserved and amounts.isdisjoint(self._findings.fields()):
@@ -401,11 +400,7 @@ class _ConfigReader:
         cgroups = [key for key in ("systemReservedCgroup", "kubeReservedCgroup") if self._fields.string(key)]
         self._reported.extend(cgroups)
         if cgroups and placement.reserved_system_cpus:
-            reason = (
-                "invalid configuration: can't use reservedSystemCPUs (--reserved-cpus) with systemReservedCgroup "
-                "(--system-reserved-cgroup) or kubeReservedCgroup (--kube-reserved-cgroup)"
-            )
-            self._fields.report("reservedSystemCPUs", reason)
+            self._fields.report("reservedSystemCPUs", f"must not be given together with {' and '.join(cgroups)}")
         if self._fields.boolean("cgroupsPerQOS") is False:
             self._fields.report(
                 "cgroupsPerQOS", "must be true: pods are always grouped by their QoS class", value=False

@@ -1,7 +1,7 @@
 """The fields that decide about placement, as KubeletConfiguration names them → Placement. Shared by configuration files and scenarios."""
 
 from nodeagent.core.model.config import ISOLATED_CPUS, Errata, Placement, ReservedMemory
-from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
+from nodeagent.core.model.idset import MAX_ID, CpuSet, IdSetSyntaxError
 from nodeagent.core.model.pod import Resources
 from nodeagent.formats.syntax.fields import Fields
 
@@ -21,8 +21,9 @@ class PlacementReader:
             return CpuSet()
         try:
             return CpuSet.parse(text)
-        except IdSetSyntaxError as err:
-            self._fields.report("reservedSystemCPUs", f"unable to parse reserved-cpus list: {err}", text)
+        except IdSetSyntaxError:
+            allowed = f"must be numbers of CPUs and ranges of them such as 0-3,8 (the lower first, none over {MAX_ID})"
+            self._fields.report("reservedSystemCPUs", allowed, text)
             return CpuSet()
 
     def reserved_memory(self) -> tuple[ReservedMemory, ...]:

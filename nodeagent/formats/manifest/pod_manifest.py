@@ -42,7 +42,7 @@ class RefusedPod(Struct, frozen=True):
     """`namespace/name`; None: the text couldn't be read so far, or the name is what is wrong."""
 
 
-_ENDS_NOTHING = "holds no pod: write one, or remove the file to end the pods it had"
+_ENDS_NOTHING = ": write a pod, or remove the file to end the pods it had"
 
 
 def parse_manifest(
@@ -55,14 +55,15 @@ def parse_manifest(
     Args:
         content: YAML or JSON, also of several documents.
         source: the file's name, for findings.
-        without_pod: what to say of a text without any document.
+        without_pod: what to say after the fact that a text has no document: what to do about it.
     """
     from nodeagent.formats.syntax.documents import read_documents  # noqa: PLC0415 - a state's pods are read without YAML
 
     findings = Findings(source)
     documents = read_documents(content, findings)
     if documents == ():
-        findings.add(1, "", "", without_pod)
+        what = "holds no pod" if content.strip() else "is empty, as a full disk leaves a file (see `df`)"
+        findings.add(1, "", "", f"{what}{without_pod}")
     found: list[ManifestPod | RefusedPod] = []
     for document in documents or ():
         found.extend(_document(document, source))

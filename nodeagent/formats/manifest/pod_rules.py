@@ -22,6 +22,7 @@ from nodeagent.core.model.pod import (
 from nodeagent.core.model.pod_resources import aggregated_container_requests, effective_requests, is_pod_level
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.formats.manifest.variables import MAX_PROCESS_BYTES, process_of
+from nodeagent.formats.syntax.fields import nearest
 from nodeagent.formats.syntax.findings import shown
 from nodeagent.formats.syntax.tree import Path
 
@@ -183,7 +184,8 @@ def _amounts(path: Path, resources: Resources) -> Iterator[Breach]:
     for name, amount in resources:
         here = (*path, name)
         if not is_pod_level(name):
-            yield Breach(here, "", "is no resource of this node: cpu, memory and hugepages-<size> are")
+            meant = nearest(name, (CPU, MEMORY))
+            yield Breach(here, "", f"is no resource of this node{meant or ': cpu, memory and hugepages-<size> are'}")
             continue
         largest = MAX_CPU if name == CPU else MAX_BYTES
         if amount.nano < 0:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from nodeagent.core.model.pod import Resources
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
+from nodeagent.formats.quantity_words import no_quantity
 from nodeagent.formats.syntax.findings import DocumentError, Findings, shown
 from nodeagent.formats.syntax.tree import ListNode, MapNode, Number, Scalar, TreeNode, kind_of, tree_of
 
@@ -176,8 +177,8 @@ class Fields:
         text = str(_plain(node))
         try:
             return Quantity.parse(text)
-        except QuantitySyntaxError as err:
-            self._findings.add(node.line, path, shown(text), str(err))
+        except QuantitySyntaxError:
+            self._findings.add(node.line, path, shown(text), no_quantity(text))
             return None
 
     def quantities(self, key: str) -> Resources:

@@ -24,6 +24,7 @@ _MAX_DIRECTIVES = 8
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _MERGE = "<<"
+_TAB = "\t"
 _STANDARD = "tag:yaml.org,2002:"
 _TYPES: dict[str, tuple[type, ...]] = {"bool": (bool,), "int": (int,), "null": (type(None),)}
 
@@ -111,11 +112,22 @@ def _events(text: str, findings: Findings) -> Iterator[yaml.Event]:
         mark = err.problem_mark or err.context_mark
         # The end of a text counts as a line of its own there.
         line = 1 if mark is None else min(mark.line, text.rstrip("\n").count("\n")) + 1
-        findings.add(line, "", "", f"is not valid YAML: {err.problem or err.context}")
+        findings.add(line, "", "", _tab(text, line) or f"is not valid YAML: {err.problem or err.context}")
         raise UnreadableError from err
     except yaml.YAMLError as err:
         findings.add(1, "", "", f"is not valid YAML: {err}")
         raise UnreadableError from err
+
+
+def _tab(text: str, line: int) -> str | None:
+    """Say what is wrong with a line that YAML can't read because a tab indents it: no eye sees that. None: it is something else."""
+    there = text.split("\n")[line - 1]
+    indent = there[: len(there) - len(there.lstrip())]
+    return (
+        f"a tab in column {indent.index(_TAB) + 1} indents this line: YAML takes spaces only"
+        if _TAB in indent
+        else None
+    )
 
 
 class _Builder:

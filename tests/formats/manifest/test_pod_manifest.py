@@ -189,7 +189,7 @@ CONTAINER_RULES = [
     ("name: a, securityContext: {runAsUser: 4294967296}", "must be between 0 and 2147483647"),
     ("name: a, resources: {claims: [{name: gpu}]}", "5: spec.containers[0].resources.claims: resource claims (DRA) are not supported"),
     ("name: a, resources: {limits: {nvidia.com/gpu: 1}}", "5: spec.containers[0].resources.limits[nvidia.com/gpu]: is no resource of this node"),
-    ("name: a, resources: {limits: {cpu: x}}", '5: spec.containers[0].resources.limits[cpu]: "x": quantities must match the regular expression'),
+    ("name: a, resources: {limits: {cpu: x}}", '5: spec.containers[0].resources.limits[cpu]: "x": must be a quantity such as 2, 500m or 1Gi'),
     ("name: a, resources: {limits: {cpu: [1]}}", "5: spec.containers[0].resources.limits[cpu]: must be a quantity such as 2, 500m or 1Gi, not a list"),
     ("name: a, resources: {limits: {cpu: -1}}", "5: spec.containers[0].resources.limits[cpu]: -1: must be greater than or equal to 0"),
     ("name: a, resources: {requests: {cpu: -1m}}", "5: spec.containers[0].resources.requests[cpu]: -1m: must be greater than or equal to 0"),
@@ -422,7 +422,8 @@ def test_a_text_without_a_document_is_one_refusal_and_names_no_pod(text: str) ->
     assert isinstance(result, RefusedPod)
     assert result.name is None
     [finding] = result.findings
-    assert str(finding) == "web.yaml:1: holds no pod: write one, or remove the file to end the pods it had"
+    what = "holds no pod" if text.strip() else "is empty, as a full disk leaves a file (see `df`)"
+    assert str(finding) == f"web.yaml:1: {what}: write a pod, or remove the file to end the pods it had"
 
 
 @pytest.mark.parametrize("kind", ["List", "PodList"])
@@ -539,7 +540,7 @@ HOSTILE = [
     ("many containers", "containers: [" + ", ".join(f"{{name: a{i}}}" for i in range(20_000)) + "]", "at most 256 containers"),
     ("many variables", "containers: [{name: a, env: [" + "{name: =}, " * 20_000 + "]}]", "more findings"),
     ("one long name", f"containers: [{{name: {'a' * 900_000}}}]", "must be a lowercase"),
-    ("one long number", f"containers: [{{name: a, resources: {{limits: {{cpu: '{'9' * 900_000}'}}}}}}]", "quantities must match"),
+    ("one long number", f"containers: [{{name: a, resources: {{limits: {{cpu: '{'9' * 900_000}'}}}}}}]", "must be a quantity such as"),
 ]  # fmt: skip
 
 

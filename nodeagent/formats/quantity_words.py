@@ -1,0 +1,38 @@
+"""What to write in the place of a text that is no quantity: units that people know from elsewhere, and Kubernetes hasn't."""
+
+import re
+
+from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
+
+_WITH_UNIT = re.compile(r"(?P<number>[0-9]{1,18}(?:\.[0-9]{1,18})?)(?P<gap> *)(?P<unit>[A-Za-z]{1,8})")
+_SIZES = {"k": "k", "m": "M", "g": "G", "t": "T", "p": "P", "e": "E"}
+_DECIMAL, _BINARY = frozenset({"", "b", "byte", "bytes"}), frozenset({"i", "ib"})
+
+
+def no_quantity(text: str) -> str:
+    """Say what is allowed where a text that is no quantity stands, with the amount that was probably meant."""
+    found = _WITH_UNIT.fullmatch(text)
+    meant = () if found is None else _meant(found["number"], found["unit"])
+    if found is None or not meant:
+        return "must be a quantity such as 2, 500m or 1Gi"
+    if found["gap"] and _is_quantity(found["number"] + found["unit"]):
+        return f"must have no blank before the unit: {found['number']}{found['unit']}"
+    return f"{found['unit']} is no unit: {' or '.join(meant)}"
+
+
+def _meant(number: str, unit: str) -> tuple[str, ...]:
+    rest, size = unit[1:].lower(), _SIZES.get(unit[:1].lower())
+    if unit.lower() in _DECIMAL:
+        return (number,)
+    binary = None if size is None else f"{number}{size.upper()}i"
+    if binary is None or rest not in _DECIMAL | _BINARY:
+        return (number + unit,) if _is_quantity(number + unit) else ()
+    return (f"{number}{size}", binary) if rest in _DECIMAL else (binary,)
+
+
+def _is_quantity(text: str) -> bool:
+    try:
+        Quantity.parse(text)
+    except QuantitySyntaxError:
+        return False
+    return True
