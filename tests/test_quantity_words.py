@@ -1,4 +1,5 @@
 """What is offered in the place of an amount in a unit that Kubernetes hasn't."""
+# ruff: noqa: E501 (tables: one case, one line)
 
 import pytest
 

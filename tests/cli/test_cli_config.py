@@ -220,7 +220,7 @@ PLAIN = [
     ("topologyManagerPolicy: restricted\ntopologyManagerPolicyOptions: {max-allowable-numa-nodes: 'x'}\n", 'max-allowable-numa-nodes must be a whole number of at least 8, not "x"'),
     ("memoryManagerPolicy: Static\n", "add reservedMemory: [{numaNode: 0, limits: {memory: 100Mi}}] (memoryManagerPolicy Static needs 100Mi, the sum of systemReserved, kubeReserved and evictionHard)"),
     ("memoryManagerPolicy: Static\nevictionHard: {memory.available: '0'}\n", "memoryManagerPolicy Static needs reserved memory: add systemReserved: {memory: 512Mi} and reservedMemory: [{numaNode: 0, limits: {memory: 512Mi}}]"),
-    ("memoryManagerPolicy: Static\nreservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]\n", "reservedMemory must have 100Mi of memory in sum, not 1Gi (the sum of systemReserved, kubeReserved and evictionHard)"),
+    ("memoryManagerPolicy: Static\nreservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]\n", "the reserved memory must add up to 100Mi, not 1Gi (the sum of systemReserved, kubeReserved and evictionHard)"),
 ]  # fmt: skip
 
 

@@ -103,7 +103,7 @@ def _told_sum(topology: Topology, placement: Placement, resource: str, configure
     parts = "the sum of systemReserved, kubeReserved and evictionHard"
     if resource == MEMORY and not placement.reserved_memory:
         return f"add {_lines(topology, wanted)} (memoryManagerPolicy Static needs {wanted}, {parts})"
-    return f"{_FIELD} must have {wanted} of {resource} in sum, not {configured} ({parts})"
+    return f"the reserved {resource} must add up to {wanted}, not {configured} ({parts})"
 
 
 def _lines(topology: Topology, amount: Quantity) -> str:
