@@ -1,5 +1,6 @@
 """The launcher as the deciding thread uses it: look at all runs, start, signal, forget. A launcher out of reach is trouble, not an end."""
 
+import errno
 import time
 
 from nodeagent.core.model.config import Config
@@ -11,6 +12,7 @@ from nodeagent.daemon.troubles import Trouble, trouble_of
 from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.formats.manifest.variables import process_of
 from nodeagent.formats.wire.launcher_protocol import (
+    DEFAULT_PATH,
     Exited,
     Killed,
     Returned,
@@ -80,7 +82,7 @@ class Runner:
             )
             troubles.append(Trouble(f"{why} ({advice})", about(pod, container.name)))
         elif isinstance(answer, StartFailed):
-            self._fail(launch.run_id, f"{answer.stage}: {answer.message}")
+            self._fail(launch.run_id, _why_not_started(answer, request))
 
     def _fail(self, run_id: str, why: str) -> None:
         now_ms = time.time_ns() // 1_000_000
@@ -106,6 +108,21 @@ class Runner:
             self._client.ack(run_ids)
         except LauncherError as err:
             troubles.append(trouble_of(err))
+
+
+def _why_not_started(failed: StartFailed, request: StartRequest) -> str:
+    """Name what could not be done, and with what: the program, and where it was looked for."""
+    match failed.stage:
+        case StartStage.EXEC if failed.errno == errno.ENOENT and "/" not in request.argv[0]:
+            # Values of a container's variables are not for everyone's eyes, this one neither.
+            path = "the PATH that its env gives" if "PATH" in dict(request.env) else f"PATH {DEFAULT_PATH}"
+            return f"{failed.stage}: there is no program '{request.argv[0]}' in {path}"
+        case StartStage.EXEC:
+            return f"{failed.stage}: cannot run '{request.argv[0]}': {failed.message}"
+        case StartStage.CWD:
+            return f"{failed.stage}: cannot enter '{request.cwd}': {failed.message}"
+        case stage:
+            return f"{stage}: {failed.message}"
 
 
 def _run(status: RunStatus) -> Run:

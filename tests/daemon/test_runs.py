@@ -17,6 +17,7 @@ from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.troubles import Trouble
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
 from nodeagent.formats.manifest.variables import MAX_PROCESS_BYTES
+from nodeagent.formats.wire.launcher_protocol import DEFAULT_PATH
 from nodeagent.launcher.order import ID
 from tests.support.launcher_process import LauncherProcess
 
@@ -116,8 +117,29 @@ def test_a_start_that_fails_is_a_run_that_ended(host: Host) -> None:
     launch, runner = host.launched(pod_with("{name: c, command: [/nonexistent/program]}"))
     runs = runner.look(host.troubles)
     assert runs is not None
-    assert reason(runs[launch.run_id]) == "exec: No such file or directory"
+    assert reason(runs[launch.run_id]) == "exec: cannot run '/nonexistent/program': No such file or directory"
     assert host.troubles == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        (
+            "command: [no-such-program]",
+            f"exec: there is no program 'no-such-program' in PATH {DEFAULT_PATH}",
+        ),
+        (
+            "command: [sh], env: [{name: PATH, value: /nonexistent}]",
+            "exec: there is no program 'sh' in the PATH that its env gives",
+        ),
+        ("command: [sh], workingDir: /nonexistent", "cwd: cannot enter '/nonexistent': No such file or directory"),
+    ],
+)
+def test_what_is_missing_for_a_start_is_named(host: Host, fields: str, why: str) -> None:
+    launch, runner = host.launched(pod_with(f"{{name: c, {fields}}}"))
+    runs = runner.look(host.troubles)
+    assert runs is not None
+    assert reason(runs[launch.run_id]) == why
 
 
 def test_a_start_whose_cgroup_is_not_fit_for_it_is_trouble_and_tried_again(host: Host) -> None:

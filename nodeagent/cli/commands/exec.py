@@ -133,8 +133,9 @@ def _become(command: list[str]) -> NoReturn:
     try:
         os.execvp(command[0], command)  # noqa: S606 - no shell: that is the point
     except FileNotFoundError as err:
+        looked = "" if "/" in command[0] else f" in PATH {os.environ.get('PATH', os.defpath)}"
         raise CommandError(
-            f"cannot run '{command[0]}': not found",
+            f"cannot run '{command[0]}': not found{looked}",
             hint=f"nothing is mounted in a container here: give a program of the host (`command -v {command[0]}`), or its full path",
             exit_status=EXIT_NOT_FOUND,
         ) from err

@@ -26,6 +26,10 @@ class LauncherProtocolError(NodeAgentError):
     """An answer that this version cannot read."""
 
 
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where the launcher looks for a program whose environment has no PATH."""
+
+
 class StartStage(StrEnum):
     """How far a failed start came. Up to `cgroup` nothing of it ever was in the container's cgroup."""
 
