@@ -58,6 +58,25 @@ def may_run_on(cpus: CpuSet, *, excluding: Callable[[int], bool]) -> ProcessScan
     return ProcessScan(tuple(found), tuple(hidden))
 
 
+def of_caller() -> frozenset[int]:
+    """Give this process, what it was called from (shell, sudo, session), and what is beside it in its pipeline: they go when it is done.
+
+    What started the session, as sshd or cron, is in another cgroup, or has pid 1, and stays the host's.
+    """
+    ours = {os.getpid()}
+    with contextlib.suppress(OSError, psutil.Error):
+        cgroup = _cgroup(os.getpid())
+        for parent in psutil.Process().parents():
+            if parent.pid == 1 or _cgroup(parent.pid) != cgroup:
+                break
+            ours.add(parent.pid)
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError):
+            if os.getpgid(pid) == os.getpgrp():
+                ours.add(pid)
+    return frozenset(ours)
+
+
 def _look_at(pid: int) -> ProcessAffinity | None:
     """Describe a process; None if it has ended and only waits for its parent."""
     state, flags = _state_and_flags(pid)

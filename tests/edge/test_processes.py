@@ -86,6 +86,30 @@ def test_those_excluded_are_not_looked_at(start: Callable[[str], subprocess.Pope
     assert pid not in {p.pid for p in may_run_on(ALL, excluding=lambda candidate: candidate == pid).found}
 
 
+CALLED = """
+from nodeagent.edge.processes import of_caller
+import os
+print(os.getpid(), *sorted(of_caller() - {os.getpid()}))
+"""
+
+
+def test_the_caller_is_what_goes_when_it_is_done(start: Callable[[str], subprocess.Popen[str]]) -> None:
+    bystander = start("os.setsid()").pid
+    shell = subprocess.Popen(
+        ["sh", "-c", 'exec 3>&1; sh -c \'"$0" -c "$1" >&3; :\' "$0" "$1" | cat; :', sys.executable, CALLED],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    out, _ = shell.communicate()
+    itself, *others = map(int, out.split())
+    assert itself not in others
+    assert {shell.pid, os.getpid()} <= set(others), "the shell, and what it was called from"
+    assert len(set(others) - {shell.pid, os.getpid()}) >= 2, "the inner shell, and `cat` at the other end of the pipe"
+    assert bystander not in others
+    assert 1 not in others
+
+
 def test_a_zombie_and_one_that_has_just_ended_are_left_out(start: Callable[[str], subprocess.Popen[str]]) -> None:
     process = start("")
     asked = []

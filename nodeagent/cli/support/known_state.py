@@ -328,9 +328,9 @@ def _host_processes(exclusive: CpuSet, ours: frozenset[int]) -> HostProcesses:
     """Look who else may run on exclusive CPUs (D12)."""
     if not exclusive:
         return HostProcesses()
-    from nodeagent.edge.processes import may_run_on
+    from nodeagent.edge.processes import may_run_on, of_caller
 
-    scan = may_run_on(exclusive, excluding=ours.__contains__)
+    scan = may_run_on(exclusive, excluding=(ours | of_caller()).__contains__)
     threads = [p for p in scan.found if p.is_kernel_thread]
     return HostProcesses(
         processes=tuple(HostProcess(p.pid, p.name, p.cpus & exclusive) for p in scan.found if not p.is_kernel_thread),
