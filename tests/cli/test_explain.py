@@ -143,6 +143,25 @@ def test_above_eight_nodes_the_smallest_sets_are_told_and_that_there_are_others(
     assert "loses: " in out
 
 
+def test_sets_that_lose_alike_are_one_line(told: Told) -> None:
+    Path("config.yaml").write_text(
+        "cpuManagerPolicy: static\nreservedSystemCPUs: '0'\ntopologyManagerPolicy: restricted\nmemoryManagerPolicy: Static\n"
+        "reservedMemory: [{numaNode: 0, limits: {memory: 100Mi}}]\n"
+    )
+    words = ("explain", "-f", manifest("p.yaml", pod("web", container("app", "5", "64Mi"))))
+    words += ("--topology", "4s.2n.2c.2t,memory=8Gi", "--config", "config.yaml")
+    (document,) = json.loads(told(*words, "-o", "json")[1])["pods"]
+    assert len(document["steps"][0]["candidates"]) == 247
+    _, _, steps = told(*words)[1].partition("Step by step\n")
+    rows = [line.split() for line in steps.splitlines()]
+    assert ["0", "and", "7", "more", "sets", "no", "preferred", "loses:", "cpu", "can't", "be", "had", "there"] in rows
+    assert ["0-1", "preferred", "possible", "best,", "and", "refused"] in rows
+    assert steps.count("loses: ") == 3
+    assert "(-o json has each set by itself)" in steps
+    said = " ".join(document["why"])
+    assert "cpu would go to 0-1 and 27 more sets; memory would go to 0 and 7 more sets" in said
+
+
 def test_a_manifest_that_is_wrong_is_named_with_its_line(told: Told) -> None:
     Path("p.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{nme: app}]}\n")
     status, out, err = told("explain", "-f", "p.yaml", "--topology", MACHINE, "--config", "config.yaml")

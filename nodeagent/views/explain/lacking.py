@@ -11,6 +11,8 @@ from nodeagent.core.model.demand import Amounts
 from nodeagent.views.wording.words import bytes_text, counted
 
 _MOST_HOLDERS = 8
+FEW_SETS = 3
+"""Of NUMA nodes, that are all named where they fare alike."""
 MOST_NODES = 8
 """Of more nodes only the best are told one by one."""
 
@@ -127,3 +129,8 @@ def taken_text(room: Room) -> str:
     reserved = f"reserved {room.reserved}" if room.reserved else ""
     taken = "; ".join(part for part in (held, reserved) if part)
     return f" ({taken})" if taken else ""
+
+
+def sets_text(sets: Sequence[str]) -> str:
+    """Name sets of nodes that fare alike: a few as they are, of more an example and how many there are."""
+    return " or ".join(sets) if len(sets) <= FEW_SETS else f"{sets[0]} and {len(sets) - 1} more sets"

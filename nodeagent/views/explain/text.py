@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from nodeagent.core.explain.pods_to_end import MOST_ALIKE
+from nodeagent.views.explain.lacking import FEW_SETS, sets_text
 from nodeagent.views.wording.columns import broken, table
 from nodeagent.views.wording.words import bytes_text, counted
 
 Document = Mapping[str, Any]
 WIDTH = 80
-_MOST_CANDIDATES = 16
 _INDENT = "  "
 _MAX_NODES = "max-allowable-numa-nodes"
 _SOURCES = {
@@ -163,8 +163,8 @@ def _step(number: int, step: Document, config: Document, width: int) -> Iterator
     inner = _INDENT + "   "
     if rows:
         yield from (f"{inner}{line}" for line in table(rows, width - len(inner)))
-        if len(step["candidates"]) > _MOST_CANDIDATES:
-            yield f"{inner}and {len(step['candidates']) - _MOST_CANDIDATES} more sets, which lose too (-o json has all)"
+        if any(len(nodes) > FEW_SETS for nodes in _alike(step).values()):
+            yield f"{inner}(-o json has each set by itself)"
         if step["silent"]:
             names = " and ".join(step["silent"])
             yield from _wrapped(
@@ -202,12 +202,18 @@ def _candidates(step: Document) -> list[list[str]]:
     candidates = step["candidates"]
     if not candidates or _is_open(step):
         return []
-    # The winner is shown, however many sets there are before it.
-    shown = [c for i, c in enumerate(candidates) if i < _MOST_CANDIDATES or c["verdict"] == "wins"]
-    resources = list(candidates[0]["opinions"])
-    rows = [["NUMA", *resources, ""]]
-    rows += [[c["nodes"], *(c["opinions"][r] for r in resources), _verdict(c, step)] for c in shown]
+    rows = [["NUMA", *candidates[0]["opinions"], ""]]
+    rows += [[sets_text(nodes), *cells] for cells, nodes in _alike(step).items()]
     return rows
+
+
+def _alike(step: Document) -> dict[tuple[str, ...], list[str]]:
+    """Give the sets that fare alike, by what is said of them."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for candidate in step["candidates"]:
+        cells = (*candidate["opinions"].values(), _verdict(candidate, step))
+        alike.setdefault(cells, []).append(candidate["nodes"])
+    return alike
 
 
 def _verdict(candidate: Document, step: Document) -> str:

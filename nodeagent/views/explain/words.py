@@ -21,6 +21,7 @@ from nodeagent.views.explain.lacking import (
     MOST_NODES,
     lacking,
     lacking_in_all,
+    sets_text,
     taken_text,
     wanted_where,
     wishes_of,
@@ -131,7 +132,7 @@ def _merge(before: Trial, trace: Trace, merge: MergeTrace, nodes: tuple[Room, ..
     }
     suited = {resource: found for resource, found in fitting.items() if found}
     if len(suited) > 1:
-        said = "; ".join(f"{resource} would go to {' or '.join(found)}" for resource, found in suited.items())
+        said = "; ".join(f"{resource} would go to {sets_text(found)}" for resource, found in suited.items())
         yield f"no set of NUMA nodes suits all of it: {said}"
 
 
