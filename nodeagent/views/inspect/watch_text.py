@@ -24,7 +24,9 @@ _MOST_TOLD = 3
 _NO_VALUE = "-"
 _HEADING = ("CONTAINER", "STATE", "CPUS", "USED", "THROTTLED", "REMOTE", "")
 _RIGHT = (False, False, False, True, True, True, False)
-_WIDEST = (44, 22, 24, 7, 9, 8, 7)
+_WIDEST = (44, 22, 24, 7, 9, 8, 20)
+_OTHERS_FROM_PERCENT = 10
+"""Of one CPU: less may come of the two counters being read one after the other."""
 
 
 class Look(Struct, frozen=True):
@@ -177,9 +179,26 @@ def _row(name: str, container: Document, look: Look) -> tuple[tuple[int, int, in
         _NO_VALUE if rate.used_milli is None else f"{rate.used_milli}m",
         throttled,
         _NO_VALUE if remote is None else bytes_text(remote) if remote else "0",
-        "DIFFERS" if container["differs"] else "",
+        " ".join(filter(None, ("DIFFERS" if container["differs"] else "", _others(container, look)))),
     )
     return (rate.used_milli or 0, rate.throttled_percent or 0, remote or 0), cells
+
+
+def _others(container: Document, look: Look) -> str:
+    """Mark the load on a container's own CPUs that is not its own, in percent of one CPU; empty: none, or not known."""
+    own = CpuSet.parse(container["promised"]["cpus"] or "")
+    if container["isolation"] != "container" or not own or any(cpu not in look.rates.cpus for cpu in own):
+        return ""
+    used = [
+        look.rates.containers.get(other["cgroup"], NO_RATE).used_milli
+        for pod in look.document["pods"]
+        for other in pod["containers"]
+        if not own.isdisjoint(CpuSet.parse(other["promised"]["cpus"] or ""))
+    ]
+    if look.rates.containers.get(container["cgroup"]) is None:
+        return ""
+    others = sum(look.rates.cpus[cpu] for cpu in own) - sum(milli or 0 for milli in used) // 10
+    return f"OTHERS {others}%" if others >= _OTHERS_FROM_PERCENT else ""
 
 
 def _near(cpus: CpuSet, topology: Topology) -> NumaSet:

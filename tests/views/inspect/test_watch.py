@@ -130,6 +130,30 @@ def test_a_frame_as_it_is_shown() -> None:
     assert shown == golden.read_text(), f"if the new text is better, put it into {golden}"
 
 
+@pytest.mark.parametrize(
+    ("cpus", "used_milli", "mark"),
+    [
+        ({1: 100, 5: 30}, 1000, "OTHERS 30%"),
+        ({1: 100, 5: 30}, 1299, ""),
+        ({1: 100, 5: 30}, 1210, ""),
+        ({1: 100, 5: 30}, 1200, "OTHERS 10%"),
+        ({1: 100}, 0, ""),
+        ({1: 100, 5: 30}, None, ""),
+    ],
+)
+def test_the_load_of_others_on_exclusive_cpus_is_marked(
+    cpus: dict[int, int], used_milli: int | None, mark: str
+) -> None:
+    world = World().add(pod("web", container("app", cpu="2", memory="64Mi"))).add(pod("any", container("work")))
+    assert world.state.promises.own_set("uid-web", "app") == CpuSet.of(1, 5)
+    used = {} if used_milli is None else {"poduid-web/app": ContainerRate(used_milli, None)}
+    shown = frame(look(world.sight(), Rates({0: 90, **cpus}, used)), View(120))
+    (line,) = [line for line in shown.lines if line.startswith("default/web app")]
+    assert line.endswith(mark or "-")
+    (line,) = [line for line in shown.lines if line.startswith("default/any work")]
+    assert "OTHERS" not in line
+
+
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
 @pytest.mark.parametrize("height", [1, 4, 10, 50])
 def test_no_frame_is_larger_than_its_terminal(width: int, height: int) -> None:
