@@ -655,6 +655,26 @@ def test_topology_is_coloured_for_eyes_that_see_it(
     assert (status, "\x1b[" in out) == (0, is_coloured)
 
 
+def test_what_is_refused_stands_out_in_colour(live, told):
+    live.refuse()
+    plain = told("inspect", "--color", "never", *live.options)[1]
+    shown = told("inspect", "--color", "always", *live.options)[1]
+    assert "default/big  \x1b[1;91mRefused\x1b[0m" in shown
+    assert re.sub(r"\x1b\[[0-9;]*m", "", shown) == plain
+    assert "\x1b" not in told("inspect", "--color", "always", "-o", "json", *live.options)[1]
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "columns", "widest"), [(True, "60", 60), (True, "200", 200), (False, "200", 80)]
+)
+def test_text_has_the_terminals_width(is_terminal, columns, widest, live, told, monkeypatch):
+    live.refuse()
+    monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
+    monkeypatch.setenv("COLUMNS", columns)
+    longest = max(map(len, told("inspect", "--color", "never", *live.options)[1].splitlines()))
+    assert widest // 2 < longest <= widest
+
+
 def test_topology_draws_owners_in_every_picture(live, told):
     for form, owned in (("svg", ">CPU 0: shared<"), ("hwloc-xml", '<info name="Owner" value="shared"/>')):
         status, out, err = told("topology", "-o", form, *live.options)

@@ -5,14 +5,17 @@ import sys
 import time
 
 from nodeagent.cli.main import EXIT_DIFFERENCE
+from nodeagent.cli.support.colour import add_color_argument, terminal_width, wants_colour
 from nodeagent.cli.support.documents import spelled
 from nodeagent.cli.support.known_state import Known, full_sight_of
 from nodeagent.cli.support.numeric_arguments import seconds, whole_number
+from nodeagent.cli.support.printable_output import write_coloured
 from nodeagent.cli.support.sources import add_node_arguments, inspect_command, known_from
 from nodeagent.errors import NodeAgentError
+from nodeagent.formats.inspection_colour import coloured
 from nodeagent.formats.manifest.pod_names import find_pods
 from nodeagent.views.inspect.document import Document, has_difference, inspection
-from nodeagent.views.inspect.text import render, render_in_full, render_wide
+from nodeagent.views.inspect.text import WIDTH, render, render_in_full, render_wide
 
 _LOOKS = 5
 _PAUSE_SECONDS = 0.2
@@ -29,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         choices=("text", "wide", "json", "yaml"),
         default="text",
-        help="form of the answer: text fits 80 columns, wide has one line per container (default: text)",
+        help="form of the answer: text fits the terminal (else 80 columns), wide has one line per container (default: text)",
     )
     parser.add_argument(
         "--no-host-processes",
@@ -48,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="with --watch: print so many looks below each other, for pipes and files",
     )
+    add_color_argument(parser)
     add_node_arguments(parser)
     parser.epilog = """\
 exit status: 0: all is as promised, as far as a copy tells it; 3: there is a difference; 1: it could not be found out; 2: wrong arguments
@@ -56,10 +60,14 @@ examples:
   nodeagent inspect
   nodeagent inspect default/web
   nodeagent inspect -o wide | grep exclusive
+  nodeagent inspect -o wide | awk -F '  +' '$10 == "container" {print $1, $4, $12}'
   nodeagent inspect -o json | jq '.pods[] | select(.phase == "Refused") | .refusal'
   nodeagent inspect --machine node.json
   nodeagent inspect --watch
   nodeagent inspect --watch --frames 3 --interval 5
+
+Columns of -o wide, two blanks between them, - where there is nothing, never broken: POD QOS PHASE CONTAINER KIND STATE
+RESTARTS OOM PID ISOLATION PROMISED CPUS MEMS QUOTA WEIGHT MEMORY WHERE NOTES. A refused pod has its reason in NOTES.
 
 The agent is asked over its socket (as root, or as a member of the group nodeagent). If it doesn't run, root gets its saved state.
 next: nodeagent inspect POD shows one in full, nodeagent explain POD why it is so, nodeagent topology who owns which CPU"""
@@ -82,7 +90,11 @@ def run(options: argparse.Namespace) -> int:
         if value is not None:
             options.parser.error(f"{option} needs --watch")
     document = _settled(options)
-    sys.stdout.write(_printed(document, options))
+    text = _printed(document, options)
+    if options.output in {"text", "wide"} and wants_colour(options.color):
+        write_coloured(coloured(text))
+    else:
+        sys.stdout.write(text)
     sys.stdout.flush()
     check_compared(document)
     return EXIT_DIFFERENCE if has_difference(document) else 0
@@ -147,4 +159,5 @@ def _printed(document: Document, options: argparse.Namespace) -> str:
         case "wide":
             return render_wide(document)
         case _:
-            return render(document) if options.pod is None else render_in_full(document)
+            width = terminal_width() or WIDTH
+            return render(document, width) if options.pod is None else render_in_full(document, width)

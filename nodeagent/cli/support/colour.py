@@ -1,7 +1,8 @@
-"""Whether a command's text is coloured: the option and the conventions that decide where it isn't given."""
+"""Whether a command's text is coloured, and how wide it may be: the option and the conventions that decide where it isn't given."""
 
 import argparse
 import os
+import shutil
 import sys
 
 
@@ -19,3 +20,8 @@ def wants_colour(choice: str) -> bool:
     if choice != "auto":
         return choice == "always"
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def terminal_width() -> int | None:
+    """Give the columns of the terminal that stdout is (COLUMNS counts first); None: it is none, or says nothing."""
+    return (shutil.get_terminal_size((0, 0)).columns or None) if sys.stdout.isatty() else None

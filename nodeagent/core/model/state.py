@@ -7,6 +7,7 @@ from hashlib import sha256
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, ContainerKind, Pod, QosClass
 from nodeagent.core.model.promises import Promises
 
@@ -63,6 +64,8 @@ class ContainerStatus(Struct, frozen=True):
     """It is being stopped: SIGTERM now, `cgroup.kill` at this time. None: it is not."""
     oom_kills_seen: int = 0
     """The cgroup's oom_kill counter when the attempt was decided on, and then when it ended: it outlives container restarts."""
+    had_cpus: CpuSet | None = None
+    """Its own CPUs until the pod finished, which are others' now. None: the pod has not, or it had none of its own."""
 
     @property
     def restarts(self) -> int:

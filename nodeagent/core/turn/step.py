@@ -369,6 +369,12 @@ def _refused(
     )
 
 
+def _with_last_cpus(entry: PodEntry, promises: Promises) -> PodEntry:
+    uid = entry.pod.uid
+    kept = (replace(status, had_cpus=promises.own_set(uid, status.name)) for status in entry.containers)
+    return replace(entry, containers=tuple(kept))
+
+
 def _advance(draft: _Draft, world: World) -> _Draft:
     for entry in draft.state.entries:
         if entry.refusal is not None or (entry.outcome is not None and entry.deleting_since_ms is None):
@@ -388,6 +394,7 @@ def _advance(draft: _Draft, world: World) -> _Draft:
                     )
                 )
         if after.outcome is not None:
+            after = _with_last_cpus(after, promises)
             promises, moves = remove_pod(world.managers, promises, entry.pod.uid)
             facts.append(
                 TurnEvent(EventKind.POD_FINISHED, entry.pod, entry.source, None, (("phase", after.outcome.value),))

@@ -346,6 +346,7 @@ def _status_document(status: ContainerStatus) -> Document:
         "exit": _exit_document(status.exit),
         "lastExit": _exit_document(status.last_exit),
         "stopByMs": status.stop_by_ms,
+        "hadCPUs": None if status.had_cpus is None else str(status.had_cpus),
     }
     return {key: value for key, value in rest.items() if value is not None} | {
         key: count for key, count in counts.items() if count
@@ -355,6 +356,7 @@ def _status_document(status: ContainerStatus) -> Document:
 def _status(document: JsonValue) -> ContainerStatus:
     started, stop_by = document.optional("startedAtMs"), document.optional("stopByMs")
     ended, last = document.optional("exit"), document.optional("lastExit")
+    had = document.optional("hadCPUs")
     return ContainerStatus(
         name=document.field("name").text(),
         attempt=_count(document, "attempt"),
@@ -364,6 +366,7 @@ def _status(document: JsonValue) -> ContainerStatus:
         backoff_step=_count(document, "backoffStep"),
         stop_by_ms=None if stop_by is None else stop_by.whole(),
         oom_kills_seen=_count(document, "oomKillsSeen"),
+        had_cpus=None if had is None else had.cpus(),
     )
 
 

@@ -65,6 +65,7 @@ def container_document(sight: ContainerSight, places: Places) -> Document:
         "differs": sight.is_different,
         "effective": None if sight.seen is None else kernel_values(sight.seen),
         "exit": _exit(status.exit),
+        "hadCPUs": None if status.had_cpus is None else str(status.had_cpus),
         "isolation": None if level is None else level.value,
         "kind": container.kind.value,
         "lastExit": _exit(status.last_exit),

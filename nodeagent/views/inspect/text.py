@@ -41,7 +41,7 @@ def render_in_full(document: Document, width: int = WIDTH) -> str:
 
 def render_wide(document: Document) -> str:
     """Print one line per container, as long as need be: to be searched and sorted."""
-    rows = [_WIDE_HEADING, *(row for pod in document["pods"] for row in _wide_rows(pod, document))]
+    rows = [_WIDE_HEADING, *(_cells(row) for pod in document["pods"] for row in _wide_rows(pod, document))]
     listing = table(rows, None) if len(rows) > 1 else [_no_pods(document)]
     return _joined([*_node(document, None), "", *listing, *_attention(document, None)])
 
@@ -137,10 +137,15 @@ def _row(container: Document, document: Document) -> tuple[str, ...]:
         f"  {container['name']}{kind}",
         state_text(container, document["atMs"]),
         str(container["restarts"]),
-        "frozen" if there.get("frozen") else there.get("cpus") or _NO_VALUE,
+        "frozen" if there.get("frozen") else there.get("cpus") or _had(container),
         there.get("mems") or _NO_VALUE,
         quota_text(there.get("quota")),
     )
+
+
+def _had(container: Document) -> str:
+    """Name the CPUs of a container whose pod has finished: they are others' now."""
+    return _NO_VALUE if container["hadCPUs"] is None else f"had {container['hadCPUs']}"
 
 
 def _promised(container: Document) -> Document:
@@ -347,6 +352,8 @@ def _limits(there: Document) -> str:
 def _container_rows(container: Document, at_ms: int) -> list[tuple[str, str]]:
     promised, there = container["promised"], container["effective"]
     cpus = f"CPUs {promised['cpus']}" if promised["cpus"] else "the shared pool"
+    if container["hadCPUs"] is not None:
+        cpus = f"nothing any more: had CPUs {container['hadCPUs']} until its pod finished"
     mems = "" if promised["mems"] is None else f", memory from NUMA {promised['mems']}"
     rows = [
         ("container", f"{container['name']} ({container['kind']})"),
@@ -378,6 +385,11 @@ def _processes(container: Document) -> str:
     return many if pid is None else f"{pid}, {many} in all"
 
 
+def _cells(row: tuple[str, ...]) -> tuple[str, ...]:
+    """Have two blanks between columns only, and every column in every line: `awk -F '  +'` cuts them."""
+    return tuple(" ".join(cell.split()) or _NO_VALUE for cell in row)
+
+
 _WIDE_HEADING = (
     "POD", "QOS", "PHASE", "CONTAINER", "KIND", "STATE", "RESTARTS", "OOM", "PID", "ISOLATION", "PROMISED", "CPUS", "MEMS",
     "QUOTA", "WEIGHT", "MEMORY", "WHERE", "NOTES",
@@ -403,7 +415,7 @@ def _wide_rows(pod: Document, document: Document) -> Iterator[tuple[str, ...]]:
             _NO_VALUE if container["pid"] is None else str(container["pid"]),
             container["isolation"] or _NO_VALUE,
             container["promised"]["cpus"] or "pool",
-            there.get("cpus") or _NO_VALUE,
+            there.get("cpus") or _had(container),
             there.get("mems") or _NO_VALUE,
             quota_text(there.get("quota")),
             _NO_VALUE if there.get("weight") is None else str(there["weight"]),

@@ -355,6 +355,20 @@ def test_a_refused_or_finished_pod_takes_no_room() -> None:
     assert machine.running_containers() == ("poduid-c/app",)
 
 
+def test_a_finished_pod_is_remembered_with_the_cpus_that_it_gives_back() -> None:
+    machine = Machine(node(SMALL))
+    agent = Agent(machine)
+    agent.want(job("a", app(cpu="2")))
+    agent.rest()
+    held = agent.state.promises.own_set("uid-a", "app")
+    assert held is not None
+    assert agent.state.entries[0].status("app").had_cpus is None, "it has them still"
+    machine.exit(machine.run_of("app"), 0)
+    agent.rest()
+    assert agent.state.promises.own_set("uid-a", "app") is None
+    assert agent.state.entries[0].status("app").had_cpus == held
+
+
 def test_an_ending_pod_takes_room_until_it_is_gone() -> None:
     machine, agent = begin(pod("a", app(cpu="5")))
     machine.groups["poduid-a/app"].processes[0].is_stubborn = True

@@ -107,6 +107,7 @@ def statuses(name: str) -> st.SearchStrategy[ContainerStatus]:
         backoff_step=st.integers(0, 6),
         stop_by_ms=st.none() | TIMES,
         oom_kills_seen=st.integers(0, 10),
+        had_cpus=st.none() | CPUS,
     )
 
 

@@ -1,6 +1,7 @@
 """What inspect says about built nodes: the document's facts, and the texts to the letter."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind, RestartPolicy
 from nodeagent.core.model.refusals import Reason
-from nodeagent.core.model.state import ContainerStatus, Phase
+from nodeagent.core.model.state import ContainerStatus, Phase, RecordedRefusal
 from nodeagent.formats.config.effective_config import config_document, config_from_document
+from nodeagent.formats.inspection_colour import coloured
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 from nodeagent.views.inspect.document import has_difference, inspection
 from nodeagent.views.inspect.text import render, render_in_full, render_wide
@@ -120,7 +122,7 @@ def test_document_is_plain_and_its_names_are_stable():
         "refusal", "source", "starved", "uid",
     ]  # fmt: skip
     assert sorted(container_of(document)) == [
-        "cgroup", "degraded", "differs", "effective", "exit", "isolation", "kind", "lastExit", "name", "notes", "oomKills",
+        "cgroup", "degraded", "differs", "effective", "exit", "hadCPUs", "isolation", "kind", "lastExit", "name", "notes", "oomKills",
         "pid", "places", "processes", "promised", "restarts", "starved", "state", "whyShared",
     ]  # fmt: skip
     assert sorted(container_of(document)["effective"]) == [
@@ -158,6 +160,49 @@ def test_state_of_a_container(name):
     world = one(container("app"), statuses=(status,), **more)
     state = container_of(inspection(world.sight()))["state"]
     assert (state["name"], state["reason"]) == expected
+
+
+def test_a_finished_pod_shows_the_cpus_that_it_had():
+    over = replace(ended("app", 0), had_cpus=CpuSet.of(1, 5))
+    document = inspection(one(container("app"), statuses=(over,), outcome=Phase.SUCCEEDED).sight())
+    assert container_of(document)["hadCPUs"] == "1,5"
+    assert "had 1,5" in render(document)
+    assert "had 1,5" in render_wide(document)
+    assert "nothing any more: had CPUs 1,5 until its pod finished" in " ".join(render_in_full(document).split())
+
+
+def test_wide_is_cut_by_two_blanks_whatever_a_message_says():
+    world = one(container("app"))
+    refused = RecordedRefusal("OutOfcpu", "too  little\nof it:\t none", NOW_MS)
+    entry = replace(world.state.entries[0], refusal=refused, containers=())
+    world.state = replace(world.state, entries=(entry,))
+    heading, row = [
+        line.split("  ")
+        for line in render_wide(inspection(world.sight())).splitlines()
+        if "default/web" in line or "POD" in line
+    ]
+    heading, row = ([cell.strip() for cell in cells if cell.strip()] for cells in (heading, row))
+    assert len(row) == len(heading) == 18
+    assert row[-1] == "OutOfcpu: too little of it: none"
+    assert set(row[3:-1]) == {"-"}
+
+
+@pytest.mark.parametrize(
+    ("text", "marked"),
+    [
+        ("default/refused  Refused, Burstable", ["Refused"]),
+        ("  app  CrashLoopBackOff  3", ["CrashLoopBackOff"]),
+        ("    degraded: its CPUs 3 are offline", ["degraded"]),
+        ("  default/degraded app: degraded, 0 restarts", ["degraded"]),
+        ("DIFFERENCES between promised and actual: 2\n  x", ["DIFFERENCES between promised and actual: 2"]),
+        ("agent  does NOT run: this", ["does NOT run"]),
+        ("default/failed-unknown  Running", []),
+    ],
+)
+def test_what_is_wrong_is_coloured_and_no_name_is(text, marked):
+    shown = coloured(text)
+    assert re.findall("\x1b\\[1;9[13]m([^\x1b]*)\x1b\\[0m", shown) == marked
+    assert re.sub("\x1b\\[[0-9;]*m", "", shown) == text
 
 
 def test_back_off_says_until_when():
