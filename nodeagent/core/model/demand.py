@@ -34,6 +34,8 @@ class WhyShared(enum.StrEnum):
 
     POLICY_NONE = "the CPU manager's policy is none"
     NO_CPU_REQUEST = "it requests no CPU"
+    NO_CPU_LIMIT = "it has no CPU limit: CPUs of its own need one that equals its request"
+    NO_MEMORY_LIMIT = "it has no memory limit: CPUs of its own need one that equals its request"
     LIMIT_DIFFERS = "its CPU or memory limit differs from its request"
     NOT_GUARANTEED = "its pod is not Guaranteed"
     FRACTIONAL = "its CPU request is not a whole number"
@@ -125,14 +127,22 @@ def why_shared(placement: Placement, pod: Pod, container: Container) -> WhyShare
     if not (resources.requests.get(CPU) or Quantity(0)).nano:
         return WhyShared.POD_SHARED if has_pod_set else WhyShared.NO_CPU_REQUEST
     if not guaranteed:
-        return WhyShared.NOT_GUARANTEED if has_equal_limits(resources) else WhyShared.LIMIT_DIFFERS
+        return WhyShared.NOT_GUARANTEED if has_equal_limits(resources) else _why_unequal(resources)
     if gates.is_skipped_pod(pod):
         return WhyShared.GATE_OFF
     if managed and not has_equal_limits(resources):
-        return WhyShared.LIMIT_DIFFERS
+        return _why_unequal(resources)
     if not _whole_cpus(resources):
         return WhyShared.FRACTIONAL
     return WhyShared.FRACTIONAL_POD if by_pod and not has_pod_set else None
+
+
+def _why_unequal(resources: ResourceRequirements) -> WhyShared:
+    """Say what of a container with limits that are not its requests is missing, or else wrong."""
+    for name, why in ((CPU, WhyShared.NO_CPU_LIMIT), (MEMORY, WhyShared.NO_MEMORY_LIMIT)):
+        if not (resources.limits.get(name) or Quantity(0)).nano:
+            return why
+    return WhyShared.LIMIT_DIFFERS
 
 
 def has_equal_limits(resources: ResourceRequirements) -> bool:

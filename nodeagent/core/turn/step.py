@@ -394,10 +394,10 @@ def _advance(draft: _Draft, world: World) -> _Draft:
                     )
                 )
         if after.outcome is not None:
-            after = _with_last_cpus(after, promises)
-            promises, moves = remove_pod(world.managers, promises, entry.pod.uid)
             facts.append(
                 TurnEvent(EventKind.POD_FINISHED, entry.pod, entry.source, None, (("phase", after.outcome.value),))
             )
+            after = _with_last_cpus(after, promises)
+            promises, moves = remove_pod(world.managers, promises, entry.pod.uid)
         draft = draft.plus(replace(draft.state.with_entry(after), promises=promises), *facts, moves=moves)
     return draft

@@ -473,7 +473,7 @@ def test_kep_a_container_qualifies_by_whole_cpus_and_equal_requests_and_limits()
         "whole": None,
         "fraction": WhyShared.FRACTIONAL,
         "burstable": WhyShared.LIMIT_DIFFERS,
-        "no-memory": WhyShared.LIMIT_DIFFERS,
+        "no-memory": WhyShared.NO_MEMORY_LIMIT,
     }
 
 

@@ -8,8 +8,18 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import initial, isolation
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.demand import WhyShared
-from nodeagent.core.model.pod import Container, Pod, ResourceRequirements
-from nodeagent.core.model.state import ContainerStatus, Exit, NodeState, Phase, PodEntry, RecordedRefusal, moved, run_id
+from nodeagent.core.model.pod import Container, Pod, ResourceRequirements, Resources
+from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.state import (
+    ContainerStatus,
+    Exit,
+    NodeState,
+    Phase,
+    PodEntry,
+    RecordedRefusal,
+    moved,
+    run_id,
+)
 from nodeagent.core.turn.step import EventKind, Manifest, TurnEvent, World, new_entry, step
 from tests.support.node_model import Agent, Machine, started
 from tests.support.world import (
@@ -459,7 +469,12 @@ def test_coming_and_going_leaves_nothing_behind() -> None:
         pytest.param(app(), WhyShared.NO_CPU_REQUEST, id="best effort"),
         pytest.param(app(resources=burstable("2", "3")), WhyShared.LIMIT_DIFFERS, id="limit and request differ"),
         pytest.param(
-            app(resources=ResourceRequirements(amounts("2"), amounts(None))), WhyShared.LIMIT_DIFFERS, id="no limit"
+            app(resources=ResourceRequirements(amounts("2"), amounts(None))), WhyShared.NO_CPU_LIMIT, id="no limit"
+        ),
+        pytest.param(
+            app(resources=ResourceRequirements(amounts("2"), Resources.of({"cpu": Quantity.parse("2")}))),
+            WhyShared.NO_MEMORY_LIMIT,
+            id="no memory limit",
         ),
     ],
 )
