@@ -1,4 +1,4 @@
-"""`python -m integration.guest.shell`: a root shell in a guest, on this terminal; ends with the shell, or the guest."""
+"""`python -m integration.guest.shell`: a root shell in a guest with the agent running, on this terminal; ends with the shell, or the guest."""
 
 import argparse
 import os
@@ -19,6 +19,7 @@ from integration.guest.releases import DEBIAN_12, RELEASES, release_of
 from integration.guest.session import Request
 
 _READ_BYTES = 4096
+_START_SECONDS = 60
 
 
 def main() -> int:
@@ -34,6 +35,11 @@ def main() -> int:
         with phase(f"booting {image.release} on {machine.name}"):
             guest = Guest.boot(image, machine)
         with guest:
+            with phase("waiting for nodeagent.service"):
+                # Of a unit that is being started already it waits for the end of that.
+                started = guest.run("systemctl start nodeagent", check=False, timeout_seconds=_START_SECONDS)
+            if started.returncode:
+                print("nodeagent.service does not run: see `systemctl status nodeagent` in the guest", file=sys.stderr)
             print(
                 "A root shell in the guest; Ctrl-D or `poweroff` ends it, and nothing of it is kept.", file=sys.stderr
             )
