@@ -1,4 +1,4 @@
-"""`python -m integration.guest.shell`: a root shell in a guest with the agent running, on this terminal; ends with the shell, or the guest."""
+"""`python -m integration.guest.shell`: a root shell on this terminal, in a guest with the agent running; ends with either of them."""
 
 import argparse
 import os

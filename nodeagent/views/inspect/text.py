@@ -414,7 +414,7 @@ def _wide_rows(pod: Document, document: Document) -> Iterator[tuple[str, ...]]:
             str(container["oomKills"]),
             _NO_VALUE if container["pid"] is None else str(container["pid"]),
             container["isolation"] or _NO_VALUE,
-            container["promised"]["cpus"] or "pool",
+            container["promised"]["cpus"] or (_NO_VALUE if container["isolation"] is None else "pool"),
             there.get("cpus") or _had(container),
             there.get("mems") or _NO_VALUE,
             quota_text(there.get("quota")),
