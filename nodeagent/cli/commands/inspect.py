@@ -12,8 +12,8 @@ from nodeagent.cli.support.numeric_arguments import seconds, whole_number
 from nodeagent.cli.support.printable_output import write_coloured
 from nodeagent.cli.support.sources import add_node_arguments, inspect_command, known_from
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.inspection_colour import coloured
 from nodeagent.formats.manifest.pod_names import find_pods
+from nodeagent.views.inspect.colour import coloured
 from nodeagent.views.inspect.document import Document, has_difference, inspection
 from nodeagent.views.inspect.text import WIDTH, render, render_in_full, render_wide
 

@@ -28,12 +28,12 @@ from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.formats.config import config_schema
 from nodeagent.formats.config.placement_fields import PlacementReader
-from nodeagent.formats.quantity_words import no_quantity
 from nodeagent.formats.syntax.bind_address import MAX_UNIX_PATH_BYTES, BindAddressError, TcpAddress, parse_bind_address
 from nodeagent.formats.syntax.documents import read_documents
 from nodeagent.formats.syntax.durations import DurationSyntaxError, parse_duration_ns
 from nodeagent.formats.syntax.fields import Fields, nearest
 from nodeagent.formats.syntax.findings import DocumentError, Finding, Findings
+from nodeagent.formats.syntax.quantity_words import no_quantity
 from nodeagent.formats.syntax.tree import MapNode, TreeNode, line_at
 
 _HINT = "correct these lines, then start or reload again; examples/config.yaml (`nodeagent --help` says where) has every field of our own"

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from nodeagent.core.model.pod import Resources
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
-from nodeagent.formats.quantity_words import no_quantity
 from nodeagent.formats.syntax.findings import DocumentError, Findings, shown
+from nodeagent.formats.syntax.quantity_words import no_quantity
 from nodeagent.formats.syntax.tree import ListNode, MapNode, Number, Scalar, TreeNode, kind_of, tree_of
 
 MAX_RESOURCES = 64

@@ -15,8 +15,8 @@ from nodeagent.core.model.pod import ContainerKind, RestartPolicy
 from nodeagent.core.model.refusals import Reason
 from nodeagent.core.model.state import ContainerStatus, Phase, RecordedRefusal
 from nodeagent.formats.config.effective_config import config_document, config_from_document
-from nodeagent.formats.inspection_colour import coloured
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
+from nodeagent.views.inspect.colour import coloured
 from nodeagent.views.inspect.document import has_difference, inspection
 from nodeagent.views.inspect.text import render, render_in_full, render_wide
 from nodeagent.views.topology.cpu_owners import owners

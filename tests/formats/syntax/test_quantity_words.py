@@ -5,7 +5,7 @@ import pytest
 
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.formats.manifest.pod_manifest import RefusedPod, parse_manifest
-from nodeagent.formats.quantity_words import no_quantity
+from nodeagent.formats.syntax.quantity_words import no_quantity
 
 PLAIN = "must be a quantity such as 2, 500m or 1Gi"
 
