@@ -4,7 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-AT_ONCE := --numprocesses logical --maxprocesses 8 --dist loadscope
+# Two take the guests' lanes; one more than there are processors fills what those leave idle.
+PROCESSES := $(shell echo $$(($$(nproc) < 8 ? $$(nproc) + 1 : 8)))
+AT_ONCE := --numprocesses $(PROCESSES) --dist loadscope
 
 # Tests start many interpreters: bytecode is kept, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE

@@ -12,6 +12,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from integration.lanes import lane_of
+from integration.repeats import Repeats
 from integration.telling import Telling
 
 FIGURE = "figure"
@@ -46,8 +47,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     terminal = config.pluginmanager.get_plugin("terminalreporter")
-    if isinstance(terminal, pytest.TerminalReporter) and config.get_verbosity() == 0:
-        config.pluginmanager.register(Telling(terminal))
+    if isinstance(terminal, pytest.TerminalReporter):
+        config.pluginmanager.register(Repeats(terminal))
+        if config.get_verbosity() == 0:
+            config.pluginmanager.register(Telling(terminal))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -8,9 +8,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from integration.guest.errors import EmulatorFailedError
 from integration.guest.guest import Guest
-from integration.guests import KINDS, Guests
+from integration.guests import KINDS, GivenUpError, Guests
 from integration.lanes import lane_of
 
 
@@ -27,7 +26,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=_place)
     for item in items:
         if _kind_of(item):
-            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=EmulatorFailedError))
+            item.add_marker(pytest.mark.flaky(reruns=1, rerun_except=GivenUpError))
     stray = [item.nodeid for item in items if lane_of(item.nodeid) == 1 and _kind_of(item) not in {"", "two_sockets"}]
     if stray:
         raise pytest.UsageError(f"these need another guest than their lane has, see integration/lanes.py: {stray}")

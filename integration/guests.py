@@ -17,8 +17,12 @@ KINDS: dict[str, tuple[int, Machine, tuple[str, ...]]] = {
     "four_nodes": (13, FOUR_NODES, ("movablecore=1G",)),
 }
 """Debian release, machine, and what is added to the kernel's command line."""
-_MOST_FAILURES, _MOST_WAITS_IN_VAIN = 10, 2
-"""Of tests in one process, before the others are not tried: each takes a new guest, and a wait in vain minutes besides."""
+_MOST_FAILURES, _MOST_WAITS_IN_VAIN = 10, 4
+"""Of tests in one process, before the others are not tried: each takes a new guest, and a wait in vain minutes besides. More waits than
+the flaky tests of a green run have (integration/repeats.py), and those of a test that fails twice.
+"""
+_MOST_BOOTS = 2
+"""In vain, one after the other, of one kind."""
 
 
 class GivenUpError(Exception):
@@ -31,14 +35,16 @@ class Guests:
     def __init__(self) -> None:
         self._kind = ""
         self._running = ExitStack()
-        self._failed: dict[str, Exception] = {}
+        self._not_up: dict[str, list[Exception]] = {}
         self._failures = 0
         self._waits_in_vain = 0
         self._is_spoilt = False
         """A test has failed on the guest."""
+        self._seen = ""
+        """What the guest looked like when a wait was in vain."""
 
     def of(self, kind: str, *, configured: bool) -> Guest:
-        """The running guest of that kind, or a new one. What couldn't be booted once isn't tried again.
+        """The running guest of that kind, or a new one. What couldn't be booted, once repeated, isn't tried again.
 
         `configured`: without pods and on the usual configuration; else the test sees to both.
         """
@@ -46,15 +52,17 @@ class Guests:
             raise GivenUpError(
                 f"not tried, after {self._failures} failures, {self._waits_in_vain} of them waits in vain"
             )
-        if kind in self._failed:
-            raise GivenUpError(f"not tried: {self._failed[kind]}") from self._failed[kind]
+        not_up = self._not_up.setdefault(kind, [])
+        if len(not_up) >= _MOST_BOOTS:
+            raise GivenUpError(f"not tried: {not_up[-1]}") from not_up[-1]
         if kind != self._kind or self._is_spoilt:
             self.close()
             try:
                 self._boot(kind)
             except Exception as err:
-                self._failed[kind] = err
+                not_up.append(err)
                 raise
+            not_up.clear()
         if configured:
             node = Node(self._guest)
             if self._guest.get(CONFIG) == self._usual:
@@ -66,8 +74,9 @@ class Guests:
     def _boot(self, kind: str) -> None:
         debian, machine, cmdline = KINDS[kind]
         guest = Guest.boot(guest_image(release_of(debian)), machine, cmdline=cmdline)
-        self._guest, self._kind = self._running.enter_context(guest), kind
-        guest.run("systemctl start nodeagent", timeout_seconds=60)
+        self._guest, self._kind, self._seen = self._running.enter_context(guest), kind, ""
+        guest.when_in_vain(self._see)
+        guest.run("systemctl start nodeagent")
         self._usual = guest.get(CONFIG)
 
     def failed(self, error: BaseException | None) -> list[tuple[str, str]]:
@@ -75,13 +84,16 @@ class Guests:
         if self._is_spoilt or isinstance(error, GivenUpError):
             return []
         self._failures += 1
-        self._waits_in_vain += isinstance(error, TimeoutError | GuestTimeoutError)
+        self._waits_in_vain += isinstance(error, GuestTimeoutError)
         if not self._kind:
             return []
         self._is_spoilt = True
         if isinstance(error, EmulatorFailedError):
             return [("the kernel's complaints", complaints(self._guest.console_text()))]
-        return [("the guest after the failure", examined(self._guest))]
+        return [("the guest after the failure", self._seen or examined(self._guest))]
+
+    def _see(self) -> None:
+        self._seen = examined(self._guest)
 
     def close(self) -> None:
         self._kind = ""

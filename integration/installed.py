@@ -8,7 +8,7 @@ _NOT_OURS = ("/usr/src/*", "/tmp/*", "*/nodeagent-guest*")
 
 def uninstall(node: Node) -> None:
     """Leave nothing."""
-    node.run("make --directory=/usr/src/nodeagent uninstall PURGE=1", timeout_seconds=60)
+    node.run("make --directory=/usr/src/nodeagent uninstall PURGE=1")
 
 
 def traces(node: Node, *elsewhere: str) -> list[str]:

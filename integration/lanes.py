@@ -4,7 +4,17 @@ An emulated machine keeps little more than one processor busy. Only the second l
 sockets, so that no more than four guests are booted, and one more after each failure.
 """
 
-SECOND_LANE = ("debian_package", "examples", "hotplug", "metrics_live", "policies", "service", "topologies")
+SECOND_LANE = (
+    "debian_package",
+    "examples",
+    "hotplug",
+    "load_live",
+    "metrics_live",
+    "no_overlap",
+    "policies",
+    "service",
+    "topologies",
+)
 _SECOND_FILES = tuple(f"integration/test_{name}.py" for name in SECOND_LANE)
 
 

@@ -1,19 +1,23 @@
-"""A guest as the tests see it: manifests in, what the node shows out. Waits for facts, with deadlines that suit an emulated machine."""
+"""A guest as the tests see it: manifests in, what the node shows out. Waits for facts, with deadlines that suit an emulated machine.
+
+Nothing is read of a node where pods come or go that nobody has waited for: a test that forgets one fails each time, not now and then.
+"""
 
 import json
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from integration.guest.errors import CommandError
-from integration.guest.guest import CHECK_SECONDS, Completed, Guest
+from integration.guest.guest import RUN_SECONDS, Completed, Guest
 
 CONFIG = "/etc/nodeagent/config.yaml"
 MANIFESTS = "/etc/nodeagent/manifests"
 STATE = "/var/lib/nodeagent"
 ROOT = "/sys/fs/cgroup/nodeagent.slice/nodeagent-pods.service"
 
+WAIT_SECONDS = 10
 _BETWEEN_LOOKS_SECONDS = 0.1
 READY = "systemctl start nodeagent"
 """A command that waits, without asking all the time, until the agent that is being started is ready."""
@@ -54,25 +58,31 @@ def pod(name: str, *containers: Document, init: tuple[Document, ...] = (), **spe
 class Node:
     def __init__(self, guest: Guest) -> None:
         self.guest = guest
+        self._under_way: set[str] = set()
+        """Pods that come or go, and that no wait has named since."""
 
-    def run(self, command: str, *, check: bool = True, timeout_seconds: float = 20) -> Completed:
+    def run(self, command: str, *, check: bool = True, timeout_seconds: float = RUN_SECONDS) -> Completed:
         return self.guest.run(command, check=check, timeout_seconds=timeout_seconds)
 
     def apply(self, *pods: Document) -> None:
         """Put manifests in, each in a file of its own, renamed into place."""
         for one in pods:
-            self.guest.put(f"{MANIFESTS}/{one['metadata']['name']}.json", json.dumps(one))
+            name = one["metadata"]["name"]
+            self.put_manifest(f"{name}.json", json.dumps(one), name)
+
+    def put_manifest(self, file: str, content: str | bytes, *names: str) -> None:
+        """Put a file in as it is, with the names of its pods."""
+        self._under_way.update(names)
+        self.guest.put(f"{MANIFESTS}/{file}", content)
 
     def delete(self, *names: str) -> None:
+        self._under_way.update(names)
         self.run("rm " + " ".join(shlex.quote(f"{MANIFESTS}/{name}.json") for name in names))
 
     def clear(self) -> None:
         """Take all pods away and wait until they are gone, with the service running."""
-        self.run(
-            f"rm -rf {MANIFESTS}/* {MANIFESTS}/.??*; systemctl reset-failed; systemctl start nodeagent",
-            timeout_seconds=60,
-        )
-        self.wait(lambda state: not state["entries"], "no pod to be left")
+        self.run(f"rm -rf {MANIFESTS}/* {MANIFESTS}/.??*; systemctl reset-failed; systemctl start nodeagent")
+        self.wait(lambda state: not state["entries"], "no pod to be left", of=self._under_way)
 
     def state(self) -> Document:
         """The truth file's content: cheap to read, and durable before anything follows from it."""
@@ -83,8 +93,16 @@ class Node:
         document: Document = json.loads(lines[1])
         return document
 
-    def wait(self, holds: Callable[[Document], bool], what: str, *, seconds: float = 60) -> Document:
-        """Wait until something holds of the saved state."""
+    def wait(
+        self,
+        holds: Callable[[Document], bool],
+        what: str,
+        *,
+        of: Iterable[str] = (),
+        seconds: float = WAIT_SECONDS,
+    ) -> Document:
+        """Wait until something holds of the saved state. `of`: the pods that this is about, all that come or go among them."""
+        self._name(of)
 
         def look() -> Document | None:
             state = self.state()
@@ -96,9 +114,32 @@ class Node:
 
         return self.until(look, problem, seconds)
 
-    def wait_running(self, *names: str) -> Document:
-        """Wait until every container of these pods that has a command has been seen to run."""
-        return self.wait(lambda state: all(_runs(state, name) for name in names), f"{', '.join(names)} to run")
+    def _name(self, pods: Iterable[str]) -> None:
+        self._under_way -= set(pods)
+        self._settled()
+
+    def _settled(self) -> None:
+        """See that there is nothing of which it depends on the moment whether it is there."""
+        assert not self._under_way, f"{', '.join(sorted(self._under_way))}: come or go, and no wait names them"
+
+    def wait_running(self, *names: str, refused: Iterable[str] = (), seconds: float = WAIT_SECONDS) -> Document:
+        """Wait until these pods are there whole, and the others are refused.
+
+        Every container that has a command has been seen to run, and one without has its cgroup.
+        """
+        others = set(refused)
+
+        def all_are_there(state: Document) -> bool:
+            return all(_runs(state, name) for name in names) and others <= _refused(state)
+
+        what = f"{', '.join(names)} to run" + (f" and {', '.join(sorted(others))} to be refused" if others else "")
+        state = self.wait(all_are_there, what, of={*names, *others}, seconds=seconds)
+        if any(_has_slots(state, name) for name in names):
+            self._wait_told(state)
+        return state
+
+    def wait_refused(self, *names: str) -> Document:
+        return self.wait_running(refused=names)
 
     def wait_decided(self) -> Document:
         """Wait until every manifest is a pod that runs or is refused, and there is no other pod; each manifest is one pod."""
@@ -110,11 +151,15 @@ class Node:
                 "refusal" in entry or _runs(state, entry["pod"]["metadata"]["name"]) for entry in state["entries"]
             )
 
-        return self.wait(decided, f"{names} to be decided")
+        state = self.wait(decided, f"{names} to be decided", of=self._under_way)
+        self._wait_told(state)
+        return state
 
     def wait_gone(self, *names: str) -> Document:
         return self.wait(
-            lambda state: not set(names) & {e["pod"]["metadata"]["name"] for e in state["entries"]}, f"{names} to go"
+            lambda state: not set(names) & {e["pod"]["metadata"]["name"] for e in state["entries"]},
+            f"{names} to go",
+            of=names,
         )
 
     def entry(self, name: str) -> Document:
@@ -125,6 +170,7 @@ class Node:
         return f"{ROOT}/{qos + '/' if qos else ''}poduid-{name}/{container_name}"
 
     def value(self, cgroup: str, file: str) -> str:
+        self._settled()
         return self.guest.get(f"{cgroup}/{file}").decode().strip()
 
     def pids(self, cgroup: str) -> list[int]:
@@ -132,15 +178,16 @@ class Node:
 
     def inspect(self) -> Document:
         """Look as the agent tells it, once it tells what is saved: that is saved first."""
+        self._settled()
         saved = self.state().get("generation", 0)
-        deadline = time.monotonic() + self.guest.patience(60)
-        while True:
+
+        def look() -> Document | None:
             answer = self.run("nodeagent inspect -o json --no-host-processes", check=False)
             assert answer.returncode in {0, 3}, answer.stderr
             document: Document = json.loads(answer.stdout)
-            if document["node"]["generation"] >= saved:
-                return document
-            assert time.monotonic() < deadline, f"generation {saved} is saved and not told"
+            return document if document["node"]["generation"] >= saved else None
+
+        return self.until(look, lambda: f"generation {saved} is saved and not told")
 
     def inspect_pod(self, name: str) -> str:
         """What `nodeagent inspect POD` prints of a pod that is saved."""
@@ -149,30 +196,35 @@ class Node:
 
     def metrics(self) -> dict[str, float]:
         """By series, as exposed: `name{label="value"}`; of the state that is saved now, which the metrics follow at the turn's end."""
-        saved = self.state().get("generation", 0)
+        self._settled()
+        return self._wait_told(self.state())
+
+    def _wait_told(self, state: Document) -> dict[str, float]:
+        """Wait until the agent tells of a saved state, which it does once all that follows from it is done; gives its metrics."""
+        saved = state.get("generation", 0)
 
         def look() -> dict[str, float] | None:
             shown = self._scraped()
             return shown if shown.get("nodeagent_state_generation", -1) >= saved else None
 
-        return self.until(look, lambda: f"the metrics do not come to state {saved}", 60)
+        return self.until(look, lambda: f"the metrics do not come to state {saved}")
 
     def _scraped(self) -> dict[str, float]:
         text = self.run("curl -sS http://127.0.0.1:9753/metrics").stdout
         lines = (line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#"))
         return {series: float(value) for series, value in lines}
 
-    def wait_metric(self, series: str, above: float, *, seconds: float = 60) -> float:
+    def wait_metric(self, series: str, above: float) -> float:
         def look() -> float | None:
             value = self._scraped().get(series, 0.0)
             return value if value > above else None
 
-        return self.until(look, lambda: f"{series} stays at {self._scraped().get(series)}", seconds)
+        return self.until(look, lambda: f"{series} stays at {self._scraped().get(series)}")
 
-    def wait_line(self, path: str, *, seconds: float = 60) -> str:
+    def wait_line(self, path: str) -> str:
         """Wait until a file has a complete first line."""
         script = f"until [ -s {path} ] && [ $(wc -l <{path}) -ge 1 ]; do sleep 0.05; done; head -n 1 {path}"
-        return self.run(script, timeout_seconds=seconds).stdout.strip()
+        return self.run(script).stdout.strip()
 
     def cursor(self) -> str:
         """The journal's end as of now."""
@@ -192,28 +244,26 @@ class Node:
         entries = (json.loads(line) for line in text.splitlines())
         return [entry["MESSAGE"] for entry in entries if entry.get("_SYSTEMD_UNIT") == f"{unit}.service"]
 
-    def wait_log(self, cursor: str, *events: str, seconds: float = 60) -> Document:
-        """Wait for the agent to write a line of one of these events."""
+    def wait_log(self, cursor: str, *events: str, of: Iterable[str] = ()) -> Document:
+        """Wait for the agent to write a line of one of these events. `of`: the pods whose coming or going it tells."""
+        self._under_way -= set(of)
 
         def look() -> Document | None:
             return next((line for line in self.log(cursor) if line["event"] in events), None)
 
-        return self.until(look, lambda: f"no {' or '.join(events)} in the log: {self.log(cursor)}", seconds)
+        return self.until(look, lambda: f"no {' or '.join(events)} in the log: {self.log(cursor)}")
 
-    def until(self, look: Callable[[], T | None], problem: Callable[[], str], seconds: float) -> T:
+    def until(self, look: Callable[[], T | None], problem: Callable[[], str], seconds: float = WAIT_SECONDS) -> T:
         """Look until there is something to see, and pause as long as a look took: it takes processor time from what is waited for."""
-        checked = time.monotonic()
-        deadline = checked + self.guest.patience(seconds)
+        wait = self.guest.wait(seconds)
         while True:
             began = time.monotonic()
             if (found := look()) is not None:
                 return found
-            if time.monotonic() > deadline:
-                raise TimeoutError(problem())
-            if time.monotonic() > checked + CHECK_SECONDS:
-                self.guest.check_processors()
-                checked = time.monotonic()
-            time.sleep(max(_BETWEEN_LOOKS_SECONDS, time.monotonic() - began))
+            took = time.monotonic() - began
+            if self.guest.is_over(wait):
+                raise self.guest.in_vain(f"in vain, for {wait}: {problem()}")
+            time.sleep(max(_BETWEEN_LOOKS_SECONDS, took))
 
     def main_pid(self, unit: str = "nodeagent") -> int:
         return int(self.run(f"systemctl show -P MainPID {unit}").stdout)
@@ -241,12 +291,12 @@ class Node:
 
     def restart_agent(self) -> None:
         """As an upgrade does; returns when it is ready."""
-        self.run("systemctl restart nodeagent", timeout_seconds=60)
+        self.run("systemctl restart nodeagent")
 
     def kill_agent(self) -> None:
         """`kill -9`, and wait until systemd has a successor ready."""
         before = self.main_pid()
-        self.run(f"kill -9 {before}; {until_replaced(before)}; {READY}", timeout_seconds=60)
+        self.run(f"kill -9 {before}; {until_replaced(before)}; {READY}")
 
     def allowed(self, pid: int) -> tuple[str, str]:
         """CPUs and memory nodes that the kernel lets a process use."""
@@ -254,7 +304,9 @@ class Node:
         return text[0], text[1]
 
     def footprint(self) -> str:
-        """Every process of the pods and every value that the agent writes."""
+        """Every process of the pods and every value that the agent writes, of a node whose agent has done what follows from its state."""
+        self._settled()
+        self._wait_told(self.state())
         files = [
             "cgroup.procs",
             "cpuset.cpus",
@@ -274,11 +326,28 @@ def until_replaced(pid: int) -> str:
     return f"until read -r pid <{procs} && [ $pid -ne {pid} ]; do sleep 0.2; done 2>/dev/null"
 
 
+def _entry(state: Document, name: str) -> Document | None:
+    return next((entry for entry in state["entries"] if entry["pod"]["metadata"]["name"] == name), None)
+
+
 def _runs(state: Document, name: str) -> bool:
-    for entry in state["entries"]:
-        if entry["pod"]["metadata"]["name"] == name:
-            assert "refusal" not in entry, entry["refusal"]
-            spec = entry["pod"]["spec"]
-            commanded = {c["name"] for c in (*spec.get("initContainers", ()), *spec["containers"]) if "command" in c}
-            return all("startedAtMs" in c for c in entry["containers"] if c["name"] in commanded)
-    return False
+    entry = _entry(state, name)
+    if entry is None:
+        return False
+    assert "refusal" not in entry, entry["refusal"]
+    commanded = {one["name"] for one in _containers(entry) if "command" in one}
+    return all("startedAtMs" in c for c in entry["containers"] if c["name"] in commanded)
+
+
+def _has_slots(state: Document, name: str) -> bool:
+    entry = _entry(state, name)
+    return entry is not None and any("command" not in one for one in _containers(entry))
+
+
+def _containers(entry: Document) -> list[Document]:
+    spec = entry["pod"]["spec"]
+    return [*spec.get("initContainers", ()), *spec["containers"]]
+
+
+def _refused(state: Document) -> set[str]:
+    return {entry["pod"]["metadata"]["name"] for entry in state["entries"] if "refusal" in entry}

@@ -3,8 +3,6 @@
 Each line is typed in a new login, so that groups are those that the line before has left.
 """
 
-import time
-
 from integration.guest.base import base_of
 from integration.guest.guest import Completed
 from integration.node import MANIFESTS, Node
@@ -45,7 +43,7 @@ class Reader:
 
     def types(self, line: str, *, directory: str = HOME) -> Completed:
         """Have a line typed, and wait for its end. What becomes of manifests, one sees before the next line."""
-        done = self.node.guest.run((*_LOGIN, line), check=False, timeout_seconds=100, cwd=directory)
+        done = self.node.guest.run((*_LOGIN, line), check=False, timeout_seconds=30, cwd=directory)
         if MANIFESTS in line:
             self.node.wait_decided()
         return done
@@ -61,9 +59,13 @@ class Reader:
         drawn = bytearray()
         guest = self.node.guest
         request = guest.start((*_LOGIN, line), cwd=directory, terminal=(40, 100, "xterm"), on_output=drawn.extend)
-        deadline = time.monotonic() + guest.patience(60)
-        while until.encode() not in drawn and time.monotonic() < deadline:
-            assert request.wait(0.2) is None, drawn.decode(errors="replace")
+
+        def look() -> bool | None:
+            assert request.wait(0) is None, drawn.decode(errors="replace")
+            return until.encode() in drawn or None
+
+        self.node.until(look, lambda: f"{until} is not drawn: {drawn.decode(errors='replace')}")
         request.send(b"q")
-        assert request.wait(guest.patience(20)) == 0
+        ended = self.node.until(lambda: request.wait(0), lambda: f"{line} goes on after q")
+        assert ended == 0
         return drawn.decode(errors="replace")

@@ -37,14 +37,18 @@ class Screen:
         """What is shown, with the escape sequences that make it so."""
         return self._tmux("capture-pane", "-p", "-e").rstrip("\n")
 
-    def wait(self, holds: Callable[[list[str]], bool], what: str, *, seconds: float = 15) -> list[str]:
+    def wait(
+        self,
+        holds: Callable[[list[str]], bool],
+        what: str,
+    ) -> list[str]:
         """Wait until something holds of what is shown: no lines at all, while a program clears the screen."""
 
         def look() -> list[str] | None:
             lines = self.lines()
             return lines if holds(lines) else None
 
-        return self.node.until(look, lambda: f"waited in vain for {what}:\n" + "\n".join(self.lines()), seconds)
+        return self.node.until(look, lambda: f"waited in vain for {what}:\n" + "\n".join(self.lines()))
 
     def run(self, line: str) -> list[str]:
         """Type a command on a blank screen; wait for the next prompt, and give what is shown before it."""

@@ -14,7 +14,7 @@ from integration.guest.guest import Guest
 from integration.guest.images import guest_image
 from integration.guest.machine import TWO_SOCKETS
 from integration.guest.releases import release_of
-from integration.node import MANIFESTS, Node, container, pod
+from integration.node import Node, container, pod
 from integration.screen import Screen, last_line_has, screen_of
 
 ROOT = Path(__file__).parent.parent
@@ -35,7 +35,7 @@ def main() -> int:
     SCREENS.mkdir(exist_ok=True)
     with Guest.boot(guest_image(release_of(12)), TWO_SOCKETS) as guest:
         node = Node(guest)
-        node.run("systemctl is-active --quiet nodeagent || systemctl start nodeagent", timeout_seconds=60)
+        node.run("systemctl is-active --quiet nodeagent || systemctl start nodeagent")
         for name, command, text in screens(node):
             path = SCREENS / f"{name}.svg"
             path.write_text(drawn(text, command, name))
@@ -46,10 +46,10 @@ def main() -> int:
 def screens(node: Node) -> Iterator[tuple[str, str, str]]:
     """Put pods on a node that has none, and give each picture's name, what is typed for it, and what the screen shows then, coloured."""
     for name in sorted(PODS):  # one after the other: pods are shown in the order in which they came
-        node.guest.put(f"{MANIFESTS}/{name}.yaml", (EXAMPLES / f"{name}.yaml").read_bytes())
+        node.put_manifest(f"{name}.yaml", (EXAMPLES / f"{name}.yaml").read_bytes(), name)
         node.wait_running(name)
     node.apply(pod("large", container("app", ["sleep", "infinity"], cpu="14")))
-    node.wait(lambda state: any("refusal" in entry for entry in state["entries"]), "the large pod to be refused")
+    node.wait_refused("large")
     with screen_of(node, columns=COLUMNS) as screen:
         for name, (command, lines) in COMMANDS.items():
             screen.resize(COLUMNS, lines)

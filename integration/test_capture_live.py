@@ -14,7 +14,7 @@ def test_a_captured_node_answers_as_it_did(two_sockets: Guest) -> None:
     hiding = container("app", ["sh", "-c", f": {SECRET}; exec sleep infinity"], cpu="2")
     hiding["env"] = [{"name": "TOKEN", "value": SECRET}]
     node.apply(pod("keeper", hiding), pod("sharing", container("slot", None)))
-    node.wait_running("keeper")
+    node.wait_running("keeper", "sharing")
     shown = node.inspect()
     node.run(f"nodeagent capture --out {FILE}")
     captured = two_sockets.get(FILE).decode()

@@ -1,7 +1,5 @@
 """What kubelet's users expect of containers: order, restarts, ends and how they ended, also over the agent's own end and the launcher's."""
 
-import time
-
 import pytest
 
 from integration.guest.guest import Guest
@@ -49,7 +47,7 @@ def test_a_container_that_fails_is_started_again_after_its_back_off(node: Node) 
     node.run("rm -f /run/tries")
     node.apply(pod("flaky", container("app", ["sh", "-c", "date +%s.%N >>/run/tries; exit 3"], cpu="1")))
 
-    state = node.wait(lambda s: status(s, "flaky", "app").get("attempt", 0) == 3, "the third start", seconds=60)
+    state = node.wait(lambda s: status(s, "flaky", "app").get("attempt", 0) == 3, "the third start", of=("flaky",))
     tries = node.run("until [ $(wc -l </run/tries) -ge 3 ]; do sleep 0.1; done; cat /run/tries").stdout.split()
 
     assert status(state, "flaky", "app")["lastExit"][1] == 3
@@ -59,7 +57,7 @@ def test_a_container_that_fails_is_started_again_after_its_back_off(node: Node) 
 def test_what_the_kernel_killed_for_memory_is_called_so(node: Node) -> None:
     grow = ["/opt/nodeagent/bin/python", "-c", "x = bytearray(b'x') * (64 << 20)"]
     node.apply(pod("hungry", container("app", grow, cpu="1", memory="16Mi"), restartPolicy="Never"))
-    state = node.wait(lambda s: "exit" in status(s, "hungry", "app"), "the container's end", seconds=120)
+    state = node.wait(lambda s: "exit" in status(s, "hungry", "app"), "the container's end", of=("hungry",))
 
     _, code, signal, is_oom, _ = status(state, "hungry", "app")["exit"]
     assert (code, signal, is_oom) == (None, 9, True)
@@ -79,11 +77,11 @@ def test_exit_codes_and_restart_counts_are_kept_over_the_agents_absence(node: No
     (bystander,) = node.pids(node.cgroup("bystander", "app"))
     (pid,) = node.pids(node.cgroup("worker", "app"))
 
-    node.run("systemctl stop nodeagent", timeout_seconds=60)
+    node.run("systemctl stop nodeagent")
     node.run(f"echo >/run/go; while [ -e /proc/{pid} ]; do sleep 0.1; done")
-    node.run("systemctl start nodeagent", timeout_seconds=60)
+    node.run("systemctl start nodeagent")
 
-    state = node.wait(lambda s: "exit" in status(s, "worker", "app"), "the exit code", seconds=60)
+    state = node.wait(lambda s: "exit" in status(s, "worker", "app"), "the exit code")
     assert status(state, "worker", "app")["exit"][1:4] == [41, None, False]
     assert node.pids(node.cgroup("bystander", "app")) == [bystander]
 
@@ -102,12 +100,11 @@ def test_the_launchers_end_is_not_the_pods_end(node: Node) -> None:
     node.run(
         f"kill -9 {launcher}; until [ $(systemctl show -P MainPID nodeagent-launcher) -ne {launcher} ] &&"
         " systemctl is-active -q nodeagent-launcher; do sleep 0.1; done",
-        timeout_seconds=60,
     )
 
     assert node.footprint() == before
     node.run("echo >/run/go")
-    state = node.wait(lambda s: "exit" in status(s, "worker", "app"), "the exit code", seconds=60)
+    state = node.wait(lambda s: "exit" in status(s, "worker", "app"), "the exit code")
     assert status(state, "worker", "app")["exit"][1:] == [None, None, False, None]
     assert "ContainerStatusUnknown" in node.inspect_pod("worker")
     node.apply(pod("later", container("app", ["sleep", "infinity"], cpu="1")))
@@ -117,14 +114,12 @@ def test_the_launchers_end_is_not_the_pods_end(node: Node) -> None:
 def test_a_pod_gets_its_grace_period_and_then_ends(node: Node) -> None:
     node.run("rm -f /run/said")
     polite = "trap 'echo asked >/run/said; exit 0' TERM; while :; do sleep 0.1; done"
-    node.apply(pod("polite", container("app", ["sh", "-c", polite], cpu="1"), terminationGracePeriodSeconds=60))
+    node.apply(pod("polite", container("app", ["sh", "-c", polite], cpu="1"), terminationGracePeriodSeconds=3600))
     node.wait_running("polite")
-    began = time.monotonic()
     node.delete("polite")
-    node.wait_gone("polite")
+    node.wait_gone("polite")  # whoever ends when asked isn't waited for
 
     assert node.run("cat /run/said").stdout == "asked\n"
-    assert time.monotonic() - began < node.guest.patience(60), "whoever ends when asked isn't waited for"
 
 
 def test_output_goes_to_the_journal_under_the_containers_name(node: Node) -> None:
@@ -144,7 +139,7 @@ def test_exec_runs_in_the_container_and_nowhere_else(node: Node) -> None:
     node.apply(
         pod("slot", container("slot", None, cpu="2")), pod("other", container("app", ["sleep", "infinity"], cpu="1"))
     )
-    state = node.wait_running("other")
+    state = node.wait_running("other", "slot")
     promised = state["promises"]["pods"]["uid-slot"]["cpus"]["slot"]
 
     inside = node.run("nodeagent exec slot slot -- grep Cpus_allowed_list /proc/self/status").stdout.split()
@@ -172,9 +167,7 @@ def test_a_refused_pod_is_shown_with_the_next_step_and_admitted_on_retry_when_it
     node.apply(pod("holder", container("app", ["sleep", "infinity"], cpu="10")))
     node.wait_running("holder")
     node.apply(pod("late", container("app", ["sleep", "infinity"], cpu="10")))
-    state = node.wait(
-        lambda s: any(e["pod"]["metadata"]["name"] == "late" and "refusal" in e for e in s["entries"]), "the refusal"
-    )
+    state = node.wait_refused("late")
     assert "uid-late" not in state["promises"]["pods"]
     shown = node.inspect_pod("late")
     assert "OutOfcpu" in shown

@@ -29,12 +29,12 @@ def test_a_package_comes_is_upgraded_under_a_pod_and_goes_without_one(node: Node
     node.guest.put("/root/package.deb", packages.package.read_bytes())
     node.guest.put("/root/higher.deb", packages.higher.read_bytes())
 
-    refused = node.run(f"{APT} install /root/package.deb", check=False, timeout_seconds=60)
+    refused = node.run(f"{APT} install /root/package.deb", check=False)
     assert refused.returncode != 0
     assert "hint: sudo make uninstall" in refused.stdout, "apt shows there what dpkg says"
     uninstall(node)
 
-    node.run(f"{APT} install /root/package.deb", timeout_seconds=120)
+    node.run(f"{APT} install /root/package.deb", timeout_seconds=30)
     assert node.run("systemctl is-enabled nodeagent && systemctl is-active nodeagent").stdout == "enabled\nactive\n"
     assert node.run("dpkg --verify nodeagent").stdout == "", "every file is as it was packed"
     assert node.run("man -w nodeagent-inspect").stdout == "/usr/share/man/man8/nodeagent-inspect.8.gz\n"
@@ -47,7 +47,7 @@ def test_a_package_comes_is_upgraded_under_a_pod_and_goes_without_one(node: Node
     pids, invoked = [node.main_pid(unit) for unit in UNITS], node.unit("InvocationID", name="nodeagent-pods")
     cursor = node.cursor()
 
-    node.run(f"{APT} install /root/higher.deb", timeout_seconds=120)
+    node.run(f"{APT} install /root/higher.deb", timeout_seconds=30)
     assert node.footprint() == before
     assert node.unit("InvocationID", name="nodeagent-pods") == invoked
     after = [node.main_pid(unit) for unit in UNITS]
@@ -57,14 +57,14 @@ def test_a_package_comes_is_upgraded_under_a_pod_and_goes_without_one(node: Node
     assert node.guest.get(CONFIG).endswith(b"# mine\n")
     assert node.run("nodeagent inspect --no-host-processes", check=False).returncode == 0
 
-    refused = node.run(f"{APT} purge nodeagent", check=False, timeout_seconds=60)
+    refused = node.run(f"{APT} purge nodeagent", check=False)
     assert refused.returncode != 0
     assert "nodeagent release --all" in refused.stdout
     assert node.footprint() == before
     assert [node.main_pid(unit) for unit in UNITS] == after
 
-    node.run("nodeagent release --all", timeout_seconds=60)
-    node.run(f"{APT} purge nodeagent", timeout_seconds=120)
+    node.run("nodeagent release --all")
+    node.run(f"{APT} purge nodeagent", timeout_seconds=30)
     assert traces(node) == []
 
 
@@ -75,7 +75,7 @@ def _until_launcher_serves(node: Node, cursor: str) -> list[str]:
         lines = node.journal(cursor, "nodeagent-launcher")
         return lines if any(line.startswith("serving ") for line in lines) else None
 
-    return node.until(look, lambda: f"it does not serve: {node.journal(cursor, 'nodeagent-launcher')}", 60)
+    return node.until(look, lambda: f"it does not serve: {node.journal(cursor, 'nodeagent-launcher')}")
 
 
 @pytest.mark.long
@@ -88,23 +88,23 @@ def test_a_removed_packages_purge_takes_nothing_from_make_install(node: Node) ->
     uninstall(node)
 
     active = "systemctl is-active nodeagent || true"
-    node.run(f"{APT} install /root/package.deb", timeout_seconds=120)
-    node.run("systemctl stop nodeagent nodeagent-pods", timeout_seconds=60)
-    node.run(f"{APT} install /root/higher.deb", timeout_seconds=120)
+    node.run(f"{APT} install /root/package.deb", timeout_seconds=30)
+    node.run("systemctl stop nodeagent nodeagent-pods")
+    node.run(f"{APT} install /root/higher.deb", timeout_seconds=30)
     assert node.run(active).stdout == "inactive\n", "what was stopped stays so"
-    node.run(f"{APT} remove nodeagent", timeout_seconds=120)
-    node.run(f"{APT} install /root/higher.deb", timeout_seconds=120)
+    node.run(f"{APT} remove nodeagent", timeout_seconds=30)
+    node.run(f"{APT} install /root/higher.deb", timeout_seconds=30)
     assert node.run(active).stdout == "active\n", "what comes is started"
-    node.run(f"{APT} remove nodeagent && ls {CONFIG}", timeout_seconds=120)
+    node.run(f"{APT} remove nodeagent && ls {CONFIG}", timeout_seconds=30)
 
-    node.run("WHEELS=/root/wheels make --directory=/usr/src/nodeagent install", timeout_seconds=300)
-    node.run("systemctl enable --now nodeagent", timeout_seconds=60)
+    node.run("WHEELS=/root/wheels make --directory=/usr/src/nodeagent install", timeout_seconds=60)
+    node.run("systemctl enable --now nodeagent")
     node.apply(pod("stays", container("app", SLEEP, cpu="2")))
     node.wait_running("stays")
     before, listing = node.footprint(), f"ls -R /etc/nodeagent /var/lib/nodeagent /var/lib/nodeagent-pods; cat {CONFIG}"
     files = node.run(listing).stdout
 
-    said = node.run(f"{APT} purge nodeagent", timeout_seconds=120).stdout
+    said = node.run(f"{APT} purge nodeagent", timeout_seconds=30).stdout
     assert "configuration and state stay: make install was here since" in said
     assert node.run("dpkg --list nodeagent | grep -c ^rc || true").stdout == "0\n"
     assert (node.footprint(), node.run(listing).stdout) == (before, files)

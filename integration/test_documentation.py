@@ -4,7 +4,6 @@ Commands that need no node run in tests/project/test_documentation.py and tests/
 """
 
 import re
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -175,11 +174,18 @@ def fitting(text: str) -> str:
 def carry_out(reader: Reader, command: Shown) -> None:
     """Type a command of a page: it prints what is shown. What only looks is typed again until it does, as what it shows takes a moment."""
     expected = VARYING.sub("N", command.output).splitlines()
-    deadline = time.monotonic() + reader.node.guest.patience(60)
-    while True:
+    printed = ""
+
+    def look() -> bool | None:
+        nonlocal printed
         done = reader.types(command.command)
         printed = VARYING.sub("N", done.stdout + done.stderr)
-        if [line.rstrip() for line in printed.splitlines()] == expected:
-            return
-        if not command.command.startswith("nodeagent inspect") or time.monotonic() > deadline:
-            raise AssertionError(f"$ {command.command}\n{done.stdout}{done.stderr}\nis shown as:\n{command.output}")
+        return [line.rstrip() for line in printed.splitlines()] == expected or None
+
+    def problem() -> str:
+        return f"$ {command.command}\n{printed}\nis shown as:\n{command.output}"
+
+    if command.command.startswith("nodeagent inspect"):
+        reader.node.until(look, problem)
+    else:
+        assert look(), problem()

@@ -8,7 +8,7 @@ import pytest
 
 from integration.examples import EXAMPLES, Example, Share, configurations
 from integration.guest.guest import Guest
-from integration.node import MANIFESTS, ROOT, Document, Node
+from integration.node import ROOT, WAIT_SECONDS, Document, Node
 from integration.test_policies import members
 
 pytestmark = pytest.mark.configures
@@ -96,14 +96,12 @@ def test_a_pod_joins_the_one_before_it(four_nodes: Guest) -> None:
 def installed(node: Node, directory: Path) -> Document:
     """Run the agent on a directory's configuration with all of its manifests, and give what it says of them once all is settled."""
     node.configure((directory / "config.yaml").read_text())
-    for path in dict.fromkeys(example.path for example in ALL[directory]):
-        node.guest.put(f"{MANIFESTS}/{path.name}", path.read_bytes())
     refused = {example.name for example in ALL[directory] if example.refused is not None}
-    node.wait_running(*({example.name for example in ALL[directory]} - refused))
-    node.wait(
-        lambda state: refused <= {e["pod"]["metadata"]["name"] for e in state["entries"] if "refusal" in e},
-        f"{refused} to be refused",
-    )
+    names = {example.name for example in ALL[directory]}
+    for path in dict.fromkeys(example.path for example in ALL[directory]):
+        here = (example.name for example in ALL[directory] if example.path == path)
+        node.put_manifest(path.name, path.read_bytes(), *here)
+    node.wait_running(*(names - refused), refused=refused, seconds=2 * WAIT_SECONDS)
     return node.inspect()
 
 

@@ -121,14 +121,14 @@ def test_hyperthreading_off_and_on(node: Node) -> None:
     before = node.footprint()
     sets = {name: promised(state, name) for name in ("p0", "p1", "p2")}
 
-    node.run(f"echo off >{CPUS}/smt/control", timeout_seconds=60)
+    node.run(f"echo off >{CPUS}/smt/control")
     left = members(node.value(CPUS, "online"))
     assert len(left) == 8
     for name, cpus in sets.items():
         wait_on(node, name, [cpu for cpu in cpus if cpu in left])
     wait_degraded(node, 3)
 
-    node.run(f"echo on >{CPUS}/smt/control", timeout_seconds=60)
+    node.run(f"echo on >{CPUS}/smt/control")
     for name, cpus in sets.items():
         wait_on(node, name, cpus)
     wait_all_is_as(node, before)
@@ -139,16 +139,16 @@ def test_cpus_go_while_the_agent_is_away(node: Node) -> None:
     mine = promised(node.wait_running("pinned"), "pinned")
     before = node.footprint()
 
-    node.run("systemctl stop nodeagent", timeout_seconds=60)
+    node.run("systemctl stop nodeagent")
     switch(node, mine[0], 0)
-    node.run("systemctl start nodeagent", timeout_seconds=60)
+    node.run("systemctl start nodeagent")
     wait_on(node, "pinned", mine[1:])
     wait_degraded(node, 1)
     assert container_of(node, "pinned")["degraded"] is True
 
-    node.run("systemctl stop nodeagent", timeout_seconds=60)
+    node.run("systemctl stop nodeagent")
     switch(node, mine[0], 1)
-    node.run("systemctl start nodeagent", timeout_seconds=60)
+    node.run("systemctl start nodeagent")
     wait_on(node, "pinned", mine)
     wait_all_is_as(node, before)
 
@@ -201,7 +201,7 @@ def test_more_huge_pages_make_room_without_a_restart(four_nodes: Guest) -> None:
         big["resources"][kind]["hugepages-2Mi"] = f"{wanted}Mi"
     try:
         node.apply(pod("big", big))
-        node.wait(lambda state: any("refusal" in e for e in state["entries"]), "the pod to be refused")
+        node.wait_refused("big")
         cursor = node.cursor()
         node.run(f"echo {before + 8} >{HUGE_PAGES}")
         node.wait_log(cursor, "machine_changed")
@@ -238,7 +238,7 @@ def test_a_nodes_memory_goes_and_comes_back_without_a_restart(four_nodes: Guest)
     huge_pages = int(node.run(f"cat {HUGE_PAGES}").stdout)
     size = int(node.run("cat /sys/devices/system/memory/block_size_bytes").stdout, 16)
 
-    block = node.run(TAKE_A_BLOCK, timeout_seconds=60).stdout.strip()
+    block = node.run(TAKE_A_BLOCK).stdout.strip()
     try:
         node.wait_log(cursor, "machine_changed")
         node.wait(lambda _: memory_of(node) == {**totals, "1": totals["1"] - size}, "node 1 to have a block less")

@@ -2,6 +2,7 @@
 
 import json
 import time
+from functools import partial
 
 import pytest
 
@@ -9,7 +10,7 @@ from integration.guest.guest import Guest
 from integration.node import MANIFESTS, ROOT, Document, Node, container, pod
 from tests.support.figures import Recorder, keep, tell
 
-PODS = 30
+PODS = 20
 PODS_LONG = 250
 EXCLUSIVE = 3
 
@@ -31,9 +32,10 @@ def test_many_pods_at_once(node: Node, request: pytest.FixtureRequest, record_pr
     node.run(
         f"rm -rf /run/many; mkdir /run/many; for i in $(seq {count}); do kind=shared; [ $i -gt {EXCLUSIVE} ] || kind=exclusive;"
         f" sed s/p@/p$i/g /run/$kind.json >/run/many/p$i.json; done; mv /run/many/* {MANIFESTS}/",
-        timeout_seconds=120,
     )
-    state = node.wait(lambda s: started(s) == count, f"{count} pods to run", seconds=600)
+    for so_many in range(PODS, count, PODS):
+        node.wait(partial(has_started, so_many), f"{so_many} pods of {count} to run")
+    state = node.wait(lambda s: started(s) == count, f"{count} pods to run")
     took = time.monotonic() - began
     assert [e for e in state["entries"] if "refusal" in e] == []
     owned = [p["cpus"]["app"] for p in state["promises"]["pods"].values() if p.get("cpus")]
@@ -54,8 +56,10 @@ def test_many_pods_at_once(node: Node, request: pytest.FixtureRequest, record_pr
 
     began = time.monotonic()
     node.run(f"rm {MANIFESTS}/*.json")
-    node.wait(lambda s: not s["entries"], "all pods to go", seconds=600)
-    node.run(f"until [ $(find {ROOT} -name 'pod*' 2>/dev/null | wc -l) = 0 ]; do sleep 0.2; done", timeout_seconds=60)
+    for so_many in range(count - PODS, 0, -PODS):
+        node.wait(partial(has_at_most, so_many), f"all but {so_many} pods to go")
+    node.wait(lambda s: not s["entries"], "all pods to go")
+    node.run(f"until [ $(find {ROOT} -name 'pod*' 2>/dev/null | wc -l) = 0 ]; do sleep 0.2; done")
     gone = time.monotonic() - began
     assert node.unit("NRestarts")["NRestarts"] == "0", "and while they went"
     tell(
@@ -64,6 +68,14 @@ def test_many_pods_at_once(node: Node, request: pytest.FixtureRequest, record_pr
         f"were gone; the agent took {memory_kib // 1024} MiB",
     )
     keep("load in a guest", "at once", pods=count)
+
+
+def has_started(count: int, state: Document) -> bool:
+    return started(state) >= count
+
+
+def has_at_most(count: int, state: Document) -> bool:
+    return len(state["entries"]) <= count
 
 
 def started(state: Document) -> int:

@@ -59,7 +59,7 @@ def test_a_running_pod_survives_its_manifests_corruption(node: Node) -> None:
 
 def test_several_pods_in_one_yaml_and_a_changed_manifest_is_a_new_pod(node: Node) -> None:
     text = "\n---\n".join(json.dumps(pod(f"multi-{n}", container("app", SLEEP, cpu="1"))) for n in (1, 2))
-    node.guest.put(f"{MANIFESTS}/multi.yaml", text)
+    node.put_manifest("multi.yaml", text, "multi-1", "multi-2")
     node.wait_running("multi-1", "multi-2")
     (old,) = node.pids(node.cgroup("multi-1", "app"))
 
@@ -67,13 +67,14 @@ def test_several_pods_in_one_yaml_and_a_changed_manifest_is_a_new_pod(node: Node
     changed["metadata"]["uid"] = "uid-multi-1b"
     second = json.dumps(pod("multi-2", container("app", SLEEP, cpu="1")))
     (same,) = node.pids(node.cgroup("multi-2", "app"))
-    node.guest.put(f"{MANIFESTS}/multi.yaml", f"{json.dumps(changed)}\n---\n{second}")
+    node.put_manifest("multi.yaml", f"{json.dumps(changed)}\n---\n{second}", "multi-1")
     node.wait(
         lambda s: (
             {e["pod"]["metadata"]["uid"] for e in s["entries"]} == {"uid-multi-1b", "uid-multi-2"}
             and all("startedAtMs" in c for e in s["entries"] for c in e["containers"])
         ),
         "the changed pod in the old one's place",
+        of=("multi-1",),
     )
     assert node.run(f"test -e /proc/{old}", check=False).returncode == 1
     assert node.pids(node.cgroup("multi-2", "app")) == [same]

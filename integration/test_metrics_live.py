@@ -31,7 +31,7 @@ def test_an_admission_and_a_departure_move_what_kubelet_would_move(node: Node) -
     node.apply(pod("two", container("app", SLEEP, cpu="2")), pod("free", container("app", SLEEP)))
     node.wait_running("two", "free")
     node.apply(pod("huge", container("app", SLEEP, cpu="100")))
-    node.wait(lambda s: any("refusal" in e for e in s["entries"]), "the refusal")
+    node.wait_refused("huge")
     during = node.metrics()
     node.delete("two", "huge")
     node.wait_gone("two", "huge")

@@ -45,7 +45,7 @@ def test_an_agent_that_goes_and_comes_moves_nothing(node: Node, what: str) -> No
         pod("burst", container("app", ["tail", "-f", "/dev/null"], cpu="500m", limit_cpu="1")),
         pod("slot", container("slot", None, cpu="2")),
     )
-    node.wait_running("pinned", "burst")
+    node.wait_running("pinned", "burst", "slot")
     before, checkpoint = node.footprint(), node.guest.get(f"{STATE}/cpu_manager_state")
     writes = "nodeagent_cgroup_writes_total"
 
@@ -122,7 +122,7 @@ def test_cpus_come_back_only_when_the_last_process_has_gone(node: Node) -> None:
     cgroup = node.cgroup("stubborn", "app")
     node.delete("stubborn")
 
-    ending = node.wait(lambda state: "deletingSinceMs" in state["entries"][0], "the pod to be ending")
+    ending = node.wait(lambda state: "deletingSinceMs" in state["entries"][0], "the pod to be ending", of=("stubborn",))
     assert ending["promises"]["pods"]["uid-stubborn"]["cpus"]["app"] == promised
     assert node.pids(cgroup), "they ignore SIGTERM"
     after = node.wait_gone("stubborn")
@@ -153,7 +153,7 @@ def test_a_process_that_is_moved_and_a_cgroup_that_is_removed_are_put_back(node:
     node.apply(
         pod("pinned", container("app", ["sleep", "infinity"], cpu="2")), pod("slot", container("slot", None, cpu="2"))
     )
-    state = node.wait_running("pinned")
+    state = node.wait_running("pinned", "slot")
     promised = state["promises"]["pods"]["uid-pinned"]["cpus"]["app"]
     home, slot = node.cgroup("pinned", "app"), node.cgroup("slot", "slot")
     (pid,) = node.pids(home)

@@ -54,11 +54,7 @@ def pages_by_node(node: Node, pid: int) -> dict[int, int]:
     return pages
 
 
-def refusal(node: Node, name: str) -> tuple[str, str]:
-    state = node.wait(
-        lambda s: any(e["pod"]["metadata"]["name"] == name and "refusal" in e for e in s["entries"]),
-        f"{name}'s refusal",
-    )
+def refusal(state: Document, name: str) -> tuple[str, str]:
     reason, message, _ = next(e["refusal"] for e in state["entries"] if e["pod"]["metadata"]["name"] == name)
     return reason, message
 
@@ -88,7 +84,7 @@ def test_single_numa_node_keeps_cpus_and_memory_together(four_nodes: Guest, scop
         assert len({cpu // 4 for cpu in both}) == 1
 
     node.apply(pod("wide", container("app", SLEEP, cpu="5", memory="32Mi")))
-    reason, message = refusal(node, "wide")
+    reason, message = refusal(node.wait_refused("wide"), "wide")
     assert reason == "TopologyAffinityError"
     assert message == "Resources cannot be allocated with Topology locality"
 
@@ -132,7 +128,7 @@ def test_huge_pages_are_counted_by_node(four_nodes: Guest) -> None:
 
     node.apply(hungry("late"))
     # as kubelet: no node at all has these huge pages left, which is no hint, and so no topology error
-    assert refusal(node, "late")[0] == "UnexpectedAdmissionError"
+    assert refusal(node.wait_refused("late"), "late")[0] == "UnexpectedAdmissionError"
 
 
 @pytest.mark.long
@@ -184,8 +180,9 @@ def test_full_cores_only(two_sockets: Guest) -> None:
     node = Node(two_sockets)
     node.configure(with_options('full-pcpus-only: "true"'))
     node.apply(pod("odd", container("app", SLEEP, cpu="3")), pod("even", container("app", SLEEP, cpu="2")))
-    assert refusal(node, "odd")[0] == "SMTAlignmentError"
-    assert cpus_of(node.wait_running("even"), "even") == "2-3"
+    state = node.wait_running("even", refused=("odd",))
+    assert refusal(state, "odd")[0] == "SMTAlignmentError"
+    assert cpus_of(state, "even") == "2-3"
 
 
 def test_cpus_spread_over_numa_nodes(two_sockets: Guest) -> None:

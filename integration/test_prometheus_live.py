@@ -40,16 +40,14 @@ class Server:
             "systemd-run --quiet --unit prometheus-test --uid prometheus prometheus"
             f" --config.file={PLACE}/prometheus.yml --storage.tsdb.path={PLACE}/data --web.listen-address=127.0.0.1:9090"
         )
-        self.node.run(f"until curl -fsS {SERVER}/-/ready >/dev/null 2>&1; do sleep 0.2; done", timeout_seconds=60)
+        self.node.run(f"until curl -fsS {SERVER}/-/ready >/dev/null 2>&1; do sleep 0.2; done")
 
     def stop(self) -> None:
-        self.node.run(f"systemctl stop prometheus-test; rm -rf {PLACE}", timeout_seconds=60)
+        self.node.run(f"systemctl stop prometheus-test; rm -rf {PLACE}")
 
     def ask(self, *queries: str) -> list[dict[str, Any]]:
         """The server's answers, of which each says `success` or `error`."""
-        asked = self.node.guest.run(
-            ["python3", "-c", ASK, SERVER], input=json.dumps(queries).encode(), timeout_seconds=60
-        )
+        asked = self.node.guest.run(["python3", "-c", ASK, SERVER], input=json.dumps(queries).encode())
         return [json.loads(line) for line in asked.stdout.splitlines()]
 
     def samples(self, query: str) -> dict[str, float]:
@@ -97,7 +95,7 @@ def test_a_server_scrapes_the_node_and_every_panel_and_rule_has_an_answer(server
         pod("free", container("app", SLEEP)),
         pod("huge", container("app", SLEEP, cpu="100")),
     )
-    node.wait_running("one", "free")
+    node.wait_running("one", "free", refused=("huge",))
     server.wait('up{job="nodeagent"}', {"": 1})
     server.wait('nodeagent_pods{phase=~"Running|Failed"}', {"phase=Running": 2, "phase=Failed": 1})
     server.wait("instance:nodeagent_exclusive_cpus:ratio", {"": 2 / 15})
@@ -112,6 +110,6 @@ def test_a_server_scrapes_the_node_and_every_panel_and_rule_has_an_answer(server
 
 def test_promtool_finds_the_installed_files_right(two_sockets: Guest) -> None:
     node = Node(two_sockets)
-    node.run(f"cd {CONTRIB} && promtool check config prometheus.yml", timeout_seconds=60)
-    told = node.run(f"cd {CONTRIB} && promtool test rules nodeagent.tests.yml", timeout_seconds=60).stdout
+    node.run(f"cd {CONTRIB} && promtool check config prometheus.yml")
+    told = node.run(f"cd {CONTRIB} && promtool test rules nodeagent.tests.yml").stdout
     assert "SUCCESS" in told

@@ -20,7 +20,7 @@ def test_a_released_pod_ends_by_sigterm_and_stays_ended_over_a_restart(node: Nod
     before = node.wait_running("polite", "other")
     cpus = before["promises"]["pods"]["uid-polite"]["cpus"]["app"]
 
-    told = node.run("nodeagent release polite", timeout_seconds=60).stdout
+    told = node.run("nodeagent release polite").stdout
 
     assert "default/polite app: SIGTERM" in told
     assert f"default/polite: gone; CPUs {cpus}" in told
@@ -40,14 +40,14 @@ def test_a_node_without_an_agent_is_given_back_whole(node: Node) -> None:
         pod("burst", container("app", SLEEP, cpu="500m", limit_cpu="1")),
         pod("slot", container("slot", None, cpu="1")),
     )
-    node.wait_running("stubborn", "burst")
-    node.run("systemctl stop nodeagent", timeout_seconds=60)
+    node.wait_running("stubborn", "burst", "slot")
+    node.run("systemctl stop nodeagent")
     try:
         planned = node.run("nodeagent release --all --purge --dry-run").stdout
         assert f"{STATE}/nodeagent_state is removed" in planned
         assert len(node.state()["entries"]) == 3, "a dry run does nothing"
 
-        told = node.run("nodeagent release --all", timeout_seconds=60).stdout
+        told = node.run("nodeagent release --all").stdout
         assert "3 pods released" in told
         assert node.run(f"ls {ROOT} | grep -E '^pod|^burst|^best'", check=False).stdout == ""
         assert {entry["refusal"][0] for entry in node.state()["entries"]} == {"Released"}
@@ -58,5 +58,5 @@ def test_a_node_without_an_agent_is_given_back_whole(node: Node) -> None:
         assert node.run(f"ls -A {STATE}").stdout == ""
         assert node.run("nodeagent release --all --purge").stdout, "again, with nothing left, is no error"
     finally:
-        node.run("systemctl start nodeagent", timeout_seconds=60)
+        node.run("systemctl start nodeagent")
     node.wait_running("stubborn", "burst")

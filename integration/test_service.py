@@ -28,8 +28,8 @@ def test_it_is_ready_when_the_node_is_as_promised(node: Node) -> None:
     node.wait_running("one")
     cgroup = node.cgroup("one", "app")
     promised = node.value(cgroup, "cpuset.cpus")
-    node.run(f"systemctl stop nodeagent; echo 0 >{cgroup}/cpuset.cpus", timeout_seconds=60)
-    node.run("systemctl start nodeagent", timeout_seconds=60)
+    node.run(f"systemctl stop nodeagent; echo 0 >{cgroup}/cpuset.cpus")
+    node.run("systemctl start nodeagent")
     assert node.value(cgroup, "cpuset.cpus") == promised, "READY comes after the first reconcile"
     shown = node.unit("Type", "ActiveState", "StatusText", "WatchdogTimestampMonotonic")
     assert (shown["Type"], shown["ActiveState"]) == ("notify", "active")
@@ -38,10 +38,10 @@ def test_it_is_ready_when_the_node_is_as_promised(node: Node) -> None:
 
 
 def test_a_stopped_agent_leaves_cleanly(any_node: Node) -> None:
-    any_node.run("systemctl stop nodeagent", timeout_seconds=60)
+    any_node.run("systemctl stop nodeagent")
     assert any_node.unit("Result", "ExecMainStatus") == {"Result": "success", "ExecMainStatus": "0"}
     told = any_node.run("nodeagent inspect --no-host-processes", check=False)
-    any_node.run("systemctl start nodeagent", timeout_seconds=60)
+    any_node.run("systemctl start nodeagent")
     assert told.returncode == 0, told.stderr
     assert "does NOT run" in told.stdout
     assert "systemctl start nodeagent" in " ".join(told.stdout.split())
@@ -53,14 +53,14 @@ def test_inspect_says_3_when_something_differs(any_node: Node) -> None:
     node.wait_running("one")
     assert node.run("nodeagent inspect --no-host-processes", check=False).returncode == 0
     cgroup = node.cgroup("one", "app")
-    node.run(f"systemctl stop nodeagent; echo 0 >{cgroup}/cpuset.cpus", timeout_seconds=60)
+    node.run(f"systemctl stop nodeagent; echo 0 >{cgroup}/cpuset.cpus")
     try:
         answer = node.run("nodeagent inspect -o json --no-host-processes", check=False)
         assert answer.returncode == 3
         (found,) = json.loads(answer.stdout)["differences"]
         assert (found["pod"], found["container"], found["file"]) == ("default/one", "app", "cpuset.cpus")
     finally:
-        node.run("systemctl start nodeagent", timeout_seconds=60)
+        node.run("systemctl start nodeagent")
     assert node.run("nodeagent inspect --no-host-processes", check=False).returncode == 0
 
 
@@ -97,14 +97,14 @@ def test_a_wrong_configuration_stops_the_start_and_says_all_that_is_wrong(any_no
         wrong = config.replace("cpuManagerPolicy: static", "cpuManagerPolicy: statik\nmaxPodz: 3")
         node.guest.put("/etc/nodeagent/config.yaml", wrong)
         cursor = node.cursor()
-        assert node.run("systemctl restart nodeagent", check=False, timeout_seconds=60).returncode != 0
+        assert node.run("systemctl restart nodeagent", check=False).returncode != 0
         assert node.unit("ExecMainStatus", "ActiveState") == {"ExecMainStatus": "78", "ActiveState": "failed"}
         journal = "\n".join(node.journal(cursor))
         assert "statik" in journal
         assert "maxPodz" in journal
     finally:
         node.guest.put("/etc/nodeagent/config.yaml", config)
-        node.run("systemctl reset-failed nodeagent; systemctl start nodeagent", timeout_seconds=60)
+        node.run("systemctl reset-failed nodeagent; systemctl start nodeagent")
 
 
 def test_removal_is_refused_while_pods_run(any_node: Node) -> None:
@@ -123,11 +123,11 @@ def test_the_pods_unit_stops_and_starts(node: Node) -> None:
     node.apply(pod("one", container("app", SLEEP, cpu="2")))
     before = node.wait_running("one")
     cursor = node.cursor()
-    node.run("systemctl stop nodeagent-pods", timeout_seconds=60)
+    node.run("systemctl stop nodeagent-pods")
     line = node.wait_log(cursor, "trouble")
     assert "systemctl start nodeagent-pods" in line["problem"] or "launcher" in line["problem"]
     assert node.run(f"ls -d {ROOT}", check=False).returncode != 0
-    node.run("systemctl start nodeagent-pods nodeagent-launcher", timeout_seconds=60)
+    node.run("systemctl start nodeagent-pods nodeagent-launcher")
     _wait_started_again(node)
     assert node.state()["promises"] == before["promises"]
 
@@ -136,17 +136,17 @@ def test_the_pods_unit_starts_where_a_cgroup_was_left(node: Node) -> None:
     """systemd puts a main process into the unit's own cgroup, which the kernel refuses beside controlled sub-cgroups. It tries again."""
     node.apply(pod("one", container("app", SLEEP, cpu="2")))
     node.wait_running("one")
-    node.run("systemctl stop nodeagent nodeagent-pods", timeout_seconds=60)
+    node.run("systemctl stop nodeagent nodeagent-pods")
     node.run(
         f"mkdir -p {ROOT}/left/over; cd /sys/fs/cgroup; "
         f"for cgroup in . nodeagent.slice {ROOT} {ROOT}/left; do echo +cpu +cpuset +memory >$cgroup/cgroup.subtree_control; done"
     )
-    assert node.run("systemctl start nodeagent-pods", check=False, timeout_seconds=60).returncode != 0
+    assert node.run("systemctl start nodeagent-pods", check=False).returncode != 0
     launcher = "nodeagent-launcher"
     node.wait(lambda _: node.unit("ActiveState", name=launcher)["ActiveState"] == "active", "systemd's second attempt")
     assert "left" not in node.run(f"ls {ROOT}").stdout.split()
     assert int(node.unit("NRestarts", name="nodeagent-pods")["NRestarts"]) >= 1
-    node.run("systemctl start nodeagent", timeout_seconds=60)
+    node.run("systemctl start nodeagent")
     _wait_started_again(node)
 
 
@@ -154,7 +154,6 @@ def _wait_started_again(node: Node) -> None:
     node.wait(
         lambda state: any(c.get("attempt", 0) > 1 and "startedAtMs" in c for c in state["entries"][0]["containers"]),
         "the container to be started again",
-        seconds=90,
     )
 
 
@@ -167,8 +166,7 @@ def test_a_line_after_somebody_elses_is_found(node: Node) -> None:
 
 def test_the_journal_can_be_searched_by_pod_and_priority(node: Node) -> None:
     node.apply(pod("one", container("app", SLEEP, cpu="2")), pod("big", container("app", SLEEP, cpu="64")))
-    node.wait_running("one")
-    node.wait(lambda state: any("refusal" in e for e in state["entries"]), "the other to be refused")
+    node.wait_running("one", refused=("big",))
     text = node.run("journalctl -q -o json NODEAGENT_POD_UID=uid-big").stdout
     (line,) = [json.loads(line) for line in text.splitlines()][-1:]
     assert (line["NODEAGENT_EVENT"], line["NODEAGENT_POD"], line["PRIORITY"]) == ("pod_refused", "default/big", "4")
@@ -181,19 +179,19 @@ def test_a_taken_port_and_a_refused_reload_are_shown_and_pods_run(any_node: Node
     node = any_node
     usual = node.guest.get(CONFIG)
     try:
-        node.run("systemctl stop nodeagent", timeout_seconds=60)
+        node.run("systemctl stop nodeagent")
         node.run(
             "systemd-run --unit taken --quiet python3 -c"
             " 'import socket,time; s=socket.create_server((\"127.0.0.1\",9753)); time.sleep(1e6)'"
         )
         node.run("until ss -ltn | grep -q :9753; do sleep 0.1; done")
-        node.run("systemctl start nodeagent", timeout_seconds=60)
+        node.run("systemctl start nodeagent")
         node.apply(pod("one", container("app", SLEEP, cpu="2")))
         node.wait_running("one")
         assert any(problem.startswith("metrics: ") for problem in node.inspect()["node"]["problems"])
         node.run("systemctl stop taken")
         node.guest.put(CONFIG, usual + b"\nnoSuchField: 1\n")
-        node.run("systemctl reload nodeagent", timeout_seconds=60)
+        node.run("systemctl reload nodeagent")
         node.wait(
             lambda _: any("noSuchField" in problem for problem in node.inspect()["node"]["problems"]),
             "inspect to tell of the reload",
@@ -202,13 +200,13 @@ def test_a_taken_port_and_a_refused_reload_are_shown_and_pods_run(any_node: Node
     finally:
         node.run("systemctl stop taken", check=False)
         node.guest.put(CONFIG, usual)
-        node.run("systemctl reload-or-restart nodeagent", timeout_seconds=60)
+        node.run("systemctl reload-or-restart nodeagent")
     node.wait(lambda _: node.inspect()["node"]["problems"] == [], "the problems to be over")
 
 
 def test_the_agent_is_in_a_sandbox_and_workloads_are_not(node: Node) -> None:
     """Everything else in these tests runs in the same sandbox."""
-    node.run("systemd-analyze security --no-pager --threshold=25 nodeagent.service", timeout_seconds=60)
+    node.run("systemd-analyze security --no-pager --threshold=25 nodeagent.service")
     write = (
         "touch /opt/nodeagent/written && mount -t tmpfs none /mnt && umount /mnt && echo yes >/run/free; exec sleep 1e6"
     )

@@ -38,11 +38,9 @@ def test_man_shows_the_pages(node: Node) -> None:
 def test_each_shell_completes_names_of_pods_and_containers(node: Node) -> None:
     node.apply(pod("web", container("app", ["sleep", "infinity"], cpu="2")))
     node.wait_running("web")
-    fish = node.run(
-        'fish -c \'complete -C "nodeagent inspect w"; complete -C "nodeagent exec web "\'', timeout_seconds=60
-    )
+    fish = node.run('fish -c \'complete -C "nodeagent inspect w"; complete -C "nodeagent exec web "\'')
     assert fish.stdout.split() == ["web", "app"]
-    bash = node.guest.run(["bash", "-c", BASH, "bash", "exec", "default/w"], timeout_seconds=60)
+    bash = node.guest.run(["bash", "-c", BASH, "bash", "exec", "default/w"])
     assert bash.stdout.split() == ["default/web"]
-    zsh = node.guest.run(["zsh", "-fc", ZSH, "zsh", "nodeagent retry default/w", "default/web"], timeout_seconds=60)
+    zsh = node.guest.run(["zsh", "-fc", ZSH, "zsh", "nodeagent retry default/w", "default/web"])
     assert zsh.stdout.split()[-1:] == ["found"]

@@ -49,14 +49,7 @@ def test_cpus_isolated_at_boot_are_shown_and_given_as_configured(four_caches: Gu
         node.apply(pod("first", container("app", SLEEP, cpu="4")))
         node.wait_running("first")
         node.apply(pod("second", container("app", SLEEP, cpu="2")))
-        state = node.wait(
-            lambda state: any(
-                e["pod"]["metadata"]["name"] == "second"
-                and ("refusal" in e or any("startedAtMs" in c for c in e["containers"]))
-                for e in state["entries"]
-            ),
-            "the second pod to run or be refused",
-        )
+        state = node.wait_decided()
         given = [
             state["promises"]["pods"].get(f"uid-{name}", {}).get("cpus", {}).get("app") for name in ("first", "second")
         ]

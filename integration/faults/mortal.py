@@ -45,7 +45,6 @@ class Mortal:
         self._node.run(
             # one that dies while it starts has a successor too
             f"cd {DIRECTORY}; {until_replaced(before)}; until {READY} && [ ! -e next ] && [ ! -e now ]; do sleep 0.2; done",
-            timeout_seconds=60,
         )
 
 
@@ -54,10 +53,8 @@ def mortal(node: Node) -> Iterator[Mortal]:
     """Run the agent, for a while, so that it can be told when to die."""
     node.guest.put(str(DIRECTORY / "sitecustomize.py"), (Path(__file__).parent / "dying.py").read_bytes())
     node.guest.put(_DROP_IN, _UNIT)
-    node.run("systemctl daemon-reload; systemctl restart nodeagent", timeout_seconds=60)
+    node.run("systemctl daemon-reload; systemctl restart nodeagent")
     try:
         yield Mortal(node)
     finally:
-        node.run(
-            f"rm -rf {DIRECTORY} {_DROP_IN}; systemctl daemon-reload; systemctl restart nodeagent", timeout_seconds=60
-        )
+        node.run(f"rm -rf {DIRECTORY} {_DROP_IN}; systemctl daemon-reload; systemctl restart nodeagent")

@@ -97,5 +97,5 @@ def traced(node: Node, pid: int) -> Iterator[list[Change]]:
     try:
         yield found
     finally:
-        node.run(f"systemctl stop {_UNIT}", timeout_seconds=60)
+        node.run(f"systemctl stop {_UNIT}")
     found += changes(node.guest.get(_OUTPUT).decode(errors="replace"))

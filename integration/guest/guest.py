@@ -1,7 +1,7 @@
 """A running virtual machine with a real kernel and systemd, as a context manager.
 
-All timeouts are what would be generous on a real machine; under emulation they are multiplied (`Accelerator.slowness`).
-Requests may run at once from several threads.
+All timeouts are what would be generous on a real machine, in the guest's own seconds: see pace.py. Requests may run at once from several
+threads.
 """
 
 import os
@@ -30,20 +30,22 @@ from integration.guest.errors import (
 )
 from integration.guest.images import Image
 from integration.guest.machine import Machine
+from integration.guest.pace import JOB, LONGEST_SECONDS, LOOK_SECONDS, Pace, Wait
 from integration.guest.protocol import PORT_NAME
 from integration.guest.qemu import TCG, Accelerator, find_accelerator, start_qemu
 from integration.guest.qmp import Qmp
 from integration.guest.session import Hello, Request, Session
 
 _CONSOLE_LINES = 30
-_BOOT_SECONDS = 20
-_RUN_SECONDS = 20
+RUN_SECONDS = 12
+_MOST_MEASURED_SECONDS = 20
+"""A guest that takes longer for the job is as slow as that: it may have stopped for good."""
+_AFTER_A_WAIT_IN_VAIN_SECONDS = 10
+"""Of ours, for each further wait: what a test clears up then, nobody uses."""
 _MOST_BOOTS = 3
 _EMULATOR_FAILED = "Assertion `"
 """QEMU's own mistake, while PCI devices get their addresses and other processors run: seen once in some hundred boots of 10.0."""
 _STALL = re.compile(r"rcu: INFO: \w+ (?:self-)?detected stall")
-CHECK_SECONDS = 180
-"""Of real time, from one look at the processors to the next while something is waited for: more than nearly all of it takes."""
 _CMDLINE = (
     "console=ttyS0",
     "root=/dev/vda",
@@ -90,18 +92,21 @@ class Guest:
                 end.close()
         self._session = Session(ours[0])
         self._qmp = Qmp(ours[1])
+        self._measured: Pace | None = None
+        """None: it isn't there yet."""
+        self._when_in_vain: Callable[[], None] | None = None
+        self._was_in_vain = False
 
     @classmethod
-    def boot(
-        cls, image: Image, machine: Machine, *, cmdline: Sequence[str] = (), timeout_seconds: float = _BOOT_SECONDS
-    ) -> Self:
+    def boot(cls, image: Image, machine: Machine, *, cmdline: Sequence[str] = ()) -> Self:
         """A guest whose agent answers (systemd may still be starting units: `wait_multi_user`)."""
         for boots_left in reversed(range(_MOST_BOOTS)):
             guest = cls(image, machine, cmdline)
             try:
                 with guest._explained():
                     guest._qmp.execute("qmp_capabilities")
-                    guest._session.wait_hello(guest.patience(timeout_seconds))
+                    guest._session.wait_hello(LONGEST_SECONDS)
+                    guest._measured = Pace(guest._job_seconds)
             except GuestDiedError as err:
                 said = guest._own_messages()
                 guest.close()
@@ -129,16 +134,37 @@ class Guest:
         with self._explained():
             return self._session.wait_hello(0)
 
-    def patience(self, timeout_seconds: float) -> float:
-        """The real time to wait for what takes that long on a real machine."""
-        return timeout_seconds * self.accelerator.slowness
+    def wait(self, seconds: float) -> Wait:
+        """Begin to wait for what takes no longer than that on a real machine; whoever waits in vain raises what `in_vain` gives."""
+        assert self._measured, "boot has measured it"
+        return self._measured.wait(seconds)
+
+    def is_over(self, wait: Wait) -> bool:
+        """Whether a wait for this guest is in vain."""
+        return wait.is_over() or (self._was_in_vain and wait.lasted_seconds >= _AFTER_A_WAIT_IN_VAIN_SECONDS)
+
+    def when_in_vain(self, look: Callable[[], None]) -> None:
+        """Have this done, once, when a wait is in vain: what the guest looks like is to be seen then, not after a test has cleared up."""
+        self._when_in_vain = look
+
+    def in_vain(self, problem: str) -> GuestError:
+        """Give the error that a wait in vain is."""
+        look, self._when_in_vain = self._when_in_vain, None
+        if look is not None:
+            look()
+        self._was_in_vain = True
+        if self._has_stalled():
+            return EmulatorFailedError(
+                f"the kernel tells of a processor that has come to a stop\n{problem}", self.console_tail()
+            )
+        return GuestTimeoutError(problem)
 
     def run(
         self,
         command: str | Sequence[str],
         *,
         check: bool = True,
-        timeout_seconds: float = _RUN_SECONDS,
+        timeout_seconds: float = RUN_SECONDS,
         input: bytes | None = None,  # noqa: A002 - named as in subprocess.run
         cwd: str = "/root",
     ) -> Completed:
@@ -153,32 +179,33 @@ class Guest:
             request = self.start(argv, cwd=cwd)
             request.send(input or b"")
             request.end_input()
-            status = self._end_of(request, self.patience(timeout_seconds))
+            wait = self.wait(timeout_seconds)
+            while (status := request.wait(LOOK_SECONDS)) is None and not self.is_over(wait):
+                pass
             stdout, stderr = (part.decode(errors="replace") for part in (bytes(request.stdout), bytes(request.stderr)))
             if status is None:
+                error = self.in_vain(f"still running after {wait}: {shown}\n{stdout}{stderr}")
                 request.signal(signal.SIGKILL)
-                waited = f"still running after {self.patience(timeout_seconds):.0f} s"
-                raise GuestTimeoutError(f"{waited}: {shown}\n{stdout}{stderr}")
+                raise error
             if check and status != 0:
                 raise CommandError(f"status {status} of: {shown}\n{stdout}{stderr}", status)
         return Completed(status, stdout, stderr)
 
-    def _end_of(self, request: Request, real_seconds: float) -> int | None:
-        ends = time.monotonic() + real_seconds
-        while (status := request.wait(min(CHECK_SECONDS, max(0.0, ends - time.monotonic())))) is None:
-            if time.monotonic() >= ends:
-                return None
-            self.check_processors()
-        return status
-
-    def check_processors(self) -> None:
-        """EmulatorFailedError if an emulated processor has stopped; to be asked when something takes long.
+    def _has_stalled(self) -> bool:
+        """Whether an emulated processor has stopped; to be asked when something doesn't come.
 
         With many processors on few, TCG (10.0) was seen to run for ever a breakpoint that the kernel had put into its own code and taken
         out again, as it does for tracepoints: on and on at one place of `__schedule`, with interrupts off. The kernel tells of a stall.
         """
-        if self.accelerator == TCG and _STALL.search(self.console_text()):
-            raise EmulatorFailedError("the kernel tells of a processor that has come to a stop", self.console_tail())
+        return self.accelerator == TCG and _STALL.search(self.console_text()) is not None
+
+    def _job_seconds(self) -> float:
+        """Have the guest do the job by which its pace is measured."""
+        began = time.monotonic()
+        request = self.start(JOB)
+        request.end_input()
+        request.wait(_MOST_MEASURED_SECONDS)
+        return time.monotonic() - began
 
     def start(
         self,
@@ -207,7 +234,7 @@ class Guest:
             self._finish(request, f"reading {path}")
             return bytes(request.stdout)
 
-    def wait_multi_user(self, timeout_seconds: float = 60) -> None:
+    def wait_multi_user(self, timeout_seconds: float = 15) -> None:
         """Wait until systemd has started everything; CommandError with the failed units if some could not."""
         state = self.run("systemctl is-system-running --wait", check=False, timeout_seconds=timeout_seconds)
         if state.stdout.strip() != "running":
@@ -223,29 +250,29 @@ class Guest:
     def console_tail(self) -> str:
         return "\n".join(self.console_text().splitlines()[-_CONSOLE_LINES:])
 
-    def power_cut(self, timeout_seconds: float = _BOOT_SECONDS) -> None:
+    def power_cut(self) -> None:
         """Reset the machine as if its power failed, and wait for the agent: what was flushed to the disk is there."""
         with self._explained(), self._resets_allowed():
             self._qmp.execute("stop")
             self._session.expect_reset()
             self._qmp.execute("system_reset")
             self._qmp.execute("cont")
-            self._session.wait_hello(self.patience(timeout_seconds))
+            self._session.wait_hello(LONGEST_SECONDS)
 
-    def reboot(self, timeout_seconds: float = 60) -> None:
+    def reboot(self) -> None:
         """`systemctl reboot`, and wait for the agent."""
         with self._explained(), self._resets_allowed():
             self.start(("systemctl", "reboot"))
-            self._qmp.wait_event("RESET", self.patience(timeout_seconds))
+            self._qmp.wait_event("RESET", LONGEST_SECONDS)
             self._session.expect_reset()
-            self._session.wait_hello(self.patience(timeout_seconds))
+            self._session.wait_hello(LONGEST_SECONDS)
 
-    def shutdown(self, timeout_seconds: float = 60) -> None:
+    def shutdown(self) -> None:
         """`systemctl poweroff`; GuestTimeoutError (and a killed QEMU) if the guest doesn't."""
         with self._explained():
             self.start(("systemctl", "poweroff"))
             try:
-                self._process.wait(self.patience(timeout_seconds))
+                self._process.wait(LONGEST_SECONDS)
             except subprocess.TimeoutExpired as error:
                 raise GuestTimeoutError("the guest did not power off") from error
             finally:
@@ -266,8 +293,10 @@ class Guest:
             shutil.rmtree(self._directory)
 
     def _finish(self, request: Request, what: str) -> None:
-        if request.wait(self.patience(_RUN_SECONDS)) is None:
-            raise GuestTimeoutError(f"{what} takes too long")
+        wait = self.wait(RUN_SECONDS)
+        while request.wait(LOOK_SECONDS) is None:
+            if self.is_over(wait):
+                raise self.in_vain(f"{what} is not done after {wait}")
 
     @contextmanager
     def _resets_allowed(self) -> Iterator[None]:

@@ -31,14 +31,11 @@ _STARTER = ThreadPoolExecutor(1, thread_name_prefix="qemu starter")
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """`slowness`: what to multiply deadlines with that were thought for a real machine."""
-
     name: str
-    slowness: int
 
 
-KVM = Accelerator("kvm", slowness=2)
-TCG = Accelerator("tcg,thread=multi", slowness=20)
+KVM = Accelerator("kvm")
+TCG = Accelerator("tcg,thread=multi")
 
 
 def start_qemu(

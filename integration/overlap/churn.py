@@ -30,7 +30,7 @@ _LATENESS_NS = 2_000_000_000
 """An event may become readable that long after its time: the emulated CPU that writes it may have to wait for a real one."""
 _SHARED_PODS = (3, 6)
 _KEPT_FREE_CPUS = 4
-_EVENT_SECONDS = 300
+_EVENT_SECONDS = 150
 
 
 class ChurnError(Exception):

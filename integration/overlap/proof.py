@@ -16,8 +16,8 @@ from integration.overlap.wire import Kind, Records, nanoseconds
 PYTHON = "/opt/nodeagent/bin/python"
 _GUEST_DIRECTORY = "/run/overlap-tools"
 _PACKAGE = Path(__file__).parent
-_QUIET_SECONDS = 60
-"""So long, on a real machine, the guest may say nothing."""
+_QUIET_SECONDS = 20
+"""So long, on a real machine, the guest may say nothing: it tells how far it has looked all the time."""
 
 
 class ProofError(Exception):
@@ -137,12 +137,15 @@ def churn(guest: Guest, *, events: int, seed: int, at_once: int = 8, disturbed_e
     options = (f"--events={events}", f"--seed={seed}", f"--at-once={at_once}", f"--disturbed-every={disturbed_every}")
     request = guest.start(guest_module("churn", *options), on_output=output.put)
     print(f"churn of {events} pod events, seed {seed}", file=sys.stderr, flush=True)
-    status = None
+    status, wait = None, guest.wait(_QUIET_SECONDS)
     while status is None or not output.empty():
         try:
             judge.take(output.get(timeout=0.5 if status is None else 0))
+            wait = guest.wait(_QUIET_SECONDS)
         except queue.Empty:
             status = request.wait(0)
+            if status is None and guest.is_over(wait):
+                raise guest.in_vain(f"the churn has said nothing for {wait}") from None
     evidence = judge.evidence()
     if status != 0 or evidence is None:
         journal = guest.run("journalctl --unit 'nodeagent*' --lines 40 --no-pager --output cat", check=False).stdout

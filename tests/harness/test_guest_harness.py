@@ -392,8 +392,8 @@ def test_an_emulator_that_fails_by_itself_is_started_again(
             self._qmp: Any = SimpleNamespace(execute=lambda _: None)
             self._session: Any = SimpleNamespace(wait_hello=lambda _: None)
 
-        def patience(self, timeout_seconds: float) -> float:
-            return timeout_seconds
+        def _job_seconds(self) -> float:
+            return 0.1
 
         def close(self) -> None:
             pass

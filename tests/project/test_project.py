@@ -92,13 +92,19 @@ def test_the_tests_of_each_lane_run_in_one_process(tmp_path):
     )
     for directory in ("tests", "integration"):
         (tmp_path / directory).mkdir()
-    for file in ("conftest.py", "integration/__init__.py", "integration/lanes.py", "integration/telling.py"):
+    for file in (
+        "conftest.py",
+        "integration/__init__.py",
+        "integration/lanes.py",
+        "integration/repeats.py",
+        "integration/telling.py",
+    ):
         shutil.copy(ROOT / file, tmp_path / file)
     for names in files.values():
         for name in names:
             (tmp_path / name).write_text(told)
     subprocess.run(
-        [sys.executable, "-m", "pytest", *options[1].split(), "--numprocesses=3", "tests", "integration"],
+        [sys.executable, "-m", "pytest", *options[1].replace("$(PROCESSES)", "3").split(), "tests", "integration"],
         cwd=tmp_path,
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
         check=True,

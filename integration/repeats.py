@@ -1,0 +1,54 @@
+"""The verdict on a run in which tests in guests were repeated: what has passed the second time, in a fresh guest, is flaky.
+
+A red run means a defect; a machine that is too slow for a moment is none. But flaky tests hide defects: a run names each in its last
+lines, and one with several is red. pytest-rerunfailures does the repeating (integration/conftest.py says of which tests).
+"""
+
+from collections.abc import Generator
+
+import pytest
+
+MOST_FLAKY = 2
+"""In a green run."""
+_MOST_LINES = 20
+"""Of a failure's text: the whole of it was printed when it happened."""
+
+
+class Repeats:
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+        self._first_failures: dict[str, str] = {}
+        self._failed: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        outcome: str = report.outcome  # pytest's own, and the one of pytest-rerunfailures
+        if outcome == "rerun":
+            self._first_failures.setdefault(report.nodeid, _text_of(report))
+        elif report.failed:
+            self._failed.add(report.nodeid)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
+        """Speak last, after the summary."""
+        yield
+        flaky = {nodeid: text for nodeid, text in self._first_failures.items() if nodeid not in self._failed}
+        if not flaky:
+            return
+        is_too_many = len(flaky) > MOST_FLAKY
+        if is_too_many and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self._terminal.ensure_newline()
+        self._terminal.section(f"flaky: passed when repeated in a fresh guest; first failed like this ({len(flaky)})")
+        for nodeid, text in sorted(flaky.items()):
+            self._terminal.write_line(f"FLAKY {nodeid}", yellow=True)
+            for line in text.splitlines()[:_MOST_LINES]:
+                self._terminal.write_line(f"  {line}")
+        if is_too_many:
+            self._terminal.write_line(
+                f"{len(flaky)} flaky tests are too many: at most {MOST_FLAKY} may be in a green run", red=True
+            )
+
+
+def _text_of(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return report.longreprtext if crash is None else str(crash.message)
