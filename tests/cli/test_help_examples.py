@@ -11,6 +11,8 @@ import pytest
 from nodeagent.cli.main import COMMANDS, main, parser_for
 from nodeagent.cli.support.definitions import command_of
 
+ROOT = Path(__file__).parents[2]
+
 
 def examples(text: str) -> list[str]:
     """The lines below `examples:`."""
@@ -58,6 +60,41 @@ def test_examples_are_commands_that_can_be_given(
             called += 1
             call.unlink()
     assert called >= len([line for line in lines if "nodeagent" in line and not line.startswith(("systemctl", "cd"))])
+
+
+SCHEMAS = {
+    "inspect": ("inspection",),
+    "check": ("check",),
+    "retry": ("retry",),
+    "release": ("release",),
+    "simulate": ("scenario-result",),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_an_example_takes_out_of_a_document_is_in_it(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    filters = re.findall(r"\| jq (?:-r )?('[^']*'|\S+)", capsys.readouterr().out)
+    assert bool(filters) == (command in SCHEMAS)
+    schema = "".join((ROOT / f"docs/schema/{name}.json").read_text() for name in SCHEMAS.get(command, ()))
+    for text in filters:
+        assert text.startswith("'") or "[" not in text, "a shell takes brackets for a pattern"
+        fields = re.findall(r"\.([a-zA-Z]+)", text)
+        assert fields
+        assert [field for field in fields if f'"{field}": {{' not in schema] == [], text
+
+
+def test_the_columns_that_the_help_cuts_out_are_those_it_names(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["inspect", "--help"])
+    said = capsys.readouterr().out
+    (line,) = [line for line in examples(said) if "awk" in line]
+    wide = ROOT / "tests/golden/inspect-wide.txt"
+    cut = subprocess.run(["sh", "-c", f"{line.partition('|')[2]} <{wide}"], capture_output=True, text=True, check=True)
+    assert cut.stdout.splitlines()[1] == "default/web app 0-7"
+    (heading,) = [line for line in wide.read_text().splitlines() if line.startswith("POD ")]
+    assert " ".join(heading.split()) in " ".join(said.split())
 
 
 def with_actions(name: str) -> list[tuple[str, ...]]:

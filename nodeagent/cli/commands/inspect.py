@@ -59,7 +59,6 @@ exit status: 0: all is as promised, as far as a copy tells it; 3: there is a dif
 examples:
   nodeagent inspect
   nodeagent inspect default/web
-  nodeagent inspect -o wide | grep exclusive
   nodeagent inspect -o wide | awk -F '  +' '$10 == "container" {print $1, $4, $12}'
   nodeagent inspect -o json | jq '.pods[] | select(.phase == "Refused") | .refusal'
   nodeagent inspect --machine node.json

@@ -23,7 +23,7 @@ on a node:
   nodeagent simulate --capacity -f pod.yaml
   nodeagent simulate --compare /etc/nodeagent/config.yaml new.yaml
   nodeagent simulate scenarios.jsonl --root / --config /etc/nodeagent/config.yaml
-  nodeagent simulate - -o json <scenarios.jsonl | jq .steps[].admitted
+  nodeagent simulate - -o json <scenarios.jsonl | jq '.steps[].admitted'
 
 Nothing is changed. --compare decides anew on all pods that are there, then on those of -f. Of scenarios, --root (/ is this node),
 --machine and --topology replace the machine, --config the configuration, and --errata says whose decisions they are.
