@@ -44,7 +44,7 @@ is no error: [Refusals](refusals.md). What is wrong with a configuration or a ma
 """
         + "\n".join(sections)
         + "\n## Configuration, machine and state don't go together\n\n"
-        "Why a start is refused, in kubelet's words where kubelet refuses it, too. "
+        "Why a start is refused, in kubelet's words where kubelet refuses it, too, and these are about the configuration. "
         "The configuration's field or the file is named beside it.\n\n"
         "| message | field or file |\n| --- | --- |\n"
         + "".join(f"| {_cell(message)} | {_cell(about)} |\n" for message, about in starts)
@@ -93,7 +93,9 @@ def _of_calls(outer: ast.AST, names: set[str], tree: ast.Module) -> Iterator[tup
     for node in _nodes(outer):
         if isinstance(node, ast.Call) and _name(node.func) in names and node.args:
             hints = [keyword.value for keyword in node.keywords if keyword.arg == "hint"] or node.args[1:2]
-            for message in _texts(node.args[0], constants):
+            plain = [keyword.value for keyword in node.keywords if keyword.arg == "plain"]
+            ours = [one for one in plain if isinstance(one, ast.Constant | ast.JoinedStr)]
+            for message in _texts((ours or node.args)[0], constants):
                 for hint in _texts(hints[0], constants) if hints else [_OTHER]:
                     if re.search(r"[a-z]{3}.* ", message):
                         yield _name(node.func), Said(message, _BY_CASE if hint == _OTHER else hint)

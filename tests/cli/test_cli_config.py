@@ -195,10 +195,8 @@ ALL_SIGNALS = "memory.available, nodefs.available, nodefs.inodesFree, imagefs.av
 ALLOWED = [
     ("cpuManagerPolicy: static\ncpuManagerPolicyOptions: {full-pcpus: 'true'}", 'new static policy error: unknown CPU Manager Policy option: "full-pcpus"', f"must be one of {CPU_OPTIONS}"),
     ("cpuManagerPolicy: static\ncpuManagerPolicyOptions: {align-by-socket: 'true'}", 'new static policy error: CPU Manager Policy Alpha-level Options not enabled, but option "align-by-socket" provided', "needs CPUManagerPolicyAlphaOptions: true in featureGates"),
-    ("cpuManagerPolicyOptions: {full-pcpus-only: 'true'}", "new none policy error: None policy: received unsupported options=map[full-pcpus-only:true]", "needs cpuManagerPolicy: static"),
     ("topologyManagerPolicy: restricted\ntopologyManagerPolicyOptions: {bar: 'true'}", 'unknown Topology Manager Policy option: "bar"', "must be one of prefer-closest-numa-nodes, max-allowable-numa-nodes, prefer-most-allocated-numa-node"),
     ("topologyManagerPolicy: restricted\ntopologyManagerPolicyOptions: {prefer-most-allocated-numa-node: 'true'}", 'Topology Manager Policy Alpha-level Options not enabled, but option "prefer-most-allocated-numa-node" provided', "needs TopologyManagerPolicyAlphaOptions: true in featureGates"),
-    ("cpuManagerPolicy: static\nkubeReserved: {cpu: 20}", "new static policy error: [cpumanager] unable to reserve the required amount of CPUs (size of  did not equal 20)", "must be at most 8, the CPUs that are online"),
     ("memoryManagerPolicy: Static\nevictionHard: {memory.available: 1Gi}\nreservedMemory: [{numaNode: 7, limits: {memory: 1Gi}}]", "the reserved memory configuration references a NUMA node 7 that does not exist on this machine", "must be one of 0-1"),
     ("evictionHard: {memory.avail: 5%}", "unknown eviction signal memory.avail", f"must be one of {ALL_SIGNALS}"),
 ]  # fmt: skip
@@ -215,6 +213,7 @@ def test_kubelets_words_are_followed_by_what_is_allowed(text: str, words: str, a
 
 
 PLAIN = [
+    ("cpuManagerPolicyOptions: {full-pcpus-only: 'true'}\n", "full-pcpus-only: needs cpuManagerPolicy: static"),
     ("cpuManagerPolicy: static\ncpuManagerPolicyOptions: {full-pcpus-only: 'on'}\n", 'full-pcpus-only must be "true" or "false", not "on"'),
     ("topologyManagerPolicy: restricted\ntopologyManagerPolicyOptions: {prefer-closest-numa-nodes: 'on'}\n", 'prefer-closest-numa-nodes must be "true" or "false", not "on"'),
     ("topologyManagerPolicy: restricted\ntopologyManagerPolicyOptions: {max-allowable-numa-nodes: 'x'}\n", 'max-allowable-numa-nodes must be a whole number of at least 8, not "x"'),
@@ -231,6 +230,12 @@ def test_what_kubelet_says_of_its_own_program_is_said_of_the_configuration(text:
     assert found["message"] == message
     with pytest.raises(StartError, match=re.escape(message)):
         load_node(file, node)
+
+
+def test_an_amount_of_reserved_cpus_that_the_machine_has_not_is_said_with_what_it_has(told: Told, tmp_path: Path, node: str) -> None:  # fmt: skip
+    file = written(tmp_path, "cpuManagerPolicy: static\nkubeReserved: {cpu: 20}\n")
+    (found,) = json.loads(told("validate", file, "--root", node, "-o", "json")[1])["findings"]
+    assert found["message"] == "cannot reserve 20 CPUs: must be at most 8, the CPUs that are online"
 
 
 @pytest.mark.parametrize("reserved", ["100Mi", "3Gi", "5Gi"])

@@ -25,6 +25,7 @@ from nodeagent.core.cgroups.desired_cgroups import Kernel, pod_path
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.model.state import NodeState, Phase, RecordedRefusal, run_id
 from nodeagent.core.turn.lifecycle import Run
 from nodeagent.daemon.machine import NodeSetup
@@ -277,6 +278,34 @@ def test_wrong_arguments_are_exit_status_2_and_say_usage_and_next_step(words, to
 )
 def test_a_complaint_about_arguments_names_what_was_given(words, value, told):
     assert value in told(*words)[2].splitlines()[-2]
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["insepct"], "there is no 'insepct', did you mean inspect?"),
+        (["config", "vaildate"], "there is no 'vaildate', did you mean validate?"),
+        (["inspect", "--wacth"], "unrecognized arguments: --wacth, did you mean --watch?"),
+        (["run", "--cofnig=x"], "unrecognized arguments: --cofnig=x, did you mean --config?"),
+        (["inspect", "-o", "jsno"], "there is no 'jsno', did you mean json?"),
+        (["inspect", "-o", "png"], "there is no 'png', must be one of text, wide, json, yaml"),
+        (["frobnicate"], "there is no 'frobnicate', must be one of run, inspect, topology, "),
+        (["inspect", "--frobnicate", "x", "y"], "unrecognized arguments: --frobnicate y"),
+    ],
+)
+def test_the_word_that_was_meant_is_named(words, meant, told):
+    assert meant in told(*words)[2].splitlines()[-2]
+
+
+def test_who_asks_is_no_host_process_on_exclusive_cpus(live, told):
+    promises, mine = live.world.state.promises, CpuSet.from_ids(os.sched_getaffinity(0))
+    own = promises.pods.put("uid-web", PodPromises(cpus=(("app", mine),)))
+    live.world.state = replace(live.world.state, promises=replace(promises, pods=own))
+    cgroup = live.cgroups / "besteffort/poduid-web/app/cgroup.procs"
+    cgroup.write_text("")
+    document = json.loads(told("inspect", "-o", "json", *live.options)[1])
+    assert document["node"]["cpus"]["exclusive"] == str(mine)
+    assert os.getpid() not in {process["pid"] for process in document["hostProcesses"]["processes"]}
 
 
 def test_no_complaint_names_what_only_scripts_say(told):

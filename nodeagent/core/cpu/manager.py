@@ -143,6 +143,7 @@ def judge_cpu_configuration(placement: Placement) -> tuple[CpuOptions, tuple[Sta
             "cpuManagerPolicyOptions",
             rests_on=("cpuManagerPolicy",),
             allowed="needs cpuManagerPolicy: static",
+            plain=f"{', '.join(sorted(name for name, _ in placement.cpu_manager_policy_options))}: needs cpuManagerPolicy: static",
         )
         return CpuOptions(), (unsupported,)
     refused: list[StartRefused] = []
@@ -185,6 +186,7 @@ def _reserved(placement: Placement, layout: CpuLayout, options: CpuOptions) -> C
             "systemReserved",
             rests_on=("systemReserved", "kubeReserved", "reservedSystemCPUs"),
             allowed=f"must be at most {layout.cpu_count}, the CPUs that are online",
+            plain=f"cannot reserve {count} CPUs: must be at most {layout.cpu_count}, the CPUs that are online",
         )
     return reserved
 

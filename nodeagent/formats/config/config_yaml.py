@@ -289,10 +289,7 @@ class _ConfigReader:
         amounts = {"reservedSystemCPUs", "systemReserved[cpu]", "kubeReserved[cpu]"}
         is_reserved = placement.reserved_system_cpus or placement.reserved_cpu_milli is not None
         if cpu == "static" and not is_reserved and amounts.isdisjoint(self._findings.fields()):
-            reason = (
-                "[cpumanager] unable to determine reserved CPU resources for static policy: give reservedSystemCPUs, or cpu "
-                "in systemReserved or kubeReserved"
-            )
+            reason = "static needs reserved CPUs: give reservedSystemCPUs, or cpu in systemReserved or kubeReserved"
             self._fields.report("cpuManagerPolicy", reason)
 
     def _check_reserved_memory(self, placement: Placement) -> None:
@@ -321,8 +318,8 @@ class _ConfigReader:
             return None
         try:
             return parse_duration_ns(text)
-        except DurationSyntaxError as err:
-            self._fields.report(key, f"{err}: must be a duration such as 10s or 1m30s")
+        except DurationSyntaxError:
+            self._fields.report(key, "must be a duration such as 10s or 1m30s", text)
             return None
 
     def _period(self, key: str, default_ms: int) -> int:
