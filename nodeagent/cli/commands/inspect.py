@@ -103,6 +103,8 @@ def _check_watched(options: argparse.Namespace) -> None:
     """Refuse what says otherwise than `--watch` what is to be looked at, or how it is printed."""
     if options.pod is not None or options.output != "text":
         options.parser.error("--watch shows all pods, as text: `nodeagent inspect POD`, or -o json, looks once")
+    if options.color != "auto":
+        options.parser.error("--watch has no colours: leave --color out")
     if options.root is not None or options.machine is not None:
         options.parser.error("--watch is for this node: another one's copy doesn't change, leave --watch out")
 
