@@ -141,6 +141,15 @@ def _attention(look: Look) -> list[str]:
         ]
         more = f" and {len(found) - _MOST_TOLD} more" if len(found) > _MOST_TOLD else ""
         lines.append(f"DRIFT {len(found)}: {', '.join(told)}{more}" if found else "no drift")
+    disturbed = [
+        f"{pod['namespace']}/{pod['name']} {container['name']} {percent}%"
+        for pod in document["pods"]
+        for container in pod["containers"]
+        if (percent := _others(container, look))
+    ]
+    if disturbed:
+        more = f" and {len(disturbed) - _MOST_TOLD} more" if len(disturbed) > _MOST_TOLD else ""
+        lines.append(f"OTHERS on exclusive CPUs {len(disturbed)}: {', '.join(disturbed[:_MOST_TOLD])}{more}")
     problems = [
         *document["node"]["problems"],
         *(f"processes in {s['cgroup']}, which no pod owns" for s in document["strangers"]),
@@ -172,6 +181,7 @@ def _row(name: str, container: Document, look: Look) -> tuple[tuple[int, int, in
     cpus = CpuSet.parse(there.get("cpus") or "")
     remote = None if usage is None else remote_bytes(usage, _near(cpus, look.topology))
     throttled = _NO_VALUE if rate.throttled_percent is None else f"{rate.throttled_percent}%"
+    others = _others(container, look)
     cells = (
         name,
         state_text(container, look.document["atMs"]),
@@ -179,26 +189,26 @@ def _row(name: str, container: Document, look: Look) -> tuple[tuple[int, int, in
         _NO_VALUE if rate.used_milli is None else f"{rate.used_milli}m",
         throttled,
         _NO_VALUE if remote is None else bytes_text(remote) if remote else "0",
-        " ".join(filter(None, ("DIFFERS" if container["differs"] else "", _others(container, look)))),
+        " ".join(filter(None, ("DIFFERS" if container["differs"] else "", f"OTHERS {others}%" if others else ""))),
     )
     return (rate.used_milli or 0, rate.throttled_percent or 0, remote or 0), cells
 
 
-def _others(container: Document, look: Look) -> str:
-    """Mark the load on a container's own CPUs that is not its own, in percent of one CPU; empty: none, or not known."""
+def _others(container: Document, look: Look) -> int:
+    """Give the load on a container's own CPUs that is not its own, in percent of one CPU; 0: none to speak of, or not known."""
     own = CpuSet.parse(container["promised"]["cpus"] or "")
-    if container["isolation"] != "container" or not own or any(cpu not in look.rates.cpus for cpu in own):
-        return ""
+    runs = container["state"]["name"] in {"Running", "Open"}
+    is_known = container["cgroup"] in look.rates.containers and all(cpu in look.rates.cpus for cpu in own)
+    if not (runs and is_known and container["isolation"] == "container"):
+        return 0
     used = [
         look.rates.containers.get(other["cgroup"], NO_RATE).used_milli
         for pod in look.document["pods"]
         for other in pod["containers"]
         if not own.isdisjoint(CpuSet.parse(other["promised"]["cpus"] or ""))
     ]
-    if look.rates.containers.get(container["cgroup"]) is None:
-        return ""
     others = sum(look.rates.cpus[cpu] for cpu in own) - sum(milli or 0 for milli in used) // 10
-    return f"OTHERS {others}%" if others >= _OTHERS_FROM_PERCENT else ""
+    return others if others >= _OTHERS_FROM_PERCENT else 0
 
 
 def _near(cpus: CpuSet, topology: Topology) -> NumaSet:

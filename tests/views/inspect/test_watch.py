@@ -152,6 +152,18 @@ def test_the_load_of_others_on_exclusive_cpus_is_marked(
     assert line.endswith(mark or "-")
     (line,) = [line for line in shown.lines if line.startswith("default/any work")]
     assert "OTHERS" not in line
+    told = [line for line in shown.lines if line.startswith("OTHERS")]
+    assert told == ([f"OTHERS on exclusive CPUs 1: default/web app {mark.split()[1]}"] if mark else [])
+
+
+def test_the_load_of_others_is_told_of_the_container_that_runs_there_now() -> None:
+    """An app has the CPUs that its init container had."""
+    _, _, sight = everything()
+    rates = {path: ContainerRate(milli, None) for path, milli in (("poduid-web/setup", 0), ("poduid-web/app", 500))}
+    shown = frame(look(sight, Rates({1: 100, 5: 0}, rates)), View(120))
+    assert [line for line in shown.lines if line.startswith("OTHERS")] == [
+        "OTHERS on exclusive CPUs 1: default/web app 50%"
+    ]
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
