@@ -168,4 +168,4 @@ def test_all_that_the_machine_refuses_is_told_at_once_with_lines(root: Path, tmp
         [f"{config}:6", "reservedMemory"],
         [f"{config}:7", "reservedMemory[0]"],
     ]
-    assert "did not equal 100" in lines[0]
+    assert "cannot reserve 100 CPUs" in lines[0]

@@ -344,7 +344,7 @@ def _limits(there: Document) -> str:
         (
             f"weight {_NO_VALUE if there['weight'] is None else there['weight']}",
             f"quota {quota_text(quota)}" + (f" ({quota['cpuMax']})" if quota else ""),
-            f"memory {bytes_text(there['memoryMaxBytes'])}",
+            "no memory limit" if there["memoryMaxBytes"] is None else f"memory {bytes_text(there['memoryMaxBytes'])}",
         )
     )
 

@@ -171,6 +171,13 @@ def test_a_finished_pod_shows_the_cpus_that_it_had():
     assert "nothing any more: had CPUs 1,5 until its pod finished" in " ".join(render_in_full(document).split())
 
 
+@pytest.mark.parametrize(("amounts", "said"), [({}, "no memory limit"), ({"memory": "64Mi"}, "memory 64Mi")])
+def test_a_limit_that_is_not_there_is_said_as_that(amounts, said):
+    document = inspection(one(container("app", **amounts)).sight())
+    (line,) = [line for line in render_in_full(document).splitlines() if line.startswith("limits")]
+    assert line.endswith(f", {said}")
+
+
 def test_wide_is_cut_by_two_blanks_whatever_a_message_says():
     world = one(container("app"))
     refused = RecordedRefusal("OutOfcpu", "too  little\nof it:\t none", NOW_MS)
