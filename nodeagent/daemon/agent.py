@@ -23,7 +23,7 @@ from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, PodEntry, latest_ms, moved, with_endings
-from nodeagent.core.turn.actions import Forget, KillCgroup, KillMain, Launch, Terminate, TerminateAll, actions
+from nodeagent.core.turn.actions import Forget, KillCgroup, KillMain, Launch, Terminate, TerminateAll, actions, stopping
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
 from nodeagent.core.turn.step import EventKind, Turn, TurnEvent, World, step
 from nodeagent.daemon.clock import Clock
@@ -356,6 +356,7 @@ class Agent:
         return outcome
 
     def _act(self, world: World, outcome: ExecutionResult, troubles: list[Trouble]) -> None:
+        self.runner.signalled &= stopping(self.state)
         for action in actions(self.state, world, outcome.ready, self.runner.signalled):
             self._alive()
             match action:
@@ -363,10 +364,10 @@ class Agent:
                     self.runner.launch(action, self.node.config, str(self.tree.root), troubles)
                 case Terminate(run_id):
                     self.runner.terminate(run_id, troubles)
-                case TerminateAll(path):
+                case TerminateAll(run_id, path):
                     with noted(troubles, owner_of(self.state, path)):
                         self.tree.terminate(path)
-                        self.runner.signalled |= {path}
+                        self.runner.signalled |= {run_id}
                 case KillCgroup(path):
                     with noted(troubles, owner_of(self.state, path)):
                         self.tree.kill(path)

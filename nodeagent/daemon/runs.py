@@ -34,6 +34,7 @@ class Runner:
         self._failed: dict[str, Run] = {}
         """Starts that came to nothing: the launcher keeps no record of them."""
         self.signalled: frozenset[str] = frozenset()
+        """Run ids whose processes got their SIGTERM; the agent drops those that are no longer being stopped."""
 
     def look(self, troubles: list[Trouble]) -> dict[str, Run] | None:
         try:
@@ -43,7 +44,6 @@ class Runner:
             return None
         runs = {status.id: _run(status) for status in statuses}
         self._failed = {id_: run for id_, run in self._failed.items() if id_ not in runs}
-        self.signalled = frozenset(s for s in self.signalled if s not in runs or runs[s].exit is None)
         return runs | self._failed
 
     def launch(self, launch: Launch, config: Config, cgroup_root: str, troubles: list[Trouble]) -> None:

@@ -181,7 +181,7 @@ class Tree:
 
     def terminate(self, path: str) -> None:
         self.steps.take(f"terminate {path}")
-        self.machine.act(TerminateAll(path))
+        self.machine.act(TerminateAll("", path))
         self.after()
 
 

@@ -25,7 +25,17 @@ from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, DesiredCgr
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Exit, NodeState
-from nodeagent.core.turn.actions import Action, Forget, KillCgroup, KillMain, Launch, Terminate, TerminateAll, actions
+from nodeagent.core.turn.actions import (
+    Action,
+    Forget,
+    KillCgroup,
+    KillMain,
+    Launch,
+    Terminate,
+    TerminateAll,
+    actions,
+    stopping,
+)
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
 from nodeagent.core.turn.step import EventKind, Manifest, Turn, TurnEvent, World, step
 from nodeagent.daemon.execution import ExecutionResult, carry_out
@@ -176,7 +186,7 @@ class Machine:
                 self.signals.append(("TERM", run_id))
                 frozen = [p for path, g in self.groups.items() if self.is_frozen(path) for p in g.processes]
                 self._terminate(p for p in self._of_run(run_id) if p not in frozen)
-            case TerminateAll(path):
+            case TerminateAll(_, path):
                 self.signals.append(("TERM", path))
                 self._terminate([p for g in self._thawed() for p in g.processes if g is self.groups[path]])
             case KillCgroup(path):
@@ -354,13 +364,12 @@ class Agent:
         wanted = self.wishes()
         plan = diff(wanted, world.seen)
         outcome = carry_out(plan, wanted, _Recording(self))
+        self.signalled &= stopping(self.state)
         for action in actions(self.state, world, outcome.ready, self.signalled):
             self._effect()
             self.machine.act(action)
-            if isinstance(action, Terminate):
+            if isinstance(action, Terminate | TerminateAll):
                 self.signalled |= {action.run_id}
-            if isinstance(action, TerminateAll):
-                self.signalled |= {action.path}
         self.check()
         return outcome
 

@@ -27,6 +27,8 @@ class Terminate(Struct, frozen=True):
 class TerminateAll(Struct, frozen=True):
     """SIGTERM to every process of a cgroup that others entered."""
 
+    run_id: str
+    """Of the life that ends: what comes back under the same path is another one."""
     path: str
 
 
@@ -56,7 +58,7 @@ def actions(state: NodeState, world: World, ready: frozenset[str], signalled: fr
         state: saved.
         world: as the state was decided from.
         ready: paths of the cgroups that hold what is promised, with nobody else on their exclusive CPUs.
-        signalled: run ids and paths that got their SIGTERM from this process.
+        signalled: run ids whose processes got their SIGTERM from this process.
 
     """
     runs = world.runs
@@ -67,23 +69,30 @@ def actions(state: NodeState, world: World, ready: frozenset[str], signalled: fr
             path = container_path(entry, status.name)
             there = world.seen.get(path)
             populated = there is not None and there.is_populated
-            run = runs.get(run_id(entry, status))
+            attempt = run_id(entry, status)
+            run = runs.get(attempt)
             is_running = run is not None and run.exit is None
             if status.stop_by_ms is not None:
-                target = run.id if is_running and run is not None else path
                 is_late = world.now_ms >= status.stop_by_ms
                 if populated and (is_late or (container.command and not is_running)):
                     yield KillCgroup(path)
                 elif is_late and is_running:
-                    yield KillMain(target)  # it has left, and cgroup.kill does not reach it
-                elif (populated or is_running) and not is_late and target not in signalled:
-                    yield Terminate(target) if is_running else TerminateAll(path)
+                    yield KillMain(attempt)  # it has left, and cgroup.kill does not reach it
+                elif (populated or is_running) and not is_late and attempt not in signalled:
+                    yield Terminate(attempt) if is_running else TerminateAll(attempt, path)
             elif container.command and populated and not is_running:
                 # What the main process left behind goes with it; and whom nobody can wait for must not keep the container from starting.
                 yield KillCgroup(path)
             elif status.is_started and run is None and path in ready and not populated:
-                yield Launch(run_id(entry, status), entry, container, path)
+                yield Launch(attempt, entry, container, path)
     needed = {run_id(e, s) for e in state.entries for s in e.containers if s.is_started}
     over = tuple(sorted(r.id for r in runs.values() if r.exit is not None and r.id not in needed))
     if over:
         yield Forget(over)
+
+
+def stopping(state: NodeState) -> frozenset[str]:
+    """Give the run ids of the containers that are being stopped."""
+    return frozenset(
+        run_id(entry, status) for entry in state.entries for _, status in entry.pairs() if status.stop_by_ms is not None
+    )

@@ -66,6 +66,7 @@ STOPPING = replace(RUNNING, stop_by_ms=START_MS + 5000)
 NEW = ContainerStatus("app")
 OVER = ContainerStatus("app", attempt=1, started_at_ms=START_MS, exit=ENDED)
 ID = run_id(entry_of(STARTED), STARTED)
+SLOT_ID = run_id(entry_of(NEW), NEW)
 ALIVE = {ID: Run(ID, START_MS, pid=7)}
 DEAD = {ID: Run(ID, START_MS, exit=ENDED)}
 LAUNCH = Launch(ID, entry_of(STARTED), app(), PATH)
@@ -112,7 +113,9 @@ def test_a_container_with_a_command(
     [
         pytest.param(NEW, False, [], id="empty"),
         pytest.param(NEW, True, [], id="entered: that is what it is for"),
-        pytest.param(replace(NEW, stop_by_ms=START_MS + 1), True, [TerminateAll(PATH)], id="stopping: all are asked"),
+        pytest.param(
+            replace(NEW, stop_by_ms=START_MS + 1), True, [TerminateAll(SLOT_ID, PATH)], id="stopping: all are asked"
+        ),
         pytest.param(replace(NEW, stop_by_ms=START_MS), True, [KillCgroup(PATH)], id="the grace is over"),
         pytest.param(replace(NEW, stop_by_ms=START_MS), False, [], id="gone"),
     ],
@@ -133,7 +136,7 @@ def test_nothing_is_done_while_the_launcher_does_not_answer() -> None:
 
 @pytest.mark.parametrize(
     ("status", "container", "target"),
-    [(STOPPING, app(), ID), (replace(NEW, stop_by_ms=START_MS + 1), app(command=()), PATH)],
+    [(STOPPING, app(), ID), (replace(NEW, stop_by_ms=START_MS + 1), app(command=()), SLOT_ID)],
 )
 def test_one_sigterm_is_enough(status: ContainerStatus, container: Container, target: str) -> None:
     state = state_of(entry_of(status, container))
