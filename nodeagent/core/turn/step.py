@@ -132,7 +132,7 @@ def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Tu
     draft = _Draft(state)
     if world.runs is not None:
         draft = _observe(draft, world.runs, world)
-    wanted, shadowed = _wanted(world.manifests)
+    wanted, shadowed = _wanted(world.manifests, state.entries)
     draft = draft.plus(draft.state, *(_shadowed_fact(m, by) for m, by in shadowed))
     if not world.is_blind:
         draft = _end_unwanted(_follow_files(draft, wanted), wanted, world)
@@ -174,23 +174,38 @@ def _exit_fields(status: ContainerStatus) -> tuple[tuple[str, str | int], ...]:
 
 
 def wanted(manifests: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
-    """Give the manifests that count, in their order."""
-    return tuple(_wanted(manifests)[0].values())
+    """Give the manifests that count where no pod runs yet, in their order."""
+    return tuple(_wanted(manifests, ())[0].values())
 
 
-def _wanted(manifests: tuple[Manifest, ...]) -> tuple[dict[str, Manifest], list[tuple[Manifest, Manifest]]]:
-    """Give the manifests that count, by namespace/name, and those shadowed by an earlier one with the same name or UID (D7)."""
-    by_name: dict[str, Manifest] = {}
-    by_uid: dict[str, Manifest] = {}
-    shadowed = []
-    for manifest in manifests:
-        earlier = by_name.get(manifest.pod.full_name) or by_uid.get(manifest.pod.uid)
-        if earlier is not None:
-            shadowed.append((manifest, earlier))
+def _wanted(
+    manifests: tuple[Manifest, ...], entries: tuple[PodEntry, ...]
+) -> tuple[dict[str, Manifest], list[tuple[Manifest, Manifest]]]:
+    """Give the manifests that count, by namespace/name, and the others, each with the one that has its name or UID (D7).
+
+    A pod that runs keeps its name and UID against other files; where none does, the first file has them.
+    """
+    running = {entry.pod.full_name: entry for entry in entries if entry.is_active}
+
+    def claim(place: int) -> int:
+        manifest = manifests[place]
+        entry = running.get(manifest.pod.full_name)
+        if entry is None:
+            return 2
+        return 0 if manifest.source == entry.source else 1 if manifest.pod == entry.pod else 2
+
+    by_name: dict[str, int] = {}
+    by_uid: dict[str, int] = {}
+    shadowed: dict[int, int] = {}
+    for place in sorted(range(len(manifests)), key=claim):
+        pod = manifests[place].pod
+        other = by_name.get(pod.full_name, by_uid.get(pod.uid))
+        if other is not None:
+            shadowed[place] = other
             continue
-        by_name[manifest.pod.full_name] = manifest
-        by_uid[manifest.pod.uid] = manifest
-    return by_name, shadowed
+        by_name[pod.full_name] = by_uid[pod.uid] = place
+    counting = {manifests[place].pod.full_name: manifests[place] for place in sorted(by_name.values())}
+    return counting, [(manifests[place], manifests[by]) for place, by in sorted(shadowed.items())]
 
 
 def _shadowed_fact(manifest: Manifest, by: Manifest) -> TurnEvent:

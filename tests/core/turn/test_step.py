@@ -162,6 +162,60 @@ def test_of_two_files_with_one_name_the_first_wins_and_the_other_is_reported() -
     assert [e.pod.uid for e in agent.state.entries] == ["two"], "the shadow steps in when the first goes"
 
 
+BENCH = file("bench.yaml", pod("bench", uid="one"))
+
+
+@pytest.mark.parametrize(
+    "stray",
+    [
+        pytest.param(file("a-backup.yaml", pod("bench", uid="two")), id="name"),
+        pytest.param(file("a-backup.yaml", pod("other", uid="one")), id="uid"),
+    ],
+)
+def test_a_pod_that_runs_keeps_its_name_and_its_uid_against_a_file_that_comes_later(
+    stray: tuple[Manifest, ...],
+) -> None:
+    machine = Machine(NODE)
+    agent = Agent(machine)
+    agent.wanted = BENCH
+    agent.rest()
+    agent.wanted = stray + BENCH
+    agent.settle()
+    agent.restart()
+    agent.settle()
+    assert [(e.pod.name, e.pod.uid) for e in agent.state.entries] == [("bench", "one")]
+    assert len(machine.starts) == 1
+    assert machine.signals == []
+    (shadowed,) = [fact for fact in agent.turn_facts if fact.event is EventKind.MANIFEST_SHADOWED]
+    assert (shadowed.source, dict(shadowed.fields)["first_source"]) == ("a-backup.yaml", "bench.yaml")
+    agent.wanted = stray
+    agent.settle()
+    assert [e.pod for e in agent.state.entries] == [stray[0].pod], (
+        "it steps in once the file of the one that ran is gone"
+    )
+
+
+def test_a_pod_whose_file_is_renamed_runs_on_beside_another_file_of_its_name() -> None:
+    machine = Machine(NODE)
+    agent = Agent(machine)
+    agent.wanted = BENCH
+    agent.rest()
+    agent.wanted = file("a-backup.yaml", pod("bench", uid="two")) + file("z.yaml", BENCH[0].pod)
+    agent.settle()
+    assert [(e.pod.uid, e.source) for e in agent.state.entries] == [("one", "z.yaml")]
+    assert len(machine.starts) == 1
+
+
+def test_a_pod_that_is_over_keeps_no_name() -> None:
+    _, agent = begin()
+    agent.wanted = file("b.yaml", pod("bench", app(cpu="2000"), uid="one"))
+    agent.rest()
+    assert refused(agent) == {"bench": "OutOfcpu"}
+    agent.wanted = file("a.yaml", pod("bench", uid="two")) + agent.wanted
+    agent.settle()
+    assert [e.pod.uid for e in agent.state.entries] == ["two"], "where none runs, the first file counts"
+
+
 def test_of_two_pods_with_one_uid_the_first_wins() -> None:
     machine = Machine(NODE)
     agent = Agent(machine)
