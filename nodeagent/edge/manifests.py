@@ -1,4 +1,4 @@
-"""Reads the manifest directory as kubelet does. Knows no manifest syntax; what a bad file means for its pods is not decided here.
+"""Reads the manifest directory. Knows no manifest syntax; what a bad file means for its pods is not decided here.
 
 Symbolic links are followed, as kubelet does: configuration tools put a file in place by swapping a link (`..data`). Who can write to the
 directory can start processes as root anyway.
@@ -22,6 +22,9 @@ MAX_FILES = 10_000
 MAX_FILE_BYTES = 1 << 20
 MAX_TOTAL_BYTES = 64 << 20
 """Of one scan: what it may hold in memory."""
+
+SUFFIXES = (".yaml", ".yml", ".json")
+"""Of manifests. What else lies in the directory (`web.yaml.bak`, `notes.txt`, an editor's own files) is none: it has no pods."""
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -67,7 +70,7 @@ class ManifestFile(Struct, frozen=True):
 
 class ManifestScan(Struct, frozen=True):
     files: tuple[ManifestFile, ...]
-    """In the order of their names; dot files and subdirectories are left out, as kubelet does."""
+    """In the order of their names; other files, dot files and subdirectories are left out."""
     unread: int = 0
     """Number of files beyond MAX_FILES."""
 
@@ -101,7 +104,8 @@ def _names(directory: int) -> tuple[list[str], int]:
         nonlocal count
         with os.scandir(directory) as entries:
             for entry in entries:
-                if not entry.name.startswith(".") and not entry.is_dir(follow_symlinks=False):
+                is_manifest = entry.name.endswith(SUFFIXES) and not entry.name.startswith(".")
+                if is_manifest and not entry.is_dir(follow_symlinks=False):
                     count += 1
                     yield entry.name
 

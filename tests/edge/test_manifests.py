@@ -34,13 +34,21 @@ def problem(directory: Path, name: str) -> str:
 
 
 def test_files_come_in_the_order_of_their_names(tmp_path: Path) -> None:
-    for name in ("b.yaml", "a.yaml", "B", "a", "no-extension", "ü.json"):
+    for name in ("b.yaml", "a.yaml", "B.yml", "a.json", "ü.json"):
         (tmp_path / name).write_text(name)
     scanned = scan_manifests(str(tmp_path))
     assert [(file.name, file.content) for file in scanned.files] == [
-        (name, name.encode()) for name in ("B", "a", "a.yaml", "b.yaml", "no-extension", "ü.json")
+        (name, name.encode()) for name in ("B.yml", "a.json", "a.yaml", "b.yaml", "ü.json")
     ]
     assert scanned.unread == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["milli.txt", "web.yaml.bak", "web.yaml~", "web.yaml.swp", "#web.yaml#", "web", "yaml", "web.YAML"]
+)
+def test_files_of_other_names_are_no_manifests(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("x")
+    assert scan_manifests(str(tmp_path)).files == ()
 
 
 def test_dot_files_and_directories_are_left_out_as_kubelet_does(tmp_path: Path) -> None:
