@@ -183,13 +183,14 @@ def _wanted(
 ) -> tuple[dict[str, Manifest], list[tuple[Manifest, Manifest]]]:
     """Give the manifests that count, by namespace/name, and the others, each with the one that has its name or UID (D7).
 
-    A pod that runs keeps its name and UID against other files; where none does, the first file has them.
+    A pod that was decided on keeps its name and UID while its file, or another with the same pod, is there: also one that is refused,
+    has finished or was released, as what was ended comes back by nobody's copy. Else the first file has them.
     """
-    running = {entry.pod.full_name: entry for entry in entries if entry.is_active}
+    known = {entry.pod.full_name: entry for entry in entries}
 
     def claim(place: int) -> int:
         manifest = manifests[place]
-        entry = running.get(manifest.pod.full_name)
+        entry = known.get(manifest.pod.full_name)
         if entry is None:
             return 2
         return 0 if manifest.source == entry.source else 1 if manifest.pod == entry.pod else 2

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import initial, isolation
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.demand import WhyShared
-from nodeagent.core.model.pod import Container, Pod, ResourceRequirements, Resources
+from nodeagent.core.model.pod import Container, Pod, ResourceRequirements, Resources, RestartPolicy
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.state import (
     ContainerStatus,
@@ -206,14 +206,35 @@ def test_a_pod_whose_file_is_renamed_runs_on_beside_another_file_of_its_name() -
     assert len(machine.starts) == 1
 
 
-def test_a_pod_that_is_over_keeps_no_name() -> None:
-    _, agent = begin()
-    agent.wanted = file("b.yaml", pod("bench", app(cpu="2000"), uid="one"))
-    agent.rest()
-    assert refused(agent) == {"bench": "OutOfcpu"}
-    agent.wanted = file("a.yaml", pod("bench", uid="two")) + agent.wanted
+def finish(agent: Agent) -> None:
+    (run_of_it,) = agent.machine.running()
+    agent.machine.exit(run_of_it, code=0)
+
+
+def release(agent: Agent) -> None:
+    agent.released = frozenset({"one"})
+
+
+@pytest.mark.parametrize(
+    ("one", "happens", "phase"),
+    [
+        (pod("bench", app(cpu="2000"), uid="one"), lambda _: None, Phase.FAILED),
+        (pod("bench", uid="one", restart_policy=RestartPolicy.NEVER), finish, Phase.SUCCEEDED),
+        (pod("bench", uid="one"), release, Phase.FAILED),
+    ],
+    ids=["refused", "finished", "released"],
+)
+def test_what_has_ended_does_not_come_back_by_a_copy_of_its_file(
+    one: Pod, happens: Callable[[Agent], None], phase: Phase
+) -> None:
+    _, agent = begin(one)
+    agent.wanted = file("a-backup.yaml", pod("bench", uid="two")) + agent.wanted
     agent.settle()
-    assert [e.pod.uid for e in agent.state.entries] == ["two"], "where none runs, the first file counts"
+    happens(agent)
+    agent.settle()
+    agent.restart()
+    agent.settle()
+    assert [(e.pod.uid, e.phase) for e in agent.state.entries] == [("one", phase)]
 
 
 def test_of_two_pods_with_one_uid_the_first_wins() -> None:
