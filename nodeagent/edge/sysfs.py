@@ -22,6 +22,9 @@ _Files = dict[str, "_Files | None"]
 """Wanted names of a directory. None: a file to be read; an empty tree: only the name counts."""
 
 
+_ROOT_HINT = "name the copy of a node's file system: --root DIR"
+
+
 class VanishedError(SysfsError):
     """A directory lists a file, and the file isn't there."""
 
@@ -33,9 +36,14 @@ def read_machine(root: str = "/") -> SysfsSample:
         SysfsError: with the path: a file can't be read or is none, or the machine kept changing.
     """
     base = root.rstrip("/") if root else "."
-    if not Path(base or "/").is_dir():
-        wrong = "it is no directory" if Path(base).exists() else "there is no such directory"
-        raise SysfsError(base, wrong, hint="name the copy of a node's file system: --root DIR")
+    try:
+        is_directory = stat.S_ISDIR(Path(base or "/").stat().st_mode)
+    except FileNotFoundError as err:
+        raise SysfsError(base, "there is no such directory", hint=_ROOT_HINT) from err
+    except OSError as err:
+        raise _failed(base, err, listed=False) from err
+    if not is_directory:
+        raise SysfsError(base, "it is no directory", hint=_ROOT_HINT)
     failure: SysfsError | None = None
     for _ in range(ATTEMPTS):
         try:

@@ -343,3 +343,46 @@ def test_a_pipe_at_a_place_of_nodeagents_own_is_never_waited_for(place: str, tol
     else:
         os.mkfifo("machine")
         assert told("completion", "words", "--", "nodeagent", "explain", "--machine", "machine", "")[::2] == (0, "")
+
+
+NOBODY = 65_534
+LATE = ("difflib", "encodings.utf_8_sig", "shutil", "nodeagent.edge.sysfs", "nodeagent.formats.topology.topology_spec")
+"""What commands import once they run: the interpreter may be root's own, and another user can't read it then."""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["checkpoint", "verify", "{}"],
+        ["config", "validate", "{}"],
+        ["explain", "-f", "{}", "--topology", MACHINE],
+        ["simulate", "{}"],
+        ["inspect", "--machine", "{}"],
+        ["topology", "--root", "{}"],
+        ["checkpoint", "convert", "{}", "--to", "cpu-v3"],
+    ],
+    ids=" ".join,
+)
+def test_a_file_that_others_keep_to_themselves_is_an_error_of_one_line(words: list[str], tmp_path: Path) -> None:
+    secret = tmp_path / "theirs"
+    secret.mkdir()
+    (secret / "file").write_text("{}")
+    secret.chmod(0)  # root needs no right to enter it: it becomes somebody else
+    become = f"os.setgroups([]); os.setresuid({NOBODY}, {NOBODY}, {NOBODY})" if os.geteuid() == 0 else ""
+    modules = [f"nodeagent.cli.commands.{path.stem}" for path in (ROOT / "nodeagent/cli/commands").glob("[a-z]*.py")]
+    program = (
+        f"import os, sys, {', '.join([*LATE, *modules])}\n"
+        f"os.chdir('/'); {become}\n"
+        "from nodeagent.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    given = [word.format(secret / "file") for word in words]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *given], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    secret.chmod(0o700)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    problem, hint = done.stderr.splitlines()
+    assert f"{secret}/file" in problem
+    assert "Permission denied" in problem
+    assert hint.startswith("hint: ")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from nodeagent.cli.support.named_files import named_path
+from nodeagent.cli.support.named_files import is_absent, named_path
 from nodeagent.edge import state_files
 from nodeagent.formats.syntax.ascii_json import ascii_json
 
@@ -102,7 +102,9 @@ def write_out(path: str, content: bytes, *, mode: int = 0o600, replaces: bool = 
         )
     parent = Path(path).parent
     way_out = (
-        "see who may write there: `namei -l {parent}`" if parent.is_dir() else "make the directory: `mkdir -p {parent}`"
+        "make the directory: `mkdir -p {parent}`"
+        if is_absent(str(parent))
+        else "see who may write there: `namei -l {parent}`"
     )
     hint = f"{way_out.format(parent=parent)}; or name another file with --out"
     state_files.write_atomically(path, content, mode=mode, hint=hint)

@@ -6,6 +6,7 @@ What lies at a place of nodeagent's own is never read here: there a pipe would b
 import argparse
 import errno
 import os
+import stat
 import sys
 from pathlib import Path
 from typing import Self
@@ -29,6 +30,23 @@ def named_path(word: str) -> str:
     return word
 
 
+def file_type(path: str) -> int | None:
+    """Give the type of what lies there, such as stat.S_IFREG; None: nothing, or it may not be looked at, as whoever reads it is told."""
+    try:
+        return stat.S_IFMT(Path(path).stat().st_mode)
+    except OSError:
+        return None
+
+
+def is_absent(path: str) -> bool:
+    """Whether nothing lies there, for certain: what may not be looked at is there."""
+    try:
+        Path(path).stat()
+    except OSError as err:
+        return err.errno in {errno.ENOENT, errno.ENOTDIR}
+    return False
+
+
 class NamedFile(str):
     """A path as it was typed; stdin has one, however it was spelled. A pipe is read once, however often its content is asked for."""
 
@@ -47,7 +65,7 @@ class NamedFile(str):
     @property
     def is_pipe(self) -> bool:
         """Whether it can be read only once."""
-        return self.is_stdin or Path(self).is_fifo()
+        return self.is_stdin or file_type(self) == stat.S_IFIFO
 
     def check_open(self) -> None:
         """Refuse a descriptor that isn't there.
@@ -55,7 +73,7 @@ class NamedFile(str):
         Raises:
             StateFileError: nothing is open there.
         """
-        if self.startswith(_DESCRIPTORS) and not Path(self).exists():
+        if self.startswith(_DESCRIPTORS) and is_absent(self):
             raise StateFileError(
                 f"cannot read {self}: nothing is open there",
                 path=self,

@@ -6,6 +6,7 @@ The options and their meaning, the same for every command that reads a node.
 import argparse
 import os
 import shlex
+import stat
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from nodeagent.cli.support.known_state import (
     saved_in,
     state_path,
 )
-from nodeagent.cli.support.named_files import NamedFile, named_path, read_named
+from nodeagent.cli.support.named_files import NamedFile, file_type, is_absent, named_path, read_named
 from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET, PODS_CGROUP
 from nodeagent.core.admission.managers import initial
 from nodeagent.core.model.config import Config
@@ -138,7 +139,7 @@ def is_unconfigured(options: argparse.Namespace) -> bool:
     if options.machine is not None:
         capture = machine_file(options.machine)[1]
         return capture is None or capture.agent is None
-    return not Path(own_config(options)).exists()
+    return is_absent(own_config(options))
 
 
 def is_without_agent(options: argparse.Namespace) -> bool:
@@ -225,7 +226,7 @@ def _copied(root: str, config_path: str | None) -> Known:
     return Known(
         node,
         saved.state,
-        cgroups if Path(cgroups).is_dir() else None,
+        cgroups if file_type(cgroups) == stat.S_IFDIR else None,
         pids=None,
         is_live=False,
         problems=tuple(misfits(node, saved, root)),
