@@ -41,6 +41,15 @@ _SHOWN_BY = {
 """Of systemd/nodeagent.service: the setting that would show the agent what lies below these, seen from the root."""
 
 
+def _hidden(path: str) -> str:
+    """Say why the service may not see what is there for everybody else; empty: it would."""
+    for setting, roots in _SHOWN_BY.items():
+        for root in roots:
+            if path.startswith(f"/{root}/"):
+                return f"; nodeagent.service sees nothing of /{root} unless `systemctl edit nodeagent` gives [Service] {setting}"
+    return ""
+
+
 class ManifestDirectoryError(NodeAgentError):
     """The manifest directory can't be read."""
 
@@ -50,10 +59,7 @@ class ManifestDirectoryError(NodeAgentError):
         """There is none: no error on a fresh node, a reason to keep what runs on a node with pods."""
         self.reason = cause.strerror
         hint = f"create it, or set manifestDirectory; `namei -l {path}` shows what is there, and who may read it"
-        for setting, roots in _SHOWN_BY.items():
-            for root in roots:
-                if path.startswith(f"/{root}/"):
-                    hint += f"; nodeagent.service sees nothing of /{root} unless `systemctl edit nodeagent` gives [Service] {setting}"
+        hint += _hidden(path)
         super().__init__(f"cannot read manifest directory {path}: {cause.strerror}", hint=hint)
 
 
@@ -161,9 +167,11 @@ def _dangling(directory: int | None, name: str, path: str, cause: OSError) -> Ma
     if not stat.S_ISLNK(mode):
         # it came back meanwhile, and whoever made it wakes us
         return ManifestFile(name, None, f"{path} was removed and made again just now", being_written=True)
-    return ManifestFile(
-        name, None, f"cannot open {path}: a symbolic link to a file that isn't there ({cause.strerror})"
+    target = os.path.realpath(path)
+    problem = (
+        f"cannot open {path}: a symbolic link to a file that isn't there ({target}: {cause.strerror}){_hidden(target)}"
     )
+    return ManifestFile(name, None, problem)
 
 
 def _read_regular(handle: int, name: str, path: str, most: int) -> ManifestFile:

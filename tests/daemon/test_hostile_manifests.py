@@ -70,14 +70,14 @@ TEXTS: dict[str, str] = {
 def special(directory: Path, outside: Path) -> Iterator[str]:
     """Make what is no regular file. Names those that a refusal is due for."""
     (outside / "secret").write_text("root:*:hunter2\n")
-    (directory / "stolen").symlink_to(outside / "secret")
-    (directory / "loop").symlink_to("loop")
-    (directory / "nowhere").symlink_to(outside / "not-there")
-    (directory / "endless").symlink_to("/dev/zero")
-    os.mkfifo(directory / "fifo")
+    (directory / "stolen.yaml").symlink_to(outside / "secret")
+    (directory / "loop.yaml").symlink_to("loop.yaml")
+    (directory / "nowhere.yaml").symlink_to(outside / "not-there")
+    (directory / "endless.yaml").symlink_to("/dev/zero")
+    os.mkfifo(directory / "fifo.yaml")
     (directory / "a-directory.yaml").mkdir()
-    (directory / "line\nbreak").write_text(GOOD)
-    yield from ("stolen", "loop", "nowhere", "endless", "fifo", r"line\nbreak")
+    (directory / "line\nbreak.yaml").write_text(GOOD)
+    yield from (f"{name}.yaml" for name in ("stolen", "loop", "nowhere", "endless", "fifo", r"line\nbreak"))
 
 
 EVENTS = {
@@ -120,9 +120,9 @@ def test_each_is_refused_once_and_nothing_is_written_elsewhere(tmp_path: Path, m
     outside = tmp_path / "outside"
     outside.mkdir()
     for name, text in TEXTS.items():
-        (manifests / name).write_text(text)
-    (manifests / "good").write_text(GOOD)
-    refused = {*TEXTS, *special(manifests, outside)}
+        (manifests / f"{name}.yaml").write_text(text)
+    (manifests / "good.yaml").write_text(GOOD)
+    refused = {*(f"{name}.yaml" for name in TEXTS), *special(manifests, outside)}
     machine, asked = Machine(node(MACHINE_64)), list[StartRequest]()
     began = time.process_time()
     with agent_of(machine.node, machine, manifests, state) as daemon:

@@ -104,6 +104,19 @@ def test_a_directory_that_the_unit_hides_names_the_units_setting(path: str, sett
     assert setting is None or setting.replace("=no", "=yes") in unit.splitlines()
 
 
+@pytest.mark.parametrize(
+    ("target", "setting"), [("/home/nobody-there/pod.yaml", "ProtectHome=no"), ("/opt/nobody-there/pod.yaml", None)]
+)
+def test_a_link_to_where_the_unit_sees_nothing_names_the_units_setting(
+    target: str, setting: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "pod.yaml").symlink_to(target)
+    told = problem(tmp_path, "pod.yaml")
+    assert target in told
+    assert ("systemctl edit nodeagent" in told) is (setting is not None)
+    assert setting is None or f"[Service] {setting}" in told
+
+
 def test_a_directory_that_cannot_be_reached_says_so(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(ManifestDirectoryError) as caught:
@@ -113,57 +126,57 @@ def test_a_directory_that_cannot_be_reached_says_so(tmp_path: Path) -> None:
 
 
 def test_dangling_and_circular_links(tmp_path: Path) -> None:
-    (tmp_path / "dangling").symlink_to("nowhere")
-    (tmp_path / "loop").symlink_to("loop")
-    assert problem(tmp_path, "dangling").startswith(
-        f"cannot open {tmp_path}/dangling: a symbolic link to a file that isn't there"
+    (tmp_path / "dangling.yaml").symlink_to("nowhere")
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    assert problem(tmp_path, "dangling.yaml").startswith(
+        f"cannot open {tmp_path}/dangling.yaml: a symbolic link to a file that isn't there"
     )
-    assert problem(tmp_path, "loop") == f"cannot open {tmp_path}/loop: Too many levels of symbolic links"
+    assert problem(tmp_path, "loop.yaml") == f"cannot open {tmp_path}/loop.yaml: Too many levels of symbolic links"
 
 
 def test_special_files_neither_block_nor_are_opened(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "fifo")
-    (tmp_path / "device").symlink_to("/dev/full")
-    (tmp_path / "tty").symlink_to("/dev/tty")
+    os.mkfifo(tmp_path / "fifo.yaml")
+    (tmp_path / "device.yaml").symlink_to("/dev/full")
+    (tmp_path / "tty.yaml").symlink_to("/dev/tty")
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(tmp_path / "socket"))
-    (tmp_path / "good").write_text("x")
+    listener.bind(str(tmp_path / "socket.yaml"))
+    (tmp_path / "good.yaml").write_text("x")
     try:
-        assert problem(tmp_path, "fifo") == f"{tmp_path}/fifo is a FIFO, not a regular file"
-        assert problem(tmp_path, "device") == f"{tmp_path}/device is a character device, not a regular file"
-        assert problem(tmp_path, "tty") == f"{tmp_path}/tty is a character device, not a regular file"
-        assert problem(tmp_path, "socket") == f"{tmp_path}/socket is a socket, not a regular file"
-        assert scan(tmp_path)["good"].content == b"x"
+        assert problem(tmp_path, "fifo.yaml") == f"{tmp_path}/fifo.yaml is a FIFO, not a regular file"
+        assert problem(tmp_path, "device.yaml") == f"{tmp_path}/device.yaml is a character device, not a regular file"
+        assert problem(tmp_path, "tty.yaml") == f"{tmp_path}/tty.yaml is a character device, not a regular file"
+        assert problem(tmp_path, "socket.yaml") == f"{tmp_path}/socket.yaml is a socket, not a regular file"
+        assert scan(tmp_path)["good.yaml"].content == b"x"
         # Somebody who opened the FIFO would wake this writer; nobody does.
         with pytest.raises(OSError, match="No such device or address"):
-            os.open(tmp_path / "fifo", os.O_WRONLY | os.O_NONBLOCK)
+            os.open(tmp_path / "fifo.yaml", os.O_WRONLY | os.O_NONBLOCK)
     finally:
         listener.close()
 
 
 def test_a_file_that_is_too_large_is_refused_unread(tmp_path: Path) -> None:
-    with (tmp_path / "sparse").open("wb") as file:
+    with (tmp_path / "sparse.yaml").open("wb") as file:
         file.truncate(1 << 40)
-    (tmp_path / "largest").write_bytes(b"#" * MAX_FILE_BYTES)
-    assert problem(tmp_path, "sparse") == f"{tmp_path}/sparse is larger than {MAX_FILE_BYTES} bytes"
-    assert len(scan(tmp_path)["largest"].content or b"") == MAX_FILE_BYTES
+    (tmp_path / "largest.yaml").write_bytes(b"#" * MAX_FILE_BYTES)
+    assert problem(tmp_path, "sparse.yaml") == f"{tmp_path}/sparse.yaml is larger than {MAX_FILE_BYTES} bytes"
+    assert len(scan(tmp_path)["largest.yaml"].content or b"") == MAX_FILE_BYTES
 
 
 def test_one_scan_holds_a_bounded_amount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifests, "MAX_TOTAL_BYTES", 10)
     for name in "abcd":
-        (tmp_path / name).write_bytes(b"1234")
+        (tmp_path / f"{name}.yaml").write_bytes(b"1234")
     found = scan(tmp_path)
-    assert [found[name].content for name in "abcd"] == [b"1234", b"1234", None, None]
-    assert found["c"].problem == f"{tmp_path}/c is not read: the files before it have 10 bytes already"
+    assert [found[f"{name}.yaml"].content for name in "abcd"] == [b"1234", b"1234", None, None]
+    assert found["c.yaml"].problem == f"{tmp_path}/c.yaml is not read: the files before it have 10 bytes already"
 
 
 def test_of_too_many_files_the_first_by_name_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifests, "MAX_FILES", 3)
     for name in "edcba":
-        (tmp_path / name).write_text(name)
+        (tmp_path / f"{name}.yaml").write_text(name)
     scanned = scan_manifests(str(tmp_path))
-    assert [file.name for file in scanned.files] == ["a", "b", "c"]
+    assert [file.name for file in scanned.files] == ["a.yaml", "b.yaml", "c.yaml"]
     assert scanned.unread == 2
 
 
@@ -178,7 +191,7 @@ def test_ten_thousand_files_are_read_in_bounded_time(tmp_path: Path) -> None:
 
 
 def test_names_that_cannot_be_printed_are_refused(tmp_path: Path) -> None:
-    for name in (b"a\nb", b"\x1b[2J", b"\xff.yaml"):
+    for name in (b"a\nb.yaml", b"\x1b[2J.yaml", b"\xff.yaml"):
         (tmp_path / os.fsdecode(name)).write_text("x")
     files = scan_manifests(str(tmp_path)).files
     assert [file.content for file in files] == [None, None, None]
@@ -191,17 +204,17 @@ def test_an_unreadable_file_is_named() -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         directory.chmod(0o755)
-        (directory / "secret").write_text("x")
-        (directory / "secret").chmod(0)
+        (directory / "secret.yaml").write_text("x")
+        (directory / "secret.yaml").chmod(0)
         root = os.geteuid() == 0
         if root:
             os.seteuid(65_534)
         try:
-            found = problem(directory, "secret")
+            found = problem(directory, "secret.yaml")
         finally:
             if root:
                 os.seteuid(0)
-    assert found == f"cannot read {directory}/secret: Permission denied"
+    assert found == f"cannot read {directory}/secret.yaml: Permission denied"
 
 
 def test_a_file_that_is_open_for_writing_is_left_alone(tmp_path: Path) -> None:
@@ -299,17 +312,17 @@ def test_the_close_of_a_writer_wakes_so_that_its_file_is_looked_at_again(watched
     directory, watch, wakes = watched
     directory.mkdir()
     watch.renew()
-    file = (directory / "a").open("wb", buffering=0)
+    file = (directory / "a.yaml").open("wb", buffering=0)
     assert wakes.during(lambda: file.write(b"x"))
-    assert scan(directory)["a"].being_written
+    assert scan(directory)["a.yaml"].being_written
     assert wakes.during(file.close)
-    assert scan(directory)["a"].content == b"x"
+    assert scan(directory)["a.yaml"].content == b"x"
 
 
 def test_our_own_reading_does_not_wake_us(watched: Watched) -> None:
     directory, watch, wakes = watched
     directory.mkdir()
-    (directory / "a").write_text("x")
+    (directory / "a.yaml").write_text("x")
     watch.renew()
     for _ in range(20):
         scan(directory)

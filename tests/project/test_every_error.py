@@ -344,7 +344,7 @@ CASES = [
     Case("PodFileError", "no manifest", lambda d: pods_of([NamedFile(str(d))]), "{}: there is no manifest"),
     Case("PodFileError", "nothing there", lambda d: pods_of([NamedFile(f"{d}/none.yaml")]), "cannot read {}/none.yaml: No such file"),
     Case("PodFileError", "a file without pods", lambda d: pods_of([NamedFile(str(written(d / "f", "apiVersion: v1\nkind: List\nitems: []")))]), "no pod in {}/f"),
-    Case("PodFileError", "a FIFO", lambda d: (fifo(d / "f"), pods_of([NamedFile(str(d))])), "{}/f is a FIFO"),
+    Case("PodFileError", "a FIFO", lambda d: (fifo(d / "f.yaml"), pods_of([NamedFile(str(d))])), "{}/f.yaml is a FIFO"),
     Case("DrainError", "no launcher", drain_without_launcher, "{}/pods"),
     Case("ReleaseError", "a pod without an agent", release_one_without_agent, "only it can release single pods"),
     Case("WatchError", "no terminal", lambda _: watch(Namespace(frames=None)), "this is none"),
