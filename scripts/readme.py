@@ -38,7 +38,7 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
     ("cpuCFSQuotaPeriod", f"{_DEFAULT.cpu_cfs_quota_period_us // 1000}ms", "another one needs the gate `CustomCPUCFSQuotaPeriod`"),
     ("checkAllocatable", str(_DEFAULT.check_allocatable).lower(), "refuse pods that ask for more than the node has left"),
     ("maxPods, podsPerCore", f"{_DEFAULT.max_pods}, {_DEFAULT.pods_per_core}", "bounds on the number of pods; 0 per CPU: no such bound"),
-    ("manifestDirectory, staticPodPath", _DEFAULT.static_pod_path, "two names for one thing"),
+    ("manifestDirectory, staticPodPath", _DEFAULT.static_pod_path, "two names for one thing; its `*.yaml`, `*.yml` and `*.json` are manifests"),
     ("stateDirectory", _DEFAULT.state_directory, "what must survive a reboot"),
     ("runtimeDirectory", _DEFAULT.runtime_directory, "the agent's socket"),
     ("launcherSocket", _DEFAULT.launcher_socket, ""),
