@@ -78,11 +78,11 @@ def _shown(screen: Screen) -> str:
 
 
 def stable(lines: list[str]) -> list[str]:
-    """Leave out of what a screen shows what is different each time: loads, amounts, ages, host processes, and the spaces."""
+    """Leave out of what a screen shows what is different each time: loads, their marks, amounts, ages, host processes, and the spaces."""
     kept, skipping = [], False
     for line in lines:
         skipping = line.startswith("HOST PROCESSES") or (skipping and not line.startswith("no difference"))
-        if not skipping:
+        if not skipping and not line.startswith("OTHERS on exclusive CPUs"):
             cut = line.partition("  ")[0] if line.startswith("default/") else _VARYING.sub("N", line)
             kept.append("".join(cut.split()))
     return [line for line in kept if line]
