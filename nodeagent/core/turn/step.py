@@ -135,7 +135,7 @@ def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Tu
     wanted, shadowed = _wanted(world.manifests, state.entries)
     draft = draft.plus(draft.state, *(_shadowed_fact(m, by) for m, by in shadowed))
     if not world.is_blind:
-        draft = _end_unwanted(_follow_files(draft, wanted), wanted, world)
+        draft = _end_unwanted(_follow_files(draft, wanted, world), wanted, world)
     draft = _remove_gone(_end_released(draft, world), wanted, world)
     if not world.is_blind:
         draft = _admit_new(draft, wanted, world, decide)
@@ -224,9 +224,11 @@ def _is_wanted(entry: PodEntry, wanted: dict[str, Manifest], world: World) -> bo
     return entry.source in world.unreadable or entry.pod.full_name in world.misspelt
 
 
-def _follow_files(draft: _Draft, wanted: dict[str, Manifest]) -> _Draft:
-    """Take over where pods come from now: a file may be renamed."""
+def _follow_files(draft: _Draft, wanted: dict[str, Manifest], world: World) -> _Draft:
+    """Take over where pods come from now: a file may be renamed. One that is there and can't be understood now is still the pod's own."""
     for entry in draft.state.entries:
+        if entry.source in world.unreadable or entry.pod.full_name in world.misspelt:
+            continue
         manifest = wanted.get(entry.pod.full_name)
         if manifest is not None and manifest.pod == entry.pod and manifest.source != entry.source:
             draft = draft.plus(draft.state.with_entry(replace(entry, source=manifest.source)))

@@ -206,6 +206,29 @@ def test_a_pod_whose_file_is_renamed_runs_on_beside_another_file_of_its_name() -
     assert len(machine.starts) == 1
 
 
+@pytest.mark.parametrize(
+    "trouble",
+    [{"unreadable": frozenset({"bench.yaml"})}, {"misspelt": frozenset({"default/bench"})}],
+    ids=lambda one: next(iter(one)),
+)
+def test_a_file_that_cannot_be_understood_for_a_while_still_counts_before_its_copy(
+    trouble: dict[str, frozenset[str]],
+) -> None:
+    machine = Machine(NODE)
+    agent = Agent(machine)
+    agent.wanted = BENCH
+    agent.rest()
+    copy = file("a-backup.yaml", BENCH[0].pod)
+    agent.wanted = copy
+    for name, value in trouble.items():
+        setattr(agent, name, value)
+    agent.settle()
+    agent.unreadable = agent.misspelt = frozenset()
+    agent.wanted = copy + file("bench.yaml", pod("bench", app(cpu="2"), uid="two"))
+    agent.settle()
+    assert [(e.pod.uid, e.source) for e in agent.state.entries] == [("two", "bench.yaml")]
+
+
 def finish(agent: Agent) -> None:
     (run_of_it,) = agent.machine.running()
     agent.machine.exit(run_of_it, code=0)
