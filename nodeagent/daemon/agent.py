@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.invariants import Shortfall
 from nodeagent.core.admission.managers import initial, resume, shortfalls
+from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.ancestor_cpusets import Withheld, withheld
 from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, OWN_DIRECTORIES, wishes
@@ -30,7 +31,7 @@ from nodeagent.daemon.clock import Clock
 from nodeagent.daemon.drift import as_wished, corrected
 from nodeagent.daemon.execution import ExecutionResult, FailureResponse, answered, carry_out
 from nodeagent.daemon.logs import Log, about, log_fact
-from nodeagent.daemon.machine import Machine, NodeSetup, on_machine
+from nodeagent.daemon.machine import Machine
 from nodeagent.daemon.manifest_list import ManifestList, NoManifests
 from nodeagent.daemon.metrics_recorder import MetricsRecorder, Stopwatch
 from nodeagent.daemon.reattach import bring_home

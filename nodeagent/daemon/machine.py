@@ -1,28 +1,9 @@
-"""Keeps the node as the machine is now: CPUs, memory and huge pages come and go while pods run."""
+"""Looks at the machine again and again: CPUs, memory and huge pages come and go while pods run."""
 
-from msgspec import Struct
-from msgspec.structs import replace
-
-from nodeagent.core.admission.managers import Managers, judged
-from nodeagent.core.admission.node_capacity import Allocatable, allocatable_of, with_machine
-from nodeagent.core.model.config import Config
-from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.edge.sysfs import read_machine, read_witness
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.kernel.sysfs_witness import Witness, witness_of
-
-
-class NodeSetup(Struct, frozen=True):
-    """What the daemon runs on; made anew on reload and when the machine changes."""
-
-    config: Config
-    topology: Topology
-    managers: Managers
-    allocatable: Allocatable
-    reserved: CpuSet
-    """What is reserved when every CPU is online."""
 
 
 class Machine:
@@ -46,38 +27,3 @@ class Machine:
         # Only now: a reading that failed is to be done again.
         self._witness = witness
         return topology
-
-
-def on_machine(
-    config: Config, topology: Topology, reserved: CpuSet | None = None
-) -> NodeSetup | tuple[StartRefused, ...]:
-    """Give the node that this configuration makes of a machine.
-
-    Args:
-        config: as read.
-        topology: the machine as it is now.
-        reserved: CPUs that the running agent has reserved since its start; None: it is the start. The reserved set
-            follows the machine: those that are online are reserved, and no others instead, because pods may have them.
-
-    Returns:
-        The node, or all that is wrong with the configuration on this machine.
-
-    """
-    config = with_machine(config, topology.memory_bytes)
-    wanted = config.placement.reserved_system_cpus if reserved is None else reserved
-    present = wanted - topology.offline
-    if wanted and not present:
-        others = judged(topology, replace(config.placement, reserved_system_cpus=wanted))
-        further = others if isinstance(others, tuple) else ()
-        return (
-            StartRefused(f"all reserved CPUs ({wanted}) are offline", "reservedSystemCPUs"),
-            *(other for other in further if other.about != "reservedSystemCPUs"),
-        )
-    placement = replace(config.placement, reserved_system_cpus=present)
-    managers = judged(topology, placement)
-    if isinstance(managers, tuple):
-        return managers
-    room = allocatable_of(
-        config, cpu_count=len(topology.online), memory_bytes=topology.memory_bytes, hugepages=topology.hugepages
-    )
-    return NodeSetup(config, topology, managers, room, reserved or managers.reserved or wanted)

@@ -7,6 +7,7 @@ from msgspec import Struct, field
 
 from nodeagent import __version__
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, gauges, isolation, started_moves
+from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.cgroups.desired_cgroups import shared_pool, usable_cpus
 from nodeagent.core.metrics import agent_metrics as names
 from nodeagent.core.metrics.deltas import Series
@@ -19,7 +20,6 @@ from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.lifecycle import next_start_at_ms
 from nodeagent.core.turn.step import EventKind, Turn, admitted_beside
 from nodeagent.daemon.execution import ExecutionResult
-from nodeagent.daemon.machine import NodeSetup
 from nodeagent.daemon.snapshot import Snapshot
 from nodeagent.edge.metrics import Exposition
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import STATE_NOT_SAVED
 from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal
 from nodeagent.daemon.logs import Log
-from nodeagent.daemon.machine import NodeSetup
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MAX_CHECKPOINT_BYTES, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.daemon.troubles import Trouble, trouble_of
 from nodeagent.edge import state_files

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import resume, shortfalls
+from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.desired_cgroups import container_path
 from nodeagent.core.model.cgroup import ObservedCgroups
@@ -23,7 +24,6 @@ from nodeagent.core.turn.lifecycle import Runs
 from nodeagent.core.turn.recovery import Claim, Deviation, Settled, settled
 from nodeagent.core.turn.step import EventKind, Manifest, new_entry, wanted
 from nodeagent.daemon.logs import Log, about
-from nodeagent.daemon.machine import NodeSetup
 from nodeagent.daemon.startup import (
     CPU_CHECKPOINT,
     MAX_CHECKPOINT_BYTES,

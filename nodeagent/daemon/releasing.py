@@ -13,13 +13,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.cgroups.desired_cgroups import OWN_DIRECTORIES
 from nodeagent.core.cgroups.write_order import RemoveCgroup
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.logs import make_log
-from nodeagent.daemon.machine import Machine, NodeSetup
+from nodeagent.daemon.machine import Machine
 from nodeagent.daemon.manifest_list import ManifestList, NoManifests
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.recovery import Evidence, start_state

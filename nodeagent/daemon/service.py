@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nodeagent import __version__
+from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.cgroups.desired_cgroups import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.heartbeat import Heartbeat
 from nodeagent.daemon.logs import Log, make_log
-from nodeagent.daemon.machine import Machine, NodeSetup
+from nodeagent.daemon.machine import Machine
 from nodeagent.daemon.manifest_list import ManifestList
 from nodeagent.daemon.publisher import Publisher
 from nodeagent.daemon.records import Recorder

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.lifecycle import Run
-from nodeagent.daemon.machine import NodeSetup
 from nodeagent.daemon.recovery import Recovery, recovery_document
 from nodeagent.formats.checkpoint.node_state import policies_of, public_document
 from nodeagent.formats.config.effective_config import config_document

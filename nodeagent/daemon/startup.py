@@ -4,12 +4,12 @@ import os
 from collections.abc import Callable
 
 from nodeagent.core.admission.managers import misconfigured
+from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
-from nodeagent.daemon.machine import NodeSetup, on_machine
 from nodeagent.edge import state_files
 from nodeagent.edge.sysfs import read_machine
 from nodeagent.errors import NodeAgentError

@@ -6,12 +6,12 @@ Apart from daemon/startup.py, since commands that read a node need none of it.
 from pathlib import Path
 
 from nodeagent.core.admission.managers import start, sweep
+from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.records import Records
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.step import Manifest, new_entry
-from nodeagent.daemon.machine import NodeSetup
 from nodeagent.daemon.startup import (
     CPU_CHECKPOINT,
     MAX_CHECKPOINT_BYTES,

@@ -21,6 +21,7 @@ from nodeagent.cli.commands import retry
 from nodeagent.cli.commands.exec import CommandError, _become
 from nodeagent.cli.main import COMMANDS, main
 from nodeagent.core.admission.node_capacity import allocatable_of
+from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.cgroups.desired_cgroups import Kernel, pod_path
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.config import Placement
@@ -28,7 +29,6 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.model.state import NodeState, Phase, RecordedRefusal, run_id
 from nodeagent.core.turn.lifecycle import Run
-from nodeagent.daemon.machine import NodeSetup
 from nodeagent.daemon.snapshot import Snapshot
 from nodeagent.daemon.startup import STATE_FILE, kernel_of
 from nodeagent.edge.listening import listen

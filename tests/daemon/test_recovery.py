@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.core.admission.node_capacity import allocatable_of
+from nodeagent.core.admission.node_setup import NodeSetup as DaemonNode
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.config import ReservedMemory
@@ -20,7 +21,6 @@ from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.turn.lifecycle import Run
 from nodeagent.core.turn.step import EventKind
 from nodeagent.daemon.logs import make_log
-from nodeagent.daemon.machine import NodeSetup as DaemonNode
 from nodeagent.daemon.records import checkpoints
 from nodeagent.daemon.recovery import Evidence, Recovery, Start, start_state, tell
 from nodeagent.daemon.startup import (

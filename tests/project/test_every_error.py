@@ -38,6 +38,7 @@ from nodeagent.cli.support.sources import known_from, topology_from
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.node_capacity import Allocatable, insufficient, usage_of
+from nodeagent.core.admission.node_setup import on_machine
 from nodeagent.core.metrics.agent_metrics import CAPACITY_REASONS
 from nodeagent.core.model.config import Config, Errata, Placement, ReservedMemory
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -49,7 +50,6 @@ from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records, Unrea
 from nodeagent.core.model.refusals import RELEASED, STATE_NOT_SAVED, Reason, StartRefused
 from nodeagent.core.model.state import NodeState, RecordedRefusal
 from nodeagent.core.model.topology import NumaNode, Topology
-from nodeagent.daemon.machine import on_machine
 from nodeagent.daemon.releasing import find_pods_cgroup
 from nodeagent.daemon.startup import STATE_FILE
 from nodeagent.edge import state_files, uevents

@@ -7,11 +7,11 @@ from msgspec.structs import replace
 
 from integration.examples import EXAMPLES, Example, Share, configurations
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, initial, isolation
+from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
-from nodeagent.daemon.machine import NodeSetup, on_machine
 from nodeagent.formats.config.config_yaml import parse_config
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
 from tests.support.builders import GIB

@@ -19,13 +19,13 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.core.admission.node_capacity import allocatable_of
+from nodeagent.core.admission.node_setup import NodeSetup as DaemonNode
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, Pod
 from nodeagent.core.turn.actions import Forget, KillCgroup, Launch, Terminate, TerminateAll
 from nodeagent.daemon import agent as agent_module, clock as clock_module, runs as runs_module
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.logs import make_log
-from nodeagent.daemon.machine import NodeSetup as DaemonNode
 from nodeagent.daemon.manifest_list import ManifestLook
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.recovery import Evidence, start_state, tell

@@ -21,8 +21,8 @@ from nodeagent.cli.support.sources import (
     own_config,
     topology_from,
 )
+from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.model.topology import Topology
-from nodeagent.daemon.machine import NodeSetup
 from nodeagent.daemon.startup import StartError, node_of
 from nodeagent.edge.sysfs import read_settings, write_setting
 from nodeagent.errors import NodeAgentError

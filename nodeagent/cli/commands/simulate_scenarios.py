@@ -19,8 +19,8 @@ from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.progress import Progress
 from nodeagent.cli.support.what_if_source import TrialMachine, empty_node, errata_of, machine_of
 from nodeagent.core.admission.node_capacity import with_machine
+from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.model.config import Config, Errata
-from nodeagent.daemon.machine import NodeSetup, on_machine
 from nodeagent.errors import NodeAgentError, printable
 from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
 from nodeagent.views.simulate.scenario_replay import replay, replayed, timed_adds

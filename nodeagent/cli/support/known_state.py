@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.places import DEFAULT_SOCKET, PODS_CGROUP
+from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.desired_cgroups import OWN_DIRECTORIES, container_path
 from nodeagent.core.model.cgroup import ObservedCgroups
@@ -21,7 +22,6 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import NodeState, run_id
-from nodeagent.daemon.machine import NodeSetup
 from nodeagent.daemon.startup import STATE_FILE, discover, kernel_of
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree

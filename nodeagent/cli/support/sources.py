@@ -23,10 +23,10 @@ from nodeagent.cli.support.known_state import (
 from nodeagent.cli.support.named_files import NamedFile, file_type, is_absent, named_path, read_named
 from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET, PODS_CGROUP
 from nodeagent.core.admission.managers import initial
+from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Topology
-from nodeagent.daemon.machine import NodeSetup
 from nodeagent.daemon.startup import node_of
 from nodeagent.edge.sysfs import read_machine
 from nodeagent.errors import NodeAgentError

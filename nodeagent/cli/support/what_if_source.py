@@ -12,6 +12,7 @@ from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.cli.support.sources import is_copied, is_elsewhere, is_unconfigured, known_from, topology_from
 from nodeagent.core.admission.managers import initial, resume
 from nodeagent.core.admission.node_capacity import Allocatable
+from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.explain.what_if import Trial
 from nodeagent.core.model.config import Config, Errata
 from nodeagent.core.model.idset import CpuSet
@@ -19,7 +20,6 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Topology
-from nodeagent.daemon.machine import NodeSetup, on_machine
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.topology.topology_spec import topology_from_spec
 

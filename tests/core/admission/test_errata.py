@@ -14,6 +14,7 @@ from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.invariants import Shortfall
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.node_capacity import allocatable_of
+from nodeagent.core.admission.node_setup import NodeSetup as StartNode
 from nodeagent.core.cgroups.desired_cgroups import Kernel, wishes
 from nodeagent.core.cgroups.write_order import SetAttribute, diff
 from nodeagent.core.metrics.deltas import Series, apply_moves
@@ -28,7 +29,6 @@ from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.turn.step import Manifest, new_entry
-from nodeagent.daemon.machine import NodeSetup as StartNode
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.edge import state_files
