@@ -183,6 +183,7 @@ def test_a_cgroup_above_is_given_fewer_cpus_and_all_of_them_again(node: Node) ->
         (problem,) = [text for text in node.inspect()["node"]["problems"] if "keeps CPUs" in text]
         assert problem.startswith("/sys/fs/cgroup/nodeagent.slice keeps CPUs")
         assert members(node.wait_log(cursor, "machine_changed")["online"]) == members(left)
+        node.wait(lambda _: node.inspect()["differences"] == [], "inspect to see the machine that the agent decides on")
     finally:
         node.run(allow + "0-15")
     wait_degraded(node, 0)

@@ -3,6 +3,7 @@
 Every turn is the same turn, be it the first after a start, a timer's or an event's.
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from nodeagent.core.admission.managers import initial, resume, shortfalls
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.ancestor_cpusets import Withheld, withheld
-from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, OWN_DIRECTORIES, wishes
+from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, OWN_DIRECTORIES, Kernel, wishes
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.metrics.agent_metrics import MOVED
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
@@ -36,17 +37,18 @@ from nodeagent.daemon.manifest_list import ManifestList, NoManifests
 from nodeagent.daemon.metrics_recorder import MetricsRecorder, Stopwatch
 from nodeagent.daemon.reattach import bring_home
 from nodeagent.daemon.records import Recorder, held_off
-from nodeagent.daemon.recovery import Recovery, tell_refused
+from nodeagent.daemon.recovery import Recovery, recovery_document, tell_refused
 from nodeagent.daemon.runs import Runner
-from nodeagent.daemon.snapshot import Snapshot
-from nodeagent.daemon.startup import StartError, kernel_of
+from nodeagent.daemon.startup import StartError
 from nodeagent.daemon.troubles import Trouble, noted, owner_of, trouble_of
 from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.state_files import StateFileError
 from nodeagent.formats.checkpoint.node_state import policies_of
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
+from nodeagent.formats.node_view import NodeView
 
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _POLL_SECONDS = 0.05
 _RETRY_SECONDS = 1.0
 _LONGEST_POLL_SECONDS = 1.0
@@ -72,7 +74,7 @@ class Requests(Struct):
 
 
 class Agent:
-    """The deciding thread's object; other threads touch only `wakeups`, the requests and the last `snapshot`."""
+    """The deciding thread's object; other threads touch only `wakeups`, the requests and the last `view`."""
 
     def __init__(
         self,
@@ -111,7 +113,8 @@ class Agent:
         self.releases = Requests()
         """To end pods whatever their manifests say."""
         self.tally = MetricsRecorder(node, state.promises)
-        self.snapshot = Snapshot(node, state, str(tree.root), None)
+        self.view = NodeView(node, state, str(tree.root), is_live=True)
+        """What others see: one immutable value per turn, replaced as a whole."""
         self._machine = machine
         self._clock = Clock(latest_ms(state))
         self._settled_on = node.managers
@@ -337,7 +340,7 @@ class Agent:
         stopping, and systemd could not remove its cgroup, nor start the unit in what is left of it (D9).
         """
         root = world.seen.get("")
-        kernel = kernel_of(self.node, root.controllers if root else frozenset())
+        kernel = Kernel.of(self.node.topology, _PAGE_BYTES, root.controllers if root else frozenset())
         wanted = wishes(self.node.config, self.node.managers, kernel, self.state)
         return wanted if world.runs is not None else tuple(wish for wish in wanted if wish.path in world.seen)
 
@@ -440,18 +443,19 @@ class Agent:
             *(short.text for short in self._shortfalls),
             *(f"manifest {source}: {text}" for source, text in manifests),
         )
-        self.snapshot = Snapshot(
-            self.node,
-            replace(self.state, entries=(*self.state.entries, *self._held_off)),
-            str(self.tree.root),
-            runs,
-            problems,
+        running = None if runs is None else {r.id: r.pid for r in runs.values() if r.exit is None and r.pid is not None}
+        self.view = NodeView(
+            node=self.node,
+            state=replace(self.state, entries=(*self.state.entries, *self._held_off)),
+            cgroup_root=str(self.tree.root),
+            pids=running,
+            problems=problems,
+            recovery=None if self.recovery is None else recovery_document(self.recovery, self.recorder.set_aside),
+            is_live=True,
             is_ready=is_whole and not self._save_failed,
-            recovery=self.recovery,
-            set_aside=self.recorder.set_aside,
         )
         self.tally.publish(
-            self.snapshot,
+            self.view,
             decided_something=decided is not None and bool(decided.facts),
             manifest_problems=len({source for source, _ in manifests}),
             seconds=time.monotonic() - began,

@@ -20,8 +20,8 @@ from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.lifecycle import next_start_at_ms
 from nodeagent.core.turn.step import EventKind, Turn, admitted_beside
 from nodeagent.daemon.execution import ExecutionResult
-from nodeagent.daemon.snapshot import Snapshot
 from nodeagent.edge.metrics import Exposition
+from nodeagent.formats.node_view import NodeView
 
 
 class Stopwatch(Struct):
@@ -73,10 +73,10 @@ class MetricsRecorder:
     def count_failed_save(self, error: int | None) -> None:
         self._totals.count(names.STATE_SAVE_ERRORS, names.error_label(error))
 
-    def publish(self, snapshot: Snapshot, *, decided_something: bool, manifest_problems: int, seconds: float) -> None:
+    def publish(self, view: NodeView, *, decided_something: bool, manifest_problems: int, seconds: float) -> None:
         """Show the state as it is now."""
         self._totals.observe(names.EVENT_DURATION if decided_something else names.RECONCILE_DURATION, seconds)
-        state, managers = snapshot.state, snapshot.node.managers
+        state, managers = view.state, view.node.managers
         values: dict[Series, int] = dict(gauges(managers, state.promises))
         for entry in state.entries:
             _add(values, names.PODS, ("phase", entry.phase.value))
@@ -84,13 +84,13 @@ class MetricsRecorder:
                 for container in entry.pod.containers:
                     level = isolation(managers, state.promises, entry.pod, container.name)
                     _add(values, names.CONTAINERS, ("isolation", level.value))
-        online = snapshot.node.topology.online
+        online = view.node.topology.online
         values[Series(names.DEGRADED_CONTAINERS)] = sum(not cpus <= online for _, _, cpus in state.promises.containers)
         values[Series(names.STARVED_CONTAINERS)] = _starved(managers, state, online)
         values[Series(names.MANIFEST_PROBLEMS)] = manifest_problems
         values[Series(names.STATE_GENERATION)] = state.generation
-        values[Series(names.LAUNCHER_UP)] = int(snapshot.runs is not None)
-        self.exposition.publish(self._snapshot(values), aliases=snapshot.node.config.metrics_aliases)
+        values[Series(names.LAUNCHER_UP)] = int(view.pids is not None)
+        self.exposition.publish(self._snapshot(values), aliases=view.node.config.metrics_aliases)
 
     def _snapshot(self, values: dict[Series, int]) -> MetricsSnapshot:
         return self._totals.snapshot({**values, Series(names.BUILD_INFO, (("version", __version__),)): 1})

@@ -9,7 +9,6 @@ from typing import Any, Self
 from nodeagent.core.model.config import Config
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.logs import Log
-from nodeagent.daemon.snapshot import Snapshot
 from nodeagent.daemon.wakeups import WakeUpReason
 from nodeagent.edge.listening import ListenError, group_id, listen
 from nodeagent.edge.local_api import LocalApi
@@ -18,6 +17,7 @@ from nodeagent.edge.metrics_http import MetricsPages
 from nodeagent.edge.serving import Service, ServingThread
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_names import find_pod
+from nodeagent.formats.node_view import NodeView, view_document
 from nodeagent.formats.syntax.bind_address import BindAddress, UnixAddress, parse_bind_address
 
 API_SOCKET = "agent.sock"
@@ -35,9 +35,9 @@ class Publisher:
         self._group: int | None = None
         self._unheard: dict[str, tuple[BindAddress, Service]] = {}
         """What is not listened to yet, by what it is."""
-        self._spelt_of: Snapshot | None = None
+        self._spelt_of: NodeView | None = None
         self._spelt: dict[str, object] = {}
-        """The last snapshot asked for, in the serving thread."""
+        """The last view asked for, in the serving thread."""
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
@@ -83,19 +83,19 @@ class Publisher:
                 self._log.info("served_again", what=what)
 
     def _unready(self) -> str | None:
-        snapshot = self._agent.snapshot
-        return None if snapshot.is_ready else "; ".join(snapshot.problems) or "the first reconcile is not finished"
+        view = self._agent.view
+        return None if view.is_ready else "; ".join(view.problems) or "the first reconcile is not finished"
 
     def _state(self, _: Mapping[str, Any]) -> dict[str, object]:
-        """Spell each snapshot once: a flood of questions must not take the deciding thread's time."""
-        snapshot = self._agent.snapshot
-        if snapshot is not self._spelt_of:
-            self._spelt, self._spelt_of = snapshot.document(), snapshot
+        """Spell each view once: a flood of questions must not take the deciding thread's time."""
+        view = self._agent.view
+        if view is not self._spelt_of:
+            self._spelt, self._spelt_of = view_document(view), view
         return self._spelt
 
     def _retry(self, arguments: Mapping[str, Any]) -> dict[str, object]:
         """Decide again on a refused pod, named by uid, namespace/name or name."""
-        entry = find_pod(self._agent.snapshot.state, str(arguments.get("pod")))
+        entry = find_pod(self._agent.view.state, str(arguments.get("pod")))
         if entry.refusal is None:
             raise NodeAgentError(f"pod {entry.pod.full_name} is not refused", hint="see `nodeagent inspect`")
         self._agent.retries.add(entry.pod.uid)
@@ -104,7 +104,7 @@ class Publisher:
 
     def _release(self, arguments: Mapping[str, Any]) -> dict[str, object]:
         """End pods, named by uid, namespace/name or name, or all there are, although their manifests are there."""
-        state = self._agent.snapshot.state
+        state = self._agent.view.state
         names = arguments.get("pods")
         if arguments.get("all") is True:
             entries = list(state.entries)

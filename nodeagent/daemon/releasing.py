@@ -134,7 +134,7 @@ def drain(agent: Agent, tell: Callable[[NodeState], None], deadline: float) -> N
         if not left:
             return
         if time.monotonic() > deadline:
-            problems = f" ({'; '.join(agent.snapshot.problems)})" if agent.snapshot.problems else ""
+            problems = f" ({'; '.join(agent.view.problems)})" if agent.view.problems else ""
             raise DrainError(
                 f"still there: {', '.join(left)}{problems}",
                 hint="`nodeagent inspect POD` shows its processes; the same command goes on where this one stopped",

@@ -172,10 +172,10 @@ def _renew(watch: CgroupWatch, agent: Agent) -> None:
 
 
 def _status(agent: Agent) -> str:
-    snapshot = agent.snapshot
-    active = len(snapshot.state.active_pods())
-    troubles = f", {len(snapshot.problems)} problems (see: nodeagent inspect)" if snapshot.problems else ""
-    return f"{active} pods, shared CPUs {snapshot.state.promises.default or 'none'}{troubles}"
+    view = agent.view
+    active = len(view.state.active_pods())
+    troubles = f", {len(view.problems)} problems (see: nodeagent inspect)" if view.problems else ""
+    return f"{active} pods, shared CPUs {view.state.promises.default or 'none'}{troubles}"
 
 
 def _reload(agent: Agent, config_path: str, manager: ServiceManager) -> None:

@@ -1,13 +1,11 @@
 """From files to a node that can be run: configuration, machine, managers. Each failure says file, value and way out."""
 
-import os
 from collections.abc import Callable
 
 from nodeagent.core.admission.managers import misconfigured
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
-from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.model.config import Config
-from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.edge import state_files
@@ -114,17 +112,6 @@ def node_of(config: Config, topology: Topology, source: str, reserved: CpuSet | 
         "\n".join(refused.told for refused in node),
         hint=f"correct {', '.join(dict.fromkeys(refused.about for refused in node))} in {source}, or what it names; "
         "`nodeagent config validate` says all that is wrong",
-    )
-
-
-def kernel_of(node: NodeSetup, controllers: frozenset[str]) -> Kernel:
-    """Give the facts of the running kernel that the cgroups' content depends on."""
-    with_memory = NumaSet.from_ids(n.id for n in node.topology.numa if n.memory_bytes > 0)
-    return Kernel(
-        page_bytes=os.sysconf("SC_PAGE_SIZE"),
-        memory_nodes=with_memory or NumaSet.of(0),
-        online=node.topology.online,
-        extra_controllers=controllers & {"pids", "hugetlb", "io"},
     )
 
 

@@ -12,14 +12,12 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups
-from nodeagent.core.model.config import Config
 from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Container
 from nodeagent.core.model.state import NodeState
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.checkpoint.node_state import NodeStateError, state_document, state_from_document
-from nodeagent.formats.config.effective_config import config_document, config_from_document
+from nodeagent.formats.checkpoint.node_state import NodeStateError
 from nodeagent.formats.kernel.cgroup_values import (
     EFFECTIVE_CPUS,
     EFFECTIVE_MEMS,
@@ -30,6 +28,7 @@ from nodeagent.formats.kernel.cgroup_values import (
 )
 from nodeagent.formats.kernel.settings import Settings, known_parameters
 from nodeagent.formats.kernel.sysfs_sample import SysfsSample
+from nodeagent.formats.node_view import NodeView, Observation, ViewReader, view_document
 from nodeagent.formats.syntax.ascii_json import ascii_json
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parsed
 
@@ -53,42 +52,14 @@ class CaptureError(NodeAgentError):
         )
 
 
-class Sighting(Struct, frozen=True):
-    """What was seen of cgroups and processes, at one time."""
-
-    at_ms: int
-    page_bytes: int
-    seen: ObservedCgroups | None = None
-    problems: tuple[str, ...] = ()
-    """With reading the cgroups."""
-    process_counts: Mapping[str, int] = field(default_factory=dict)
-    strays: Mapping[str, int] = field(default_factory=dict)
-    host: HostProcesses | None = None
-
-
-class CapturedAgent(Struct, frozen=True):
-    """What the agent told, or what was found of it where it did not run."""
-
-    config: Config
-    state: NodeState
-    policies: Mapping[str, str]
-    reserved: CpuSet
-    cgroup_root: str | None
-    pids: Mapping[str, int] | None
-    is_live: bool
-    is_ready: bool
-    problems: tuple[str, ...]
-    recovery: Mapping[str, Any] | None
-
-
 class Capture(Struct, frozen=True):
     nodeagent: str
     """Version of the program that took it."""
     kernel: str
     """Release; empty: not known, as of a copied root."""
     sample: SysfsSample
-    sighting: Sighting
-    agent: CapturedAgent | None = None
+    observation: Observation
+    agent: NodeView | None = None
     """None: there was neither an agent nor a configuration."""
     settings: Settings = field(default_factory=Settings)
 
@@ -99,24 +70,24 @@ def encode_capture(capture: Capture) -> str:
 
 
 def capture_document(capture: Capture) -> Document:
-    sighting = capture.sighting
+    seen, agent = capture.observation, capture.agent
     return {
         "kind": KIND,
         "version": VERSION,
         "nodeagent": capture.nodeagent,
         "kernel": capture.kernel,
-        "atMs": sighting.at_ms,
-        "pageBytes": sighting.page_bytes,
+        "atMs": seen.at_ms,
+        "pageBytes": seen.page_bytes,
         "machine": _sample_document(capture.sample),
         "settings": {
             **_sample_document(capture.settings.sample),
             "unreadable": list(capture.settings.unreadable),
         },
-        "agent": None if capture.agent is None else _agent_document(capture.agent),
-        "cgroups": None if sighting.seen is None else {path: _texts(seen) for path, seen in sighting.seen.items()},
-        "cgroupProblems": list(sighting.problems),
-        "processes": {"counts": dict(sighting.process_counts), "strays": dict(sighting.strays)},
-        "hostProcesses": None if sighting.host is None else _host_document(sighting.host),
+        "agent": None if agent is None else view_document(replace(agent, state=without_secrets(agent.state))),
+        "cgroups": None if seen.cgroups is None else {path: _texts(found) for path, found in seen.cgroups.items()},
+        "cgroupProblems": list(seen.problems),
+        "processes": {"counts": dict(seen.process_counts), "strays": dict(seen.strays)},
+        "hostProcesses": None if seen.host is None else _host_document(seen.host),
     }
 
 
@@ -136,20 +107,6 @@ def _lasting(path: str, text: str) -> str:
     if wanted is None:
         return text
     return "".join(line for line in text.splitlines(keepends=True) if any(word in line for word in wanted))
-
-
-def _agent_document(agent: CapturedAgent) -> Document:
-    return {
-        "config": config_document(agent.config),
-        "state": state_document(without_secrets(agent.state), agent.policies),
-        "reservedCPUs": str(agent.reserved),
-        "cgroupRoot": agent.cgroup_root,
-        "pids": None if agent.pids is None else dict(agent.pids),
-        "live": agent.is_live,
-        "ready": agent.is_ready,
-        "problems": list(agent.problems),
-        "recovery": None if agent.recovery is None else dict(agent.recovery),
-    }
 
 
 def without_secrets(state: NodeState) -> NodeState:
@@ -214,8 +171,8 @@ def _capture(document: JsonValue, path: str) -> Capture:
         nodeagent=document.field("nodeagent").text(),
         kernel=document.field("kernel").text(),
         sample=_sample(document.field("machine"), path),
-        sighting=_sighting(document),
-        agent=None if agent is None else _agent(agent),
+        observation=_observation(document),
+        agent=None if agent is None else ViewReader()(agent),
         settings=Settings(_sample(settings, path), settings.field("unreadable").each(JsonValue.text)),
     )
 
@@ -226,16 +183,16 @@ def _sample(document: JsonValue, path: str) -> SysfsSample:
     return SysfsSample(MappingProxyType(dict(files)), MappingProxyType(dict(directories)), path)
 
 
-def _sighting(document: JsonValue) -> Sighting:
+def _observation(document: JsonValue) -> Observation:
     cgroups, processes = document.optional("cgroups"), document.field("processes")
     host = document.optional("hostProcesses")
-    seen = None
+    seen: ObservedCgroups | None = None
     if cgroups is not None:
         seen = {path: _seen(path, dict(texts)) for path, texts in cgroups.by_name(lambda c: c.by_name(JsonValue.text))}
-    return Sighting(
+    return Observation(
         at_ms=document.field("atMs").whole(),
         page_bytes=document.field("pageBytes").whole(1),
-        seen=seen,
+        cgroups=seen,
         problems=document.field("cgroupProblems").each(JsonValue.text),
         process_counts=dict(processes.field("counts").by_name(JsonValue.whole)),
         strays=dict(processes.field("strays").by_name(JsonValue.whole)),
@@ -268,41 +225,3 @@ def _host(document: JsonValue) -> HostProcesses:
         kernel_thread_cpus=document.field("kernelThreadCPUs").cpus(),
         hidden=document.field("hidden").whole(),
     )
-
-
-def _agent(document: JsonValue) -> CapturedAgent:
-    config = config_from_document(document.field("config"))
-    saved = state_from_document(document.field("state").value)
-    root, pids, recovery = (document.optional(name) for name in ("cgroupRoot", "pids", "recovery"))
-    return CapturedAgent(
-        config=config,
-        state=saved.state,
-        policies=saved.policies,
-        reserved=document.field("reservedCPUs").cpus(),
-        cgroup_root=None if root is None else root.text(),
-        pids=None if pids is None else dict(pids.by_name(JsonValue.whole)),
-        is_live=document.field("live").flag(),
-        is_ready=document.field("ready").flag(),
-        problems=document.field("problems").each(JsonValue.text),
-        recovery=None if recovery is None else _recovery(recovery),
-    )
-
-
-def _recovery(document: JsonValue) -> Mapping[str, Any]:
-    """Read what the agent told of its start; `inspect` shows each of these."""
-
-    def texts(value: JsonValue) -> dict[str, str | None]:
-        return dict(value.by_name(lambda each: each.or_none(JsonValue.text)))
-
-    def difference(value: JsonValue) -> dict[str, str | None]:
-        needed = {name: value.field(name).text() for name in ("pod", "resource", "before", "after", "why")}
-        return {"container": None} | texts(value) | needed
-
-    def refused(value: JsonValue) -> dict[str, str]:
-        return {name: value.field(name).text() for name in ("pod", "message")}
-
-    return {
-        **{name: list(document.field(name).each(JsonValue.text)) for name in ("adopted", "problems", "setAside")},
-        "differences": list(document.field("differences").each(difference)),
-        "refused": list(document.field("refused").each(refused)),
-    }

@@ -20,17 +20,13 @@ from msgspec.structs import replace
 from nodeagent.cli.commands import retry
 from nodeagent.cli.commands.exec import CommandError, _become
 from nodeagent.cli.main import COMMANDS, main
-from nodeagent.core.admission.node_capacity import allocatable_of
-from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.cgroups.desired_cgroups import Kernel, pod_path
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.model.state import NodeState, Phase, RecordedRefusal, run_id
-from nodeagent.core.turn.lifecycle import Run
-from nodeagent.daemon.snapshot import Snapshot
-from nodeagent.daemon.startup import STATE_FILE, kernel_of
+from nodeagent.daemon.startup import STATE_FILE
 from nodeagent.edge.listening import listen
 from nodeagent.edge.local_api import LocalApi
 from nodeagent.edge.serving import ServingThread
@@ -39,6 +35,7 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
 from nodeagent.formats.kernel.cgroup_values import print_value
 from nodeagent.formats.kernel.sysfs import topology_of
+from nodeagent.formats.node_view import NodeView, view_document
 from nodeagent.formats.syntax.bind_address import UnixAddress
 from tests.cli.test_sources import MACHINE
 from tests.support import json_schema
@@ -57,18 +54,11 @@ class HostWorld(World):
 
     def __init__(self) -> None:
         super().__init__(topology_of(read_machine()), Placement())
-        self.node = NodeSetup(
-            self.config,
-            self.managers.topology,
-            self.managers,
-            allocatable_of(self.config, cpu_count=1, memory_bytes=2**30, hugepages=()),
-            CpuSet(),
-        )
         self.add(pod("web", container("app"), container("slot", command=())))
 
     @property
     def kernel(self) -> Kernel:
-        return kernel_of(self.node, frozenset({"cpu", "cpuset", "memory"}))
+        return Kernel.of(self.node.topology, os.sysconf("SC_PAGE_SIZE"), frozenset({"cpu", "cpuset", "memory"}))
 
 
 class Host:
@@ -124,7 +114,7 @@ class Host:
     def start_daemon(self) -> None:
         thread = ServingThread(lambda what, err: self.bugs.append((what, err)))
         api = LocalApi(
-            reads={"state": lambda _: self.snapshot().document()},
+            reads={"state": lambda _: view_document(self.told())},
             writes={"retry": self.retry},
             owner=os.geteuid(),
             group=GROUP,
@@ -132,14 +122,10 @@ class Host:
         server = thread.serve(listen(UnixAddress(str(self.socket)), group=GROUP if os.geteuid() == 0 else None), api)
         self._close = [server.close, api.close, thread.stop]
 
-    def snapshot(self) -> Snapshot:
-        runs = {
-            run_id(e, s): Run(run_id(e, s), 1, pid=os.getpid())
-            for e in self.world.state.entries
-            for s in e.containers
-            if s.is_started
-        }
-        return Snapshot(self.world.node, self.world.state, str(self.cgroups), runs, (), is_ready=True)
+    def told(self) -> NodeView:
+        """What the agent says."""
+        pids = {run_id(e, s): os.getpid() for e in self.world.state.entries for s in e.containers if s.is_started}
+        return NodeView(self.world.node, self.world.state, str(self.cgroups), pids, is_live=True, is_ready=True)
 
     def retry(self, arguments: Mapping[str, Any]) -> dict[str, str]:
         """Decide as the test wants it."""
@@ -534,7 +520,7 @@ def test_a_machine_without_an_agent_gives_no_orders_for_this_host(form, tmp_path
 
 
 def test_a_daemon_of_another_version_is_an_error_not_a_traceback(host, told, monkeypatch):
-    monkeypatch.setattr(Snapshot, "document", lambda _: {"state": {}})
+    monkeypatch.setattr(f"{__name__}.view_document", lambda _: {"state": {}})
     host.start_daemon()
     err = failed(told("inspect", *host.options))
     assert "cannot understand the agent's state" in err

@@ -244,7 +244,7 @@ def asking(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Daemon:
     def known(*_: Any) -> Any:
         agent = daemon.agent
         config = SimpleNamespace(runtime_directory=str(daemon.directory))
-        return SimpleNamespace(state=agent.snapshot.state, is_live=True, node=SimpleNamespace(config=config))
+        return SimpleNamespace(state=agent.view.state, is_live=True, node=SimpleNamespace(config=config))
 
     seconds = SimpleNamespace(
         sleep=second,

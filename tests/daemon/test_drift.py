@@ -136,11 +136,11 @@ def test_whom_the_kernel_lets_nobody_move_is_shown_as_long_as_it_is_away(daemon:
     daemon.steps.denies = lambda name: failure(name, BUSY) if name.startswith("return ") else None
     daemon.turn(WakeUpReason.TIMER)
     daemon.turn(WakeUpReason.MANIFESTS)
-    (problem,) = daemon.agent.snapshot.problems
+    (problem,) = daemon.agent.view.problems
     assert "the main process of default/a app has left it" in problem
     daemon.steps.denies = lambda _name: None
     daemon.turn(WakeUpReason.TIMER)
-    assert daemon.agent.snapshot.problems == ()
+    assert daemon.agent.view.problems == ()
     assert counted(daemon) == {"cgroup.procs": 1}
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from nodeagent.core.model.refusals import STATE_NOT_SAVED
 from nodeagent.core.model.state import Phase
@@ -12,7 +13,8 @@ from nodeagent.daemon.publisher import Publisher
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.edge.state_files import lock_directory
 from nodeagent.formats.checkpoint.node_state import decode_state
-from nodeagent.views.inspect.document import Sight, inspection
+from nodeagent.formats.node_view import Observation, view_document
+from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.text import render
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.figures import Recorder, keep, tell
@@ -50,17 +52,7 @@ def touched(daemon: Daemon) -> tuple[object, ...]:
 
 
 def shown(daemon: Daemon) -> str:
-    snapshot = daemon.agent.snapshot
-    sight = Sight(
-        config=snapshot.node.config,
-        managers=snapshot.node.managers,
-        state=snapshot.state,
-        now_ms=daemon.machine.now_ms,
-        is_live=True,
-        is_ready=snapshot.is_ready,
-        problems=snapshot.problems,
-    )
-    return render(inspection(sight), 10_000)
+    return render(inspection(replace(daemon.agent.view, observation=Observation(daemon.machine.now_ms))), 10_000)
 
 
 def unready(daemon: Daemon) -> str | None:
@@ -87,7 +79,7 @@ def test_a_pod_that_cannot_be_saved_is_refused_and_admitted_later(daemon: Daemon
         assert daemon.turn() <= 1.0, "it is tried again soon"
     assert touched(daemon) == there, "nobody is touched, nobody is started"
     assert saved(daemon) == before
-    entry = daemon.agent.snapshot.state.entries[-1]
+    entry = daemon.agent.view.state.entries[-1]
     assert (entry.pod.name, entry.phase) == ("new", Phase.FAILED)
     assert entry.refusal is not None
     assert entry.refusal.reason == STATE_NOT_SAVED
@@ -200,7 +192,7 @@ def test_a_projection_that_cannot_be_written_refuses_nobody(daemon: Daemon) -> N
     daemon.files.pods = (*RUNNING, NEW)
     daemon.rest()
     assert daemon.agent.state.entries[-1].is_active
-    assert any(CPU_CHECKPOINT in problem for problem in daemon.agent.snapshot.problems)
+    assert any(CPU_CHECKPOINT in problem for problem in daemon.agent.view.problems)
     assert decode_state((daemon.directory / STATE_FILE).read_bytes()).state == daemon.agent.state
 
 
@@ -226,7 +218,7 @@ def test_a_start_that_can_save_nothing_runs_and_overwrites_nothing(daemon: Daemo
     assert (daemon.directory / f"{STATE_FILE}.aside-1").read_bytes() == damaged
     assert saved(daemon) == agent.state
     assert unready(daemon) is None
-    assert agent.snapshot.document()["recovery"]["setAside"] == [f"{daemon.directory / STATE_FILE}.aside-1"]
+    assert view_document(agent.view)["recovery"]["setAside"] == [f"{daemon.directory / STATE_FILE}.aside-1"]
 
 
 def test_a_directory_is_locked_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ def test_each_is_refused_once_and_nothing_is_written_elsewhere(tmp_path: Path, m
             live(daemon, lambda: bool(machine.runs), WakeUpReason.START)
             for reason in (WakeUpReason.TIMER, WakeUpReason.MANIFESTS):
                 daemon.agent.turn(frozenset({reason}))
-        problems = daemon.agent.snapshot.problems
+        problems = daemon.agent.view.problems
     assert time.process_time() - began < 30
     assert [entry.pod.name for entry in daemon.agent.state.entries] == ["good"]
     told = [line for line in daemon.said() if line["event"] == "manifest_refused"]

@@ -111,7 +111,7 @@ def live(daemon: Daemon, until: Callable[[], bool], first: WakeUpReason = WakeUp
         turns, longest = turns + 1, max(longest, time.monotonic() - began)
         if until():
             return turns, longest
-        assert time.monotonic() < deadline, agent.snapshot.problems[:5]
+        assert time.monotonic() < deadline, agent.view.problems[:5]
         reasons = agent.wakeups.wait(pause)
 
 

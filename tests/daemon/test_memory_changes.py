@@ -87,10 +87,10 @@ def test_memory_that_was_promised_and_is_gone_is_told_until_it_is_back(daemon: D
     there = touched(daemon)
     become(daemon, with_memory(GIB // 2, 8 * GIB))
     assert touched(daemon) == there
-    (problem,) = daemon.agent.snapshot.problems
+    (problem,) = daemon.agent.view.problems
     assert problem == "NUMA node 0: 641728512 bytes more of memory are promised than there are"
     become(daemon, with_memory(8 * GIB, 8 * GIB))
-    assert daemon.agent.snapshot.problems == ()
+    assert daemon.agent.view.problems == ()
     assert touched(daemon) == there
 
 

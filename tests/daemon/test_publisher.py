@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from nodeagent.daemon import publisher
 from nodeagent.daemon.publisher import API_SOCKET, Publisher
-from nodeagent.daemon.snapshot import Snapshot
 from nodeagent.edge import local_api
 from nodeagent.edge.local_api_client import ApiError, call
+from nodeagent.formats.node_view import NodeView, view_document
 from nodeagent.formats.wire.api_messages import print_result
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
@@ -68,12 +69,12 @@ def test_an_answer_that_takes_for_ever_holds_no_decision_up(
 ) -> None:
     asked, go_on = threading.Event(), threading.Event()
 
-    def document(_: Snapshot) -> dict[str, object]:
+    def document(_: NodeView) -> dict[str, object]:
         asked.set()
         assert go_on.wait(60)
         return {}
 
-    monkeypatch.setattr(Snapshot, "document", document)
+    monkeypatch.setattr(publisher, "view_document", document)
     client = threading.Thread(target=lambda: call(f"{tmp_path}/{API_SOCKET}", "state", timeout_seconds=60))
     client.start()
     assert asked.wait(60)
@@ -89,14 +90,13 @@ def test_an_answer_that_takes_for_ever_holds_no_decision_up(
 def test_many_questions_about_one_state_spell_it_once(
     daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spelt: list[Snapshot] = []
-    document = Snapshot.document
-    monkeypatch.setattr(Snapshot, "document", lambda snapshot: (spelt.append(snapshot), document(snapshot))[1])
+    spelt: list[NodeView] = []
+    monkeypatch.setattr(publisher, "view_document", lambda view: (spelt.append(view), view_document(view))[1])
     encoded: list[object] = []
     monkeypatch.setattr(local_api, "print_result", lambda result: (encoded.append(result), print_result(result))[1])
     answers = [call(f"{tmp_path}/{API_SOCKET}", "state") for _ in range(20)]
     assert all(answer == answers[0] for answer in answers)
-    assert spelt == [daemon.agent.snapshot]
+    assert spelt == [daemon.agent.view]
     assert len(encoded) == 1, "which holds the interpreter, and so the deciding thread"
     daemon.turn()
     assert call(f"{tmp_path}/{API_SOCKET}", "state")["state"] == answers[0]["state"]

@@ -48,7 +48,7 @@ def test_nothing_that_the_running_agent_says_has_a_secret(tmp_path: Path, monkey
             said.append(json.dumps(answer))
             assert state_from_document(answer["state"]).state.entries, "readers understand it all the same"
             said.extend(str(get(metrics, page)) for page in ("/metrics", "/readyz"))
-        said.append(repr(daemon.agent.snapshot.problems))
+        said.append(repr(daemon.agent.view.problems))
 
     with watched(monkeypatch, machine, daemon.steps):
         daemon.start()
@@ -97,7 +97,7 @@ def test_no_form_of_inspect_has_a_secret(form: str) -> None:
     world = World().add(
         inspected_pod("web", type(made)(made.name, made.kind, made.resources, ("run", "$(URL)"), env=ENV))
     )
-    text = FORMS[form](inspection(world.sight()))
+    text = FORMS[form](inspection(world.view()))
     assert "web" in text
     assert SECRET not in text
 

@@ -43,14 +43,14 @@ def test_a_manifest_that_does_not_count_is_shown_until_it_goes(daemon: Daemon) -
     (first,) = manifests(one)
     daemon.files.look_again = ManifestLook((first, Manifest(one, "z.yaml")))
     daemon.rest()
-    assert daemon.agent.snapshot.problems == (
+    assert daemon.agent.view.problems == (
         "manifest z.yaml: pod default/a has the name of one in a.yaml, which counts: remove one of the two manifests",
     )
     assert f"{MANIFEST_PROBLEMS} 1.0" in daemon.agent.tally.exposition.text().decode()
     assert len(events(daemon, "manifest_shadowed")) == 1
     daemon.files.look_again = ManifestLook((first,))
     daemon.rest()
-    assert daemon.agent.snapshot.problems == ()
+    assert daemon.agent.view.problems == ()
     assert f"{MANIFEST_PROBLEMS} 0.0" in daemon.agent.tally.exposition.text().decode()
 
 
@@ -63,14 +63,14 @@ def test_a_taken_metrics_port_keeps_no_pod_from_running(daemon: Daemon, tmp_path
         daemon.files.pods = (pod("a", app(cpu="1")),)
         daemon.rest()
         assert daemon.machine.running_containers() == ("poduid-a/app",)
-        (problem,) = daemon.agent.snapshot.problems
+        (problem,) = daemon.agent.view.problems
         assert problem.startswith("metrics: ")
         assert str(port) in problem
         assert len(events(daemon, "not_served")) == 1, "told once"
         taken.close()
         publisher.listen()
         daemon.turn()
-        assert daemon.agent.snapshot.problems == ()
+        assert daemon.agent.view.problems == ()
         with socket.create_connection(("127.0.0.1", port), timeout=20):
             pass
     assert len(events(daemon, "served_again")) == 1
@@ -84,7 +84,7 @@ def test_a_refused_reload_is_shown_until_one_is_taken_over(
     manager: Any = SimpleNamespace(reloading=lambda: None, ready=lambda _status: None)
     service._reload(daemon.agent, str(config), manager)
     daemon.turn()
-    (problem,) = daemon.agent.snapshot.problems
+    (problem,) = daemon.agent.view.problems
     assert "the one before counts" in problem
     assert f'{config}:1: cpuManagerPolicy: unknown policy: "dynamic"' in problem
     config.write_text("metricsBindAddress: '[::]:9753'\n")
@@ -94,7 +94,7 @@ def test_a_refused_reload_is_shown_until_one_is_taken_over(
     service._reload(daemon.agent, str(config), manager)
     daemon.turn()
     assert daemon.agent.node is same
-    assert daemon.agent.snapshot.problems == ()
+    assert daemon.agent.view.problems == ()
     (note,) = events(daemon, "configuration_note")
     assert "is not a loopback address" in note["problem"]
 

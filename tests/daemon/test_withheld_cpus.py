@@ -1,5 +1,6 @@
 """A cgroup above the pods' one may be given fewer CPUs, as `AllowedCPUs=` of its unit does: that is as if they went offline."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +13,12 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Cache, Topology
 from nodeagent.daemon.wakeups import WakeUpReason
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
+from nodeagent.formats.node_view import Observation, ViewReader, view_document
+from nodeagent.formats.syntax.json_values import JsonValue
+from nodeagent.views.inspect.document import inspection
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
-from tests.support.world import SMALL, app, node, pod
+from tests.support.world import PAGE, SMALL, app, node, pod
 
 
 @pytest.fixture
@@ -58,14 +62,14 @@ def test_who_lacks_cpus_keeps_the_others_and_gets_them_back(daemon: Daemon) -> N
     withhold(daemon, last)
     assert cpus(daemon, "a") == mine - last
     assert degraded(daemon) == 1
-    (problem,) = [p for p in daemon.agent.snapshot.problems if "keeps CPUs" in p]
+    (problem,) = [p for p in daemon.agent.view.problems if "keeps CPUs" in p]
     assert f"keeps CPUs {last} from the pods" in problem
     assert "AllowedCPUs" in problem
     changed = [line for line in daemon.said() if line["event"] == "machine_changed"]
     assert [line["gone"] for line in changed] == [str(last)]
 
     withhold(daemon, CpuSet())
-    assert daemon.agent.snapshot.problems == ()
+    assert daemon.agent.view.problems == ()
     assert degraded(daemon) == 0
     assert daemon.agent.state.promises == before
     assert {path: dict(group.values) for path, group in daemon.machine.groups.items()} == values
@@ -106,6 +110,21 @@ def test_a_start_sees_it_too(daemon: Daemon) -> None:
     daemon.rest()
     assert degraded(daemon) == 1
     assert cpus(daemon, "a") == promised(daemon, "a") - daemon.machine.withheld
+
+
+@pytest.mark.parametrize("taken", ["one of a pod", "all that are reserved"])
+def test_commands_see_the_machine_that_the_agent_decides_on(daemon: Daemon, taken: str) -> None:
+    """The files of /sys say nothing of what is withheld: a command that read them again found differences that nobody puts right."""
+    lost = CpuSet.of(max(promised(daemon, "a"))) if taken == "one of a pod" else daemon.agent.node.managers.reserved
+    withhold(daemon, lost)
+    told = ViewReader()(JsonValue(json.loads(json.dumps(view_document(daemon.agent.view)))))
+    assert told.node.topology == daemon.agent.node.topology
+    assert told.node.managers.topology == daemon.agent.node.managers.topology
+    assert not told.node.topology.online & lost
+    document = inspection(replace(told, observation=Observation(1, PAGE, daemon.machine.seen())))
+    assert document["differences"] == []
+    assert document["node"]["cpus"]["offline"] == str(daemon.agent.node.topology.offline)
+    assert any("keeps CPUs" in problem for problem in document["node"]["problems"])
 
 
 def test_an_idle_look_writes_nothing(daemon: Daemon) -> None:

@@ -95,13 +95,13 @@ class Trial:
     def judge_what_is_told(self, error: int | None) -> None:
         (name,) = {*self.hits}
         if len(self.hits) == 1:
-            assert self.daemon.agent.snapshot.problems == (), (
+            assert self.daemon.agent.view.problems == (), (
                 "a new cgroup has that value already: there is nothing to write"
             )
             return
         reason = failure(name, error).message
-        assert any(reason in text for text in self.daemon.agent.snapshot.problems), (
-            f"{name} fails for good: {self.daemon.agent.snapshot.problems}"
+        assert any(reason in text for text in self.daemon.agent.view.problems), (
+            f"{name} fails for good: {self.daemon.agent.view.problems}"
         )
         if name.startswith("cgroup "):
             assert self.counted()[error_label(error)] == len(self.hits)
@@ -162,7 +162,7 @@ def test_every_write_may_fail_in_every_way(
         with trial() as one:
             one.live_with(at, error, for_good=for_good)
             assert one.life.end(one.daemon) == expected, f"{error_label(error)} at {plan[at]}"
-            assert one.daemon.agent.snapshot.problems == ()
+            assert one.daemon.agent.view.problems == ()
         injected[CLASSES[error]] += 1
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(injected.items()))
     tell(record_property, f"{name}: {injected.total()} faults at {len(plan)} cgroup writes ({kinds})")

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from nodeagent.cli.commands import capture as capture_command
 from nodeagent.cli.main import main
 from nodeagent.cli.support import known_state, sources
+from nodeagent.core.admission.node_setup import on_machine
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.pod import Pod, Resources
 from nodeagent.core.model.quantity import Quantity
@@ -21,9 +22,7 @@ from nodeagent.edge.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.capture import (
     Capture,
-    CapturedAgent,
     CaptureError,
-    Sighting,
     decode_capture,
     encode_capture,
     without_secrets,
@@ -53,7 +52,7 @@ def with_secret() -> Pod:
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     """A node whose clock stands still, so that ages do not differ; its machine is read once, as a virtual one's memory changes."""
     machine = read_machine()
-    for reader in (capture_command, sources, startup, daemon_machine):
+    for reader in (capture_command, sources, startup, daemon_machine, known_state):
         monkeypatch.setattr(reader, "read_machine", lambda root="/": machine if root == "/" else read_machine(root))
     now = time.time_ns()
     monkeypatch.setattr(known_state.time, "time_ns", lambda: now)
@@ -269,21 +268,18 @@ def test_it_is_of_printable_ascii_whatever_a_process_is_called(
     node.write_text(json.dumps(document))
     out = told(capfd, "capture", "--machine", str(node))[1]
     assert set(out) <= {"\n", *map(chr, range(0x20, 0x7F))}
-    assert decoded(json.loads(out)).sighting == decoded(document).sighting
+    assert decoded(json.loads(out)).observation == decoded(document).observation
 
 
 def test_a_node_with_pods_in_every_state_is_read_as_it_was_written(document: dict[str, Any]) -> None:
-    world, _, sight = everything()
-    agent = CapturedAgent(
-        config=replace(world.config, kube_reserved=Resources.of({"cpu": Quantity.parse("1500m")})),
+    world, _, view = everything()
+    with_kube_reserved = replace(world.config, kube_reserved=Resources.of({"cpu": Quantity.parse("1500m")}))
+    agent = replace(
+        view,
+        node=on_machine(with_kube_reserved, world.node.topology, world.node.reserved),
         state=without_secrets(world.state),
         policies=policies_of(world.config.placement),
-        reserved=world.managers.reserved,
-        cgroup_root=sight.cgroup_root,
-        pids=sight.pids,
-        is_live=True,
-        is_ready=True,
-        problems=sight.problems,
+        observation=None,
         recovery={
             "adopted": ["x"],
             "differences": [
@@ -295,19 +291,19 @@ def test_a_node_with_pods_in_every_state_is_read_as_it_was_written(document: dic
             "setAside": ["/x"],
         },
     )
-    order, counts = list(Attribute), sight.process_counts or {}
+    order, there = list(Attribute), view.seen
     # as they are read of a file system
-    seen = {
-        path: replace(there, attributes=tuple(sorted(there.attributes, key=lambda item: order.index(item[0]))))
-        for path, there in (sight.seen or {}).items()
+    cgroups = {
+        path: replace(seen, attributes=tuple(sorted(seen.attributes, key=lambda item: order.index(item[0]))))
+        for path, seen in (there.cgroups or {}).items()
     }
-    sighting = Sighting(sight.now_ms, 4096, seen, ("y",), counts, sight.strays, sight.host)
-    capture = replace(decoded(document), agent=agent, sighting=sighting)
+    observation = replace(there, cgroups=cgroups, problems=("y",))
+    capture = replace(decoded(document), agent=agent, observation=observation)
     text = encode_capture(capture)
     json_schema.check(json.loads(text), "capture")
     again = decoded(json.loads(text))
     assert again.agent == agent
-    assert again.sighting == sighting
+    assert again.observation == observation
     assert encode_capture(again) == text
 
 

@@ -612,7 +612,7 @@ def test_a_refused_pod_shows_reason_value_and_next_step(reason: str, provoke: Ca
     refusal = world.state.entries[0].refusal
     assert refusal is not None
     assert refusal.reason == reason
-    shown = " ".join(render_in_full(inspection(world.sight(), frozenset({"uid-big"}))).split())
+    shown = " ".join(render_in_full(inspection(world.view(), frozenset({"uid-big"}))).split())
     assert "default/big" in shown
     assert f"{reason}: " in shown
     assert named in shown

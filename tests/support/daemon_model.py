@@ -309,7 +309,7 @@ class Daemon:
             pause = self.turn()
             if self._everything() == before and pause > 0:
                 return
-        raise AssertionError(f"no rest after {turns} turns: {self.agent.snapshot.problems}")
+        raise AssertionError(f"no rest after {turns} turns: {self.agent.view.problems}")
 
     def _everything(self) -> object:
         machine = self.machine

@@ -3,6 +3,8 @@
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Rejected, admit, build, initial, remove_pod
+from nodeagent.core.admission.node_capacity import allocatable_of
+from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, Kernel, wishes
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup
 from nodeagent.core.model.config import Config, Placement
@@ -20,7 +22,7 @@ from nodeagent.core.model.pod import (
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.state import ContainerStatus, Exit, NodeState, Phase, PodEntry, RecordedRefusal, run_id
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
-from nodeagent.views.inspect.document import Sight
+from nodeagent.formats.node_view import NodeView, Observation
 
 NOW_MS = 1_700_000_000_000
 GIB = 2**30
@@ -63,6 +65,8 @@ class World:
         managers = build(topology or machine(), placement)
         assert not hasattr(managers, "message"), managers
         self.managers = managers
+        room = allocatable_of(self.config, cpu_count=1, memory_bytes=2**30, hugepages=())
+        self.node = NodeSetup(self.config, managers.topology, managers, room, managers.reserved)
         self.state = NodeState(initial(managers), (), 7)
         self.pids: dict[str, int] = {}
         self.populated: set[str] = set()
@@ -107,24 +111,22 @@ class World:
         }
         return {w.path: as_wished(w, populated=w.path in running_paths) for w in self.wishes()}
 
-    def sight(self, **more) -> Sight:
+    def view(self, **more) -> NodeView:
         """Everything known and as promised, unless told otherwise."""
-        seen = more.get("seen", self.seen()) or {}
-        counts = {path: int(there.is_populated) for path, there in seen.items()}
+        cgroups = more.pop("cgroups", self.seen())
+        counts = {path: int(there.is_populated) for path, there in (cgroups or {}).items()}
+        of_observation = {name: more.pop(name) for name in ("strays", "host", "process_counts") if name in more}
+        observation = Observation(NOW_MS, 4096, cgroups, **({"process_counts": counts} | of_observation))
         fields = {
-            "config": self.config,
-            "managers": self.managers,
+            "node": self.node,
             "state": self.state,
-            "now_ms": NOW_MS,
-            "kernel": self.kernel,
-            "seen": seen,
             "cgroup_root": ROOT,
             "pids": self.pids,
-            "process_counts": counts,
             "is_live": True,
             "is_ready": True,
+            "observation": observation,
         }
-        return Sight(**(fields | more))
+        return NodeView(**(fields | more))
 
 
 def as_wished(wish: DesiredCgroup, *, populated: bool = False) -> ObservedCgroup:
@@ -160,7 +162,7 @@ def idle() -> World:
     return World()
 
 
-def everything() -> tuple[World, dict[str, ObservedCgroup], Sight]:
+def everything() -> tuple[World, dict[str, ObservedCgroup], NodeView]:
     """One pod in each state, and a node on which somebody has meddled."""
     world = World()
     world.add(
@@ -202,4 +204,4 @@ def everything() -> tuple[World, dict[str, ObservedCgroup], Sight]:
         (HostProcess(1, "systemd", CpuSet.of(1, 5)), HostProcess(412, "dbus-daemon", CpuSet.of(1))), 61, CpuSet.of(1, 5)
     )
     problems = ("bad.yaml:3: spec.containers: must have at least one container",)
-    return world, seen, world.sight(seen=seen, host=host, problems=problems)
+    return world, seen, world.view(cgroups=seen, host=host, problems=problems)

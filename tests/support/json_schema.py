@@ -43,8 +43,9 @@ def faults(
     """Say all that is wrong; `closed`: of fields that are not documented, too."""
     assert rules.keys() <= _KNOWN, rules.keys() - _KNOWN
     if "$ref" in rules:
-        name = rules["$ref"].removeprefix("#/$defs/")
-        yield from faults(value, root["$defs"][name], root, path, closed=closed)
+        file, _, name = rules["$ref"].partition("#/$defs/")
+        there = root if not file else schema(file.removesuffix(".json"))
+        yield from faults(value, there["$defs"][name] if name else there, there, path, closed=closed)
         closed = False
     kinds = rules.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else kinds

@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from nodeagent import __version__
 from nodeagent.cli.support.documents import add_out_argument, write_out
-from nodeagent.cli.support.known_state import Known, sighting_of
+from nodeagent.cli.support.known_state import observed
 from nodeagent.cli.support.sources import SourceError, add_node_arguments, is_copied, known_from, machine_file
 from nodeagent.daemon.startup import StartError
 from nodeagent.edge.sysfs import read_machine, read_settings
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.capture import Capture, CapturedAgent, Sighting, encode_capture
-from nodeagent.formats.checkpoint.node_state import policies_of
+from nodeagent.formats.capture import Capture, encode_capture
 from nodeagent.formats.kernel.sysfs import topology_of
+from nodeagent.formats.node_view import NodeView, Observation
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,28 +56,28 @@ def _capture(options: argparse.Namespace) -> Capture:
                 f"{options.machine} describes a machine and is no capture",
                 hint="take one on the node itself: nodeagent capture --out FILE",
             )
-        return replace(capture, agent=_agent(_known(options)))
+        return replace(capture, agent=_known(options))
     root = options.root or "/"
     sample = read_machine(root)
     topology_of(sample)  # what holds no machine is no node
     known = _known(options)
     if known is not None:
-        sighting = sighting_of(known, host_processes=True)
+        observation = observed(known, host_processes=True).seen
     else:
         at_ms = 0 if is_copied(options) else time.time_ns() // 1_000_000
-        sighting = Sighting(at_ms, os.sysconf("SC_PAGE_SIZE"))
+        observation = Observation(at_ms, os.sysconf("SC_PAGE_SIZE"))
     settings = read_settings(root)
     return Capture(
         nodeagent=__version__,
         kernel=settings.sample.files.get("proc/sys/kernel/osrelease", "").strip(),
         sample=sample,
-        sighting=sighting,
-        agent=_agent(known),
+        observation=observation,
+        agent=known,
         settings=settings,
     )
 
 
-def _known(options: argparse.Namespace) -> Known | None:
+def _known(options: argparse.Namespace) -> NodeView | None:
     """Give what is known of the agent on a machine that has been read, None if there is nothing.
 
     Raises:
@@ -93,20 +93,3 @@ def _known(options: argparse.Namespace) -> Known | None:
         print(f"nodeagent: only the machine is taken: {err.message}", file=sys.stderr)
         print(f"hint: {err.hint}", file=sys.stderr)
         return None
-
-
-def _agent(known: Known | None) -> CapturedAgent | None:
-    if known is None:
-        return None
-    return CapturedAgent(
-        config=known.node.config,
-        state=known.state,
-        policies=known.policies or policies_of(known.node.config.placement),
-        reserved=known.node.reserved,
-        cgroup_root=known.cgroup_root,
-        pids=known.pids,
-        is_live=known.is_live,
-        is_ready=known.is_ready,
-        problems=known.problems,
-        recovery=known.recovery,
-    )

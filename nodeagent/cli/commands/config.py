@@ -160,7 +160,7 @@ def _captured(path: str) -> _Judged:
     capture = machine_file(path)[1]
     if capture is None or capture.agent is None:
         raise SourceError(f"{path} holds no configuration", hint="name one with --config FILE")
-    fields = config_fields(capture.agent.config, with_places=False)
+    fields = config_fields(capture.agent.node.config, with_places=False)
     again = f"nodeagent config show --machine {'-' if is_pipe(path) else path}"
     hint = f"correct the configuration on the node; `{again}` prints what was captured"
     return _Judged(path, config_text(fields).encode(), hint, is_text=False)

@@ -6,7 +6,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from nodeagent.cli.support.known_state import Known, known_state, sight_of
+from nodeagent.cli.support.known_state import known_state, looked_at
 from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.cli.support.sources import add_agent_arguments
 from nodeagent.core.cgroups.desired_cgroups import container_path, wishes
@@ -16,7 +16,7 @@ from nodeagent.core.model.state import PodEntry
 from nodeagent.edge.cgroup_entry import join, own_cgroup, own_cpus, used_below
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_names import find_pod
-from nodeagent.views.inspect.document import Sight
+from nodeagent.formats.node_view import NodeView
 
 EXIT_NOT_ENTERED = 125
 """As container tools have it: what fails is nodeagent, not the command."""
@@ -107,18 +107,20 @@ def _enter(options: argparse.Namespace) -> None:
 _AGAIN = "it may just be changing: try again, and see `nodeagent inspect`"
 
 
-def _expected_cpus(known: Known, entry: PodEntry, container: str, directory: str) -> CpuSet:
+def _expected_cpus(known: NodeView, entry: PodEntry, container: str, directory: str) -> CpuSet:
     """Give the CPUs that the command is to have, if the container can be entered at all."""
-    sight: Sight = sight_of(known)
-    if entry.is_active and (sight.seen is None or sight.kernel is None):
+    view = looked_at(known)
+    seen, kernel = view.seen.cgroups or {}, view.kernel
+    if entry.is_active and kernel is None:
+        problems = "; ".join((*view.problems, *view.seen.problems))
         raise ExecError(
-            "the pods' cgroup cannot be read: " + ("; ".join(sight.problems) or "nobody says where it is"),
+            "the pods' cgroup cannot be read: " + (problems or "nobody says where it is"),
             hint="start the pods' unit: systemctl start nodeagent-pods",
         )
-    wanted = wishes(sight.config, sight.managers, sight.kernel, sight.state) if sight.kernel is not None else ()
+    wanted = () if kernel is None else wishes(view.node.config, view.node.managers, kernel, view.state)
     path = container_path(entry, container)
-    below = used_below(directory) if sight.seen is not None and path in sight.seen else ()
-    hindrance = obstacle(entry, container, wishes=wanted, seen=sight.seen or {}, used_below=below)
+    below = used_below(directory) if path in seen else ()
+    hindrance = obstacle(entry, container, wishes=wanted, seen=seen, used_below=below)
     if hindrance is not None:
         raise ExecError(hindrance.why, hint=hindrance.next_step)
     return next(wish.cpus() for wish in wanted if wish.path == path)

@@ -7,12 +7,13 @@ import time
 from nodeagent.cli.main import EXIT_DIFFERENCE
 from nodeagent.cli.support.colour import add_color_argument, terminal_width, wants_colour
 from nodeagent.cli.support.documents import spelled
-from nodeagent.cli.support.known_state import Known, full_sight_of
+from nodeagent.cli.support.known_state import observed
 from nodeagent.cli.support.numeric_arguments import seconds, whole_number
 from nodeagent.cli.support.printable_output import write_coloured
 from nodeagent.cli.support.sources import add_node_arguments, inspect_command, known_from
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_names import find_pods
+from nodeagent.formats.node_view import NodeView
 from nodeagent.views.inspect.colour import coloured
 from nodeagent.views.inspect.document import Document, has_difference, inspection
 from nodeagent.views.inspect.text import WIDTH, render, render_in_full, render_wide
@@ -145,12 +146,12 @@ def _stands(before: Document, after: Document) -> bool:
     return before["node"]["generation"] == after["node"]["generation"] and all(before[k] == after[k] for k in keys)
 
 
-def _look(known: Known, options: argparse.Namespace) -> Document:
+def _look(known: NodeView, options: argparse.Namespace) -> Document:
     entries = (
         known.state.entries if options.pod is None else find_pods(known.state, options.pod, inspect_command(options))
     )
-    sight = full_sight_of(known, host_processes=options.pod is None and not options.no_host_processes)
-    return inspection(sight, None if options.pod is None else frozenset(e.pod.uid for e in entries))
+    looked = observed(known, host_processes=options.pod is None and not options.no_host_processes)
+    return inspection(looked, None if options.pod is None else frozenset(e.pod.uid for e in entries))
 
 
 def _printed(document: Document, options: argparse.Namespace) -> str:

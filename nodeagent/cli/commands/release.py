@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from nodeagent.cli.support.documents import add_output_argument, spelled
-from nodeagent.cli.support.known_state import Known
 from nodeagent.cli.support.numeric_arguments import seconds
 from nodeagent.cli.support.places import DEFAULT_CONFIG, PODS_CGROUP
 from nodeagent.cli.support.sources import add_node_arguments, inspect_command, is_elsewhere, known_from
@@ -19,6 +18,7 @@ from nodeagent.edge.local_api_client import ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import state_from_document
 from nodeagent.formats.manifest.pod_names import find_pod
+from nodeagent.formats.node_view import NodeView
 from nodeagent.views.release_text import (
     Document,
     events,
@@ -112,7 +112,7 @@ def run(options: argparse.Namespace) -> int:
     return _told_without_agent(options, known, answer) if options.dry_run else _without_agent(options, answer)
 
 
-def _known(options: argparse.Namespace) -> Known | NodeAgentError:
+def _known(options: argparse.Namespace) -> NodeView | NodeAgentError:
     """Give why, if without an agent nothing that it has saved can be used."""
     try:
         return known_from(options)
@@ -191,7 +191,7 @@ class _ReleaseReport:
         }
 
 
-def _by_agent(options: argparse.Namespace, known: Known, answer: _ReleaseReport) -> int:
+def _by_agent(options: argparse.Namespace, known: NodeView, answer: _ReleaseReport) -> int:
     chosen = (
         known.state.entries
         if options.all
@@ -267,7 +267,7 @@ def _done(count: int, answer: _ReleaseReport) -> None:
         answer.say("nothing was to be released")
 
 
-def _told_without_agent(options: argparse.Namespace, known: Known | NodeAgentError, answer: _ReleaseReport) -> int:
+def _told_without_agent(options: argparse.Namespace, known: NodeView | NodeAgentError, answer: _ReleaseReport) -> int:
     from nodeagent.cli.support.configurations import load_config
     from nodeagent.daemon import releasing
 

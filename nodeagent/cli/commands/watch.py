@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
-from nodeagent.cli.support.known_state import Known, StateReader, full_sight_of, known_state
+from nodeagent.cli.support.known_state import known_state, observed
 from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.cli.support.terminal import Terminal
 from nodeagent.core.cgroups.desired_cgroups import container_path
@@ -15,6 +15,7 @@ from nodeagent.core.model.topology import Topology
 from nodeagent.edge.usage import cpu_times_us, read_usage
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.usage import UsageSample, container_usage, rates
+from nodeagent.formats.node_view import NodeView, ViewReader
 from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.watch_text import SORTS, Frame, Look, View, frame
 
@@ -54,9 +55,9 @@ def watch(options: argparse.Namespace) -> int:
 class Watcher:
     """Looks, and compares with the look before."""
 
-    def __init__(self, known: Callable[[StateReader], Known]) -> None:
+    def __init__(self, known: Callable[[ViewReader], NodeView]) -> None:
         self._known = known
-        self._read = StateReader()
+        self._read = ViewReader()
         self._last: Look | None = None
 
     def look(self) -> Look:
@@ -68,7 +69,7 @@ class Watcher:
         """
         began = time.monotonic()
         known = self._known(self._read)
-        document = inspection(full_sight_of(known, host_processes=False))
+        document = inspection(observed(known, host_processes=False))
         sample = _sample(known)
         since = None if self._last is None else rates(self._last.sample, sample)
         look = Look(document, known.node.topology, sample)
@@ -87,7 +88,7 @@ class Watcher:
             return replace(self._last, trouble=f"{err.message} ({err.hint})")
 
 
-def _sample(known: Known) -> UsageSample:
+def _sample(known: NodeView) -> UsageSample:
     paths = [container_path(entry, c.name) for entry in known.state.entries for c in entry.containers]
     texts = {} if known.cgroup_root is None else read_usage(known.cgroup_root, paths)
     return UsageSample(

@@ -5,11 +5,10 @@ Which node is meant, this one or a captured one, is decided in cli/support/sourc
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.cli.support.configurations import load_config
@@ -21,24 +20,23 @@ from nodeagent.core.model.cgroup import ObservedCgroups
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.state import NodeState, run_id
-from nodeagent.daemon.startup import STATE_FILE, discover, kernel_of
+from nodeagent.core.model.state import run_id
+from nodeagent.daemon.startup import STATE_FILE, node_of
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.local_api_client import ApiUnavailable, call
+from nodeagent.edge.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.capture import Sighting
 from nodeagent.formats.checkpoint.node_state import (
     MAX_BYTES,
     NodeStateError,
     SavedState,
     decode_state,
     policies_of,
-    state_from_document,
 )
-from nodeagent.formats.config.effective_config import config_from_document
-from nodeagent.formats.syntax.json_values import JsonValue
-from nodeagent.views.inspect.document import Sight
+from nodeagent.formats.kernel.sysfs import topology_of
+from nodeagent.formats.node_view import NodeView, Observation, ViewReader
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 
 _SOCKET_NAME = "agent.sock"
 
@@ -51,63 +49,19 @@ class NeverSavedError(UnknownStateError):
     """No agent runs, and none has saved a state."""
 
 
-class Known(Struct, frozen=True):
-    """The state, and what is needed to understand it."""
-
-    node: NodeSetup
-    state: NodeState
-    cgroup_root: str | None
-    pids: Mapping[str, int] | None
-    """Main processes by run id. None: the launcher did not say."""
-    is_live: bool
-    is_ready: bool = False
-    problems: tuple[str, ...] = ()
-    recovery: Mapping[str, Any] | None = None
-    """What the agent told of a start that could not use its state as it was."""
-    policies: Mapping[str, str] | None = None
-    """Under which the state was saved; None: those of the node's configuration."""
-    is_here: bool = True
-    """The node is the one that this program runs on; else its processes cannot be looked at."""
-    is_agent_known: bool = True
-    """False: only a machine is known, and nothing of an agent on it."""
-    at_ms: int | None = None
-    """When all this was so; None: it is so now."""
-    sighting: Sighting | None = None
-    """What was seen when the node was captured; None: one has to look."""
-
-
-class StateReader:
-    """Reads one state after the other; the same again costs only the comparison."""
-
-    def __init__(self) -> None:
-        self._last: tuple[object, SavedState] | None = None
-
-    def __call__(self, document: object) -> SavedState:
-        """Read as `state_from_document` does.
-
-        Raises:
-            NodeStateError: as there.
-
-        """
-        if self._last is None or self._last[0] != document:
-            self._last = document, state_from_document(document)
-        return self._last[1]
-
-
-def known_state(
-    config_path: str, socket: str | None, read: Callable[[object], SavedState] = state_from_document
-) -> Known:
+def known_state(config_path: str, socket: str | None, read: ViewReader | None = None) -> NodeView:
     """Ask the agent, else read what it has saved.
 
     Args:
         config_path: read only if the agent doesn't answer: it says with which configuration it runs.
         socket: the agent's. None: where it is by default, or where the configuration puts it.
-        read: how to read the agent's state; for those who ask again and again.
+        read: for those who ask again and again; what did not change is not read again.
 
     Raises:
         NodeAgentError: with what to do.
 
     """
+    read = read or ViewReader()
     try:
         return _live(call(socket or DEFAULT_SOCKET, "state"), read)
     except ApiUnavailable as err:
@@ -119,30 +73,20 @@ def known_state(
             return _live(call(other_socket, "state"), read)
         except ApiUnavailable as err:
             down = err
-    return _saved(discover(config, config_path), down)
+    return _saved(node_of(config, topology_of(read_machine()), config_path), down)
 
 
-def _live(answer: Mapping[str, Any], read: Callable[[object], SavedState]) -> Known:
+def _live(answer: Mapping[str, Any], read: ViewReader) -> NodeView:
     try:
-        config, saved = config_from_document(JsonValue(answer["config"], "config")), read(answer["state"])
-        return Known(
-            node=discover(config, "the agent's configuration", reserved=CpuSet.parse(answer["reservedCPUs"])),
-            state=saved.state,
-            cgroup_root=answer["cgroupRoot"],
-            pids=answer["pids"] if answer["launcher"] else None,
-            is_live=True,
-            is_ready=answer["ready"],
-            problems=tuple(answer["problems"]),
-            recovery=answer["recovery"],
-        )
-    except (NodeStateError, KeyError, TypeError, ValueError, AttributeError, IndexError) as err:
+        return read(JsonValue(answer))
+    except (NodeStateError, MisfitError) as err:
         raise UnknownStateError(
-            f"cannot understand the agent's state: {type(err).__name__}: {err}",
+            f"cannot understand the agent's state: {err}",
             hint="is it of another version than this command? after an upgrade: systemctl restart nodeagent (pods run on)",
         ) from err
 
 
-def _saved(node: NodeSetup, down: ApiUnavailable) -> Known:
+def _saved(node: NodeSetup, down: ApiUnavailable) -> NodeView:
     path = state_path(node.config)
     try:
         saved = saved_in(node.config)
@@ -160,7 +104,7 @@ def _saved(node: NodeSetup, down: ApiUnavailable) -> Known:
         )
     problems = [f"the agent does not run: {down.message}", *misfits(node, saved, path)]
     root, pids = _launcher(node, problems)
-    return Known(node, saved.state, root, pids, is_live=False, problems=tuple(problems), policies=saved.policies)
+    return NodeView(node, saved.state, root, pids, tuple(problems), policies=saved.policies)
 
 
 def saved_in(config: Config, root: str = "") -> SavedState | None:
@@ -222,66 +166,32 @@ def _launcher(node: NodeSetup, problems: list[str]) -> tuple[str | None, Mapping
     return root, running
 
 
-def sight_of(known: Known) -> Sight:
-    """Look at the cgroups, and put everything that is known together; of processes there are only the main ones."""
-    return _sight(known, known.sighting or _cgroups(known))
+def looked_at(view: NodeView) -> NodeView:
+    """Look at the cgroups, if nobody has yet; of processes only the main ones are known."""
+    return view if view.observation is not None else replace(view, observation=_cgroups(view))
 
 
-def full_sight_of(known: Known, *, host_processes: bool) -> Sight:
+def observed(view: NodeView, *, host_processes: bool) -> NodeView:
     """Look at the cgroups and at the processes in them, and, if wanted, at those of the host on exclusive CPUs (D12)."""
-    return _sight(known, sighting_of(known, host_processes=host_processes))
-
-
-def sighting_of(known: Known, *, host_processes: bool) -> Sighting:
-    """Give what is seen of cgroups and processes, now or when the node was captured."""
-    if known.sighting is not None:
-        return known.sighting if host_processes else replace(known.sighting, host=None)
-    processes = _processes(known)
+    if view.observation is not None:
+        return view if host_processes else replace(view, observation=replace(view.observation, host=None))
+    processes = _processes(view)
     ours = frozenset(pid for pids in processes.values() for pid in pids)
-    exclusive = known.state.promises.exclusive() & known.node.topology.online
-    return replace(
-        _cgroups(known),
+    exclusive = view.state.promises.exclusive() & view.node.topology.online
+    observation = replace(
+        _cgroups(view),
         process_counts={path: len(pids) for path, pids in processes.items()},
-        strays=_strays(known, processes),
-        host=_host_processes(exclusive, ours) if host_processes and known.is_here else None,
+        strays=_strays(view, processes),
+        host=_host_processes(exclusive, ours) if host_processes and view.is_here else None,
     )
+    return replace(view, observation=observation)
 
 
-def _cgroups(known: Known) -> Sighting:
+def _cgroups(view: NodeView) -> Observation:
     problems: list[str] = []
-    seen = _seen(known.cgroup_root, problems)
-    at_ms = time.time_ns() // 1_000_000 if known.at_ms is None else known.at_ms
-    return Sighting(at_ms, os.sysconf("SC_PAGE_SIZE"), seen, tuple(problems))
-
-
-def _sight(known: Known, sighting: Sighting) -> Sight:
-    seen = sighting.seen
-    root = None if seen is None else seen.get("")
-    kernel = None if root is None else replace(kernel_of(known.node, root.controllers), page_bytes=sighting.page_bytes)
-    return Sight(
-        config=known.node.config,
-        managers=known.node.managers,
-        state=known.state,
-        now_ms=sighting.at_ms,
-        kernel=kernel,
-        seen=seen,
-        cgroup_root=known.cgroup_root,
-        pids=known.pids,
-        process_counts=sighting.process_counts,
-        strays=sighting.strays,
-        host=sighting.host,
-        is_live=known.is_live,
-        is_ready=known.is_ready,
-        is_here=known.is_here,
-        copied_at=None if known.is_here or not sighting.at_ms else _spelled(sighting.at_ms),
-        is_agent_known=known.is_agent_known,
-        problems=(*known.problems, *sighting.problems),
-        recovery=known.recovery,
-    )
-
-
-def _spelled(at_ms: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_ms // 1000))
+    seen = _seen(view.cgroup_root, problems)
+    at_ms = time.time_ns() // 1_000_000 if view.at_ms is None else view.at_ms
+    return Observation(at_ms, os.sysconf("SC_PAGE_SIZE"), seen, tuple(problems))
 
 
 def _seen(root: str | None, problems: list[str]) -> ObservedCgroups | None:
@@ -298,13 +208,13 @@ def _seen(root: str | None, problems: list[str]) -> ObservedCgroups | None:
     return seen
 
 
-def _processes(known: Known) -> dict[str, tuple[int, ...]]:
+def _processes(view: NodeView) -> dict[str, tuple[int, ...]]:
     """Give the processes of all containers by cgroup path. What can't be read is left out: it is shown as 0 processes."""
-    if known.cgroup_root is None:
+    if view.cgroup_root is None:
         return {}
-    tree = CgroupTree(known.cgroup_root)
+    tree = CgroupTree(view.cgroup_root)
     found = {}
-    for path in [container_path(entry, c.name) for entry in known.state.entries for c in entry.containers]:
+    for path in [container_path(entry, c.name) for entry in view.state.entries for c in entry.containers]:
         try:
             found[path] = tree.processes(path)
         except CgroupError:
@@ -312,12 +222,12 @@ def _processes(known: Known) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _strays(known: Known, processes: Mapping[str, Collection[int]]) -> dict[str, int]:
+def _strays(view: NodeView, processes: Mapping[str, Collection[int]]) -> dict[str, int]:
     """Find main processes that are not where they were started."""
     strays = {}
-    for entry in known.state.entries:
+    for entry in view.state.entries:
         for status in (status for container, status in entry.pairs() if container.command):
-            pid = (known.pids or {}).get(run_id(entry, status))
+            pid = (view.pids or {}).get(run_id(entry, status))
             path = container_path(entry, status.name)
             if pid is not None and pid not in processes.get(path, ()):
                 strays[path] = pid

@@ -7,13 +7,13 @@ import argparse
 import os
 import shlex
 import stat
+import time
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.known_state import (
-    Known,
     known_state,
     misfits,
     saved_at_ms,
@@ -33,6 +33,7 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.capture import MAX_BYTES, Capture, CaptureError, decode_capture
 from nodeagent.formats.checkpoint.node_state import SavedState
 from nodeagent.formats.kernel.sysfs import topology_of
+from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.topology.topology_json import TopologyDocumentError, topology_from_document
 
 
@@ -95,7 +96,7 @@ def topology_from(options: argparse.Namespace) -> Topology:
     return topology_of(read_machine(options.root or "/"))
 
 
-def known_from(options: argparse.Namespace) -> Known:
+def known_from(options: argparse.Namespace) -> NodeView:
     """Give the node with what was promised on it.
 
     Of this node a running agent says its configuration; of another one `--config` counts before what was captured.
@@ -187,56 +188,47 @@ def machine_file(path: str) -> tuple[Topology, Capture | None]:
         raise CaptureError(path, f"{err.message}, and kind is no NodeCapture") from err
 
 
-def _captured(path: str, config_path: str | None) -> Known:
+def _captured(path: str, config_path: str | None) -> NodeView:
     topology, capture = machine_file(path)
     agent = None if capture is None else capture.agent
     if agent is None:
         if config_path is None:
             raise SourceError(f"{path} holds no configuration", hint="name one with --config FILE")
-        known = _unpromised(node_of(load_config(config_path), topology, config_path), f"{path} holds no pods")
+        view = _unpromised(node_of(load_config(config_path), topology, config_path), f"{path} holds no pods")
     elif config_path is None:
-        known = Known(
-            node=node_of(agent.config, topology, path, agent.reserved),
-            state=agent.state,
-            cgroup_root=agent.cgroup_root,
-            pids=agent.pids,
-            is_live=agent.is_live,
-            is_ready=agent.is_ready,
-            problems=agent.problems,
-            recovery=agent.recovery,
-            policies=agent.policies,
-        )
+        view = agent
     else:
         node = node_of(load_config(config_path), topology, config_path)
-        problems = misfits(node, SavedState(agent.state, agent.policies), path)
-        known = Known(node, agent.state, agent.cgroup_root, agent.pids, is_live=False, problems=tuple(problems))
-    return replace(known, is_here=False, at_ms=0, sighting=None if capture is None else capture.sighting)
+        problems = misfits(node, SavedState(agent.state, agent.policies or {}), path)
+        view = NodeView(node, agent.state, agent.cgroup_root, agent.pids, tuple(problems))
+    observation = None if capture is None else capture.observation
+    return _copy(replace(view, observation=observation), 0 if observation is None else observation.at_ms)
 
 
-def _copied(root: str, config_path: str | None) -> Known:
+def _copied(root: str, config_path: str | None) -> NodeView:
     topology = topology_of(read_machine(root))
     config_path = config_path or f"{root}{DEFAULT_CONFIG}"
     config = load_config(config_path)
     node = node_of(config, topology, config_path)
     saved = saved_in(config, root)
     if saved is None:
-        known = _unpromised(node, f"there is no saved state in {root}{config.state_directory}")
-        return replace(known, is_here=False, at_ms=0)
+        return _copy(_unpromised(node, f"there is no saved state in {root}{config.state_directory}"), 0)
     cgroups = f"{root}{config.cgroup_root or PODS_CGROUP}"
-    return Known(
+    view = NodeView(
         node,
         saved.state,
         cgroups if file_type(cgroups) == stat.S_IFDIR else None,
-        pids=None,
-        is_live=False,
         problems=tuple(misfits(node, saved, root)),
         policies=saved.policies,
-        is_here=False,
-        at_ms=saved_at_ms(config, root),
     )
+    return _copy(view, saved_at_ms(config, root))
 
 
-def _unpromised(node: NodeSetup, why: str) -> Known:
-    return Known(
-        node, NodeState(initial(node.managers)), None, None, is_live=False, problems=(why,), is_agent_known=False
-    )
+def _copy(view: NodeView, at_ms: int) -> NodeView:
+    """Mark it as another node's; 0: nobody knows since when it is so."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_ms // 1000)) if at_ms else None
+    return replace(view, is_here=False, at_ms=at_ms, copied_at=at)
+
+
+def _unpromised(node: NodeSetup, why: str) -> NodeView:
+    return NodeView(node, NodeState(initial(node.managers)), problems=(why,), is_agent_known=False)

@@ -7,7 +7,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.cli.support.configurations import load_config
-from nodeagent.cli.support.known_state import Known
 from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.cli.support.sources import is_copied, is_elsewhere, is_unconfigured, known_from, topology_from
 from nodeagent.core.admission.managers import initial, resume
@@ -21,6 +20,7 @@ from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Topology
 from nodeagent.errors import NodeAgentError
+from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.topology.topology_spec import topology_from_spec
 
 _ABSENT_HINT = "name one with --config FILE, to begin with examples/config.yaml (`nodeagent --help` says where it lies)"
@@ -36,7 +36,7 @@ class TrialMachine(Struct, frozen=True):
     topology: Topology
     where: str
     """In a few words."""
-    known: Known | None = None
+    known: NodeView | None = None
     """None: nobody is on it, or is to be looked at."""
 
     @property

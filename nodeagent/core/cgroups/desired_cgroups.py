@@ -24,12 +24,14 @@ from nodeagent.core.model.pod import CPU, Container, Pod, QosClass
 from nodeagent.core.model.pod_resources import container_cgroup_amounts, pod_cgroup_amounts
 from nodeagent.core.model.promises import Isolation, Promises
 from nodeagent.core.model.state import NodeState, PodEntry
+from nodeagent.core.model.topology import Topology
 
 BURSTABLE = "burstable"
 BEST_EFFORT = "besteffort"
 _PARENT = {QosClass.GUARANTEED: "", QosClass.BURSTABLE: BURSTABLE + "/", QosClass.BEST_EFFORT: BEST_EFFORT + "/"}
 OWN_DIRECTORIES = frozenset({BURSTABLE, BEST_EFFORT})
 CONTROLLERS = frozenset({"cpuset", "cpu", "memory"})
+_EXTRA_CONTROLLERS = frozenset({"pids", "hugetlb", "io"})
 
 
 class Kernel(Struct, frozen=True):
@@ -41,6 +43,12 @@ class Kernel(Struct, frozen=True):
     online: CpuSet
     extra_controllers: frozenset[str] = frozenset()
     """Of `pids`, `hugetlb`, …: those available for the pods' cgroup and worth enabling for accounting."""
+
+    @classmethod
+    def of(cls, topology: Topology, page_bytes: int, controllers: frozenset[str]) -> "Kernel":
+        """Give it for a machine; `controllers` are those available for the pods' cgroup."""
+        with_memory = NumaSet.from_ids(n.id for n in topology.numa if n.memory_bytes > 0)
+        return cls(page_bytes, with_memory or NumaSet.of(0), topology.online, controllers & _EXTRA_CONTROLLERS)
 
 
 def pod_path(entry: PodEntry) -> str:

@@ -49,19 +49,19 @@ def one(*containers, statuses=(), topology=None, placement=None, **more):
 
 
 def documents():
-    _, _, sight = everything()
+    _, _, view = everything()
     starved = World(placement=Placement("static", (("strict-cpu-reservation", "true"),), CpuSet.of(0)))
     starved.add(pod("greedy", container("app", cpu="7", memory="64Mi"))).add(pod("poor", container("app")))
     down = World(machine("3")).add(pod("web", container("app", cpu="2", memory="64Mi")))
     return {
-        "idle": render(inspection(idle().sight())),
-        "everything": render(inspection(sight)),
-        "one-pod": render_in_full(inspection(sight, frozenset({"uid-web"}))),
-        "refused-pod": render_in_full(inspection(sight, frozenset({"uid-too-big"}))),
-        "wide": render_wide(inspection(sight)),
-        "starved": render(inspection(starved.sight())),
+        "idle": render(inspection(idle().view())),
+        "everything": render(inspection(view)),
+        "one-pod": render_in_full(inspection(view, frozenset({"uid-web"}))),
+        "refused-pod": render_in_full(inspection(view, frozenset({"uid-too-big"}))),
+        "wide": render_wide(inspection(view)),
+        "starved": render(inspection(starved.view())),
         "agent-down": render(
-            inspection(down.sight(seen=None, kernel=None, is_live=False, is_ready=False, pids=None, cgroup_root=None))
+            inspection(down.view(cgroups=None, is_live=False, is_ready=False, pids=None, cgroup_root=None))
         ),
     }
 
@@ -91,7 +91,7 @@ def long_names(count, cpus_text):
 def test_250_pods_fit_the_width_and_end_with_what_matters():
     world = long_names(250, "0-7")
     world.add(pod("bad", container("app")), ended("app", 1, backoff_step=3, attempt=9))
-    text = render(inspection(world.sight()))
+    text = render(inspection(world.view()))
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     assert len(lines) <= 250 * 5 + 30, "even with names that need two lines"
@@ -104,12 +104,12 @@ def test_250_pods_fit_the_width_and_end_with_what_matters():
 @pytest.mark.parametrize("width", [80, 60, 120])
 def test_every_width_is_kept(cpus, width):
     world = long_names(3, cpus)
-    assert max(map(len, render(inspection(world.sight()), width).splitlines())) <= width
+    assert max(map(len, render(inspection(world.view()), width).splitlines())) <= width
 
 
 def test_document_is_plain_and_its_names_are_stable():
-    _, _, sight = everything()
-    document = inspection(sight)
+    _, _, view = everything()
+    document = inspection(view)
     assert json.loads(json.dumps(document)) == document
     assert sorted(document) == [
         "atMs", "differences", "hostProcesses", "kind", "node", "pods", "strangers", "summary", "version",
@@ -158,13 +158,13 @@ STATES = {
 def test_state_of_a_container(name):
     status, more, expected = STATES[name]
     world = one(container("app"), statuses=(status,), **more)
-    state = container_of(inspection(world.sight()))["state"]
+    state = container_of(inspection(world.view()))["state"]
     assert (state["name"], state["reason"]) == expected
 
 
 def test_a_finished_pod_shows_the_cpus_that_it_had():
     over = replace(ended("app", 0), had_cpus=CpuSet.of(1, 5))
-    document = inspection(one(container("app"), statuses=(over,), outcome=Phase.SUCCEEDED).sight())
+    document = inspection(one(container("app"), statuses=(over,), outcome=Phase.SUCCEEDED).view())
     assert container_of(document)["hadCPUs"] == "1,5"
     assert "had 1,5" in render(document)
     assert "had 1,5" in render_wide(document)
@@ -173,7 +173,7 @@ def test_a_finished_pod_shows_the_cpus_that_it_had():
 
 @pytest.mark.parametrize(("amounts", "said"), [({}, "no memory limit"), ({"memory": "64Mi"}, "memory 64Mi")])
 def test_a_limit_that_is_not_there_is_said_as_that(amounts, said):
-    document = inspection(one(container("app", **amounts)).sight())
+    document = inspection(one(container("app", **amounts)).view())
     (line,) = [line for line in render_in_full(document).splitlines() if line.startswith("limits")]
     assert line.endswith(f", {said}")
 
@@ -185,7 +185,7 @@ def test_wide_is_cut_by_two_blanks_whatever_a_message_says():
     world.state = replace(world.state, entries=(entry,))
     heading, row = [
         line.split("  ")
-        for line in render_wide(inspection(world.sight())).splitlines()
+        for line in render_wide(inspection(world.view())).splitlines()
         if "default/web" in line or "POD" in line
     ]
     heading, row = ([cell.strip() for cell in cells if cell.strip()] for cells in (heading, row))
@@ -215,7 +215,7 @@ def test_what_is_wrong_is_coloured_and_no_name_is(text, marked):
 def test_back_off_says_until_when():
     world = one(container("app"), statuses=(ended("app", 1, backoff_step=3),))
     # 10 s, doubled twice, after an end 30 s ago
-    assert container_of(inspection(world.sight()))["state"]["nextStartAtMs"] == NOW_MS + 10_000
+    assert container_of(inspection(world.view()))["state"]["nextStartAtMs"] == NOW_MS + 10_000
 
 
 def test_a_started_container_without_processes_has_ended_unseen():
@@ -223,7 +223,7 @@ def test_a_started_container_without_processes_has_ended_unseen():
     path = "besteffort/poduid-web/app"
     seen = world.seen()
     seen[path] = replace(seen[path], is_populated=False)
-    state = container_of(inspection(world.sight(seen=seen)))["state"]
+    state = container_of(inspection(world.view(cgroups=seen)))["state"]
     assert (state["name"], state["reason"]) == ("Exited", "NotYetObserved")
 
 
@@ -233,12 +233,12 @@ def test_what_waits_for_an_init_container_says_so():
         container("app"),
         statuses=(running("setup"), ContainerStatus("app")),
     )
-    assert container_of(inspection(world.sight()))["state"]["reason"] == "PodInitializing"
+    assert container_of(inspection(world.view()))["state"]["reason"] == "PodInitializing"
 
 
 def test_a_container_without_a_command_is_open():
     world = one(container("slot", command=()))
-    assert container_of(inspection(world.sight()), "slot")["state"]["name"] == "Open"
+    assert container_of(inspection(world.view()), "slot")["state"]["name"] == "Open"
 
 
 WHY = {
@@ -260,13 +260,13 @@ WHY = {
 @pytest.mark.parametrize("name", WHY)
 def test_says_why_a_container_is_not_exclusive(name):
     spec, more, expected = WHY[name]
-    found = container_of(inspection(one(spec, **more).sight()))
+    found = container_of(inspection(one(spec, **more).view()))
     assert (found["isolation"], found["whyShared"], found["promised"]["cpus"]) == ("host", expected, None)
 
 
 def test_policy_none_starves_nobody():
     world = one(container("app"), placement=Placement())
-    document = inspection(world.sight())
+    document = inspection(world.view())
     found = container_of(document)
     assert (found["starved"], found["effective"]["cpus"]) == (False, "0-7")
     assert document["node"]["cpus"]["shared"] == "0-7"
@@ -274,7 +274,7 @@ def test_policy_none_starves_nobody():
 
 
 def test_exclusive_cpus_say_where_they_lie():
-    found = container_of(inspection(one(container("app", cpu="3", memory="64Mi")).sight()))
+    found = container_of(inspection(one(container("app", cpu="3", memory="64Mi")).view()))
     assert (found["isolation"], found["whyShared"]) == ("container", None)
     assert found["promised"]["cpus"] == found["effective"]["cpus"]
     assert sum(len(CpuSet.parse(place["cpus"])) for place in found["places"]) == 3
@@ -292,7 +292,7 @@ def test_offline_cpus_degrade(offline, usable, note):
     before = one(container("app", cpu="2", memory="64Mi"))
     world = World(machine(offline))
     world.state = before.state
-    document = inspection(world.sight())
+    document = inspection(world.view())
     found = container_of(document)
     assert (found["degraded"], found["notes"], found["effective"]["cpus"]) == (True, [note], usable)
     assert not has_difference(document)
@@ -319,7 +319,7 @@ RECOVERY = {
 
 
 def test_a_recovery_is_told_until_the_agent_starts_again():
-    text = render(inspection(idle().sight(recovery=RECOVERY)))
+    text = render(inspection(idle().view(recovery=RECOVERY)))
     for words in (
         "RECOVERED",
         "the checksum does not match",
@@ -330,8 +330,8 @@ def test_a_recovery_is_told_until_the_agent_starts_again():
         assert words in text
     assert "no promise of a pod that runs has changed" not in text
     unchanged = {**RECOVERY, "differences": [], "refused": []}
-    assert "  no promise of a pod that runs has changed\n" in render(inspection(idle().sight(recovery=unchanged)))
-    assert "RECOVERED" not in render(inspection(idle().sight()))
+    assert "  no promise of a pod that runs has changed\n" in render(inspection(idle().view(recovery=unchanged)))
+    assert "RECOVERED" not in render(inspection(idle().view()))
 
 
 def test_who_got_fewer_cpus_than_it_asks_for_is_degraded():
@@ -341,7 +341,7 @@ def test_who_got_fewer_cpus_than_it_asks_for_is_degraded():
     kept = replace(promises.of_pod(uid), cpus=(("app", CpuSet.of(1)),))
     promises = replace(promises, pods=promises.pods.put(uid, kept), default=promises.default | CpuSet.of(5))
     world.state = replace(world.state, promises=promises)
-    found = container_of(inspection(world.sight()))
+    found = container_of(inspection(world.view()))
     assert found["degraded"]
     [note] = found["notes"]
     assert note.startswith("degraded: a recovery of the state had 1 too few CPUs for it")
@@ -357,7 +357,7 @@ def drifted(path, change):
         del seen[path]
     else:
         seen[path] = change(seen[path])
-    return inspection(world.sight(seen=seen))
+    return inspection(world.view(cgroups=seen))
 
 
 APP = "poduid-web/app"
@@ -435,13 +435,13 @@ def test_a_missing_cgroup_is_one_difference_not_one_per_file():
 
 def test_what_is_as_promised_differs_in_nothing():
     world, _, _ = everything()
-    document = inspection(world.sight())
+    document = inspection(world.view())
     assert document["differences"] == []
     assert not has_difference(document)
 
 
 def test_unknown_cgroups_are_not_taken_for_missing_ones():
-    document = inspection(idle().sight(seen=None, kernel=None))
+    document = inspection(idle().view(cgroups=None))
     assert document["differences"] is None
     assert not has_difference(document)
     assert "nothing was compared" in render(document)
@@ -457,7 +457,7 @@ def test_unknown_cgroups_are_not_taken_for_missing_ones():
     ids=["nobody can be asked", "the launcher has no such process", "the launcher has it"],
 )
 def test_a_container_runs_only_if_somebody_says_so(more, state, phase):
-    document = inspection(one(container("app")).sight(seen=None, kernel=None, **more))
+    document = inspection(one(container("app")).view(cgroups=None, **more))
     [shown] = document["pods"]
     assert (state_text(container_of(document), NOW_MS), shown["phase"]) == (state, phase)
     assert document["summary"]["byPhase"] == {phase: 1}
@@ -465,17 +465,17 @@ def test_a_container_runs_only_if_somebody_says_so(more, state, phase):
 
 def test_a_start_that_was_never_confirmed_is_no_unknown_run():
     world = one(container("app"), statuses=[ContainerStatus("app", attempt=1)])
-    document = inspection(world.sight(seen=None, kernel=None, pids=None))
+    document = inspection(world.view(cgroups=None, pids=None))
     assert container_of(document)["state"]["name"] == "Waiting"
 
 
 def test_processes_that_could_not_be_counted_are_not_none():
     world = one(container("slot", command=()))
     slot = "besteffort/poduid-web/slot"
-    known = inspection(world.sight())
-    unread = inspection(world.sight(process_counts={}))
-    unseen = inspection(world.sight(seen=None, kernel=None))
-    missing = inspection(world.sight(seen={k: v for k, v in world.seen().items() if k != slot}))
+    known = inspection(world.view())
+    unread = inspection(world.view(process_counts={}))
+    unseen = inspection(world.view(cgroups=None))
+    missing = inspection(world.view(cgroups={k: v for k, v in world.seen().items() if k != slot}))
     shown = [state_text(container_of(d, "slot"), NOW_MS) for d in (known, unread, unseen, missing)]
     assert shown == ["Open, empty", "Open, processes not known", "Open, processes not known", "Open, empty"]
     assert [container_of(d, "slot")["processes"] for d in (known, unread, unseen, missing)] == [0, None, None, 0]
@@ -486,16 +486,16 @@ def test_an_empty_leftover_is_a_difference_and_a_populated_one_a_stranger():
     world = idle()
     seen = world.seen()
     left = replace(seen["burstable"], path="podgone", is_populated=False)
-    document = inspection(world.sight(seen={**seen, "podgone": left}))
+    document = inspection(world.view(cgroups={**seen, "podgone": left}))
     assert [d["promised"] for d in document["differences"]] == ["no cgroup"]
-    document = inspection(world.sight(seen={**seen, "podgone": replace(left, is_populated=True)}))
+    document = inspection(world.view(cgroups={**seen, "podgone": replace(left, is_populated=True)}))
     assert [s["cgroup"] for s in document["strangers"]] == ["podgone"]
     assert has_difference(document)
 
 
 def test_one_pod_shows_its_own_differences_only():
-    _, _, sight = everything()
-    document = inspection(sight, frozenset({"uid-idle"}))
+    _, _, view = everything()
+    document = inspection(view, frozenset({"uid-idle"}))
     assert [p["name"] for p in document["pods"]] == ["idle"]
     assert (document["differences"], document["strangers"]) == ([], [])
     assert not has_difference(document)
@@ -538,7 +538,7 @@ def test_owners_of_cpus():
 
 def test_host_processes_are_shown_up_to_a_bound():
     processes = tuple(HostProcess(pid, f"p{pid}", CpuSet.of(1)) for pid in range(100, 140))
-    document = inspection(idle().sight(host=HostProcesses(processes, 1, CpuSet.of(1), 2)))
+    document = inspection(idle().view(host=HostProcesses(processes, 1, CpuSet.of(1), 2)))
     text = render(document)
     assert len(document["hostProcesses"]["processes"]) == 40
     assert "p111 (111), 28 more, 1 kernel thread, 2 processes that only root may" in " ".join(text.split())
@@ -649,5 +649,5 @@ def test_a_threshold_that_is_no_percentage_is_refused(text: str) -> None:
 
 def test_restart_policy_never_leaves_nothing_to_wait_for():
     world = World().add(pod("job", container("app"), restart_policy=RestartPolicy.NEVER), ended("app", 2))
-    state = container_of(inspection(world.sight()))["state"]
+    state = container_of(inspection(world.view()))["state"]
     assert (state["name"], state["nextStartAtMs"]) == ("Exited", None)

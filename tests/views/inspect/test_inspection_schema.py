@@ -4,22 +4,23 @@ import pytest
 
 from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.views.inspect.document import Sight, inspection
+from nodeagent.formats.node_view import NodeView
+from nodeagent.views.inspect.document import inspection
 from tests.support import inspected_nodes as inspected, json_schema
 from tests.views.inspect.test_inspection import RECOVERY
 
 WORLDS = {
     "everything": lambda: inspected.everything()[2],
-    "idle": lambda: inspected.idle().sight(),
-    "nothing seen": lambda: inspected.idle().sight(seen=None, kernel=None, pids=None, process_counts=None),
-    "host processes": lambda: inspected.idle().sight(
+    "idle": lambda: inspected.idle().view(),
+    "nothing seen": lambda: inspected.idle().view(cgroups=None, pids=None, process_counts={}),
+    "host processes": lambda: inspected.idle().view(
         host=HostProcesses((HostProcess(1, "init", CpuSet.of(0)),), 3, CpuSet.of(1), 2)
     ),
-    "recovered": lambda: inspected.idle().sight(recovery=RECOVERY, problems=("x",)),
+    "recovered": lambda: inspected.idle().view(recovery=RECOVERY, problems=("x",)),
 }
 
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_its_document_is_as_its_schema_says(name: str) -> None:
-    sight: Sight = WORLDS[name]()
-    json_schema.check(inspection(sight), "inspection")
+    view: NodeView = WORLDS[name]()
+    json_schema.check(inspection(view), "inspection")

@@ -20,12 +20,10 @@ import pytest
 
 from nodeagent.cli.commands import watch as command
 from nodeagent.cli.main import main
-from nodeagent.cli.support.known_state import StateReader
 from nodeagent.cli.support.terminal import Terminal
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.edge.usage import cpu_times_us, read_usage
-from nodeagent.formats.checkpoint.node_state import policies_of, public_document
 from nodeagent.formats.kernel.usage import (
     NO_RATES,
     ContainerRate,
@@ -37,7 +35,9 @@ from nodeagent.formats.kernel.usage import (
     rates,
     remote_bytes,
 )
-from nodeagent.views.inspect.document import Sight, inspection
+from nodeagent.formats.node_view import NodeView, ViewReader, view_document
+from nodeagent.formats.syntax.json_values import JsonValue
+from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.watch_text import Look, View, frame
 from tests.cli.test_cli_inspect import Host
 from tests.support.figures import Recorder, tell
@@ -110,18 +110,18 @@ def test_the_kernels_own_counters_grow(tmp_path: Path) -> None:
 # Frames
 
 
-def look(sight: Sight, given: Rates = NO_RATES, containers: dict[str, ContainerUsage] | None = None) -> Look:
-    return Look(inspection(sight), sight.managers.topology, UsageSample(0, {}, containers or {}), given, 12)
+def look(view: NodeView, given: Rates = NO_RATES, containers: dict[str, ContainerUsage] | None = None) -> Look:
+    return Look(inspection(view), view.node.managers.topology, UsageSample(0, {}, containers or {}), given, 12)
 
 
 def busy() -> Look:
-    _, _, sight = everything()
+    _, _, view = everything()
     given = Rates(
         {0: 3, 1: 100, 2: 50, 3: 0, 4: 13, 5: 99, 6: 25},
         {"poduid-web/app": ContainerRate(1990, None), "burstable/poduid-batch/work": ContainerRate(1500, 87)},
     )
     remote = {"poduid-slot/slot": ContainerUsage(None, {0: 4096, 1: 3 << 20})}
-    return look(sight, given, remote)
+    return look(view, given, remote)
 
 
 def test_a_frame_as_it_is_shown() -> None:
@@ -147,7 +147,7 @@ def test_the_load_of_others_on_exclusive_cpus_is_marked(
     world = World().add(pod("web", container("app", cpu="2", memory="64Mi"))).add(pod("any", container("work")))
     assert world.state.promises.own_set("uid-web", "app") == CpuSet.of(1, 5)
     used = {} if used_milli is None else {"poduid-web/app": ContainerRate(used_milli, None)}
-    shown = frame(look(world.sight(), Rates({0: 90, **cpus}, used)), View(120))
+    shown = frame(look(world.view(), Rates({0: 90, **cpus}, used)), View(120))
     (line,) = [line for line in shown.lines if line.startswith("default/web app")]
     assert line.endswith(mark or "-")
     (line,) = [line for line in shown.lines if line.startswith("default/any work")]
@@ -158,9 +158,9 @@ def test_the_load_of_others_on_exclusive_cpus_is_marked(
 
 def test_the_load_of_others_is_told_of_the_container_that_runs_there_now() -> None:
     """An app has the CPUs that its init container had."""
-    _, _, sight = everything()
+    _, _, view = everything()
     rates = {path: ContainerRate(milli, None) for path, milli in (("poduid-web/setup", 0), ("poduid-web/app", 500))}
-    shown = frame(look(sight, Rates({1: 100, 5: 0}, rates)), View(120))
+    shown = frame(look(view, Rates({1: 100, 5: 0}, rates)), View(120))
     assert [line for line in shown.lines if line.startswith("OTHERS")] == [
         "OTHERS on exclusive CPUs 1: default/web app 50%"
     ]
@@ -203,11 +203,13 @@ def test_a_terminal_without_utf8_gets_digits() -> None:
 
 
 def test_an_idle_node_and_a_trouble_are_told() -> None:
-    there = look(idle().sight())
+    there = look(idle().view())
     assert "no drift" in frame(there, View(100)).lines
     assert frame(there, View(100, 24)).lines[-1].startswith("no containers")
     assert any("NOT REFRESHED: gone" in line for line in frame(Look(*list_of(there), "gone"), View(100)).lines)
-    assert "DRIFT not known: the pods' cgroups cannot be read" in frame(look(idle().sight(seen=None)), View(100)).lines
+    assert (
+        "DRIFT not known: the pods' cgroups cannot be read" in frame(look(idle().view(cgroups=None)), View(100)).lines
+    )
 
 
 def list_of(there: Look) -> tuple[Any, ...]:
@@ -215,7 +217,7 @@ def list_of(there: Look) -> tuple[Any, ...]:
 
 
 def test_nothing_in_it_acts_on_the_terminal() -> None:
-    lines = frame(look(idle().sight(problems=("\x1b[2J\r\n",))), View(100)).lines
+    lines = frame(look(idle().view(problems=("\x1b[2J\r\n",))), View(100)).lines
     assert all(line.isprintable() for line in lines)
 
 
@@ -223,13 +225,13 @@ def test_a_refresh_with_250_pods_fits_into_its_second_many_times(record_property
     world = World(MACHINE, Placement("static", reserved_system_cpus=CpuSet.of(0)))
     for number in range(250):
         world.add(pod(f"pod-{number}", container("app", cpu="100m", memory="8Mi")))
-    document = public_document(world.state, policies_of(world.config.placement))
-    read, sight = StateReader(), world.sight()
-    usage = {path: container_usage(CPU_STAT, NUMA_STAT) for path in sight.seen or {}}
+    read, view = ViewReader(), world.view()
+    document = JsonValue(view_document(view))
+    usage = {path: container_usage(CPU_STAT, NUMA_STAT) for path in view.seen.cgroups or {}}
     read(document)
     began = time.process_time()
-    assert read(dict(document)).state == world.state
-    there = Look(inspection(sight), world.managers.topology, UsageSample(0, {}, usage))
+    assert read(JsonValue(view_document(view))).state == world.state
+    there = Look(inspection(view), world.managers.topology, UsageSample(0, {}, usage))
     shown = frame(there, View(120, 40))
     took = time.process_time() - began
     tell(record_property, f"one refresh of 250 pods without the reading of files: {1000 * took:.0f} ms of CPU time")

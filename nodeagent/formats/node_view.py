@@ -1,0 +1,185 @@
+"""What is known of a node at one time: the agent tells it over the local API, captures keep it, every command reads it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from nodeagent.core.admission.node_setup import NodeSetup, on_machine
+from nodeagent.core.cgroups.desired_cgroups import Kernel
+from nodeagent.core.model.cgroup import ObservedCgroups
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.host_processes import HostProcesses
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.state import NodeState
+from nodeagent.core.model.topology import Topology
+from nodeagent.formats.checkpoint.node_state import SavedState, policies_of, public_document, state_from_document
+from nodeagent.formats.config.effective_config import config_document, config_from_document
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
+from nodeagent.formats.topology.topology_json import TopologyDocumentError, topology_document, topology_from_document
+
+Document = dict[str, Any]
+
+
+class Observation(Struct, frozen=True):
+    """What somebody saw of cgroups and processes, at one time."""
+
+    at_ms: int = 0
+    page_bytes: int = 4096
+    cgroups: ObservedCgroups | None = None
+    """By path below the pods' cgroup, which is "". None: it was not to be found or read; then nothing is compared."""
+    problems: tuple[str, ...] = ()
+    """With reading the cgroups."""
+    process_counts: Mapping[str, int] = field(default_factory=dict)
+    """Processes by cgroup path; one that could not be read is missing."""
+    strays: Mapping[str, int] = field(default_factory=dict)
+    """Main processes that are not in their container's cgroup, by its path."""
+    host: HostProcesses | None = None
+    """None: nobody looked."""
+
+
+class NodeView(Struct, frozen=True):
+    """Made by the running agent after each turn: the machine, the configuration and the promises that it decides on.
+
+    Where no agent runs, a command makes it of what the agent has saved and of the machine.
+    """
+
+    node: NodeSetup
+    """Without the CPUs that a cgroup above the pods' one withholds."""
+    state: NodeState
+    cgroup_root: str | None = None
+    """Of the pods' cgroup. None: nobody says where it is."""
+    pids: Mapping[str, int] | None = None
+    """Main processes by run id. None: the launcher did not say."""
+    problems: tuple[str, ...] = ()
+    """What a person should look at: invalid manifests, failed writes, the launcher out of reach."""
+    recovery: Mapping[str, Any] | None = None
+    """What the agent tells of a start that could not use its state as it was. None: it could."""
+    policies: Mapping[str, str] | None = None
+    """Under which the state was saved; None: those of the configuration."""
+    is_live: bool = False
+    """The running agent says so; else it was read from its files."""
+    is_ready: bool = False
+    """The agent has finished its last turn."""
+    is_here: bool = True
+    """The node is the one that this program runs on; False: it is a copy, and its processes cannot be looked at."""
+    is_agent_known: bool = True
+    """False: only a machine is known, and nothing of an agent on it."""
+    at_ms: int | None = None
+    """When all this was so; None: it is so now."""
+    copied_at: str | None = None
+    """When the copy was made, for people; None: nobody knows."""
+    observation: Observation | None = None
+    """None: nobody has looked yet."""
+
+    @property
+    def seen(self) -> Observation:
+        """What was seen; nothing where nobody has looked."""
+        return self.observation or Observation()
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """None: the pods' cgroup was not seen."""
+        root = (self.seen.cgroups or {}).get("")
+        return None if root is None else Kernel.of(self.node.topology, self.seen.page_bytes, root.controllers)
+
+
+def view_document(view: NodeView) -> Document:
+    """Spell it, but for what was seen: without the containers' variables, which may hold secrets."""
+    topology, decided_on = view.node.topology, view.node.managers.topology
+    differing = {} if decided_on == topology else {"decidedOn": topology_document(decided_on)}
+    return {
+        "config": config_document(view.node.config),
+        "state": public_document(view.state, view.policies or policies_of(view.node.config.placement)),
+        "reservedCPUs": str(view.node.reserved),
+        "topology": topology_document(topology),
+        **differing,
+        "cgroupRoot": view.cgroup_root,
+        "pids": None if view.pids is None else dict(view.pids),
+        "live": view.is_live,
+        "ready": view.is_ready,
+        "problems": list(view.problems),
+        "recovery": None if view.recovery is None else dict(view.recovery),
+    }
+
+
+class ViewReader:
+    """Reads one document after the other; what is the same again costs only the comparison."""
+
+    def __init__(self) -> None:
+        self._state: tuple[object, SavedState] | None = None
+        self._node: tuple[object, NodeSetup] | None = None
+
+    def __call__(self, document: JsonValue) -> NodeView:
+        """Read what `view_document` gave.
+
+        Args:
+            document: as parsed.
+
+        Raises:
+            NodeStateError: the state in it does not fit.
+            MisfitError: something else in it is missing, or of another kind.
+
+        """
+        state = document.field("state").value
+        if self._state is None or self._state[0] != state:
+            self._state = state, state_from_document(state)
+        of_node = [document.object().get(name) for name in ("config", "reservedCPUs", "topology", "decidedOn")]
+        if self._node is None or self._node[0] != of_node:
+            self._node = of_node, _node(document)
+        saved = self._state[1]
+        root, pids, recovery = (document.optional(name) for name in ("cgroupRoot", "pids", "recovery"))
+        return NodeView(
+            node=self._node[1],
+            state=saved.state,
+            cgroup_root=None if root is None else root.text(),
+            pids=None if pids is None else dict(pids.by_name(JsonValue.whole)),
+            problems=document.field("problems").each(JsonValue.text),
+            recovery=None if recovery is None else _recovery(recovery),
+            policies=saved.policies,
+            is_live=document.field("live").flag(),
+            is_ready=document.field("ready").flag(),
+        )
+
+
+def _node(document: JsonValue) -> NodeSetup:
+    config = config_from_document(document.field("config"))
+    topology = _topology(document.field("topology"))
+    other = document.optional("decidedOn")
+    decided_on = topology if other is None else _topology(other)
+    return replace(_set_up(config, decided_on, document.field("reservedCPUs").cpus()), topology=topology)
+
+
+def _set_up(config: Config, topology: Topology, reserved: CpuSet) -> NodeSetup:
+    node = on_machine(config, topology, reserved)
+    if isinstance(node, NodeSetup):
+        return node
+    raise MisfitError("; ".join(refused.told for refused in node))
+
+
+def _topology(document: JsonValue) -> Topology:
+    try:
+        return topology_from_document(document.value)
+    except TopologyDocumentError as err:
+        raise MisfitError(f"{document.path}: {err.message}") from err
+
+
+def _recovery(document: JsonValue) -> Mapping[str, Any]:
+    """Read what the agent told of its start; `inspect` shows each of these."""
+
+    def texts(value: JsonValue) -> dict[str, str | None]:
+        return dict(value.by_name(lambda each: each.or_none(JsonValue.text)))
+
+    def difference(value: JsonValue) -> dict[str, str | None]:
+        needed = {name: value.field(name).text() for name in ("pod", "resource", "before", "after", "why")}
+        return {"container": None} | texts(value) | needed
+
+    def refused(value: JsonValue) -> dict[str, str]:
+        return {name: value.field(name).text() for name in ("pod", "message")}
+
+    return {
+        **{name: list(document.field(name).each(JsonValue.text)) for name in ("adopted", "problems", "setAside")},
+        "differences": list(document.field("differences").each(difference)),
+        "refused": list(document.field("refused").each(refused)),
+    }
