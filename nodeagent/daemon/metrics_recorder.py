@@ -84,6 +84,7 @@ class MetricsRecorder:
                 for container in entry.pod.containers:
                     level = isolation(managers, state.promises, entry.pod, container.name)
                     _add(values, names.CONTAINERS, ("isolation", level.value))
+                    values[_container_info(state.promises, entry.pod, container.name)] = 1
         online = view.node.topology.online
         values[Series(names.DEGRADED_CONTAINERS)] = sum(not cpus <= online for _, _, cpus in state.promises.containers)
         values[Series(names.STARVED_CONTAINERS)] = _starved(managers, state, online)
@@ -94,6 +95,18 @@ class MetricsRecorder:
 
     def _snapshot(self, values: dict[Series, int]) -> MetricsSnapshot:
         return self._totals.snapshot({**values, Series(names.BUILD_INFO, (("version", __version__),)): 1})
+
+
+def _container_info(promises: Promises, pod: Pod, container: str) -> Series:
+    cpus, mems = promises.own_set(pod.uid, container), promises.memory_nodes(pod.uid, container)
+    labels = {
+        "container": container,
+        "cpus": "" if cpus is None else str(cpus),
+        "mems": "" if mems is None else str(mems),
+        "namespace": pod.namespace,
+        "pod": pod.name,
+    }
+    return Series(names.CONTAINER_INFO, tuple(labels.items()))
 
 
 def _starved(managers: Managers, state: NodeState, online: CpuSet) -> int:

@@ -57,6 +57,8 @@ class Capture(Struct, frozen=True):
     """Version of the program that took it."""
     kernel: str
     """Release; empty: not known, as of a copied root."""
+    hostname: str
+    """Empty: not known."""
     sample: SysfsSample
     observation: Observation
     agent: NodeView | None = None
@@ -76,6 +78,7 @@ def capture_document(capture: Capture) -> Document:
         "version": VERSION,
         "nodeagent": capture.nodeagent,
         "kernel": capture.kernel,
+        "hostname": capture.hostname,
         "atMs": seen.at_ms,
         "pageBytes": seen.page_bytes,
         "machine": _sample_document(capture.sample),
@@ -170,6 +173,7 @@ def _capture(document: JsonValue, path: str) -> Capture:
     return Capture(
         nodeagent=document.field("nodeagent").text(),
         kernel=document.field("kernel").text(),
+        hostname=document.field("hostname").text(),
         sample=_sample(document.field("machine"), path),
         observation=_observation(document),
         agent=None if agent is None else ViewReader()(agent),

@@ -66,6 +66,8 @@ class NodeView(Struct, frozen=True):
     """The node is the one that this program runs on; False: it is a copy, and its processes cannot be looked at."""
     is_agent_known: bool = True
     """False: only a machine is known, and nothing of an agent on it."""
+    hostname: str = ""
+    """Empty: not known."""
     at_ms: int | None = None
     """When all this was so; None: it is so now."""
     copied_at: str | None = None

@@ -54,6 +54,16 @@ def described(root: Path, tmp_path: Path) -> Path:
     return path
 
 
+def test_a_copy_has_the_name_of_its_node(root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert known_from(options("--root", str(root))).hostname == ""
+    (root / "etc/hostname").write_text("far-away\n")
+    assert known_from(options("--root", str(root))).hostname == "far-away"
+    taken = tmp_path / "node.json"
+    assert main(["capture", "--root", str(root), "--out", str(taken)]) == 0
+    assert main(["inspect", "--machine", str(taken), "-o", "json"]) == 0
+    assert json.loads(capfd.readouterr().out)["node"]["hostname"] == "far-away"
+
+
 def test_without_options_it_is_this_machine() -> None:
     assert topology_from(options()) == topology_of(read_machine())
 

@@ -10,7 +10,14 @@ from msgspec.structs import replace
 from nodeagent import __version__
 from nodeagent.cli.support.documents import add_out_argument, write_out
 from nodeagent.cli.support.known_state import observed
-from nodeagent.cli.support.sources import SourceError, add_node_arguments, is_copied, known_from, machine_file
+from nodeagent.cli.support.sources import (
+    SourceError,
+    add_node_arguments,
+    hostname_below,
+    is_copied,
+    known_from,
+    machine_file,
+)
 from nodeagent.daemon.startup import StartError
 from nodeagent.edge.sysfs import read_machine, read_settings
 from nodeagent.errors import NodeAgentError
@@ -69,6 +76,7 @@ def _capture(options: argparse.Namespace) -> Capture:
     settings = read_settings(root)
     return Capture(
         nodeagent=__version__,
+        hostname=hostname_below(root) if is_copied(options) else os.uname().nodename,
         kernel=settings.sample.files.get("proc/sys/kernel/osrelease", "").strip(),
         sample=sample,
         observation=observation,

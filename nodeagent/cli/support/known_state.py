@@ -78,7 +78,7 @@ def known_state(config_path: str, socket: str | None, read: ViewReader | None = 
 
 def _live(answer: Mapping[str, Any], read: ViewReader) -> NodeView:
     try:
-        return read(JsonValue(answer))
+        return replace(read(JsonValue(answer)), hostname=os.uname().nodename)
     except (NodeStateError, MisfitError) as err:
         raise UnknownStateError(
             f"cannot understand the agent's state: {err}",
@@ -104,7 +104,9 @@ def _saved(node: NodeSetup, down: ApiUnavailable) -> NodeView:
         )
     problems = [f"the agent does not run: {down.message}", *misfits(node, saved, path)]
     root, pids = _launcher(node, problems)
-    return NodeView(node, saved.state, root, pids, tuple(problems), policies=saved.policies)
+    return NodeView(
+        node, saved.state, root, pids, tuple(problems), policies=saved.policies, hostname=os.uname().nodename
+    )
 
 
 def saved_in(config: Config, root: str = "") -> SavedState | None:

@@ -28,6 +28,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Topology
 from nodeagent.daemon.startup import node_of
+from nodeagent.edge import state_files
 from nodeagent.edge.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.capture import MAX_BYTES, Capture, CaptureError, decode_capture
@@ -35,6 +36,8 @@ from nodeagent.formats.checkpoint.node_state import SavedState
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.topology.topology_json import TopologyDocumentError, topology_from_document
+
+_LONGEST_HOSTNAME = 256
 
 
 class SourceError(NodeAgentError):
@@ -202,7 +205,9 @@ def _captured(path: str, config_path: str | None) -> NodeView:
         problems = misfits(node, SavedState(agent.state, agent.policies or {}), path)
         view = NodeView(node, agent.state, agent.cgroup_root, agent.pids, tuple(problems))
     observation = None if capture is None else capture.observation
-    return _copy(replace(view, observation=observation), 0 if observation is None else observation.at_ms)
+    if capture is not None:
+        view = replace(view, observation=observation, hostname=capture.hostname)
+    return _copy(view, 0 if observation is None else observation.at_ms)
 
 
 def _copied(root: str, config_path: str | None) -> NodeView:
@@ -212,7 +217,8 @@ def _copied(root: str, config_path: str | None) -> NodeView:
     node = node_of(config, topology, config_path)
     saved = saved_in(config, root)
     if saved is None:
-        return _copy(_unpromised(node, f"there is no saved state in {root}{config.state_directory}"), 0)
+        view = _unpromised(node, f"there is no saved state in {root}{config.state_directory}")
+        return replace(_copy(view, 0), hostname=hostname_below(root))
     cgroups = f"{root}{config.cgroup_root or PODS_CGROUP}"
     view = NodeView(
         node,
@@ -221,7 +227,19 @@ def _copied(root: str, config_path: str | None) -> NodeView:
         problems=tuple(misfits(node, saved, root)),
         policies=saved.policies,
     )
-    return _copy(view, saved_at_ms(config, root))
+    return replace(_copy(view, saved_at_ms(config, root)), hostname=hostname_below(root))
+
+
+def hostname_below(root: str) -> str:
+    """Give the name of a node whose file system was copied; empty: it isn't there to be read."""
+    for path in ("proc/sys/kernel/hostname", "etc/hostname"):
+        try:
+            content = state_files.read(f"{root}/{path}", max_bytes=_LONGEST_HOSTNAME)
+        except state_files.StateFileError:
+            continue
+        if content is not None:
+            return content.decode("ascii", "replace").strip()
+    return ""
 
 
 def _copy(view: NodeView, at_ms: int) -> NodeView:

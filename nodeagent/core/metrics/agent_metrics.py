@@ -1,6 +1,7 @@
 """The agent's own metrics beside kubelet's, the series that are there from the start, and the old names. Knows no metrics library.
 
-Labels are closed sets: what is none of the listed values counts as `other`, and no value ever comes from a pod.
+Labels are closed sets: what is none of the listed values counts as `other`. No value comes from a pod but those of
+`nodeagent_container_info`, which has as many series as there are containers.
 """
 
 import errno
@@ -35,6 +36,7 @@ POD_REFUSALS = "nodeagent_pod_refusals_total"
 CONTAINER_RESTARTS = "nodeagent_container_restarts_total"
 PODS = "nodeagent_pods"
 CONTAINERS = "nodeagent_containers"
+CONTAINER_INFO = "nodeagent_container_info"
 DEGRADED_CONTAINERS = "nodeagent_degraded_containers"
 STARVED_CONTAINERS = "nodeagent_starved_containers"
 MANIFEST_PROBLEMS = "nodeagent_manifest_problems"
@@ -62,6 +64,13 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(CONTAINER_RESTARTS, "counter", "Restarts of containers."),
     MetricSpec(PODS, "gauge", "Pods known, refused ones as Failed.", ("phase",)),
     MetricSpec(CONTAINERS, "gauge", "Containers of admitted pods, by with whom they share their CPUs.", ("isolation",)),
+    MetricSpec(
+        CONTAINER_INFO,
+        "gauge",
+        "Always 1, for each container of admitted pods: the CPUs of its own and the NUMA nodes of its memory, as the kernel's lists;"
+        " empty: the shared pool, any node. For joins.",
+        ("namespace", "pod", "container", "cpus", "mems"),
+    ),
     MetricSpec(DEGRADED_CONTAINERS, "gauge", "Containers with CPUs of their own that are offline."),
     MetricSpec(
         STARVED_CONTAINERS, "gauge", "Containers that are frozen, or not started, because no CPU is left for them."

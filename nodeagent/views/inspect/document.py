@@ -125,6 +125,7 @@ def _node(view: NodeView) -> Document:
             "sharedMillicores": 1000 * len(shared),
         },
         "generation": view.state.generation,
+        "hostname": view.hostname,
         "numaNodes": len(topology.numa),
         "policies": {
             "cpuCFSQuota": view.node.config.cpu_cfs_quota,

@@ -115,7 +115,8 @@ def test_document_is_plain_and_its_names_are_stable():
         "atMs", "differences", "hostProcesses", "kind", "node", "pods", "strangers", "summary", "version",
     ]  # fmt: skip
     assert sorted(document["node"]) == [
-        "agent", "cgroupRoot", "copied", "copiedAt", "cpus", "generation", "numaNodes", "policies", "problems", "recovery", "sockets",
+        "agent", "cgroupRoot", "copied", "copiedAt", "cpus", "generation", "hostname", "numaNodes", "policies", "problems",
+        "recovery", "sockets",
     ]  # fmt: skip
     assert sorted(document["pods"][0]) == [
         "cgroup", "containers", "decidedAtMs", "deletingSinceMs", "effective", "name", "namespace", "phase", "podCpus", "qos",
