@@ -49,14 +49,18 @@ def isolcpus(facts: NodeFacts) -> CheckResult:
     isolated = _of_kernel(facts, facts.topology.isolated, "isolcpus")
     if isolated is None:
         return CheckResult("isolcpus", Level.UNKNOWN, f"neither /{CPUS} nor /proc/cmdline says which CPUs are isolated")
-    if not isolated:
-        return CheckResult(
-            "isolcpus", Level.OK, "no CPU is isolated: the host's processes may run on exclusive CPUs, too"
-        )
     if facts.config is None:
-        return CheckResult(
-            "isolcpus", Level.NOTE, f"CPUs {isolated} are isolated; isolatedCPUs says how they are given"
+        why = (
+            f"CPUs {isolated} are isolated; isolatedCPUs says how they are given" if isolated else "no CPU is isolated"
         )
+        return CheckResult("isolcpus", Level.NOTE, why)
+    if not isolated and not facts.is_static:
+        return CheckResult("isolcpus", Level.OK, "no CPU is isolated, and none is given exclusively")
+    if not isolated:
+        why = "no CPU is isolated: the host's processes may run on exclusive CPUs, too"
+        rest = facts.topology.online - _reserved(facts)
+        fix = f"isolatedCPUs: prefer in {facts.config_file}, and isolcpus=managed_irq,domain,{rest} {COMMAND_LINE}"
+        return CheckResult("isolcpus", Level.WARNING, why, fix)
     reserved = isolated & _reserved(facts)
     if reserved:
         why = f"reserved CPUs {reserved} are isolated: the scheduler spreads no load of the host over them"
@@ -65,9 +69,14 @@ def isolcpus(facts: NodeFacts) -> CheckResult:
     if facts.config.placement.isolated_cpus == "ignore":
         why = f"CPUs {isolated} are isolated, and given like others: the load of shared containers is not spread over them"
         return CheckResult("isolcpus", Level.WARNING, why, f"isolatedCPUs: prefer (or only) in {facts.config_file}")
-    return CheckResult(
-        "isolcpus", Level.OK, f"CPUs {isolated} are isolated; isolatedCPUs is {facts.config.placement.isolated_cpus}"
+    if not facts.is_static:
+        return CheckResult("isolcpus", Level.OK, f"CPUs {isolated} are isolated, and none is given exclusively")
+    why = (
+        f"the kernel spreads no load over CPUs {isolated}, which are isolated (isolatedCPUs: {facts.config.placement.isolated_cpus}): "
+        "threads of a pod that has some of them stay on the one where they start"
     )
+    fix = "`taskset -c CPU COMMAND` in the pod for each process, or the program's own option for its threads"
+    return CheckResult("isolcpus", Level.NOTE, why, fix)
 
 
 def nohz_full(facts: NodeFacts) -> CheckResult:

@@ -221,6 +221,12 @@ def _notes(seen: ContainerView, own: CpuSet | None, lacking: int) -> list[str]:
         )
     if seen.is_starved:
         notes.append("starved: no CPU is left for it, so it is frozen until the shared pool has one")
+    unspread = (own or CpuSet()) & seen.view.node.topology.isolated & online
+    if seen.entry.is_active and len(unspread) > 1:
+        notes.append(
+            f"CPUs {unspread} are isolated (isolcpus): the kernel spreads no load over them, "
+            "so give each process or thread its own (taskset -c)"
+        )
     if seen.container.command and seen.status.exit is not None and seen.is_populated:
         notes.append("processes are left after its main one has ended")
     root = (seen.view.seen.cgroups or {}).get("")

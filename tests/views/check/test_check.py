@@ -141,15 +141,18 @@ CASES = [
     Case("smt", "ok", "every core has one thread (SMT is not supported)", facts({"sys/devices/system/cpu/smt/control": "notsupported\n"}, Placement(), ONE_NODE)),
     Case("smt", "note", "two owners may share a core", facts(placement=replace(STATIC, cpu_manager_policy_options=())), 'full-pcpus-only: "true"'),
     Case("smt", "ok", "every core has one thread (SMT is off)", facts({"sys/devices/system/cpu/smt/control": "off\n"}, Placement(), ONE_NODE)),
-    Case("isolcpus", "ok", "no CPU is isolated"),
+    Case("isolcpus", "warning", "the host's processes may run on exclusive CPUs", fix="isolatedCPUs: prefer in the configuration, and isolcpus=managed_irq,domain,1-3,5-7 in GRUB_CMDLINE_LINUX"),
+    Case("isolcpus", "ok", "no CPU is isolated, and none is given exclusively", facts(placement=Placement())),
+    Case("isolcpus", "ok", "CPUs 2-3 are isolated, and none is given exclusively", facts(placement=Placement(isolated_cpus="prefer"), topology=changed(isolated=CpuSet.parse("2-3")))),
+    Case("isolcpus", "note", "no CPU is isolated", facts(placement=None)),
     Case("isolcpus", "warning", "CPUs 2-3 are isolated, and given like others", facts(topology=changed(isolated=CpuSet.parse("2-3"))), "isolatedCPUs: prefer"),
     Case("isolcpus", "warning", "reserved CPUs 4 are isolated", facts(topology=changed(isolated=CpuSet.parse("4-6"))), "reservedSystemCPUs"),
-    Case("isolcpus", "ok", "CPUs 2-3 are isolated; isolatedCPUs is prefer", facts(placement=replace(STATIC, isolated_cpus="prefer"), topology=changed(isolated=CpuSet.parse("2-3")))),
+    Case("isolcpus", "note", "spreads no load over CPUs 2-3, which are isolated (isolatedCPUs: prefer)", facts(placement=replace(STATIC, isolated_cpus="prefer"), topology=changed(isolated=CpuSet.parse("2-3"))), "taskset -c"),
     Case("isolcpus", "note", "CPUs 2-3 are isolated", facts(placement=None, topology=changed(isolated=CpuSet.parse("2-3")))),
     Case("isolcpus", "warning", "CPUs 2-3 are isolated", facts({ISOLATED: None, "proc/cmdline": "quiet isolcpus=managed_irq,domain,2-3,99\n"}), "isolatedCPUs: prefer"),
-    Case("isolcpus", "ok", "no CPU is isolated", facts({ISOLATED: None, "proc/cmdline": "isolcpus=managed_irq,2-3\n"})),
-    Case("isolcpus", "ok", "no CPU is isolated", facts({ISOLATED: None})),
-    Case("isolcpus", "ok", "no CPU is isolated", facts({"proc/cmdline": "isolcpus=2-3\n"})),
+    Case("isolcpus", "warning", "no CPU is isolated", facts({ISOLATED: None, "proc/cmdline": "isolcpus=managed_irq,2-3\n"}), "isolcpus="),
+    Case("isolcpus", "warning", "no CPU is isolated", facts({ISOLATED: None}), "isolcpus="),
+    Case("isolcpus", "warning", "no CPU is isolated", facts({"proc/cmdline": "isolcpus=2-3\n"}), "isolcpus="),
     Case("isolcpus", "unknown", "neither /sys/devices/system/cpu nor /proc/cmdline", facts({ISOLATED: None, "proc/cmdline": None})),
     Case("isolcpus", "unknown", "neither", facts({ISOLATED: None, "proc/cmdline": "isolcpus=2-N:1/2\n"})),
     Case("nohz-full", "ok", "CPUs 2-3 are tickless", facts({ISOLATED: None, "proc/cmdline": "nohz_full=2-3\n"})),
@@ -236,10 +239,14 @@ def test_every_level_of_every_check_has_a_case() -> None:
 
 
 def test_without_failures_it_is_fit_and_strictly_without_warnings() -> None:
-    fit = verdicts(facts())
+    isolated = {
+        "placement": replace(STATIC, isolated_cpus="prefer"),
+        "topology": changed(isolated=CpuSet.parse("1-3,5-7")),
+    }
+    fit = verdicts(facts(**isolated))
     assert is_fit(fit)
     assert is_fit(fit, strict=True)
-    warned = verdicts(facts({NUMA: "1"}))
+    warned = verdicts(facts({NUMA: "1"}, **isolated))
     assert (is_fit(warned), is_fit(warned, strict=True)) == (True, False)
     assert not is_fit(verdicts(facts({UNIT: "cpu"})))
     assert not is_fit(verdicts(facts({NUMA: None, "proc/sys/kernel/osrelease": None})), strict=True)
