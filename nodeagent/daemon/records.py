@@ -5,17 +5,19 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from nodeagent.core.admission.node_setup import NodeSetup
+from nodeagent.core.model.config import Config
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import STATE_NOT_SAVED
 from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal
 from nodeagent.daemon.logs import Log
-from nodeagent.daemon.startup import CPU_CHECKPOINT, MAX_CHECKPOINT_BYTES, MEMORY_CHECKPOINT, STATE_FILE
+from nodeagent.daemon.startup import CPU_CHECKPOINT, LAST_CONFIG, MAX_CHECKPOINT_BYTES, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.daemon.troubles import Trouble, trouble_of
 from nodeagent.edge import state_files
 from nodeagent.formats.checkpoint.checkpoint_versions import CheckpointError, read_checkpoint
 from nodeagent.formats.checkpoint.cpu_checkpoint import encode_cpu_state
 from nodeagent.formats.checkpoint.memory_checkpoint import encode_memory_state
 from nodeagent.formats.checkpoint.node_state import StateEncoder, policies_of
+from nodeagent.formats.config.config_text import config_fields, config_text
 
 _MADE_ANEW = f"it is made anew of {STATE_FILE}; `nodeagent inspect` shows what is promised"
 
@@ -45,6 +47,14 @@ class Recorder:
             self._set_aside(name)
             self._unusable = tuple(rest)
         state_files.write_atomically(str(self._directory / STATE_FILE), content)
+
+    def keep_config(self, config: Config) -> None:
+        """Write down with which configuration the agent runs. Nothing depends on it but what `inspect` shows while no agent runs."""
+        try:
+            content = config_text(config_fields(config)).encode()
+            state_files.write_atomically(str(self._directory / LAST_CONFIG), content)
+        except state_files.StateFileError as err:
+            self._log.warning("configuration_not_kept", problem=err.message, hint=err.hint)
 
     def _set_aside(self, name: str) -> None:
         aside = state_files.set_aside(str(self._directory / name))

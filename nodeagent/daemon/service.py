@@ -112,6 +112,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
         _thread("launcher-events", lambda: _follow_launcher(client, wakeups))
         log.info("started", version=__version__, config=config_path, cgroup_root=root, pods=len(state.entries))
         _tell_configuration(config, log)
+        agent.recorder.keep_config(config)
         try:
             _loop(agent, publisher, watch, config_path, manager, heart)
         finally:
@@ -187,6 +188,7 @@ def _reload(agent: Agent, config_path: str, manager: ServiceManager) -> None:
         agent.notices.pop(_RELOAD, None)
         agent.log.info("configuration_reloaded", config=config_path)
         _tell_configuration(node.config, agent.log)
+        agent.recorder.keep_config(node.config)
     except NodeAgentError as err:
         agent.notices[_RELOAD] = (
             f"the configuration was not taken over, the one before counts: {err.message} ({err.hint})"

@@ -14,6 +14,8 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.sysfs import topology_of
 
 STATE_FILE = "nodeagent_state"
+LAST_CONFIG = "last_config.yaml"
+"""The configuration that the agent last ran with, in the state directory: for commands, where it does not run and its own is wrong."""
 EX_CONFIG = 78
 """sysexits.h: something in the configuration or the state that starting again cannot mend."""
 MAX_CONFIG_BYTES = 1 << 20

@@ -20,12 +20,15 @@ from msgspec.structs import replace
 from nodeagent.cli.commands import retry
 from nodeagent.cli.commands.exec import CommandError, _become
 from nodeagent.cli.main import COMMANDS, main
+from nodeagent.cli.support import known_state
 from nodeagent.core.cgroups.desired_cgroups import Kernel, pod_path
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.model.state import NodeState, Phase, RecordedRefusal, run_id
+from nodeagent.daemon.logs import make_log
+from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.startup import STATE_FILE
 from nodeagent.edge.listening import listen
 from nodeagent.edge.local_api import LocalApi
@@ -33,6 +36,7 @@ from nodeagent.edge.serving import ServingThread
 from nodeagent.edge.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
+from nodeagent.formats.config.config_yaml import parse_config
 from nodeagent.formats.kernel.cgroup_values import print_value
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.node_view import NodeView, view_document
@@ -450,6 +454,49 @@ def test_without_a_daemon_the_saved_state_is_shown(host, told):
     status, out, _ = told("inspect", *host.options)
     assert status == 3
     assert "the agent puts them right when it runs: systemctl start nodeagent" in out
+
+
+def test_strict_is_for_health_checks(live, told):
+    assert told("inspect", "--strict", *live.options)[0] == 0
+    assert told("inspect", "--strict", *live.options)[1].endswith("\nhealthy\n")
+    live.refuse()
+    status, out, err = told("inspect", "--strict", *live.options)
+    assert (status, err) == (3, "")
+    assert out.endswith("\nNOT healthy: 1 refused pod\n")
+    assert told("inspect", *live.options)[0] == 0, "nothing differs from what was promised"
+    status, out, _ = told("inspect", "--strict", "-o", "json", *live.options)
+    assert (status, json.loads(out)["summary"]["refused"]) == (3, 1)
+    assert told("inspect", "--strict", "web", *live.options)[0] == 0, "the others are not asked about"
+
+
+def test_strict_is_not_content_with_an_agent_that_does_not_run(host, told):
+    host.save()
+    status, out, _ = told("inspect", "--strict", *host.options)
+    assert (status, out.splitlines()[-1]) == (3, "NOT healthy: 2 problems"), "neither agent nor launcher answers"
+
+
+def test_a_wrong_configuration_hides_no_pod_that_runs(host, told, monkeypatch):
+    """The agent, which doesn't start with it, has kept the one that it last ran with."""
+    host.save()
+    wrong, last = host.directory / "wrong.yaml", host.directory / "last_config.yaml"
+    wrong.write_text("cpuManagerPolicy: statik\nmaxPods: many\n")
+    monkeypatch.setattr(known_state, "DEFAULT_CONFIG", str(wrong))
+    monkeypatch.setattr(known_state, "LAST_CONFIG_PATH", str(last))
+    socket = ["--socket", str(host.socket)]
+    assert "cpuManagerPolicy" in failed(told("inspect", *socket)), "it never ran"
+    Recorder(str(host.directory), make_log()).keep_config(parse_config(host.config.read_bytes(), str(host.config)))
+    status, out, err = told("inspect", *socket)
+    assert (status, err) == (0, "")
+    assert "default/web" in out
+    words = " ".join(out.split())
+    assert (
+        f"the configuration is wrong, so what counts here is the one that the agent last ran with: {wrong}:1: cpuMan"
+        in words
+    )
+    assert "and 1 more (all of it: nodeagent config validate)" in words
+    assert "cpuManagerPolicy" in failed(told("inspect", "--config", str(wrong), *socket)), "what was named counts"
+    last.write_text("cpuManagerPolicy: statik\n")
+    assert str(wrong) in failed(told("inspect", *socket))
 
 
 def test_without_a_daemon_and_cgroups_nothing_is_compared(host, told):

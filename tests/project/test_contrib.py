@@ -43,7 +43,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     daemon = Daemon(machine, tmp_path_factory.mktemp("daemon"), steps=Steps())
     with pytest.MonkeyPatch.context() as patch, watched(patch, machine, daemon.steps):
         agent = daemon.start()
-        daemon.files.pods = (pod("one", app(cpu="1")), pod("big", app(cpu="99")))
+        daemon.files.pods = (pod("one", app(cpu="1")), pod("shares", app(cpu="100m")), pod("big", app(cpu="99")))
         daemon.rest()
         text = agent.tally.exposition.text().decode()
     found: dict[str, dict[str, set[str]]] = {"up": {}}

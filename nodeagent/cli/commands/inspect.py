@@ -10,13 +10,13 @@ from nodeagent.cli.support.documents import spelled
 from nodeagent.cli.support.known_state import observed
 from nodeagent.cli.support.numeric_arguments import seconds, whole_number
 from nodeagent.cli.support.printable_output import write_coloured
-from nodeagent.cli.support.sources import add_node_arguments, inspect_command, known_from
+from nodeagent.cli.support.sources import add_node_arguments, inspect_command, shown_from
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_names import find_pods
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.inspect.colour import coloured
-from nodeagent.views.inspect.document import Document, has_difference, inspection
-from nodeagent.views.inspect.text import WIDTH, render, render_in_full, render_wide
+from nodeagent.views.inspect.document import Document, has_difference, inspection, is_healthy
+from nodeagent.views.inspect.text import WIDTH, health_text, render, render_in_full, render_wide
 
 _LOOKS = 5
 _PAUSE_SECONDS = 0.2
@@ -34,6 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("text", "wide", "json", "yaml"),
         default="text",
         help="form of the answer: text fits the terminal (else 80 columns), wide has one line per container (default: text)",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="for health checks: refused, crash-looping, degraded and starved pods and all PROBLEMS (an agent that does not run is one) "
+        "end with 3, too, and the last line counts them",
     )
     parser.add_argument(
         "--no-host-processes",
@@ -55,11 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_color_argument(parser)
     add_node_arguments(parser)
     parser.epilog = """\
-exit status: 0: all is as promised, as far as a copy tells it; 3: there is a difference; 1: it could not be found out; 2: wrong arguments
+exit status: 0: all is as promised, as far as a copy tells it; 3: it is not; 1: it could not be found out; 2: wrong arguments
 
 examples:
   nodeagent inspect
   nodeagent inspect default/web
+  nodeagent inspect --strict >/dev/null || echo "node needs a person"
   nodeagent inspect -o wide | awk -F '  +' '$10 == "container" {print $1, $4, $12}'
   nodeagent inspect -o json | jq '.pods[] | select(.phase == "Refused") | .refusal'
   nodeagent inspect --machine node.json
@@ -91,19 +98,24 @@ def run(options: argparse.Namespace) -> int:
             options.parser.error(f"{option} needs --watch")
     document = _settled(options)
     text = _printed(document, options)
+    if options.strict and options.output in {"text", "wide"}:
+        text += f"{health_text(document)}\n"
     if options.output in {"text", "wide"} and wants_colour(options.color):
         write_coloured(coloured(text))
     else:
         sys.stdout.write(text)
     sys.stdout.flush()
     check_compared(document)
-    return EXIT_DIFFERENCE if has_difference(document) else 0
+    is_fine = is_healthy(document) if options.strict else not has_difference(document)
+    return 0 if is_fine else EXIT_DIFFERENCE
 
 
 def _check_watched(options: argparse.Namespace) -> None:
     """Refuse what says otherwise than `--watch` what is to be looked at, or how it is printed."""
     if options.pod is not None or options.output != "text":
         options.parser.error("--watch shows all pods, as text: `nodeagent inspect POD`, or -o json, looks once")
+    if options.strict:
+        options.parser.error("--watch ends with no verdict: leave --strict out")
     if options.color != "auto":
         options.parser.error("--watch has no colours: leave --color out")
     if options.root is not None or options.machine is not None:
@@ -128,13 +140,13 @@ def check_compared(document: Document) -> None:
 
 def _settled(options: argparse.Namespace) -> Document:
     """Look again while what is found may only be a decision being carried out: a difference counts when two looks agree on it."""
-    known = known_from(options)
+    known = shown_from(options)
     document = _look(known, options)
     for _ in range(_LOOKS - 1):
         if not (known.is_live and known.is_here and has_difference(document)):
             return document
         time.sleep(_PAUSE_SECONDS)
-        known = known_from(options)
+        known = shown_from(options)
         before, document = document, _look(known, options)
         if _stands(before, document):
             return document

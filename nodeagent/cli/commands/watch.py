@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
-from nodeagent.cli.support.known_state import known_state, observed
-from nodeagent.cli.support.places import DEFAULT_CONFIG
+from nodeagent.cli.support.known_state import observed, shown_state
 from nodeagent.cli.support.terminal import Terminal
 from nodeagent.core.cgroups.desired_cgroups import container_path
 from nodeagent.core.model.topology import Topology
@@ -41,7 +40,7 @@ def watch(options: argparse.Namespace) -> int:
             "--watch draws on a terminal, and this is none",
             hint="`nodeagent inspect --watch --frames 10` prints frames, `nodeagent inspect -o json` is for programs",
         )
-    watcher = Watcher(lambda read: known_state(options.config or DEFAULT_CONFIG, options.socket, read))
+    watcher = Watcher(lambda read: shown_state(options.config, options.socket, read))
     try:
         look = watcher.look()
         interval = _INTERVAL_SECONDS if options.interval is None else options.interval

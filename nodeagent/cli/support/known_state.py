@@ -12,7 +12,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from nodeagent.cli.support.configurations import load_config
-from nodeagent.cli.support.places import DEFAULT_SOCKET, PODS_CGROUP
+from nodeagent.cli.support.named_files import is_absent
+from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET, PODS_CGROUP
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.desired_cgroups import OWN_DIRECTORIES, container_path
@@ -21,7 +22,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import run_id
-from nodeagent.daemon.startup import STATE_FILE, node_of
+from nodeagent.daemon.startup import LAST_CONFIG, STATE_FILE, StartError, node_of
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.local_api_client import ApiUnavailable, call
@@ -39,6 +40,7 @@ from nodeagent.formats.node_view import NodeView, Observation, ViewReader
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 
 _SOCKET_NAME = "agent.sock"
+LAST_CONFIG_PATH = f"{Config().state_directory}/{LAST_CONFIG}"
 
 
 class UnknownStateError(NodeAgentError):
@@ -74,6 +76,27 @@ def known_state(config_path: str, socket: str | None, read: ViewReader | None = 
         except ApiUnavailable as err:
             down = err
     return _saved(node_of(config, topology_of(read_machine()), config_path), down)
+
+
+def shown_state(config_path: str | None, socket: str | None, read: ViewReader | None = None) -> NodeView:
+    """Do as `known_state`; where no agent runs because its configuration is wrong, go by the one that it last ran with.
+
+    A configuration that was named counts, right or wrong.
+    """
+    try:
+        return known_state(config_path or DEFAULT_CONFIG, socket, read)
+    except StartError as err:
+        if config_path is not None or is_absent(LAST_CONFIG_PATH):
+            raise
+        wrong = err
+    try:
+        view = known_state(LAST_CONFIG_PATH, socket, read)
+    except StartError:  # that one can't be read either
+        raise wrong from None
+    first, *rest = wrong.message.splitlines()
+    problem = f"the configuration is wrong, so what counts here is the one that the agent last ran with: {first}"
+    more = f", and {len(rest)} more" if rest else ""
+    return replace(view, problems=(f"{problem}{more} (all of it: nodeagent config validate)", *view.problems))
 
 
 def _live(answer: Mapping[str, Any], read: ViewReader) -> NodeView:

@@ -18,6 +18,7 @@ from nodeagent.cli.support.known_state import (
     misfits,
     saved_at_ms,
     saved_in,
+    shown_state,
     state_path,
 )
 from nodeagent.cli.support.named_files import NamedFile, file_type, is_absent, named_path, read_named
@@ -113,6 +114,16 @@ def known_from(options: argparse.Namespace) -> NodeView:
     if is_copied(options):
         return _copied(options.root.rstrip("/"), options.config)
     return known_state(options.config or DEFAULT_CONFIG, options.socket)
+
+
+def shown_from(options: argparse.Namespace) -> NodeView:
+    """Give what `known_from` does, for who only looks: a wrong configuration does not keep one from seeing the pods that run.
+
+    Raises:
+        NodeAgentError: as there.
+
+    """
+    return known_from(options) if is_elsewhere(options) else shown_state(options.config, options.socket)
 
 
 def is_copied(options: argparse.Namespace) -> bool:

@@ -24,6 +24,9 @@ VERSION = 1
 
 Document = dict[str, Any]
 
+UNHEALTHY = ("problems", "refused", "crashLoops", "degraded", "starved")
+"""What of the summary needs a person beside differences."""
+
 
 def inspection(view: NodeView, pod_uids: frozenset[str] | None = None) -> Document:
     """Make the document.
@@ -61,9 +64,15 @@ def inspection(view: NodeView, pod_uids: frozenset[str] | None = None) -> Docume
         "node": _node(view),
         "pods": pods,
         "strangers": _strangers(view, plan) if pod_uids is None else [],
-        "summary": _summary(pods, found, plan if pod_uids is None else Plan(())),
+        "summary": _summary(view, pods, found, plan if pod_uids is None else Plan(())),
         "version": VERSION,
     }
+
+
+def is_healthy(document: Document) -> bool:
+    """Whether nothing needs a person: no difference, no problem, and every pod is admitted, runs or has run, on all of its CPUs."""
+    summary = document["summary"]
+    return not has_difference(document) and not any(summary[name] for name in UNHEALTHY)
 
 
 def has_difference(document: Document) -> bool:
@@ -78,13 +87,19 @@ def _owned(entry: PodEntry) -> list[tuple[str, tuple[str, str | None]]]:
     ]
 
 
-def _summary(pods: Sequence[Document], found: Sequence[Difference], plan: Plan) -> Document:
+def _summary(view: NodeView, pods: Sequence[Document], found: Sequence[Difference], plan: Plan) -> Document:
     phases = [pod["phase"] for pod in pods]
+    containers = [container for pod in pods for container in pod["containers"]]
     return {
         "byPhase": {phase: phases.count(phase) for phase in sorted(set(phases))},
-        "containers": sum(len(pod["containers"]) for pod in pods),
+        "containers": len(containers),
+        "crashLoops": sum(c["state"]["reason"] == "CrashLoopBackOff" for c in containers),
+        "degraded": sum(c["degraded"] for c in containers),
         "differences": len(found),
         "pods": len(pods),
+        "problems": len(view.problems) + len(view.seen.problems),
+        "refused": sum(pod["refusal"] is not None for pod in pods),
+        "starved": sum(c["starved"] for c in containers),
         "strangers": len(plan.strangers),
     }
 

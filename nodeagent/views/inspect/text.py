@@ -46,6 +46,22 @@ def render_wide(document: Document) -> str:
     return _joined([*_node(document, None), "", *listing, *_attention(document, None)])
 
 
+def health_text(document: Document) -> str:
+    """Print the verdict of `--strict` in one line."""
+    summary = document["summary"]
+    words = {
+        "problems": ("problem", "problems"),
+        "refused": ("refused pod", "refused pods"),
+        "crashLoops": ("crash-looping container", "crash-looping containers"),
+        "degraded": ("degraded container", "degraded containers"),
+        "starved": ("starved container", "starved containers"),
+        "differences": ("difference", "differences"),
+        "strangers": ("cgroup that no pod owns", "cgroups that no pod owns"),
+    }
+    found = [counted(summary[name], *word) for name, word in words.items() if summary[name]]
+    return f"NOT healthy: {', '.join(found)}" if found else "healthy"
+
+
 def _joined(lines: list[str]) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 

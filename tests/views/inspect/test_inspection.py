@@ -17,8 +17,8 @@ from nodeagent.core.model.state import ContainerStatus, Phase, RecordedRefusal
 from nodeagent.formats.config.effective_config import config_document, config_from_document
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 from nodeagent.views.inspect.colour import coloured
-from nodeagent.views.inspect.document import has_difference, inspection
-from nodeagent.views.inspect.text import render, render_in_full, render_wide
+from nodeagent.views.inspect.document import has_difference, inspection, is_healthy
+from nodeagent.views.inspect.text import health_text, render, render_in_full, render_wide
 from nodeagent.views.topology.cpu_owners import owners
 from nodeagent.views.wording.columns import broken, table
 from nodeagent.views.wording.cpu_places import Places, places_text
@@ -328,6 +328,35 @@ def test_who_has_several_cpus_that_the_kernel_spreads_no_load_over_is_told(isola
     assert [note for note in notes if "spreads no load" in note] == [
         "CPUs 1,5 are isolated (isolcpus): the kernel spreads no load over them, so give each process or thread its own (taskset -c)"
     ] * told
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        ("problems", lambda: idle().view(problems=("bad.yaml:1: x",))),
+        ("refused", lambda: one(container("app", cpu="8", memory="64Mi")).view()),
+        ("crashLoops", lambda: one(container("app"), statuses=(ended("app", 1, attempt=4, backoff_step=3),)).view()),
+        ("degraded", lambda: one(container("app", cpu="2", memory="64Mi")).view()),
+    ],
+)
+def test_what_needs_a_person_is_counted(name, made):
+    view = made()
+    if name == "degraded":
+        view = replace(
+            view, node=replace(view.node, topology=view.node.topology.without(view.state.promises.exclusive()))
+        )
+    document = inspection(view)
+    assert document["summary"][name] == 1
+    assert not is_healthy(document)
+    assert health_text(document).startswith("NOT healthy: ")
+
+
+def test_a_node_where_all_is_well_is_healthy():
+    world = one(container("app", cpu="2", memory="64Mi"))
+    world.add(pod("job", container("once"), restart_policy=RestartPolicy.NEVER), ended("once", 1), outcome=Phase.FAILED)
+    document = inspection(world.view())
+    assert is_healthy(document), "a job that has failed is its owner's matter"
+    assert health_text(document) == "healthy"
 
 
 def test_a_recovery_is_told_until_the_agent_starts_again():
