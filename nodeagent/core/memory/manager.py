@@ -39,6 +39,8 @@ from nodeagent.core.model.refusals import StartRefused, unexpected
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.numa.resource_manager import Allocation
 
+NOT_REPRESENTABLE = "[memorymanager] failed to represent quantity as int64"
+
 
 class MemoryManager(Struct, frozen=True):
     static: bool
@@ -107,7 +109,7 @@ def allocate_container(
     if blocks is not None:
         return Allocation(_with_reuse(promises, pod.uid, container.kind, blocks), (requests,))
     if container.memory is None:
-        return _failed(promises, (requests,), "[memorymanager] failed to represent quantity as int64")
+        return _failed(promises, (requests,), NOT_REPRESENTABLE)
     nodes = choose_nodes(manager, promises, pod.uid, container.memory, promises.hint(pod.uid, container.name))
     if isinstance(nodes, str):
         return _failed(promises, (requests,), nodes)

@@ -176,7 +176,7 @@ def _held_by_pod(demand: PodDemand, cpus: Mapping[str, CpuSet], nodes: Mapping[s
     if len(whole) != demand.cpus or len(cpus) != len(demand.containers):
         return NOTHING
     groups = set(nodes.values())
-    if len(groups) != 1 or not demand.memory:
+    if len(groups) != 1 or not demand.memory or any(c.memory is None for c in demand.containers):
         return PodPromises(cpus=tuple(sorted(cpus.items())), pod_cpus=whole)
     group = groups.pop()
     left = dict(demand.memory)

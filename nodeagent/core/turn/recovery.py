@@ -192,7 +192,9 @@ def _amounts(blocks: Blocks) -> dict[str, int]:
 
 
 def _is_asked_for(container: ContainerDemand, held: dict[str, int]) -> bool:
-    wanted = dict(container.memory or ())
+    if container.memory is None:
+        return False
+    wanted = dict(container.memory)
     if container.kind is ContainerKind.INIT:  # those after it may have taken some over
         return all(size <= wanted.get(resource, -1) for resource, size in held.items())
     return bool(held) and held == wanted

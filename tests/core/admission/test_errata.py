@@ -24,7 +24,8 @@ from nodeagent.core.model.errata import ERRATA, Erratum, reproduced
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import Promises, with_pod
-from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.refusals import Reason, StartRefused
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.turn.step import Manifest, new_entry
@@ -334,6 +335,37 @@ def test_15_whole_bytes_are_whole_bytes(errata: Errata) -> None:
         assert blocks[0].size_bytes == 3 * GIB // 2
     else:
         assert "failed to represent quantity as int64" in refused(node, core.initial(node), one)
+
+
+@BOTH
+@pytest.mark.parametrize("amount", ["1.5Gi", "1.0Gi", "1073741824000m"])
+@pytest.mark.parametrize("policy", ["restricted", "single-numa-node", "best-effort"])
+@pytest.mark.parametrize("of", [app, init, sidecar])
+def test_15_in_pods_with_resources_of_their_own_too(errata: Errata, policy: str, amount: str, of: Any) -> None:
+    node = managers(
+        MACHINE_A, errata=errata, gates=PLRM, topology_manager_scope="pod", topology_manager_policy=policy,
+        reserved_memory={0: "1Gi"},
+    )  # fmt: skip
+    one = pod("p", of("a", "1", amount), app("b", "1"), shared("c"), whole=amounts("4", "4Gi"))
+    if errata is FIXED:
+        own = admitted(node, core.initial(node), one).of_pod("p").blocks("a") or ()
+        assert [block.size_bytes for block in own] == [Quantity.parse(amount).value()]
+        return
+    decision = core.admit(node, core.initial(node), one)
+    assert isinstance(decision, Rejected)
+    if policy == "best-effort":
+        assert decision.reason is Reason.EMPTY_POD_SHARED_POOL
+        assert decision.message == "[memorymanager] failed to represent quantity as int64"
+    else:
+        assert decision.reason is Reason.TOPOLOGY_AFFINITY
+
+
+@pytest.mark.parametrize("amount", ["0.5", "1500m"])
+def test_15_parts_of_a_byte_are_refused_in_both_modes(amount: str) -> None:
+    for errata in (KUBELET, FIXED):
+        node = small(errata, reserved_memory={0: "1Gi"})
+        one = pod("p", app("a", "1", amount), shared("b"), whole=amounts("2", "4Gi"))
+        assert refused(node, core.initial(node), one) == "[memorymanager] failed to represent quantity as int64"
 
 
 @BOTH
