@@ -89,7 +89,7 @@ def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartR
             return StartRefused(
                 f'pod: {uid}, container: {name} cpuset: "{cpus}" overlaps with default cpuset "{default}"', _FILE
             )
-    present = default | given_cpus(promises, with_pod_sets=manager.pod_level_managers)
+    present = default | given_cpus(promises)
     if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
         # CPUs that went offline are still promised: they may come back.
         present = CpuSet(present.bits & manager.layout.online)
@@ -101,12 +101,11 @@ def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartR
     return promises
 
 
-def given_cpus(promises: Promises, *, with_pod_sets: bool = True) -> CpuSet:
+def given_cpus(promises: Promises) -> CpuSet:
     """All CPUs that a pod holds."""
     given = promises.exclusive()
-    if with_pod_sets:
-        for _, pod in promises.pods:
-            given |= pod.pod_cpus or CpuSet()
+    for _, pod in promises.pods:
+        given |= pod.pod_cpus or CpuSet()
     return given
 
 
