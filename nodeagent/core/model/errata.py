@@ -38,6 +38,7 @@ class Erratum(enum.IntEnum):
     FAILED_WRITE_IGNORED = 22
     NUMA_ID_LIMIT = 23
     INIT_SLICE_IN_SHARED_POOL = 24
+    EVERY_COMBINATION_COMPARED = 25
 
 
 class ErratumRow(Struct, frozen=True):
@@ -198,6 +199,14 @@ ERRATA: tuple[ErratumRow, ...] = (
         "runs beside it",
         "takes them from outside that pool (KEP-5526: an exclusive slice is a single container's), and refuses the pod where too few are "
         "there",
+    ),
+    ErratumRow(
+        Erratum.EVERY_COMBINATION_COMPARED,
+        "compares every combination of NUMA nodes, for minutes or without end where there are many: with distribute-cpus-across-numa, and "
+        "for hints once max-allowable-numa-nodes allows more than 8",
+        "stops after 5,000 combinations of more than 8 nodes, and after 20,000 steps of a search for hints: it may then choose other "
+        "nodes, or refuse a pod that kubelet would align in the end",
+        always_fixed=True,
     ),
 )
 
