@@ -39,6 +39,7 @@ class Erratum(enum.IntEnum):
     NUMA_ID_LIMIT = 23
     INIT_SLICE_IN_SHARED_POOL = 24
     EVERY_COMBINATION_COMPARED = 25
+    OVERLAPS_TAKEN_OVER = 26
 
 
 class ErratumRow(Struct, frozen=True):
@@ -207,6 +208,11 @@ ERRATA: tuple[ErratumRow, ...] = (
         "stops after 5,000 combinations of more than 8 nodes, and after 20,000 steps of a search for hints: it may then choose other "
         "nodes, or refuse a pod that kubelet would align in the end",
         always_fixed=True,
+    ),
+    ErratumRow(
+        Erratum.OVERLAPS_TAKEN_OVER,
+        "starts with a state in which two pods hold the same CPUs, or a pod's set is in the shared pool too",
+        "refuses such a state; the agent makes it anew, pod by pod",
     ),
 )
 

@@ -23,7 +23,7 @@ from nodeagent.core.model.config import Config, Errata
 from nodeagent.core.model.errata import ERRATA, Erratum, reproduced
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind, Pod
-from nodeagent.core.model.promises import Promises, with_pod
+from nodeagent.core.model.promises import PodPromises, Promises, with_pod
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import Reason, StartRefused
 from nodeagent.core.model.state import NodeState
@@ -34,6 +34,7 @@ from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.edge import state_files
 from nodeagent.edge.state_files import StateFileError
+from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state
 from nodeagent.formats.checkpoint.node_state import decode_state
 from nodeagent.formats.scenario.scenario import scenario_from_text
 from nodeagent.views.simulate.scenario_replay import encoded_cpus, encoded_memory, replay
@@ -87,7 +88,7 @@ def own(promises: Promises, uid: str, name: str) -> str:
 
 def test_every_erratum_is_listed_once_and_in_order() -> None:
     assert [entry.erratum for entry in ERRATA] == list(Erratum)
-    assert [int(erratum) for erratum in Erratum] == list(range(1, 26))
+    assert [int(erratum) for erratum in Erratum] == list(range(1, 27))
     assert reproduced(FIXED) == frozenset()
     assert reproduced(KUBELET) == {entry.erratum for entry in ERRATA if not entry.always_fixed}
     assert all(entry.kubelet and entry.nodeagent for entry in ERRATA)
@@ -523,6 +524,33 @@ def test_25_many_nodes_are_not_compared_without_end(errata: Errata) -> None:
     node = managers(many, errata=errata, reserved="0", options=("distribute-cpus-across-numa",), gates=ALPHA)
     promises = admitted(node, core.initial(node), pod("first", app("a", "1")), pod("second", app("a", "24")))
     assert len(promises.own_set("second", "a") or ()) == 24
+
+
+def imported(errata: Errata, pods: dict[str, str]) -> core.Records:
+    """A CPU file of kubelet's in which these pods have sets as a whole, and containers that have all of them."""
+    promises = Promises(default=CpuSet.parse("0,5"))
+    for uid, cpus in pods.items():
+        whole = CpuSet.parse(cpus)
+        promises = with_pod(promises, uid, PodPromises(cpus=(("a", whole - promises.default),), pod_cpus=whole))
+    text = encoded_cpus(small(errata), promises)
+    return core.Records(cpu=decode_cpu_state(text, pod_level=True, initial={}))
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("pods", "message"),
+    [
+        ({"p": "1-3", "q": "3-4"}, 'pod: q cpuset: "3-4" overlaps with "3" of other pods'),
+        ({"p": "1-2", "q": "3-5"}, 'pod: q cpuset: "3-5" overlaps with default cpuset "0,5"'),
+    ],
+)
+def test_26_no_cpu_is_two_pods(errata: Errata, pods: dict[str, str], message: str) -> None:
+    started = core.start(small(errata), imported(errata, pods))
+    if errata is FIXED:
+        assert started == StartRefused(message, "cpu_manager_state")
+    else:
+        assert isinstance(started, Promises)
+    assert isinstance(core.start(small(errata), imported(errata, {"p": "1-2", "q": "3-4"})), Promises)
 
 
 def files_of(node: Managers) -> StartNode:
