@@ -394,7 +394,9 @@ def test_every_field_is_shown_and_reads_back_as_the_same(told: Told) -> None:
             "memoryManagerPolicy": st.just("Static"),
             "reservedMemory": st.just([{"numaNode": 0, "limits": {"memory": "1536Mi", "hugepages-2Mi": "4Mi"}}]),
             "evictionHard": st.sampled_from([{}, {"memory.available": "5.5%"}, {"memory.available": "0%"}, {"memory.available": "123456"}, {"pid.available": "5%"}]),
-            "featureGates": st.dictionaries(st.sampled_from(sorted(DEFAULT_GATES)), st.booleans()),
+            "featureGates": st.dictionaries(st.sampled_from(sorted(DEFAULT_GATES)), st.booleans()).filter(
+                lambda gates: gates.get("PodLevelResources", True) or not gates.get("PodLevelResourceManagers")
+            ),
             "cpuManagerReconcilePeriod": st.sampled_from(["1m", "1.5s", "150ms"]),
             "cpuCFSQuota": st.booleans(),
             "maxPods": st.integers(0, 5000),

@@ -19,6 +19,7 @@ from nodeagent.core.model.pod import Pod, RestartPolicy
 from nodeagent.core.model.state import Exit, NodeState
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.turn.lifecycle import Run
+from nodeagent.core.turn.recovery import lacking_cpus
 from nodeagent.core.turn.step import EventKind
 from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.records import checkpoints
@@ -325,6 +326,89 @@ def test_strict_refuses_what_kubelet_refuses_and_touches_nothing(tmp_path: Path,
         assert str(tmp_path / STATE_FILE) in caught.value.message
         assert caught.value.hint
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
+
+
+PLRM = (("PodLevelResourceManagers", True),)
+OFF = (("PodLevelResourceManagers", False),)
+BY_POD: dict[str, Any] = {"topology_manager_policy": "best-effort", "topology_manager_scope": "pod", **MEMORY}
+PER_CONTAINER = BY_POD | {"topology_manager_scope": "container"}
+GROUPED = (
+    pod("rest", app("app", "1"), app("other", "1"), resources=exclusive("4", "256Mi")),
+    pod("pool", app("app", "1"), app("shared"), resources=exclusive("2", "256Mi")),
+)
+
+
+@pytest.mark.parametrize("placement", [BY_POD, PER_CONTAINER], ids=["pod", "container"])
+@pytest.mark.parametrize("gates", [OFF, (*OFF, ("PodLevelResources", False))], ids=["managers", "both"])
+def test_pods_keep_what_they_were_given_before_their_gate_was_turned_off(
+    tmp_path: Path, placement: dict[str, Any], gates: tuple[tuple[str, bool], ...]
+) -> None:
+    """One pod of its four CPUs uses two: the others stay its own too (KEP-5526)."""
+    life = Life(tmp_path, node(two_nodes(), gates=PLRM, **placement), *GROUPED)
+    before = life.before.promises
+    by_pod = placement is BY_POD
+    assert str(before.pod_set("uid-rest") or "") == ("2-3,6-7" if by_pod else "")
+    running, starts = life.processes(), list(life.machine.starts)
+
+    now = node(two_nodes(), gates=gates, **placement)
+    found = life.start(now)
+
+    assert found.state.promises == before
+    assert found.recovery is None
+    agent = life.go_on(found)
+    assert life.processes() == running, "no process was ended or started"
+    assert life.machine.starts == starts
+    moved = life.machine.writes[life.moved_from :]
+    assert [w for w in moved if getattr(w, "attribute", None) is Attribute.CPUSET_CPUS] == []
+    for one in GROUPED:
+        assert [lacking_cpus(now.managers, found.state.promises, one, c.name) for c in one.containers] == [0, 0]
+
+    agent.want(GROUPED[1], pod("new", app("app", "1"), resources=exclusive("2", "256Mi")))
+    agent.rest()
+    assert agent.state.promises.pod_set("uid-rest") is None
+    assert agent.state.promises.pod_set("uid-pool") == before.pod_set("uid-pool")
+    assert agent.state.promises.own_set("uid-new", "app") is None, "nobody is aligned anew"
+    given = before.pod_set("uid-pool") or before.own_set("uid-pool", "app")
+    assert given is not None
+    assert agent.state.promises.default == CpuSet.parse("0-7") - given
+
+
+def test_with_the_gate_off_they_keep_it_where_the_rest_of_the_state_must_be_made_anew(tmp_path: Path) -> None:
+    life = Life(tmp_path, node(two_nodes(), gates=PLRM, **BY_POD), *GROUPED)
+    running = life.processes()
+    now = node(two_nodes(), gates=OFF, reserved="0-1", **BY_POD)
+
+    found = life.start(now)
+
+    assert found.state.promises.of_pod("uid-rest") == life.before.promises.of_pod("uid-rest")
+    assert found.state.promises.pod_set("uid-pool") is None, "a CPU of it is reserved now"
+    told = [d for d in recovery(found).differences if d.resource == "CPUs"]
+    assert {(d.pod.name, d.after, d.why.partition(";")[0]) for d in told} == {
+        ("pool", "shared", "CPUs 1 are reserved"),
+        ("pool", "shared", "its set could not stay as it was"),
+    }
+    life.go_on(found)
+    assert life.processes() == running
+
+
+@pytest.mark.parametrize("gates", [OFF, PLRM], ids=["off", "on"])
+def test_a_pod_that_was_to_have_no_cpus_of_its_own_lacks_none(gates: tuple[tuple[str, bool], ...]) -> None:
+    """Its gate is off; or the CPUs that it asks for as a whole are no whole number."""
+    of = node(two_nodes(), gates=gates, **BY_POD)
+    one = pod("p", app("app", "1"), app("other"), resources=exclusive("4" if gates is OFF else "2500m", "256Mi"))
+    _, agent = started(of, one)
+    assert lacking_cpus(of.managers, agent.state.promises, one, "app") == 0
+
+
+@pytest.mark.parametrize("placement", [BY_POD, PER_CONTAINER], ids=["pod", "container"])
+def test_pods_with_resources_of_their_own_are_known_again_by_their_cgroups(
+    tmp_path: Path, placement: dict[str, Any]
+) -> None:
+    life = Life(tmp_path, node(two_nodes(), gates=PLRM, **placement), pod("first", app("app", "1")), GROUPED[1])
+    lost(life)
+    assert sets(life.start(None, GROUPED[1]).state) == {
+        key: cpus for key, cpus in sets(life.before).items() if key[0] == "uid-pool"
+    }
 
 
 LARGE = (

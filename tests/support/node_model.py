@@ -21,6 +21,7 @@ from nodeagent.core.cgroups.write_order import (
     SetAttribute,
     diff,
 )
+from nodeagent.core.cpu.restore import given_cpus
 from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, DesiredCgroup, ObservedCgroup, Value
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
@@ -433,7 +434,7 @@ class Agent:
                 assert cpus.isdisjoint(foreign.cpus()), f"{path} may run on {cpus & foreign.cpus()} of {other}"
         universe = CpuSet(machine.node.managers.providers.cpu.universe)
         if state.promises.default:
-            assert state.promises.default | state.promises.exclusive() == universe, "a CPU is lost"
+            assert state.promises.default | given_cpus(state.promises) == universe, "a CPU is lost"
 
     def settle(self, *, turns: int = 200) -> None:
         """Turn until nothing changes any more, letting time pass where only time helps."""

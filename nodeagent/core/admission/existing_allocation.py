@@ -27,7 +27,8 @@ def holds_all(
         is_running: it was admitted before.
     """
     if pod.is_skipped:
-        return False
+        # It gets nothing new, and keeps what it was given before its gate was turned off (KEP-5526).
+        return held.has_resources
     if by_pod:
         has_cpus = held.pod_cpus is not None or bool(held.cpus) or not (cpu.static and pod.cpus)
         has_memory = held.pod_memory is not None or bool(held.memory) or not (memory.static and pod.memory)
@@ -81,6 +82,8 @@ def _hint(topology: TopologyManager, mask: int) -> Hint:
 def kept_moves(cpu: CpuManager, memory: MemoryManager, pod: PodDemand) -> MetricDeltas:
     """Count what is found in place, as kubelet counts it."""
     moves: MetricDeltas = ()
+    if pod.is_skipped:
+        return moves
     for container in pod.containers:
         if cpu.static and container.cpus:
             full = (aligned("container", "physical_cpu"),) if cpu.options.full_pcpus_only else ()

@@ -310,7 +310,8 @@ def isolation(managers: Managers, promises: Promises, pod: Pod, name: str) -> Is
     """Say with whom a container shares its CPUs."""
     if promises.own_set(pod.uid, name) is None:
         return Isolation.HOST
-    if managers.is_pod_level(pod) and not qualifies_alone(pod.container(name)):
+    has_pod_set = managers.is_pod_level(pod) or promises.pod_set(pod.uid) is not None
+    if has_pod_set and not qualifies_alone(pod.container(name)):
         return Isolation.POD
     return Isolation.CONTAINER
 

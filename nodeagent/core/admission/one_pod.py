@@ -99,7 +99,7 @@ def run_admission(
     topology = providers.topology
     if Erratum.POD_ALLOCATED_AGAIN not in providers.cpu.quirks:
         held = promises.of_pod(pod.uid)
-        by_pod = _is_by_pod(topology, pod)
+        by_pod = is_by_pod(topology, pod)
         if (is_running or held is not NOTHING) and holds_all(
             providers.cpu, providers.memory, held, pod, by_pod=by_pod, is_running=is_running
         ):
@@ -111,7 +111,8 @@ def run_admission(
     return _by_pod(providers, start, pod)
 
 
-def _is_by_pod(topology: TopologyManager, pod: PodDemand) -> bool:
+def is_by_pod(topology: TopologyManager, pod: PodDemand) -> bool:
+    """Whether the pod is given a set as a whole, which its containers share out."""
     return pod.is_managed and topology.policy is not TopologyPolicy.NONE and topology.scope is Scope.POD
 
 
@@ -158,7 +159,7 @@ def _by_pod(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> A
     if outcome.refusal is not None:
         return outcome
     outcome = _with_hint(outcome, pod, pod.containers)
-    if _is_by_pod(providers.topology, pod):
+    if is_by_pod(providers.topology, pod):
         outcome = _after(providers, outcome, "cpu", None, allocate_pod_cpus(providers.cpu, outcome.promises, pod))
         if outcome.refusal is None:
             allocation = allocate_pod_memory(providers.memory, outcome.promises, pod)

@@ -82,7 +82,7 @@ def _pod_wishes(
 ) -> Iterator[DesiredCgroup]:
     levels = {c.name: isolation(managers, state.promises, entry.pod, c.name) for c in entry.pod.containers}
     resources = pod_cgroup_amounts(entry.pod, pod_level_resources=config.placement.gate("PodLevelResources"))
-    has_quota = config.cpu_cfs_quota and not _is_unlimited_pod(config, managers, entry.pod, levels)
+    has_quota = config.cpu_cfs_quota and not _is_unlimited_pod(config, managers, state.promises, entry.pod, levels)
     pod_limit = resources.cpu_limit_milli if has_quota else None
     yield DesiredCgroup(
         pod_path(entry),
@@ -144,12 +144,14 @@ def usable_cpus(own: CpuSet | None, pool: CpuSet, online: CpuSet) -> CpuSet:
     return mine or pool & online
 
 
-def _is_unlimited_pod(config: Config, managers: Managers, pod: Pod, levels: dict[str, Isolation]) -> bool:
+def _is_unlimited_pod(
+    config: Config, managers: Managers, promises: Promises, pod: Pod, levels: dict[str, Isolation]
+) -> bool:
     """Whether the pod's cgroup has no CPU limit because of exclusive CPUs (spec of kubelet's CFS quota, D15)."""
     if not config.placement.gate("DisableCPUQuotaWithExclusiveCPUs"):
         return False
     exclusive = [level is Isolation.CONTAINER for level in levels.values()]
-    if managers.is_pod_level(pod):
+    if managers.is_pod_level(pod) or promises.pod_set(pod.uid) is not None:
         return all(exclusive)
     return any(level is not Isolation.HOST for level in levels.values())
 

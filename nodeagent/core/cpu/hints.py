@@ -26,7 +26,7 @@ def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints 
     """Answer for a pod as a whole."""
     if not manager.static or pod.cpus == 0 or pod.is_skipped:
         return None
-    if pod.is_managed and manager.pod_level_managers and check_pod(manager, pod) is not None:
+    if pod.is_managed and check_pod(manager, pod) is not None:
         return ()
     assigned = 0
     for container in pod.containers:

@@ -53,7 +53,6 @@ class CpuManager(Struct, frozen=True):
     """What the default set may consist of: all CPUs, without the reserved ones if they are strictly reserved."""
     picking: Picking
     distributing: Distributing | None
-    pod_level_managers: bool
     quirks: frozenset[Erratum]
     grantable: int = -1
     """CPUs that may be given exclusively, as a mask; all but under `isolatedCPUs: only`."""
@@ -220,7 +219,6 @@ def _cpu_manager(
         universe=layout.online & ~(reserved.bits if options.strict_cpu_reservation else 0),
         picking=picking,
         distributing=distributing,
-        pod_level_managers=placement.gate("PodLevelResourceManagers"),
         quirks=quirks,
         node_sets=layout.node_sets() if asked and len(layout.nodes) <= hint_family.MAX_LISTED_NODES else (),
     )
@@ -409,7 +407,7 @@ def release_container(manager: CpuManager, promises: Promises, uid: str, name: s
         return promises, ()
     left = replace(pod, cpus=dropped(pod.cpus, name))
     released = own
-    if manager.pod_level_managers and pod.pod_cpus is not None:
+    if pod.pod_cpus is not None:
         if left.cpus:
             return with_pod(promises, uid, left), ()
         released, left = pod.pod_cpus, replace(left, pod_cpus=None)

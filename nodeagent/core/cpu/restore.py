@@ -89,7 +89,10 @@ def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartR
             return StartRefused(
                 f'pod: {uid}, container: {name} cpuset: "{cpus}" overlaps with default cpuset "{default}"', _FILE
             )
-    present = default | given_cpus(promises, with_pod_sets=manager.pod_level_managers)
+    twice = None if Erratum.OVERLAPS_TAKEN_OVER in manager.quirks else _held_twice(promises)
+    if twice is not None:
+        return twice
+    present = default | given_cpus(promises)
     if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
         # CPUs that went offline are still promised: they may come back.
         present = CpuSet(present.bits & manager.layout.online)
@@ -101,13 +104,32 @@ def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartR
     return promises
 
 
-def given_cpus(promises: Promises, *, with_pod_sets: bool = True) -> CpuSet:
+def _held_twice(promises: Promises) -> StartRefused | None:
+    """Look for CPUs of a pod that another one has too, or that are in the shared pool."""
+    given = CpuSet()
+    for uid, pod in promises.pods:
+        mine = CpuSet(_all_cpus(pod))
+        if not mine.isdisjoint(given):
+            return StartRefused(f'pod: {uid} cpuset: "{mine}" overlaps with "{mine & given}" of other pods', _FILE)
+        if not mine.isdisjoint(promises.default):
+            return StartRefused(f'pod: {uid} cpuset: "{mine}" overlaps with default cpuset "{promises.default}"', _FILE)
+        given |= mine
+    return None
+
+
+def given_cpus(promises: Promises) -> CpuSet:
     """All CPUs that a pod holds."""
-    given = promises.exclusive()
-    if with_pod_sets:
-        for _, pod in promises.pods:
-            given |= pod.pod_cpus or CpuSet()
-    return given
+    given = 0
+    for _, pod in promises.pods:
+        given |= _all_cpus(pod)
+    return CpuSet(given)
+
+
+def _all_cpus(pod: PodPromises) -> int:
+    bits = 0 if pod.pod_cpus is None else pod.pod_cpus.bits
+    for _, cpus in pod.cpus:
+        bits |= cpus.bits
+    return bits
 
 
 def _with_present_cpus(manager: CpuManager, promises: Promises) -> Promises:

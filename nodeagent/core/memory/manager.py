@@ -39,6 +39,8 @@ from nodeagent.core.model.refusals import StartRefused, unexpected
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.numa.resource_manager import Allocation
 
+NOT_REPRESENTABLE = "[memorymanager] failed to represent quantity as int64"
+
 
 class MemoryManager(Struct, frozen=True):
     static: bool
@@ -47,7 +49,6 @@ class MemoryManager(Struct, frozen=True):
     groups: NodeGroups
     keeps_one_node: bool
     """The topology policy insists on its hint: never widen a mask to keep the group rule."""
-    pod_level_managers: bool
     quirks: frozenset[Erratum]
 
 
@@ -81,7 +82,6 @@ def build_memory_manager(topology: Topology, placement: Placement) -> MemoryMana
         machine=machine,
         groups=NodeGroups.of(machine),
         keeps_one_node=placement.topology_manager_policy in ("restricted", "single-numa-node"),
-        pod_level_managers=placement.gate("PodLevelResourceManagers"),
         quirks=quirks,
     )
 
@@ -107,7 +107,7 @@ def allocate_container(
     if blocks is not None:
         return Allocation(_with_reuse(promises, pod.uid, container.kind, blocks), (requests,))
     if container.memory is None:
-        return _failed(promises, (requests,), "[memorymanager] failed to represent quantity as int64")
+        return _failed(promises, (requests,), NOT_REPRESENTABLE)
     nodes = choose_nodes(manager, promises, pod.uid, container.memory, promises.hint(pod.uid, container.name))
     if isinstance(nodes, str):
         return _failed(promises, (requests,), nodes)
@@ -232,7 +232,7 @@ def release_container(manager: MemoryManager, promises: Promises, uid: str, name
     pod = promises.of_pod(uid)
     blocks = pod.blocks(name)
     left = replace(pod, memory=dropped(pod.memory, name))
-    if manager.pod_level_managers and pod.pod_memory is not None:
+    if pod.pod_memory is not None:
         if left.memory:
             return with_pod(promises, uid, left)
         blocks, left = pod.pod_memory, replace(left, pod_memory=None)

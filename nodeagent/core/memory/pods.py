@@ -6,7 +6,7 @@ The books know only the pod's total; the containers' blocks overlap on purpose.
 from msgspec.structs import replace
 
 from nodeagent.core.memory.accounting import UINT64, take
-from nodeagent.core.memory.manager import MemoryManager, choose_nodes
+from nodeagent.core.memory.manager import NOT_REPRESENTABLE, MemoryManager, choose_nodes
 from nodeagent.core.metrics.manager_metrics import (
     MEMORY_ERRORS,
     MEMORY_REQUESTS,
@@ -28,13 +28,15 @@ _REPRESENTABLE = "amounts that are no whole bytes are refused before"
 
 
 def check_pod(manager: MemoryManager, pod: PodDemand) -> Refusal | None:
-    """Refuse a pod whose exclusive containers leave nothing for its shared ones."""
+    """Refuse a pod whose exclusive containers leave nothing for its shared ones, or one of whose amounts can't be had."""
     assert pod.memory is not None, _REPRESENTABLE
     total = pod.memory
     taken = {resource: 0 for resource, _ in total}
     shared = False
     for container in pod.containers:
-        amounts = dict(container.memory or ())
+        if container.memory is None:
+            return _empty_pool(NOT_REPRESENTABLE)
+        amounts = dict(container.memory)
         if container.kind is not ContainerKind.INIT:
             shared = shared or not amounts
             for resource, size in amounts.items():
@@ -112,7 +114,8 @@ def _partition(pod: PodDemand, nodes: NumaSet) -> list[tuple[str, Blocks]]:
     parts: list[tuple[str, dict[str, int]]] = []
     sharing: list[str] = []
     for container in pod.containers:
-        amounts = dict(container.memory or ())
+        assert container.memory is not None, _REPRESENTABLE
+        amounts = dict(container.memory)
         if container.kind is ContainerKind.INIT:
             parts.append((container.name, amounts or dict(left)))
         elif not amounts:

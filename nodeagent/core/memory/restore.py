@@ -108,7 +108,7 @@ def _charged(manager: MemoryManager, promises: Promises) -> NodeAccounts:
 def charged_blocks(manager: MemoryManager, promises: Promises) -> Iterator[tuple[str, str, Block]]:
     """What the books are charged with: a pod's blocks where it has some (then without a name), else its containers'."""
     for uid, pod in promises.pods:
-        by_pod = manager.pod_level_managers and pod.pod_memory is not None
+        by_pod = pod.pod_memory is not None
         # kubelet walks the containers' entries, so a pod entry without any is passed over (Erratum.POD_ENTRY_LEAKS).
         if by_pod and (pod.memory or Erratum.POD_ENTRY_LEAKS not in manager.quirks):
             yield from ((uid, "", block) for block in pod.pod_memory or ())

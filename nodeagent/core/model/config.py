@@ -26,6 +26,9 @@ DEFAULT_GATES: Mapping[str, bool] = MappingProxyType(
 )
 """The feature gates that change what the agent does, with kubelet 1.36's defaults."""
 
+DEPENDENT_GATES: Mapping[str, str] = MappingProxyType({"PodLevelResourceManagers": "PodLevelResources"})
+"""A gate that is on needs the other one to be on, else kubelet does not start."""
+
 GATES_OF_A_STAGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         stage: tuple(name for name, is_on in DEFAULT_GATES.items() if is_on is on_by_default)

@@ -38,6 +38,8 @@ class Erratum(enum.IntEnum):
     FAILED_WRITE_IGNORED = 22
     NUMA_ID_LIMIT = 23
     INIT_SLICE_IN_SHARED_POOL = 24
+    EVERY_COMBINATION_COMPARED = 25
+    OVERLAPS_TAKEN_OVER = 26
 
 
 class ErratumRow(Struct, frozen=True):
@@ -198,6 +200,19 @@ ERRATA: tuple[ErratumRow, ...] = (
         "runs beside it",
         "takes them from outside that pool (KEP-5526: an exclusive slice is a single container's), and refuses the pod where too few are "
         "there",
+    ),
+    ErratumRow(
+        Erratum.EVERY_COMBINATION_COMPARED,
+        "compares every combination of NUMA nodes, for minutes or without end where there are many: with distribute-cpus-across-numa, and "
+        "for hints once max-allowable-numa-nodes allows more than 8",
+        "stops after 5,000 combinations of more than 8 nodes, and after 20,000 steps of a search for hints: it may then choose other "
+        "nodes, or refuse a pod that kubelet would align in the end",
+        always_fixed=True,
+    ),
+    ErratumRow(
+        Erratum.OVERLAPS_TAKEN_OVER,
+        "starts with a state in which two pods hold the same CPUs, or a pod's set is in the shared pool too",
+        "refuses such a state; the agent makes it anew, pod by pod",
     ),
 )
 

@@ -61,6 +61,11 @@ class PodPromises(Struct, frozen=True):
         return next((hint for key, hint in self.hints if key == name), NO_HINT)
 
     @property
+    def has_resources(self) -> bool:
+        """Whether it holds CPUs or memory."""
+        return bool(self.cpus or self.memory) or self.pod_cpus is not None or self.pod_memory is not None
+
+    @property
     def is_nothing(self) -> bool:
         return self == NOTHING
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers
+from nodeagent.core.admission.one_pod import is_by_pod
 from nodeagent.core.cgroups.desired_cgroups import container_path
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.demand import PodDemand, demand_of
@@ -141,7 +142,10 @@ def _found(managers: Managers, entry: PodEntry, groups: Mapping[str, ObservedCgr
     demand = demand_of(managers.rules, entry.pod)
     cpus = {name: own for name, group in groups.items() if group is not None and (own := _cpus(group))}
     nodes = {name: mems for name, group in groups.items() if group is not None and (mems := _mems(group))}
-    if demand.is_managed:
+    if demand.is_skipped:
+        # Its own CPUs, if it was given any before its gate was turned off, look just like a small shared pool.
+        return NOTHING
+    if is_by_pod(managers.providers.topology, demand):
         return _held_by_pod(demand, cpus, nodes)
     # A set larger than what is asked for is no set of its own: it was left to the shared pool.
     sets = tuple(sorted((c.name, cpus[c.name]) for c in demand.containers if 0 < len(cpus.get(c.name, ())) <= c.cpus))
@@ -176,7 +180,7 @@ def _held_by_pod(demand: PodDemand, cpus: Mapping[str, CpuSet], nodes: Mapping[s
     if len(whole) != demand.cpus or len(cpus) != len(demand.containers):
         return NOTHING
     groups = set(nodes.values())
-    if len(groups) != 1 or not demand.memory:
+    if len(groups) != 1 or not demand.memory or any(c.memory is None for c in demand.containers):
         return PodPromises(cpus=tuple(sorted(cpus.items())), pod_cpus=whole)
     group = groups.pop()
     left = dict(demand.memory)

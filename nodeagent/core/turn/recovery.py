@@ -11,16 +11,17 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.invariants import pod_violations
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, initial, remove_pod, resume
+from nodeagent.core.admission.one_pod import is_by_pod
 from nodeagent.core.cpu.assignment import CpuShortage
 from nodeagent.core.cpu.manager import choose_near, release_container
 from nodeagent.core.cpu.restore import given_cpus
 from nodeagent.core.memory.accounting import breaks_group, charge
-from nodeagent.core.model.demand import ContainerDemand, PodDemand, demand_of
+from nodeagent.core.model.demand import ContainerDemand, Gates, PodDemand, demand_of
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import NOTHING, Blocks, Hint, PodPromises, Promises, put, with_pod
 from nodeagent.core.model.refusals import StartRefused
-from nodeagent.core.numa.topology_manager import Scope, TopologyPolicy
+from nodeagent.core.numa.topology_manager import TopologyPolicy
 
 _AGAIN = "remove its manifest and add it again when there is room"
 
@@ -95,12 +96,18 @@ def settled(managers: Managers, claims: Sequence[Claim], promises: Promises | No
 
 def lacking_cpus(managers: Managers, promises: Promises, pod: Pod, name: str) -> int:
     """How many CPUs of its own a container of an admitted pod asks for and was not promised: a recovery had no more to give."""
-    if not managers.providers.cpu.static:
-        return 0
-    wanted = next(c for c in demand_of(managers.rules, pod).containers if c.name == name)
+    demand = demand_of(managers.rules, pod)
+    wanted = next(c for c in demand.containers if c.name == name)
     own = promises.own_set(pod.uid, name) or ()
     # Plain init containers may have given theirs to those after them.
-    return 0 if wanted.kind is ContainerKind.INIT else max(0, wanted.cpus - len(own))
+    return 0 if wanted.kind is ContainerKind.INIT else max(0, _due_cpus(managers, demand, wanted) - len(own))
+
+
+def _due_cpus(managers: Managers, demand: PodDemand, container: ContainerDemand) -> int:
+    """How many CPUs of its own a container is to have, where they are there."""
+    if not managers.providers.cpu.static or demand.is_skipped:
+        return 0
+    return 0 if is_by_pod(managers.providers.topology, demand) and not demand.cpus else container.cpus
 
 
 # What can be kept
@@ -108,7 +115,7 @@ def lacking_cpus(managers: Managers, promises: Promises, pod: Pod, name: str) ->
 
 def _with_kept(managers: Managers, promises: Promises, claim: Claim) -> Promises:
     """Give a pod what it holds and still may hold: the rest is looked for when everybody has had his."""
-    demand = demand_of(managers.rules, claim.pod)
+    demand = _demand_behind(managers, claim)
     held = _kept_cpus(managers, promises, claim.pod, demand, claim.held)
     taken = held.pod_cpus or CpuSet()
     for _, cpus in held.cpus:
@@ -123,19 +130,27 @@ def _with_kept(managers: Managers, promises: Promises, claim: Claim) -> Promises
     return with_pod(replace(promises, default=promises.default - taken, memory=machine), claim.pod.uid, held)
 
 
+def _demand_behind(managers: Managers, claim: Claim) -> PodDemand:
+    """What the pod asked for when it was given what it holds: that stays, with the gates turned off too (KEP-5526)."""
+    demand = demand_of(managers.rules, claim.pod)
+    if not demand.is_skipped or not claim.held.has_resources:
+        return demand
+    return demand_of(replace(managers.rules, gates=Gates(True, True)), claim.pod)
+
+
 def _is_here(managers: Managers, hint: Hint) -> bool:
     return hint.mask is None or hint.mask <= managers.topology.node_ids
 
 
 def _kept_cpus(managers: Managers, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises) -> PodPromises:
     cpu = managers.providers.cpu
-    if not cpu.static or demand.is_skipped or not demand.is_guaranteed:
+    if not cpu.static or not demand.is_guaranteed:
         return NOTHING
     there = managers.topology.online | managers.topology.offline
     barred = managers.reserved | given_cpus(promises)
-    if _is_by_pod(managers, demand):
+    if before.pod_cpus is not None:
         # Slices and pool are one decision: all of it can be kept, or none.
-        whole = before.pod_cpus or CpuSet()
+        whole = before.pod_cpus
         fits = len(whole) == demand.cpus and whole.isdisjoint(barred) and whole <= there
         slices = [(c.name, before.own_set(c.name)) for c in pod.containers]
         own = tuple(sorted((name, cpus) for name, cpus in slices if cpus and cpus <= whole))
@@ -157,7 +172,7 @@ def _kept_memory(
 ) -> tuple[PodPromises, Blocks]:
     """Give the pod with the memory that it keeps, and what the books are to be charged with."""
     memory = managers.providers.memory
-    if not memory.static or demand.is_skipped or not demand.is_guaranteed:
+    if not memory.static or not demand.is_guaranteed:
         return held, ()
     books = {node.id: {resource for resource, _ in node.tables} for node in promises.memory}
 
@@ -169,8 +184,8 @@ def _kept_memory(
             for b in blocks
         )
 
-    if _is_by_pod(managers, demand):
-        whole, names = before.pod_memory or (), {c.name for c in demand.containers}
+    if before.pod_memory is not None:
+        whole, names = before.pod_memory, {c.name for c in demand.containers}
         parts = tuple((name, blocks) for name, blocks in before.memory if name in names and fits(blocks))
         if not whole or not fits(whole) or _amounts(whole) != dict(demand.memory or ()) or parts != before.memory:
             return held, ()
@@ -192,15 +207,12 @@ def _amounts(blocks: Blocks) -> dict[str, int]:
 
 
 def _is_asked_for(container: ContainerDemand, held: dict[str, int]) -> bool:
-    wanted = dict(container.memory or ())
+    if container.memory is None:
+        return False
+    wanted = dict(container.memory)
     if container.kind is ContainerKind.INIT:  # those after it may have taken some over
         return all(size <= wanted.get(resource, -1) for resource, size in held.items())
     return bool(held) and held == wanted
-
-
-def _is_by_pod(managers: Managers, demand: PodDemand) -> bool:
-    topology = managers.providers.topology
-    return demand.is_managed and topology.policy is not TopologyPolicy.NONE and topology.scope is Scope.POD
 
 
 # What is missing
@@ -242,7 +254,7 @@ def _lacks(managers: Managers, demand: PodDemand, held: PodPromises) -> bool:
     if demand.is_skipped or not demand.is_guaranteed:
         return False
     cpu, memory = managers.providers.cpu, managers.providers.memory
-    if _is_by_pod(managers, demand):
+    if is_by_pod(managers.providers.topology, demand):
         lacks_cpus = cpu.static and bool(demand.cpus) and held.pod_cpus is None
         return lacks_cpus or (memory.static and bool(demand.memory) and held.pod_memory is None)
     lasting = [c for c in demand.containers if c.kind is not ContainerKind.INIT]
@@ -295,16 +307,19 @@ def _with_hints(managers: Managers, promises: Promises, pod: Pod) -> Promises:
 
 def _differences(managers: Managers, claim: Claim, promises: Promises) -> Iterator[Deviation]:
     before, after = claim.held, promises.of_pod(claim.pod.uid)
-    demand = {c.name: c for c in demand_of(managers.rules, claim.pod).containers}
+    whole = demand_of(managers.rules, claim.pod)
+    demand = {c.name: c for c in whole.containers}
     for container in claim.pod.containers:
         had, has = before.own_set(container.name), after.own_set(container.name)
-        wanted = demand[container.name].cpus if managers.providers.cpu.static else 0
+        wanted = _due_cpus(managers, whole, demand[container.name])
         if had != has or (len(has or ()) < wanted and container.kind is not ContainerKind.INIT):
             why = _why(managers, claim.pod, promises, had or CpuSet(), has or CpuSet(), wanted)
             yield Deviation(claim.pod, container.name, "CPUs", _text(had), _text(has), why)
         stood, stands = _nodes(before, container.name), _nodes(after, container.name)
         if stood != stands:
-            why = _why_elsewhere(managers, stood, lacks=not stands and bool(demand[container.name].memory))
+            why = _why_elsewhere(
+                managers, stood, lacks=not stands and not whole.is_skipped and bool(demand[container.name].memory)
+            )
             yield Deviation(claim.pod, container.name, "memory nodes", str(stood or "any"), str(stands or "any"), why)
 
 

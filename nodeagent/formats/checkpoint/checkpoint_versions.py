@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from nodeagent.core.model.config import CPU_MANAGER_POLICIES, MEMORY_MANAGER_POLICIES
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
 from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import Blocks, MemoryNode, PodPromises, Promises
@@ -87,16 +88,18 @@ def read_checkpoint(content: bytes) -> Checkpoint:
         later = fields(document, ("data", "dataChecksum")) if names else {}
         if any(later.values()):
             return _newer(text, str(later["dataChecksum"]), is_memory="machinestate" in names)
-        if "machinestate" in names:
+        # Kubelet takes a file without either for one in which it is empty: then only the policy's spelling tells whose it is.
+        policy = fields(document, ("policyName",))["policyName"] if names else None
+        if "machinestate" in names or ("defaultcpuset" not in names and policy in MEMORY_MANAGER_POLICIES):
             return _memory(text)
-        if "defaultcpuset" in names:
+        if "defaultcpuset" in names or policy in CPU_MANAGER_POLICIES:
             return _cpu(read_cpu_contents(text))
     except UnicodeDecodeError as err:
         raise CheckpointError(f"it is no text: byte {err.start} is {content[err.start]:#04x}", hint=_MEND) from err
     except GoJsonError as err:
         raise CheckpointError(f"it cannot be read: {err}", hint=_MEND) from err
     raise CheckpointError(
-        "it has neither defaultCpuSet nor machineState",
+        "it has neither defaultCpuSet nor machineState, nor the name of a policy",
         hint="`nodeagent checkpoint --help` lists the files that are understood",
     )
 

@@ -15,6 +15,7 @@ from nodeagent.core.admission.node_capacity import reservation
 from nodeagent.core.model.config import (
     CPU_MANAGER_POLICIES,
     DEFAULT_GATES,
+    DEPENDENT_GATES,
     GATES_OF_A_STAGE,
     MEMORY_MANAGER_POLICIES,
     TOPOLOGY_MANAGER_POLICIES,
@@ -268,6 +269,11 @@ class _ConfigReader:
                 self._fields.report("featureGates", f"unknown feature gate{nearest(name, _OUR_GATES)}", name)
             elif name not in GATES_OF_A_STAGE:
                 self._reported.append(f"featureGates[{name}]")
+        for name, needed in DEPENDENT_GATES.items():
+            if gates.get(name, DEFAULT_GATES[name]) and not gates.get(needed, DEFAULT_GATES[needed]):
+                self._fields.report(
+                    "featureGates", f"{name} is on and needs {needed}, which is off: turn both on, or both off"
+                )
         return tuple(gates.items())
 
     def _check_policies(self, placement: Placement) -> None:

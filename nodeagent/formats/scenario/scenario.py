@@ -265,7 +265,9 @@ def _machine(document: Mapping[str, Any], where: str) -> Topology:
         if node.distances is not None and len(node.distances) != len(topology.numa):
             allowed = f"distances of NUMA node {node.id}: must be one for each of the {len(topology.numa)} nodes"
             raise ScenarioError(f"{where}: numa: {allowed}, not {shown(list(node.distances))}")
-    return topology
+    # Kubelet and discovery name a core after its lowest CPU, and equal cores are taken in that order.
+    lowest = {core: min(cpus) for core, cpus in topology.cores.items()}
+    return replace(topology, cpus=tuple(replace(cpu, core=lowest[cpu.core]) for cpu in topology.cpus))
 
 
 def pods_document(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Document:

@@ -164,10 +164,13 @@ class _Replay:
         match step.op:
             case "add":
                 assert step.pod is not None
-                decision = self.add(managers, step.pod)
-                if isinstance(decision, Rejected):
-                    attempted = decision.attempted
-                    shown |= {"admitted": False, "reason": decision.reason.value, "message": decision.message}
+                if self.is_active(step.pod.uid):
+                    shown |= {"admitted": False, "error": "a pod with this UID is active: removePod ends it"}
+                else:
+                    decision = self.add(managers, step.pod)
+                    if isinstance(decision, Rejected):
+                        attempted = decision.attempted
+                        shown |= {"admitted": False, "reason": decision.reason.value, "message": decision.message}
             case "restart":
                 try:
                     shown |= self.restart()
@@ -195,8 +198,11 @@ class _Replay:
         self.promises = decision.promises
         self.count(decision.moves)
         if isinstance(decision, Admitted):
-            self.pods = (*(other for other in self.pods if other.uid != pod.uid), pod)
+            self.pods = (*self.pods, pod)
         return decision
+
+    def is_active(self, uid: str) -> bool:
+        return any(pod.uid == uid for pod in self.pods)
 
     def change(self, managers: Managers, step: ScenarioStep, pod: Pod) -> None:
         """Let containers start or go."""
@@ -265,7 +271,7 @@ def timed_adds(scenario: Scenario, clock_ns: Callable[[], int]) -> list[int]:
     try:
         managers = going.start()
         for step in scenario.steps:
-            if step.op == "add" and step.pod is not None:
+            if step.op == "add" and step.pod is not None and not going.is_active(step.pod.uid):
                 begin = clock_ns()
                 going.add(managers, step.pod)
                 encoded_cpus(managers, going.promises)

@@ -44,7 +44,8 @@ class ScenarioTotals(Struct, frozen=True):
 
     def plus(self, replayed: Replayed) -> "ScenarioTotals":
         """Count one more scenario."""
-        decisions = [step["admitted"] for step in replayed.result["steps"] if step["op"] == "add"]
+        steps = replayed.result["steps"]
+        decisions = [step["admitted"] for step in steps if step["op"] == "add" and "error" not in step]
         return ScenarioTotals(
             self.scenarios + 1,
             self.admitted + decisions.count(True),

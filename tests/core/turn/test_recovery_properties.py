@@ -5,7 +5,8 @@ from typing import Any
 from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import Managers, violations
+from nodeagent.core.admission.managers import Managers, build, resume, violations
+from nodeagent.core.model.demand import Gates
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Block, Hint, PodPromises, Promises
@@ -36,7 +37,7 @@ def expect_sound(node: Managers, claims: tuple[Claim, ...], made: Settled) -> tu
     for pod in kept:
         for container in pod.containers:
             own = made.promises.own_set(pod.uid, container.name)
-            wanted = invariants.wanted_cpus(node, pod, container)
+            wanted = invariants.wanted_cpus(_generous(node), pod, container)
             assert len(own or ()) <= max(wanted, len(made.promises.pod_set(pod.uid) or ()))
             told = [d for d in made.differences if (d.pod, d.container, d.resource) == (pod, container.name, "CPUs")]
             before = next(c.held.own_set(container.name) for c in claims if c.pod is pod)
@@ -44,6 +45,20 @@ def expect_sound(node: Managers, claims: tuple[Claim, ...], made: Settled) -> tu
             if lacking_cpus(node, made.promises, pod, container.name):
                 assert any("degraded" in d.why for d in told)
     return kept
+
+
+def _generous(node: Managers) -> Managers:
+    """The node as it may have been when a pod was given what it keeps."""
+    placement = replace(node.placement, topology_manager_scope="container")
+    return replace(node, rules=replace(node.rules, gates=Gates(True, True)), placement=placement)
+
+
+def with_gate(node: Managers, *, is_on: bool) -> Managers:
+    """The same node with the gate PodLevelResourceManagers turned on or off."""
+    gates = (*node.placement.feature_gates, ("PodLevelResourceManagers", is_on))
+    built = build(node.topology, replace(node.placement, feature_gates=tuple(dict(gates).items())))
+    assert isinstance(built, Managers)
+    return built
 
 
 def as_it_is(promises: Promises) -> object:
@@ -66,6 +81,19 @@ def test_on_the_same_node_nothing_changes(node: Managers, events: list[Event], r
     assert before == after or [d for d in made.differences if d.before not in {"shared", "any"}] == []
     kept = {(uid, name): cpus for uid, name, cpus in promises.containers}
     assert {key: made.promises.own_set(*key) for key in kept} == kept
+
+
+@EXAMPLES
+@given(node=nodes(), events=lives(), was_on=st.booleans())
+def test_a_gate_that_is_turned_moves_nobody(node: Managers, events: list[Event], *, was_on: bool) -> None:
+    was, now = (with_gate(node, is_on=on) for on in (was_on, not was_on))
+    promises, active = lived_through(was, events)
+    assert resume(now, promises) == promises
+    assert violations(now, promises, active) == ()
+    if was_on:
+        made = settled(now, claims_of(promises, active, frozenset(range(8))))
+        assert made.differences == ()
+        assert as_it_is(made.promises) == as_it_is(promises)
 
 
 @EXAMPLES

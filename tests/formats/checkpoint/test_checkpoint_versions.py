@@ -12,6 +12,7 @@ import yaml
 from msgspec.structs import replace
 
 from nodeagent.cli.main import main
+from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.state import NodeState, RecordedRefusal
 from nodeagent.core.turn.step import Manifest, new_entry
 from nodeagent.formats.checkpoint.checkpoint_versions import (
@@ -21,8 +22,8 @@ from nodeagent.formats.checkpoint.checkpoint_versions import (
     converted,
     read_checkpoint,
 )
-from nodeagent.formats.checkpoint.cpu_checkpoint import encode_cpu_state, encode_cpu_state_1
-from nodeagent.formats.checkpoint.memory_checkpoint import encode_memory_state
+from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state, encode_cpu_state, encode_cpu_state_1
+from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state, encode_memory_state
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
 from tests.formats.checkpoint import test_checkpoints as samples
 from tests.formats.checkpoint.test_node_state import CONTENT
@@ -173,6 +174,30 @@ def test_an_edited_file_is_shown_and_not_converted(name: str) -> None:
     assert "checksum" in found.problem
     with pytest.raises(CheckpointError, match="checksum"):
         converted(found, "memory-v1" if version.startswith("memory") else "cpu-v3", {}, lossy=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ('{"policyName":"None","checksum":4132376582}', "memory-v1"),
+        ('{"policyName":"Static","entries":{"ghost":{}},"checksum":1475028405}', "memory-v1"),
+        ('{"policyName":"Static","entries":{"ghost":{}},"checksum":1646982420}', "memory-v2"),
+        ('{"policyName":"None","machineState":{},"entries":{"ghost":{}},"checksum":3231621568}', "memory-v1"),
+        ('{"policyName":"none","checksum":1353318690}', "cpu-v2"),
+        ('{"policyName":"static","defaultCpuSet":"0-3","entries":{"ghost":{}},"checksum":3967522471}', "cpu-v2"),
+    ],
+)
+def test_what_kubelet_reads_as_empty_is_whole(text: str, version: str) -> None:
+    """A field that isn't there, and a pod without containers; kubelet knows the files by their names."""
+    found = read_checkpoint(text.encode())
+    assert (found.version, found.problem) == (version, None)
+    assert all(held.is_nothing for _, held in found.promises.pods)
+    record = (
+        decode_memory_state(text, pod_level=version[-1] == "2")
+        if version.startswith("memory")
+        else decode_cpu_state(text, pod_level=False, initial={})
+    )
+    assert not isinstance(record, Unreadable)
 
 
 def test_kubelet_takes_a_file_without_checksum_unseen_and_that_is_said() -> None:

@@ -229,6 +229,10 @@ FINDINGS = [
     ("featureGates: {PodLevelResources: 'true'}", '1: featureGates[PodLevelResources]: "true": must be true or false, not a string'),
     ("featureGates: {CPUManagerPolicyAlphaOption: true}", '1: featureGates: "CPUManagerPolicyAlphaOption": unknown feature gate, did you mean CPUManagerPolicyAlphaOptions?'),
     ("featureGates: {podLevelResources: true}", '"podLevelResources": unknown feature gate, did you mean PodLevelResources?'),
+    ("featureGates: {PodLevelResourceManagers: true, PodLevelResources: false}", "1: featureGates: PodLevelResourceManagers is on and needs PodLevelResources, which is off: turn both on, or both off"),
+    ("featureGates: {AllAlpha: true, PodLevelResources: false}", "PodLevelResourceManagers is on and needs PodLevelResources"),
+    ("featureGates: {AllAlpha: true, AllBeta: false}", "PodLevelResourceManagers is on and needs PodLevelResources"),
+    ("featureGates: {AllBeta: false, PodLevelResourceManagers: true}", "PodLevelResourceManagers is on and needs PodLevelResources"),
     ("featureGates: {AllAlphas: true}", '"AllAlphas": unknown feature gate, did you mean AllAlpha?'),
     ("featureGates: {CPUManagerPolicyOptions: false}", "1: featureGates: cannot set feature gate CPUManagerPolicyOptions to false, feature is locked to true"),
     ("cpuCFSQuotaPeriod: 20ms", '1: cpuCFSQuotaPeriod: "20ms": other than 100ms requires feature gate CustomCPUCFSQuotaPeriod'),
@@ -424,7 +428,10 @@ def test_a_hostile_configuration_is_refused_in_bounded_time() -> None:
     [
         ("AllAlpha: true", {*DEFAULT_GATES}),
         ("AllBeta: false", set()),
-        ("AllAlpha: true, AllBeta: false", {n for n, on in DEFAULT_GATES.items() if not on}),
+        (
+            "AllAlpha: true, AllBeta: false, PodLevelResources: true",
+            {"PodLevelResources", *(n for n, on in DEFAULT_GATES.items() if not on)},
+        ),
         ("PodLevelResourceManagers: false, AllAlpha: true", {*DEFAULT_GATES} - {"PodLevelResourceManagers"}),
         ("AllBeta: false, PodLevelResources: true", {"PodLevelResources"}),
     ],

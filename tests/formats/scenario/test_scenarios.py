@@ -48,3 +48,38 @@ def test_blocks_are_shown_by_type_and_nodes() -> None:
     pages, far = BLOCK | {"type": "hugepages-2Mi"}, BLOCK | {"numaAffinity": [1]}
     shown = memory_state_document(json.dumps({"entries": {"p": {"a": [far, BLOCK, pages]}}}))
     assert shown == {"entries": {"p": {"a": [pages, BLOCK, far]}}}
+
+
+def guaranteed(uid: str, cpu: int) -> dict[str, Any]:
+    amounts = {"cpu": str(cpu), "memory": "1Gi"}
+    container = {"name": "c", "resources": {"requests": amounts, "limits": amounts}}
+    return {"metadata": {"name": uid, "uid": uid, "namespace": "default"}, "spec": {"containers": [container]}}
+
+
+def replayed(cores: dict[int, int], *steps: dict[str, Any]) -> list[dict[str, Any]]:
+    document = {
+        "topology": {"cpus": [{"id": c, "core": core, "socket": 0, "numa": 0} for c, core in cores.items()]},
+        "config": {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"},
+        "steps": list(steps),
+    }
+    steps_shown: list[dict[str, Any]] = replay(scenario_from_text(json.dumps(document), "odd"))["steps"]
+    return steps_shown
+
+
+def test_a_core_is_known_by_its_lowest_cpu_whatever_its_number() -> None:
+    """Kubelet takes equal cores by their lowest CPU."""
+    add = {"op": "add", "pod": guaranteed("p", 2)}
+    (plain,) = replayed({0: 0, 4: 0, 1: 1, 5: 1, 2: 2, 6: 2, 3: 3, 7: 3}, add)
+    (other,) = replayed({0: 9, 4: 9, 1: 8, 5: 8, 2: 7, 6: 7, 3: 6, 7: 6}, add)
+    assert plain["pods"]["p"]["containers"]["c"]["cpuset"] == "1,5"
+    assert other == plain
+
+
+def test_a_pod_that_is_there_cannot_be_added_again() -> None:
+    add, end = {"op": "add", "pod": guaranteed("p", 2)}, {"op": "removePod", "podUID": "p"}
+    more = {"op": "add", "pod": guaranteed("p", 3)}
+    first, again, _, after = replayed({c: c for c in range(8)}, add, more, end, more)
+    assert not again["admitted"]
+    assert again["error"] == "a pod with this UID is active: removePod ends it"
+    assert {**again, "admitted": True} == {**first, "error": again["error"]}, "nothing is decided"
+    assert after["pods"]["p"]["containers"]["c"]["cpuset"] == "1-3"
