@@ -684,9 +684,11 @@ def held(promised: PodPromises) -> PodMap[PodPromises]:
 
 
 def with_files(
-    cpu: CpuRecord | Unreadable | None = None, memory: MemoryRecord | Unreadable | None = None
+    cpu: CpuRecord | Unreadable | None = None,
+    memory: MemoryRecord | Unreadable | None = None,
+    errata: Errata = Errata.KUBELET_1_36,
 ) -> StartRefused:
-    refused = core.start(AS_KUBELET, Records(cpu, memory))
+    refused = core.start(AS_KUBELET if errata is Errata.KUBELET_1_36 else STATIC_MEMORY, Records(cpu, memory))
     assert isinstance(refused, StartRefused), refused
     return refused
 
@@ -720,6 +722,7 @@ FILES: list[tuple[Callable[[], StartRefused], str]] = [
     (lambda: with_files(cpu=CpuRecord("static", "0", (("u1", (("app", "1-a"),)),))), 'could not parse cpuset "1-a" for container "app"'),
     (lambda: with_files(cpu=CpuRecord("static", "1-15")), 'not all reserved cpus: "0,8"'),
     (lambda: with_files(cpu=CpuRecord("static", "0-15", (("u1", (("app", "1,9"),)),))), 'pod: u1, container: app cpuset: "1,9" overlaps'),
+    (lambda: with_files(cpu=CpuRecord("static", "0,5-15", (), (("u1", CpuSet.parse("1-3")), ("u2", CpuSet.parse("3-4")))), errata=Errata.FIXED), 'pod: u2 cpuset: "3-4" overlaps with "3" of other pods'),
     (lambda: with_files(memory=Unreadable("no good")), "no good"),
     (lambda: with_files(memory=MemoryRecord("None")), 'differs from state checkpoint policy "None"'),
     (lambda: resumed(AS_KUBELET, default=CpuSet(), pods=held(HELD)), "default cpuset cannot be empty"),
