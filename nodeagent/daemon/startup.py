@@ -5,7 +5,6 @@ from collections.abc import Callable
 from nodeagent.core.admission.managers import misconfigured
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.model.config import Config
-from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.edge import state_files
@@ -89,25 +88,24 @@ def unsuited(config: Config, topology: Topology) -> tuple[StartRefused, ...]:
     return () if isinstance(node, NodeSetup) else tuple(refused for refused in node if refused not in known)
 
 
-def discover(config: Config, source: str, *, reserved: CpuSet | None = None) -> NodeSetup:
+def discover(config: Config, source: str) -> NodeSetup:
     """Read this machine and build the managers; else as `node_of`."""
-    return node_of(config, topology_of(read_machine()), source, reserved)
+    return node_of(config, topology_of(read_machine()), source)
 
 
-def node_of(config: Config, topology: Topology, source: str, reserved: CpuSet | None = None) -> NodeSetup:
+def node_of(config: Config, topology: Topology, source: str) -> NodeSetup:
     """Build the managers.
 
     Args:
         config: as read.
         topology: the machine.
         source: the configuration's file, or who told it.
-        reserved: what a running agent has reserved.
 
     Raises:
         StartError: they don't suit each other.
 
     """
-    node = on_machine(config, topology, reserved)
+    node = on_machine(config, topology)
     if isinstance(node, NodeSetup):
         return node
     raise StartError(

@@ -9,9 +9,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.model.cgroup import ObservedCgroups
-from nodeagent.core.model.config import Config
 from nodeagent.core.model.host_processes import HostProcesses
-from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Topology
 from nodeagent.formats.checkpoint.node_state import SavedState, policies_of, public_document, state_from_document
@@ -150,13 +148,9 @@ def _node(document: JsonValue) -> NodeSetup:
     topology = _topology(document.field("topology"))
     other = document.optional("decidedOn")
     decided_on = topology if other is None else _topology(other)
-    return replace(_set_up(config, decided_on, document.field("reservedCPUs").cpus()), topology=topology)
-
-
-def _set_up(config: Config, topology: Topology, reserved: CpuSet) -> NodeSetup:
-    node = on_machine(config, topology, reserved)
+    node = on_machine(config, decided_on, document.field("reservedCPUs").cpus())
     if isinstance(node, NodeSetup):
-        return node
+        return replace(node, topology=topology)
     raise MisfitError("; ".join(refused.told for refused in node))
 
 

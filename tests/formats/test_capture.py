@@ -52,7 +52,7 @@ def with_secret() -> Pod:
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     """A node whose clock stands still, so that ages do not differ; its machine is read once, as a virtual one's memory changes."""
     machine = read_machine()
-    for reader in (capture_command, sources, startup, daemon_machine, known_state):
+    for reader in (capture_command, sources, startup, daemon_machine):
         monkeypatch.setattr(reader, "read_machine", lambda root="/": machine if root == "/" else read_machine(root))
     now = time.time_ns()
     monkeypatch.setattr(known_state.time, "time_ns", lambda: now)

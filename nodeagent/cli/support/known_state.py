@@ -22,11 +22,10 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import run_id
-from nodeagent.daemon.startup import LAST_CONFIG, STATE_FILE, StartError, node_of
+from nodeagent.daemon.startup import LAST_CONFIG, STATE_FILE, StartError, discover
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.local_api_client import ApiUnavailable, call
-from nodeagent.edge.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import (
     MAX_BYTES,
@@ -35,7 +34,6 @@ from nodeagent.formats.checkpoint.node_state import (
     decode_state,
     policies_of,
 )
-from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.node_view import NodeView, Observation, ViewReader
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 
@@ -75,7 +73,7 @@ def known_state(config_path: str, socket: str | None, read: ViewReader | None = 
             return _live(call(other_socket, "state"), read)
         except ApiUnavailable as err:
             down = err
-    return _saved(node_of(config, topology_of(read_machine()), config_path), down)
+    return _saved(discover(config, config_path), down)
 
 
 def shown_state(config_path: str | None, socket: str | None, read: ViewReader | None = None) -> NodeView:
