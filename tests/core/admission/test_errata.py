@@ -396,7 +396,10 @@ def test_16_amounts_do_not_wrap(errata: Errata) -> None:
     greedy = pod("p", app("a", "1", "5Gi"), whole=amounts("2", "4Gi"))
     if errata is FIXED:
         message = refused(node, core.initial(node), greedy)
-        assert message == "pod rejected, exclusive containers request 5368709120 of memory, the pod has 4294967296"
+        assert message == (
+            "Allocate failed due to [memorymanager] exclusive containers request 5368709120 of memory, "
+            "but only 4294967296 available in the pod, which is unexpected"
+        )
     else:
         assert admitted(node, core.initial(node), greedy).of_pod("p").blocks("a") is not None
 
