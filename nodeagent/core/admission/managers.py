@@ -16,17 +16,12 @@ from nodeagent.core.admission.one_pod import AdmissionResult, MergeReport, Provi
 from nodeagent.core.cpu.manager import (
     build_cpu_manager,
     judge_cpu_configuration,
-    release_container,
-    release_pod_set,
     start_moves,
 )
 from nodeagent.core.cpu.restore import restored_cpus, validated_cpus
 from nodeagent.core.memory.manager import (
     build_memory_manager,
     judge_memory_policy,
-    release_container as release_memory,
-    release_pod_blocks,
-    release_started,
 )
 from nodeagent.core.memory.reservation import invalid_entries
 from nodeagent.core.memory.restore import restored_memory, validated_memory
@@ -127,7 +122,7 @@ def judged(topology: Topology, placement: Placement) -> Managers | tuple[StartRe
         topology=topology,
         placement=placement,
         reserved=cpu.reserved,
-        providers=Providers(cpu, memory, topology_manager),
+        providers=Providers(cpu, memory, topology_manager, reproduced(placement.errata)),
         rules=DemandRules.of(placement),
         quirks=reproduced(placement.errata),
     )
@@ -262,7 +257,7 @@ def sweep(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tu
     moves: MetricDeltas = ()
     for uid, held in promises.pods:
         known = names.get(uid, set())
-        for name in sorted({n for n, _ in held.cpus} | {n for n, _ in held.memory}):
+        for name in held.holders:
             if name not in known:
                 promises, moved = _released(managers, promises, uid, name)
                 moves += moved
@@ -273,8 +268,10 @@ def sweep(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tu
 
 
 def start_container(managers: Managers, promises: Promises, pod: Pod, name: str) -> Promises:
-    """Let a container start: the init containers before it have run, and give their memory back."""
-    return release_started(managers.providers.memory, promises, pod, name)
+    """Let a container start: the init containers before it have run, and give back what isn't needed any more."""
+    for manager in managers.providers.managers:
+        promises = manager.start_container(promises, pod, name)
+    return promises
 
 
 def remove_container(managers: Managers, promises: Promises, pod_uid: str, name: str) -> tuple[Promises, MetricDeltas]:
@@ -285,21 +282,24 @@ def remove_container(managers: Managers, promises: Promises, pod_uid: str, name:
 
 
 def _released(managers: Managers, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
-    promises, moves = release_container(managers.providers.cpu, promises, uid, name)
-    return release_memory(managers.providers.memory, promises, uid, name), moves
+    moves: MetricDeltas = ()
+    for manager in managers.providers.managers:
+        promises, moved = manager.release_container(promises, uid, name)
+        moves += moved
+    return promises, moves
 
 
 def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Promises, MetricDeltas]:
     """Take back all that a pod has."""
     held = promises.of_pod(pod_uid)
     moves: MetricDeltas = ()
-    for name in sorted({n for n, _ in held.cpus} | {n for n, _ in held.memory}):
+    for name in held.holders:
         promises, moved = _released(managers, promises, pod_uid, name)
         moves += moved
     if not managers.reproduces(Erratum.POD_ENTRY_LEAKS):
-        promises, moved = release_pod_set(managers.providers.cpu, promises, pod_uid)
-        promises = release_pod_blocks(managers.providers.memory, promises, pod_uid)
-        moves += moved
+        for manager in managers.providers.managers:
+            promises, moved = manager.release_pod(promises, pod_uid)
+            moves += moved
     left = promises.of_pod(pod_uid)
     if left.hints:
         promises = with_pod(promises, pod_uid, replace(left, hints=()))
