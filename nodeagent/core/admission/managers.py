@@ -6,27 +6,18 @@ Every function takes promises and gives the next ones. Knows no time, no files a
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.admission.invariants import (
-    Shortfall,
-    cpu_violations,
-    memory_violations,
-    shortfalls as find_shortfalls,
-)
+from nodeagent.core.admission.invariants import orphans
 from nodeagent.core.admission.one_pod import AdmissionResult, MergeReport, Providers, run_admission
-from nodeagent.core.cpu.manager import (
-    build_cpu_manager,
-    judge_cpu_configuration,
-    start_moves,
-)
-from nodeagent.core.cpu.restore import restored_cpus, validated_cpus
+from nodeagent.core.cpu.manager import build_cpu_manager, judge_cpu_configuration
+from nodeagent.core.cpu.restore import restored_cpus
 from nodeagent.core.memory.manager import (
     build_memory_manager,
     judge_memory_policy,
 )
 from nodeagent.core.memory.reservation import invalid_entries
-from nodeagent.core.memory.restore import restored_memory, validated_memory
+from nodeagent.core.memory.restore import restored_memory
 from nodeagent.core.metrics.deltas import Series
-from nodeagent.core.metrics.manager_metrics import CPU_EXCLUSIVE, CPU_PER_NUMA, CPU_SHARED_POOL, MetricDeltas
+from nodeagent.core.metrics.manager_metrics import MetricDeltas
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.demand import (
     DemandRules,
@@ -42,6 +33,7 @@ from nodeagent.core.model.promises import Isolation, Promises, dropped, with_pod
 from nodeagent.core.model.records import Records
 from nodeagent.core.model.refusals import Reason, StartRefused
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.numa.resource_manager import Shortfall
 from nodeagent.core.numa.topology_manager import build_topology_manager, judge_policy_and_scope, judge_topology_options
 
 
@@ -154,7 +146,7 @@ def start(managers: Managers, records: Records) -> Promises | StartRefused:
 
 
 def start_cpus(managers: Managers, records: Records) -> Promises | StartRefused:
-    """Start the CPU manager: the first half."""
+    """Start the CPU manager: the first half. Kubelet's files are of two managers, and it may come to a stop between them."""
     return restored_cpus(managers.providers.cpu, records.cpu)
 
 
@@ -168,18 +160,22 @@ def resume(managers: Managers, promises: Promises) -> Promises | StartRefused:
 
     Changes of online CPUs and of memory are taken over; see `shortfalls` for promises that can't be kept.
     """
-    judged = validated_cpus(managers.providers.cpu, promises)
-    return judged if isinstance(judged, StartRefused) else validated_memory(managers.providers.memory, judged)
+    for manager in managers.providers.managers:
+        judged = manager.validated(promises)
+        if isinstance(judged, StartRefused):
+            return judged
+        promises = judged
+    return promises
 
 
 def shortfalls(managers: Managers, promises: Promises) -> tuple[Shortfall, ...]:
     """Name every promise that the machine can't keep at present."""
-    return find_shortfalls(managers.providers.cpu, managers.providers.memory, promises)
+    return tuple(short for manager in managers.providers.managers for short in manager.shortfalls(promises))
 
 
 def started_moves(managers: Managers, promises: Promises) -> MetricDeltas:
     """What the metrics show right after a start."""
-    return start_moves(managers.providers.cpu, promises)
+    return tuple(move for manager in managers.providers.managers for move in manager.started_moves(promises))
 
 
 def admit(
@@ -318,23 +314,12 @@ def isolation(managers: Managers, promises: Promises, pod: Pod, name: str) -> Is
 
 def gauges(managers: Managers, promises: Promises) -> tuple[tuple[Series, int], ...]:
     """Compute the gauges from the state."""
-    cpu = managers.providers.cpu
-    if not cpu.static:
-        return ()
-    exclusive = promises.exclusive()
-    return (
-        (Series(CPU_SHARED_POOL), 1000 * cpu.free_pool(promises).bit_count()),
-        (Series(CPU_EXCLUSIVE), len(exclusive)),
-        *(
-            (Series(CPU_PER_NUMA, (("numa_node", str(node.id)),)), (node.cpus & exclusive.bits).bit_count())
-            for node in cpu.layout.nodes
-        ),
-    )
+    return tuple(each for manager in managers.providers.managers for each in manager.gauges(promises))
 
 
 def violations(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tuple[str, ...]:
     """Name every invariant that the promises break (they hold without errata)."""
     return (
-        *cpu_violations(managers.providers.cpu, promises, active),
-        *memory_violations(managers.providers.memory, promises),
+        *orphans(promises, active),
+        *(found for manager in managers.providers.managers for found in manager.violations(promises, active)),
     )

@@ -1,18 +1,31 @@
 """The CPU manager as one of several managers of resources."""
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from msgspec import Struct
 
 from nodeagent.core.cpu import hints, pods
-from nodeagent.core.cpu.manager import CpuManager, allocate_container, release_container, release_pod_set
-from nodeagent.core.metrics.manager_metrics import CPU_REQUESTS, MetricDeltas, aligned, plus
+from nodeagent.core.cpu.invariants import cpu_shortfalls, cpu_violations
+from nodeagent.core.cpu.manager import CpuManager, allocate_container, release_container, release_pod_set, start_moves
+from nodeagent.core.cpu.restore import validated_cpus
+from nodeagent.core.metrics.deltas import Series
+from nodeagent.core.metrics.manager_metrics import (
+    CPU_EXCLUSIVE,
+    CPU_PER_NUMA,
+    CPU_REQUESTS,
+    CPU_SHARED_POOL,
+    MetricDeltas,
+    aligned,
+    plus,
+)
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import PodPromises, Promises
+from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.numa.hint_family import Hints
 from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE
-from nodeagent.core.numa.resource_manager import Allocation, ResourceHints
+from nodeagent.core.numa.resource_manager import Allocation, ResourceHints, Shortfall
 
 
 class CpuResource(Struct, frozen=True):
@@ -69,6 +82,32 @@ class CpuResource(Struct, frozen=True):
 
     def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
         return release_pod_set(self.manager, promises, uid)
+
+    def validated(self, promises: Promises) -> Promises | StartRefused:
+        return validated_cpus(self.manager, promises)
+
+    def started_moves(self, promises: Promises) -> MetricDeltas:
+        return start_moves(self.manager, promises)
+
+    def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:
+        manager = self.manager
+        if not manager.static:
+            return ()
+        exclusive = promises.exclusive()
+        return (
+            (Series(CPU_SHARED_POOL), 1000 * manager.free_pool(promises).bit_count()),
+            (Series(CPU_EXCLUSIVE), len(exclusive)),
+            *(
+                (Series(CPU_PER_NUMA, (("numa_node", str(node.id)),)), (node.cpus & exclusive.bits).bit_count())
+                for node in manager.layout.nodes
+            ),
+        )
+
+    def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[str]:
+        return cpu_violations(self.manager, promises, active)
+
+    def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:
+        return cpu_shortfalls(self.manager, promises)
 
 
 def _listed(found: Hints | None) -> ResourceHints:

@@ -1,11 +1,12 @@
 """The memory manager as one of several managers of resources."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from msgspec import Struct
 
 from nodeagent.core.memory import hints, pods
+from nodeagent.core.memory.invariants import memory_shortfalls, memory_violations
 from nodeagent.core.memory.manager import (
     MemoryManager,
     allocate_container,
@@ -13,13 +14,16 @@ from nodeagent.core.memory.manager import (
     release_pod_blocks,
     release_started,
 )
+from nodeagent.core.memory.restore import validated_memory
+from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MEMORY_REQUESTS, MetricDeltas, plus
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.pod import MEMORY, ContainerKind, Pod
 from nodeagent.core.model.podmap import Fold
 from nodeagent.core.model.promises import PodPromises, Promises
+from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE
-from nodeagent.core.numa.resource_manager import Allocation, ResourceHints
+from nodeagent.core.numa.resource_manager import Allocation, ResourceHints, Shortfall
 
 BytesByNode = Mapping[int, int]
 """Regular memory of blocks that lie on one NUMA node alone, by that node."""
@@ -80,6 +84,21 @@ class MemoryResource(Struct, frozen=True):
 
     def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
         return release_pod_blocks(self.manager, promises, uid), ()
+
+    def validated(self, promises: Promises) -> Promises | StartRefused:
+        return validated_memory(self.manager, promises)
+
+    def started_moves(self, promises: Promises) -> MetricDeltas:  # noqa: ARG002 -- it has counters only
+        return ()
+
+    def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:  # noqa: ARG002 -- it has counters only
+        return ()
+
+    def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[str]:  # noqa: ARG002 -- its books know no pods
+        return memory_violations(self.manager, promises)
+
+    def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:
+        return memory_shortfalls(self.manager, promises)
 
 
 def _listed(found: hints.MemoryHints) -> ResourceHints:

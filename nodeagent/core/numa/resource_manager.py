@@ -4,15 +4,17 @@ A manager is built once from machine and configuration. It keeps nothing: what i
 gives as they are after it. Managers are asked in a fixed order, kubelet's, and none knows the others.
 """
 
+from collections.abc import Iterator
 from typing import Protocol
 
 from msgspec import Struct
 
+from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MetricDeltas
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import PodPromises, Promises
-from nodeagent.core.model.refusals import Refusal
+from nodeagent.core.model.refusals import Refusal, StartRefused
 from nodeagent.core.numa.hint_family import Hints
 
 ResourceHints = tuple[tuple[str, Hints], ...]
@@ -25,6 +27,15 @@ class Allocation(Struct, frozen=True):
     promises: Promises
     moves: MetricDeltas = ()
     refusal: Refusal | None = None
+
+
+class Shortfall(Struct, frozen=True):
+    """A promise that the machine can't keep at present."""
+
+    text: str
+    uid: str | None = None
+    """The pod's. None: it is about a NUMA node's books, which all pods share."""
+    container: str | None = None
 
 
 class ResourceManager(Protocol):
@@ -78,3 +89,20 @@ class ResourceManager(Protocol):
 
     def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
         """Take back what the pod has as a whole and its containers don't."""
+
+    # A start, and what must hold at any time
+
+    def validated(self, promises: Promises) -> Promises | StartRefused:
+        """Judge stored promises against machine and configuration as they are now; what may change by itself is taken over."""
+
+    def started_moves(self, promises: Promises) -> MetricDeltas:
+        """What its metrics show when it has started."""
+
+    def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:
+        """Its gauges, computed from the state."""
+
+    def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[str]:
+        """Name the invariants that the promises break."""
+
+    def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:
+        """Name the promises that the machine can't keep at present."""

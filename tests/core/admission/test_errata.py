@@ -11,7 +11,6 @@ import structlog
 from msgspec.structs import replace
 
 from nodeagent.core.admission import managers as core
-from nodeagent.core.admission.invariants import Shortfall
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.node_capacity import allocatable_of
 from nodeagent.core.cgroups.desired_cgroups import Kernel, wishes
@@ -28,6 +27,7 @@ from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import Reason, StartRefused
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.core.numa.resource_manager import Shortfall
 from nodeagent.core.turn.step import Manifest, new_entry
 from nodeagent.daemon.machine import NodeSetup as StartNode
 from nodeagent.daemon.records import Recorder
