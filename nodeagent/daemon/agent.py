@@ -13,7 +13,6 @@ from itertools import groupby
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nodeagent.core.admission.invariants import Shortfall
 from nodeagent.core.admission.managers import initial, resume, shortfalls
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.admission.state_invariants import violations
@@ -25,6 +24,7 @@ from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, PodEntry, latest_ms, moved, with_endings
+from nodeagent.core.numa.resource_manager import Shortfall
 from nodeagent.core.turn.actions import Forget, KillCgroup, KillMain, Launch, Terminate, TerminateAll, actions, stopping
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
 from nodeagent.core.turn.step import EventKind, Turn, TurnEvent, World, step

@@ -6,11 +6,11 @@ from math import comb
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.core.admission import affinity_score, managers as core
+from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.one_pod import MergeReport
 from nodeagent.core.cpu import distribution as cpu_distribution
-from nodeagent.core.memory import groups as memory_groups
+from nodeagent.core.memory import groups as memory_groups, resource as memory_resource
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.podmap import Fold
 from nodeagent.core.model.promises import PodPromises, Promises
@@ -230,13 +230,13 @@ def test_one_pod_more_spells_one_pod_and_joins_a_path(present: int) -> None:
 
 def test_the_fuller_node_is_found_without_a_look_at_the_pods_there(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
-    fold = affinity_score._ALONE
+    fold = memory_resource._ALONE
 
-    def leaf(uid: str, held: PodPromises) -> affinity_score.BytesByNode:
+    def leaf(uid: str, held: PodPromises) -> memory_resource.BytesByNode:
         looked.append(uid)
         return fold.leaf(uid, held)
 
-    monkeypatch.setattr(affinity_score, "_ALONE", replace(fold, leaf=leaf))
+    monkeypatch.setattr(memory_resource, "_ALONE", replace(fold, leaf=leaf))
     of = managers(
         machine(nodes=4, cores=160), reserved="0", topology_manager_policy="single-numa-node", gates=TOPOLOGY_ALPHA,
         topology_manager_policy_options=(("prefer-most-allocated-numa-node", "true"),), reserved_memory={0: "1Gi"},

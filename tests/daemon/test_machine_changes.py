@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.core.admission.invariants import Shortfall
 from nodeagent.core.admission.managers import Admitted, admit, initial, resume, shortfalls
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.model.config import Config, Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.numa.resource_manager import Shortfall
 from nodeagent.daemon.machine import Machine
 from nodeagent.daemon.startup import StartError, load_node
 from nodeagent.edge.sysfs import read_machine, read_witness

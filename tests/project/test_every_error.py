@@ -702,6 +702,8 @@ def resumed(node: Managers, **changes: Any) -> StartRefused:
 STATIC_MEMORY = managers(reserved_memory={0: "1Gi"})
 AS_KUBELET = managers(reserved_memory={0: "1Gi"}, errata=Errata.KUBELET_1_36)
 STRICT = managers(options=("strict-cpu-reservation",), errata=Errata.KUBELET_1_36)
+BY_ITSELF = managers(gates=PLRM)
+WHOLE = PodPromises(pod_cpus=CpuSet.parse("1-7,9-15"))
 HELD = PodPromises(cpus=(("app", CpuSet.of(1, 9)),))
 HELD_MEMORY = PodPromises(memory=(("app", (Block(NumaSet.of(0), "memory", GIB),)),))
 
@@ -727,6 +729,8 @@ FILES: list[tuple[Callable[[], StartRefused], str]] = [
     (lambda: with_files(memory=MemoryRecord("None")), 'differs from state checkpoint policy "None"'),
     (lambda: resumed(AS_KUBELET, default=CpuSet(), pods=held(HELD)), "default cpuset cannot be empty"),
     (lambda: resumed(AS_KUBELET, default=CpuSet.parse("0-14")), "doesn't match with CPUs in state \"0-14\""),
+    (lambda: resumed(BY_ITSELF, default=CpuSet.parse("0,8"), pods=held(WHOLE).put("u2", WHOLE)), 'pod: u2 cpuset: "1-7,9-15" overlaps with "1-7,9-15" of other pods'),
+    (lambda: resumed(BY_ITSELF, pods=held(WHOLE)), 'pod: u1 cpuset: "1-7,9-15" overlaps with default cpuset "0-15"'),
     (lambda: resumed(STRICT, default=CpuSet.parse("0-15")), 'some of strictly reserved cpus: "0,8"'),
     (lambda: resumed(STATIC_MEMORY, memory=(), pods=held(HELD_MEMORY)), "machine state can not be empty"),
     (lambda: resumed(AS_KUBELET, pods=held(HELD_MEMORY)), "different from the real one"),

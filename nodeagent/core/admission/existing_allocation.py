@@ -3,24 +3,24 @@
 That is the case after a restart, and on a node taken over from kubelet (Erratum.POD_ALLOCATED_AGAIN and its neighbours).
 """
 
-from nodeagent.core.cpu.manager import CpuManager
-from nodeagent.core.memory.manager import MemoryManager
-from nodeagent.core.metrics.manager_metrics import CPU_REQUESTS, MEMORY_REQUESTS, MetricDeltas, aligned, plus
-from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from collections.abc import Sequence
+
+from nodeagent.core.metrics.manager_metrics import MetricDeltas
+from nodeagent.core.model.demand import PodDemand
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.promises import Hint, PodPromises
+from nodeagent.core.numa.resource_manager import ResourceManager
 from nodeagent.core.numa.topology_manager import Scope, TopologyManager
 
 
 def holds_all(
-    cpu: CpuManager, memory: MemoryManager, held: PodPromises, pod: PodDemand, *, by_pod: bool, is_running: bool
+    managers: Sequence[ResourceManager], held: PodPromises, pod: PodDemand, *, by_pod: bool, is_running: bool
 ) -> bool:
     """Judge by what long-running containers hold; plain init containers may have run and given theirs back.
 
     Args:
-        cpu: as built.
-        memory: as built.
+        managers: as built.
         held: what the pod has.
         pod: what it asks for.
         by_pod: it gets a set of its own, which its containers share out.
@@ -30,33 +30,23 @@ def holds_all(
         # It gets nothing new, and keeps what it was given before its gate was turned off (KEP-5526).
         return held.has_resources
     if by_pod:
-        has_cpus = held.pod_cpus is not None or bool(held.cpus) or not (cpu.static and pod.cpus)
-        has_memory = held.pod_memory is not None or bool(held.memory) or not (memory.static and pod.memory)
-        return has_cpus and has_memory and bool(held.cpus or held.memory)
-    pinned = [c for c in pod.containers if (cpu.static and c.cpus) or (memory.static and c.memory)]
+        return bool(held.holders) and all(manager.has_pod(held, pod) for manager in managers)
+    pinned = [c for c in pod.containers if any(manager.is_asked(c) for manager in managers)]
     lasting = [c for c in pinned if c.kind is not ContainerKind.INIT]
-    if lasting:
-        return all(_has_cpus(cpu, held, c) and _has_memory(memory, held, c) for c in lasting)
-    # What only plain init containers ask for is not missed once they have run.
-    return is_running or (bool(held.cpus or held.memory) and all(_has_cpus(cpu, held, c) for c in pinned))
-
-
-def _has_cpus(cpu: CpuManager, held: PodPromises, container: ContainerDemand) -> bool:
-    return held.own_set(container.name) is not None or not (cpu.static and container.cpus)
-
-
-def _has_memory(memory: MemoryManager, held: PodPromises, container: ContainerDemand) -> bool:
-    return held.blocks(container.name) is not None or not (memory.static and container.memory)
+    if not lasting and (is_running or not held.holders):
+        # What only plain init containers ask for is not missed once they have run.
+        return is_running
+    return all(manager.has_container(held, c) for manager in managers for c in lasting or pinned)
 
 
 def kept_hints(
-    topology: TopologyManager, cpu: CpuManager, held: PodPromises, pod: PodDemand
+    topology: TopologyManager, managers: Sequence[ResourceManager], held: PodPromises, pod: PodDemand
 ) -> tuple[tuple[str, Hint], ...]:
     """Give the stored hints, or those that lead to where the containers are."""
     names = sorted(container.name for container in pod.containers)
     if {name for name, _ in held.hints} == set(names):
         return held.hints
-    masks = {name: _place(cpu, held, name) for name in names}
+    masks = {name: _place(managers, held, name) for name in names}
     if topology.scope is Scope.POD:
         together = 0
         for mask in masks.values():
@@ -65,11 +55,10 @@ def kept_hints(
     return tuple((name, _hint(topology, mask)) for name, mask in masks.items())
 
 
-def _place(cpu: CpuManager, held: PodPromises, name: str) -> int:
-    own = held.own_set(name)
-    mask = 0 if own is None else sum(1 << node.id for node in cpu.layout.nodes if node.cpus & own.bits)
-    for block in held.blocks(name) or ():
-        mask |= block.nodes.bits
+def _place(managers: Sequence[ResourceManager], held: PodPromises, name: str) -> int:
+    mask = 0
+    for manager in managers:
+        mask |= manager.place(held, name)
     return mask
 
 
@@ -79,15 +68,8 @@ def _hint(topology: TopologyManager, mask: int) -> Hint:
     return Hint(None if topology.rules.single_node and mask == default else NumaSet(mask), preferred=True)
 
 
-def kept_moves(cpu: CpuManager, memory: MemoryManager, pod: PodDemand) -> MetricDeltas:
+def kept_moves(managers: Sequence[ResourceManager], pod: PodDemand) -> MetricDeltas:
     """Count what is found in place, as kubelet counts it."""
-    moves: MetricDeltas = ()
     if pod.is_skipped:
-        return moves
-    for container in pod.containers:
-        if cpu.static and container.cpus:
-            full = (aligned("container", "physical_cpu"),) if cpu.options.full_pcpus_only else ()
-            moves += (plus(CPU_REQUESTS), *full)
-        if memory.static and container.memory:
-            moves += (plus(MEMORY_REQUESTS),)
-    return moves
+        return ()
+    return tuple(move for container in pod.containers for m in managers for move in m.found_moves(container))

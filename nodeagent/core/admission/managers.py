@@ -6,32 +6,18 @@ Every function takes promises and gives the next ones. Knows no time, no files a
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.admission.invariants import (
-    Shortfall,
-    cpu_violations,
-    memory_violations,
-    shortfalls as find_shortfalls,
-)
+from nodeagent.core.admission.invariants import orphans
 from nodeagent.core.admission.one_pod import AdmissionResult, MergeReport, Providers, run_admission
-from nodeagent.core.cpu.manager import (
-    build_cpu_manager,
-    judge_cpu_configuration,
-    release_container,
-    release_pod_set,
-    start_moves,
-)
-from nodeagent.core.cpu.restore import restored_cpus, validated_cpus
+from nodeagent.core.cpu.manager import build_cpu_manager, judge_cpu_configuration
+from nodeagent.core.cpu.restore import restored_cpus
 from nodeagent.core.memory.manager import (
     build_memory_manager,
     judge_memory_policy,
-    release_container as release_memory,
-    release_pod_blocks,
-    release_started,
 )
 from nodeagent.core.memory.reservation import invalid_entries
-from nodeagent.core.memory.restore import restored_memory, validated_memory
+from nodeagent.core.memory.restore import restored_memory
 from nodeagent.core.metrics.deltas import Series
-from nodeagent.core.metrics.manager_metrics import CPU_EXCLUSIVE, CPU_PER_NUMA, CPU_SHARED_POOL, MetricDeltas
+from nodeagent.core.metrics.manager_metrics import MetricDeltas
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.demand import (
     DemandRules,
@@ -47,6 +33,7 @@ from nodeagent.core.model.promises import Isolation, Promises, dropped, with_pod
 from nodeagent.core.model.records import Records
 from nodeagent.core.model.refusals import Reason, StartRefused
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.numa.resource_manager import Shortfall
 from nodeagent.core.numa.topology_manager import build_topology_manager, judge_policy_and_scope, judge_topology_options
 
 
@@ -127,7 +114,7 @@ def judged(topology: Topology, placement: Placement) -> Managers | tuple[StartRe
         topology=topology,
         placement=placement,
         reserved=cpu.reserved,
-        providers=Providers(cpu, memory, topology_manager),
+        providers=Providers(cpu, memory, topology_manager, reproduced(placement.errata)),
         rules=DemandRules.of(placement),
         quirks=reproduced(placement.errata),
     )
@@ -159,7 +146,7 @@ def start(managers: Managers, records: Records) -> Promises | StartRefused:
 
 
 def start_cpus(managers: Managers, records: Records) -> Promises | StartRefused:
-    """Start the CPU manager: the first half."""
+    """Start the CPU manager: the first half. Kubelet's files are of two managers, and it may come to a stop between them."""
     return restored_cpus(managers.providers.cpu, records.cpu)
 
 
@@ -173,18 +160,22 @@ def resume(managers: Managers, promises: Promises) -> Promises | StartRefused:
 
     Changes of online CPUs and of memory are taken over; see `shortfalls` for promises that can't be kept.
     """
-    judged = validated_cpus(managers.providers.cpu, promises)
-    return judged if isinstance(judged, StartRefused) else validated_memory(managers.providers.memory, judged)
+    for manager in managers.providers.managers:
+        judged = manager.validated(promises)
+        if isinstance(judged, StartRefused):
+            return judged
+        promises = judged
+    return promises
 
 
 def shortfalls(managers: Managers, promises: Promises) -> tuple[Shortfall, ...]:
     """Name every promise that the machine can't keep at present."""
-    return find_shortfalls(managers.providers.cpu, managers.providers.memory, promises)
+    return tuple(short for manager in managers.providers.managers for short in manager.shortfalls(promises))
 
 
 def started_moves(managers: Managers, promises: Promises) -> MetricDeltas:
     """What the metrics show right after a start."""
-    return start_moves(managers.providers.cpu, promises)
+    return tuple(move for manager in managers.providers.managers for move in manager.started_moves(promises))
 
 
 def admit(
@@ -262,7 +253,7 @@ def sweep(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tu
     moves: MetricDeltas = ()
     for uid, held in promises.pods:
         known = names.get(uid, set())
-        for name in sorted({n for n, _ in held.cpus} | {n for n, _ in held.memory}):
+        for name in held.holders:
             if name not in known:
                 promises, moved = _released(managers, promises, uid, name)
                 moves += moved
@@ -273,8 +264,10 @@ def sweep(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tu
 
 
 def start_container(managers: Managers, promises: Promises, pod: Pod, name: str) -> Promises:
-    """Let a container start: the init containers before it have run, and give their memory back."""
-    return release_started(managers.providers.memory, promises, pod, name)
+    """Let a container start: the init containers before it have run, and give back what isn't needed any more."""
+    for manager in managers.providers.managers:
+        promises = manager.start_container(promises, pod, name)
+    return promises
 
 
 def remove_container(managers: Managers, promises: Promises, pod_uid: str, name: str) -> tuple[Promises, MetricDeltas]:
@@ -285,21 +278,24 @@ def remove_container(managers: Managers, promises: Promises, pod_uid: str, name:
 
 
 def _released(managers: Managers, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
-    promises, moves = release_container(managers.providers.cpu, promises, uid, name)
-    return release_memory(managers.providers.memory, promises, uid, name), moves
+    moves: MetricDeltas = ()
+    for manager in managers.providers.managers:
+        promises, moved = manager.release_container(promises, uid, name)
+        moves += moved
+    return promises, moves
 
 
 def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Promises, MetricDeltas]:
     """Take back all that a pod has."""
     held = promises.of_pod(pod_uid)
     moves: MetricDeltas = ()
-    for name in sorted({n for n, _ in held.cpus} | {n for n, _ in held.memory}):
+    for name in held.holders:
         promises, moved = _released(managers, promises, pod_uid, name)
         moves += moved
     if not managers.reproduces(Erratum.POD_ENTRY_LEAKS):
-        promises, moved = release_pod_set(managers.providers.cpu, promises, pod_uid)
-        promises = release_pod_blocks(managers.providers.memory, promises, pod_uid)
-        moves += moved
+        for manager in managers.providers.managers:
+            promises, moved = manager.release_pod(promises, pod_uid)
+            moves += moved
     left = promises.of_pod(pod_uid)
     if left.hints:
         promises = with_pod(promises, pod_uid, replace(left, hints=()))
@@ -318,23 +314,12 @@ def isolation(managers: Managers, promises: Promises, pod: Pod, name: str) -> Is
 
 def gauges(managers: Managers, promises: Promises) -> tuple[tuple[Series, int], ...]:
     """Compute the gauges from the state."""
-    cpu = managers.providers.cpu
-    if not cpu.static:
-        return ()
-    exclusive = promises.exclusive()
-    return (
-        (Series(CPU_SHARED_POOL), 1000 * cpu.free_pool(promises).bit_count()),
-        (Series(CPU_EXCLUSIVE), len(exclusive)),
-        *(
-            (Series(CPU_PER_NUMA, (("numa_node", str(node.id)),)), (node.cpus & exclusive.bits).bit_count())
-            for node in cpu.layout.nodes
-        ),
-    )
+    return tuple(each for manager in managers.providers.managers for each in manager.gauges(promises))
 
 
 def violations(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tuple[str, ...]:
     """Name every invariant that the promises break (they hold without errata)."""
     return (
-        *cpu_violations(managers.providers.cpu, promises, active),
-        *memory_violations(managers.providers.memory, promises),
+        *orphans(promises, active),
+        *(found for manager in managers.providers.managers for found in manager.violations(promises, active)),
     )

@@ -4,18 +4,17 @@ The order is kubelet's container manager's: CPUs, then memory. Core never logs: 
 """
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission.affinity_score import preferred_of_two
 from nodeagent.core.admission.existing_allocation import holds_all, kept_hints, kept_moves
-from nodeagent.core.cpu import hints as cpu_hints
-from nodeagent.core.cpu.manager import CpuManager, allocate_container as allocate_cpus
-from nodeagent.core.cpu.pods import allocate_pod as allocate_pod_cpus
-from nodeagent.core.memory import hints as memory_hints
-from nodeagent.core.memory.manager import MemoryManager, allocate_container as allocate_memory
-from nodeagent.core.memory.pods import allocate_pod as allocate_pod_memory
+from nodeagent.core.cpu.manager import CpuManager
+from nodeagent.core.cpu.resource import CpuResource
+from nodeagent.core.memory.manager import MemoryManager
+from nodeagent.core.memory.resource import MemoryResource
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.metrics.manager_metrics import (
     TOPOLOGY_ERRORS,
@@ -30,9 +29,8 @@ from nodeagent.core.model.errata import Erratum
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.promises import NOTHING, Hint, Promises, put
 from nodeagent.core.model.refusals import Refusal
-from nodeagent.core.numa.hint_family import Hints
-from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE, Merged
-from nodeagent.core.numa.resource_manager import Allocation
+from nodeagent.core.numa.hints import Merged
+from nodeagent.core.numa.resource_manager import Allocation, ResourceHints, ResourceManager
 from nodeagent.core.numa.topology_manager import Scope, TopologyManager, TopologyPolicy, affinity_refusal
 
 
@@ -40,7 +38,7 @@ class Allocated(Struct, frozen=True):
     """One call of a manager's allocate has come back."""
 
     manager: str
-    """`cpu` or `memory`."""
+    """Its name."""
     container: str | None
     """None: for the pod as a whole."""
     before: Promises
@@ -51,18 +49,20 @@ class Allocated(Struct, frozen=True):
 AllocationObserver = Callable[[Allocated], None]
 
 
-class Providers(Struct, frozen=True):
+class Providers(Struct, frozen=True, dict=True):  # the dictionary holds what is derived
     """The managers that give hints and allocate, and the one that merges."""
 
     cpu: CpuManager
     memory: MemoryManager
     topology: TopologyManager
+    quirks: frozenset[Erratum]
     observer: AllocationObserver | None = None
     """Is told what each manager has allocated; decides nothing."""
 
-
-ResourceHints = tuple[tuple[str, Hints], ...]
-"""What each resource's list says, in the order of asking; absent answers as don't-care lists."""
+    @cached_property
+    def managers(self) -> tuple[ResourceManager, ...]:
+        """Those of resources, in the order in which they are asked and allocate: kubelet's."""
+        return CpuResource(self.cpu), MemoryResource(self.memory)
 
 
 class MergeReport(Struct, frozen=True):
@@ -71,6 +71,7 @@ class MergeReport(Struct, frozen=True):
     container: str | None
     """None: for the pod as a whole."""
     hints: ResourceHints
+    """Of all managers, in the order of asking."""
     merged: Merged
     admitted: bool
 
@@ -97,11 +98,11 @@ def run_admission(
     """
     start = AdmissionResult(promises, (plus(TOPOLOGY_REQUESTS),))
     topology = providers.topology
-    if Erratum.POD_ALLOCATED_AGAIN not in providers.cpu.quirks:
+    if Erratum.POD_ALLOCATED_AGAIN not in providers.quirks:
         held = promises.of_pod(pod.uid)
         by_pod = is_by_pod(topology, pod)
         if (is_running or held is not NOTHING) and holds_all(
-            providers.cpu, providers.memory, held, pod, by_pod=by_pod, is_running=is_running
+            providers.managers, held, pod, by_pod=by_pod, is_running=is_running
         ):
             return _kept(providers, start, pod)
     if topology.policy is TopologyPolicy.NONE:
@@ -121,9 +122,9 @@ def _kept(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> Adm
     promises = outcome.promises
     held = promises.of_pod(pod.uid)
     if providers.topology.policy is not TopologyPolicy.NONE:
-        held = replace(held, hints=kept_hints(providers.topology, providers.cpu, held, pod))
+        held = replace(held, hints=kept_hints(providers.topology, providers.managers, held, pod))
         promises = replace(promises, pods=promises.pods.put(pod.uid, held))
-    return AdmissionResult(promises, (*outcome.moves, *kept_moves(providers.cpu, providers.memory, pod)))
+    return AdmissionResult(promises, (*outcome.moves, *kept_moves(providers.managers, pod)))
 
 
 def _each_container(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
@@ -136,10 +137,8 @@ def _each_container(providers: Providers, outcome: AdmissionResult, pod: PodDema
 
 def _by_container(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
     for container in pod.containers:
-        hints = (
-            *_cpu_list(cpu_hints.container_hints(providers.cpu, outcome.promises, pod, container)),
-            *_memory_lists(memory_hints.container_hints(providers.memory, outcome.promises, pod, container)),
-        )
+        promises = outcome.promises
+        hints = tuple([each for m in providers.managers for each in m.container_hints(promises, pod, container)])
         outcome = _merged(providers, outcome, pod, container, hints)
         if outcome.refusal is not None:
             return outcome
@@ -151,31 +150,19 @@ def _by_container(providers: Providers, outcome: AdmissionResult, pod: PodDemand
 
 
 def _by_pod(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
-    hints = (
-        *_cpu_list(cpu_hints.pod_hints(providers.cpu, outcome.promises, pod)),
-        *_memory_lists(memory_hints.pod_hints(providers.memory, outcome.promises, pod)),
-    )
+    hints = tuple([each for m in providers.managers for each in m.pod_hints(outcome.promises, pod)])
     outcome = _merged(providers, outcome, pod, None, hints)
     if outcome.refusal is not None:
         return outcome
     outcome = _with_hint(outcome, pod, pod.containers)
     if is_by_pod(providers.topology, pod):
-        outcome = _after(providers, outcome, "cpu", None, allocate_pod_cpus(providers.cpu, outcome.promises, pod))
-        if outcome.refusal is None:
-            allocation = allocate_pod_memory(providers.memory, outcome.promises, pod)
-            outcome = _after(providers, outcome, "memory", None, allocation)
+        for manager in providers.managers:
+            outcome = _after(providers, outcome, manager.name, None, manager.allocate_pod(outcome.promises, pod))
+            if outcome.refusal is not None:
+                break
     else:
         outcome = _each_container(providers, outcome, pod)
     return _counted_alignment(providers, outcome) if outcome.refusal is None else _counted_error(outcome)
-
-
-def _cpu_list(hints: Hints | None) -> ResourceHints:
-    return (("cpu", DONT_CARE if hints is None else hints or UNSATISFIABLE),)
-
-
-def _memory_lists(hints: ResourceHints) -> ResourceHints:
-    # No answer at all is one list that doesn't care; an empty list can't be satisfied.
-    return tuple((resource, each or UNSATISFIABLE) for resource, each in hints) or (("memory", DONT_CARE),)
 
 
 def _merged(
@@ -189,7 +176,7 @@ def _merged(
     topology = providers.topology
     promises = outcome.promises
     merged = topology.merge(
-        [each for _, each in hints], lambda a, b: preferred_of_two(providers.cpu, providers.memory, promises, a, b)
+        [each for _, each in hints], lambda a, b: preferred_of_two(providers.managers, promises, a, b)
     )
     admitted = topology.admits(merged)
     name = None if container is None else container.name
@@ -217,12 +204,12 @@ def _with_hint(outcome: AdmissionResult, pod: PodDemand, containers: Sequence[Co
 def _allocated(
     providers: Providers, outcome: AdmissionResult, pod: PodDemand, container: ContainerDemand
 ) -> AdmissionResult:
-    allocation = allocate_cpus(providers.cpu, outcome.promises, pod, container)
-    outcome = _after(providers, outcome, "cpu", container.name, allocation)
-    if outcome.refusal is not None:
-        return outcome
-    allocation = allocate_memory(providers.memory, outcome.promises, pod, container)
-    return _after(providers, outcome, "memory", container.name, allocation)
+    for manager in providers.managers:
+        allocation = manager.allocate_container(outcome.promises, pod, container)
+        outcome = _after(providers, outcome, manager.name, container.name, allocation)
+        if outcome.refusal is not None:
+            break
+    return outcome
 
 
 def _after(

@@ -4,11 +4,13 @@ Plain init containers run one after another, so their slices overlap with later 
 nobody has alone is the pod's shared pool.
 """
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.cpu.assignment import CpuShortage
 from nodeagent.core.cpu.manager import CpuManager, check_full_cores, choose_near, taken_moves
 from nodeagent.core.cpu.observing import Choosing, Source
+from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.metrics.manager_metrics import (
     CPU_ERRORS,
     CPU_REQUESTS,
@@ -70,9 +72,7 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     refusal = check_pod(manager, pod)
     if refusal is not None:
         return _failed(promises, (), refusal)
-    full_cores = manager.options.full_pcpus_only
-    requests = plus(CPU_REQUESTS)
-    if full_cores:
+    if manager.options.full_pcpus_only:
         refusal = check_full_cores(manager, promises, pod.cpus, 0) or _check_slices(manager, promises, pod)
         if refusal is not None:
             return _failed(promises, (), refusal)
@@ -88,14 +88,12 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     )
     # The union behind the per-node gauge does not contain this pod yet.
     moves = taken_moves(manager, promises, chosen)
-    slices = _partition(manager, pod, chosen)
-    if isinstance(slices, CpuShortage):
-        return _failed(after, moves, unexpected(slices.message))
-    for container in pod.containers:
-        exclusive = container.cpus > 0
-        moves += (requests,) if exclusive else ()
-        moves += (assignments("cpu", "pod_exclusive" if exclusive else "pod_shared"), allocations("cpu", "pod"))
-    sets = tuple(sorted((name, CpuSet(cpus)) for name, cpus in slices))
+    parts = _partition(manager, pod, chosen)
+    moves += parts.moves
+    if parts.shortage is not None:
+        return _failed(after, moves, unexpected(parts.shortage.message))
+    moves += (allocations("cpu", "pod"),) * len(pod.containers)
+    sets = tuple(sorted((name, CpuSet(cpus)) for name, cpus in parts.slices))
     pods = after.pods.put(pod.uid, replace(after.of_pod(pod.uid), cpus=sets))
     return Allocation(replace(after, pods=pods), moves)
 
@@ -112,14 +110,36 @@ def _failed(promises: Promises, moves: MetricDeltas, refusal: Refusal) -> Alloca
     return Allocation(promises, (*moves, plus(CPU_ERRORS), allocation_errors("cpu", "pod")), refusal)
 
 
-def _partition(manager: CpuManager, pod: PodDemand, whole: int) -> list[tuple[str, int]] | CpuShortage:
+class _Parts(Struct, frozen=True):
+    """A pod's set, split up."""
+
+    slices: tuple[tuple[str, int], ...]
+    moves: MetricDeltas
+    """What was counted: up to the container for which too few were left, where there is one."""
+    shortage: CpuShortage | None = None
+
+
+def _partition(manager: CpuManager, pod: PodDemand, whole: int) -> _Parts:
     """Split the pod's set among its containers."""
     slices: list[tuple[str, int]] = []
+    moves: list[MetricDelta] = []
     sharing: list[str] = []
     waiting: list[tuple[str, int, int]] = []
     pool = whole
+
+    def given(name: str, count: int, available: int) -> int | CpuShortage:
+        moves.append(plus(CPU_REQUESTS))
+        if manager.observer is not None:
+            manager.observer(Choosing(Source.POD, available, count, container=name))
+        chosen = manager.assign(available, count)
+        if not isinstance(chosen, CpuShortage):
+            moves.append(assignments("cpu", "pod_exclusive"))
+            slices.append((name, chosen))
+        return chosen
+
     for container in pod.containers:
         if container.cpus == 0 and container.kind is ContainerKind.INIT:
+            moves.append(assignments("cpu", "pod_shared"))
             slices.append((container.name, pool))
         elif container.cpus == 0:
             sharing.append(container.name)
@@ -127,19 +147,14 @@ def _partition(manager: CpuManager, pod: PodDemand, whole: int) -> list[tuple[st
             # A sidecar will be running in what is the shared pool in the end.
             waiting.append((container.name, container.cpus, pool))
         else:
-            if manager.observer is not None:
-                manager.observer(Choosing(Source.POD, pool, container.cpus, container=container.name))
-            chosen = manager.assign(pool, container.cpus)
+            chosen = given(container.name, container.cpus, pool)
             if isinstance(chosen, CpuShortage):
-                return chosen
-            slices.append((container.name, chosen))
+                return _Parts((), tuple(moves), chosen)
             if container.kind is not ContainerKind.INIT:
                 pool &= ~chosen
     for name, count, at_hand in waiting:
-        if manager.observer is not None:
-            manager.observer(Choosing(Source.POD, at_hand & ~pool, count, container=name))
-        chosen = manager.assign(at_hand & ~pool, count)
+        chosen = given(name, count, at_hand & ~pool)
         if isinstance(chosen, CpuShortage):
-            return chosen
-        slices.append((name, chosen))
-    return slices + [(name, pool) for name in sharing]
+            return _Parts((), tuple(moves), chosen)
+    moves += [assignments("cpu", "pod_shared")] * len(sharing)
+    return _Parts((*slices, *((name, pool) for name in sharing)), tuple(moves))

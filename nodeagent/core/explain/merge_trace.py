@@ -188,9 +188,8 @@ class _SetJudge:
         if mask.bit_count() > winner.bit_count():
             return Verdict.MORE_NODES
         if self._topology.prefer_most_allocated:
-            cpu, memory = self._managers.providers.cpu, self._managers.providers.memory
             a, b = mask.bit_length() - 1, winner.bit_length() - 1
-            if preferred_of_two(cpu, memory, self._promises, a, b) == b:
+            if preferred_of_two(self._managers.providers.managers, self._promises, a, b) == b:
                 return Verdict.LESS_ALLOCATED
         fit = fitness(self._topology.rules)
         return Verdict.FARTHER if fit(mask)[1] > fit(winner)[1] else Verdict.HIGHER

@@ -64,9 +64,9 @@ def _over_budget(total: Amounts, taken: dict[str, int]) -> Refusal | None:
     budget = dict(total)
     for resource, size in sorted(taken.items()):
         if size > budget.get(resource, 0):
-            return Refusal(
-                Reason.UNEXPECTED_ADMISSION,
-                f"pod rejected, exclusive containers request {size} of {resource}, the pod has {budget.get(resource, 0)}",
+            available = budget.get(resource, 0)
+            return unexpected(
+                f"[memorymanager] exclusive containers request {size} of {resource}, but only {available} available in the pod"
             )
     return None
 

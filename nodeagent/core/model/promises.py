@@ -61,8 +61,13 @@ class PodPromises(Struct, frozen=True):
         return next((hint for key, hint in self.hints if key == name), NO_HINT)
 
     @property
+    def holders(self) -> list[str]:
+        """The containers that have CPUs or memory, sorted."""
+        return sorted({name for name, _ in self.cpus} | {name for name, _ in self.memory})
+
+    @property
     def has_resources(self) -> bool:
-        """Whether it holds CPUs or memory."""
+        """Whether it, or one of its containers, holds CPUs or memory."""
         return bool(self.cpus or self.memory) or self.pod_cpus is not None or self.pod_memory is not None
 
     @property

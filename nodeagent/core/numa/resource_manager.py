@@ -1,10 +1,24 @@
-"""What a manager of one resource answers when it is asked to allocate."""
+"""What a manager of one resource is to those who ask all of them alike: admission, starts, recovery, the invariants.
+
+A manager is built once from machine and configuration. It keeps nothing: what is promised is in `Promises`, which a call takes, and
+gives as they are after it. Managers are asked in a fixed order, kubelet's, and none knows the others.
+"""
+
+from collections.abc import Iterator
+from typing import Protocol
 
 from msgspec import Struct
 
+from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MetricDeltas
-from nodeagent.core.model.promises import Promises
-from nodeagent.core.model.refusals import Refusal
+from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import PodPromises, Promises
+from nodeagent.core.model.refusals import Refusal, StartRefused
+from nodeagent.core.numa.hint_family import Hints
+
+ResourceHints = tuple[tuple[str, Hints], ...]
+"""What the list of each resource says; a manager without an opinion has one list that doesn't care."""
 
 
 class Allocation(Struct, frozen=True):
@@ -13,3 +27,82 @@ class Allocation(Struct, frozen=True):
     promises: Promises
     moves: MetricDeltas = ()
     refusal: Refusal | None = None
+
+
+class Shortfall(Struct, frozen=True):
+    """A promise that the machine can't keep at present."""
+
+    text: str
+    uid: str | None = None
+    """The pod's. None: it is about a NUMA node's books, which all pods share."""
+    container: str | None = None
+
+
+class ResourceManager(Protocol):
+    """A manager of one resource."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the trace of a decision."""
+
+    # A pod comes
+
+    def container_hints(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> ResourceHints:
+        """On which NUMA nodes could the container have what it asks for?"""
+
+    def pod_hints(self, promises: Promises, pod: PodDemand) -> ResourceHints:
+        """On which NUMA nodes could all of the pod have it?"""
+
+    def allocate_container(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Allocation:
+        """Promise the container what it asks for, under the hint that was stored for it."""
+
+    def allocate_pod(self, promises: Promises, pod: PodDemand) -> Allocation:
+        """Promise it to the pod as a whole, under the hint of its first container, and split it up."""
+
+    def percent_given(self, promises: Promises, node: int) -> int | None:
+        """How much of the NUMA node is promised; None: it doesn't manage any (prefer-most-allocated-numa-node)."""
+
+    # What a pod holds
+
+    def is_asked(self, container: ContainerDemand) -> bool:
+        """Whether the container asks it for something."""
+
+    def has_container(self, held: PodPromises, container: ContainerDemand) -> bool:
+        """Whether the container has what it asks for; of a plain init container only what it doesn't give back once it has run."""
+
+    def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
+        """Whether the pod as a whole has what it asks for."""
+
+    def place(self, held: PodPromises, name: str) -> int:
+        """The NUMA nodes on which the container has something, as a mask."""
+
+    def found_moves(self, container: ContainerDemand) -> MetricDeltas:
+        """What is counted when a container is found with what it asks for, as kubelet counts it."""
+
+    # A container starts, or goes
+
+    def start_container(self, promises: Promises, pod: Pod, name: str) -> Promises:
+        """Take back what the plain init containers before a starting container don't need any more."""
+
+    def release_container(self, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
+        """Take back what the container has, and no other container of its pod."""
+
+    def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
+        """Take back what the pod has as a whole and its containers don't."""
+
+    # A start, and what must hold at any time
+
+    def validated(self, promises: Promises) -> Promises | StartRefused:
+        """Judge stored promises against machine and configuration as they are now; what may change by itself is taken over."""
+
+    def started_moves(self, promises: Promises) -> MetricDeltas:
+        """What its metrics show when it has started."""
+
+    def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:
+        """Its gauges, computed from the state."""
+
+    def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[str]:
+        """Name the invariants that the promises break."""
+
+    def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:
+        """Name the promises that the machine can't keep at present."""

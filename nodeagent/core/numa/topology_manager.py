@@ -168,6 +168,19 @@ def judge_topology_options(placement: Placement) -> tuple[_Options, tuple[StartR
     return options, tuple(refused)
 
 
+def options_without_effect(placement: Placement) -> tuple[tuple[str, str], ...]:
+    """Give the options that are on and can change no decision, and what each one needs for that (KEP-6007)."""
+    given = dict(placement.topology_manager_policy_options)
+    if parse_boolean(_MOST_ALLOCATED, given.get(_MOST_ALLOCATED, "false"), _OPTIONS) is not True:
+        return ()
+    needs = []
+    if placement.topology_manager_policy != TopologyPolicy.SINGLE_NUMA_NODE:
+        needs.append(f"topologyManagerPolicy: {TopologyPolicy.SINGLE_NUMA_NODE}")
+    if placement.cpu_manager_policy != "static" and placement.memory_manager_policy != "Static":
+        needs.append("cpuManagerPolicy: static or memoryManagerPolicy: Static")
+    return ((_MOST_ALLOCATED, ", and ".join(needs)),) if needs else ()
+
+
 def _parse_max_nodes(text: str) -> int | StartRefused:
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not (digits.isascii() and digits.isdigit()):

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.admission.invariants import pod_violations
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, admit, initial, remove_pod, resume
 from nodeagent.core.admission.one_pod import is_by_pod
 from nodeagent.core.cpu.assignment import CpuShortage
+from nodeagent.core.cpu.invariants import pod_violations
 from nodeagent.core.cpu.manager import choose_near, release_container
 from nodeagent.core.cpu.restore import given_cpus
 from nodeagent.core.memory.accounting import breaks_group, charge

@@ -27,6 +27,7 @@ from nodeagent.core.model.config import (
 from nodeagent.core.model.pod import CPU, HUGEPAGES_PREFIX, MEMORY, Resources
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.numa.topology_manager import options_without_effect
 from nodeagent.formats.config import config_schema
 from nodeagent.formats.config.placement_fields import PlacementReader
 from nodeagent.formats.syntax.bind_address import MAX_UNIX_PATH_BYTES, BindAddressError, TcpAddress, parse_bind_address
@@ -251,6 +252,8 @@ class _ConfigReader:
         )
         self._check_policies(placement)
         self._check_reserved_memory(placement)
+        for option, needed in options_without_effect(placement):
+            self._notes.append(f"topologyManagerPolicyOptions[{option}] has no effect here: it needs {needed}")
         return replace(placement, feature_gates=self._gates(dict(placement.feature_gates)))
 
     def _gates(self, given: Mapping[str, bool]) -> tuple[tuple[str, bool], ...]:

@@ -81,6 +81,13 @@ def _amount(resource: str, amount: int) -> str:
 def _budget(trace: Trace) -> Iterator[str]:
     """The pod's own amounts, beside what its containers take of them alone."""
     demand = trace.demand
+    unread = [c.name for c in demand.containers if c.memory is None]
+    if unread:
+        yield (
+            f"the memory of {', '.join(unread)} is not read as whole bytes: write it without a point or m and with few digits, 1536Mi for "
+            "1.5Gi"
+        )
+        return
     staying = [c for c in demand.containers if c.kind is not ContainerKind.INIT]
     for name, amount in (("CPUs", demand.cpus), *(demand.memory or ())):
         taken = [(c.name, c.cpus if name == "CPUs" else dict(c.memory or ()).get(name, 0)) for c in staying]

@@ -607,13 +607,13 @@ def test_the_fuller_of_two_nodes(a: int, b: int, expected: int | None) -> None:
     node = managers(machine(nodes=3), reserved="0", topology_manager_policy="single-numa-node")
     held = PodPromises(cpus=(("a", CpuSet.of(4, 5, 6)),))
     promises = replace(core.initial(node), pods=PodMap().put("p", held))
-    assert preferred_of_two(node.providers.cpu, node.providers.memory, promises, a, b) == expected
+    assert preferred_of_two(node.providers.managers, promises, a, b) == expected
 
 
 def test_nodes_that_can_give_nothing_have_given_nothing() -> None:
     node = managers(machine(nodes=2, cores=1), reserved="1,3")
     providers, promises = node.providers, core.initial(node)
-    assert preferred_of_two(providers.cpu, providers.memory, promises, 0, 1) is None
+    assert preferred_of_two(providers.managers, promises, 0, 1) is None
 
 
 @pytest.mark.parametrize(
@@ -674,7 +674,7 @@ HOLDINGS: list[tuple[str, Pod, PodPromises, bool, bool, bool]] = [
 def test_does_a_pod_hold_all(one: Pod, held: PodPromises, by_pod: bool, is_running: bool, expected: bool) -> None:
     node = holding_node()
     providers = node.providers
-    found = holds_all(providers.cpu, providers.memory, held, demanded(node, one), by_pod=by_pod, is_running=is_running)
+    found = holds_all(providers.managers, held, demanded(node, one), by_pod=by_pod, is_running=is_running)
     assert found is expected
 
 
@@ -690,9 +690,7 @@ def test_does_a_pod_hold_all(one: Pod, held: PodPromises, by_pod: bool, is_runni
 def test_init_containers_that_have_run_lack_nothing(held: PodPromises, is_running: bool, expected: bool) -> None:
     node = managers()
     one = pod("p", init("i", "2"), app("a", "500m"))
-    found = holds_all(
-        node.providers.cpu, node.providers.memory, held, demanded(node, one), by_pod=False, is_running=is_running
-    )
+    found = holds_all(node.providers.managers, held, demanded(node, one), by_pod=False, is_running=is_running)
     assert found is expected
 
 
@@ -703,7 +701,7 @@ def test_kept_hints_lead_to_where_the_containers_are() -> None:
 
     def kept(node: Managers, found: PodPromises) -> dict[str, Hint]:
         demand = demanded(node, pod("p", app("a", "2"), app("b", "2")))
-        return dict(kept_hints(node.providers.topology, node.providers.cpu, found, demand))
+        return dict(kept_hints(node.providers.topology, node.providers.managers, found, demand))
 
     def hint(*nodes: int) -> Hint:
         return Hint(NumaSet.of(*nodes), preferred=True)
@@ -719,9 +717,7 @@ def test_kept_hints_lead_to_where_the_containers_are() -> None:
 
 def test_what_is_kept_is_counted_as_kubelet_counts_it() -> None:
     node = holding_node(options=("full-pcpus-only",))
-    moves = kept_moves(
-        node.providers.cpu, node.providers.memory, demanded(node, pod("p", app("a", "2"), app("b", "500m")))
-    )
+    moves = kept_moves(node.providers.managers, demanded(node, pod("p", app("a", "2"), app("b", "500m"))))
     full = aligned("container", "physical_cpu")
     assert moves == (plus(CPU_REQUESTS), full, plus(MEMORY_REQUESTS), plus(MEMORY_REQUESTS))
     assert [each.series for each in moves] == [

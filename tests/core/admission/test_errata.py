@@ -11,7 +11,6 @@ import structlog
 from msgspec.structs import replace
 
 from nodeagent.core.admission import managers as core
-from nodeagent.core.admission.invariants import Shortfall
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.node_capacity import allocatable_of
 from nodeagent.core.admission.node_setup import NodeSetup as StartNode
@@ -29,6 +28,7 @@ from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import Reason, StartRefused
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.core.numa.resource_manager import Shortfall
 from nodeagent.core.turn.step import Manifest, new_entry
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
@@ -396,7 +396,10 @@ def test_16_amounts_do_not_wrap(errata: Errata) -> None:
     greedy = pod("p", app("a", "1", "5Gi"), whole=amounts("2", "4Gi"))
     if errata is FIXED:
         message = refused(node, core.initial(node), greedy)
-        assert message == "pod rejected, exclusive containers request 5368709120 of memory, the pod has 4294967296"
+        assert message == (
+            "Allocate failed due to [memorymanager] exclusive containers request 5368709120 of memory, "
+            "but only 4294967296 available in the pod, which is unexpected"
+        )
     else:
         assert admitted(node, core.initial(node), greedy).of_pod("p").blocks("a") is not None
 

@@ -53,8 +53,8 @@ def holding(of: Managers, *, cpus: str = "", memory: tuple[tuple[str, int, int],
 
 
 def chosen(of: Managers, promises: Promises, a: int = 0, b: int = 1) -> int | None:
-    wish = preferred_of_two(of.providers.cpu, of.providers.memory, promises, a, b)
-    assert wish == preferred_of_two(of.providers.cpu, of.providers.memory, promises, b, a), "the order of asking"
+    wish = preferred_of_two(of.providers.managers, promises, a, b)
+    assert wish == preferred_of_two(of.providers.managers, promises, b, a), "the order of asking"
     return wish
 
 

@@ -14,14 +14,14 @@ from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.cgroups.desired_cgroups import Kernel, wishes
 from nodeagent.core.metrics.deltas import Series, apply_moves
 from nodeagent.core.model.cgroup import Attribute, CpuMax
-from nodeagent.core.model.config import Config, Placement
+from nodeagent.core.model.config import Config, Errata, Placement
 from nodeagent.core.model.demand import WhyShared
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Container, ContainerKind, Pod, ResourceRequirements, Resources
 from nodeagent.core.model.promises import Isolation, Promises
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.records import Records
-from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.refusals import Reason, StartRefused
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.numa.hints import DONT_CARE
 from nodeagent.core.turn.step import Manifest, new_entry
@@ -760,3 +760,26 @@ def test_page_metrics_tell_pod_from_node() -> None:
     ordinary = totals(admitted(on, pod("q", app("a", "2"))))
     assert not any('source="pod"' in name for name in ordinary)
     assert ordinary['resource_manager_allocations_total{resource_name="cpu",source="node"}'] == 1
+
+
+@pytest.mark.parametrize("errata", Errata)
+def test_containers_that_ask_for_more_cpus_than_their_pod_are_counted_as_far_as_they_came(errata: Errata) -> None:
+    """The one for which too few are left counts as a request, and as an error."""
+    on = node("pod", "best-effort", errata=errata)
+    one = pod(
+        "p", init("i", "1"), shared("j", ContainerKind.INIT), app("a", "2"), app("b", "1"), whole=amounts("2", "4Gi")
+    )
+    decision = core.admit(on, core.initial(on), one)
+    assert isinstance(decision, Rejected)
+    assert decision.reason is Reason.UNEXPECTED_ADMISSION
+    assert decision.message == (
+        "Allocate failed due to not enough cpus available to satisfy request: requested=1, available=0, which is unexpected"
+    )
+    counted = totals(decision)
+    assert counted["kubelet_cpu_manager_pinning_requests_total"] == 3
+    assert counted["kubelet_cpu_manager_pinning_errors_total"] == 1
+    assert counters(decision) == {
+        'resource_manager_allocation_errors_total{resource_name="cpu",source="pod"}': 1,
+        'resource_manager_container_assignments{assignment_type="pod_exclusive",resource_name="cpu"}': 2,
+        'resource_manager_container_assignments{assignment_type="pod_shared",resource_name="cpu"}': 1,
+    }

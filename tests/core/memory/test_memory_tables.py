@@ -456,7 +456,10 @@ POD_BUDGETS: list[tuple[str, tuple[Container, ...], str | None]] = [
     (
         "more than the pod has",
         (app("a", "1", "3Gi"), app("b", "1", "2Gi")),
-        f"pod rejected, exclusive containers request {5 * GIB} of memory, the pod has {4 * GIB}",
+        (
+            f"Allocate failed due to [memorymanager] exclusive containers request {5 * GIB} of memory, but only {4 * GIB} available in "
+            "the pod, which is unexpected"
+        ),
     ),
     ("all of it", (app("a", "1", "3Gi"), app("b", "1", "1Gi")), None),
 ]

@@ -321,6 +321,29 @@ def test_metrics_beyond_loopback_are_allowed_with_a_note(address: str, noted: bo
     assert all(address in note for note in config.notes)
 
 
+SINGLE, STATIC = "topologyManagerPolicy: single-numa-node", "cpuManagerPolicy: static\nreservedSystemCPUs: '0'"
+
+
+@pytest.mark.parametrize(
+    ("text", "needed"),
+    [
+        ("", "topologyManagerPolicy: single-numa-node, and cpuManagerPolicy: static or memoryManagerPolicy: Static"),
+        (SINGLE, "cpuManagerPolicy: static or memoryManagerPolicy: Static"),
+        (STATIC, "topologyManagerPolicy: single-numa-node"),
+        (f"{STATIC}\ntopologyManagerPolicy: restricted", "topologyManagerPolicy: single-numa-node"),
+        (f"{SINGLE}\n{STATIC}", None),
+        (f"{SINGLE}\nmemoryManagerPolicy: Static", None),
+    ],
+)
+def test_an_option_that_can_change_nothing_is_named_and_not_refused(text: str, needed: str | None) -> None:
+    option = "topologyManagerPolicyOptions: {prefer-most-allocated-numa-node: '%s'}"
+    gates = "featureGates: {TopologyManagerPolicyAlphaOptions: true}"
+    config = parse_config("\n".join([text, option % "true", gates]).encode(), "config.yaml")
+    note = f"topologyManagerPolicyOptions[prefer-most-allocated-numa-node] has no effect here: it needs {needed}"
+    assert config.notes == (() if needed is None else (note,))
+    assert parse_config("\n".join([text, option % "false", gates]).encode(), "config.yaml").notes == ()
+
+
 @pytest.mark.parametrize(
     ("text", "nanoseconds"),
     [("0", 0), ("0s", 0), ("10s", 10**10), ("1m30s", 9 * 10**10), ("1.5h", 54 * 10**11), ("100ms", 10**8), ("1us", 1000), ("1µs", 1000), ("2ns", 2), (".5s", 5 * 10**8), ("-1s", -(10**9)), ("+1s", 10**9), ("1h1m1s", 3661 * 10**9), ("0.1ns", 0)],

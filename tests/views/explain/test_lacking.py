@@ -4,11 +4,15 @@ from itertools import accumulate
 
 import pytest
 
+from nodeagent.core.admission.managers import initial
 from nodeagent.core.explain.numa_headroom import MemoryRoom, Room
+from nodeagent.core.explain.trace import trace
+from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.model.config import Errata
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.views.explain.lacking import MOST_NODES, Demanded, lacking, wanted_where
-
-GIB = 2**30
+from nodeagent.views.explain.words import why_refused
+from tests.support.builders import GIB, MACHINE_A, PLRM, amounts, app, managers, pod, shared
 
 
 def room(node: int, *, free: int, of: int, memory: tuple[int, int] | None = None) -> Room:
@@ -116,3 +120,17 @@ def test_of_many_nodes_the_nearest_are_told(more: int, end: str | None) -> None:
     told = list(lacking([Demanded("", MOST_NODES + more, 1)], nodes))
     assert told[0].startswith(f"NUMA {MOST_NODES + more - 1}: ")
     assert told[MOST_NODES:] == ([] if end is None else [end])
+
+
+@pytest.mark.parametrize("policy", ["best-effort", "restricted"])
+def test_memory_that_is_not_read_as_whole_bytes_is_named(policy: str) -> None:
+    node = managers(
+        MACHINE_A, errata=Errata.KUBELET_1_36, gates=PLRM, topology_manager_scope="pod", topology_manager_policy=policy,
+        reserved_memory={0: "1Gi"},
+    )  # fmt: skip
+    before = Trial.of(node, initial(node))
+    one = pod("p", app("a", "1", "1.5Gi"), shared("b"), whole=amounts("2", "4Gi"))
+    said = why_refused(before, trace(before, one))
+    assert said[-1] == (
+        "the memory of a is not read as whole bytes: write it without a point or m and with few digits, 1536Mi for 1.5Gi"
+    )

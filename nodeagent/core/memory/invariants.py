@@ -1,0 +1,43 @@
+"""What must always hold of the memory manager's books, and which promises the machine can't keep at present."""
+
+from collections.abc import Iterator
+
+from nodeagent.core.memory.manager import MemoryManager
+from nodeagent.core.memory.restore import books_differ, charged_blocks
+from nodeagent.core.model.idset import NumaSet
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.numa.resource_manager import Shortfall
+
+
+def memory_violations(manager: MemoryManager, promises: Promises) -> Iterator[str]:
+    """Name what is wrong with the books."""
+    if not manager.static:
+        return
+    for node in promises.memory:
+        for resource, table in node.tables:
+            if table.reserved + table.free != table.allocatable:
+                yield (
+                    f"NUMA node {node.id}: {table.reserved} + {table.free} bytes of {resource} reserved and free, "
+                    f"{table.allocatable} allocatable"
+                )
+    difference = books_differ(manager, promises)
+    if difference is not None:
+        yield difference
+
+
+def memory_shortfalls(manager: MemoryManager, promises: Promises) -> Iterator[Shortfall]:
+    """Name the blocks on NUMA nodes that are gone, and the nodes with more promised than they have."""
+    if not manager.static:
+        return
+    present = NumaSet.from_ids(node.id for node in promises.memory)
+    for uid, name, block in charged_blocks(manager, promises):
+        who = f"pod {uid}, container {name}" if name else f"pod {uid}"
+        if not block.nodes <= present:
+            text = f"{who}: {block.resource} is promised on NUMA nodes {block.nodes - present}, which are gone"
+            yield Shortfall(text, uid, name or None)
+    for node in promises.memory:
+        for resource, table in node.tables:
+            if table.free < 0:
+                yield Shortfall(
+                    f"NUMA node {node.id}: {-table.free} bytes more of {resource} are promised than there are"
+                )
