@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission.invariants import Shortfall
 from nodeagent.core.admission.managers import initial, resume, shortfalls
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.cgroups.ancestor_cpusets import Withheld, withheld
+from nodeagent.core.cgroups.ancestor_cpusets import withheld
 from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, OWN_DIRECTORIES, wishes
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.metrics.agent_metrics import MOVED
@@ -25,7 +25,7 @@ from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, PodEntry, latest_ms, moved, with_endings
 from nodeagent.core.turn.actions import Forget, KillCgroup, KillMain, Launch, Terminate, TerminateAll, actions, stopping
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
-from nodeagent.core.turn.step import EventKind, Turn, TurnEvent, World, step
+from nodeagent.core.turn.step import EventKind, Turn, World, step
 from nodeagent.daemon.clock import Clock
 from nodeagent.daemon.drift import as_wished, corrected
 from nodeagent.daemon.execution import ExecutionResult, FailureResponse, answered, carry_out
@@ -33,6 +33,7 @@ from nodeagent.daemon.logs import Log, about, log_fact
 from nodeagent.daemon.machine import Machine, NodeSetup, on_machine
 from nodeagent.daemon.manifest_list import ManifestList, NoManifests
 from nodeagent.daemon.metrics_recorder import MetricsRecorder, Stopwatch
+from nodeagent.daemon.problems import refused_change, shadow, told_withheld
 from nodeagent.daemon.reattach import bring_home
 from nodeagent.daemon.records import Recorder, held_off
 from nodeagent.daemon.recovery import Recovery, tell_refused
@@ -232,7 +233,7 @@ class Agent:
             return
         self.notices.pop(_WITHHELD, None)
         if kept.cpus:
-            self.notices[_WITHHELD] = _told_withheld(kept)
+            self.notices[_WITHHELD] = told_withheld(kept)
         topology = self._whole.without(kept.cpus)
         before = self.node.topology
         if topology == before and not self._machine_trouble:
@@ -392,7 +393,7 @@ class Agent:
             if fact.event is not EventKind.MANIFEST_SHADOWED:
                 log_fact(self.log, fact, self.state, took)
                 continue
-            shadows.append(_shadow(fact))
+            shadows.append(shadow(fact))
             if shadows[-1] not in told:
                 log_fact(self.log, fact, self.state, {})
         self._shadows = tuple(shadows)
@@ -432,7 +433,12 @@ class Agent:
         is_whole = decided is not None and runs is not None
         self.has_reconciled |= is_whole
         # A wrong manifest has been told when it was found: it is no trouble of the agent's own.
-        manifests = [*((p.source, p.text) for p in self.manifests.problems), *self._shadows]
+        changes = ((entry.source, refused_change(entry)) for entry in self.state.entries)
+        manifests = [
+            *((p.source, p.text) for p in self.manifests.problems),
+            *self._shadows,
+            *((source, text) for source, text in changes if text is not None),
+        ]
         problems = (
             *self.notices.values(),
             *map(str, troubles),
@@ -471,22 +477,6 @@ class Agent:
     def _about(self, short: Shortfall) -> dict[str, str]:
         entry = None if short.uid is None else self.state.entry(short.uid)
         return {} if entry is None else about(entry.pod, short.container)
-
-
-def _shadow(fact: TurnEvent) -> tuple[str, str]:
-    """Give the file that doesn't count, and why."""
-    fields = dict(fact.fields)
-    return fact.source, (
-        f"pod {fact.pod.full_name} has the {fields['same']} of one in {fields['first_source']}, which counts: "
-        "remove one of the two manifests"
-    )
-
-
-def _told_withheld(kept: Withheld) -> str:
-    return (
-        f"{kept.path} keeps CPUs {kept.cpus} from the pods, so they count as offline "
-        f"(see cpuset.cpus there; of a unit: systemctl show -p AllowedCPUs {kept.path.rpartition('/')[2]})"
-    )
 
 
 def _promises_on(node: NodeSetup, promises: Promises) -> Promises | StartRefused:

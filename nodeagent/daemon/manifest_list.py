@@ -6,7 +6,7 @@ from collections.abc import Callable
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nodeagent.core.turn.step import Manifest
+from nodeagent.core.turn.manifests import Manifest
 from nodeagent.edge.manifest_watch import ManifestWatch, ManifestWatchError
 from nodeagent.edge.manifests import ManifestDirectoryError, ManifestFile, ManifestScan, scan_manifests
 from nodeagent.edge.open_files import writers_of

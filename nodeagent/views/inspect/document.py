@@ -16,7 +16,7 @@ from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroup, ObservedC
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.host_processes import HostProcesses
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.state import NodeState, PodEntry
+from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal
 from nodeagent.views.inspect.containers import ContainerSight, container_document, kernel_values
 from nodeagent.views.inspect.differences import Difference, differences
 from nodeagent.views.wording.cpu_places import Places
@@ -225,7 +225,8 @@ def _pod(
         "phase": "Unknown" if any(c["state"]["name"] == "Unknown" for c in containers) else _phase(entry),
         "podCpus": None if pool is None else str(pool),
         "qos": entry.qos.value,
-        "refusal": _refusal(entry),
+        "refusal": _refusal(entry, entry.refusal),
+        "refusedChange": _refusal(entry, entry.change_refusal),
         "source": entry.source,
         "starved": any(c["starved"] for c in containers),
         "uid": pod.uid,
@@ -243,14 +244,14 @@ def _pod_values(there: ObservedCgroup) -> Document:
     return {key: value for key, value in kernel_values(there).items() if key in {"memoryMaxBytes", "quota", "weight"}}
 
 
-def _refusal(entry: PodEntry) -> Document | None:
-    if entry.refusal is None:
+def _refusal(entry: PodEntry, refusal: RecordedRefusal | None) -> Document | None:
+    if refusal is None:
         return None
     return {
-        "atMs": entry.refusal.at_ms,
-        "message": entry.refusal.message,
-        "nextStep": next_step(entry.refusal.reason, entry.pod.full_name),
-        "reason": entry.refusal.reason,
+        "atMs": refusal.at_ms,
+        "message": refusal.message,
+        "nextStep": next_step(refusal.reason, entry.pod.full_name),
+        "reason": refusal.reason,
     }
 
 

@@ -27,7 +27,8 @@ from nodeagent.core.model.promises import Promises, with_pod
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
-from nodeagent.core.turn.step import Manifest, new_entry
+from nodeagent.core.turn.manifests import Manifest
+from nodeagent.core.turn.step import new_entry
 from nodeagent.daemon.machine import NodeSetup as StartNode
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE

@@ -22,7 +22,7 @@ from nodeagent.core.model.pod import Pod, ResourceRequirements, RestartPolicy
 from nodeagent.core.model.promises import Isolation
 from nodeagent.core.model.state import NodeState, Phase, PodEntry
 from nodeagent.core.turn.actions import Launch
-from nodeagent.core.turn.step import Manifest
+from nodeagent.core.turn.manifests import Manifest
 from nodeagent.formats.checkpoint.node_state import decode_state
 from tests.support.node_model import Agent, CrashError, Group, Machine, Process
 from tests.support.world import SMALL, Node, app, burstable, cgroup_only, exclusive, init, node, pod, sidecar
@@ -494,7 +494,8 @@ class Turns(RuleBasedStateMachine):
         for entry in agent.state.entries:
             assert entry.pod.full_name in names, f"{entry.pod.full_name} has no manifest"
             assert entry.deleting_since_ms is None
-            assert entry.pod in [m.pod for m in agent.wanted]
+            asked = entry.pod if entry.refused_change is None or not entry.is_active else entry.refused_change.pod
+            assert asked in [m.pod for m in agent.wanted]
             cpus = agent.cpus_of(agent.state)
             starved = [c for c in entry.pod.containers if not cpus.get(container_path(entry, c.name), (CpuSet(),))[0]]
             if entry.phase in {Phase.RUNNING, Phase.PENDING} and not starved:
@@ -584,6 +585,23 @@ def test_who_comes_later_waits_until_the_one_before_has_ended() -> None:
     assert [e.pod.uid for e in life.agent.state.entries] == ["uid-a"]
     life.calm_down()
     assert life.machine.running_containers() == ("poduid-new/app0", "poduid-new/app1")
+
+
+def test_a_change_that_cannot_be_followed_survives_deaths_and_troubles() -> None:
+    life = alive("static", [("app", "3")], [("app", "3")])
+    before = life.machine.running()
+    life.files["a.yaml"] = made("a", "uid-a", [("app", "3"), ("app", "2")])
+    life._publish()
+    life.agent.dies_at = life.agent.effects
+    with suppress(CrashError):
+        life.agent.turn()
+    life.restart()
+    life.turn(2)
+    life.agent.disk_is_full = True
+    life.retry()
+    life.calm_down()
+    assert life.machine.running() == before
+    assert [e.change_refusal and e.change_refusal.reason for e in life.agent.state.entries] == ["OutOfcpu", None]
 
 
 TestTurns = Turns.TestCase
