@@ -91,6 +91,10 @@ class ManifestList:
             draft.problems.append(
                 ManifestProblem(self.directory, f"{scan.unread} files are too many and were not read")
             )
+        for name in scan.others:
+            way_out = f"name it so, or hide it: `mv {name} .{name}`"
+            text = f"it is not read: only *.yaml, *.yml and *.json are manifests ({way_out})"
+            draft.problems.append(ManifestProblem(name, text))
         return self._told(
             ManifestLook(
                 tuple(draft.pods), frozenset(draft.unreadable), frozenset(draft.misspelt), tuple(draft.problems)
