@@ -23,7 +23,17 @@ from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, PodEntry, latest_ms, moved, with_endings
-from nodeagent.core.turn.actions import Forget, KillCgroup, KillMain, Launch, Terminate, TerminateAll, actions, stopping
+from nodeagent.core.turn.actions import (
+    Action,
+    Forget,
+    KillCgroup,
+    KillMain,
+    Launch,
+    Terminate,
+    TerminateAll,
+    actions,
+    stopping,
+)
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
 from nodeagent.core.turn.step import EventKind, Turn, World, step
 from nodeagent.daemon.clock import Clock
@@ -40,7 +50,7 @@ from nodeagent.daemon.recovery import Recovery, tell_refused
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.snapshot import Snapshot
 from nodeagent.daemon.startup import StartError, kernel_of
-from nodeagent.daemon.troubles import Trouble, noted, owner_of, trouble_of
+from nodeagent.daemon.troubles import Trouble, attempted, owner_of, trouble_of
 from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.state_files import StateFileError
@@ -179,18 +189,19 @@ class Agent:
 
         """
         began = time.monotonic()
-        troubles: list[Trouble] = []
         if reasons & {WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason.TIMER, WakeUpReason.RELOAD}:
             self._follow_machine()
-        troubles += self._machine_trouble
+        troubles = [*self._machine_trouble]
         manifests = self.manifests.look(
             rescan=bool(reasons & {WakeUpReason.START, WakeUpReason.MANIFESTS, WakeUpReason.TIMER, WakeUpReason.RELOAD})
         )
         for source, problems in groupby(manifests.new_problems, key=lambda problem: problem.source):
             self.log.warning("manifest_refused", source=source, problems=[problem.text for problem in problems])
-        runs = self.runner.look(troubles)
-        seen = self._read(troubles)
-        if seen is None or not self._is_ours(seen, runs, troubles):
+        looked = self.runner.look()
+        runs = None if isinstance(looked, Trouble) else looked
+        seen = self._read(runs)
+        troubles += [found for found in (looked, seen) if isinstance(found, Trouble)]
+        if isinstance(seen, Trouble):
             return self._tell(None, runs, troubles, began, _RETRY_SECONDS)
         now_ms = self._follow_clock()
         world = World(
@@ -209,17 +220,19 @@ class Agent:
         )
         watch = Stopwatch(alive=self._alive)
         decided = step(self._on_this_machine(), world, watch.decide)
-        self._save_failed = not self._save(decided, troubles)
-        if self._save_failed:
+        unsaved = self._save(decided)
+        self._save_failed = unsaved is not None
+        if unsaved is not None:
+            troubles.append(unsaved)
             decided, watch = self._without_saving(decided), Stopwatch()
-        outcome = self._write(world, troubles)
-        self._act(world, outcome, troubles)
+        outcome, strangers = self._write(world)
+        troubles += [*self._answer.troubles, *strangers, *self._act(world, outcome)]
         self._log_facts(decided, outcome, began)
         drift = corrected(outcome, self._settled, self.state, self.log)
         if reasons & {WakeUpReason.START, WakeUpReason.CGROUPS, WakeUpReason.TIMER}:
             drift += self._bring_home(world, outcome)
         self.tally.count(decided, outcome, drift, watch.took_ms)
-        self.recorder.project(self.node, self.state.promises, troubles)
+        troubles += self.recorder.project(self.node, self.state.promises)
         self._settled = as_wished(self._wanted(world), outcome)
         return self._tell(decided, runs, troubles, began, self._pause(decided, world, troubles))
 
@@ -276,32 +289,28 @@ class Agent:
         assert not isinstance(promises, StartRefused), "it was judged when the machine was taken over"
         return replace(self.state, promises=promises)
 
-    def _read(self, troubles: list[Trouble]) -> ObservedCgroups | None:
+    def _read(self, runs: Mapping[str, Run] | None) -> ObservedCgroups | Trouble:
+        """Give the pods' cgroups, or why they may not be written to. systemd makes its units' cgroups itself, and nobody else may (D9)."""
         try:
-            return self.tree.read(OWN_DIRECTORIES)
+            seen = self.tree.read(OWN_DIRECTORIES)
         except CgroupError as err:
-            troubles.append(trouble_of(err))
-            return None
-
-    def _is_ours(self, seen: ObservedCgroups, runs: Mapping[str, Run] | None, troubles: list[Trouble]) -> bool:
-        """Whether the pods' cgroup may be written to. systemd makes its units' cgroups itself, and nobody else may (D9)."""
+            return trouble_of(err)
         if self.node.config.cgroup_root:
-            return True
+            return seen
         root = seen.get("")
         # Between its making and the launcher's start systemd puts the unit's first process there: no controllers then.
         if root is not None and (runs is not None or root.subtree_control >= CONTROLLERS):
-            return True
+            return seen
         how = "is not there" if root is None else "is new"
         way_out = "systemctl start nodeagent-pods nodeagent-launcher"
-        troubles.append(Trouble(f"the pods' unit is not ready: {self.tree.root} {how} ({way_out})"))
-        return False
+        return Trouble(f"the pods' unit is not ready: {self.tree.root} {how} ({way_out})")
 
-    def _save(self, decided: Turn, troubles: list[Trouble]) -> bool:
-        """Make the decision durable before anything follows from it. Without that it has not happened."""
+    def _save(self, decided: Turn) -> Trouble | None:
+        """Make the decision durable before anything follows from it. Without that it has not happened: why it is not."""
         if decided.state == self.state and self._is_saved:
             self._settled_on = self.node.managers
             self._held_off = ()
-            return True
+            return None
         state = replace(decided.state, generation=self.state.generation + 1)
         broken = violations(self.node.managers, state)
         assert not broken, f"a decision breaks a promise: {broken}"
@@ -309,14 +318,13 @@ class Agent:
             self.recorder.save(self.node, state)
         except StateFileError as err:
             self.tally.count_failed_save(err.errno)
-            troubles.append(trouble_of(err))
             self._hold_off(state, err)
             self._is_saved = False  # it is tried again even if there is nothing left to decide: that tells whether the trouble is over
-            return False
+            return trouble_of(err)
         self.state = state
         self._settled_on = self.node.managers
         self._is_saved, self._held_off = True, ()
-        return True
+        return None
 
     def _without_saving(self, decided: Turn) -> Turn:
         """Do what may be done though it is not saved: end what is to end, perhaps that makes room. Nothing is given, nothing given back."""
@@ -341,41 +349,43 @@ class Agent:
         wanted = wishes(self.node.config, self.node.managers, kernel, self.state)
         return wanted if world.runs is not None else tuple(wish for wish in wanted if wish.path in world.seen)
 
-    def _write(self, world: World, troubles: list[Trouble]) -> ExecutionResult:
+    def _write(self, world: World) -> tuple[ExecutionResult, tuple[Trouble, ...]]:
+        """Give what was written, and who runs where no pod is."""
         wanted = self._wanted(world)
         plan: Plan = diff(wanted, world.seen)
         outcome = carry_out(plan, wanted, self.tree, self._alive)
         self._answer = answered(outcome, self._answer, partial(owner_of, self.state))
-        troubles += self._answer.troubles
-        troubles += [
+        strangers = (
             Trouble(
                 f"processes run in {self.tree.root / path}, which no pod owns, on CPUs {world.seen[path].cpus_effective} "
                 f"(end them: echo 1 > {self.tree.root / path}/cgroup.kill)"
             )
             for path in plan.strangers
-        ]
-        return outcome
+        )
+        return outcome, tuple(strangers)
 
-    def _act(self, world: World, outcome: ExecutionResult, troubles: list[Trouble]) -> None:
+    def _act(self, world: World, outcome: ExecutionResult) -> tuple[Trouble, ...]:
         self.runner.signalled &= stopping(self.state)
-        for action in actions(self.state, world, outcome.ready, self.runner.signalled):
-            self._alive()
-            match action:
-                case Launch():
-                    self.runner.launch(action, self.node.config, str(self.tree.root), troubles)
-                case Terminate(run_id):
-                    self.runner.terminate(run_id, troubles)
-                case TerminateAll(run_id, path):
-                    with noted(troubles, owner_of(self.state, path)):
-                        self.tree.terminate(path)
-                        self.runner.signalled |= {run_id}
-                case KillCgroup(path):
-                    with noted(troubles, owner_of(self.state, path)):
-                        self.tree.kill(path)
-                case KillMain(run_id):
-                    self.runner.kill(run_id, troubles)
-                case Forget(run_ids):
-                    self.runner.forget(run_ids, troubles)
+        done = [self._do(action) for action in actions(self.state, world, outcome.ready, self.runner.signalled)]
+        return tuple(trouble for trouble in done if trouble is not None)
+
+    def _do(self, action: Action) -> Trouble | None:
+        self._alive()
+        match action:
+            case Launch():
+                return self.runner.launch(action, self.node.config, str(self.tree.root))
+            case Terminate(run_id):
+                return self.runner.terminate(run_id)
+            case TerminateAll(run_id, path):
+                trouble = attempted(partial(self.tree.terminate, path), owner_of(self.state, path))
+                self.runner.signalled |= {run_id} if trouble is None else frozenset()
+                return trouble
+            case KillCgroup(path):
+                return attempted(partial(self.tree.kill, path), owner_of(self.state, path))
+            case KillMain(run_id):
+                return self.runner.kill(run_id)
+            case Forget(run_ids):
+                return self.runner.forget(run_ids)
 
     def _bring_home(self, world: World, outcome: ExecutionResult) -> tuple[str, ...]:
         """Put processes back into their containers. What was put back, for the metric."""
