@@ -22,7 +22,7 @@ from nodeagent.core.metrics.agent_metrics import MOVED
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import StartRefused
-from nodeagent.core.model.state import NodeState, PodEntry, latest_ms, moved, with_endings
+from nodeagent.core.model.state import NodeState, latest_ms, moved, with_endings
 from nodeagent.core.turn.actions import (
     Action,
     Forget,
@@ -38,7 +38,8 @@ from nodeagent.core.turn.lifecycle import Run, is_unsettled
 from nodeagent.core.turn.step import EventKind, Turn, World, step
 from nodeagent.daemon.clock import Clock
 from nodeagent.daemon.drift import as_wished, corrected
-from nodeagent.daemon.execution import ExecutionResult, FailureResponse, answered, carry_out
+from nodeagent.daemon.execution import ExecutionResult, answered, carry_out
+from nodeagent.daemon.kept import POLL_SECONDS, Kept
 from nodeagent.daemon.logs import Log, about, log_fact
 from nodeagent.daemon.machine import Machine, NodeSetup, on_machine
 from nodeagent.daemon.manifest_list import ManifestList, NoManifests
@@ -57,7 +58,6 @@ from nodeagent.edge.state_files import StateFileError
 from nodeagent.formats.checkpoint.node_state import policies_of
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 
-_POLL_SECONDS = 0.05
 _RETRY_SECONDS = 1.0
 _LONGEST_POLL_SECONDS = 1.0
 _WITHHELD = "withheld"
@@ -110,12 +110,8 @@ class Agent:
         self.recovery = recovery
         self._alive = alive
         """Called after each part of a turn: a file, a decision, a write, an action."""
-        self._is_saved = recovery is None
-        self._save_failed = False
         self.has_reconciled = False
         """A turn has been done from its beginning to its end, if only without being saved."""
-        self._held_off: tuple[PodEntry, ...] = ()
-        """Pods that could have been admitted, had the decision been saved."""
         self.retries = Requests()
         """To decide again on refused pods."""
         self.releases = Requests()
@@ -124,22 +120,9 @@ class Agent:
         self.snapshot = Snapshot(node, state, str(tree.root), None)
         self._machine = machine
         self._clock = Clock(latest_ms(state))
-        self._settled_on = node.managers
-        self._whole = node.topology
-        """The machine with the CPUs that cgroups above the pods' one withhold."""
-        self._machine_trouble: tuple[Trouble, ...] = ()
-        self._shortfalls: Mapping[Shortfall, Mapping[str, str]] = {}
-        """With the fields by which each was logged."""
-        self._settled: Mapping[str, DesiredCgroup] = {}
-        """The cgroups that were as wished for when the last turn ended."""
-        self._troubles: frozenset[Trouble] = frozenset()
-        self._shadows: tuple[tuple[str, str], ...] = ()
-        """Files whose pods don't count, and why, as of the last turn."""
+        self._kept = Kept(node.managers, node.topology, is_saved=recovery is None)
         self.notices: dict[str, str] = {}
         """What else is wrong for the time being, by what it is about; set by others on the deciding thread."""
-        self._poll_seconds = _POLL_SECONDS
-        self._answer = FailureResponse()
-        """What is done about cgroup writes that failed."""
 
     def change_node(self, node: NodeSetup) -> None:
         """Take over another configuration.
@@ -191,7 +174,7 @@ class Agent:
         began = time.monotonic()
         if reasons & {WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason.TIMER, WakeUpReason.RELOAD}:
             self._follow_machine()
-        troubles = [*self._machine_trouble]
+        troubles = [*self._kept.machine_trouble]
         manifests = self.manifests.look(
             rescan=bool(reasons & {WakeUpReason.START, WakeUpReason.MANIFESTS, WakeUpReason.TIMER, WakeUpReason.RELOAD})
         )
@@ -221,35 +204,35 @@ class Agent:
         watch = Stopwatch(alive=self._alive)
         decided = step(self._on_this_machine(), world, watch.decide)
         unsaved = self._save(decided)
-        self._save_failed = unsaved is not None
+        self._kept = replace(self._kept, save_failed=unsaved is not None)
         if unsaved is not None:
             troubles.append(unsaved)
             decided, watch = self._without_saving(decided), Stopwatch()
         outcome, strangers = self._write(world)
-        troubles += [*self._answer.troubles, *strangers, *self._act(world, outcome)]
+        troubles += [*self._kept.answer.troubles, *strangers, *self._act(world, outcome)]
         self._log_facts(decided, outcome, began)
-        drift = corrected(outcome, self._settled, self.state, self.log)
+        drift = corrected(outcome, self._kept.settled, self.state, self.log)
         if reasons & {WakeUpReason.START, WakeUpReason.CGROUPS, WakeUpReason.TIMER}:
             drift += self._bring_home(world, outcome)
         self.tally.count(decided, outcome, drift, watch.took_ms)
         troubles += self.recorder.project(self.node, self.state.promises)
-        self._settled = as_wished(self._wanted(world), outcome)
+        self._kept = replace(self._kept, settled=as_wished(self._wanted(world), outcome))
         return self._tell(decided, runs, troubles, began, self._pause(decided, world, troubles))
 
     def _follow_machine(self) -> None:
         """Take over that CPUs, memory or huge pages have come or gone, or that CPUs are kept from the pods or given back."""
         try:
-            self._whole = self._machine.look(self._whole)
+            self._kept = replace(self._kept, whole=self._machine.look(self._kept.whole))
             kept = withheld(self.tree.chain())
         except (SysfsError, CgroupError) as err:
-            self._machine_trouble = (trouble_of(err),)
+            self._kept = replace(self._kept, machine_trouble=(trouble_of(err),))
             return
         self.notices.pop(_WITHHELD, None)
         if kept.cpus:
             self.notices[_WITHHELD] = told_withheld(kept)
-        topology = self._whole.without(kept.cpus)
+        topology = self._kept.whole.without(kept.cpus)
         before = self.node.topology
-        if topology == before and not self._machine_trouble:
+        if topology == before and not self._kept.machine_trouble:
             return
         node = on_machine(self.node.config, topology, self.node.reserved)
         judged = _promises_on(node, self.state.promises) if isinstance(node, NodeSetup) else None
@@ -258,11 +241,12 @@ class Agent:
             why = "; ".join(refused.told for refused in refusals)
             trouble = f"the machine has changed, and pods cannot be placed on it as it is: {why}"
             way_out = "bring back what is gone, or drain the node and correct what `nodeagent config validate` names"
-            self._machine_trouble = (Trouble(f"{trouble} ({way_out})"),)
+            self._kept = replace(self._kept, machine_trouble=(Trouble(f"{trouble} ({way_out})"),))
             # Running containers keep to the CPUs that are there.
             self.node = replace(self.node, topology=topology)
         elif isinstance(node, NodeSetup):
-            self.node, self._machine_trouble = node, ()
+            self.node = node
+            self._kept = replace(self._kept, machine_trouble=())
         if topology != before:
             self.log.warning(
                 "machine_changed",
@@ -278,12 +262,12 @@ class Agent:
         if set_by_ms:
             self.log.warning("clock_stepped", by_ms=set_by_ms)
             self.state = moved(self.state, set_by_ms)
-            self._is_saved = False
+            self._kept = replace(self._kept, is_saved=False)
         return now_ms
 
     def _on_this_machine(self) -> NodeState:
         """Give the state as it is on the machine there is now. It stays a proposal until a turn has saved it."""
-        if self._settled_on is self.node.managers:
+        if self._kept.settled_on is self.node.managers:
             return self.state
         promises = _promises_on(self.node, self.state.promises)
         assert not isinstance(promises, StartRefused), "it was judged when the machine was taken over"
@@ -307,9 +291,8 @@ class Agent:
 
     def _save(self, decided: Turn) -> Trouble | None:
         """Make the decision durable before anything follows from it. Without that it has not happened: why it is not."""
-        if decided.state == self.state and self._is_saved:
-            self._settled_on = self.node.managers
-            self._held_off = ()
+        if decided.state == self.state and self._kept.is_saved:
+            self._kept = replace(self._kept, settled_on=self.node.managers, held_off=())
             return None
         state = replace(decided.state, generation=self.state.generation + 1)
         broken = violations(self.node.managers, state)
@@ -319,11 +302,11 @@ class Agent:
         except StateFileError as err:
             self.tally.count_failed_save(err.errno)
             self._hold_off(state, err)
-            self._is_saved = False  # it is tried again even if there is nothing left to decide: that tells whether the trouble is over
+            # It is tried again even if there is nothing left to decide: that tells whether the trouble is over.
+            self._kept = replace(self._kept, is_saved=False)
             return trouble_of(err)
         self.state = state
-        self._settled_on = self.node.managers
-        self._is_saved, self._held_off = True, ()
+        self._kept = replace(self._kept, settled_on=self.node.managers, is_saved=True, held_off=())
         return None
 
     def _without_saving(self, decided: Turn) -> Turn:
@@ -333,9 +316,9 @@ class Agent:
 
     def _hold_off(self, decided: NodeState, err: StateFileError) -> None:
         """Refuse what can't be made durable (E22). The refusal is no state: it ends with the trouble."""
-        before = {entry.pod.uid for entry in self._held_off}
-        self._held_off = held_off(self.state, decided, err)
-        for entry in self._held_off:
+        before = {entry.pod.uid for entry in self._kept.held_off}
+        self._kept = replace(self._kept, held_off=held_off(self.state, decided, err))
+        for entry in self._kept.held_off:
             if entry.pod.uid not in before and entry.refusal is not None:
                 self.tally.count_refusal(entry.refusal.reason)
                 tell_refused(entry, self.log)
@@ -354,7 +337,7 @@ class Agent:
         wanted = self._wanted(world)
         plan: Plan = diff(wanted, world.seen)
         outcome = carry_out(plan, wanted, self.tree, self._alive)
-        self._answer = answered(outcome, self._answer, partial(owner_of, self.state))
+        self._kept = replace(self._kept, answer=answered(outcome, self._kept.answer, partial(owner_of, self.state)))
         strangers = (
             Trouble(
                 f"processes run in {self.tree.root / path}, which no pod owns, on CPUs {world.seen[path].cpus_effective} "
@@ -398,7 +381,7 @@ class Agent:
     def _log_facts(self, decided: Turn, outcome: ExecutionResult, began: float) -> None:
         took = {"writes": len(outcome.written), "duration_ms": round((time.monotonic() - began) * 1000)}
         shadows = []
-        told = frozenset(self._shadows)
+        told = frozenset(self._kept.shadows)
         for fact in decided.facts:
             if fact.event is not EventKind.MANIFEST_SHADOWED:
                 log_fact(self.log, fact, self.state, took)
@@ -406,22 +389,22 @@ class Agent:
             shadows.append(shadow(fact))
             if shadows[-1] not in told:
                 log_fact(self.log, fact, self.state, {})
-        self._shadows = tuple(shadows)
+        self._kept = replace(self._kept, shadows=tuple(shadows))
 
     def _pause(self, decided: Turn, world: World, troubles: list[Trouble]) -> float:
         """Say how long nothing can change by itself."""
         pauses = [self.node.config.rescan_period_ms / 1000]
         if decided.wake_at_ms is not None:
             pauses.append(max(0.0, (decided.wake_at_ms - world.now_ms) / 1000))
-        if self._answer.pause_seconds is not None:
-            pauses.append(self._answer.pause_seconds)
-        if set(troubles) - {*self._answer.troubles}:
+        if self._kept.answer.pause_seconds is not None:
+            pauses.append(self._kept.answer.pause_seconds)
+        if set(troubles) - {*self._kept.answer.troubles}:
             pauses.append(_RETRY_SECONDS)
         if world.runs is not None and any(is_unsettled(entry, world.runs, world.seen) for entry in self.state.entries):
-            pauses.append(self._poll_seconds)
-            self._poll_seconds = min(_LONGEST_POLL_SECONDS, self._poll_seconds * 1.5)
+            pauses.append(self._kept.poll_seconds)
+            self._kept = replace(self._kept, poll_seconds=min(_LONGEST_POLL_SECONDS, self._kept.poll_seconds * 1.5))
         else:
-            self._poll_seconds = _POLL_SECONDS
+            self._kept = replace(self._kept, poll_seconds=POLL_SECONDS)
         return min(pauses)
 
     def _tell(
@@ -434,11 +417,11 @@ class Agent:
     ) -> float:
         """Publish what readers see, and log each trouble once while it lasts."""
         for trouble in troubles:
-            if trouble not in self._troubles:
+            if trouble not in self._kept.troubles:
                 self.log.error("trouble", **trouble.about, problem=str(trouble))
-        for trouble in sorted(self._troubles - set(troubles)):
+        for trouble in sorted(self._kept.troubles - set(troubles)):
             self.log.info("trouble_over", **trouble.about, problem=str(trouble))
-        self._troubles = frozenset(troubles)
+        self._kept = replace(self._kept, troubles=frozenset(troubles))
         self._tell_shortfalls()
         is_whole = decided is not None and runs is not None
         self.has_reconciled |= is_whole
@@ -446,22 +429,22 @@ class Agent:
         changes = ((entry.source, refused_change(entry)) for entry in self.state.entries)
         manifests = [
             *((p.source, p.text) for p in self.manifests.problems),
-            *self._shadows,
+            *self._kept.shadows,
             *((source, text) for source, text in changes if text is not None),
         ]
         problems = (
             *self.notices.values(),
             *map(str, troubles),
-            *(short.text for short in self._shortfalls),
+            *(short.text for short in self._kept.shortfalls),
             *(f"manifest {source}: {text}" for source, text in manifests),
         )
         self.snapshot = Snapshot(
             self.node,
-            replace(self.state, entries=(*self.state.entries, *self._held_off)),
+            replace(self.state, entries=(*self.state.entries, *self._kept.held_off)),
             str(self.tree.root),
             runs,
             problems,
-            is_ready=is_whole and not self._save_failed,
+            is_ready=is_whole and not self._kept.save_failed,
             recovery=self.recovery,
             set_aside=self.recorder.set_aside,
         )
@@ -477,12 +460,12 @@ class Agent:
         """Log each promise that the machine can't keep once, and again when it can."""
         found = {short: self._about(short) for short in shortfalls(self.node.managers, self.state.promises)}
         for short, fields in found.items():
-            if short not in self._shortfalls:
+            if short not in self._kept.shortfalls:
                 self.log.warning("promise_short", **fields, problem=short.text)
-        for short, before in self._shortfalls.items():
+        for short, before in self._kept.shortfalls.items():
             if short not in found:
                 self.log.info("promise_kept_again", **before, problem=short.text)
-        self._shortfalls = found
+        self._kept = replace(self._kept, shortfalls=found)
 
     def _about(self, short: Shortfall) -> dict[str, str]:
         entry = None if short.uid is None else self.state.entry(short.uid)
