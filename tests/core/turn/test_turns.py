@@ -40,6 +40,8 @@ class WatchedAgent(Agent):
         self._read_from, self._read = self.saved, self.state
         self.excused: Overlaps = {}
         """What others had brought about when the turn began: it may only shrink."""
+        self.forced: set[str] = set()
+        """Cgroups into which somebody put a process by force: it has that container's CPUs, and so some of those before it in the pod."""
 
     def turn(self) -> Any:
         self.excused = self.overlaps()
@@ -73,6 +75,8 @@ class WatchedAgent(Agent):
                 continue
             for path, cpus in running.items():
                 if path == owner or self._is_pool_of_one_pod(path, owner):
+                    continue
+                if _pod_of(path) == _pod_of(owner) and self.forced & {path, owner}:
                     continue
                 # Within a pod those after an init container get its CPUs, and wait for its end.
                 if machine.is_populated(owner) and _pod_of(path) != _pod_of(owner):
@@ -342,6 +346,7 @@ class Turns(RuleBasedStateMachine):
             return
         if "slot" not in path:
             self.machine.enter(path, stubborn=stubborn)
+            self.agent.forced.add(path)
         elif self._is_open(path):
             self.agent.excused = self.agent.overlaps()
             self.machine.enter(path, stubborn=stubborn)
@@ -562,6 +567,14 @@ def test_nobody_thaws_on_cpus_of_another() -> None:
     assert life.machine.is_frozen("poduid-a/app0")
     life.calm_down()
     assert not life.machine.is_frozen("poduid-a/app0")
+
+
+def test_who_is_put_into_a_container_that_is_still_to_start_gets_its_cpus() -> None:
+    """It was moved away from them, and comes back: those before it in the pod have them for the time being."""
+    life = alive("static", [("app", "1")], [("init", "1"), ("app", "1")])
+    life.enter(1, turns=0, stubborn=False)
+    life.drift(1, (Attribute.CPUSET_CPUS, CpuSet.of(0)), turns=1)
+    life.calm_down()
 
 
 def test_two_that_somebody_swapped_come_home_one_after_the_other() -> None:
