@@ -82,7 +82,7 @@ class ManifestScan(Struct, frozen=True):
     unread: int = 0
     """Number of files beyond MAX_FILES."""
     others: tuple[str, ...] = ()
-    """Names of files that are no manifests for their names, in order; hidden ones are meant to be none."""
+    """Names of files that are no manifests for their names, in order; hidden ones and editors' backups are meant to be none."""
 
 
 def scan_manifests(path: str) -> ManifestScan:
@@ -121,7 +121,7 @@ def _names(directory: int) -> tuple[list[str], int, tuple[str, ...]]:
                 if entry.name.endswith(SUFFIXES):
                     count += 1
                     yield entry.name
-                elif len(others) < MAX_FILES and not entry.is_dir():
+                elif len(others) < MAX_FILES and not entry.name.endswith("~") and not entry.is_dir():
                     others.append(_shown(entry.name))
 
     # A bounded heap: a directory of millions of files costs time, not memory.
