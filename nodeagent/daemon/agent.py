@@ -16,31 +16,43 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import initial, resume, shortfalls
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.cgroups.ancestor_cpusets import Withheld, withheld
+from nodeagent.core.cgroups.ancestor_cpusets import withheld
 from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, OWN_DIRECTORIES, Kernel, wishes
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.metrics.agent_metrics import MOVED
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import StartRefused
-from nodeagent.core.model.state import NodeState, PodEntry, latest_ms, moved, with_endings
+from nodeagent.core.model.state import NodeState, latest_ms, moved, with_endings
 from nodeagent.core.numa.resource_manager import Shortfall
-from nodeagent.core.turn.actions import Forget, KillCgroup, KillMain, Launch, Terminate, TerminateAll, actions, stopping
+from nodeagent.core.turn.actions import (
+    Action,
+    Forget,
+    KillCgroup,
+    KillMain,
+    Launch,
+    Terminate,
+    TerminateAll,
+    actions,
+    stopping,
+)
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
-from nodeagent.core.turn.step import EventKind, Turn, TurnEvent, World, step
+from nodeagent.core.turn.step import EventKind, Turn, World, step
 from nodeagent.daemon.clock import Clock
 from nodeagent.daemon.drift import as_wished, corrected
-from nodeagent.daemon.execution import ExecutionResult, FailureResponse, answered, carry_out
+from nodeagent.daemon.execution import ExecutionResult, answered, carry_out
+from nodeagent.daemon.kept import POLL_SECONDS, Kept
 from nodeagent.daemon.logs import Log, about, log_fact
 from nodeagent.daemon.machine import Machine
 from nodeagent.daemon.manifest_list import ManifestList, NoManifests
 from nodeagent.daemon.metrics_recorder import MetricsRecorder, Stopwatch
+from nodeagent.daemon.problems import refused_change, shadow, told_withheld
 from nodeagent.daemon.reattach import bring_home
 from nodeagent.daemon.records import Recorder, held_off
 from nodeagent.daemon.recovery import Recovery, recovery_document, tell_refused
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.startup import StartError
-from nodeagent.daemon.troubles import Trouble, noted, owner_of, trouble_of
+from nodeagent.daemon.troubles import Trouble, attempted, owner_of, trouble_of
 from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.state_files import StateFileError
@@ -49,7 +61,6 @@ from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from nodeagent.formats.node_view import NodeView
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_POLL_SECONDS = 0.05
 _RETRY_SECONDS = 1.0
 _LONGEST_POLL_SECONDS = 1.0
 _WITHHELD = "withheld"
@@ -102,12 +113,8 @@ class Agent:
         self.recovery = recovery
         self._alive = alive
         """Called after each part of a turn: a file, a decision, a write, an action."""
-        self._is_saved = recovery is None
-        self._save_failed = False
         self.has_reconciled = False
         """A turn has been done from its beginning to its end, if only without being saved."""
-        self._held_off: tuple[PodEntry, ...] = ()
-        """Pods that could have been admitted, had the decision been saved."""
         self.retries = Requests()
         """To decide again on refused pods."""
         self.releases = Requests()
@@ -117,22 +124,9 @@ class Agent:
         """What others see: one immutable value per turn, replaced as a whole."""
         self._machine = machine
         self._clock = Clock(latest_ms(state))
-        self._settled_on = node.managers
-        self._whole = node.topology
-        """The machine with the CPUs that cgroups above the pods' one withhold."""
-        self._machine_trouble: tuple[Trouble, ...] = ()
-        self._shortfalls: Mapping[Shortfall, Mapping[str, str]] = {}
-        """With the fields by which each was logged."""
-        self._settled: Mapping[str, DesiredCgroup] = {}
-        """The cgroups that were as wished for when the last turn ended."""
-        self._troubles: frozenset[Trouble] = frozenset()
-        self._shadows: tuple[tuple[str, str], ...] = ()
-        """Files whose pods don't count, and why, as of the last turn."""
+        self._kept = Kept(node.managers, node.topology, is_saved=recovery is None)
         self.notices: dict[str, str] = {}
         """What else is wrong for the time being, by what it is about; set by others on the deciding thread."""
-        self._poll_seconds = _POLL_SECONDS
-        self._answer = FailureResponse()
-        """What is done about cgroup writes that failed."""
 
     def change_node(self, node: NodeSetup) -> None:
         """Take over another configuration.
@@ -182,18 +176,19 @@ class Agent:
 
         """
         began = time.monotonic()
-        troubles: list[Trouble] = []
         if reasons & {WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason.TIMER, WakeUpReason.RELOAD}:
             self._follow_machine()
-        troubles += self._machine_trouble
+        troubles = [*self._kept.machine_trouble]
         manifests = self.manifests.look(
             rescan=bool(reasons & {WakeUpReason.START, WakeUpReason.MANIFESTS, WakeUpReason.TIMER, WakeUpReason.RELOAD})
         )
         for source, problems in groupby(manifests.new_problems, key=lambda problem: problem.source):
             self.log.warning("manifest_refused", source=source, problems=[problem.text for problem in problems])
-        runs = self.runner.look(troubles)
-        seen = self._read(troubles)
-        if seen is None or not self._is_ours(seen, runs, troubles):
+        looked = self.runner.look()
+        runs = None if isinstance(looked, Trouble) else looked
+        seen = self._read(runs)
+        troubles += [found for found in (looked, seen) if isinstance(found, Trouble)]
+        if isinstance(seen, Trouble):
             return self._tell(None, runs, troubles, began, _RETRY_SECONDS)
         now_ms = self._follow_clock()
         world = World(
@@ -212,34 +207,36 @@ class Agent:
         )
         watch = Stopwatch(alive=self._alive)
         decided = step(self._on_this_machine(), world, watch.decide)
-        self._save_failed = not self._save(decided, troubles)
-        if self._save_failed:
+        unsaved = self._save(decided)
+        self._kept = replace(self._kept, save_failed=unsaved is not None)
+        if unsaved is not None:
+            troubles.append(unsaved)
             decided, watch = self._without_saving(decided), Stopwatch()
-        outcome = self._write(world, troubles)
-        self._act(world, outcome, troubles)
+        outcome, strangers = self._write(world)
+        troubles += [*self._kept.answer.troubles, *strangers, *self._act(world, outcome)]
         self._log_facts(decided, outcome, began)
-        drift = corrected(outcome, self._settled, self.state, self.log)
+        drift = corrected(outcome, self._kept.settled, self.state, self.log)
         if reasons & {WakeUpReason.START, WakeUpReason.CGROUPS, WakeUpReason.TIMER}:
             drift += self._bring_home(world, outcome)
         self.tally.count(decided, outcome, drift, watch.took_ms)
-        self.recorder.project(self.node, self.state.promises, troubles)
-        self._settled = as_wished(self._wanted(world), outcome)
+        troubles += self.recorder.project(self.node, self.state.promises)
+        self._kept = replace(self._kept, settled=as_wished(self._wanted(world), outcome))
         return self._tell(decided, runs, troubles, began, self._pause(decided, world, troubles))
 
     def _follow_machine(self) -> None:
         """Take over that CPUs, memory or huge pages have come or gone, or that CPUs are kept from the pods or given back."""
         try:
-            self._whole = self._machine.look(self._whole)
+            self._kept = replace(self._kept, whole=self._machine.look(self._kept.whole))
             kept = withheld(self.tree.chain())
         except (SysfsError, CgroupError) as err:
-            self._machine_trouble = (trouble_of(err),)
+            self._kept = replace(self._kept, machine_trouble=(trouble_of(err),))
             return
         self.notices.pop(_WITHHELD, None)
         if kept.cpus:
-            self.notices[_WITHHELD] = _told_withheld(kept)
-        topology = self._whole.without(kept.cpus)
+            self.notices[_WITHHELD] = told_withheld(kept)
+        topology = self._kept.whole.without(kept.cpus)
         before = self.node.topology
-        if topology == before and not self._machine_trouble:
+        if topology == before and not self._kept.machine_trouble:
             return
         node = on_machine(self.node.config, topology, self.node.reserved)
         judged = _promises_on(node, self.state.promises) if isinstance(node, NodeSetup) else None
@@ -248,11 +245,12 @@ class Agent:
             why = "; ".join(refused.told for refused in refusals)
             trouble = f"the machine has changed, and pods cannot be placed on it as it is: {why}"
             way_out = "bring back what is gone, or drain the node and correct what `nodeagent config validate` names"
-            self._machine_trouble = (Trouble(f"{trouble} ({way_out})"),)
+            self._kept = replace(self._kept, machine_trouble=(Trouble(f"{trouble} ({way_out})"),))
             # Running containers keep to the CPUs that are there.
             self.node = replace(self.node, topology=topology)
         elif isinstance(node, NodeSetup):
-            self.node, self._machine_trouble = node, ()
+            self.node = node
+            self._kept = replace(self._kept, machine_trouble=())
         if topology != before:
             self.log.warning(
                 "machine_changed",
@@ -268,43 +266,38 @@ class Agent:
         if set_by_ms:
             self.log.warning("clock_stepped", by_ms=set_by_ms)
             self.state = moved(self.state, set_by_ms)
-            self._is_saved = False
+            self._kept = replace(self._kept, is_saved=False)
         return now_ms
 
     def _on_this_machine(self) -> NodeState:
         """Give the state as it is on the machine there is now. It stays a proposal until a turn has saved it."""
-        if self._settled_on is self.node.managers:
+        if self._kept.settled_on is self.node.managers:
             return self.state
         promises = _promises_on(self.node, self.state.promises)
         assert not isinstance(promises, StartRefused), "it was judged when the machine was taken over"
         return replace(self.state, promises=promises)
 
-    def _read(self, troubles: list[Trouble]) -> ObservedCgroups | None:
+    def _read(self, runs: Mapping[str, Run] | None) -> ObservedCgroups | Trouble:
+        """Give the pods' cgroups, or why they may not be written to. systemd makes its units' cgroups itself, and nobody else may (D9)."""
         try:
-            return self.tree.read(OWN_DIRECTORIES)
+            seen = self.tree.read(OWN_DIRECTORIES)
         except CgroupError as err:
-            troubles.append(trouble_of(err))
-            return None
-
-    def _is_ours(self, seen: ObservedCgroups, runs: Mapping[str, Run] | None, troubles: list[Trouble]) -> bool:
-        """Whether the pods' cgroup may be written to. systemd makes its units' cgroups itself, and nobody else may (D9)."""
+            return trouble_of(err)
         if self.node.config.cgroup_root:
-            return True
+            return seen
         root = seen.get("")
         # Between its making and the launcher's start systemd puts the unit's first process there: no controllers then.
         if root is not None and (runs is not None or root.subtree_control >= CONTROLLERS):
-            return True
+            return seen
         how = "is not there" if root is None else "is new"
         way_out = "systemctl start nodeagent-pods nodeagent-launcher"
-        troubles.append(Trouble(f"the pods' unit is not ready: {self.tree.root} {how} ({way_out})"))
-        return False
+        return Trouble(f"the pods' unit is not ready: {self.tree.root} {how} ({way_out})")
 
-    def _save(self, decided: Turn, troubles: list[Trouble]) -> bool:
-        """Make the decision durable before anything follows from it. Without that it has not happened."""
-        if decided.state == self.state and self._is_saved:
-            self._settled_on = self.node.managers
-            self._held_off = ()
-            return True
+    def _save(self, decided: Turn) -> Trouble | None:
+        """Make the decision durable before anything follows from it. Without that it has not happened: why it is not."""
+        if decided.state == self.state and self._kept.is_saved:
+            self._kept = replace(self._kept, settled_on=self.node.managers, held_off=())
+            return None
         state = replace(decided.state, generation=self.state.generation + 1)
         broken = violations(self.node.managers, state)
         assert not broken, f"a decision breaks a promise: {broken}"
@@ -312,14 +305,13 @@ class Agent:
             self.recorder.save(self.node, state)
         except StateFileError as err:
             self.tally.count_failed_save(err.errno)
-            troubles.append(trouble_of(err))
             self._hold_off(state, err)
-            self._is_saved = False  # it is tried again even if there is nothing left to decide: that tells whether the trouble is over
-            return False
+            # It is tried again even if there is nothing left to decide: that tells whether the trouble is over.
+            self._kept = replace(self._kept, is_saved=False)
+            return trouble_of(err)
         self.state = state
-        self._settled_on = self.node.managers
-        self._is_saved, self._held_off = True, ()
-        return True
+        self._kept = replace(self._kept, settled_on=self.node.managers, is_saved=True, held_off=())
+        return None
 
     def _without_saving(self, decided: Turn) -> Turn:
         """Do what may be done though it is not saved: end what is to end, perhaps that makes room. Nothing is given, nothing given back."""
@@ -328,9 +320,9 @@ class Agent:
 
     def _hold_off(self, decided: NodeState, err: StateFileError) -> None:
         """Refuse what can't be made durable (E22). The refusal is no state: it ends with the trouble."""
-        before = {entry.pod.uid for entry in self._held_off}
-        self._held_off = held_off(self.state, decided, err)
-        for entry in self._held_off:
+        before = {entry.pod.uid for entry in self._kept.held_off}
+        self._kept = replace(self._kept, held_off=held_off(self.state, decided, err))
+        for entry in self._kept.held_off:
             if entry.pod.uid not in before and entry.refusal is not None:
                 self.tally.count_refusal(entry.refusal.reason)
                 tell_refused(entry, self.log)
@@ -344,41 +336,43 @@ class Agent:
         wanted = wishes(self.node.config, self.node.managers, kernel, self.state)
         return wanted if world.runs is not None else tuple(wish for wish in wanted if wish.path in world.seen)
 
-    def _write(self, world: World, troubles: list[Trouble]) -> ExecutionResult:
+    def _write(self, world: World) -> tuple[ExecutionResult, tuple[Trouble, ...]]:
+        """Give what was written, and who runs where no pod is."""
         wanted = self._wanted(world)
         plan: Plan = diff(wanted, world.seen)
         outcome = carry_out(plan, wanted, self.tree, self._alive)
-        self._answer = answered(outcome, self._answer, partial(owner_of, self.state))
-        troubles += self._answer.troubles
-        troubles += [
+        self._kept = replace(self._kept, answer=answered(outcome, self._kept.answer, partial(owner_of, self.state)))
+        strangers = (
             Trouble(
                 f"processes run in {self.tree.root / path}, which no pod owns, on CPUs {world.seen[path].cpus_effective} "
                 f"(end them: echo 1 > {self.tree.root / path}/cgroup.kill)"
             )
             for path in plan.strangers
-        ]
-        return outcome
+        )
+        return outcome, tuple(strangers)
 
-    def _act(self, world: World, outcome: ExecutionResult, troubles: list[Trouble]) -> None:
+    def _act(self, world: World, outcome: ExecutionResult) -> tuple[Trouble, ...]:
         self.runner.signalled &= stopping(self.state)
-        for action in actions(self.state, world, outcome.ready, self.runner.signalled):
-            self._alive()
-            match action:
-                case Launch():
-                    self.runner.launch(action, self.node.config, str(self.tree.root), troubles)
-                case Terminate(run_id):
-                    self.runner.terminate(run_id, troubles)
-                case TerminateAll(run_id, path):
-                    with noted(troubles, owner_of(self.state, path)):
-                        self.tree.terminate(path)
-                        self.runner.signalled |= {run_id}
-                case KillCgroup(path):
-                    with noted(troubles, owner_of(self.state, path)):
-                        self.tree.kill(path)
-                case KillMain(run_id):
-                    self.runner.kill(run_id, troubles)
-                case Forget(run_ids):
-                    self.runner.forget(run_ids, troubles)
+        done = [self._do(action) for action in actions(self.state, world, outcome.ready, self.runner.signalled)]
+        return tuple(trouble for trouble in done if trouble is not None)
+
+    def _do(self, action: Action) -> Trouble | None:
+        self._alive()
+        match action:
+            case Launch():
+                return self.runner.launch(action, self.node.config, str(self.tree.root))
+            case Terminate(run_id):
+                return self.runner.terminate(run_id)
+            case TerminateAll(run_id, path):
+                trouble = attempted(partial(self.tree.terminate, path), owner_of(self.state, path))
+                self.runner.signalled |= {run_id} if trouble is None else frozenset()
+                return trouble
+            case KillCgroup(path):
+                return attempted(partial(self.tree.kill, path), owner_of(self.state, path))
+            case KillMain(run_id):
+                return self.runner.kill(run_id)
+            case Forget(run_ids):
+                return self.runner.forget(run_ids)
 
     def _bring_home(self, world: World, outcome: ExecutionResult) -> tuple[str, ...]:
         """Put processes back into their containers. What was put back, for the metric."""
@@ -391,30 +385,30 @@ class Agent:
     def _log_facts(self, decided: Turn, outcome: ExecutionResult, began: float) -> None:
         took = {"writes": len(outcome.written), "duration_ms": round((time.monotonic() - began) * 1000)}
         shadows = []
-        told = frozenset(self._shadows)
+        told = frozenset(self._kept.shadows)
         for fact in decided.facts:
             if fact.event is not EventKind.MANIFEST_SHADOWED:
                 log_fact(self.log, fact, self.state, took)
                 continue
-            shadows.append(_shadow(fact))
+            shadows.append(shadow(fact))
             if shadows[-1] not in told:
                 log_fact(self.log, fact, self.state, {})
-        self._shadows = tuple(shadows)
+        self._kept = replace(self._kept, shadows=tuple(shadows))
 
     def _pause(self, decided: Turn, world: World, troubles: list[Trouble]) -> float:
         """Say how long nothing can change by itself."""
         pauses = [self.node.config.rescan_period_ms / 1000]
         if decided.wake_at_ms is not None:
             pauses.append(max(0.0, (decided.wake_at_ms - world.now_ms) / 1000))
-        if self._answer.pause_seconds is not None:
-            pauses.append(self._answer.pause_seconds)
-        if set(troubles) - {*self._answer.troubles}:
+        if self._kept.answer.pause_seconds is not None:
+            pauses.append(self._kept.answer.pause_seconds)
+        if set(troubles) - {*self._kept.answer.troubles}:
             pauses.append(_RETRY_SECONDS)
         if world.runs is not None and any(is_unsettled(entry, world.runs, world.seen) for entry in self.state.entries):
-            pauses.append(self._poll_seconds)
-            self._poll_seconds = min(_LONGEST_POLL_SECONDS, self._poll_seconds * 1.5)
+            pauses.append(self._kept.poll_seconds)
+            self._kept = replace(self._kept, poll_seconds=min(_LONGEST_POLL_SECONDS, self._kept.poll_seconds * 1.5))
         else:
-            self._poll_seconds = _POLL_SECONDS
+            self._kept = replace(self._kept, poll_seconds=POLL_SECONDS)
         return min(pauses)
 
     def _tell(
@@ -427,32 +421,37 @@ class Agent:
     ) -> float:
         """Publish what readers see, and log each trouble once while it lasts."""
         for trouble in troubles:
-            if trouble not in self._troubles:
+            if trouble not in self._kept.troubles:
                 self.log.error("trouble", **trouble.about, problem=str(trouble))
-        for trouble in sorted(self._troubles - set(troubles)):
+        for trouble in sorted(self._kept.troubles - set(troubles)):
             self.log.info("trouble_over", **trouble.about, problem=str(trouble))
-        self._troubles = frozenset(troubles)
+        self._kept = replace(self._kept, troubles=frozenset(troubles))
         self._tell_shortfalls()
         is_whole = decided is not None and runs is not None
         self.has_reconciled |= is_whole
         # A wrong manifest has been told when it was found: it is no trouble of the agent's own.
-        manifests = [*((p.source, p.text) for p in self.manifests.problems), *self._shadows]
+        changes = ((entry.source, refused_change(entry)) for entry in self.state.entries)
+        manifests = [
+            *((p.source, p.text) for p in self.manifests.problems),
+            *self._kept.shadows,
+            *((source, text) for source, text in changes if text is not None),
+        ]
         problems = (
             *self.notices.values(),
             *map(str, troubles),
-            *(short.text for short in self._shortfalls),
+            *(short.text for short in self._kept.shortfalls),
             *(f"manifest {source}: {text}" for source, text in manifests),
         )
         running = None if runs is None else {r.id: r.pid for r in runs.values() if r.exit is None and r.pid is not None}
         self.view = NodeView(
             node=self.node,
-            state=replace(self.state, entries=(*self.state.entries, *self._held_off)),
+            state=replace(self.state, entries=(*self.state.entries, *self._kept.held_off)),
             cgroup_root=str(self.tree.root),
             pids=running,
             problems=problems,
             recovery=None if self.recovery is None else recovery_document(self.recovery, self.recorder.set_aside),
             is_live=True,
-            is_ready=is_whole and not self._save_failed,
+            is_ready=is_whole and not self._kept.save_failed,
         )
         self.tally.publish(
             self.view,
@@ -466,32 +465,16 @@ class Agent:
         """Log each promise that the machine can't keep once, and again when it can."""
         found = {short: self._about(short) for short in shortfalls(self.node.managers, self.state.promises)}
         for short, fields in found.items():
-            if short not in self._shortfalls:
+            if short not in self._kept.shortfalls:
                 self.log.warning("promise_short", **fields, problem=short.text)
-        for short, before in self._shortfalls.items():
+        for short, before in self._kept.shortfalls.items():
             if short not in found:
                 self.log.info("promise_kept_again", **before, problem=short.text)
-        self._shortfalls = found
+        self._kept = replace(self._kept, shortfalls=found)
 
     def _about(self, short: Shortfall) -> dict[str, str]:
         entry = None if short.uid is None else self.state.entry(short.uid)
         return {} if entry is None else about(entry.pod, short.container)
-
-
-def _shadow(fact: TurnEvent) -> tuple[str, str]:
-    """Give the file that doesn't count, and why."""
-    fields = dict(fact.fields)
-    return fact.source, (
-        f"pod {fact.pod.full_name} has the {fields['same']} of one in {fields['first_source']}, which counts: "
-        "remove one of the two manifests"
-    )
-
-
-def _told_withheld(kept: Withheld) -> str:
-    return (
-        f"{kept.path} keeps CPUs {kept.cpus} from the pods, so they count as offline "
-        f"(see cpuset.cpus there; of a unit: systemctl show -p AllowedCPUs {kept.path.rpartition('/')[2]})"
-    )
 
 
 def _promises_on(node: NodeSetup, promises: Promises) -> Promises | StartRefused:

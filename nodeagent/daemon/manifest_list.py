@@ -6,7 +6,7 @@ from collections.abc import Callable
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nodeagent.core.turn.step import Manifest
+from nodeagent.core.turn.manifests import Manifest
 from nodeagent.edge.manifest_watch import ManifestWatch, ManifestWatchError
 from nodeagent.edge.manifests import ManifestDirectoryError, ManifestFile, ManifestScan, scan_manifests
 from nodeagent.edge.open_files import writers_of
@@ -43,11 +43,13 @@ class ManifestList:
         self.directory = directory
         self._watch = watch
         self.patience_seconds = patience_seconds
-        """For how long a file may be open for writing before that is a problem."""
+        """For how long a file may be open for writing, or be there without being a manifest, before that is a problem."""
         self._clock = clock
         self._alive = alive
         """Called after each file: thousands of new ones take their time."""
         self._open: dict[str, _OpenFile] = {}
+        self._others: dict[str, float] = {}
+        """Files that are no manifests for their names, with when they were first seen: editors' own ones go again at once."""
         self._parsed: dict[str, tuple[bytes, Documents]] = {}
         self._last: ManifestLook | None = None
 
@@ -91,6 +93,12 @@ class ManifestList:
             draft.problems.append(
                 ManifestProblem(self.directory, f"{scan.unread} files are too many and were not read")
             )
+        now = self._clock()
+        self._others = {name: self._others.get(name, now) for name in scan.others}
+        for name in (name for name, since in self._others.items() if now - since >= self.patience_seconds):
+            way_out = f"name it so, or hide it: `mv {name} .{name}`"
+            text = f"it is not read: only *.yaml, *.yml and *.json are manifests ({way_out})"
+            draft.problems.append(ManifestProblem(name, text))
         return self._told(
             ManifestLook(
                 tuple(draft.pods), frozenset(draft.unreadable), frozenset(draft.misspelt), tuple(draft.problems)

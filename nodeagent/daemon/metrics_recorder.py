@@ -64,6 +64,8 @@ class MetricsRecorder:
             fields = dict(fact.fields)
             if fact.event is EventKind.POD_REFUSED:
                 self._totals.count(names.POD_REFUSALS, str(fields["reason"]))
+            elif fact.event is EventKind.CHANGE_REFUSED:
+                self._totals.count(names.CHANGE_REFUSALS, str(fields["reason"]))
             elif fact.event is EventKind.CONTAINER_STARTING and fields["restarts"]:
                 self._totals.count(names.CONTAINER_RESTARTS)
 

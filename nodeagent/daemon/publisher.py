@@ -94,13 +94,14 @@ class Publisher:
         return self._spelt
 
     def _retry(self, arguments: Mapping[str, Any]) -> dict[str, object]:
-        """Decide again on a refused pod, named by uid, namespace/name or name."""
+        """Decide again on a refused pod, or on a refused change of one, named by uid, namespace/name or name."""
         entry = find_pod(self._agent.view.state, str(arguments.get("pod")))
-        if entry.refusal is None:
+        refusal = entry.refusal or entry.change_refusal
+        if refusal is None:
             raise NodeAgentError(f"pod {entry.pod.full_name} is not refused", hint="see `nodeagent inspect`")
         self._agent.retries.add(entry.pod.uid)
         self._agent.wakeups.wake(WakeUpReason.REQUEST)
-        return {"pod": entry.pod.full_name, "uid": entry.pod.uid, "refusedBefore": entry.refusal.reason}
+        return {"pod": entry.pod.full_name, "uid": entry.pod.uid, "refusedBefore": refusal.reason}
 
     def _release(self, arguments: Mapping[str, Any]) -> dict[str, object]:
         """End pods, named by uid, namespace/name or name, or all there are, although their manifests are there."""

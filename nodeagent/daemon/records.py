@@ -68,15 +68,17 @@ class Recorder:
         )
         self.set_aside = (*self.set_aside, aside)
 
-    def project(self, node: NodeSetup, promises: Promises, troubles: list[Trouble]) -> None:
+    def project(self, node: NodeSetup, promises: Promises) -> tuple[Trouble, ...]:
         """Bring kubelet's files up to the truth. They are made anew from it, so a failure here loses nothing."""
         if self._unusable:
-            return  # the truth itself could not be saved yet
+            return ()  # the truth itself could not be saved yet
+        troubles = []
         for name, content in checkpoints(node, promises).items():
             try:
                 self._project_one(name, content)
             except state_files.StateFileError as err:
                 troubles.append(trouble_of(err))
+        return tuple(troubles)
 
     def _project_one(self, name: str, content: bytes) -> None:
         path = str(self._directory / name)

@@ -21,8 +21,9 @@ from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal
 from nodeagent.core.turn.adoption import claims_of, found
 from nodeagent.core.turn.lifecycle import Runs
+from nodeagent.core.turn.manifests import Manifest, wanted
 from nodeagent.core.turn.recovery import Claim, Deviation, Settled, settled
-from nodeagent.core.turn.step import EventKind, Manifest, new_entry, wanted
+from nodeagent.core.turn.step import EventKind, new_entry
 from nodeagent.daemon.logs import Log, about
 from nodeagent.daemon.startup import (
     CPU_CHECKPOINT,

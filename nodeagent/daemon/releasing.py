@@ -82,19 +82,21 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
         DrainError: what runs cannot be seen.
 
     """
-    config, troubles = node.config, list[Trouble]()
+    config, trouble = node.config, ""
 
     def look() -> Evidence | None:
-        runs = pods.runner.look(troubles)
-        return None if runs is None else Evidence(pods.tree.read(OWN_DIRECTORIES), runs)
+        nonlocal trouble
+        runs = pods.runner.look()
+        if isinstance(runs, Trouble):
+            trouble = runs
+            return None
+        return Evidence(pods.tree.read(OWN_DIRECTORIES), runs)
 
     watch = ManifestWatch(config.static_pod_path, lambda: None)
     with closing(ManifestList(config.static_pod_path, watch, patience_seconds=0)) as manifests:
         start = start_state(node, manifests.at_start(), time.time_ns() // 1_000_000, look)
     if start is None:
-        raise DrainError(
-            f"what runs cannot be seen: {'; '.join(troubles)}", hint="`systemctl status nodeagent-launcher`"
-        )
+        raise DrainError(f"what runs cannot be seen: {trouble}", hint="`systemctl status nodeagent-launcher`")
     log = make_log(io.StringIO())  # who calls tells what happens, of the states
     return Agent(
         node,

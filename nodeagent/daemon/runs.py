@@ -29,6 +29,8 @@ _SIGKILL = 9
 
 
 class Runner:
+    """Every call that can fail gives the trouble; None: there was none."""
+
     def __init__(self, client: LauncherClient) -> None:
         self._client = client
         self._failed: dict[str, Run] = {}
@@ -36,24 +38,24 @@ class Runner:
         self.signalled: frozenset[str] = frozenset()
         """Run ids whose processes got their SIGTERM; the agent drops those that are no longer being stopped."""
 
-    def look(self, troubles: list[Trouble]) -> dict[str, Run] | None:
+    def look(self) -> dict[str, Run] | Trouble:
+        """Give all runs there are, or why they cannot be seen."""
         try:
             statuses = self._client.list()
         except LauncherError as err:
-            troubles.append(trouble_of(err))
-            return None
+            return trouble_of(err)
         runs = {status.id: _run(status) for status in statuses}
         self._failed = {id_: run for id_, run in self._failed.items() if id_ not in runs}
         return runs | self._failed
 
-    def launch(self, launch: Launch, config: Config, cgroup_root: str, troubles: list[Trouble]) -> None:
+    def launch(self, launch: Launch, config: Config, cgroup_root: str) -> Trouble | None:
         pod, container = launch.entry.pod, launch.container
         process = process_of(container)
         if (
             process is None
         ):  # the manifest's border refuses it: only a state saved before there was this bound has such a pod
             self._fail(launch.run_id, "command, args and env are too long: change the manifest")
-            return
+            return None
         log_file = (
             f"{config.log_directory}/{pod.namespace}/{pod.name}/{pod.uid}/{container.name}.log"  # each part fits a name
         )
@@ -72,42 +74,45 @@ class Runner:
         try:
             answer = self._client.start(request)
         except LauncherError as err:
-            troubles.append(trouble_of(err))
-            return
+            return trouble_of(err)
         if isinstance(answer, StartFailed) and answer.stage is StartStage.CGROUP:
             # The cgroup was not fit for it: no fault of the container's, which waits until it is.
             why = f"cannot start {pod.full_name} {container.name} in {request.cgroup}: {answer.message}"
             advice = (
                 "somebody else may have changed or removed that cgroup: see cgroup.type and cpuset.cpus.effective there"
             )
-            troubles.append(Trouble(f"{why} ({advice})", about(pod, container.name)))
-        elif isinstance(answer, StartFailed):
+            return Trouble(f"{why} ({advice})", about(pod, container.name))
+        if isinstance(answer, StartFailed):
             self._fail(launch.run_id, _why_not_started(answer, request))
+        return None
 
     def _fail(self, run_id: str, why: str) -> None:
         now_ms = time.time_ns() // 1_000_000
         self._failed[run_id] = Run(run_id, now_ms, exit=Exit(now_ms, code=START_ERROR_CODE, start_error=why))
 
-    def terminate(self, run_id: str, troubles: list[Trouble]) -> None:
+    def terminate(self, run_id: str) -> Trouble | None:
         try:
             self._client.signal(run_id, _SIGTERM)
             self.signalled |= {run_id}
         except LauncherError as err:
-            troubles.append(trouble_of(err))
+            return trouble_of(err)
+        return None
 
-    def kill(self, run_id: str, troubles: list[Trouble]) -> None:
+    def kill(self, run_id: str) -> Trouble | None:
         try:
             self._client.signal(run_id, _SIGKILL)
         except LauncherError as err:
-            troubles.append(trouble_of(err))
+            return trouble_of(err)
+        return None
 
-    def forget(self, run_ids: tuple[str, ...], troubles: list[Trouble]) -> None:
+    def forget(self, run_ids: tuple[str, ...]) -> Trouble | None:
         for run_id in run_ids:
             self._failed.pop(run_id, None)
         try:
             self._client.ack(run_ids)
         except LauncherError as err:
-            troubles.append(trouble_of(err))
+            return trouble_of(err)
+        return None
 
 
 def _why_not_started(failed: StartFailed, request: StartRequest) -> str:

@@ -226,14 +226,14 @@ def _what_runs(
     """Look at cgroups and launcher until both can be read: a state made anew of one alone would lose half. None: told to stop."""
     said: list[Trouble] = []
     while True:
-        troubles: list[Trouble] = []
-        runs = runner.look(troubles)
+        runs = runner.look()
+        troubles = [runs] if isinstance(runs, Trouble) else []
         try:
             seen = tree.read(OWN_DIRECTORIES)
         except CgroupError as err:
             troubles.append(trouble_of(err))
         else:
-            if runs is not None:
+            if not isinstance(runs, Trouble):
                 return Evidence(seen, runs)
         if troubles != said:
             log.warning("waiting_to_recover", problems=troubles)

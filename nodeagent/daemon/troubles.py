@@ -1,7 +1,6 @@
 """What is wrong, as a person is told, and which pod it is about."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Self
 
 from nodeagent.core.cgroups.desired_cgroups import container_path, pod_path
@@ -29,13 +28,13 @@ def trouble_of(err: NodeAgentError, fields: Mapping[str, str] | None = None) -> 
     return Trouble(f"{err.message} ({err.hint})", fields)
 
 
-@contextmanager
-def noted(troubles: list[Trouble], fields: Mapping[str, str]) -> Iterator[None]:
-    """Note what a cgroup does not let us do, and go on after the block."""
+def attempted(do: Callable[[], None], fields: Mapping[str, str]) -> Trouble | None:
+    """Do something to a cgroup; give what it does not let us do."""
     try:
-        yield
+        do()
     except CgroupError as err:
-        troubles.append(trouble_of(err, fields))
+        return trouble_of(err, fields)
+    return None
 
 
 def owner_of(state: NodeState, path: str) -> dict[str, str]:

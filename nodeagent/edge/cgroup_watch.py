@@ -2,35 +2,46 @@
 
 inotify sees writes to cgroup files like those to any other, and the kernel's own changes of `cgroup.events` (cgroup-v2.rst, "Interface
 Files"). Its own changes of `*.effective` it doesn't announce: those are found by the periodic look.
+
+Asks the kernel itself: watchdog takes one thread for each directory, or says of each that is made while it walks a tree that it is there
+twice. The kernel gives one watch per directory however often it is asked for one (inotify_add_watch(2)), so no book is kept of that.
 """
 
-from collections.abc import Callable
+import ctypes
+import os
+import select
+import struct
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-
-from watchdog.events import (
-    DirCreatedEvent,
-    DirDeletedEvent,
-    DirMovedEvent,
-    FileModifiedEvent,
-    FileSystemEvent,
-    FileSystemEventHandler,
-)
-from watchdog.observers import Observer
-from watchdog.observers.api import BaseObserver, ObservedWatch
 
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.errors import NodeAgentError
 
-_WANTED: list[type[FileSystemEvent]] = [DirCreatedEvent, DirDeletedEvent, DirMovedEvent, FileModifiedEvent]
 _FILES = frozenset({*(attribute.value for attribute in Attribute), "cgroup.subtree_control", "cgroup.events"})
+
+_MODIFY, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x40, 0x80, 0x100, 0x200
+_OVERFLOW, _IGNORED, _IS_DIRECTORY, _ONLY_DIRECTORIES = 0x4000, 0x8000, 0x40000000, 0x01000000
+"""inotify(7); include/uapi/linux/inotify.h."""
+_WANTED = _MODIFY | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _ONLY_DIRECTORIES
+_HEADER = struct.Struct("iIII")
+_READ_BYTES = 1 << 16
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class CgroupWatchError(NodeAgentError):
     """The kernel gives no watch; the periodic look still finds every change."""
 
+    def __init__(self, path: str, cause: OSError) -> None:
+        super().__init__(
+            f"cannot watch {path}: {cause.strerror or cause}",
+            hint="raise fs.inotify.max_user_watches or max_user_instances (`sysctl -w`); until then changes are found at each period",
+        )
+
 
 class CgroupWatch:
-    """One recursive watch: a kernel object per cgroup, one thread and one inotify instance in all.
+    """A kernel watch per cgroup, one thread and one inotify instance in all.
 
     Args:
         root: directory of the pods' cgroup.
@@ -39,60 +50,144 @@ class CgroupWatch:
     """
 
     def __init__(self, root: str, wake: Callable[[], None]) -> None:
-        self._root = Path(root)
-        self._handler = _CgroupHandler(wake)
-        self._observer: BaseObserver | None = None
-        self._watched: tuple[ObservedWatch, tuple[int, int]] | None = None
+        self._root = root
+        self._wake = wake
+        self._watching: _Watching | None = None
 
     def renew(self) -> None:
         """Watch what is there now: systemd makes the directory anew when the unit starts again. Cheap.
 
         Raises:
-            CgroupWatchError: the kernel refuses.
+            CgroupWatchError: the kernel refuses, if only for a part of the tree. The next call tries again.
 
         """
         try:
-            found = self._root.stat()
+            found = Path(self._root).stat()
         except OSError:
-            self._forget()
+            self.stop()
             return
         identity = (found.st_dev, found.st_ino)
-        if self._watched is not None and self._watched[1] == identity:
+        if self._watching is not None and self._watching.identity == identity and self._watching.failure is None:
             return
-        self._forget()
+        self.stop()
         try:
-            if self._observer is None:
-                self._observer = Observer()
-                self._observer.start()
-            watch = self._observer.schedule(self._handler, str(self._root), recursive=True, event_filter=_WANTED)
+            self._watching = _Watching(self._root, identity, self._wake)
         except FileNotFoundError:
             return  # gone again: the next look finds out
         except OSError as err:
-            raise CgroupWatchError(
-                f"cannot watch {self._root}: {err.strerror or err}",
-                hint="raise fs.inotify.max_user_watches or max_user_instances (`sysctl -w`); until then changes are found at each period",
-            ) from err
-        self._watched = watch, identity
+            raise CgroupWatchError(self._root, err) from err
+        if self._watching.failure is not None:
+            raise CgroupWatchError(self._root, self._watching.failure)
 
     def stop(self) -> None:
-        """End the watch and its threads; harmless if there are none."""
-        if self._observer is not None:
-            self._observer.stop()
-            self._observer.join()
-            self._observer = self._watched = None
-
-    def _forget(self) -> None:
-        if self._watched is not None and self._observer is not None:
-            self._observer.unschedule(self._watched[0])
-        self._watched = None
+        """End the watch and its thread; harmless if there are none."""
+        if self._watching is not None:
+            self._watching.stop()
+            self._watching = None
 
 
-class _CgroupHandler(FileSystemEventHandler):
-    """Runs in watchdog's thread."""
+class _Watching:
+    """One inotify instance over one root."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, root: str, identity: tuple[int, int], wake: Callable[[], None]) -> None:
+        self.identity = identity
+        self.failure: OSError | None = None
+        """A directory is not watched, for this reason."""
+        self._root = root
         self._wake = wake
+        self._paths: dict[int, str] = {}
+        """Of the watched directories, by watch."""
+        self._kernel = _checked(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK), root)
+        try:
+            self._stopping = os.eventfd(0, os.EFD_CLOEXEC)
+            try:
+                self._add(root)
+            except OSError:
+                os.close(self._stopping)
+                raise
+        except OSError:
+            os.close(self._kernel)
+            raise
+        self._look_below(root)
+        self._thread = threading.Thread(target=self._follow, name="cgroup-watch", daemon=True)
+        self._thread.start()
 
-    def on_any_event(self, event: FileSystemEvent) -> None:
-        if not isinstance(event, FileModifiedEvent) or Path(str(event.src_path)).name in _FILES:
-            self._wake()
+    def stop(self) -> None:
+        os.eventfd_write(self._stopping, 1)
+        self._thread.join()
+        os.close(self._stopping)
+        os.close(self._kernel)
+
+    def _follow(self) -> None:
+        poll = select.poll()
+        poll.register(self._kernel, select.POLLIN)
+        poll.register(self._stopping, select.POLLIN)
+        while all(ready != self._stopping for ready, _ in poll.poll()):
+            is_to_wake = False
+            for watch, mask, name in _events(os.read(self._kernel, _READ_BYTES)):
+                is_to_wake |= self._takes_in(watch, mask, name)
+            if is_to_wake:
+                self._wake()  # after the watches: what was there before one of them is seen by who is woken
+
+    def _takes_in(self, watch: int, mask: int, name: str) -> bool:
+        """Follow what the event says of the tree. Whether it is to wake."""
+        if mask & _OVERFLOW:
+            self._look_below(self._root)
+            return True
+        if mask & _IGNORED:
+            return self._paths.pop(watch, None) == self._root
+        if not mask & _IS_DIRECTORY:
+            return bool(mask & _MODIFY) and name in _FILES
+        parent = self._paths.get(watch)
+        if mask & (_CREATE | _MOVED_TO) and parent is not None:
+            self._add_if_there(f"{parent}/{name}")
+        return True
+
+    def _look_below(self, path: str) -> None:
+        try:
+            with os.scandir(path) as found:
+                below = [entry.path for entry in found if entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            return  # gone, which its parent's watch says
+        for directory in below:
+            self._add_if_there(directory)
+
+    def _add_if_there(self, path: str) -> None:
+        """Watch a directory, then look below it: what is made there later is an event of its own."""
+        try:
+            self._add(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as err:
+            self.failure = err
+            return
+        self._look_below(path)
+
+    def _add(self, path: str) -> None:
+        self._paths[add_watch(self._kernel, path)] = path
+
+
+def add_watch(instance: int, path: str) -> int:
+    """Ask an inotify instance for the watch of a directory: the same one each time.
+
+    Raises:
+        OSError: the kernel refuses, or there is no such directory.
+
+    """
+    return _checked(_libc.inotify_add_watch(instance, os.fsencode(path), _WANTED), path)
+
+
+def _events(read: bytes) -> Iterator[tuple[int, int, str]]:
+    """Give watch, mask and name of each event."""
+    at = 0
+    while at < len(read):
+        watch, mask, _, length = _HEADER.unpack_from(read, at)
+        at += _HEADER.size + length
+        yield watch, mask, os.fsdecode(read[at - length : at].rstrip(b"\0"))
+
+
+def _checked(result: int, path: str) -> int:
+    if result < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error), path)
+    return result

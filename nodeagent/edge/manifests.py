@@ -19,6 +19,8 @@ from nodeagent.errors import NodeAgentError
 
 MAX_FILES = 10_000
 """Of a directory, the first ones by name."""
+MAX_OTHER_FILES = 20
+"""Of those that are no manifests, the first ones by name."""
 MAX_FILE_BYTES = 1 << 20
 MAX_TOTAL_BYTES = 64 << 20
 """Of one scan: what it may hold in memory."""
@@ -79,6 +81,8 @@ class ManifestScan(Struct, frozen=True):
     """In the order of their names; other files, dot files and subdirectories are left out."""
     unread: int = 0
     """Number of files beyond MAX_FILES."""
+    others: tuple[str, ...] = ()
+    """Names of files that are no manifests for their names, in order; hidden ones and editors' backups are meant to be none."""
 
 
 def scan_manifests(path: str) -> ManifestScan:
@@ -95,29 +99,34 @@ def scan_manifests(path: str) -> ManifestScan:
     except OSError as err:
         raise ManifestDirectoryError(path, err) from err
     try:
-        names, unread = _names(directory)
-        return ManifestScan(tuple(_read_all(directory, path, names)), unread)
+        names, unread, others = _names(directory)
+        return ManifestScan(tuple(_read_all(directory, path, names)), unread, others)
     except OSError as err:
         raise ManifestDirectoryError(path, err) from err
     finally:
         os.close(directory)
 
 
-def _names(directory: int) -> tuple[list[str], int]:
+def _names(directory: int) -> tuple[list[str], int, tuple[str, ...]]:
+    """Give the names of the manifests that are read, how many there are beyond them, and the names of other files."""
     count = 0
+    others: list[str] = []
 
     def counted() -> Iterator[str]:
         nonlocal count
         with os.scandir(directory) as entries:
             for entry in entries:
-                is_manifest = entry.name.endswith(SUFFIXES) and not entry.name.startswith(".")
-                if is_manifest and not entry.is_dir(follow_symlinks=False):
+                if entry.name.startswith(".") or entry.is_dir(follow_symlinks=False):
+                    continue
+                if entry.name.endswith(SUFFIXES):
                     count += 1
                     yield entry.name
+                elif len(others) < MAX_FILES and not entry.name.endswith("~") and not entry.is_dir():
+                    others.append(_shown(entry.name))
 
     # A bounded heap: a directory of millions of files costs time, not memory.
     names = heapq.nsmallest(MAX_FILES, counted(), key=os.fsencode)
-    return names, count - len(names)
+    return names, count - len(names), tuple(sorted(others)[:MAX_OTHER_FILES])
 
 
 def _read_all(directory: int, path: str, names: list[str]) -> Iterator[ManifestFile]:
@@ -131,9 +140,8 @@ def _read_all(directory: int, path: str, names: list[str]) -> Iterator[ManifestF
 
 def _read(directory: int | None, name: str, path: str, most: int) -> ManifestFile | None:
     """Read one file; None: it is gone, or a directory."""
-    shown = os.fsencode(name).decode("utf-8", "backslashreplace")
-    if not shown.isprintable() or "\\x" in shown:
-        shown = ascii(name)[1:-1]
+    shown = _shown(name)
+    if shown != name:
         return ManifestFile(
             shown, None, f"{path.removesuffix(name)}{shown}: the name has characters that can't be printed"
         )
@@ -157,6 +165,12 @@ def _read(directory: int | None, name: str, path: str, most: int) -> ManifestFil
         return ManifestFile(shown, None, f"cannot read {path}: {err.strerror}")
     finally:
         os.close(handle)
+
+
+def _shown(name: str) -> str:
+    """Give a name that can be printed: the name itself, if it can be."""
+    shown = os.fsencode(name).decode("utf-8", "backslashreplace")
+    return shown if shown.isprintable() and "\\x" not in shown else ascii(name)[1:-1]
 
 
 def _dangling(directory: int | None, name: str, path: str, cause: OSError) -> ManifestFile | None:

@@ -26,7 +26,7 @@ from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.promises import PodPromises
-from nodeagent.core.model.state import NodeState, Phase, RecordedRefusal, run_id
+from nodeagent.core.model.state import NodeState, Phase, RecordedRefusal, RefusedChange, run_id
 from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.startup import STATE_FILE
@@ -134,6 +134,12 @@ class Host:
     def retry(self, arguments: Mapping[str, Any]) -> dict[str, str]:
         """Decide as the test wants it."""
         entry = self.world.state.entries[-1]
+        if entry.refused_change is not None:
+            again = self.refusals.pop()
+            change = None if again is None else replace(entry.refused_change, refusal=again)
+            decided = replace(entry, refused_change=change, deleting_since_ms=3 if change is None else None)
+            self.world.state = replace(self.world.state, entries=(*self.world.state.entries[:-1], decided))
+            return {"pod": entry.pod.full_name, "uid": entry.pod.uid, "refusedBefore": "OutOfcpu"}
         if entry.refusal is None:
             raise NOT_REFUSED
         assert arguments["pod"] == "default/big"
@@ -148,6 +154,14 @@ class Host:
         entry = replace(
             self.world.state.entries[-1], refusal=RecordedRefusal("OutOfcpu", "too little", 1), containers=()
         )
+        self.world.state = replace(self.world.state, entries=(*self.world.state.entries[:-1], entry))
+
+    def refuse_change(self) -> None:
+        self.world.add(pod("big", container("app")), running("app"))
+        change = RefusedChange(
+            pod("big", container("app", cpu="400", memory="1Gi")), RecordedRefusal("OutOfcpu", "too little", 1)
+        )
+        entry = replace(self.world.state.entries[-1], refused_change=change)
         self.world.state = replace(self.world.state, entries=(*self.world.state.entries[:-1], entry))
 
     def stop(self) -> None:
@@ -848,6 +862,32 @@ def test_retry_tells_that_it_is_refused_again_and_what_to_do(live, told):
     err = failed(told("retry", "default/big", "--socket", str(live.socket)))
     assert "pod default/big is refused again: OutOfpods: none left" in err
     assert "maxPods" in err
+
+
+def test_a_changed_manifest_that_was_refused_is_shown_under_its_pod(live, told):
+    live.refuse_change()
+    _, out, _ = told("inspect", *live.options)
+    assert "    changed manifest refused: OutOfcpu: too little\n    next: " in out
+    _, out, _ = told("inspect", *live.options, "default/big")
+    assert "change refused  OutOfcpu: too little" in out
+    _, out, _ = told("inspect", *live.options, "-o", "json")
+    document = json.loads(out)
+    json_schema.check(document, "inspection")
+    found = {of["name"]: of["refusedChange"] and of["refusedChange"]["reason"] for of in document["pods"]}
+    assert found["big"] == "OutOfcpu"
+    assert {name for name, reason in found.items() if reason} == {"big"}
+
+
+def test_retry_of_a_changed_manifest_tells_what_comes_of_it(live, told):
+    live.refuse_change()
+    live.refusals = [None, RecordedRefusal("OutOfpods", "none left", 2)]
+    err = failed(told("retry", "default/big", "--socket", str(live.socket)))
+    assert "the changed manifest of pod default/big is refused again: OutOfpods: none left" in err
+    assert told("retry", "default/big", "--socket", str(live.socket)) == (
+        0,
+        "pod default/big ends, and what its changed manifest asks for follows; see: nodeagent inspect default/big\n",
+        "",
+    )
 
 
 @pytest.mark.parametrize(

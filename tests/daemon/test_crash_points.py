@@ -88,6 +88,8 @@ SCENARIOS = {
     "removal of all": Scenario(before=(A, B, C), after=()),
     "removal with leftovers": Scenario(after=(B,), meddle=leave_stubborn),
     "another under the same name": Scenario(after=(pod("a", app("app", "3"), uid="uid-other"), B)),
+    "a change that is refused": Scenario(after=(pod("a", app("app", "99")), B)),
+    "a change that is refused, at a restart": Scenario(after=(pod("a", app("app", "99")), B), restarts=True),
     "one goes and one comes": Scenario(before=(A, B), after=(B, pod("d", app("app", "5")))),
     "an init container ends": Scenario(before=(A, B, C), after=(A, B, C), meddle=let_it_exit("poduid-c/first")),
     "a container ends and starts again": Scenario(meddle=let_it_exit("poduid-a/app", 1)),

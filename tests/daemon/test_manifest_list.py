@@ -52,6 +52,26 @@ def held_open(path: Path, mode: str = "a") -> Iterator[int]:
         process.communicate(b"\n")
 
 
+def test_files_that_are_no_manifests_for_their_names_are_told_of_once_when_they_stay(
+    listed: ManifestList, tmp_path: Path, clock: Clock
+) -> None:
+    for name in ("web.yaml.bak", "notes.txt", ".web.yaml.swp", "..data", "web.yaml~", "4913"):
+        (tmp_path / name).write_text(POD)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "link").symlink_to("old")
+    assert listed.look(rescan=True).problems == ()
+    (tmp_path / "4913").unlink()
+    clock.now += PATIENCE
+    look = listed.look(rescan=True)
+    assert [problem.source for problem in look.new_problems] == ["notes.txt", "web.yaml.bak"]
+    assert "only *.yaml, *.yml and *.json are manifests" in look.problems[0].text
+    assert (look.pods, look.unreadable, look.misspelt) == ((), frozenset(), frozenset())
+    again = listed.look(rescan=True)
+    assert (again.problems, again.new_problems) == (look.problems, ())
+    (tmp_path / "web.yaml.bak").rename(tmp_path / "web.yaml")
+    assert [problem.source for problem in listed.look(rescan=True).problems] == ["notes.txt"]
+
+
 @pytest.mark.parametrize(
     ("text", "said"), [("", "is empty"), ("# to be written\n", "holds no pod"), ("null\n", "holds no pod")]
 )

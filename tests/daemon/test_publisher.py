@@ -55,6 +55,16 @@ def test_a_pod_named_in_full_is_decided_again(daemon: Daemon, tmp_path: Path, na
     assert daemon.agent.retries.take() == {"uid-y"}
 
 
+def test_a_changed_manifest_that_was_refused_is_decided_again(daemon: Daemon, tmp_path: Path) -> None:
+    small, large = daemon.files.pods
+    changed = replace(small, containers=pod("big", app(cpu="98")).containers)
+    daemon.files.pods = (changed, large)
+    daemon.rest()
+    answer = retry(tmp_path, "x/big")
+    assert (answer["pod"], answer["uid"], answer["refusedBefore"]) == ("x/big", "uid-x", "OutOfcpu")
+    assert daemon.agent.retries.take() == {"uid-x"}
+
+
 def test_a_pod_that_runs_and_one_that_is_not_there_are_refused(daemon: Daemon, tmp_path: Path) -> None:
     with pytest.raises(ApiError, match="pod x/big is not refused"):
         retry(tmp_path, "x/big")

@@ -1,7 +1,7 @@
 """From a manifest to the process that the launcher starts: ids, strings and output, with a launcher of the test's own."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,6 @@ from nodeagent.core.model.state import ContainerStatus, PodEntry, run_id
 from nodeagent.core.turn.actions import Launch
 from nodeagent.core.turn.lifecycle import Run
 from nodeagent.daemon.runs import Runner
-from nodeagent.daemon.troubles import Trouble
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
 from nodeagent.formats.manifest.variables import MAX_PROCESS_BYTES
 from nodeagent.formats.wire.launcher_protocol import DEFAULT_PATH
@@ -31,7 +30,6 @@ class Host:
 
     launcher: LauncherProcess
     logs: Path
-    troubles: list[Trouble] = field(default_factory=list)
 
     def launched(self, manifest: str) -> tuple[Launch, Runner]:
         """Start the manifest's only container."""
@@ -40,7 +38,7 @@ class Host:
         cgroup.mkdir(parents=True)
         (cgroup / "cgroup.procs").touch()
         runner = Runner(self.launcher.client)
-        runner.launch(launch, Config(log_directory=str(self.logs)), str(self.launcher.root), self.troubles)
+        assert runner.launch(launch, Config(log_directory=str(self.logs)), str(self.launcher.root)) is None
         return launch, runner
 
     def output(self) -> str:
@@ -81,15 +79,14 @@ LONGEST = pod_with(
 
 def test_the_longest_legal_names_are_started_and_found_again(host: Host) -> None:
     launch, runner = host.launched(LONGEST)
-    assert host.troubles == []
     end = host.launcher.end_of(launch.run_id)
     assert end.exit_code == 0
-    runs = runner.look(host.troubles)
-    assert runs is not None
+    runs = runner.look()
+    assert isinstance(runs, dict)
     assert set(runs) == {launch.run_id}
     assert host.output() == "hello\n"
-    runner.forget((launch.run_id,), host.troubles)
-    assert (runner.look(host.troubles), host.troubles) == ({}, [])
+    assert runner.forget((launch.run_id,)) is None
+    assert runner.look() == {}
 
 
 @pytest.mark.parametrize("uid", ["U" * 128, "U" * 37, "U" * 36, "0c5d7a52-1111-2222-3333-444455556666"])
@@ -115,10 +112,9 @@ def test_references_are_replaced_in_what_is_started(host: Host) -> None:
 
 def test_a_start_that_fails_is_a_run_that_ended(host: Host) -> None:
     launch, runner = host.launched(pod_with("{name: c, command: [/nonexistent/program]}"))
-    runs = runner.look(host.troubles)
-    assert runs is not None
+    runs = runner.look()
+    assert isinstance(runs, dict)
     assert reason(runs[launch.run_id]) == "exec: cannot run '/nonexistent/program': No such file or directory"
-    assert host.troubles == []
 
 
 @pytest.mark.parametrize(
@@ -137,34 +133,33 @@ def test_a_start_that_fails_is_a_run_that_ended(host: Host) -> None:
 )
 def test_what_is_missing_for_a_start_is_named(host: Host, fields: str, why: str) -> None:
     launch, runner = host.launched(pod_with(f"{{name: c, {fields}}}"))
-    runs = runner.look(host.troubles)
-    assert runs is not None
+    runs = runner.look()
+    assert isinstance(runs, dict)
     assert reason(runs[launch.run_id]) == why
 
 
 def test_a_start_whose_cgroup_is_not_fit_for_it_is_trouble_and_tried_again(host: Host) -> None:
     launch = first_attempt(pod_with("{name: c, command: [echo, hello]}"))
     runner, config = Runner(host.launcher.client), Config(log_directory=str(host.logs))
-    runner.launch(launch, config, str(host.launcher.root), host.troubles)
-    (trouble,) = host.troubles
+    trouble = runner.launch(launch, config, str(host.launcher.root))
+    assert trouble is not None
     assert trouble.about == {"pod": "default/web", "pod_uid": launch.entry.pod.uid, "container": "c"}
     assert trouble.startswith(f"cannot start default/web c in {host.launcher.root}/{launch.path}: No such file")
-    assert runner.look([]) == {}, "it is no end of the container's: nothing was started"
+    assert runner.look() == {}, "it is no end of the container's: nothing was started"
     cgroup = host.launcher.directory / "cgroup" / launch.path
     cgroup.mkdir(parents=True)
     (cgroup / "cgroup.procs").touch()
-    runner.launch(launch, config, str(host.launcher.root), host.troubles)
+    assert runner.launch(launch, config, str(host.launcher.root)) is None
     assert host.launcher.end_of(launch.run_id).exit_code == 0
-    assert len(host.troubles) == 1
 
 
 def test_a_pod_of_before_the_bound_on_its_strings_fails_to_start(host: Host) -> None:
     launch = first_attempt(pod_with("{name: c, command: [x]}"))
     launch = replace(launch, container=replace(launch.container, args=("x" * MAX_PROCESS_BYTES,)))
     runner = Runner(host.launcher.client)
-    runner.launch(launch, Config(), "/sys/fs/cgroup", host.troubles)
-    runs = runner.look(host.troubles)
-    assert runs is not None
+    assert runner.launch(launch, Config(), "/sys/fs/cgroup") is None
+    runs = runner.look()
+    assert isinstance(runs, dict)
     assert reason(runs[launch.run_id]) == "command, args and env are too long: change the manifest"
 
 

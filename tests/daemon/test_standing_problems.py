@@ -1,4 +1,4 @@
-"""What is wrong for the time being is in the snapshot as long as it lasts, and in the log once."""
+"""What is wrong for the time being is in the view as long as it lasts, and in the log once."""
 
 import socket
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.core.admission.managers import Managers, build, initial
-from nodeagent.core.metrics.agent_metrics import MANIFEST_PROBLEMS
+from nodeagent.core.metrics.agent_metrics import CHANGE_REFUSALS, MANIFEST_PROBLEMS
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import latest_ms
-from nodeagent.core.turn.step import Manifest
+from nodeagent.core.turn.manifests import Manifest
 from nodeagent.daemon import service
 from nodeagent.daemon.manifest_list import ManifestLook
 from nodeagent.daemon.publisher import Publisher
@@ -52,6 +52,41 @@ def test_a_manifest_that_does_not_count_is_shown_until_it_goes(daemon: Daemon) -
     daemon.rest()
     assert daemon.agent.view.problems == ()
     assert f"{MANIFEST_PROBLEMS} 0.0" in daemon.agent.tally.exposition.text().decode()
+
+
+def test_a_change_that_is_refused_is_shown_counted_and_told_once(daemon: Daemon) -> None:
+    daemon.files.pods = (pod("a", app(cpu="1")),)
+    daemon.rest()
+    before = daemon.agent.tally.exposition.text().decode()
+    daemon.files.pods = (pod("a", app(cpu="400"), uid="other"),)
+    daemon.rest()
+    daemon.turn()
+    short = "Node didn't have enough resource: cpu, requested: 400000, used: 0, capacity: 8000"
+    (problem,) = daemon.agent.view.problems
+    assert problem == (
+        f"manifest a.yaml: the change is refused, and pod default/a runs on as it was: OutOfcpu: {short} "
+        "(take the change back, or make room and: nodeagent retry default/a)"
+    )
+    assert daemon.agent.view.is_ready
+    (line,) = events(daemon, "change_refused")
+    expected = ("default/a", "uid-a", "a.yaml", "OutOfcpu", short, "warning")
+    assert tuple(line[key] for key in ("pod", "pod_uid", "source", "reason", "message", "level")) == expected
+    after = daemon.agent.tally.exposition.text().decode()
+    moved = set(after.splitlines()) - set(before.splitlines())
+    counts = {
+        line
+        for line in moved
+        if not line.startswith(
+            ("nodeagent_event_dur", "nodeagent_reconcile_dur", "nodeagent_state_gen", "process_", "python_")
+        )
+    }
+    assert counts == {f"{MANIFEST_PROBLEMS} 1.0", f'{CHANGE_REFUSALS}{{reason="OutOfcpu"}} 1.0'}, (
+        "kubelet's counters don't move"
+    )
+    daemon.files.pods = (pod("a", app(cpu="1")),)
+    daemon.rest()
+    assert daemon.agent.view.problems == ()
+    assert daemon.machine.signals == []
 
 
 def test_a_taken_metrics_port_keeps_no_pod_from_running(daemon: Daemon, tmp_path: Path) -> None:

@@ -89,8 +89,8 @@ def test_no_cgroup_is_made_while_the_pods_unit_goes(daemon: Daemon, monkeypatch:
     (first,) = daemon.files.pods
     gone = f"pod{first.uid}"
 
-    def silent(_runner: Runner, troubles: list[Trouble]) -> None:
-        troubles.append(Trouble("the launcher does not answer"))
+    def silent(_runner: Runner) -> Trouble:
+        return Trouble("the launcher does not answer")
 
     with monkeypatch.context() as stopping:
         stopping.setattr(Runner, "look", silent)

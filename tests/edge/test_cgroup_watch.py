@@ -1,12 +1,15 @@
 """Changes below a directory wake, on any file system that has inotify; what the agent only reads does not."""
 
+import errno
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from nodeagent.edge.cgroup_watch import CgroupWatch
+from nodeagent.edge import cgroup_watch
+from nodeagent.edge.cgroup_watch import CgroupWatch, CgroupWatchError
 from tests.support.wake_ups import Wakes
 
 
@@ -40,6 +43,39 @@ def test_writes_and_directories_wake_at_every_depth(root: Path, watch: CgroupWat
     assert wakes.during((root / "podc" / "app").mkdir)
 
 
+def test_directories_that_are_made_while_others_are_taken_in_are_watched_once_and_all(
+    root: Path, watch: CgroupWatch, wakes: Wakes
+) -> None:
+    watch.renew()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for number in range(2000):
+            app = root / f"pod{number // 100}" / f"app{number % 100}"
+            app.mkdir(parents=True, exist_ok=True)
+        (app / "cpuset.cpus").write_text("1\n")
+        assert wakes.during((root / "last").mkdir)  # events come in order: all of the others' are through
+        assert wakes.during(lambda: (app / "cpuset.cpus").write_text("2\n"))
+    assert not [str(warning.message) for warning in said]
+
+
+def test_a_refused_watch_is_reported_and_tried_again(
+    root: Path, watch: CgroupWatch, wakes: Wakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals = [errno.ENOSPC]
+    kernel = cgroup_watch.add_watch
+
+    def refusing(instance: int, path: str) -> int:
+        if path.endswith("app") and refusals:
+            raise OSError(refusals.pop(), "No space left on device")
+        return kernel(instance, path)
+
+    monkeypatch.setattr(cgroup_watch, "add_watch", refusing)
+    with pytest.raises(CgroupWatchError, match="No space left on device"):
+        watch.renew()
+    watch.renew()
+    assert wakes.during(lambda: (root / "poda" / "app" / "cpuset.cpus").write_text("2\n"))
+
+
 def test_files_that_are_not_ours_and_readers_do_not_wake(root: Path, watch: CgroupWatch, wakes: Wakes) -> None:
     watch.renew()
     (root / "poda" / "app" / "cgroup.procs").write_text("1\n")
@@ -56,6 +92,15 @@ def test_a_root_made_anew_is_watched_again(root: Path, watch: CgroupWatch, wakes
     root.mkdir()
     watch.renew()
     assert wakes.during((root / "podb").mkdir)
+
+
+def test_the_end_of_the_root_wakes(tmp_path: Path, wakes: Wakes) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    watch = CgroupWatch(str(bare), wakes)
+    watch.renew()
+    assert wakes.during(bare.rmdir)
+    watch.stop()
 
 
 def test_no_root_is_no_error(tmp_path: Path, wakes: Wakes) -> None:

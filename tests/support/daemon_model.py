@@ -30,6 +30,7 @@ from nodeagent.daemon.manifest_list import ManifestLook
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.recovery import Evidence, start_state, tell
 from nodeagent.daemon.runs import Runner
+from nodeagent.daemon.troubles import Trouble
 from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupError
@@ -278,7 +279,8 @@ class Daemon:
         runner = Runner(client)
 
         def look() -> Evidence:
-            return Evidence(tree.read(frozenset()), runner.look([]) or {})
+            runs = runner.look()
+            return Evidence(tree.read(frozenset()), {} if isinstance(runs, Trouble) else runs)
 
         start = start_state(node, self.files.at_start(), self.machine.now_ms, look)
         assert start is not None

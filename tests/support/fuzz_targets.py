@@ -25,7 +25,8 @@ from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.core.model.records import Records, Unreadable
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.turn.step import Manifest, new_entry
+from nodeagent.core.turn.manifests import Manifest
+from nodeagent.core.turn.step import new_entry
 from nodeagent.daemon.startup import unsuited
 from nodeagent.edge.local_api import LocalApi
 from nodeagent.edge.metrics_http import MetricsPages

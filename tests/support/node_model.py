@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.desired_cgroups import wishes
 from nodeagent.core.cgroups.write_order import (
@@ -22,6 +23,7 @@ from nodeagent.core.cgroups.write_order import (
     diff,
 )
 from nodeagent.core.cpu.restore import given_cpus
+from nodeagent.core.explain.what_if import Trial
 from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, DesiredCgroup, ObservedCgroup, Value
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
@@ -38,7 +40,8 @@ from nodeagent.core.turn.actions import (
     stopping,
 )
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
-from nodeagent.core.turn.step import EventKind, Manifest, Turn, TurnEvent, World, step
+from nodeagent.core.turn.manifests import Manifest, counting
+from nodeagent.core.turn.step import EventKind, Turn, TurnEvent, World, step
 from nodeagent.daemon.execution import ExecutionResult, carry_out
 from nodeagent.edge.cgroupfs import CgroupError
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
@@ -359,6 +362,7 @@ class Agent:
         assert step(before, world) == decided, "the same world gives the same decision"
         if decided.state != before:
             self._save(decided.state)
+        self._judge_changes(before, decided)
         self.last = decided
         self.turn_facts = decided.facts if self.state is not before or decided.state == before else ()
         self.facts += self.turn_facts
@@ -373,6 +377,28 @@ class Agent:
                 self.signalled |= {action.run_id}
         self.check()
         return outcome
+
+    def _judge_changes(self, before: NodeState, decided: Turn) -> None:
+        """A pod that runs is ended for what its manifest has become only if that fits in its place, and else is as it was (D7)."""
+        of = self.machine.node
+        wanted = {name: manifest.pod for name, manifest in counting(self.wanted, before.entries)[0].items()}
+        allocatable = of.allocatable if of.config.check_allocatable else None
+        told = {fact.pod.uid for fact in decided.facts if fact.event is EventKind.CHANGE_REFUSED}
+        finished = any(fact.event is EventKind.POD_FINISHED for fact in decided.facts)
+        node = Trial.of(of.managers, decided.state.promises, decided.state.active_pods(), allocatable)
+        for entry in decided.state.entries:
+            old = before.entry(entry.pod.uid)
+            if old is None or old.pod != entry.pod or old.deleting_since_ms is not None or not entry.is_active:
+                continue
+            successor = wanted.get(entry.pod.full_name)
+            if entry.deleting_since_ms is not None and not entry.is_released and successor not in {None, entry.pod}:
+                assert successor is not None
+                fits = isinstance(node.making_way(successor).judge(successor), Admitted)
+                assert fits or finished, f"{entry.pod.name} ends for a successor that does not fit"
+            change = entry.refused_change
+            assert (change is not None and change != old.refused_change) == (entry.pod.uid in told), (
+                "told of each trial"
+            )
 
     def _save(self, state: NodeState) -> None:
         state = replace(state, generation=self.state.generation + 1)

@@ -15,7 +15,7 @@ from nodeagent.core.model.pod_resources import with_container_defaults
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
-from nodeagent.core.turn.step import Manifest
+from nodeagent.core.turn.manifests import Manifest
 
 GIB = 2**30
 PAGE = 4096

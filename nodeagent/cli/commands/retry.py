@@ -9,7 +9,7 @@ from nodeagent.cli.support.documents import Document, add_output_argument, spell
 from nodeagent.cli.support.named_files import named_path
 from nodeagent.cli.support.places import DEFAULT_SOCKET
 from nodeagent.cli.support.progress import Progress
-from nodeagent.core.model.state import PodEntry
+from nodeagent.core.model.state import PodEntry, RecordedRefusal
 from nodeagent.edge.local_api_client import ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import state_from_document
@@ -27,7 +27,11 @@ class RetryError(NodeAgentError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pod", metavar="POD", help="name, namespace/name or UID of a refused pod")
+    parser.add_argument(
+        "pod",
+        metavar="POD",
+        help="name, namespace/name or UID of a pod that was refused, or whose changed manifest was",
+    )
     parser.add_argument(
         "--socket",
         type=named_path,
@@ -43,7 +47,8 @@ examples:
   nodeagent retry default/web
   nodeagent retry default/web -o json | jq .admitted
 
-A refusal is final until the manifest changes: retry after you have made room.
+A refusal is final until the manifest changes: retry after you have made room. Of a pod that runs on because its changed manifest was
+refused, the change is tried again: where it fits, the pod ends, and what the manifest asks for follows.
 next: nodeagent explain POD says what would admit it, nodeagent inspect shows what is taken and what was refused"""
 
 
@@ -55,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
 
     """
     try:
-        before = {e.pod.uid: e.decided_at_ms for e in _entries(options.socket)}
+        before = {e.pod.full_name: _decision(e) for e in _entries(options.socket)}
         answer = call(options.socket, "retry", pod=options.pod)
     except ApiUnavailable as err:
         raise RetryError(
@@ -63,24 +68,28 @@ def run(options: argparse.Namespace) -> int:
             hint="start it with `systemctl start nodeagent`; then retry again",
         ) from err
     uid, name = str(answer["uid"]), str(answer["pod"])
-    entry = _decided(options.socket, uid, before.get(uid))
+    entry = _decided(options.socket, name, before.get(name))
     if options.output != "text":
         sys.stdout.write(spelled(_document(name, uid, entry), options.output))
-        return 0 if entry is not None and entry.refusal is None else EXIT_ERROR
+        return 0 if entry is not None and _refusal(entry) is None else EXIT_ERROR
     if entry is None:
         raise RetryError(f"pod {name} is not decided yet", hint=f"see `nodeagent inspect {name}`")
-    if entry.refusal is not None:
+    refusal = _refusal(entry)
+    if refusal is not None:
+        what = f"pod {name}" if entry.refusal is not None else f"the changed manifest of pod {name}"
         raise RetryError(
-            f"pod {name} is refused again: {entry.refusal.reason}: {entry.refusal.message}",
-            hint=next_step(entry.refusal.reason, name),
+            f"{what} is refused again: {refusal.reason}: {refusal.message}", hint=next_step(refusal.reason, name)
         )
+    if entry.deleting_since_ms is not None:
+        print(f"pod {name} ends, and what its changed manifest asks for follows; see: nodeagent inspect {name}")
+        return 0
     print(f"pod {name} is admitted; see: nodeagent inspect {name}")
     return 0
 
 
 def _document(full_name: str, uid: str, entry: PodEntry | None) -> Document:
     namespace, _, name = full_name.partition("/")
-    refusal = None if entry is None else entry.refusal
+    refusal = None if entry is None else _refusal(entry)
     return {
         "kind": "Retry",
         "version": _VERSION,
@@ -99,18 +108,27 @@ def _document(full_name: str, uid: str, entry: PodEntry | None) -> Document:
     }
 
 
+def _refusal(entry: PodEntry) -> RecordedRefusal | None:
+    return entry.refusal or entry.change_refusal
+
+
+def _decision(entry: PodEntry) -> tuple[object, ...]:
+    """Give what another decision on the pod or its manifest changes."""
+    return entry.pod.uid, entry.decided_at_ms, entry.change_refusal, entry.deleting_since_ms
+
+
 def _entries(socket_path: str) -> tuple[PodEntry, ...]:
     return state_from_document(call(socket_path, "state")["state"]).state.entries
 
 
-def _decided(socket_path: str, uid: str, before_ms: int | None) -> PodEntry | None:
+def _decided(socket_path: str, name: str, before: tuple[object, ...] | None) -> PodEntry | None:
     """Wait for another decision on the pod than the one before."""
     deadline = time.monotonic() + _WAIT_SECONDS
     pause, longest = _PAUSES_SECONDS
     with Progress("looks whether it is decided") as progress:
         while time.monotonic() < deadline:
-            entry = next((e for e in _entries(socket_path) if e.pod.uid == uid), None)
-            if entry is not None and entry.decided_at_ms != before_ms:
+            entry = next((e for e in _entries(socket_path) if e.pod.full_name == name), None)
+            if entry is not None and _decision(entry) != before:
                 return entry
             time.sleep(pause)
             pause = min(2 * pause, longest)

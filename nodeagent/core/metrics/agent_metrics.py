@@ -33,6 +33,7 @@ CGROUP_WRITE_ERRORS = "nodeagent_cgroup_write_errors_total"
 DRIFT_CORRECTED = "nodeagent_drift_corrected_total"
 STATE_SAVE_ERRORS = "nodeagent_state_save_errors_total"
 POD_REFUSALS = "nodeagent_pod_refusals_total"
+CHANGE_REFUSALS = "nodeagent_change_refusals_total"
 CONTAINER_RESTARTS = "nodeagent_container_restarts_total"
 PODS = "nodeagent_pods"
 CONTAINERS = "nodeagent_containers"
@@ -61,6 +62,7 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
     ),
     MetricSpec(STATE_SAVE_ERRORS, "counter", "Decisions dropped because they could not be made durable.", ("reason",)),
     MetricSpec(POD_REFUSALS, "counter", "Pods refused.", ("reason",)),
+    MetricSpec(CHANGE_REFUSALS, "counter", "Changed manifests refused, whose pods run on as they were.", ("reason",)),
     MetricSpec(CONTAINER_RESTARTS, "counter", "Restarts of containers."),
     MetricSpec(PODS, "gauge", "Pods known, refused ones as Failed.", ("phase",)),
     MetricSpec(CONTAINERS, "gauge", "Containers of admitted pods, by with whom they share their CPUs.", ("isolation",)),
@@ -75,7 +77,9 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
         STARVED_CONTAINERS, "gauge", "Containers that are frozen, or not started, because no CPU is left for them."
     ),
-    MetricSpec(MANIFEST_PROBLEMS, "gauge", "Manifest files that are invalid, unreadable or shadowed now."),
+    MetricSpec(
+        MANIFEST_PROBLEMS, "gauge", "Manifest files that are invalid, unreadable, shadowed or refused as a change now."
+    ),
     MetricSpec(STATE_GENERATION, "gauge", "Number of states saved since the node was set up."),
     MetricSpec(LAUNCHER_UP, "gauge", "Whether the launcher of the pods' unit answers."),
 )
@@ -136,6 +140,7 @@ _START_VALUES: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
         POD_REFUSALS: tuple(
             (reason,) for reason in (*(r.value for r in Reason), *CAPACITY_REASONS, STATE_NOT_SAVED, OTHER)
         ),
+        CHANGE_REFUSALS: tuple((reason,) for reason in (*(r.value for r in Reason), *CAPACITY_REASONS, OTHER)),
         PODS: tuple((phase.value,) for phase in Phase),
         CONTAINERS: tuple((level.value,) for level in Isolation),
     }

@@ -93,6 +93,13 @@ class RecordedRefusal(Struct, frozen=True):
     at_ms: int
 
 
+class RefusedChange(Struct, frozen=True):
+    """What a pod's manifest has become, for which there is no room: the pod runs on as it was (D7)."""
+
+    pod: Pod
+    refusal: RecordedRefusal
+
+
 class PodEntry(Struct, frozen=True):
     """A pod that was decided on: admitted (holding its promises until it is gone or finished) or refused."""
 
@@ -108,8 +115,15 @@ class PodEntry(Struct, frozen=True):
     deleting_since_ms: int | None = None
     is_released: bool = False
     """It ends because somebody asked for that (`nodeagent release`): its manifest alone doesn't bring it back."""
+    refused_change: RefusedChange | None = None
+    """None: its manifest is as it was, or was not tried."""
     outcome: Phase | None = None
     """SUCCEEDED or FAILED once no container will run again: the promises are given back, the exit codes stay visible."""
+
+    @property
+    def change_refusal(self) -> RecordedRefusal | None:
+        """Why what its manifest has become is not followed. None: it is as the manifest says, as far as was tried."""
+        return None if self.refused_change is None else self.refused_change.refusal
 
     @property
     def is_active(self) -> bool:
@@ -193,20 +207,24 @@ def _passed(entry: PodEntry) -> Iterator[int]:
     exits = [ended for status in entry.containers for ended in (status.exit, status.last_exit)]
     yield from (ended.finished_at_ms for ended in exits if ended is not None)
     yield from (status.started_at_ms for status in entry.containers if status.started_at_ms is not None)
-    if entry.refusal is not None:
-        yield entry.refusal.at_ms
+    yield from (refusal.at_ms for refusal in (entry.refusal, entry.change_refusal) if refusal is not None)
     if entry.deleting_since_ms is not None:
         yield entry.deleting_since_ms
 
 
 def _moved(entry: PodEntry, by_ms: int) -> PodEntry:
-    refusal = entry.refusal
+    refusal, change = entry.refusal, entry.refused_change
     return replace(
         entry,
-        refusal=None if refusal is None else replace(refusal, at_ms=_later(refusal.at_ms, by_ms)),
+        refusal=None if refusal is None else _moved_refusal(refusal, by_ms),
+        refused_change=None if change is None else replace(change, refusal=_moved_refusal(change.refusal, by_ms)),
         containers=tuple(_moved_status(status, by_ms) for status in entry.containers),
         deleting_since_ms=_later_if_any(entry.deleting_since_ms, by_ms),
     )
+
+
+def _moved_refusal(refusal: RecordedRefusal, by_ms: int) -> RecordedRefusal:
+    return replace(refusal, at_ms=_later(refusal.at_ms, by_ms))
 
 
 def _moved_status(status: ContainerStatus, by_ms: int) -> ContainerStatus:

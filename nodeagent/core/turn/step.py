@@ -1,11 +1,12 @@
 """One turn of the agent: the node's state and what was observed in, the next state and what happened out.
 
-Order of one turn: what ended, what is to end, what is over, what is new (in manifest order), what is to start.
+Order of one turn: what ended, what is to end, what is over, what is new (in manifest order), what is to be replaced, what is to start.
 Knows neither files nor the clock: everything observed is in the World.
 """
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import cast
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -20,20 +21,13 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import RELEASED
-from nodeagent.core.model.state import ContainerStatus, NodeState, PodEntry, RecordedRefusal
+from nodeagent.core.model.state import ContainerStatus, NodeState, PodEntry, RecordedRefusal, RefusedChange
 from nodeagent.core.turn import lifecycle
 from nodeagent.core.turn.adoption import found, populated_pods
+from nodeagent.core.turn.changes import Room, exchanged
 from nodeagent.core.turn.lifecycle import Runs
+from nodeagent.core.turn.manifests import Manifest, counting
 from nodeagent.core.turn.recovery import settled
-
-
-class Manifest(Struct, frozen=True):
-    """One valid pod of the manifest directory."""
-
-    pod: Pod
-    source: str
-    unused_fields: tuple[str, ...] = ()
-    """Given, known to Kubernetes and without effect here (D8)."""
 
 
 class World(Struct, frozen=True):
@@ -55,7 +49,7 @@ class World(Struct, frozen=True):
     is_blind: bool = False
     """The manifest directory can't be read: every pod stays as it is."""
     retried: frozenset[str] = frozenset()
-    """UIDs of refused pods that somebody asked to decide on again."""
+    """UIDs of pods on which, or on whose changed manifests, somebody asked to decide again."""
     released: frozenset[str] = frozenset()
     """UIDs of pods that somebody asked to end, whatever their manifests say."""
 
@@ -65,6 +59,7 @@ class EventKind(enum.Enum):
 
     POD_ADMITTED = "pod_admitted"
     POD_REFUSED = "pod_refused"
+    CHANGE_REFUSED = "change_refused"
     POD_ENDING = "pod_ending"
     POD_REMOVED = "pod_removed"
     POD_RELEASED = "pod_released"
@@ -132,16 +127,23 @@ def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Tu
     draft = _Draft(state)
     if world.runs is not None:
         draft = _observe(draft, world.runs, world)
-    wanted, shadowed = _wanted(world.manifests, state.entries)
+    wanted, shadowed = counting(world.manifests, state.entries)
     draft = draft.plus(draft.state, *(_shadowed_fact(m, by) for m, by in shadowed))
+    successors: Mapping[str, Manifest] = {}
     if not world.is_blind:
-        draft = _end_unwanted(_follow_files(draft, wanted, world), wanted, world)
-    draft = _remove_gone(_end_released(draft, world), wanted, world)
+        draft = _follow_files(draft, wanted, world)
+        successors = _successors(draft.state, wanted, world)
+        draft = _end_unwanted(draft, wanted, successors, world)
+    draft = _remove_gone(_end_released(draft, world), wanted, successors, world)
     if not world.is_blind:
-        draft = _admit_new(draft, wanted, world, decide)
+        draft = _try_changes(_admit_new(draft, wanted, world, decide), successors, world)
+    before = draft.state.entries
     if world.runs is not None:
         draft = _advance(draft, world)
     moments = [lifecycle.wake_at_ms(entry, world.now_ms) for entry in draft.state.entries]
+    finished = [new for old, new in zip(before, draft.state.entries, strict=True) if new.outcome is not old.outcome]
+    if any(entry.refused_change is not None for entry in finished):
+        moments.append(world.now_ms)  # what the manifest has become is decided on at once
     wake_at_ms = min((moment for moment in moments if moment is not None), default=None)
     return Turn(draft.state, draft.facts, draft.moves, wake_at_ms)
 
@@ -173,42 +175,6 @@ def _exit_fields(status: ContainerStatus) -> tuple[tuple[str, str | int], ...]:
     return tuple(fields)
 
 
-def wanted(manifests: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
-    """Give the manifests that count where no pod runs yet, in their order."""
-    return tuple(_wanted(manifests, ())[0].values())
-
-
-def _wanted(
-    manifests: tuple[Manifest, ...], entries: tuple[PodEntry, ...]
-) -> tuple[dict[str, Manifest], list[tuple[Manifest, Manifest]]]:
-    """Give the manifests that count, by namespace/name, and the others, each with the one that has its name or UID (D7).
-
-    A pod that was decided on keeps its name and UID while its file, or another with the same pod, is there: also one that is refused,
-    has finished or was released, as what was ended comes back by nobody's copy. Else the first file has them.
-    """
-    known = {entry.pod.full_name: entry for entry in entries}
-
-    def claim(place: int) -> int:
-        manifest = manifests[place]
-        entry = known.get(manifest.pod.full_name)
-        if entry is None:
-            return 2
-        return 0 if manifest.source == entry.source else 1 if manifest.pod == entry.pod else 2
-
-    by_name: dict[str, int] = {}
-    by_uid: dict[str, int] = {}
-    shadowed: dict[int, int] = {}
-    for place in sorted(range(len(manifests)), key=claim):
-        pod = manifests[place].pod
-        other = by_name.get(pod.full_name, by_uid.get(pod.uid))
-        if other is not None:
-            shadowed[place] = other
-            continue
-        by_name[pod.full_name] = by_uid[pod.uid] = place
-    counting = {manifests[place].pod.full_name: manifests[place] for place in sorted(by_name.values())}
-    return counting, [(manifests[place], manifests[by]) for place, by in sorted(shadowed.items())]
-
-
 def _shadowed_fact(manifest: Manifest, by: Manifest) -> TurnEvent:
     same = "name" if manifest.pod.full_name == by.pod.full_name else "uid"
     return TurnEvent(
@@ -230,13 +196,31 @@ def _follow_files(draft: _Draft, wanted: dict[str, Manifest], world: World) -> _
         if entry.source in world.unreadable or entry.pod.full_name in world.misspelt:
             continue
         manifest = wanted.get(entry.pod.full_name)
-        if manifest is not None and manifest.pod == entry.pod and manifest.source != entry.source:
-            draft = draft.plus(draft.state.with_entry(replace(entry, source=manifest.source)))
+        if manifest is not None and manifest.pod == entry.pod:
+            followed = replace(entry, source=manifest.source, refused_change=None)
+            if followed != entry:
+                draft = draft.plus(draft.state.with_entry(followed))
     return draft
 
 
-def _end_unwanted(draft: _Draft, wanted: dict[str, Manifest], world: World) -> _Draft:
+def _successors(state: NodeState, wanted: dict[str, Manifest], world: World) -> dict[str, Manifest]:
+    """Give what the manifests of pods have become, by the pods' UIDs: a successor has the name or the UID."""
+    by_uid = {manifest.pod.uid: manifest for manifest in wanted.values()}
+    found = {}
+    for entry in state.entries:
+        if not _is_wanted(entry, wanted, world):
+            successor = wanted.get(entry.pod.full_name) or by_uid.get(entry.pod.uid)
+            if successor is not None:
+                found[entry.pod.uid] = successor
+    return found
+
+
+def _end_unwanted(
+    draft: _Draft, wanted: dict[str, Manifest], successors: Mapping[str, Manifest], world: World
+) -> _Draft:
     for entry in draft.state.entries:
+        if entry.is_active and entry.pod.uid in successors:
+            continue
         is_wanted = _is_wanted(entry, wanted, world)
         is_retried = entry.refusal is not None and entry.pod.uid in world.retried
         if entry.deleting_since_ms is not None or (is_wanted and not is_retried):
@@ -257,6 +241,49 @@ def _ending(draft: _Draft, entry: PodEntry, world: World) -> _Draft:
     return draft.plus(draft.state.with_entry(ending), TurnEvent(EventKind.POD_ENDING, entry.pod, entry.source))
 
 
+def _try_changes(draft: _Draft, successors: Mapping[str, Manifest], world: World) -> _Draft:
+    """End the pods whose changed manifests could be followed; the others run on as they are, with the refusal (D7).
+
+    Several may change at once, and nobody knows in which order they will have ended: a successor has to fit both while the others are as
+    they are and when those tried before it have made room for theirs.
+    """
+    tried = [
+        (entry, successors[entry.pod.uid])
+        for entry in draft.state.entries
+        if entry.pod.uid in successors and _is_to_try(entry, successors[entry.pod.uid], world)
+    ]
+    if not tried:
+        return draft
+    gate = world.config.placement.gate("PodLevelResources")
+    allocatable = world.allocatable if world.config.check_allocatable else None
+    pods = draft.state.active_pods()
+    now = then = Room(draft.state.promises, pods, usage_of(pods, pod_level_resources=gate))
+    for entry in draft.state.entries:
+        if entry.is_active and entry.deleting_since_ms is not None and entry.pod.uid in successors:
+            after = exchanged(then, successors[entry.pod.uid].pod, world.managers, allocatable)
+            then = after if isinstance(after, Room) else then
+    for entry, manifest in tried:
+        answers = [exchanged(room, manifest.pod, world.managers, allocatable) for room in (now, then)]
+        refused = next((answer for answer in answers if not isinstance(answer, Room)), None)
+        if refused is None:
+            (_, then) = cast("list[Room]", answers)
+            draft = _ending(draft, replace(entry, refused_change=None), world)
+        else:
+            refusal = RecordedRefusal(refused.reason, refused.message, world.now_ms)
+            stays = replace(entry, source=manifest.source, refused_change=RefusedChange(manifest.pod, refusal))
+            fields = (("reason", refusal.reason), ("message", refusal.message))
+            fact = TurnEvent(EventKind.CHANGE_REFUSED, entry.pod, manifest.source, None, fields)
+            draft = draft.plus(draft.state.with_entry(stays), fact)
+    return draft
+
+
+def _is_to_try(entry: PodEntry, successor: Manifest, world: World) -> bool:
+    if not entry.is_active or entry.deleting_since_ms is not None or entry.pod == successor.pod:
+        return False
+    known = entry.refused_change
+    return known is None or known.pod != successor.pod or entry.pod.uid in world.retried
+
+
 def _end_released(draft: _Draft, world: World) -> _Draft:
     """End the pods that somebody asked to end. Those that are ending already, for whatever reason, only don't come back."""
     for entry in draft.state.entries:
@@ -269,7 +296,9 @@ def _end_released(draft: _Draft, world: World) -> _Draft:
     return draft
 
 
-def _remove_gone(draft: _Draft, wanted: dict[str, Manifest], world: World) -> _Draft:
+def _remove_gone(
+    draft: _Draft, wanted: dict[str, Manifest], successors: Mapping[str, Manifest], world: World
+) -> _Draft:
     """Give back what ended pods held, once their cgroups are empty (D11). A released one whose manifest is there stays, refused."""
     for entry in draft.state.entries:
         if entry.deleting_since_ms is None or not lifecycle.is_gone(entry, world.runs or {}, world.seen):
@@ -277,20 +306,37 @@ def _remove_gone(draft: _Draft, wanted: dict[str, Manifest], world: World) -> _D
         if world.runs is None and any(s.is_started for s in entry.containers):
             continue  # nobody can say whether a start is under way
         promises, moves = remove_pod(world.managers, draft.state.promises, entry.pod.uid)
-        state = replace(draft.state, promises=promises)
-        if entry.is_released and (world.is_blind or _is_wanted(entry, wanted, world)):
-            released = TurnEvent(EventKind.POD_RELEASED, entry.pod, entry.source)
-            draft = draft.plus(state.with_entry(_released(entry, world.now_ms)), released, moves=moves)
-            continue
-        rest = tuple(e for e in state.entries if e.pod.uid != entry.pod.uid)
+        rest = tuple(e for e in draft.state.entries if e.pod.uid != entry.pod.uid)
+        state = replace(draft.state, promises=promises, entries=rest)
         removed = TurnEvent(EventKind.POD_REMOVED, entry.pod, entry.source)
-        draft = draft.plus(replace(state, entries=rest), removed, moves=moves)
+        if entry.is_released and (world.is_blind or _is_as_it_was(entry, wanted, successors, world)):
+            stays = _released(entry, world)
+            others = {key for e in rest for key in (("name", e.pod.full_name), ("uid", e.pod.uid))}
+            if others.isdisjoint((("name", stays.pod.full_name), ("uid", stays.pod.uid))):
+                place = draft.state.entries.index(entry)
+                state = replace(state, entries=(*rest[:place], stays, *rest[place:]))
+                removed = TurnEvent(EventKind.POD_RELEASED, entry.pod, entry.source)
+        draft = draft.plus(state, removed, moves=moves)
     return draft
 
 
-def _released(entry: PodEntry, now_ms: int) -> PodEntry:
-    refusal = RecordedRefusal(RELEASED, "it was ended by `nodeagent release`", now_ms)
-    return PodEntry(entry.pod, entry.qos, entry.source, now_ms, refusal=refusal)
+def _is_as_it_was(
+    entry: PodEntry, wanted: dict[str, Manifest], successors: Mapping[str, Manifest], world: World
+) -> bool:
+    """Whether the manifest is as it was when last decided on: a change that was refused is none any more."""
+    if _is_wanted(entry, wanted, world):
+        return True
+    successor, known = successors.get(entry.pod.uid), entry.refused_change
+    return successor is not None and known is not None and successor.pod == known.pod
+
+
+def _released(entry: PodEntry, world: World) -> PodEntry:
+    """Give the entry of what the manifest asks for, which comes back by hand alone."""
+    refusal = RecordedRefusal(RELEASED, "it was ended by `nodeagent release`", world.now_ms)
+    pod = entry.pod if entry.refused_change is None else entry.refused_change.pod
+    gate = world.config.placement.gate("PodLevelResources")
+    entry = new_entry(Manifest(pod, entry.source), world.now_ms, pod_level_resources=gate)
+    return replace(entry, refusal=refusal, containers=())
 
 
 def _admit_new(draft: _Draft, wanted: dict[str, Manifest], world: World, decide: Decide) -> _Draft:

@@ -25,7 +25,7 @@ from nodeagent.core.model.promises import (
     PodPromises,
     Promises,
 )
-from nodeagent.core.model.state import ContainerStatus, Exit, NodeState, Phase, PodEntry, RecordedRefusal
+from nodeagent.core.model.state import ContainerStatus, Exit, NodeState, Phase, PodEntry, RecordedRefusal, RefusedChange
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_fields import pod_to_document
 from nodeagent.formats.manifest.pod_manifest import named_pod_from_document
@@ -105,8 +105,8 @@ def state_document(state: NodeState, policies: Mapping[str, str]) -> Document:
 def public_document(state: NodeState, policies: Mapping[str, str]) -> Document:
     """Give the state without the containers' variables, which may hold secrets: for the local API, and to be printed."""
     document = state_document(state, policies)
-    for entry in document["entries"]:
-        spec = entry["pod"]["spec"]
+    entries = document["entries"]
+    for spec in (each["pod"]["spec"] for entry in entries for each in (entry, entry.get("refusedChange")) if each):
         for container in (*spec["containers"], *spec.get("initContainers", ())):
             container.pop("env", None)
     return document
@@ -297,13 +297,16 @@ def _entry_document(entry: PodEntry) -> Document:
         "outcome": entry.outcome.value if entry.outcome else None,
     }
     if entry.refusal is not None:
-        document["refusal"] = [entry.refusal.reason, entry.refusal.message, entry.refusal.at_ms]
+        document["refusal"] = _refusal_document(entry.refusal)
+    if entry.refused_change is not None:
+        change = entry.refused_change
+        document["refusedChange"] = {"pod": pod_to_document(change.pod), "refusal": _refusal_document(change.refusal)}
     return {key: value for key, value in document.items() if value is not None}
 
 
 def _entry(document: JsonValue) -> PodEntry:
     refusal, outcome, deleting = (document.optional(name) for name in ("refusal", "outcome", "deletingSinceMs"))
-    released = document.optional("released")
+    released, change = document.optional("released"), document.optional("refusedChange")
     pod, containers = _manifest_pod(document.field("pod")), document.field("containers")
     entry = PodEntry(
         pod=pod,
@@ -314,6 +317,7 @@ def _entry(document: JsonValue) -> PodEntry:
         containers=containers.each(_status),
         deleting_since_ms=None if deleting is None else deleting.whole(),
         is_released=released is not None and released.flag(),
+        refused_change=None if change is None else _refused_change(change),
         outcome=None if outcome is None else outcome.one_of(Phase),
     )
     expected = [] if entry.refusal else [container.name for container in pod.containers]
@@ -327,6 +331,14 @@ def _manifest_pod(document: JsonValue) -> Pod:
         return named_pod_from_document(document.object())
     except DocumentError as err:
         raise MisfitError(f"{document.path}: {err}") from err
+
+
+def _refusal_document(refusal: RecordedRefusal) -> list[Any]:
+    return [refusal.reason, refusal.message, refusal.at_ms]
+
+
+def _refused_change(document: JsonValue) -> RefusedChange:
+    return RefusedChange(_manifest_pod(document.field("pod")), _refusal(document.field("refusal")))
 
 
 def _refusal(item: JsonValue) -> RecordedRefusal:

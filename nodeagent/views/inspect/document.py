@@ -12,7 +12,7 @@ from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroup
 from nodeagent.core.model.host_processes import HostProcesses
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.state import PodEntry
+from nodeagent.core.model.state import PodEntry, RecordedRefusal
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.inspect.containers import ContainerView, container_document, kernel_values
 from nodeagent.views.inspect.differences import Difference, differences
@@ -189,7 +189,8 @@ def _pod(
         "phase": "Unknown" if any(c["state"]["name"] == "Unknown" for c in containers) else _phase(entry),
         "podCpus": None if pool is None else str(pool),
         "qos": entry.qos.value,
-        "refusal": _refusal(entry),
+        "refusal": _refusal(entry, entry.refusal),
+        "refusedChange": _refusal(entry, entry.change_refusal),
         "source": entry.source,
         "starved": any(c["starved"] for c in containers),
         "uid": pod.uid,
@@ -200,14 +201,14 @@ def _pod_values(there: ObservedCgroup) -> Document:
     return {key: value for key, value in kernel_values(there).items() if key in {"memoryMaxBytes", "quota", "weight"}}
 
 
-def _refusal(entry: PodEntry) -> Document | None:
-    if entry.refusal is None:
+def _refusal(entry: PodEntry, refusal: RecordedRefusal | None) -> Document | None:
+    if refusal is None:
         return None
     return {
-        "atMs": entry.refusal.at_ms,
-        "message": entry.refusal.message,
-        "nextStep": next_step(entry.refusal.reason, entry.pod.full_name),
-        "reason": entry.refusal.reason,
+        "atMs": refusal.at_ms,
+        "message": refusal.message,
+        "nextStep": next_step(refusal.reason, entry.pod.full_name),
+        "reason": refusal.reason,
     }
 
 

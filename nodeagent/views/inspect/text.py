@@ -180,6 +180,10 @@ def _pod_lines(pod: Document, document: Document, width: int) -> list[str]:
     if pod["refusal"] is not None:
         lines += broken(f"    {pod['refusal']['reason']}: {pod['refusal']['message']}", width)
         lines += broken(f"    next: {pod['refusal']['nextStep']}", width)
+    if pod["refusedChange"] is not None:
+        change = pod["refusedChange"]
+        lines += broken(f"    changed manifest refused: {change['reason']}: {change['message']}", width)
+        lines += broken(f"    next: {change['nextStep']}", width)
     return lines
 
 
@@ -343,6 +347,9 @@ def _pod_in_full(pod: Document, document: Document, width: int) -> list[str]:
     if pod["refusal"] is not None:
         refusal = pod["refusal"]
         rows += [("refused", f"{refusal['reason']}: {refusal['message']}"), ("next", refusal["nextStep"])]
+    if pod["refusedChange"] is not None:
+        change = pod["refusedChange"]
+        rows += [("change refused", f"{change['reason']}: {change['message']}"), ("next", change["nextStep"])]
     if pod["podCpus"] is not None:
         rows.append(("own CPUs", pod["podCpus"]))
     if pod["cgroup"] is not None:

@@ -29,7 +29,8 @@ from nodeagent.core.model.refusals import Reason, StartRefused
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.numa.resource_manager import Shortfall
-from nodeagent.core.turn.step import Manifest, new_entry
+from nodeagent.core.turn.manifests import Manifest
+from nodeagent.core.turn.step import new_entry
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.edge import state_files
@@ -578,7 +579,7 @@ def test_13_one_change_is_one_generation(
     before = core.initial(node)
     after = admitted(node, before, pod("p", app("a", "2"), app("b", "3", "3Gi")))
     recorder.save(started, NodeState(before))
-    recorder.project(started, before, [])
+    recorder.project(started, before)
     left = [None] * writes
     write = state_files.write_atomically
 
@@ -592,13 +593,13 @@ def test_13_one_change_is_one_generation(
         patched.setattr(state_files, "write_atomically", until_it_dies)
         try:
             recorder.save(started, NodeState(after, generation=1))
-            recorder.project(started, after, [])
+            recorder.project(started, after)
         except KeyboardInterrupt:
             assert writes < 3
     found = saved(tmp_path)
     assert found == (after if writes else before)
     assert core.resume(node, found) == found
-    recorder.project(started, found, [])
+    recorder.project(started, found)
     assert (tmp_path / CPU_CHECKPOINT).read_text() == encoded_cpus(node, found)
     assert (tmp_path / MEMORY_CHECKPOINT).read_text() == encoded_memory(node, found)
 

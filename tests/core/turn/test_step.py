@@ -20,7 +20,8 @@ from nodeagent.core.model.state import (
     moved,
     run_id,
 )
-from nodeagent.core.turn.step import EventKind, Manifest, TurnEvent, World, new_entry, step
+from nodeagent.core.turn.manifests import Manifest
+from nodeagent.core.turn.step import EventKind, TurnEvent, World, new_entry, step
 from tests.support.node_model import Agent, Machine, started
 from tests.support.world import (
     SMALL,

@@ -22,7 +22,7 @@ from nodeagent.core.model.pod import Pod, ResourceRequirements, RestartPolicy
 from nodeagent.core.model.promises import Isolation
 from nodeagent.core.model.state import NodeState, Phase, PodEntry
 from nodeagent.core.turn.actions import Launch
-from nodeagent.core.turn.step import Manifest
+from nodeagent.core.turn.manifests import Manifest
 from nodeagent.formats.checkpoint.node_state import decode_state
 from tests.support.node_model import Agent, CrashError, Group, Machine, Process
 from tests.support.world import SMALL, Node, app, burstable, cgroup_only, exclusive, init, node, pod, sidecar
@@ -40,6 +40,8 @@ class WatchedAgent(Agent):
         self._read_from, self._read = self.saved, self.state
         self.excused: Overlaps = {}
         """What others had brought about when the turn began: it may only shrink."""
+        self.forced: set[str] = set()
+        """Cgroups into which somebody put a process by force: it has that container's CPUs, and so some of those before it in the pod."""
 
     def turn(self) -> Any:
         self.excused = self.overlaps()
@@ -73,6 +75,8 @@ class WatchedAgent(Agent):
                 continue
             for path, cpus in running.items():
                 if path == owner or self._is_pool_of_one_pod(path, owner):
+                    continue
+                if _pod_of(path) == _pod_of(owner) and self.forced & {path, owner}:
                     continue
                 # Within a pod those after an init container get its CPUs, and wait for its end.
                 if machine.is_populated(owner) and _pod_of(path) != _pod_of(owner):
@@ -342,6 +346,7 @@ class Turns(RuleBasedStateMachine):
             return
         if "slot" not in path:
             self.machine.enter(path, stubborn=stubborn)
+            self.agent.forced.add(path)
         elif self._is_open(path):
             self.agent.excused = self.agent.overlaps()
             self.machine.enter(path, stubborn=stubborn)
@@ -494,7 +499,8 @@ class Turns(RuleBasedStateMachine):
         for entry in agent.state.entries:
             assert entry.pod.full_name in names, f"{entry.pod.full_name} has no manifest"
             assert entry.deleting_since_ms is None
-            assert entry.pod in [m.pod for m in agent.wanted]
+            asked = entry.pod if entry.refused_change is None or not entry.is_active else entry.refused_change.pod
+            assert asked in [m.pod for m in agent.wanted]
             cpus = agent.cpus_of(agent.state)
             starved = [c for c in entry.pod.containers if not cpus.get(container_path(entry, c.name), (CpuSet(),))[0]]
             if entry.phase in {Phase.RUNNING, Phase.PENDING} and not starved:
@@ -563,6 +569,14 @@ def test_nobody_thaws_on_cpus_of_another() -> None:
     assert not life.machine.is_frozen("poduid-a/app0")
 
 
+def test_who_is_put_into_a_container_that_is_still_to_start_gets_its_cpus() -> None:
+    """It was moved away from them, and comes back: those before it in the pod have them for the time being."""
+    life = alive("static", [("app", "1")], [("init", "1"), ("app", "1")])
+    life.enter(1, turns=0, stubborn=False)
+    life.drift(1, (Attribute.CPUSET_CPUS, CpuSet.of(0)), turns=1)
+    life.calm_down()
+
+
 def test_two_that_somebody_swapped_come_home_one_after_the_other() -> None:
     life = alive("static", [("app", "2")], [("app", "2")])
     first, second = (life.machine.groups[f"poduid-{name}/app0"].values for name in "ab")
@@ -584,6 +598,23 @@ def test_who_comes_later_waits_until_the_one_before_has_ended() -> None:
     assert [e.pod.uid for e in life.agent.state.entries] == ["uid-a"]
     life.calm_down()
     assert life.machine.running_containers() == ("poduid-new/app0", "poduid-new/app1")
+
+
+def test_a_change_that_cannot_be_followed_survives_deaths_and_troubles() -> None:
+    life = alive("static", [("app", "3")], [("app", "3")])
+    before = life.machine.running()
+    life.files["a.yaml"] = made("a", "uid-a", [("app", "3"), ("app", "2")])
+    life._publish()
+    life.agent.dies_at = life.agent.effects
+    with suppress(CrashError):
+        life.agent.turn()
+    life.restart()
+    life.turn(2)
+    life.agent.disk_is_full = True
+    life.retry()
+    life.calm_down()
+    assert life.machine.running() == before
+    assert [e.change_refusal and e.change_refusal.reason for e in life.agent.state.entries] == ["OutOfcpu", None]
 
 
 TestTurns = Turns.TestCase

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from nodeagent.cli.main import main
 from nodeagent.core.model.records import Unreadable
 from nodeagent.core.model.state import NodeState, RecordedRefusal
-from nodeagent.core.turn.step import Manifest, new_entry
+from nodeagent.core.turn.manifests import Manifest
+from nodeagent.core.turn.step import new_entry
 from nodeagent.formats.checkpoint.checkpoint_versions import (
     WRITABLE,
     CheckpointError,

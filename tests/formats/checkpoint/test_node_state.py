@@ -23,7 +23,7 @@ from nodeagent.core.model.promises import (
     PodPromises,
     Promises,
 )
-from nodeagent.core.model.state import ContainerStatus, Exit, NodeState, Phase, PodEntry, RecordedRefusal
+from nodeagent.core.model.state import ContainerStatus, Exit, NodeState, Phase, PodEntry, RecordedRefusal, RefusedChange
 from nodeagent.formats.checkpoint.node_state import (
     VERSION,
     NodeStateError,
@@ -125,8 +125,10 @@ PODS = st.sampled_from(
 def entries(draw: st.DrawFn) -> PodEntry:
     of = draw(PODS)
     refusal = draw(st.none() | st.builds(RecordedRefusal, TEXTS, TEXTS, TIMES))
+    change = st.builds(RefusedChange, PODS, st.builds(RecordedRefusal, TEXTS, TEXTS, TIMES))
     return PodEntry(
         of,
+        refused_change=draw(st.none() | change),
         qos=draw(st.sampled_from(QosClass)),
         source=draw(TEXTS),
         decided_at_ms=draw(TIMES),

@@ -120,7 +120,7 @@ def test_document_is_plain_and_its_names_are_stable():
     ]  # fmt: skip
     assert sorted(document["pods"][0]) == [
         "cgroup", "containers", "decidedAtMs", "deletingSinceMs", "effective", "name", "namespace", "phase", "podCpus", "qos",
-        "refusal", "source", "starved", "uid",
+        "refusal", "refusedChange", "source", "starved", "uid",
     ]  # fmt: skip
     assert sorted(container_of(document)) == [
         "cgroup", "degraded", "differs", "effective", "exit", "hadCPUs", "isolation", "kind", "lastExit", "name", "notes", "oomKills",

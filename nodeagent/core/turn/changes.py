@@ -1,0 +1,49 @@
+"""Whether a pod's changed manifest could be followed: a trial, of which nobody keeps more than the answer (D7). Counts nothing."""
+
+from msgspec import Struct
+
+from nodeagent.core.admission.managers import Managers, Rejected, admit, remove_pod
+from nodeagent.core.admission.node_capacity import Allocatable, Insufficient, Usage, insufficient
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.promises import Promises
+
+
+class Room(Struct, frozen=True):
+    """What is promised on a node, and what the pods that hold it have asked for."""
+
+    promises: Promises
+    pods: tuple[Pod, ...]
+    usage: Usage
+
+
+def exchanged(
+    room: Room, new: Pod, managers: Managers, allocatable: Allocatable | None
+) -> Room | Insufficient | Rejected:
+    """Let a pod take the place of those that have its name or its UID.
+
+    Args:
+        room: as it is.
+        new: who comes when they have gone.
+        managers: of the node.
+        allocatable: None: the node's capacity is not checked before the managers decide.
+
+    Returns:
+        The room after that, or why it is refused.
+
+    """
+    gate = managers.placement.gate("PodLevelResources")
+    promises, usage = room.promises, room.usage
+    left = tuple(pod for pod in room.pods if pod.uid != new.uid and pod.full_name != new.full_name)
+    for pod in room.pods:
+        if pod.uid != new.uid and pod.full_name != new.full_name:
+            continue
+        promises, _ = remove_pod(managers, promises, pod.uid)
+        usage = usage.minus(pod, pod_level_resources=gate)
+    if allocatable is not None:
+        short = insufficient(new, usage, allocatable, pod_level_resources=gate)
+        if short is not None:
+            return short
+    decision = admit(managers, promises, new)
+    if isinstance(decision, Rejected):
+        return decision
+    return Room(decision.promises, (*left, new), usage.plus(new, pod_level_resources=gate))

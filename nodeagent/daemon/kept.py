@@ -1,0 +1,41 @@
+"""What the deciding thread keeps in memory from one turn to the next, as one value. A restart begins without it, and misses nothing."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from nodeagent.core.admission.managers import Managers
+from nodeagent.core.model.cgroup import DesiredCgroup
+from nodeagent.core.model.state import PodEntry
+from nodeagent.core.model.topology import Topology
+from nodeagent.core.numa.resource_manager import Shortfall
+from nodeagent.daemon.execution import FailureResponse
+from nodeagent.daemon.troubles import Trouble
+
+POLL_SECONDS = 0.05
+
+
+class Kept(Struct, frozen=True):
+    settled_on: Managers
+    """The promises of the state are as they are on this machine."""
+    whole: Topology
+    """The machine with the CPUs that cgroups above the pods' one withhold."""
+    is_saved: bool
+    """The state on disk is the present one."""
+    save_failed: bool = False
+    """In the last turn."""
+    held_off: tuple[PodEntry, ...] = ()
+    """Pods that could have been admitted, had the decision been saved."""
+    machine_trouble: tuple[Trouble, ...] = ()
+    settled: Mapping[str, DesiredCgroup] = {}
+    """The cgroups that were as wished for when the last turn ended."""
+    answer: FailureResponse = FailureResponse()
+    """What is done about cgroup writes that failed."""
+    troubles: frozenset[Trouble] = frozenset()
+    """Those that the log has told of, and that last."""
+    shadows: tuple[tuple[str, str], ...] = ()
+    """Files whose pods don't count, and why, as of the last turn."""
+    shortfalls: Mapping[Shortfall, Mapping[str, str]] = {}
+    """With the fields by which each was logged."""
+    poll_seconds: float = POLL_SECONDS
+    """How long to wait for what nobody announces: longer each time it has not come."""

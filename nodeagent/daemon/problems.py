@@ -1,0 +1,32 @@
+"""What is wrong for the time being, in the words that `inspect` shows."""
+
+from nodeagent.core.cgroups.ancestor_cpusets import Withheld
+from nodeagent.core.model.state import PodEntry
+from nodeagent.core.turn.step import TurnEvent
+
+
+def shadow(fact: TurnEvent) -> tuple[str, str]:
+    """Give the file that doesn't count, and why."""
+    fields = dict(fact.fields)
+    return fact.source, (
+        f"pod {fact.pod.full_name} has the {fields['same']} of one in {fields['first_source']}, which counts: "
+        "remove one of the two manifests"
+    )
+
+
+def refused_change(entry: PodEntry) -> str | None:
+    """Say why a changed manifest is not followed; None: it is."""
+    refusal, name = entry.change_refusal, entry.pod.full_name
+    if refusal is None or not entry.is_active:
+        return None
+    return (
+        f"the change is refused, and pod {name} runs on as it was: {refusal.reason}: {refusal.message} "
+        f"(take the change back, or make room and: nodeagent retry {name})"
+    )
+
+
+def told_withheld(kept: Withheld) -> str:
+    return (
+        f"{kept.path} keeps CPUs {kept.cpus} from the pods, so they count as offline "
+        f"(see cpuset.cpus there; of a unit: systemctl show -p AllowedCPUs {kept.path.rpartition('/')[2]})"
+    )
