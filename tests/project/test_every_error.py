@@ -757,6 +757,10 @@ def test_every_text_of_a_refused_start_is_provoked() -> None:
     gone = without_reserved_cpus()
     assert (gone.message, gone.about) == ("all reserved CPUs (0,8) are offline", "reservedSystemCPUs")
     said.append(gone.message)
+    everything = (Placement(reserved_system_cpus=MACHINE_A.online), Placement("static", reserved_cpu_milli=16_000))
+    for found in (on_machine(Config(placement=placement), MACHINE_A) for placement in everything):
+        assert isinstance(found, tuple), found
+        said += [refused.message for refused in found]
     expected = [text for module in modules() for text in texts(module, {"StartRefused": 0})]
     assert len(expected) > 30
     assert unsaid(expected, said) == []
