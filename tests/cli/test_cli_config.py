@@ -238,6 +238,41 @@ def test_an_amount_of_reserved_cpus_that_the_machine_has_not_is_said_with_what_i
     assert found["message"] == "cannot reserve 20 CPUs: must be at most 8, the CPUs that are online"
 
 
+ALL_RESERVED = [
+    (
+        "reservedSystemCPUs: 0-7\n",
+        "1: reservedSystemCPUs: 0-7 are all CPUs that this machine has: leave some to the pods",
+    ),
+    (
+        "cpuManagerPolicy: static\nreservedSystemCPUs: 0-7\n",
+        "2: reservedSystemCPUs: 0-7 are all CPUs that this machine has: leave some to the pods",
+    ),
+    (
+        "cpuManagerPolicy: static\nkubeReserved: {cpu: 7500m}\n",
+        "2: systemReserved: cannot reserve 8 CPUs, all that this machine has: leave some to the pods",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), ALL_RESERVED)
+def test_a_reservation_that_leaves_nothing_to_pods_is_refused_as_the_start_refuses_it(text: str, said: str, told: Told, tmp_path: Path, node: str) -> None:  # fmt: skip
+    file = written(tmp_path, text)
+    assert told("validate", file, "--root", node)[:2] == (1, "")
+    assert told("validate", file, "--root", node)[2].startswith(f"nodeagent: {file}:{said}\n")
+    with pytest.raises(StartError) as refused:
+        load_node(file, node)
+    assert refused.value.message == f"{file}:{said}"
+    assert told("validate", file, "--alone")[0] == 0
+
+
+def test_quiet_says_only_what_is_wrong(told: Told, tmp_path: Path, node: str) -> None:
+    right = written(tmp_path, "reservedSystemCPUs: '0'\n")
+    assert told("validate", "--quiet", right, "--root", node) == (0, "", "")
+    wrong = written(tmp_path, "reservedSystemCPUs: 0-7\n")
+    assert told("validate", "--quiet", wrong, "--root", node)[::2] == told("validate", wrong, "--root", node)[::2]
+    assert json.loads(told("validate", "-q", wrong, "--root", node, "-o", "json")[1])["valid"] is False
+
+
 @pytest.mark.parametrize("reserved", ["100Mi", "3Gi", "5Gi"])
 def test_the_lines_that_are_offered_for_static_memory_are_right(reserved: str, told: Told, tmp_path: Path) -> None:
     machine = tmp_path / "machine.json"

@@ -65,6 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_machine_arguments(made["validate"])
     made["validate"].add_argument("--alone", action="store_true", help="don't ask whether it suits a machine")
+    made["validate"].add_argument(
+        "-q", "--quiet", action="store_true", help="print nothing where it is right: the exit status says so"
+    )
     add_node_arguments(made["show"])
     for name in ("validate", "show"):
         add_output_argument(made[name])
@@ -126,7 +129,8 @@ def _validate(options: argparse.Namespace) -> int:
         "notes": [] if config is None else list(config.notes),
         "unusedFields": [] if config is None else list(config.reported_fields),
     }  # fmt: skip
-    sys.stdout.write(printed(document, options.output, _valid_text))
+    if findings or not options.quiet:
+        sys.stdout.write(printed(document, options.output, _valid_text))
     return EXIT_ERROR if findings else 0
 
 
