@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from nodeagent.cli.main import EXIT_REFUSED
 from nodeagent.cli.support.documents import printed
-from nodeagent.cli.support.pod_files import pods_of
+from nodeagent.cli.support.pod_files import pod_files
 from nodeagent.cli.support.progress import Progress
 from nodeagent.cli.support.sources import inspect_command
 from nodeagent.cli.support.what_if_source import TrialNode, trial_node
@@ -19,6 +19,7 @@ from nodeagent.core.explain.trace import trace
 from nodeagent.core.explain.what_if import Trial
 from nodeagent.core.model.pod import Pod
 from nodeagent.errors import NodeAgentError
+from nodeagent.formats.manifest.pod_manifest import ManifestPod
 from nodeagent.formats.manifest.pod_names import find_pod
 from nodeagent.views.explain.document import Explained, explanation
 from nodeagent.views.explain.text import render_explanation
@@ -36,7 +37,8 @@ def explain_pods(options: argparse.Namespace) -> int:
     Raises:
         NodeAgentError: the node or the manifests can't be read, or there is no such pod.
     """
-    pods = () if options.file is None else pods_of(options.file)
+    files = () if options.file is None else pod_files(options.file)
+    pods = tuple(found for file in files for found in file.pods)
     node = trial_node(options)
     explained = _known(node, options.pod, inspect_command(options)) if options.pod is not None else _tried(node, pods)
     rooms_too = options.output != "text"  # the words for people need none
@@ -58,16 +60,16 @@ def _known(node: TrialNode, name: str, listed_by: str) -> Iterator[Explained]:
     yield replace(explained, entry=entry, reproduced=found.reproduced, left_out=found.left_out)
 
 
-def _tried(node: TrialNode, pods: tuple[Pod, ...]) -> Iterator[Explained]:
+def _tried(node: TrialNode, pods: tuple[ManifestPod, ...]) -> Iterator[Explained]:
     """Decide on each pod beside those before it."""
     trial = node.trial
     with Progress("pods", len(pods)) as progress:
-        for pod in pods:
-            there = len(trial.pods)
+        for found in pods:
+            pod, there = found.pod, len(trial.pods)
             trial = trial.making_way(pod)
-            notes = (_REPLACED,) if len(trial.pods) < there else ()
+            replaced = (_REPLACED,) if len(trial.pods) < there else ()
             explained = _explained(trial, pod, progress.tick) if len(pods) > 1 else _explained_alone(trial, pod)
-            yield replace(explained, notes=notes)
+            yield replace(explained, notes=(*replaced, *found.notes))
             trial = trial.after(pod, explained.trace.decision)
             progress.step()
 

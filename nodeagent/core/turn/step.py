@@ -5,7 +5,7 @@ Knows neither files nor the clock: everything observed is in the World.
 """
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -34,6 +34,8 @@ class Manifest(Struct, frozen=True):
     source: str
     unused_fields: tuple[str, ...] = ()
     """Given, known to Kubernetes and without effect here (D8)."""
+    notes: tuple[str, ...] = ()
+    """What is hardly meant as it is written, for the log when the pod is decided on."""
 
 
 class World(Struct, frozen=True):
@@ -72,6 +74,7 @@ class EventKind(enum.Enum):
     CONTAINER_STARTING = "container_starting"
     CONTAINER_EXITED = "container_exited"
     MANIFEST_SHADOWED = "manifest_shadowed"
+    MANIFEST_NOTE = "manifest_note"
     POD_ADOPTED = "pod_adopted"
     PROMISE_CHANGED = "promise_changed"
 
@@ -349,6 +352,7 @@ def _decide(draft: _Draft, manifest: Manifest, usage: Usage, strangers: CpuSet, 
     pod, state = manifest.pod, draft.state
     gate = world.config.placement.gate("PodLevelResources")
     entry = new_entry(manifest, world.now_ms, pod_level_resources=gate)
+    draft = draft.plus(state, *_noted(manifest))
     if world.config.check_allocatable:
         short = insufficient(pod, usage, world.allocatable, pod_level_resources=gate)
         if short is not None:
@@ -363,6 +367,11 @@ def _decide(draft: _Draft, manifest: Manifest, usage: Usage, strangers: CpuSet, 
             fields = (("qos", entry.qos.value), ("unused_fields", " ".join(manifest.unused_fields)))
             fact = TurnEvent(EventKind.POD_ADMITTED, pod, manifest.source, None, fields, decision.report)
             return draft.plus(after, fact, moves=decision.moves)
+
+
+def _noted(manifest: Manifest) -> Iterator[TurnEvent]:
+    for note in manifest.notes:
+        yield TurnEvent(EventKind.MANIFEST_NOTE, manifest.pod, manifest.source, None, (("problem", note),))
 
 
 def new_entry(manifest: Manifest, now_ms: int, *, pod_level_resources: bool) -> PodEntry:
