@@ -23,6 +23,9 @@ EXIT_REFUSED = 4
 
 COMMANDS = {
     "run": "run the agent (what nodeagent.service does)",
+    "apply": "put manifests in place, once it is known what comes of them",
+    "diff": "say what manifests would change: what would restart, and where it would land",
+    "delete": "remove manifests from their directory: their pods end",
     "inspect": "show pods, their CPUs and memory, and every difference from what was promised",
     "topology": "draw the machine, or print it for other tools",
     "capture": "take the node into one file, without secrets: for other commands' --machine, tests and bug reports",

@@ -32,6 +32,7 @@ class Snapshot(Struct, frozen=True):
             "state": public_document(self.state, policies_of(self.node.config.placement)),
             "reservedCPUs": str(self.node.reserved),
             "cgroupRoot": self.cgroup_root,
+            "manifestDirectory": self.node.config.static_pod_path,
             "launcher": self.runs is not None,
             "pids": {run.id: run.pid for run in runs.values() if run.exit is None and run.pid is not None},
             "problems": list(self.problems),

@@ -125,6 +125,7 @@ def known_state(
 def _live(answer: Mapping[str, Any], read: Callable[[object], SavedState]) -> Known:
     try:
         config, saved = config_from_document(JsonValue(answer["config"], "config")), read(answer["state"])
+        config = replace(config, static_pod_path=answer["manifestDirectory"])
         return Known(
             node=discover(config, "the agent's configuration", reserved=CpuSet.parse(answer["reservedCPUs"])),
             state=saved.state,

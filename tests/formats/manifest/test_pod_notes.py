@@ -74,7 +74,8 @@ def test_memory_that_is_too_little_for_any_process_is_named_once(limits: str, sa
 def test_memory_of_a_pod_and_requests_are_looked_at_and_none_at_all_is_none() -> None:
     spec = (
         "  resources: {limits: {memory: 512}}\n  initContainers: [{name: i, command: [x], resources: {limits: {memory: 0}}}]\n"
-        "  containers: [{name: a, resources: {requests: {memory: 128}, limits: {memory: 256}}}, {name: b, resources: {requests: {memory: 1}}}]\n"
+        "  containers: [{name: a, resources: {requests: {memory: 9}, limits: {memory: 99}}},"
+        " {name: b, resources: {requests: {memory: 1}}}]\n"
     )
     assert [note.partition(":")[0] for note in notes(spec)] == [
         "spec.resources.limits[memory]",
