@@ -23,9 +23,6 @@ EXIT_REFUSED = 4
 
 COMMANDS = {
     "run": "run the agent (what nodeagent.service does)",
-    "apply": "put manifests in place, once it is known what comes of them",
-    "diff": "say what manifests would change: what would restart, and where it would land",
-    "delete": "remove manifests from their directory: their pods end",
     "inspect": "show pods, their CPUs and memory, and every difference from what was promised",
     "topology": "draw the machine, or print it for other tools",
     "capture": "take the node into one file, without secrets: for other commands' --machine, tests and bug reports",
@@ -33,6 +30,9 @@ COMMANDS = {
     "config": "say whether a configuration is right, what it comes to, and what becomes of kubelet's",
     "completion": "print what makes bash, zsh or fish complete command lines, with names of pods and containers",
     "exec": "run a command in a container's cgroup",
+    "apply": "put manifests in place, once it is known what comes of them",
+    "diff": "say what manifests would change: what would restart, and where it would land",
+    "delete": "remove manifests from their directory: their pods end",
     "retry": "decide again on a refused pod",
     "release": "end pods and give back what they hold, or all that the agent made on this node",
     "checkpoint": "say whether a state file of nodeagent or kubelet is whole, show it, or write it in another version",

@@ -4,7 +4,7 @@ import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -233,7 +233,7 @@ def test_a_link_is_not_replaced_by_a_file(node: Node, tmp_path: Path) -> None:
     assert node("apply", written("web.yaml", WEB))[0] == 0, "it is in place as it is"
     err = failed(node("apply", written("web.yaml", pod("web", container("app", "3", "1Gi")))))
     assert f"{node.manifests}/web.yaml is a symbolic link, which would be replaced" in err
-    assert f"({tmp_path}/theirs.yaml)" in err
+    assert f"hint: change {tmp_path}/theirs.yaml, to which it leads" in err
     assert (node.manifests / "web.yaml").is_symlink()
 
 
@@ -413,8 +413,9 @@ def test_what_is_not_there_is_said_and_nothing_is_removed(node: Node) -> None:
     assert "holds a pod 'default/small'" in failed(node("delete", "web", written("small.yaml", SMALL)))
     other = {**SMALL, "metadata": {"name": "web", "namespace": "test"}}
     (node.manifests / "other.yaml").write_text(text(other))
-    assert "there are 2 pods 'web'\nhint: name one of them in full: default/web, test/web\n" in failed(
-        node("delete", "web")
+    assert (
+        "there are 2 pods 'web'\nhint: name one of them in full, as `nodeagent inspect` does: default/web, test/web\n"
+        in failed(node("delete", "web"))
     )
     assert node.files() == ["other.yaml", "web.yaml"]
 
@@ -435,6 +436,7 @@ class Live:
         self._told = told
         self._snapshot = host.snapshot
         self.asked = 0
+        self.act: Callable[[], None] = lambda: None
         monkeypatch.setattr(host, "snapshot", self._acted)
         monkeypatch.setattr(manifest_decisions.time, "sleep", lambda _: None)
 
@@ -443,9 +445,6 @@ class Live:
 
     def files(self) -> list[str]:
         return sorted(path.name for path in self.manifests.iterdir())
-
-    def act(self) -> None:
-        """Nothing, until a test says what."""
 
     def _acted(self) -> Any:
         self.asked += 1
@@ -536,10 +535,10 @@ def test_the_file_of_a_running_pod_that_cannot_be_understood_is_replaced(agent: 
 def test_a_wait_ends_with_the_decision(agent: Live) -> None:
     def decide() -> None:
         if agent.asked > 2:
-            agent.act = lambda: None  # type: ignore[method-assign]
+            agent.act = lambda: None
             agent.runs(SMALL)
 
-    agent.act = decide  # type: ignore[method-assign]
+    agent.act = decide
     status, out, err = agent("apply", written("small.yaml", SMALL), "--wait")
     assert (status, err) == (0, "")
     assert out.endswith("pod default/small admitted: app shared\n")
@@ -554,7 +553,7 @@ def test_a_wait_for_a_decision_that_is_a_refusal(agent: Live) -> None:
             why = RecordedRefusal("OutOfpods", "too many", NOW_MS)
             agent.entries = (*agent.entries[:-1], PodEntry(refused, QosClass.BURSTABLE, "small.yaml", NOW_MS, why))
 
-    agent.act = refuse  # type: ignore[method-assign]
+    agent.act = refuse
     status, out, err = agent("apply", written("small.yaml", SMALL), "--wait")
     assert (status, err) == (4, "")
     assert out.endswith("pod default/small refused: OutOfpods: too many\n")
@@ -583,7 +582,7 @@ def test_a_deleted_pod_is_waited_for_until_it_has_gone(agent: Live) -> None:
         if agent.asked > 3:
             agent.entries = agent.entries[:1]
 
-    agent.act = end  # type: ignore[method-assign]
+    agent.act = end
     path = agent.manifests / "small.yaml"
     assert agent("delete", "small", "--wait") == (
         0,

@@ -43,7 +43,8 @@ def test_examples_are_commands_that_can_be_given(
     lines = examples(capsys.readouterr().out)
     assert lines
     monkeypatch.setattr(importlib.import_module(f"nodeagent.cli.commands.{command}"), "run", lambda _: 0)
-    (shell / "scenarios.jsonl").touch()
+    for name in ("scenarios.jsonl", "web.yaml", "a.yaml"):
+        (shell / name).touch()
     called = 0
     for line in lines:
         done = subprocess.run(
@@ -65,6 +66,9 @@ def test_examples_are_commands_that_can_be_given(
 SCHEMAS = {
     "inspect": ("inspection",),
     "check": ("check",),
+    "apply": ("apply",),
+    "diff": ("diff",),
+    "delete": ("delete",),
     "retry": ("retry",),
     "release": ("release",),
     "simulate": ("scenario-result",),

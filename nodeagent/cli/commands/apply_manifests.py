@@ -14,7 +14,7 @@ from nodeagent.cli.support.manifest_changes import (
     planned,
     put,
 )
-from nodeagent.cli.support.manifest_decisions import check_wait, decided, waited
+from nodeagent.cli.support.manifest_decisions import WaitError, check_wait, decided, waited
 from nodeagent.cli.support.pod_files import PodFile, pod_files
 from nodeagent.core.model.state import NodeState
 from nodeagent.edge.manifests import locked_manifests
@@ -26,10 +26,6 @@ _DIFFERS = 1
 """As of diff(1) and `kubectl diff`."""
 
 Document = dict[str, Any]
-
-
-class ApplyError(NodeAgentError):
-    """The agent has not decided on what was put in place."""
 
 
 class ApplyRefusedError(NodeAgentError):
@@ -102,7 +98,7 @@ def _after_wait(
         late = ", ".join(change.pod.full_name for change in awaited if found[change.pod.uid] is None)
         if late:
             sys.stdout.flush()
-            raise ApplyError(
+            raise WaitError(
                 f"in place, and not decided yet: {late}",
                 hint="the agent goes on: `nodeagent inspect` shows what is in the way, --timeout SECONDS waits longer",
             )

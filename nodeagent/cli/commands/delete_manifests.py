@@ -10,7 +10,7 @@ from typing import Any
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.documents import spelled
 from nodeagent.cli.support.exit_status import EXIT_ERROR
-from nodeagent.cli.support.known_state import UnknownStateError, known_state
+from nodeagent.cli.support.known_state import NeverSavedError, UnknownStateError, known_state
 from nodeagent.cli.support.manifest_changes import (
     HeldFile,
     ManifestPlace,
@@ -69,8 +69,8 @@ def _place(options: argparse.Namespace) -> ManifestPlace:
     path = options.config or DEFAULT_CONFIG
     try:
         known = known_state(path, options.socket)
-    except UnknownStateError:
-        if os.geteuid() != 0:
+    except UnknownStateError as err:
+        if os.geteuid() != 0 and not isinstance(err, NeverSavedError):
             raise
         # what is in the directory can be removed, whatever the agent thinks of it
         return place_of(load_config(path), None, options.socket, is_live=False)
@@ -98,7 +98,7 @@ def _chosen(words: Sequence[NamedFile], held: Sequence[HeldFile], place: Manifes
             raise ManifestPlaceError(
                 f"{file.path} holds {', '.join(sorted(file.names & names))} with {', '.join(others)}: removing it would end "
                 f"{'these' if len(others) > 1 else 'that one'}, too",
-                hint=f"name all of them, or edit {file.path}",
+                hint=f"name all of them: `nodeagent delete {' '.join(sorted(file.names))}`, or edit {file.path}",
             )
         chosen[file.path] = file
     return tuple(chosen.values())
@@ -131,7 +131,8 @@ def _pod(word: str, held: Sequence[HeldFile], place: ManifestPlace) -> str:
         return found.pop()
     if found:
         raise ManifestPlaceError(
-            f"there are {len(found)} pods '{word}'", hint=f"name one of them in full: {', '.join(sorted(found))}"
+            f"there are {len(found)} pods '{word}'",
+            hint=f"name one of them in full, as `nodeagent inspect` does: {', '.join(sorted(found))}",
         )
     entry = place.entries.get(word) or next(
         (e for e in place.entries.values() if word in {e.pod.name, e.pod.uid}), None

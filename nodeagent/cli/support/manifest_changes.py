@@ -238,7 +238,10 @@ def _check_unique(files: Sequence[PodFile]) -> None:
             name = found.pod.full_name
             if name in first:
                 where = f"twice in {file.path}" if first[name] == file.path else f"in {first[name]} and in {file.path}"
-                raise ManifestPlaceError(f"pod {name} is {where}", hint="leave one of the two out: only one can count")
+                raise ManifestPlaceError(
+                    f"pod {name} is {where}",
+                    hint="leave one of the two out, then `nodeagent apply` again: only one can count",
+                )
             first[name] = file.path
 
 
@@ -253,7 +256,7 @@ def _check_uids(files: Sequence[PodFile], held: Sequence[HeldFile], given: set[s
             if name != found.pod.full_name:
                 raise ManifestPlaceError(
                     f"pod {found.pod.full_name} in {file.path} has the UID of {name} in {where}: {found.pod.uid}",
-                    hint="give it another metadata.uid, or none: it is a hash of the pod then",
+                    hint="`nodeagent apply` it with another metadata.uid, or with none: that is a hash of the pod then",
                 )
 
 
@@ -274,7 +277,7 @@ def _check_replaceable(old: HeldFile) -> None:
     if Path(old.path).is_symlink():
         raise ManifestPlaceError(
             f"{old.path} is a symbolic link, which would be replaced",
-            hint=f"change what it leads to ({os.path.realpath(old.path)}) as it was put there, or remove the link first",
+            hint=f"change {os.path.realpath(old.path)}, to which it leads, as it was put there, or first `nodeagent delete {old.path}`",
         )
 
 
@@ -285,7 +288,7 @@ def _shared(file: PodFile, old: HeldFile, given: set[str]) -> ManifestPlaceError
     return ManifestPlaceError(
         f"{old.path} holds {', '.join(sorted(old.names & own))} with {', '.join(elsewhere)}, which {file.path} hasn't: "
         "replacing it would end what is missing",
-        hint=f"put all pods of {old.path} into one file and apply that, or edit {old.path}",
+        hint=f"put all pods of {old.path} into one file, then `nodeagent apply` it; or edit {old.path}",
     )
 
 
