@@ -9,7 +9,9 @@ from typing import Any, Self
 from nodeagent.core.model.config import Config
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.logs import Log
+from nodeagent.daemon.reloading import check_takeover
 from nodeagent.daemon.snapshot import Snapshot
+from nodeagent.daemon.startup import load_node
 from nodeagent.daemon.wakeups import WakeUpReason
 from nodeagent.edge.listening import ListenError, group_id, listen
 from nodeagent.edge.local_api import LocalApi
@@ -45,7 +47,7 @@ class Publisher:
             self._group = group_id(GROUP)
             api = LocalApi(
                 reads={"state": self._state},
-                writes={"retry": self._retry, "release": self._release},
+                writes={"retry": self._retry, "release": self._release, "judge": self._judge},
                 owner=os.geteuid(),
                 group=self._group,
             )
@@ -92,6 +94,12 @@ class Publisher:
         if snapshot is not self._spelt_of:
             self._spelt, self._spelt_of = snapshot.document(), snapshot
         return self._spelt
+
+    def _judge(self, arguments: Mapping[str, Any]) -> dict[str, object]:
+        """Say whether a configuration could be taken over now, with the pods there are; nothing is taken over."""
+        snapshot, path = self._agent.snapshot, str(arguments.get("config"))
+        check_takeover(snapshot.node, snapshot.state, load_node(path))
+        return {"config": path}
 
     def _retry(self, arguments: Mapping[str, Any]) -> dict[str, object]:
         """Decide again on a refused pod, named by uid, namespace/name or name."""

@@ -2,9 +2,11 @@
 # ruff: noqa: E501 (tables: one case, one line)
 
 import json
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,11 +16,16 @@ from msgspec.structs import replace
 from nodeagent.cli.main import main
 from nodeagent.core.model.config import DEFAULT_GATES, Config
 from nodeagent.daemon.startup import StartError, load_node
+from nodeagent.edge.listening import listen
+from nodeagent.edge.local_api import LocalApi
+from nodeagent.edge.serving import ServingThread
 from nodeagent.edge.sysfs import read_machine
+from nodeagent.errors import NodeAgentError
 from nodeagent.formats.config.config_text import KIND, config_fields, config_text
 from nodeagent.formats.config.config_yaml import parse_config
 from nodeagent.formats.config.kubelet_migration import migrated
 from nodeagent.formats.kernel.sysfs import topology_of
+from nodeagent.formats.syntax.bind_address import UnixAddress
 from nodeagent.formats.topology.topology_json import topology_document
 from nodeagent.formats.topology.topology_spec import topology_from_spec
 from tests.support import json_schema
@@ -271,6 +278,37 @@ def test_quiet_says_only_what_is_wrong(told: Told, tmp_path: Path, node: str) ->
     wrong = written(tmp_path, "reservedSystemCPUs: 0-7\n")
     assert told("validate", "--quiet", wrong, "--root", node)[::2] == told("validate", wrong, "--root", node)[::2]
     assert json.loads(told("validate", "-q", wrong, "--root", node, "-o", "json")[1])["valid"] is False
+
+
+def test_the_running_agent_is_asked_whether_it_fits_what_runs(told: Told, tmp_path: Path) -> None:
+    file, socket = written(tmp_path, "maxPods: 7\n"), str(tmp_path / "s")
+    asked: list[str] = []
+
+    def judge(arguments: Mapping[str, Any]) -> dict[str, str]:
+        asked.append(arguments["config"])
+        if len(asked) > 1:
+            raise NodeAgentError(
+                "changed fields need a restart: metrics_bind_address", hint="systemctl restart nodeagent"
+            )
+        return {}
+
+    assert "the agent does not answer" in told("validate", file, "--running", "--socket", socket)[2]
+    bugs: list[object] = []
+    thread = ServingThread(lambda *bug: bugs.append(bug))
+    api = LocalApi(reads={}, writes={"judge": judge}, owner=os.geteuid(), group=None)
+    server = thread.serve(listen(UnixAddress(socket)), api)
+    try:
+        assert told("validate", "-q", file, "--running", "--socket", socket) == (0, "", "")
+        refused = f"nodeagent: {file}: changed fields need a restart: metrics_bind_address\nhint: systemctl restart nodeagent\n"
+        assert told("validate", "-q", file, "--running", "--socket", socket) == (1, "", refused)
+        wrong = written(tmp_path, "maxPods: many\n")
+        assert "many" in told("validate", wrong, "--running", "--socket", socket)[2]
+    finally:
+        server.close()
+        api.close()
+        thread.stop()
+    assert (asked, bugs) == ([file, file], [])
+    assert told("validate", file, "--running", "--alone")[0] == 2
 
 
 @pytest.mark.parametrize("reserved", ["100Mi", "3Gi", "5Gi"])
