@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from nodeagent.cli.main import COMMANDS, parser_for
+from nodeagent.cli.command_line import COMMANDS, parser_for
 from nodeagent.cli.support.completion_scripts import PLACES
 from nodeagent.cli.support.definitions import Argument, Command, command_of
 from nodeagent.core.cpu.options import _EXCLUSIVE, _MATURITY

@@ -509,6 +509,14 @@ def test_a_running_pod_that_would_be_refused_is_left_as_it_is(agent: Live) -> No
     assert out.endswith("; the pod that runs stays as it is\n")
 
 
+def test_a_pod_that_is_ending_comes_back_when_it_has_ended(agent: Live) -> None:
+    agent.runs(SMALL)
+    agent.entries = (*agent.entries[:-1], replace(agent.entries[-1], deleting_since_ms=NOW_MS))
+    (agent.manifests / "small.yaml").unlink()
+    found = document(agent("apply", written("small.yaml", SMALL), "-o", "json"), "apply")["pods"][0]
+    assert (found["change"], found["decided"], found["restarts"]) == ("created", False, False)
+
+
 def test_a_refused_pod_that_is_applied_again_stays_refused_and_that_is_said(agent: Live) -> None:
     refused = agent.runs(SMALL)
     entry = PodEntry(

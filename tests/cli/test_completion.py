@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from nodeagent.cli.command_line import COMMANDS, parser_for
 from nodeagent.cli.commands.completion import answer_to
-from nodeagent.cli.main import COMMANDS, main, parser_for
+from nodeagent.cli.main import main
 from nodeagent.cli.support import known_names
 from nodeagent.cli.support.completion_scripts import SCRIPTS
 from nodeagent.cli.support.definitions import Command, command_of

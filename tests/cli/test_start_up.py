@@ -32,9 +32,12 @@ def test_help_loads_nothing_but_the_list_of_commands() -> None:
     assert {one for one in modules if one.startswith("nodeagent")} == {
         "nodeagent",
         "nodeagent.cli",
+        "nodeagent.cli.command_line",
         "nodeagent.cli.main",
         "nodeagent.cli.support",
+        "nodeagent.cli.support.exit_status",
         "nodeagent.cli.support.printable_output",
+        "nodeagent.cli.support.standard_streams",
         "nodeagent.cli.support.help_text",
         "nodeagent.errors",
     }

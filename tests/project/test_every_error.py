@@ -26,7 +26,7 @@ import pytest
 from msgspec.structs import replace
 
 import nodeagent
-from nodeagent.cli import main as command_line
+from nodeagent.cli import command_line, main as program
 from nodeagent.cli.commands import (
     apply,
     checkpoint,
@@ -275,8 +275,8 @@ def wanted(pod_name: str, container_name: str, directory: Path) -> Namespace:
 
 
 def onto_a_full_disk(*words: str) -> None:
-    with Path("/dev/full").open("w") as full, redirect_stdout(full), command_line._written():
-        command_line._run(command_line.parser_for(words).parse_args(words))
+    with Path("/dev/full").open("w") as full, redirect_stdout(full), program._written():
+        program._run(command_line.parser_for(words).parse_args(words))
 
 
 def about(**options: Any) -> Namespace:

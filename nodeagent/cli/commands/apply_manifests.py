@@ -90,7 +90,7 @@ def _after_wait(
     def is_over(state: NodeState) -> bool:
         return all(decision_on(change, state) is not None for change in awaited)
 
-    state = waited(options, place, [c.entry for c in awaited if c.restarts and c.entry is not None], is_over)
+    state = waited(options, place, [c.entry for c in awaited if c.entry is not None and c.entry.is_active], is_over)
     found = {change.pod.uid: decision_on(change, state) for change in awaited}
     if options.output == "text":
         for entry in found.values():

@@ -8,10 +8,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.cli.main import EXIT_ERROR
 from nodeagent.cli.support.actions import add_actions
 from nodeagent.cli.support.configurations import config_content, load_config
 from nodeagent.cli.support.documents import add_out_argument, add_output_argument, printed, write_out
+from nodeagent.cli.support.exit_status import EXIT_ERROR
 from nodeagent.cli.support.named_files import NamedFile, is_pipe, named_path
 from nodeagent.cli.support.places import DEFAULT_SOCKET
 from nodeagent.cli.support.sources import (

@@ -92,7 +92,8 @@ class PodChange(Struct, frozen=True):
     @property
     def restarts(self) -> bool:
         """Whether a pod that runs makes way for it."""
-        return self.entry is not None and self.entry.is_active and not self.is_decided
+        entry = self.entry
+        return entry is not None and entry.is_active and entry.deleting_since_ms is None and not self.is_decided
 
 
 def decision_on(change: PodChange, state: NodeState) -> PodEntry | None:
