@@ -21,6 +21,7 @@ from nodeagent.edge.manifests import SUFFIXES, locked_manifests
 from nodeagent.edge.state_files import temporary_path
 from nodeagent.edge.sysfs import read_machine
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
+from nodeagent.views.wording.refusal_advice import next_step
 from tests.cli.test_cli_inspect import Host, failed, host, live, needs_root, told
 from tests.cli.test_sources import MACHINE, STATIC
 from tests.support import json_schema
@@ -527,7 +528,7 @@ def test_a_refused_pod_that_is_applied_again_stays_refused_and_that_is_said(agen
     assert (status, err) == (4, "")
     assert out == (
         f"pod default/small unchanged ({agent.manifests}/small.yaml), and is refused: OutOfpods: too many\n"
-        "  next: nodeagent explain default/small; after you have made room: nodeagent retry default/small\n"
+        f"  next: {next_step('OutOfpods', 'default/small')}\n"
     )
 
 

@@ -7,6 +7,7 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import PodEntry
 from nodeagent.views.explain.text import container_text
 from nodeagent.views.wording.columns import broken, table
+from nodeagent.views.wording.refusal_advice import next_step
 
 Document = Mapping[str, Any]
 WIDTH = 80
@@ -74,7 +75,7 @@ def _applied(pod: Document) -> Iterator[str]:
     yield said
     yield from (f"{_INDENT}note: {note}" for note in pod["notes"] if pod["change"] != "unchanged")
     if pod["decided"] and pod["decision"] == "refused":
-        yield f"{_INDENT}next: nodeagent explain {name_of(pod)}; after you have made room: nodeagent retry {name_of(pod)}"
+        yield f"{_INDENT}next: {next_step(pod['reason'], name_of(pod))}"
 
 
 def _stays(pod: Document) -> str:
