@@ -541,6 +541,17 @@ def test_the_file_of_a_running_pod_that_cannot_be_understood_is_replaced(agent: 
     assert path.read_text() == text(SMALL)
 
 
+def test_a_file_that_may_not_be_read_is_not_replaced(agent: Live) -> None:
+    agent.runs(SMALL)
+    path = agent.manifests / "small.yaml"
+    path.unlink()
+    os.mkfifo(path)
+    for command, status in (("apply", 1), ("diff", 2)):
+        err = failed(agent(command, written("small.yaml", SLOW)), status=status)
+        assert f"what {path} holds besides default/small is not known: {path} is a FIFO, not a regular file" in err
+    assert path.is_fifo()
+
+
 def test_a_wait_ends_with_the_decision(agent: Live) -> None:
     def decide() -> None:
         if agent.asked > 2:

@@ -65,6 +65,8 @@ class HeldFile(Struct, frozen=True):
     """Those that are valid, by namespace/name."""
     names: frozenset[str]
     """`namespace/name` of all that it holds; of a file that can't be understood: of those that the agent had from it."""
+    problem: str | None
+    """Why there is no content."""
 
 
 class PodChange(Struct, frozen=True):
@@ -178,7 +180,7 @@ def _held(file: ManifestFile, place: ManifestPlace) -> HeldFile:
     if not is_understood:
         named |= {name for name, entry in place.entries.items() if entry.source == file.name}
     path = file.name if file.name == place.directory else f"{place.directory}/{file.name}"
-    return HeldFile(file.name, path, file.content, pods, frozenset({*pods, *named}))
+    return HeldFile(file.name, path, file.content, pods, frozenset({*pods, *named}), file.problem)
 
 
 def planned(files: Sequence[PodFile], place: ManifestPlace) -> tuple[FileChange, ...]:
@@ -275,6 +277,11 @@ def _file_of(file: PodFile, held: Sequence[HeldFile]) -> HeldFile | None:
 
 
 def _check_replaceable(old: HeldFile) -> None:
+    if old.content is None:
+        raise ManifestPlaceError(
+            f"what {old.path} holds besides {', '.join(sorted(old.names))} is not known: {old.problem}",
+            hint=f"see `ls -l {old.path}`, and who may read it: `namei -l {old.path}`",
+        )
     if Path(old.path).is_symlink():
         raise ManifestPlaceError(
             f"{old.path} is a symbolic link, which would be replaced",
