@@ -3,6 +3,8 @@
 Each line is typed in a new login, so that groups are those that the line before has left.
 """
 
+import re
+
 from integration.guest.base import base_of
 from integration.guest.guest import Completed
 from integration.node import MANIFESTS, Node
@@ -17,6 +19,10 @@ _LOGIN = (
     *("PATH=/usr/local/bin:/usr/bin:/bin", "bash", "-o", "pipefail", "-c"),
 )
 """WHEELS: a guest has no network to install from."""
+
+
+_CHANGES = re.compile(r"\bnodeagent (apply|delete) ")
+"""Commands that put manifests in place, or take them away."""
 
 
 class Reader:
@@ -44,7 +50,7 @@ class Reader:
     def types(self, line: str, *, directory: str = HOME) -> Completed:
         """Have a line typed, and wait for its end. What becomes of manifests, one sees before the next line."""
         done = self.node.guest.run((*_LOGIN, line), check=False, timeout_seconds=30, cwd=directory)
-        if MANIFESTS in line:
+        if MANIFESTS in line or _CHANGES.search(line):
             self.node.wait_decided()
         return done
 

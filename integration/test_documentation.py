@@ -113,7 +113,7 @@ def test_the_readme_goes_as_it_is_written_where_nodeagent_never_was(node: Node) 
                 )
                 node.delete("stays")
                 node.wait_gone("stays")
-            if typed.startswith("sudo cp examples/guaranteed.yaml"):
+            if typed == "sudo nodeagent apply --wait examples/guaranteed.yaml":
                 assert_pinned(node)
     for looked in ("nodeagent inspect", "nodeagent inspect default/guaranteed", "nodeagent inspect --watch"):
         assert "default/guaranteed" in said[looked]

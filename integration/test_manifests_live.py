@@ -90,9 +90,17 @@ def test_reload_takes_a_new_configuration_and_refuses_a_wrong_one(node: Node) ->
         node.guest.put(
             "/etc/nodeagent/config.yaml", config.replace("fileCheckFrequency: 20s", "fileCheckFrequency: soon")
         )
-        node.run("systemctl reload nodeagent")
+        assert node.run("systemctl reload nodeagent", check=False).returncode != 0
+        assert any("fileCheckFrequency" in line and "soon" in line for line in node.journal(cursor))
+        assert not [line for line in node.log(cursor) if line["event"].endswith(("reloaded", "refused"))]
+        node.run("systemctl kill -s HUP nodeagent")
         refused = node.wait_log(cursor, "reload_refused")
         assert "soon" in json.dumps(refused)
+
+        cursor = node.cursor()
+        node.guest.put("/etc/nodeagent/config.yaml", config.replace("127.0.0.1:9753", "127.0.0.1:9754"))
+        assert node.run("systemctl reload nodeagent", check=False).returncode != 0
+        assert any("need a restart: metrics_bind_address" in line for line in node.journal(cursor))
 
         cursor = node.cursor()
         node.guest.put(

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from nodeagent.cli.main import COMMANDS, parser_for
+from nodeagent.cli.command_line import COMMANDS, parser_for
 from nodeagent.cli.support.completion_scripts import PLACES
 from nodeagent.cli.support.definitions import Argument, Command, command_of
 from nodeagent.core.cpu.options import _EXCLUSIVE, _MATURITY
@@ -151,6 +151,9 @@ ANSWERS: dict[str, tuple[str, ...] | str] = {
     "config migrate-from-kubelet": "none: it writes a configuration, in YAML with comments",
     "completion": "none: it writes a shell's script",
     "exec": "none: it becomes the command, and the output is that one's",
+    "apply": ("apply",),
+    "diff": ("diff",),
+    "delete": ("delete",),
     "retry": ("retry",),
     "release": ("release",),
     "checkpoint verify": ("checkpoint",),

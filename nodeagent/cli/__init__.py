@@ -1,1 +1,3 @@
-"""The only printing and the only exit codes. main.py finds the command; commands/ has them, support/ what they share."""
+"""The only printing and the only exit codes. main.py runs a command line, which command_line.py understands; commands/ has the commands,
+support/ what they share.
+"""

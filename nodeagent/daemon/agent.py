@@ -13,7 +13,7 @@ from itertools import groupby
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nodeagent.core.admission.managers import initial, resume, shortfalls
+from nodeagent.core.admission.managers import shortfalls
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.ancestor_cpusets import withheld
@@ -21,7 +21,6 @@ from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, OWN_DIRECTORIES,
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.metrics.agent_metrics import MOVED
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
-from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, latest_ms, moved, with_endings
 from nodeagent.core.numa.resource_manager import Shortfall
@@ -50,13 +49,12 @@ from nodeagent.daemon.problems import refused_change, shadow, told_withheld
 from nodeagent.daemon.reattach import bring_home
 from nodeagent.daemon.records import Recorder, held_off
 from nodeagent.daemon.recovery import Recovery, recovery_document, tell_refused
+from nodeagent.daemon.reloading import check_takeover, promises_on
 from nodeagent.daemon.runs import Runner
-from nodeagent.daemon.startup import StartError
 from nodeagent.daemon.troubles import Trouble, attempted, owner_of, trouble_of
 from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.state_files import StateFileError
-from nodeagent.formats.checkpoint.node_state import policies_of
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from nodeagent.formats.node_view import NodeView
 
@@ -135,36 +133,7 @@ class Agent:
             StartError: the promises made don't fit it, or a field changed that only a restart can follow. Nothing has changed then.
 
         """
-        fixed = (
-            "state_directory",
-            "runtime_directory",
-            "cgroup_root",
-            "launcher_socket",
-            "metrics_bind_address",
-            "static_pod_path",
-        )
-        changed = [name for name in fixed if getattr(node.config, name) != getattr(self.node.config, name)]
-        if changed:
-            raise StartError(
-                f"changed fields need a restart: {', '.join(changed)}",
-                hint="systemctl restart nodeagent (no pod notices)",
-            )
-        before, after = policies_of(self.node.config.placement), policies_of(node.config.placement)
-        if before != after and self.state.promises.pods:
-            broken: tuple[str, ...] = (f"the policies change from {before} to {after}",)
-        else:
-            promises = _promises_on(node, self.state.promises)
-            broken = (
-                (promises.message,)
-                if isinstance(promises, StartRefused)
-                else violations(node.managers, replace(self.state, promises=promises))
-            )
-        if broken:
-            raise StartError(
-                f"the promises made do not fit: {'; '.join(broken)}",
-                hint="`systemctl restart nodeagent` takes it over as far as that is possible, and tells what is not "
-                "(stateRecovery: recover); or drain the node: remove all manifests, until `nodeagent inspect` shows no pods",
-            )
+        check_takeover(self.node, self.state, node)
         self.node = node
         self.manifests.patience_seconds = node.config.file_check_frequency_ms / 1000
 
@@ -239,7 +208,7 @@ class Agent:
         if topology == before and not self._kept.machine_trouble:
             return
         node = on_machine(self.node.config, topology, self.node.reserved)
-        judged = _promises_on(node, self.state.promises) if isinstance(node, NodeSetup) else None
+        judged = promises_on(node, self.state.promises) if isinstance(node, NodeSetup) else None
         refusals = node if isinstance(node, tuple) else (judged,) if isinstance(judged, StartRefused) else ()
         if refusals:
             why = "; ".join(refused.told for refused in refusals)
@@ -273,7 +242,7 @@ class Agent:
         """Give the state as it is on the machine there is now. It stays a proposal until a turn has saved it."""
         if self._kept.settled_on is self.node.managers:
             return self.state
-        promises = _promises_on(self.node, self.state.promises)
+        promises = promises_on(self.node, self.state.promises)
         assert not isinstance(promises, StartRefused), "it was judged when the machine was taken over"
         return replace(self.state, promises=promises)
 
@@ -475,8 +444,3 @@ class Agent:
     def _about(self, short: Shortfall) -> dict[str, str]:
         entry = None if short.uid is None else self.state.entry(short.uid)
         return {} if entry is None else about(entry.pod, short.container)
-
-
-def _promises_on(node: NodeSetup, promises: Promises) -> Promises | StartRefused:
-    """Give the promises as they are on another machine or under another configuration. Where nobody holds any, all is new."""
-    return resume(node.managers, promises) if promises.pods else initial(node.managers)

@@ -22,7 +22,13 @@ _AS_JSON = structlog.processors.JSONRenderer(sort_keys=True)
 _PRIORITIES = {"debug": "7", "info": "6", "warning": "4", "error": "3", "critical": "2"}
 """syslog's, by structlog's method."""
 _WARNINGS = frozenset(
-    {EventKind.POD_REFUSED, EventKind.CHANGE_REFUSED, EventKind.MANIFEST_SHADOWED, EventKind.PROMISE_CHANGED}
+    {
+        EventKind.POD_REFUSED,
+        EventKind.CHANGE_REFUSED,
+        EventKind.MANIFEST_SHADOWED,
+        EventKind.MANIFEST_NOTE,
+        EventKind.PROMISE_CHANGED,
+    }
 )
 
 

@@ -171,7 +171,7 @@ class _LookDraft(Struct):
     def add_documents(self, source: str, documents: Documents) -> None:
         for document in documents:
             if isinstance(document, ManifestPod):
-                self.pods.append(Manifest(document.pod, source, document.unused_fields))
+                self.pods.append(Manifest(document.pod, source, document.unused_fields, document.notes))
                 continue
             self.problems += [ManifestProblem(source, str(finding)) for finding in document.findings]
             if document.name is None:

@@ -9,6 +9,8 @@ from typing import Any, Self
 from nodeagent.core.model.config import Config
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.logs import Log
+from nodeagent.daemon.reloading import check_takeover
+from nodeagent.daemon.startup import load_node
 from nodeagent.daemon.wakeups import WakeUpReason
 from nodeagent.edge.listening import ListenError, group_id, listen
 from nodeagent.edge.local_api import LocalApi
@@ -45,7 +47,7 @@ class Publisher:
             self._group = group_id(GROUP)
             api = LocalApi(
                 reads={"state": self._state},
-                writes={"retry": self._retry, "release": self._release},
+                writes={"retry": self._retry, "release": self._release, "judge": self._judge},
                 owner=os.geteuid(),
                 group=self._group,
             )
@@ -92,6 +94,12 @@ class Publisher:
         if view is not self._spelt_of:
             self._spelt, self._spelt_of = view_document(view), view
         return self._spelt
+
+    def _judge(self, arguments: Mapping[str, Any]) -> dict[str, object]:
+        """Say whether a configuration could be taken over now, with the pods there are; nothing is taken over."""
+        view, path = self._agent.view, str(arguments.get("config"))
+        check_takeover(view.node, view.state, load_node(path))
+        return {"config": path}
 
     def _retry(self, arguments: Mapping[str, Any]) -> dict[str, object]:
         """Decide again on a refused pod, or on a refused change of one, named by uid, namespace/name or name."""

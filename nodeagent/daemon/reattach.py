@@ -42,9 +42,11 @@ def bring_home(
             run, path = runs.get(run_id(entry, status)), container_path(entry, status.name)
             if run is None or run.pid is None or run.start_ticks is None or path not in ready:
                 continue
-            if status.stop_by_ms is not None or not tree.has_left(path, run.pid, run.start_ticks):
+            if status.stop_by_ms is not None:
                 continue
             try:
+                if not tree.has_left(path, run.pid, run.start_ticks):
+                    continue
                 tree.bring_back(path, run.pid, run.start_ticks)
             except CgroupError as err:
                 troubles.append(

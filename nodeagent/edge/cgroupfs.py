@@ -77,6 +77,17 @@ def _malformed(file: Path, why: str) -> CgroupError:
     return CgroupError(f"cannot understand {file}: {why}", path=str(file), error=None, hint=hint)
 
 
+def _is_cgroup(directory: Path) -> bool:
+    """Whether a directory is a cgroup. Path.exists would raise where it may not be looked into."""
+    try:
+        (directory / "cgroup.controllers").stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as err:
+        raise _failure(f"look at {directory}", directory, err) from err
+    return True
+
+
 def _oom_kills(events: Mapping[str, int]) -> int:
     """Give how many processes the kernel has killed for memory, from `memory.events`.
 
@@ -200,7 +211,7 @@ class CgroupTree:
         """
         found: list[tuple[str, CpuSet]] = []
         for directory in (self.root, *self.root.parents):
-            if not (directory / "cgroup.controllers").exists():
+            if not _is_cgroup(directory):
                 break
             cpus = self._effective(str(directory), EFFECTIVE_CPUS, CpuSet)
             if not cpus:
@@ -305,7 +316,7 @@ class CgroupTree:
     @cached_property
     def _mount(self) -> Path:
         """The root of all cgroups."""
-        above = [directory for directory in self.root.parents if (directory / "cgroup.controllers").exists()]
+        above = [directory for directory in self.root.parents if _is_cgroup(directory)]
         return above[-1] if above else self.root
 
     def bring_back(self, path: str, pid: int, start_ticks: int) -> None:

@@ -85,6 +85,24 @@ class ManifestScan(Struct, frozen=True):
     """Names of files that are no manifests for their names, in order; hidden ones and editors' backups are meant to be none."""
 
 
+@contextmanager
+def locked_manifests(path: str) -> Iterator[None]:
+    """Keep other commands from writing there meanwhile; whoever has the directory's lock is waited for.
+
+    Raises:
+        ManifestDirectoryError: there is nothing, or it can't be opened.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as err:
+        raise ManifestDirectoryError(path, err) from err
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def scan_manifests(path: str) -> ManifestScan:
     """Read all manifests. A path of a regular file is a directory of one, as for kubelet's staticPodPath.
 

@@ -96,6 +96,7 @@ def view_document(view: NodeView) -> Document:
         "topology": topology_document(topology),
         **differing,
         "cgroupRoot": view.cgroup_root,
+        "manifestDirectory": view.node.config.static_pod_path,
         "pids": None if view.pids is None else dict(view.pids),
         "live": view.is_live,
         "ready": view.is_ready,
@@ -125,7 +126,10 @@ class ViewReader:
         state = document.field("state").value
         if self._state is None or self._state[0] != state:
             self._state = state, state_from_document(state)
-        of_node = [document.object().get(name) for name in ("config", "reservedCPUs", "topology", "decidedOn")]
+        of_node = [
+            document.object().get(name)
+            for name in ("config", "manifestDirectory", "reservedCPUs", "topology", "decidedOn")
+        ]
         if self._node is None or self._node[0] != of_node:
             self._node = of_node, _node(document)
         saved = self._state[1]
@@ -145,6 +149,7 @@ class ViewReader:
 
 def _node(document: JsonValue) -> NodeSetup:
     config = config_from_document(document.field("config"))
+    config = replace(config, static_pod_path=document.field("manifestDirectory").text())
     topology = _topology(document.field("topology"))
     other = document.optional("decidedOn")
     decided_on = topology if other is None else _topology(other)

@@ -37,7 +37,9 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "explain": ("-f", MANIFEST, *ON_IT),
     "simulate": ("-f", MANIFEST, *ON_IT),
 }
-"""What a command is asked that has a document. `retry` needs an agent (test_cli_inspect.py), `capture` writes a file (test_capture.py)."""
+ASKED_ELSEWHERE = {"apply", "diff", "delete", "capture", "retry"}
+"""What a command is asked that has a document, and those of which there is more to it: a manifest directory (test_apply.py), an agent
+(test_cli_inspect.py), a file that is written (test_capture.py)."""
 OWN_GOLDEN = {"inspect", "check", "explain", "simulate"}
 """They have texts of their own in tests/golden, of more than this node shows."""
 NOWHERE = "ROOT/none"
@@ -50,6 +52,9 @@ FAILING: dict[str, tuple[str, ...]] = {
     "config show": (NOWHERE,),
     "config migrate-from-kubelet": (NOWHERE,),
     "exec": ("--config", NOWHERE, "--socket", f"{NOWHERE}/s", "web", "app", "--", "true"),
+    "apply": (NOWHERE,),
+    "diff": (NOWHERE,),
+    "delete": ("--config", NOWHERE, "--socket", f"{NOWHERE}/s", "web"),
     "retry": ("--socket", f"{NOWHERE}/s", "web"),
     "release": ("--all", "--dry-run", "--root", NOWHERE),
     "checkpoint verify": (NOWHERE,),
@@ -88,7 +93,7 @@ def told(root: Path, capfd: pytest.CaptureFixture[str]) -> Told:
 
 def test_every_command_that_has_a_document_is_asked() -> None:
     documented = {name for name, found in ANSWERS.items() if not isinstance(found, str)}
-    assert {*GIVEN, "capture", "retry"} == documented
+    assert {*GIVEN, *ASKED_ELSEWHERE} == documented
     assert {*FAILING, "completion", "run"} == ANSWERS.keys()
 
 
@@ -115,7 +120,7 @@ def test_what_is_not_there_is_named_with_the_next_step(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     status, out, err = told(command, *FAILING[command])
-    assert (status, out) == (125 if command == "exec" else 1, "")
+    assert (status, out) == ({"exec": 125, "diff": 2}.get(command, 1), "")
     assert NOWHERE in err
     assert "\nhint: " in err
 

@@ -2,9 +2,11 @@
 # ruff: noqa: E501 (tables: one case, one line)
 
 import json
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,11 +16,16 @@ from msgspec.structs import replace
 from nodeagent.cli.main import main
 from nodeagent.core.model.config import DEFAULT_GATES, Config
 from nodeagent.daemon.startup import StartError, load_node
+from nodeagent.edge.listening import listen
+from nodeagent.edge.local_api import LocalApi
+from nodeagent.edge.serving import ServingThread
 from nodeagent.edge.sysfs import read_machine
+from nodeagent.errors import NodeAgentError
 from nodeagent.formats.config.config_text import KIND, config_fields, config_text
 from nodeagent.formats.config.config_yaml import parse_config
 from nodeagent.formats.config.kubelet_migration import migrated
 from nodeagent.formats.kernel.sysfs import topology_of
+from nodeagent.formats.syntax.bind_address import UnixAddress
 from nodeagent.formats.topology.topology_json import topology_document
 from nodeagent.formats.topology.topology_spec import topology_from_spec
 from tests.support import json_schema
@@ -236,6 +243,72 @@ def test_an_amount_of_reserved_cpus_that_the_machine_has_not_is_said_with_what_i
     file = written(tmp_path, "cpuManagerPolicy: static\nkubeReserved: {cpu: 20}\n")
     (found,) = json.loads(told("validate", file, "--root", node, "-o", "json")[1])["findings"]
     assert found["message"] == "cannot reserve 20 CPUs: must be at most 8, the CPUs that are online"
+
+
+ALL_RESERVED = [
+    (
+        "reservedSystemCPUs: 0-7\n",
+        "1: reservedSystemCPUs: 0-7 are all CPUs that this machine has: leave some to the pods",
+    ),
+    (
+        "cpuManagerPolicy: static\nreservedSystemCPUs: 0-7\n",
+        "2: reservedSystemCPUs: 0-7 are all CPUs that this machine has: leave some to the pods",
+    ),
+    (
+        "cpuManagerPolicy: static\nkubeReserved: {cpu: 7500m}\n",
+        "2: systemReserved: cannot reserve 8 CPUs, all that this machine has: leave some to the pods",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), ALL_RESERVED)
+def test_a_reservation_that_leaves_nothing_to_pods_is_refused_as_the_start_refuses_it(text: str, said: str, told: Told, tmp_path: Path, node: str) -> None:  # fmt: skip
+    file = written(tmp_path, text)
+    assert told("validate", file, "--root", node)[:2] == (1, "")
+    assert told("validate", file, "--root", node)[2].startswith(f"nodeagent: {file}:{said}\n")
+    with pytest.raises(StartError) as refused:
+        load_node(file, node)
+    assert refused.value.message == f"{file}:{said}"
+    assert told("validate", file, "--alone")[0] == 0
+
+
+def test_quiet_says_only_what_is_wrong(told: Told, tmp_path: Path, node: str) -> None:
+    right = written(tmp_path, "reservedSystemCPUs: '0'\n")
+    assert told("validate", "--quiet", right, "--root", node) == (0, "", "")
+    wrong = written(tmp_path, "reservedSystemCPUs: 0-7\n")
+    assert told("validate", "--quiet", wrong, "--root", node)[::2] == told("validate", wrong, "--root", node)[::2]
+    assert json.loads(told("validate", "-q", wrong, "--root", node, "-o", "json")[1])["valid"] is False
+
+
+def test_the_running_agent_is_asked_whether_it_fits_what_runs(told: Told, tmp_path: Path) -> None:
+    file, socket = written(tmp_path, "maxPods: 7\n"), str(tmp_path / "s")
+    asked: list[str] = []
+
+    def judge(arguments: Mapping[str, Any]) -> dict[str, str]:
+        asked.append(arguments["config"])
+        if len(asked) > 1:
+            raise NodeAgentError(
+                "changed fields need a restart: metrics_bind_address", hint="systemctl restart nodeagent"
+            )
+        return {}
+
+    assert "the agent does not answer" in told("validate", file, "--running", "--socket", socket)[2]
+    bugs: list[object] = []
+    thread = ServingThread(lambda *bug: bugs.append(bug))
+    api = LocalApi(reads={}, writes={"judge": judge}, owner=os.geteuid(), group=None)
+    server = thread.serve(listen(UnixAddress(socket)), api)
+    try:
+        assert told("validate", "-q", file, "--running", "--socket", socket) == (0, "", "")
+        refused = f"nodeagent: {file}: changed fields need a restart: metrics_bind_address\nhint: systemctl restart nodeagent\n"
+        assert told("validate", "-q", file, "--running", "--socket", socket) == (1, "", refused)
+        wrong = written(tmp_path, "maxPods: many\n")
+        assert "many" in told("validate", wrong, "--running", "--socket", socket)[2]
+    finally:
+        server.close()
+        api.close()
+        thread.stop()
+    assert (asked, bugs) == ([file, file], [])
+    assert told("validate", file, "--running", "--alone")[0] == 2
 
 
 @pytest.mark.parametrize("reserved", ["100Mi", "3Gi", "5Gi"])

@@ -17,9 +17,10 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
+from nodeagent.cli.command_line import COMMANDS
 from nodeagent.cli.commands import retry
 from nodeagent.cli.commands.exec import CommandError, _become
-from nodeagent.cli.main import COMMANDS, main
+from nodeagent.cli.main import main
 from nodeagent.cli.support import known_state
 from nodeagent.core.cgroups.desired_cgroups import Kernel, pod_path
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 import pytest
 import yaml
 
-from nodeagent.cli import main as command_line
+from nodeagent.cli import main as program
 
 ROOT = Path(__file__).parents[2]
 NODEAGENT = f"{sys.executable} -m nodeagent"
@@ -71,7 +71,7 @@ def test_an_error_after_part_of_the_answer_is_told_alone_where_that_part_cannot_
 
 
 def test_a_failure_of_a_file_is_not_taken_for_one_of_the_output() -> None:
-    with pytest.raises(OSError, match="No space left") as failed, command_line._written():
+    with pytest.raises(OSError, match="No space left") as failed, program._written():
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "file")
     assert failed.value.filename == "file"
 

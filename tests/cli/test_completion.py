@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from nodeagent.cli.command_line import COMMANDS, parser_for
 from nodeagent.cli.commands.completion import answer_to
-from nodeagent.cli.main import COMMANDS, main, parser_for
+from nodeagent.cli.main import main
 from nodeagent.cli.support import known_names
 from nodeagent.cli.support.completion_scripts import SCRIPTS
 from nodeagent.cli.support.definitions import Command, command_of
@@ -70,6 +71,9 @@ def test_commands_and_what_they_do() -> None:
         (("config", "mig"), ("words", ["migrate-from-kubelet"])),
         (("simulate", ""), ("files", [])),
         (("completion", ""), ("words", ["bash", "zsh", "fish"])),
+        (("apply", ""), ("files", [])),
+        (("diff", "web.yaml", ""), ("files", [])),
+        (("apply", "web.yaml", "--fo"), ("words", ["--force"])),
         (("exec", "web", "app", ""), ("words", ["--"])),
         (("exec", "web", "app", "--", "l"), ("commands", [])),
         (("exec", "web", "app", "--", "cat", ""), ("files", [])),
@@ -105,6 +109,14 @@ def test_pods_are_named_as_short_as_they_may_be_called(root: Path, typed: str, n
 def test_containers_are_those_of_the_pod(root: Path) -> None:
     containers = [pod.containers for pod in pods_of({"root": str(root)})]
     assert containers == [("app", "proxy"), ("main",), ("main",)]
+
+
+def test_where_pods_or_files_may_stand_pods_come_first(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_names, "DEFAULT_SOCKET", str(root / "no-agent"))
+    monkeypatch.setattr(known_names, "_STATE", f"{root}/{Config().state_directory}/{STATE_FILE}")
+    assert answered("delete", "we") == ("words", ["web"])
+    assert answered("delete", "web", "default/d") == ("words", ["default/db"])
+    assert answered("delete", "./we") == ("files", [])
 
 
 def test_containers_are_asked_of_the_node(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

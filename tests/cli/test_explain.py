@@ -441,3 +441,14 @@ def test_of_many_pods_the_fewest_that_are_enough_are_found_and_few_holders_named
     assert why[-1].endswith("default/there-06 c has 7, and 53 more (-o json has all); reserved 0)")
     (ends,) = [text for text in found if text.startswith("end ")]
     assert ends.startswith("end 38 pods: ")
+
+
+def test_what_a_manifest_hardly_means_is_said(told: Told) -> None:
+    written = pod("web", container("app", "2", "64"), nodeSelector={"disk": "ssd"})
+    (document,) = explained(told, written)[1]
+    assert [note.partition(":")[0] for note in document["notes"]] == [
+        "spec.nodeSelector",
+        "spec.containers[0].resources.limits[memory]",
+    ]
+    out = told("explain", "-f", manifest("pods.yaml", written), "--topology", MACHINE, "--config", "config.yaml")[1]
+    assert "64 is 64 bytes: is 64Mi meant?" in " ".join(out.split())

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.cli.main import COMMANDS, main, parser_for
+from nodeagent.cli.command_line import COMMANDS, parser_for
+from nodeagent.cli.main import main
 from nodeagent.cli.support.definitions import command_of
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +44,8 @@ def test_examples_are_commands_that_can_be_given(
     lines = examples(capsys.readouterr().out)
     assert lines
     monkeypatch.setattr(importlib.import_module(f"nodeagent.cli.commands.{command}"), "run", lambda _: 0)
-    (shell / "scenarios.jsonl").touch()
+    for name in ("scenarios.jsonl", "web.yaml", "a.yaml"):
+        (shell / name).touch()
     called = 0
     for line in lines:
         done = subprocess.run(
@@ -65,6 +67,9 @@ def test_examples_are_commands_that_can_be_given(
 SCHEMAS = {
     "inspect": ("inspection",),
     "check": ("check",),
+    "apply": ("apply",),
+    "diff": ("diff",),
+    "delete": ("delete",),
     "retry": ("retry",),
     "release": ("release",),
     "simulate": ("scenario-result",),

@@ -131,6 +131,14 @@ def test_reserved_cpus_that_cannot_be(root: Path, reserved: str, text: str) -> N
     assert refused.about == "reservedSystemCPUs"
 
 
+def test_where_only_reserved_cpus_are_left_online_the_agent_goes_on_and_starts(root: Path) -> None:
+    for reserved in (None, CpuSet.parse("0,4")):
+        assert isinstance(on(root, "1-3,5-7", static("0,4"), reserved), NodeSetup)
+    refused = on(root, "1-3,5-7", static("0-7"))
+    assert isinstance(refused, tuple)
+    assert [each.about for each in refused] == ["reservedSystemCPUs"]
+
+
 def test_an_amount_that_is_reserved_stays_where_it_was(root: Path) -> None:
     start = on(root, "", static("0,4"))
     assert isinstance(start, NodeSetup)

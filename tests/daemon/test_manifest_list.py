@@ -186,3 +186,10 @@ def test_what_is_wrong_before_the_first_turn_is_told_in_it(listed: ManifestList,
     [problem] = listed.look(rescan=True).new_problems
     assert problem.source == "wrong.yaml"
     assert listed.look(rescan=True).new_problems == ()
+
+
+def test_what_a_pod_hardly_means_comes_with_it(listed: ManifestList, tmp_path: Path) -> None:
+    (tmp_path / "web.yaml").write_text(POD.replace("command: [run]", "image: nginx"))
+    (manifest,) = listed.look(rescan=True).pods
+    (note,) = manifest.notes
+    assert note.startswith("spec.containers[0].image: no effect here: ")

@@ -111,3 +111,25 @@ def test_many_questions_about_one_state_spell_it_once(
     daemon.turn()
     assert call(f"{tmp_path}/{API_SOCKET}", "state")["state"] == answers[0]["state"]
     assert len(spelt) == 2
+
+
+def test_a_configuration_that_could_not_be_taken_over_is_refused_and_nothing_is_taken_over(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = daemon.agent.node
+    (tmp_path / "config.yaml").write_text("")
+
+    def judged(**config: Any) -> Any:
+        after = replace(before, config=replace(before.config, **config))
+        monkeypatch.setattr(publisher, "load_node", lambda _: after)
+        return call(f"{tmp_path}/{API_SOCKET}", "judge", config=f"{tmp_path}/config.yaml")
+
+    assert judged(max_pods=7) == {"config": f"{tmp_path}/config.yaml"}
+    with pytest.raises(ApiError, match="changed fields need a restart: static_pod_path"):
+        judged(static_pod_path="/elsewhere")
+    with pytest.raises(ApiError, match="the promises made do not fit: the policies change from"):
+        judged(placement=replace(before.config.placement, cpu_manager_policy="none"))
+    monkeypatch.undo()
+    with pytest.raises(ApiError, match="no configuration at /nonexistent"):
+        call(f"{tmp_path}/{API_SOCKET}", "judge", config="/nonexistent")
+    assert daemon.agent.node is before

@@ -242,3 +242,21 @@ def test_what_the_launcher_saw_before_the_clock_was_set_back_does_not_lie_ahead(
     daemon.start()
     daemon.rest()
     assert [line["by_ms"] for line in events(daemon, "clock_stepped")] == [-HOUR_MS], "it was not set again"
+
+
+def test_what_a_manifest_hardly_means_is_logged_when_its_pod_is_decided_on_and_not_again(daemon: Daemon) -> None:
+    notes = ("spec.nodeSelector: no effect here: …", "spec.containers[0].resources.limits[memory]: 64 is 64 bytes")
+    wanted = (
+        Manifest(pod("a", app(cpu="1")), "a.yaml", notes=notes),
+        Manifest(pod("b", app(cpu="50")), "b.yaml", notes=notes[:1]),
+    )
+    daemon.files.look_again = ManifestLook(wanted)
+    daemon.rest()
+    daemon.rest()
+    lines = events(daemon, "manifest_note")
+    assert [(line["pod"], line["source"], line["problem"], line["level"]) for line in lines] == [
+        ("default/a", "a.yaml", notes[0], "warning"),
+        ("default/a", "a.yaml", notes[1], "warning"),
+        ("default/b", "b.yaml", notes[0], "warning"),
+    ]
+    assert len(events(daemon, "pod_admitted")) == len(events(daemon, "pod_refused")) == 1

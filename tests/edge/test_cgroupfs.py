@@ -5,13 +5,14 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from nodeagent.edge.cgroupfs import HELD_AT_ONCE, CgroupTree
+from nodeagent.edge.cgroupfs import HELD_AT_ONCE, CgroupError, CgroupTree
 
 MANY = 1301
 """More than a page of process ids."""
@@ -181,3 +182,17 @@ def test_a_process_killed_for_memory_counts_once(tmp_path, events, kills):
     if events is not None:
         (tmp_path / "memory.events").write_text(events)
     assert CgroupTree(str(tmp_path)).read(frozenset())[""].oom_kills == kills
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_a_directory_that_may_not_be_looked_into_is_named() -> None:
+    with tempfile.TemporaryDirectory() as directory:  # nobody else may enter it
+        os.seteuid(65_534)
+        try:
+            with pytest.raises(CgroupError) as refused:
+                CgroupTree(f"{directory}/pods").chain()
+        finally:
+            os.seteuid(0)
+        assert refused.value.message == f"cannot look at {directory}/pods: Permission denied"
+        assert "run as root" in refused.value.hint
+        assert CgroupTree(f"{directory}/pods").chain() == ()

@@ -14,8 +14,10 @@ import pytest
 import yaml
 
 from integration.pages import HERE, ON_NODE, README, UNTYPED, blocks_of, first_command
-from nodeagent.cli.main import COMMANDS, EXIT_REFUSED, main, parser_for
+from nodeagent.cli.command_line import COMMANDS, parser_for
+from nodeagent.cli.main import main
 from nodeagent.cli.support.definitions import Command, command_of
+from nodeagent.cli.support.exit_status import EXIT_REFUSED
 from nodeagent.core.cpu.options import OPTIONS
 from nodeagent.core.metrics.agent_metrics import METRICS
 from nodeagent.core.model.idset import CpuSet

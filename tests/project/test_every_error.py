@@ -26,8 +26,19 @@ import pytest
 from msgspec.structs import replace
 
 import nodeagent
-from nodeagent.cli import main as command_line
-from nodeagent.cli.commands import checkpoint, exec as exec_command, explain, inspect, release, retry, simulate
+from nodeagent.cli import command_line, main as program
+from nodeagent.cli.commands import (
+    apply,
+    checkpoint,
+    delete,
+    diff,
+    exec as exec_command,
+    explain,
+    inspect,
+    release,
+    retry,
+    simulate,
+)
 from nodeagent.cli.commands.watch import watch
 from nodeagent.cli.support import documents
 from nodeagent.cli.support.configurations import load_config
@@ -264,8 +275,8 @@ def wanted(pod_name: str, container_name: str, directory: Path) -> Namespace:
 
 
 def onto_a_full_disk(*words: str) -> None:
-    with Path("/dev/full").open("w") as full, redirect_stdout(full), command_line._written():
-        command_line._run(command_line.parser_for(words).parse_args(words))
+    with Path("/dev/full").open("w") as full, redirect_stdout(full), program._written():
+        program._run(command_line.parser_for(words).parse_args(words))
 
 
 def about(**options: Any) -> Namespace:
@@ -290,11 +301,19 @@ def compared(directory: Path) -> object:
     return simulate.run(asked(simulate, "--compare", path, path, "--topology", "4c"))
 
 
+def with_manifests(command: ModuleType, directory: Path, *words: str) -> object:
+    """Have manifests put in place or taken away where no agent runs, and none is in place."""
+    (directory / "m").mkdir()
+    config = config_file(directory, f"manifestDirectory: {directory}/m\n")
+    return command.run(asked(command, *words, "--config", config, "--socket", f"{directory}/s"))
+
+
 def written(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
 
 
+HUGE = '{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"name": "a", "resources": {"requests": {"cpu": "9999"}}}]}}'
 DESCRIBED = '{"topology": {"cpus": [{"id": 0, "core": 0, "socket": 0, "numa": 0}]}}'
 EMPTY = core.initial(World().managers)
 SPLIT_CORE = {"topology": {"cpus": [{"id": c, "core": 0, "socket": c, "numa": 0} for c in (0, 1)]}}
@@ -309,6 +328,7 @@ CASES = [
     Case("ApiUnavailable", "no socket", lambda d: call(str(d / "s"), "state"), "{}/s"),
     Case("ApiUnavailable", "no listener", lambda d: call(str(socket_file(d / "s")), "state"), "{}/s"),
     Case("ApiUnavailable", "half an answer", lambda d: call(listener_that_says(b"{", d / "s"), "state"), "{}/s"),
+    Case("ApplyRefusedError", "a pod that asks for too much", lambda d: with_manifests(apply, d, str(written(d / "a.yaml", HUGE))), "default/a would be refused"),
     Case("CaptureError", "no JSON", lambda d: topology_from(about(machine=str(written(d / "f", "{")))), "{}/f is no capture of a node: it is no JSON"),
     Case("CaptureError", "no machine", lambda d: topology_from(about(machine=str(written(d / "f", "{}")))), "topology: must be given, and kind is no NodeCapture"),
     Case("CaptureError", "of a later version", lambda d: topology_from(about(machine=str(written(d / "f", '{"kind": "NodeCapture", "version": 99}')))), "version 99"),
@@ -321,6 +341,7 @@ CASES = [
     Case("CheckpointError", "no file", lambda d: checkpoint._read(f"{d}/none"), "{}/none"),
     Case("CommandError", "no such command", lambda _: exec_command._become(["/nowhere/cmd"]), "'/nowhere/cmd'"),
     Case("CommandError", "no command", lambda d: exec_command._become([str(d)]), "'{}'"),
+    Case("DiffError", "no file", lambda d: with_manifests(diff, d, f"{d}/none.yaml"), "cannot read {}/none.yaml"),
     Case("DocumentError", "configuration", lambda _: parse_config(b"maxPods: -1", "/etc/x.yaml"), "/etc/x.yaml:1: maxPods: -1"),
     Case("DocumentError", "no YAML", lambda _: parse_config(b"a: [", "/etc/x.yaml"), "/etc/x.yaml:1"),
     Case("ExecError", "no agent, no configuration", lambda d: exec_command.run(wanted("web", "app", d)), "{}/none.yaml" if os.geteuid() == 0 else "only root"),
@@ -333,6 +354,7 @@ CASES = [
     Case("CgroupWatchError", "no file descriptor left", lambda d: watch_without_file_descriptors(CgroupWatch(str(d), lambda: None)), "{}"),
     Case("ManifestDirectoryError", "none", lambda d: scan_manifests(f"{d}/none"), "{}/none"),
     Case("ManifestDirectoryError", "too long", lambda d: scan_manifests(f"{d}/{'x' * 300}"), "{}/xxx"),
+    Case("ManifestPlaceError", "no such pod", lambda d: with_manifests(delete, d, "web"), "'web'"),
     Case("ManifestWatchError", "no file descriptor left", lambda d: watch_without_file_descriptors(ManifestWatch(str(d), lambda: None)), "{}"),
     Case("NodeStateError", "no state", lambda _: decode_state(b"nonsense\n"), "header: it is no JSON"),
     Case("NotifyError", "no address", lambda _: ServiceManager({"NOTIFY_SOCKET": "run/x"}), "'run/x'"),
@@ -347,6 +369,7 @@ CASES = [
     Case("PodFileError", "a FIFO", lambda d: (fifo(d / "f.yaml"), pods_of([NamedFile(str(d))])), "{}/f.yaml is a FIFO"),
     Case("DrainError", "no launcher", drain_without_launcher, "{}/pods"),
     Case("ReleaseError", "a pod without an agent", release_one_without_agent, "only it can release single pods"),
+    Case("WaitError", "no agent", lambda d: with_manifests(delete, d, "web", "--wait"), "--wait would be in vain"),
     Case("WatchError", "no terminal", lambda _: watch(Namespace(frames=None)), "this is none"),
     Case("RetryError", "no agent", lambda d: retry.run(asked(retry, "web", "--socket", f"{d}/s")), "{}/s"),
     Case("ScenarioError", "no JSON", lambda _: scenario_from_text("{", "f:7"), "f:7"),
@@ -764,6 +787,10 @@ def test_every_text_of_a_refused_start_is_provoked() -> None:
     gone = without_reserved_cpus()
     assert (gone.message, gone.about) == ("all reserved CPUs (0,8) are offline", "reservedSystemCPUs")
     said.append(gone.message)
+    everything = (Placement(reserved_system_cpus=MACHINE_A.online), Placement("static", reserved_cpu_milli=16_000))
+    for found in (on_machine(Config(placement=placement), MACHINE_A) for placement in everything):
+        assert isinstance(found, tuple), found
+        said += [refused.message for refused in found]
     expected = [text for module in modules() for text in texts(module, {"StartRefused": 0})]
     assert len(expected) > 30
     assert unsaid(expected, said) == []

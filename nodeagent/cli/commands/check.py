@@ -7,10 +7,10 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from nodeagent.cli.main import EXIT_DIFFERENCE
 from nodeagent.cli.support.colour import add_color_argument, wants_colour
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.documents import add_output_argument, printed
+from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
 from nodeagent.cli.support.printable_output import write_coloured
 from nodeagent.cli.support.sources import (
     add_node_arguments,

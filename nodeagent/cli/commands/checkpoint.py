@@ -4,9 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from nodeagent.cli.main import EXIT_ERROR
 from nodeagent.cli.support.actions import add_actions
 from nodeagent.cli.support.documents import add_out_argument, add_output_argument, printed, write_out
+from nodeagent.cli.support.exit_status import EXIT_ERROR
 from nodeagent.cli.support.named_files import NamedFile, read_named
 from nodeagent.formats.checkpoint.checkpoint_versions import (
     WRITABLE,

@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     if options.shell != _ASKED:
         sys.stdout.write(SCRIPTS[options.shell])
         return 0
-    from nodeagent.cli.main import parser_for
+    from nodeagent.cli.command_line import parser_for
 
     typed = options.words[1:] if options.words[:1] == ["--"] else options.words
     words = typed or [""]
@@ -150,6 +150,9 @@ def _values(argument: Argument, current: str, given: Mapping[str, str]) -> Candi
     match argument.metavar.strip("[]…. "):
         case "POD":
             return _pods(current, given)
+        case metavar if metavar.startswith("POD|"):
+            named = _pods(current, given)
+            return named if named.words else Candidates(kind=_kind(metavar))
         case "CONTAINER":
             pods = [pod for pod in pods_of(given) if given.get("pod") in {pod.name, pod.full_name}]
             return _starting(current, ((name, "") for pod in pods for name in pod.containers))

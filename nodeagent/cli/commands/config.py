@@ -8,25 +8,29 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.cli.main import EXIT_ERROR
 from nodeagent.cli.support.actions import add_actions
 from nodeagent.cli.support.configurations import config_content, load_config
 from nodeagent.cli.support.documents import add_out_argument, add_output_argument, printed, write_out
-from nodeagent.cli.support.named_files import NamedFile, is_pipe
+from nodeagent.cli.support.exit_status import EXIT_ERROR
+from nodeagent.cli.support.named_files import NamedFile, is_pipe, named_path
+from nodeagent.cli.support.places import DEFAULT_SOCKET
 from nodeagent.cli.support.sources import (
     SourceError,
     add_machine_arguments,
     add_node_arguments,
+    is_elsewhere,
     known_from,
     machine_file,
     own_config,
     topology_from,
 )
 from nodeagent.daemon.startup import StartError, unsuited
+from nodeagent.edge.local_api_client import ApiError, ApiUnavailable, call
+from nodeagent.errors import NodeAgentError
 from nodeagent.formats.config.config_text import KIND, config_fields, config_text
 from nodeagent.formats.config.config_yaml import judged_config
 from nodeagent.formats.config.kubelet_migration import migrated
-from nodeagent.formats.syntax.findings import DocumentError
+from nodeagent.formats.syntax.findings import DocumentError, Finding
 
 VERSION = 1
 """Of the document that validate prints."""
@@ -38,6 +42,7 @@ examples:
   nodeagent config validate /etc/nodeagent/config.yaml
   nodeagent config validate new.yaml --machine node.json -o json
   nodeagent config validate --root /mnt/copy
+  nodeagent config validate --running
   nodeagent config show
   nodeagent config show new.yaml
   nodeagent config migrate-from-kubelet /var/lib/kubelet/config.yaml --out config.yaml
@@ -65,6 +70,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_machine_arguments(made["validate"])
     made["validate"].add_argument("--alone", action="store_true", help="don't ask whether it suits a machine")
+    made["validate"].add_argument(
+        "--running", action="store_true", help="ask the running agent, too, whether it can take it over with its pods"
+    )
+    made["validate"].add_argument(
+        "--socket",
+        type=named_path,
+        default=DEFAULT_SOCKET,
+        metavar="PATH",
+        help=f"its socket (default: {DEFAULT_SOCKET})",
+    )
+    made["validate"].add_argument(
+        "-q", "--quiet", action="store_true", help="print nothing where it is right: the exit status says so"
+    )
     add_node_arguments(made["show"])
     for name in ("validate", "show"):
         add_output_argument(made[name])
@@ -105,14 +123,23 @@ def _absent(path: str) -> str:
 
 def _validate(options: argparse.Namespace) -> int:
     judged = _judged(options)
+    if options.running and (options.alone or is_elsewhere(options) or is_pipe(judged.source)):
+        options.parser.error(
+            "--running asks this node's agent, about a file: it goes with no --alone, --root, --machine or -"
+        )
     topology = None if options.alone else topology_from(options)
     config, findings = judged_config(
         judged.content, judged.source, lambda config: () if topology is None else unsuited(config, topology)
     )
     if not judged.is_text:
         findings = tuple(replace(finding, line=None) for finding in findings)
+    hint = judged.hint
+    if options.running and not findings:
+        refused = _refused_by_agent(options.socket, judged.source)
+        if refused is not None:
+            findings, hint = (Finding(judged.source, None, "", "", "", refused.message),), refused.hint
     if findings and options.output == "text":
-        raise StartError("\n".join(map(str, findings)), hint=judged.hint)
+        raise StartError("\n".join(map(str, findings)), hint=hint)
     document = {
         "kind": "ConfigValidation",
         "version": VERSION,
@@ -126,8 +153,23 @@ def _validate(options: argparse.Namespace) -> int:
         "notes": [] if config is None else list(config.notes),
         "unusedFields": [] if config is None else list(config.reported_fields),
     }  # fmt: skip
-    sys.stdout.write(printed(document, options.output, _valid_text))
+    if findings or not options.quiet:
+        sys.stdout.write(printed(document, options.output, _valid_text))
     return EXIT_ERROR if findings else 0
+
+
+def _refused_by_agent(socket: str, source: str) -> NodeAgentError | None:
+    """Ask the running agent what keeps it from taking the configuration over; None: nothing."""
+    try:
+        call(socket, "judge", config=str(Path(source).absolute()))
+    except ApiUnavailable as err:
+        raise StartError(
+            f"the agent does not answer: {err.message}",
+            hint="start it with `systemctl start nodeagent`, or leave --running out",
+        ) from err
+    except ApiError as err:
+        return err
+    return None
 
 
 class _Judged(Struct, frozen=True):

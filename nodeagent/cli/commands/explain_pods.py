@@ -2,23 +2,20 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from nodeagent.cli.main import EXIT_REFUSED
 from nodeagent.cli.support.documents import printed
-from nodeagent.cli.support.pod_files import pods_of
+from nodeagent.cli.support.exit_status import EXIT_REFUSED
+from nodeagent.cli.support.explained_pods import explained_alone, explained_on
+from nodeagent.cli.support.pod_files import pod_files
 from nodeagent.cli.support.progress import Progress
 from nodeagent.cli.support.sources import inspect_command
 from nodeagent.cli.support.what_if_source import TrialNode, trial_node
-from nodeagent.core.admission.managers import Admitted
-from nodeagent.core.explain.remedies import MAX_TRIALS, Remedies, remedies
 from nodeagent.core.explain.replay_decision import retraced
-from nodeagent.core.explain.trace import trace
-from nodeagent.core.explain.what_if import Trial
-from nodeagent.core.model.pod import Pod
 from nodeagent.errors import NodeAgentError
+from nodeagent.formats.manifest.pod_manifest import ManifestPod
 from nodeagent.formats.manifest.pod_names import find_pod
 from nodeagent.views.explain.document import Explained, explanation
 from nodeagent.views.explain.text import render_explanation
@@ -36,7 +33,8 @@ def explain_pods(options: argparse.Namespace) -> int:
     Raises:
         NodeAgentError: the node or the manifests can't be read, or there is no such pod.
     """
-    pods = () if options.file is None else pods_of(options.file)
+    files = () if options.file is None else pod_files(options.file)
+    pods = tuple(found for file in files for found in file.pods)
     node = trial_node(options)
     explained = _known(node, options.pod, inspect_command(options)) if options.pod is not None else _tried(node, pods)
     rooms_too = options.output != "text"  # the words for people need none
@@ -54,29 +52,19 @@ def _known(node: TrialNode, name: str, listed_by: str) -> Iterator[Explained]:
         )
     entry = find_pod(node.state, name, listed_by)
     found = retraced(node.trial, node.state, entry)
-    explained = _explained_alone(found.before, entry.pod)
+    explained = explained_alone(found.before, entry.pod)
     yield replace(explained, entry=entry, reproduced=found.reproduced, left_out=found.left_out)
 
 
-def _tried(node: TrialNode, pods: tuple[Pod, ...]) -> Iterator[Explained]:
+def _tried(node: TrialNode, pods: tuple[ManifestPod, ...]) -> Iterator[Explained]:
     """Decide on each pod beside those before it."""
     trial = node.trial
     with Progress("pods", len(pods)) as progress:
-        for pod in pods:
-            there = len(trial.pods)
+        for found in pods:
+            pod, there = found.pod, len(trial.pods)
             trial = trial.making_way(pod)
-            notes = (_REPLACED,) if len(trial.pods) < there else ()
-            explained = _explained(trial, pod, progress.tick) if len(pods) > 1 else _explained_alone(trial, pod)
-            yield replace(explained, notes=notes)
+            replaced = (_REPLACED,) if len(trial.pods) < there else ()
+            explained = explained_on(trial, pod, progress.tick) if len(pods) > 1 else explained_alone(trial, pod)
+            yield replace(explained, notes=(*replaced, *found.notes))
             trial = trial.after(pod, explained.trace.decision)
             progress.step()
-
-
-def _explained_alone(trial: Trial, pod: Pod) -> Explained:
-    with Progress(f"changes tried for {pod.full_name}", MAX_TRIALS) as progress:
-        return _explained(trial, pod, progress.step)
-
-
-def _explained(trial: Trial, pod: Pod, tried: Callable[[], None]) -> Explained:
-    told = trace(trial, pod)
-    return Explained(trial, told, Remedies() if isinstance(told.decision, Admitted) else remedies(trial, pod, tried))

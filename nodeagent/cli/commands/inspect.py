@@ -4,9 +4,9 @@ import argparse
 import sys
 import time
 
-from nodeagent.cli.main import EXIT_DIFFERENCE
 from nodeagent.cli.support.colour import add_color_argument, terminal_width, wants_colour
 from nodeagent.cli.support.documents import spelled
+from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
 from nodeagent.cli.support.known_state import observed
 from nodeagent.cli.support.numeric_arguments import seconds, whole_number
 from nodeagent.cli.support.printable_output import write_coloured

@@ -4,8 +4,8 @@ import argparse
 import sys
 import time
 
-from nodeagent.cli.main import EXIT_ERROR
 from nodeagent.cli.support.documents import Document, add_output_argument, spelled
+from nodeagent.cli.support.exit_status import EXIT_ERROR
 from nodeagent.cli.support.named_files import named_path
 from nodeagent.cli.support.places import DEFAULT_SOCKET
 from nodeagent.cli.support.progress import Progress

@@ -1,22 +1,38 @@
-"""The pods of manifests that commands are given with `-f`: a file, a directory of them, or a pipe such as stdin."""
+"""The pods of manifests that commands are given: a file, a directory of them, or a pipe such as stdin."""
 
 from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
 
 from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.progress import Progress
 from nodeagent.core.model.pod import Pod
 from nodeagent.edge.manifests import MAX_FILE_BYTES, ManifestDirectoryError, ManifestFile, scan_manifests
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.manifest.pod_manifest import RefusedPod, parse_manifest
-from nodeagent.formats.syntax.findings import DocumentError, Finding
+from nodeagent.formats.manifest.pod_manifest import ManifestPod, RefusedPod, parse_manifest
+from nodeagent.formats.syntax.findings import DocumentError
 
 
 class PodFileError(NodeAgentError):
     """A manifest can't be read, or has no pod."""
 
 
+class PodFile(Struct, frozen=True):
+    """A manifest with its pods, all of them valid."""
+
+    path: str
+    """As it was named; of a file in a directory, with that."""
+    content: bytes
+    pods: tuple[ManifestPod, ...]
+
+
 def pods_of(paths: Sequence[NamedFile]) -> tuple[Pod, ...]:
-    """Read all pods, as the daemon reads its manifests: by file name, then by document.
+    """Read all pods, as `pod_files` does."""
+    return tuple(found.pod for file in pod_files(paths) for found in file.pods)
+
+
+def pod_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
+    """Read manifests, as the daemon reads its own: by file name, their pods by document.
 
     Args:
         paths: of files, pipes and directories.
@@ -24,17 +40,17 @@ def pods_of(paths: Sequence[NamedFile]) -> tuple[Pod, ...]:
     Raises:
         NodeAgentError: one can't be read, is no pod, or there is no pod in any; every finding is named.
     """
-    pods: list[Pod] = []
+    files: list[PodFile] = []
     with Progress("manifests read") as progress:
         for path in paths:
             for name, content in _contents(path):
-                pods += _pods(name, content)
+                files.append(PodFile(name, content, _pods(name, content)))
                 progress.step()
-    if not pods:
+    if not any(file.pods for file in files):
         raise PodFileError(
             f"no pod in {', '.join(paths)}", hint="a manifest has kind: Pod; see examples/guaranteed.yaml"
         )
-    return tuple(pods)
+    return tuple(files)
 
 
 def _contents(path: NamedFile) -> Iterable[tuple[str, bytes]]:
@@ -59,14 +75,9 @@ def _content(path: str, file: ManifestFile) -> tuple[str, bytes]:
     return (path if file.name == path else f"{path}/{file.name}"), file.content
 
 
-def _pods(name: str, content: bytes) -> list[Pod]:
-    pods = []
-    findings: list[Finding] = []
-    for document in parse_manifest(content, name, without_pod=""):
-        if isinstance(document, RefusedPod):
-            findings += document.findings
-        else:
-            pods.append(document.pod)
+def _pods(name: str, content: bytes) -> tuple[ManifestPod, ...]:
+    documents = parse_manifest(content, name, without_pod="")
+    findings = [finding for one in documents if isinstance(one, RefusedPod) for finding in one.findings]
     if findings:
         raise DocumentError(findings, hint="correct these lines; examples/guaranteed.yaml has the form")
-    return pods
+    return tuple(one for one in documents if isinstance(one, ManifestPod))

@@ -138,6 +138,13 @@ def trial_node(options: argparse.Namespace) -> TrialNode:
     return TrialNode(trial, node.config, source, machine.where, known.state)
 
 
+def trial_of(known: NodeView) -> TrialNode:
+    """Give this node as it is, under the configuration that it runs with."""
+    state = known.state
+    trial = Trial.of(known.node.managers, state.promises, state.active_pods(), _room(known.node))
+    return TrialNode(trial, known.node.config, "its own", "this one", state)
+
+
 def _node(config: Config, topology: Topology, errata: Errata, source: str, reserved: CpuSet = CpuSet()) -> NodeSetup:
     config = replace(config, placement=replace(config.placement, errata=errata))
     node = on_machine(config, topology, reserved or None)

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers, judged
 from nodeagent.core.admission.node_capacity import Allocatable, allocatable_of, with_machine
-from nodeagent.core.model.config import Config
+from nodeagent.core.model.config import Config, Errata, Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
@@ -49,9 +49,25 @@ def on_machine(
         )
     placement = replace(config.placement, reserved_system_cpus=present)
     managers = judged(topology, placement)
-    if isinstance(managers, tuple):
-        return managers
+    nothing_left = _all_reserved(config.placement, topology) if reserved is None else ()
+    if isinstance(managers, tuple) or nothing_left:
+        return (*(managers if isinstance(managers, tuple) else ()), *nothing_left)
     room = allocatable_of(
         config, cpu_count=len(topology.online), memory_bytes=topology.memory_bytes, hugepages=topology.hugepages
     )
     return NodeSetup(config, topology, managers, room, reserved or managers.reserved or wanted)
+
+
+def _all_reserved(placement: Placement, topology: Topology) -> tuple[StartRefused, ...]:
+    """Refuse to reserve every CPU that the machine has, online or not. kubelet starts with it, and then admits no pod that asks for cpu."""
+    cpus = topology.online | topology.offline
+    if placement.errata is not Errata.FIXED:
+        return ()
+    if placement.reserved_system_cpus == cpus:
+        why = f"{cpus} are all CPUs that this machine has: leave some to the pods"
+        return (StartRefused(why, "reservedSystemCPUs"),)
+    by_amount = not placement.reserved_system_cpus and placement.cpu_manager_policy == "static"
+    if by_amount and -(-(placement.reserved_cpu_milli or 0) // 1000) == len(cpus):
+        why = f"cannot reserve {len(cpus)} CPUs, all that this machine has: leave some to the pods"
+        return (StartRefused(why, "systemReserved", rests_on=("systemReserved", "kubeReserved")),)
+    return ()

@@ -13,6 +13,8 @@ class Manifest(Struct, frozen=True):
     source: str
     unused_fields: tuple[str, ...] = ()
     """Given, known to Kubernetes and without effect here (D8)."""
+    notes: tuple[str, ...] = ()
+    """What is hardly meant as it is written, for the log when the pod is decided on."""
 
 
 def wanted(manifests: tuple[Manifest, ...]) -> tuple[Manifest, ...]:

@@ -5,7 +5,7 @@ Knows neither files nor the clock: everything observed is in the World.
 """
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import cast
 
 from msgspec import Struct, field
@@ -67,6 +67,7 @@ class EventKind(enum.Enum):
     CONTAINER_STARTING = "container_starting"
     CONTAINER_EXITED = "container_exited"
     MANIFEST_SHADOWED = "manifest_shadowed"
+    MANIFEST_NOTE = "manifest_note"
     POD_ADOPTED = "pod_adopted"
     PROMISE_CHANGED = "promise_changed"
 
@@ -273,7 +274,7 @@ def _try_changes(draft: _Draft, successors: Mapping[str, Manifest], world: World
             stays = replace(entry, source=manifest.source, refused_change=RefusedChange(manifest.pod, refusal))
             fields = (("reason", refusal.reason), ("message", refusal.message))
             fact = TurnEvent(EventKind.CHANGE_REFUSED, entry.pod, manifest.source, None, fields)
-            draft = draft.plus(draft.state.with_entry(stays), fact)
+            draft = draft.plus(draft.state.with_entry(stays), *_noted(manifest), fact)
     return draft
 
 
@@ -395,6 +396,7 @@ def _decide(draft: _Draft, manifest: Manifest, usage: Usage, strangers: CpuSet, 
     pod, state = manifest.pod, draft.state
     gate = world.config.placement.gate("PodLevelResources")
     entry = new_entry(manifest, world.now_ms, pod_level_resources=gate)
+    draft = draft.plus(state, *_noted(manifest))
     if world.config.check_allocatable:
         short = insufficient(pod, usage, world.allocatable, pod_level_resources=gate)
         if short is not None:
@@ -409,6 +411,11 @@ def _decide(draft: _Draft, manifest: Manifest, usage: Usage, strangers: CpuSet, 
             fields = (("qos", entry.qos.value), ("unused_fields", " ".join(manifest.unused_fields)))
             fact = TurnEvent(EventKind.POD_ADMITTED, pod, manifest.source, None, fields, decision.report)
             return draft.plus(after, fact, moves=decision.moves)
+
+
+def _noted(manifest: Manifest) -> Iterator[TurnEvent]:
+    for note in manifest.notes:
+        yield TurnEvent(EventKind.MANIFEST_NOTE, manifest.pod, manifest.source, None, (("problem", note),))
 
 
 def new_entry(manifest: Manifest, now_ms: int, *, pod_level_resources: bool) -> PodEntry:

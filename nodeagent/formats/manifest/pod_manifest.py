@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from nodeagent.core.model.pod import Pod
 from nodeagent.formats.manifest.pod_fields import PodReader, pod_to_document
+from nodeagent.formats.manifest.pod_notes import notes_of
 from nodeagent.formats.manifest.pod_rules import breaches, misnamed, negative
 from nodeagent.formats.syntax.fields import Fields, fields_of
 from nodeagent.formats.syntax.findings import DocumentError, Finding, Findings
@@ -32,6 +33,8 @@ class ManifestPod(Struct, frozen=True):
     """Paths of the fields that are given, known to Kubernetes and without effect here."""
     line: int | None
     """Where the pod starts in its file."""
+    notes: tuple[str, ...] = ()
+    """What is hardly meant as it is written, one line each."""
 
 
 class RefusedPod(Struct, frozen=True):
@@ -119,7 +122,8 @@ def _pod(root: TreeNode, prefix: str, source: str, *, item_of_list: bool) -> Man
     if findings:
         named = not any(breach.path[0] == "metadata" for breach in broken)
         return RefusedPod(findings.all(), decoded.pod.full_name if named else None)
-    return ManifestPod(decoded.pod, decoded.unused_fields, root.line)
+    notes = notes_of(decoded.pod, decoded.unused_fields)
+    return ManifestPod(decoded.pod, decoded.unused_fields, root.line, notes)
 
 
 def _text_at(root: TreeNode, key: str) -> str | None:

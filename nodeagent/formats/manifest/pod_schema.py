@@ -99,6 +99,44 @@ CONTAINER_SECURITY_UNUSED = (
 
 RESOURCES_UNUSED = ("ephemeral-storage",)
 
+_NO_SCHEDULER = "there is no scheduler, the pod is for the node in whose directory its manifest lies"
+_OF_THE_HOST = "processes have the host's names and its network"
+_NO_PROBES = "a process is healthy and ready for as long as it runs"
+_NOT_CONFINED = "processes run on the host itself, with all rights of their user (runAsUser, runAsGroup)"
+
+IMAGE_ALONE = "no image is run; without a command the container is an empty cgroup to enter with `nodeagent exec`"
+
+MISLEADING: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            ("nodeSelector", "affinity", "nodeName", "topologySpreadConstraints", "schedulingGates"), _NO_SCHEDULER
+        ),
+        **dict.fromkeys(("hostname", "subdomain", "hostAliases", "dnsConfig", "hostnameOverride"), _OF_THE_HOST),
+        **dict.fromkeys(("livenessProbe", "readinessProbe", "startupProbe"), _NO_PROBES),
+        **dict.fromkeys(
+            (
+                "runtimeClassName",
+                "hostUsers",
+                "seLinuxOptions",
+                "supplementalGroups",
+                "sysctls",
+                "seccompProfile",
+                "appArmorProfile",
+                "capabilities",
+                "readOnlyRootFilesystem",
+                "allowPrivilegeEscalation",
+            ),
+            _NOT_CONFINED,
+        ),
+        "activeDeadlineSeconds": "nothing ends a pod after a time",
+        "ephemeralContainers": "`nodeagent exec` runs a command in a container's cgroup",
+        "ephemeral-storage": "nothing counts or bounds what processes write",
+        "lifecycle": "hooks are not run: let the command do it, and end on SIGTERM",
+        "priorityClassName": "no pod makes way for another, the first decided on has what it asked for",
+    }
+)
+"""Of the fields without use those that promise something, by their own name, and what is so instead."""
+
 SPEC_REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "volumes": "volumes are not supported: processes run on the host's own file system, use host paths in command and args",

@@ -1,0 +1,92 @@
+"""The command line: which commands there are, and the parser that understands them. A command is imported only when it is asked for."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from nodeagent import __version__
+from nodeagent.cli.support.exit_status import EXIT_USAGE
+from nodeagent.cli.support.help_text import HelpText, documents
+from nodeagent.cli.support.standard_streams import complain
+from nodeagent.errors import printable
+
+COMMANDS = {
+    "run": "run the agent (what nodeagent.service does)",
+    "inspect": "show pods, their CPUs and memory, and every difference from what was promised",
+    "topology": "draw the machine, or print it for other tools",
+    "capture": "take the node into one file, without secrets: for other commands' --machine, tests and bug reports",
+    "check": "say whether this node is fit for pinning, and what mends it",
+    "config": "say whether a configuration is right, what it comes to, and what becomes of kubelet's",
+    "completion": "print what makes bash, zsh or fish complete command lines, with names of pods and containers",
+    "exec": "run a command in a container's cgroup",
+    "apply": "put manifests in place, once it is known what comes of them",
+    "diff": "say what manifests would change: what would restart, and where it would land",
+    "delete": "remove manifests from their directory: their pods end",
+    "retry": "decide again on a refused pod",
+    "release": "end pods and give back what they hold, or all that the agent made on this node",
+    "checkpoint": "say whether a state file of nodeagent or kubelet is whole, show it, or write it in another version",
+    "explain": "say why a pod was admitted or refused, step by step, and what would admit it",
+    "simulate": "replay pod events on a described machine, as the agent or as kubelet 1.36 decides",
+}
+"""Subcommand → help; each lives in nodeagent.cli.commands.<name> with `add_arguments` and `run`, and is imported only when asked for."""
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Ends every complaint about arguments as all errors end: with the next step."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_USAGE, f"nodeagent: {printable(message)}\nhint: {self.prog} --help says what can be given\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Name the word that was probably meant, where argparse only lists them all."""
+        if action.choices is not None and value not in action.choices:
+            from nodeagent.formats.syntax.fields import nearest
+
+            choices = [str(choice) for choice in action.choices]
+            meant = nearest(str(value), choices) or f", must be one of {', '.join(choices)}"
+            raise argparse.ArgumentError(action, f"there is no '{value}'{meant}")
+
+    def refuse(self, words: Sequence[str]) -> NoReturn:
+        """Refuse words that nothing understands; of options with those that were probably meant."""
+        from nodeagent.formats.syntax.fields import nearest
+
+        options = [spelling for action in self._actions for spelling in action.option_strings]
+        meant = [nearest(word.partition("=")[0], options) for word in words if word.startswith("--")]
+        self.error(f"unrecognized arguments: {' '.join(words)}{next(filter(None, meant), '')}")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Write it, where argparse keeps quiet about what can't be written."""
+        if file is sys.stdout:
+            file.write(message)
+        else:
+            complain(message)
+
+
+def parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Give the parser of all commands; only the one that the words name knows its arguments."""
+    return parsers_for(words)[0]
+
+
+def parsers_for(words: Sequence[str]) -> tuple[CommandParser, dict[str, CommandParser]]:
+    """Give the parser of all commands, and that of each, by its name."""
+    parser = CommandParser(
+        prog="nodeagent",
+        description="Pins pods to whole CPUs next to their memory.",
+        formatter_class=HelpText,
+        epilog=f"documents and examples: {documents()}\nmore on one command: nodeagent COMMAND --help\nnext: nodeagent inspect",
+    )
+    parser.add_argument("--version", action="version", version=f"nodeagent {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    known = {
+        name: commands.add_parser(
+            name, help=text, description=text[:1].upper() + text[1:] + ".", formatter_class=HelpText
+        )
+        for name, text in COMMANDS.items()
+    }
+    name = next((word for word in words if not word.startswith("-")), None)
+    if name in known:
+        importlib.import_module(f"nodeagent.cli.commands.{name}").add_arguments(known[name])
+    return parser, known

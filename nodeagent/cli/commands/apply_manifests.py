@@ -1,0 +1,136 @@
+"""`nodeagent apply` and `nodeagent diff`: manifests against what is in place, and what the agent would make of them."""
+
+import argparse
+import sys
+from typing import Any
+
+from nodeagent.cli.support.documents import printed, spelled
+from nodeagent.cli.support.exit_status import EXIT_ERROR, EXIT_REFUSED
+from nodeagent.cli.support.manifest_changes import (
+    FileChange,
+    ManifestPlace,
+    decision_on,
+    manifest_node,
+    planned,
+    put,
+)
+from nodeagent.cli.support.manifest_decisions import WaitError, check_wait, decided, waited
+from nodeagent.cli.support.pod_files import PodFile, pod_files
+from nodeagent.core.model.state import NodeState
+from nodeagent.edge.manifests import locked_manifests
+from nodeagent.errors import NodeAgentError
+from nodeagent.views.apply.document import VERSION, applied_document, settled_document
+from nodeagent.views.apply.text import applied_text, differences_text, name_of, refused_text, settled_text
+
+_DIFFERS = 1
+"""As of diff(1) and `kubectl diff`."""
+
+Document = dict[str, Any]
+
+
+class ApplyRefusedError(NodeAgentError):
+    """A pod would be refused."""
+
+    exit_status = EXIT_REFUSED
+
+
+def apply_manifests(options: argparse.Namespace) -> int:
+    """Put manifests in place, and say what becomes of their pods; the result is the exit status.
+
+    Raises:
+        NodeAgentError: they are wrong, would be refused, or can't be put in place.
+    """
+    files = pod_files(options.files)
+    place, node = manifest_node(options)
+    check_wait(options, place)
+    with locked_manifests(place.directory):
+        changes = planned(files, place)
+        document = _document("Apply", [applied_document(pod) for pod in decided(changes, node.trial)])
+        refused = [pod for pod in document["pods"] if pod["decision"] == "refused" and not pod["decided"]]
+        document["applied"] = not refused or options.force
+        if document["applied"]:
+            put(changes, f"sudo nodeagent apply {' '.join(options.files)}")
+    if not document["applied"]:
+        return _left_out(options, document, refused)
+    if options.output == "text":
+        sys.stdout.write(applied_text(document))
+        sys.stdout.flush()
+    pods = _after_wait(options, place, changes, document["pods"]) if options.wait else document["pods"]
+    _tell_who_is_away(options, place)
+    if options.output != "text":
+        sys.stdout.write(spelled(document | {"pods": pods}, options.output))
+    return _status(options, pods)
+
+
+def _document(kind: str, pods: list[Document]) -> Document:
+    return {"kind": kind, "version": VERSION, "pods": [pod | {"admitted": None} for pod in pods]}
+
+
+def _left_out(options: argparse.Namespace, document: Document, refused: list[Document]) -> int:
+    if options.output != "text":
+        sys.stdout.write(spelled(document, options.output))
+        return EXIT_REFUSED
+    sys.stdout.write(refused_text(document))
+    names = ", ".join(name_of(pod) for pod in refused)
+    raise ApplyRefusedError(
+        f"nothing was put in place: {names} would be refused",
+        hint="make room or change the manifest, then apply it again: `nodeagent explain -f FILE` shows each step; --force puts it in "
+        "place anyhow",
+    )
+
+
+def _after_wait(
+    options: argparse.Namespace, place: ManifestPlace, changes: tuple[FileChange, ...], pods: list[Document]
+) -> list[Document]:
+    """Wait for the decisions on the pods that changed, say how they came out, and add that to their documents."""
+    waiting = [change for file in changes for change in file.pods if change.decided is None]
+    kept = {pod["uid"] for pod in pods if _is_kept_out(pod)}
+    awaited = [change for change in waiting if change.pod.uid not in kept]
+
+    def is_over(state: NodeState) -> bool:
+        return all(decision_on(change, state) is not None for change in awaited)
+
+    state = waited(options, place, [c.entry for c in awaited if c.entry is not None and c.entry.is_active], is_over)
+    found = {change.pod.uid: decision_on(change, state) for change in awaited}
+    if options.output == "text":
+        for change in awaited:
+            entry = found[change.pod.uid]
+            sys.stdout.write("" if entry is None else settled_text(entry, state.promises, restarts=change.restarts))
+        late = ", ".join(change.pod.full_name for change in awaited if found[change.pod.uid] is None)
+        if late:
+            sys.stdout.flush()
+            raise WaitError(
+                f"in place, and not decided yet: {late}",
+                hint="the agent goes on: `nodeagent inspect` shows what is in the way, --timeout SECONDS waits longer",
+            )
+    return [settled_document(pod, found[pod["uid"]]) if pod["uid"] in found else pod for pod in pods]
+
+
+def _tell_who_is_away(options: argparse.Namespace, place: ManifestPlace) -> None:
+    if not place.is_live and options.output == "text":
+        print("note: the agent does not run; it acts on this when it is started: systemctl start nodeagent")
+
+
+def _status(options: argparse.Namespace, pods: list[Document]) -> int:
+    if any(pod["decision"] == "refused" and (pod["decided"] or not options.force) for pod in pods):
+        return EXIT_REFUSED
+    is_late = options.wait and any(not pod["decided"] and not _is_kept_out(pod) for pod in pods)
+    return EXIT_ERROR if is_late else 0
+
+
+def _is_kept_out(pod: Document) -> bool:
+    """Whether a pod that runs is not replaced by it: the agent tries a changed manifest first, and leaves it at that (D7)."""
+    return bool(pod["restarts"] and pod["decision"] == "refused")
+
+
+def diff_manifests(options: argparse.Namespace) -> int:
+    """Print what manifests would change; the result is the exit status.
+
+    Raises:
+        NodeAgentError: they are wrong, or nobody knows what is in place.
+    """
+    files: tuple[PodFile, ...] = pod_files(options.files)
+    place, node = manifest_node(options)
+    document = _document("Diff", [applied_document(pod) for pod in decided(planned(files, place), node.trial)])
+    sys.stdout.write(printed(document, options.output, differences_text))
+    return _DIFFERS if any(pod["change"] != "unchanged" for pod in document["pods"]) else 0

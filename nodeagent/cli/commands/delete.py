@@ -1,0 +1,44 @@
+"""`nodeagent delete`: removes the manifests that hold pods, so that these end. Only the arguments: delete_manifests.py does it."""
+
+import argparse
+
+from nodeagent.cli.support.documents import add_output_argument
+from nodeagent.cli.support.manifest_arguments import add_wait_arguments, check_timeout
+from nodeagent.cli.support.named_files import NamedFile
+from nodeagent.cli.support.sources import add_agent_arguments
+
+_EXAMPLES = """\
+exit status: 0: removed; 1: something is left; 2: wrong arguments
+
+examples:
+  nodeagent delete default/web
+  nodeagent delete examples/guaranteed.yaml --wait
+  sed 's/name: a/name: b/' a.yaml | nodeagent delete -
+  nodeagent delete web db -o json | jq -r '.files[].file'
+
+Needs root. What ends with .yaml, .yml or .json is a file, all else a pod: name, namespace/name or UID. Of a FILE the manifests of its pods
+are removed, whatever they are called; a file in the manifest directory is removed itself, be it right or wrong. A manifest that holds other
+pods, too, is left as it is: name all of them, or edit it. Processes get SIGTERM and their pod's grace period.
+next: nodeagent inspect shows what is still ending; nodeagent release POD ends a pod and leaves its manifest"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("words", nargs="+", type=NamedFile, metavar="POD|FILE|-", help="pods, or manifests of them")
+    add_wait_arguments(parser, "ended their pods")
+    add_output_argument(parser)
+    add_agent_arguments(parser)
+    parser.epilog = _EXAMPLES
+    parser.set_defaults(parser=parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Remove them, and print which files are gone.
+
+    Raises:
+        NodeAgentError: there is no such pod, its manifest holds others, or it can't be removed.
+    """
+    check_timeout(options)
+    from nodeagent.cli.commands.delete_manifests import delete_manifests
+
+    return delete_manifests(options)

@@ -1,0 +1,202 @@
+"""`nodeagent delete`: which file holds which pod, and what else would go with it."""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from nodeagent.cli.support.configurations import load_config
+from nodeagent.cli.support.documents import spelled
+from nodeagent.cli.support.exit_status import EXIT_ERROR
+from nodeagent.cli.support.known_state import NeverSavedError, UnknownStateError, known_state
+from nodeagent.cli.support.manifest_changes import (
+    HeldFile,
+    ManifestPlace,
+    ManifestPlaceError,
+    held_files,
+    place_of,
+    remove,
+)
+from nodeagent.cli.support.manifest_decisions import WaitError, check_wait, waited
+from nodeagent.cli.support.named_files import NamedFile
+from nodeagent.cli.support.places import DEFAULT_CONFIG
+from nodeagent.cli.support.pod_files import pod_files
+from nodeagent.core.model.state import NodeState, PodEntry
+from nodeagent.edge.manifests import SUFFIXES, locked_manifests
+from nodeagent.views.apply.document import VERSION
+from nodeagent.views.apply.text import deleted_text, name_of
+from nodeagent.views.release_text import longest_end_seconds
+
+Document = dict[str, Any]
+
+
+def delete_manifests(options: argparse.Namespace) -> int:
+    """Remove manifests; the result is the exit status.
+
+    Raises:
+        NodeAgentError: there is no such pod, its manifest holds others, or it can't be removed.
+    """
+    place = _place(options)
+    check_wait(options, place)
+    with locked_manifests(place.directory):
+        held = held_files(place)
+        files = _chosen(options.words, held, place)
+        for file in files:
+            remove(file.path, f"sudo nodeagent delete {' '.join(options.words)}")
+    document = _document(files, held, place)
+    ending = _ending(document, place)
+    if options.output == "text":
+        sys.stdout.write(deleted_text(document))
+        sys.stdout.flush()
+    left = _left(options, place, ending) if options.wait else []
+    document["left"] = left
+    if options.output != "text":
+        sys.stdout.write(spelled(document, options.output))
+        return EXIT_ERROR if left else 0
+    if not place.is_live:
+        print("note: the agent does not run; it acts on this when it is started: systemctl start nodeagent")
+    if left:
+        raise WaitError(
+            f"removed, and still there: {', '.join(left)}",
+            hint="the agent goes on: `nodeagent inspect POD` shows why, --timeout SECONDS waits longer",
+        )
+    return 0
+
+
+def _place(options: argparse.Namespace) -> ManifestPlace:
+    path = options.config or DEFAULT_CONFIG
+    try:
+        known = known_state(path, options.socket)
+    except UnknownStateError as err:
+        if os.geteuid() != 0 and not isinstance(err, NeverSavedError):
+            raise
+        # what is in the directory can be removed, whatever the agent thinks of it
+        return place_of(load_config(path), None, options.socket, is_live=False)
+    return place_of(known.node.config, known.state, options.socket, is_live=known.is_live)
+
+
+def _chosen(words: Sequence[NamedFile], held: Sequence[HeldFile], place: ManifestPlace) -> tuple[HeldFile, ...]:
+    """Find the files that hold the pods named, and nobody else's."""
+    chosen: dict[str, HeldFile] = {}
+    names: set[str] = set()
+    for word in words:
+        if not _is_file(word):
+            names.add(_pod(word, held, place))
+            continue
+        itself = _itself(word, held)
+        if itself is None:
+            names |= {_pod(found.pod.full_name, held, place) for file in pod_files([word]) for found in file.pods}
+        else:
+            chosen[itself.path] = itself
+    for file in held:
+        if file.path in chosen or not file.names & names:
+            continue
+        others = sorted(file.names - names)
+        if others:
+            raise ManifestPlaceError(
+                f"{file.path} holds {', '.join(sorted(file.names & names))} with {', '.join(others)}: removing it would end "
+                f"{'these' if len(others) > 1 else 'that one'}, too",
+                hint=f"name all of them: `nodeagent delete {' '.join(sorted(file.names))}`, or edit {file.path}",
+            )
+        chosen[file.path] = file
+    return tuple(chosen.values())
+
+
+def _is_file(word: NamedFile) -> bool:
+    return word.is_pipe or word.endswith(SUFFIXES)
+
+
+def _itself(word: NamedFile, held: Iterable[HeldFile]) -> HeldFile | None:
+    """Find the manifest in place that was named by its path."""
+    if word.is_pipe:
+        return None
+    path = os.path.realpath(Path(word).parent)
+    return next((file for file in held if f"{path}/{Path(word).name}" == _real(file.path)), None)
+
+
+def _real(path: str) -> str:
+    return f"{os.path.realpath(Path(path).parent)}/{Path(path).name}"
+
+
+def _pod(word: str, held: Sequence[HeldFile], place: ManifestPlace) -> str:
+    """Find the pod that is meant, by its namespace/name."""
+    uids = {pod.uid: name for file in held for name, pod in file.pods.items()}
+    names = {name for file in held for name in file.names}
+    found = {name for name in names if word in {name, name.partition("/")[2]}} | (
+        {uids[word]} if word in uids else set()
+    )
+    if len(found) == 1:
+        return found.pop()
+    if found:
+        raise ManifestPlaceError(
+            f"there are {len(found)} pods '{word}'",
+            hint=f"name one of them in full, as `nodeagent inspect` does: {', '.join(sorted(found))}",
+        )
+    entry = place.entries.get(word) or next(
+        (e for e in place.entries.values() if word in {e.pod.name, e.pod.uid}), None
+    )
+    if entry is not None:
+        raise ManifestPlaceError(
+            f"pod {entry.pod.full_name} has no manifest in {place.directory}: it is ending, or the agent has not looked yet",
+            hint=f"see `nodeagent inspect {entry.pod.full_name}`",
+        )
+    near = _near(word, names)
+    raise ManifestPlaceError(
+        f"no manifest in {place.directory} holds a pod '{word}'",
+        hint=f"{near}`nodeagent inspect` lists the pods, `ls {place.directory}` the manifests",
+    )
+
+
+def _near(word: str, names: Iterable[str]) -> str:
+    import difflib
+
+    known = [spelling for name in names for spelling in (name, name.partition("/")[2])]
+    meant = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {meant[0]}? " if meant else ""
+
+
+def _document(files: Sequence[HeldFile], held: Sequence[HeldFile], place: ManifestPlace) -> Document:
+    gone = {file.path for file in files}
+    kept = {name: file.path for file in reversed(held) if file.path not in gone for name in file.names}
+    return {
+        "kind": "Delete",
+        "version": VERSION,
+        "files": [
+            {
+                "file": file.path,
+                "pods": [_pod_document(name, place.entries.get(name), kept.get(name)) for name in sorted(file.names)],
+            }
+            for file in files
+        ],
+    }
+
+
+def _pod_document(full_name: str, entry: PodEntry | None, other: str | None) -> Document:
+    namespace, _, name = full_name.partition("/")
+    ends = entry is not None and entry.is_active and other is None
+    return {
+        "namespace": namespace,
+        "name": name,
+        "uid": None if entry is None else entry.pod.uid,
+        "alsoIn": other,
+        "endSeconds": longest_end_seconds((entry,)) if entry is not None and ends else None,
+    }
+
+
+def _ending(document: Document, place: ManifestPlace) -> dict[str, PodEntry]:
+    """Give the pods that end or are forgotten, by namespace/name: not those that another file holds, too."""
+    pods = [pod for file in document["files"] for pod in file["pods"] if pod["alsoIn"] is None]
+    names = {name_of(pod) for pod in pods}
+    return {name: entry for name, entry in place.entries.items() if name in names}
+
+
+def _left(options: argparse.Namespace, place: ManifestPlace, ending: dict[str, PodEntry]) -> list[str]:
+    """Wait until the pods have gone; gives those that haven't."""
+
+    def left(state: NodeState) -> list[str]:
+        there = {(entry.pod.uid, entry.decided_at_ms) for entry in state.entries}
+        return [name for name, entry in ending.items() if (entry.pod.uid, entry.decided_at_ms) in there]
+
+    return left(waited(options, place, ending.values(), lambda state: not left(state)))

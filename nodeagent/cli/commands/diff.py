@@ -1,0 +1,57 @@
+"""`nodeagent diff`: what manifests would change. Only the arguments: apply_manifests.py does it."""
+
+import argparse
+
+from nodeagent.cli.support.documents import add_output_argument
+from nodeagent.cli.support.exit_status import EXIT_USAGE
+from nodeagent.cli.support.named_files import NamedFile
+from nodeagent.cli.support.sources import add_agent_arguments
+from nodeagent.errors import NodeAgentError
+
+_EXAMPLES = """\
+exit status: 0: nothing differs; 1: something does; 2: it could not be found out, or wrong arguments
+
+examples:
+  nodeagent diff examples/guaranteed.yaml || true
+  sed 's/cpu: "2"/cpu: "4"/' web.yaml | nodeagent diff - || true
+  nodeagent diff web.yaml -o json | jq '.pods[] | select(.restarts) | .name'
+
+Of each pod that is not in place as the manifest has it: what differs, whether it would restart, and on which CPUs and NUMA nodes it
+would land, or why it would be refused. Comments and the order of fields are no difference.
+Nothing is changed: decisions are tried on a copy of the node's state.
+next: nodeagent apply FILE puts it in place"""
+
+
+class DiffError(NodeAgentError):
+    """What would change can't be found out: another exit status than that of a difference."""
+
+    exit_status = EXIT_USAGE
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "files",
+        nargs="+",
+        type=NamedFile,
+        metavar="FILE|-|DIR",
+        help="a manifest, - for stdin, or a directory of manifests",
+    )
+    add_output_argument(parser)
+    add_agent_arguments(parser)
+    parser.epilog = _EXAMPLES
+    parser.set_defaults(parser=parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print what would change.
+
+    Raises:
+        DiffError: it can't be found out.
+    """
+    from nodeagent.cli.commands.apply_manifests import diff_manifests
+
+    try:
+        return diff_manifests(options)
+    except NodeAgentError as err:
+        raise DiffError(err.message, hint=err.hint) from err

@@ -1,0 +1,26 @@
+"""The options of commands that put manifests in place, or take them away, and may wait for the agent."""
+
+import argparse
+
+from nodeagent.cli.support.numeric_arguments import seconds
+
+_DAY_SECONDS = 86_400
+SPARE_SECONDS = 20
+"""For all that a grace period does not cover: kills, turns of the agent, a machine under load."""
+
+
+def add_wait_arguments(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the options of a command that may wait until the agent has done what it is for."""
+    parser.add_argument("--wait", action="store_true", help=f"wait until the agent has {what}")
+    parser.add_argument(
+        "--timeout",
+        type=seconds(0, _DAY_SECONDS),
+        metavar="SECONDS",
+        help=f"with --wait: how long (default: the longest grace period of the pods that end, and {SPARE_SECONDS} s)",
+    )
+
+
+def check_timeout(options: argparse.Namespace) -> None:
+    """Refuse a time of a wait that isn't asked for, as arguments are refused."""
+    if options.timeout is not None and not options.wait:
+        options.parser.error(f"--timeout {options.timeout:g} says how long to wait: give --wait, too")

@@ -1,0 +1,369 @@
+"""What manifests that are applied or deleted change in the manifest directory: which file holds which pod, and which is written or removed.
+
+A pod's file is the one that holds it, whatever it is called: another file with the same pod would not count (D7).
+"""
+
+import argparse
+import enum
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.cli.support.configurations import load_config
+from nodeagent.cli.support.known_state import NeverSavedError, known_state, socket_path
+from nodeagent.cli.support.places import DEFAULT_CONFIG
+from nodeagent.cli.support.pod_files import PodFile
+from nodeagent.cli.support.progress import Progress
+from nodeagent.cli.support.what_if_source import TrialMachine, TrialNode, empty_node, trial_of
+from nodeagent.core.model.config import Config, Errata
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.state import NodeState, PodEntry
+from nodeagent.edge import state_files
+from nodeagent.edge.manifests import SUFFIXES, ManifestFile, scan_manifests
+from nodeagent.edge.sysfs import read_machine
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.kernel.sysfs import topology_of
+from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
+
+_NEW_MODE = 0o644
+
+
+class ManifestPlaceError(NodeAgentError):
+    """Manifests can't be put in place, or taken away, as they are there."""
+
+
+class Change(enum.Enum):
+    """What becomes of a pod's manifest."""
+
+    CREATED = "created"
+    CHANGED = "changed"
+    UNCHANGED = "unchanged"
+
+
+class ManifestPlace(Struct, frozen=True):
+    """Where this node's manifests are, and what the agent has decided on them."""
+
+    directory: str
+    """Of a configuration with kubelet's staticPodPath perhaps a single file."""
+    entries: Mapping[str, PodEntry]
+    """By namespace/name."""
+    socket: str
+    is_live: bool
+
+
+class HeldFile(Struct, frozen=True):
+    """A manifest that is in place."""
+
+    name: str
+    path: str
+    content: bytes | None
+    pods: Mapping[str, Pod]
+    """Those that are valid, by namespace/name."""
+    names: frozenset[str]
+    """`namespace/name` of all that it holds; of a file that can't be understood: of those that the agent had from it."""
+    problem: str | None
+    """Why there is no content."""
+
+
+class PodChange(Struct, frozen=True):
+    """One pod of a manifest that is applied."""
+
+    found: ManifestPod
+    change: Change
+    path: str
+    """Where its manifest is, or will be."""
+    before: Pod | None
+    """What is in place under its name."""
+    entry: PodEntry | None
+    """What the agent has decided on under its name."""
+
+    @property
+    def pod(self) -> Pod:
+        return self.found.pod
+
+    @property
+    def decided(self) -> PodEntry | None:
+        """What the agent has decided on this very pod, and leaves it at; None: it decides yet."""
+        is_in_place = self.before is None or self.before == self.pod
+        return _decided(self.entry, self.pod) if is_in_place else None
+
+    @property
+    def restarts(self) -> bool:
+        """Whether a pod that runs would make way for it."""
+        entry, decided = self.entry, self.decided
+        return entry is not None and entry.is_active and entry.deleting_since_ms is None and decided is not entry
+
+
+def decision_on(change: PodChange, state: NodeState) -> PodEntry | None:
+    """Find what the agent has decided on a pod since it was put in place; None: nothing yet."""
+    before, pod = _decided(change.entry, change.pod), change.pod
+    named = next((entry for entry in state.entries if entry.pod.full_name == pod.full_name), None)
+    now = _decided(named, pod)
+    is_old = now is not None and before is not None and before.decided_at_ms == now.decided_at_ms
+    return None if is_old else now
+
+
+def _decided(entry: PodEntry | None, pod: Pod) -> PodEntry | None:
+    """Give the decision on a pod that is known under its name; one on what a running pod's manifest has become is like a pod's own."""
+    if entry is None or entry.deleting_since_ms is not None:
+        return None
+    if _is_same(entry.pod, pod):
+        return entry
+    change = entry.refused_change
+    if change is None or not _is_same(change.pod, pod):
+        return None
+    return PodEntry(pod, entry.qos, entry.source, change.refusal.at_ms, change.refusal)
+
+
+def _is_same(one: Pod, other: Pod) -> bool:
+    """Compare all but the variables: they may hold secrets, so nobody is given them."""
+    return _without_variables(one) == _without_variables(other)
+
+
+def _without_variables(pod: Pod) -> Pod:
+    return replace(pod, containers=tuple(replace(container, env=()) for container in pod.containers))
+
+
+class FileChange(Struct, frozen=True):
+    """One manifest that is applied."""
+
+    path: str
+    content: bytes
+    mode: int
+    is_written: bool
+    """False: this very content is there already."""
+    pods: tuple[PodChange, ...]
+
+
+def place_of(config: Config, state: NodeState | None, socket: str | None, *, is_live: bool) -> ManifestPlace:
+    """Say where manifests are, of a configuration and the state under it; None: nobody knows one."""
+    entries = {} if state is None else {entry.pod.full_name: entry for entry in state.entries}
+    return ManifestPlace(config.static_pod_path, entries, socket or socket_path(config), is_live)
+
+
+def manifest_node(options: argparse.Namespace) -> tuple[ManifestPlace, TrialNode]:
+    """Find this node's manifests, and the node to try decisions out on. Where no agent has ever run, nobody is there.
+
+    Raises:
+        NodeAgentError: the configuration, the machine or the state can't be read.
+    """
+    path = options.config or DEFAULT_CONFIG
+    try:
+        known = known_state(path, options.socket)
+    except NeverSavedError:
+        config = load_config(path)
+        machine = TrialMachine(topology_of(read_machine()), "this one")
+        place = place_of(config, None, options.socket, is_live=False)
+        return place, empty_node(machine, config, path, Errata.FIXED)
+    place = place_of(known.node.config, known.state, options.socket, is_live=known.is_live)
+    return place, trial_of(known)
+
+
+def held_files(place: ManifestPlace) -> tuple[HeldFile, ...]:
+    """Read what is in place, in the order of names.
+
+    Raises:
+        ManifestDirectoryError: it can't be read.
+    """
+    found = scan_manifests(place.directory).files
+    with Progress("manifests in place read", len(found)) as progress:
+        held = []
+        for file in found:
+            held.append(_held(file, place))
+            progress.step()
+    return tuple(held)
+
+
+def _held(file: ManifestFile, place: ManifestPlace) -> HeldFile:
+    pods: dict[str, Pod] = {}
+    named: set[str] = set()
+    is_understood = file.content is not None
+    for document in () if file.content is None else parse_manifest(file.content, file.name):
+        if isinstance(document, ManifestPod):
+            pods.setdefault(document.pod.full_name, document.pod)
+        elif document.name is not None:
+            named.add(document.name)
+        else:
+            is_understood = False
+    if not is_understood:
+        named |= {name for name, entry in place.entries.items() if entry.source == file.name}
+    path = file.name if file.name == place.directory else f"{place.directory}/{file.name}"
+    return HeldFile(file.name, path, file.content, pods, frozenset({*pods, *named}), file.problem)
+
+
+def planned(files: Sequence[PodFile], place: ManifestPlace) -> tuple[FileChange, ...]:
+    """Say which file becomes what.
+
+    Args:
+        files: as they were named, all of them valid.
+        place: where they are to be.
+
+    Raises:
+        NodeAgentError: the directory can't be read, or a pod can't be put there without another one's end.
+    """
+    _check_unique(files)
+    held = held_files(place)
+    given = {found.pod.full_name for file in files for found in file.pods}
+    _check_uids(files, held, given)
+    changes: list[FileChange] = []
+    for file in files:
+        if not file.pods:
+            continue
+        old = _file_of(file, held)
+        taken = {change.path for change in changes}
+        if old is not None and (old.path in taken or old.names - {found.pod.full_name for found in file.pods}):
+            raise _shared(file, old, given)
+        if old is not None and old.content != file.content:
+            _check_replaceable(old)
+        path = _new_path(file, place, taken) if old is None else old.path
+        changes.append(_change(file, old, path, place))
+    return tuple(changes)
+
+
+def _change(file: PodFile, old: HeldFile | None, path: str, place: ManifestPlace) -> FileChange:
+    pods = []
+    for found in file.pods:
+        name = found.pod.full_name
+        before = None if old is None else old.pods.get(name)
+        change = Change.CREATED if old is None or name not in old.names else Change.CHANGED
+        if before == found.pod:
+            change = Change.UNCHANGED
+        pods.append(PodChange(found, change, path, before, place.entries.get(name)))
+    is_written = old is None or old.content != file.content
+    return FileChange(path, file.content, _mode(file.path if old is None else path), is_written, tuple(pods))
+
+
+def _mode(path: str) -> int:
+    """As `cp` has it: of a file that is replaced its own, of a new one that of what was named."""
+    with suppress(OSError):
+        status = Path(path).stat()
+        if not path.startswith("/dev/"):
+            return status.st_mode & 0o666
+    return _NEW_MODE
+
+
+def _check_unique(files: Sequence[PodFile]) -> None:
+    first: dict[str, str] = {}
+    for file in files:
+        for found in file.pods:
+            name = found.pod.full_name
+            if name in first:
+                where = f"twice in {file.path}" if first[name] == file.path else f"in {first[name]} and in {file.path}"
+                raise ManifestPlaceError(
+                    f"pod {name} is {where}",
+                    hint="leave one of the two out, then `nodeagent apply` again: only one can count",
+                )
+            first[name] = file.path
+
+
+def _check_uids(files: Sequence[PodFile], held: Sequence[HeldFile], given: set[str]) -> None:
+    """Refuse a UID that another pod has: the later of the two would not count."""
+    owners: dict[str, tuple[str, str]] = {}
+    for old in held:
+        owners |= {pod.uid: (name, old.path) for name, pod in old.pods.items() if name not in given}
+    for file in files:
+        for found in file.pods:
+            name, where = owners.setdefault(found.pod.uid, (found.pod.full_name, file.path))
+            if name != found.pod.full_name:
+                raise ManifestPlaceError(
+                    f"pod {found.pod.full_name} in {file.path} has the UID of {name} in {where}: {found.pod.uid}",
+                    hint="`nodeagent apply` it with another metadata.uid, or with none: that is a hash of the pod then",
+                )
+
+
+def _file_of(file: PodFile, held: Sequence[HeldFile]) -> HeldFile | None:
+    """Find the file that holds the pods of a manifest; None: nobody holds one of them."""
+    names = {found.pod.full_name for found in file.pods}
+    holders = [old for old in held if old.names & names]
+    if len(holders) > 1:
+        where = ", ".join(f"{name} in {old.path}" for old in holders for name in sorted(old.names & names))
+        raise ManifestPlaceError(
+            f"the pods of {file.path} are in several manifests: {where}",
+            hint="apply them one by one, each from a file of its own, or first remove what is too many: `nodeagent delete FILE`",
+        )
+    return holders[0] if holders else None
+
+
+def _check_replaceable(old: HeldFile) -> None:
+    if old.content is None:
+        raise ManifestPlaceError(
+            f"what {old.path} holds besides {', '.join(sorted(old.names))} is not known: {old.problem}",
+            hint=f"see `ls -l {old.path}`, and who may read it: `namei -l {old.path}`",
+        )
+    if Path(old.path).is_symlink():
+        raise ManifestPlaceError(
+            f"{old.path} is a symbolic link, which would be replaced",
+            hint=f"change {os.path.realpath(old.path)}, to which it leads, as it was put there, or first `nodeagent delete {old.path}`",
+        )
+
+
+def _shared(file: PodFile, old: HeldFile, given: set[str]) -> ManifestPlaceError:
+    own = {found.pod.full_name for found in file.pods}
+    others = old.names - own
+    elsewhere = sorted(others & given) or sorted(others)
+    return ManifestPlaceError(
+        f"{old.path} holds {', '.join(sorted(old.names & own))} with {', '.join(elsewhere)}, which {file.path} hasn't: "
+        "replacing it would end what is missing",
+        hint=f"put all pods of {old.path} into one file, then `nodeagent apply` it; or edit {old.path}",
+    )
+
+
+def _new_path(file: PodFile, place: ManifestPlace, taken: set[str]) -> str:
+    """Choose the name of a new file: its own, else that of its first pod."""
+    if not Path(place.directory).is_dir():
+        raise ManifestPlaceError(
+            f"{place.directory} is one file, and pod {file.pods[0].pod.full_name} isn't in it",
+            hint=f"add the pod to {place.directory}, or set manifestDirectory to a directory",
+        )
+    pod = file.pods[0].pod
+    own = Path(file.path).name
+    usable = own.endswith(SUFFIXES) and not own.startswith(".") and own.isprintable() and own.isascii()
+    names = [*([own] if usable else []), f"{pod.name}.yaml", f"{pod.namespace}.{pod.name}.yaml"]
+    for name in names:
+        path = f"{place.directory}/{name}"
+        if path not in taken and not os.path.lexists(path):
+            return path
+    raise ManifestPlaceError(
+        f"there is no name for {file.path} in {place.directory}: {', '.join(names)} are other pods'",
+        hint=f"rename {file.path}, or remove what is not needed there: `nodeagent delete FILE`",
+    )
+
+
+def put(changes: Iterable[FileChange], way_out: str) -> None:
+    """Write what changes, each file whole or not at all. The directory is locked.
+
+    Args:
+        changes: as planned.
+        way_out: the command that may do what this user may not.
+
+    Raises:
+        StateFileError: one could not be written; those before it are in place.
+    """
+    for change in changes:
+        if change.is_written:
+            state_files.write_atomically(
+                change.path, change.content, mode=change.mode, hint=_hint(change.path, way_out)
+            )
+
+
+def _hint(path: str, way_out: str) -> str:
+    parent = Path(path).parent
+    if os.geteuid() != 0:
+        return f"run it as root: `{way_out}`; `namei -l {parent}` shows who may write there"
+    return f"`df {parent}` shows whether it is full or read-only, `lsattr -d {parent}` whether it is immutable"
+
+
+def remove(path: str, way_out: str) -> None:
+    """Remove a manifest. The directory is locked.
+
+    Raises:
+        ManifestPlaceError: it is still there.
+    """
+    try:
+        state_files.remove(path)
+    except state_files.StateFileError as err:
+        raise ManifestPlaceError(err.message, hint=_hint(path, way_out)) from err

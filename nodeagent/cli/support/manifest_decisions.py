@@ -1,0 +1,90 @@
+"""How the agent would decide on the pods of manifests that are applied, and the wait until it has."""
+
+import argparse
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from nodeagent.cli.support.explained_pods import explained_on
+from nodeagent.cli.support.manifest_arguments import SPARE_SECONDS
+from nodeagent.cli.support.manifest_changes import FileChange, ManifestPlace
+from nodeagent.cli.support.progress import Progress
+from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.model.state import NodeState, PodEntry
+from nodeagent.edge.local_api_client import ApiUnavailable, call
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.checkpoint.node_state import state_from_document
+from nodeagent.views.apply.document import AppliedPod
+from nodeagent.views.release_text import longest_end_seconds
+
+_PAUSES_SECONDS = (0.05, 1.0)
+"""Between the first questions, and at most: each has the agent tell all pods."""
+
+
+class WaitError(NodeAgentError):
+    """There is nobody to wait for, or it took too long."""
+
+
+def check_wait(options: argparse.Namespace, place: ManifestPlace) -> None:
+    """Refuse to wait for nobody.
+
+    Raises:
+        WaitError: the agent does not run.
+    """
+    if options.wait and not place.is_live:
+        raise WaitError(
+            "the agent does not run: nobody would act, and --wait would be in vain",
+            hint="start it with `systemctl start nodeagent`, or leave --wait out: it acts when it is started",
+        )
+
+
+def decided(changes: Iterable[FileChange], trial: Trial) -> Iterator[AppliedPod]:
+    """Decide on each pod that the agent would decide on, beside those before it."""
+    pods = [change for file in changes for change in file.pods]
+    with Progress("pods", len(pods)) as progress:
+        for one in pods:
+            explained = None
+            if one.decided is None:
+                trial = trial.making_way(one.pod)
+                explained = explained_on(trial, one.pod, progress.tick)
+                trial = trial.after(one.pod, explained.trace.decision)
+            yield AppliedPod(
+                one.pod, one.before, one.path, one.change.value, one.restarts, one.decided, one.found.notes, explained
+            )
+            progress.step()
+
+
+def waited(
+    options: argparse.Namespace, place: ManifestPlace, ending: Iterable[PodEntry], look: Callable[[NodeState], bool]
+) -> NodeState:
+    """Wait until a look at the agent's state is content, or the time is over; gives the last state.
+
+    Args:
+        options: with `--timeout`.
+        place: whose agent it is.
+        ending: the pods that have to end before.
+        look: says whether all has happened.
+
+    Raises:
+        WaitError: the agent does not answer any more.
+    """
+    limit = options.timeout if options.timeout is not None else longest_end_seconds(tuple(ending)) + SPARE_SECONDS
+    deadline = time.monotonic() + float(limit)
+    pause, longest = _PAUSES_SECONDS
+    with Progress("looks whether the agent has acted") as progress:
+        while True:
+            state = _state(place)
+            if look(state) or time.monotonic() >= deadline:
+                return state
+            time.sleep(pause)
+            pause = min(2 * pause, longest)
+            progress.step()
+
+
+def _state(place: ManifestPlace) -> NodeState:
+    try:
+        return state_from_document(call(place.socket, "state")["state"]).state
+    except ApiUnavailable as err:
+        raise WaitError(
+            f"the agent does not answer any more: {err.message}",
+            hint="start it with `systemctl start nodeagent`: it then acts on what is in place",
+        ) from err

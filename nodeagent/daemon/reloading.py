@@ -1,0 +1,57 @@
+"""Whether the running agent can take over another configuration: what it has promised has to fit, and some fields only a start follows."""
+
+from msgspec.structs import replace
+
+from nodeagent.core.admission.managers import initial, resume
+from nodeagent.core.admission.node_setup import NodeSetup
+from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.state import NodeState
+from nodeagent.daemon.startup import StartError
+from nodeagent.formats.checkpoint.node_state import policies_of
+
+_FIXED = (
+    "state_directory",
+    "runtime_directory",
+    "cgroup_root",
+    "launcher_socket",
+    "metrics_bind_address",
+    "static_pod_path",
+)
+
+
+def check_takeover(before: NodeSetup, state: NodeState, after: NodeSetup) -> None:
+    """Judge another configuration by the one that counts and the promises made under it.
+
+    Raises:
+        StartError: they don't fit it, or a field changed that only a restart can follow.
+
+    """
+    changed = [name for name in _FIXED if getattr(after.config, name) != getattr(before.config, name)]
+    if changed:
+        raise StartError(
+            f"changed fields need a restart: {', '.join(changed)}",
+            hint="systemctl restart nodeagent (no pod notices)",
+        )
+    were, are = policies_of(before.config.placement), policies_of(after.config.placement)
+    if were != are and state.promises.pods:
+        broken: tuple[str, ...] = (f"the policies change from {were} to {are}",)
+    else:
+        promises = promises_on(after, state.promises)
+        broken = (
+            (promises.message,)
+            if isinstance(promises, StartRefused)
+            else violations(after.managers, replace(state, promises=promises))
+        )
+    if broken:
+        raise StartError(
+            f"the promises made do not fit: {'; '.join(broken)}",
+            hint="`systemctl restart nodeagent` takes it over as far as that is possible, and tells what is not "
+            "(stateRecovery: recover); or drain the node: remove all manifests, until `nodeagent inspect` shows no pods",
+        )
+
+
+def promises_on(node: NodeSetup, promises: Promises) -> Promises | StartRefused:
+    """Give the promises as they are on another machine or under another configuration. Where nobody holds any, all is new."""
+    return resume(node.managers, promises) if promises.pods else initial(node.managers)

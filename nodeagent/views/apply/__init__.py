@@ -1,0 +1,1 @@
+"""What `apply`, `diff` and `delete` show: what becomes of each manifest, and where its pod lands."""

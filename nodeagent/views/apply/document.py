@@ -1,0 +1,106 @@
+"""What becomes of pods whose manifests are applied or deleted, as documents of plain values; docs/schema describes them."""
+
+import difflib
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.admission.managers import Admitted
+from nodeagent.core.model.pod import Container, Pod
+from nodeagent.core.model.state import PodEntry
+from nodeagent.formats.manifest.pod_fields import hashed_uid
+from nodeagent.formats.manifest.pod_manifest import pod_to_document
+from nodeagent.views.explain.document import Explained, placed_containers
+from nodeagent.views.explain.words import remedy_text, why_refused
+
+Document = dict[str, Any]
+VERSION = 1
+_CONTEXT_LINES = 3
+_HIDDEN, _CHANGED = "(hidden)", "(hidden, another one)"
+
+
+class AppliedPod(Struct, frozen=True):
+    """A pod of a manifest that is applied."""
+
+    pod: Pod
+    before: Pod | None
+    """What is in place under its name."""
+    path: str
+    """Where its manifest is, or will be."""
+    change: str
+    """created, changed or unchanged."""
+    restarts: bool
+    """A pod that runs makes way for it."""
+    entry: PodEntry | None
+    """What the agent has decided on it; None: nothing yet."""
+    notes: tuple[str, ...] = ()
+    explained: Explained | None = None
+    """How it would be decided; None: it has been decided on."""
+
+
+def applied_document(applied: AppliedPod) -> Document:
+    """Describe one pod."""
+    pod, explained = applied.pod, applied.explained
+    decision = None if explained is None else explained.trace.decision
+    recorded = None if explained is not None or applied.entry is None else applied.entry.refusal
+    refusal = recorded if decision is None or isinstance(decision, Admitted) else decision
+    containers: list[Document] = []
+    if explained is not None and isinstance(decision, Admitted):
+        containers = placed_containers(explained.before.managers, pod, decision, decision.promises)
+    return {
+        "change": applied.change,
+        "containers": containers,
+        "decided": explained is None,
+        "decision": "admitted" if refusal is None else "refused",
+        "differences": differences(applied.before, pod) if applied.change == "changed" else [],
+        "file": applied.path,
+        "message": None if refusal is None else refusal.message,
+        "name": pod.name,
+        "namespace": pod.namespace,
+        "notes": list(applied.notes),
+        "reason": None if refusal is None else str(refusal.reason),
+        "remedies": [] if explained is None else [remedy_text(remedy) for remedy in explained.remedies.found],
+        "restarts": applied.restarts,
+        "uid": pod.uid,
+        "why": why_refused(explained.before, explained.trace) if explained is not None and refusal is not None else [],
+    }
+
+
+def differences(before: Pod | None, after: Pod) -> list[str]:
+    """Compare what is acted on of two pods, as lines of a unified diff without its heading. Values of variables are hidden."""
+    known = set() if before is None else set(_variables(before))
+    old = [] if before is None else _lines(before, known)
+    return list(difflib.unified_diff(old, _lines(after, known), n=_CONTEXT_LINES, lineterm=""))[2:]
+
+
+def _variables(pod: Pod) -> Iterator[tuple[str, str, str]]:
+    return ((container.name, name, value) for container in pod.containers for name, value in container.env)
+
+
+def _lines(pod: Pod, known: Collection[tuple[str, str, str]]) -> list[str]:
+    import yaml  # noqa: PLC0415 - only for what differs
+
+    is_hashed = pod.uid == hashed_uid(pod)
+    document = pod_to_document(replace(pod, containers=tuple(_hidden(one, known) for one in pod.containers)))
+    if is_hashed:  # it is what all else makes it
+        document = {**document, "metadata": {"name": pod.name, "namespace": pod.namespace}}
+    text: str = yaml.safe_dump(document, sort_keys=False)
+    return text.splitlines()
+
+
+def _hidden(container: Container, known: Collection[tuple[str, str, str]]) -> Container:
+    """Hide the values of variables, which may be secrets; that one has changed is seen."""
+    shown = ((name, _HIDDEN if (container.name, name, value) in known else _CHANGED) for name, value in container.env)
+    return replace(container, env=tuple(shown))
+
+
+def settled_document(document: Document, entry: PodEntry | None) -> Document:
+    """Add what the agent has made of a pod that was waited for; without an entry, it has not decided yet."""
+    if entry is None:
+        return document
+    if entry.refusal is None:
+        return document | {"admitted": True, "decided": True}
+    refused = {"decision": "refused", "reason": entry.refusal.reason, "message": entry.refusal.message}
+    return document | refused | {"admitted": False, "decided": True, "containers": []}

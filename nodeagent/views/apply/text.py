@@ -1,0 +1,125 @@
+"""What becomes of manifests, in lines for people: one for each pod, then what is worth knowing. Adds words to documents, no fact."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.state import PodEntry
+from nodeagent.views.explain.text import container_text
+from nodeagent.views.wording.columns import broken, table
+from nodeagent.views.wording.refusal_advice import next_step
+
+Document = Mapping[str, Any]
+WIDTH = 80
+_INDENT = "  "
+_STAYS = "; the pod that runs stays as it is"
+_MOST_PLACES = 4
+"""Containers of a pod whose places are named in its line."""
+
+
+def applied_text(document: Document) -> str:
+    """Say what was put in place, a line for each pod and each note."""
+    return "".join(f"{line}\n" for pod in document["pods"] for line in _applied(pod))
+
+
+def refused_text(document: Document, width: int = WIDTH) -> str:
+    """Say of each pod that would be refused what is missing, and what would admit it."""
+    lines: list[str] = []
+    for pod in document["pods"]:
+        if pod["decision"] == "refused" and not pod["decided"]:
+            lines += broken(f"pod {name_of(pod)} would be refused: {pod['reason']}: {pod['message']}", width)
+            lines += _lacking(pod, width)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def differences_text(document: Document, width: int = WIDTH) -> str:
+    """Say what differs from what is in place, and what would come of it; nothing of pods that don't differ."""
+    lines: list[str] = []
+    for pod in document["pods"]:
+        if pod["change"] != "unchanged":
+            lines += [*([""] if lines else []), *_different(pod, width)]
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def deleted_text(document: Document) -> str:
+    """Say what was removed, a line for each pod, or for each file without one."""
+    lines = []
+    for file in document["files"]:
+        lines += [_deleted(pod, file["file"]) for pod in file["pods"]]
+        lines += [] if file["pods"] else [f"{file['file']} removed, no pod was in it"]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def settled_text(entry: PodEntry, promises: Promises, *, restarts: bool) -> str:
+    """Say how the agent has decided on a pod that was waited for, and that perhaps was to take the place of one that runs."""
+    pod = entry.pod
+    if entry.refusal is not None:
+        return f"pod {pod.full_name} refused: {entry.refusal.reason}: {entry.refusal.message}{_STAYS if restarts else ''}\n"
+    own = [(container.name, promises.own_set(pod.uid, container.name)) for container in pod.containers]
+    places = [f"{name} {'shared' if cpus is None else cpus}" for name, cpus in own]
+    return f"pod {pod.full_name} admitted: {_some(places)}\n"
+
+
+def name_of(pod: Document) -> str:
+    """Name a pod as it is called everywhere: namespace/name."""
+    return f"{pod['namespace']}/{pod['name']}"
+
+
+def _applied(pod: Document) -> Iterator[str]:
+    restarts = ", restarts" if pod["restarts"] and pod["decision"] == "admitted" else ""
+    said = f"pod {name_of(pod)} {pod['change']}{restarts} ({pod['file']})"
+    if pod["decision"] == "refused":
+        how = "and is refused" if pod["decided"] else "and will be refused"
+        said += f", {how}: {pod['reason']}: {pod['message']}{_stays(pod)}"
+    elif pod["containers"]:
+        said += f": {_some([_place(container) for container in pod['containers']])}"
+    yield said
+    yield from (f"{_INDENT}note: {note}" for note in pod["notes"] if pod["change"] != "unchanged")
+    if pod["decided"] and pod["decision"] == "refused":
+        yield f"{_INDENT}next: {next_step(pod['reason'], name_of(pod))}"
+
+
+def _stays(pod: Document) -> str:
+    return _STAYS if pod["restarts"] else ""
+
+
+def _place(container: Document) -> str:
+    name, cpus, *where, _ = container_text(container)
+    return ", ".join([f"{name} {cpus}", *filter(None, where)])
+
+
+def _some(places: list[str]) -> str:
+    further = len(places) - _MOST_PLACES
+    return "; ".join(places[:_MOST_PLACES]) + (f"; and {further} more" if further > 0 else "")
+
+
+def _different(pod: Document, width: int) -> Iterator[str]:
+    comes = {"created": "is not there yet", "changed": "changes"}[pod["change"]]
+    restarts = ", and restarts" if pod["restarts"] and pod["decision"] == "admitted" else ""
+    yield f"pod {name_of(pod)} {comes}{restarts} ({pod['file']})"
+    yield from (f"{_INDENT}{line}" for line in pod["differences"])
+    if pod["decision"] == "refused":
+        yield from broken(f"{_INDENT}would be refused: {pod['reason']}: {pod['message']}{_stays(pod)}", width)
+        yield from (f"{_INDENT}{line}" for line in _lacking(pod, width - len(_INDENT)))
+    elif pod["containers"]:
+        yield f"{_INDENT}would get"
+        rows = [container_text(container) for container in pod["containers"]]
+        yield from (f"{_INDENT}{_INDENT}{line}" for line in table(rows, width - 2 * len(_INDENT)))
+    for note in pod["notes"]:
+        yield from broken(f"{_INDENT}note: {note}", width)
+
+
+def _lacking(pod: Document, width: int) -> Iterator[str]:
+    for text in pod["why"]:
+        yield from broken(f"{_INDENT}{text}", width)
+    if pod["remedies"]:
+        yield f"{_INDENT}what would admit it (each of these has been tried):"
+        for text in pod["remedies"]:
+            yield from broken(f"{_INDENT}* {text}", width)
+
+
+def _deleted(pod: Document, path: str) -> str:
+    if pod["alsoIn"] is not None:
+        return f"{path} removed, pod {name_of(pod)} stays: {pod['alsoIn']} holds it, too"
+    ends = "" if pod["endSeconds"] is None else f", it ends within {pod['endSeconds']} s"
+    return f"pod {name_of(pod)} deleted, {path} removed{ends}"

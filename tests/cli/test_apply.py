@@ -1,0 +1,658 @@
+"""`nodeagent apply`, `diff` and `delete`: which file is written or removed, what is said of it, and when nothing is."""
+
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from msgspec.structs import replace
+
+from nodeagent.cli.support import manifest_changes, manifest_decisions
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.state import PodEntry, QosClass, RecordedRefusal, RefusedChange
+from nodeagent.daemon import startup
+from nodeagent.edge.manifests import SUFFIXES, locked_manifests
+from nodeagent.edge.state_files import temporary_path
+from nodeagent.edge.sysfs import read_machine
+from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
+from nodeagent.views.wording.refusal_advice import next_step
+from tests.cli.test_cli_inspect import Host, failed, host, live, needs_root, told
+from tests.cli.test_sources import MACHINE, STATIC
+from tests.support import json_schema
+from tests.support.described_nodes import Told, container, pod
+from tests.support.inspected_nodes import NOW_MS
+
+__all__ = ["host", "live", "told"]
+OTHER = 65_534
+
+
+def text(*pods: dict[str, Any]) -> str:
+    return "---\n".join(yaml.safe_dump(each) for each in pods)
+
+
+def document(told_: tuple[int, str, str], schema: str) -> dict[str, Any]:
+    _, out, err = told_
+    assert err == ""
+    found: dict[str, Any] = json.loads(out)
+    json_schema.check(found, schema)
+    return found
+
+
+class Node:
+    """A machine of 8 CPUs with a manifest directory, and no agent: what is in place is decided on when one is started."""
+
+    def __init__(self, directory: Path, told: Told) -> None:
+        self.manifests = directory / "manifests"
+        self.manifests.mkdir()
+        self.config = directory / "node.yaml"
+        places = {"manifestDirectory": "manifests", "stateDirectory": "state", "runtimeDirectory": "run"}
+        self.config.write_text(json.dumps({**STATIC, **{key: str(directory / name) for key, name in places.items()}}))
+        self._told = told
+
+    def __call__(self, command: str, *words: str) -> tuple[int, str, str]:
+        return self._told(command, *words, "--config", str(self.config), "--socket", str(self.config) + ".sock")
+
+    def files(self) -> list[str]:
+        return sorted(path.name for path in self.manifests.iterdir())
+
+
+@pytest.fixture
+def node(told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    root = MACHINE.grow(tmp_path / "root")
+    sample = read_machine(str(root))
+    for reader in (manifest_changes, startup):
+        monkeypatch.setattr(reader, "read_machine", lambda _="/": sample)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return Node(tmp_path, told)
+
+
+def written(name: str, *pods: dict[str, Any], comment: str = "") -> str:
+    Path(name).write_text(comment + text(*pods))
+    return name
+
+
+WEB = pod("web", container("app", "2", "1Gi"))
+BIG = pod("big", container("app", "40", "1Gi"))
+SMALL = pod("small", container("app", "100m", "64Mi"))
+AWAY = "note: the agent does not run; it acts on this when it is started: systemctl start nodeagent\n"
+
+
+# apply
+
+
+def test_a_manifest_is_put_in_place_as_it_is_and_said_with_where_its_pod_lands(node: Node) -> None:
+    file = written("web.yaml", WEB, comment="# mine\n")
+    path = node.manifests / file
+    assert node("apply", file) == (
+        0,
+        f"pod default/web created ({path}): app exclusive 1,5, NUMA 0\n{AWAY}",
+        "",
+    )
+    assert path.read_text() == Path(file).read_text()
+    assert node.files() == [file], "and nothing else is left there"
+    assert path.stat().st_mode & 0o777 == Path(file).stat().st_mode & 0o666
+
+
+def test_the_file_that_is_written_first_is_no_manifest() -> None:
+    assert not temporary_path("/etc/nodeagent/manifests/web.yaml").endswith(SUFFIXES)
+
+
+def test_what_is_in_place_is_not_written_again(node: Node) -> None:
+    file = written("web.yaml", WEB)
+    node("apply", file)
+    before = (node.manifests / file).stat()
+    assert node("apply", file)[1].startswith("pod default/web unchanged (")
+    assert (node.manifests / file).stat() == before
+    assert node("apply", str(node.manifests / file))[0] == 0, "it may be named itself"
+    assert (node.manifests / file).stat() == before
+
+
+def test_a_comment_is_taken_over_and_changes_no_pod(node: Node) -> None:
+    node("apply", written("web.yaml", WEB))
+    assert node("diff", written("web.yaml", WEB, comment="# new\n")) == (0, "", "")
+    assert node("apply", "web.yaml")[1].startswith("pod default/web unchanged (")
+    assert (node.manifests / "web.yaml").read_text().startswith("# new\n")
+
+
+def test_a_pod_is_replaced_in_its_own_file_whatever_that_is_called(node: Node) -> None:
+    (node.manifests / "10-first.yml").write_text(text(WEB))
+    (node.manifests / "10-first.yml").chmod(0o600)
+    said = node("apply", written("web.yaml", pod("web", container("app", "3", "1Gi"))))
+    assert said[1].startswith(f"pod default/web changed ({node.manifests}/10-first.yml): app exclusive ")
+    assert node.files() == ["10-first.yml"]
+    assert (node.manifests / "10-first.yml").read_text() == Path("web.yaml").read_text()
+    assert (node.manifests / "10-first.yml").stat().st_mode & 0o777 == 0o600
+
+
+def test_several_pods_of_a_file_are_each_said(node: Node) -> None:
+    node("apply", written("both.yaml", WEB, SMALL))
+    changed = pod("small", container("app", "200m", "64Mi"))
+    _, out, _ = node("apply", written("both.yaml", WEB, changed, pod("third", container("app", "1", "64Mi"))))
+    lines = [line.partition(" (")[0] for line in out.splitlines()[:3]]
+    assert lines == ["pod default/web unchanged", "pod default/small changed", "pod default/third created"]
+
+
+def test_a_file_that_holds_other_pods_too_is_not_replaced(node: Node) -> None:
+    (node.manifests / "both.yaml").write_text(text(WEB, SMALL))
+    err = failed(node("apply", written("web.yaml", WEB)))
+    assert f"{node.manifests}/both.yaml holds default/web with default/small, which web.yaml hasn't" in err
+    assert (node.manifests / "both.yaml").read_text() == text(WEB, SMALL)
+    assert node.files() == ["both.yaml"]
+
+
+def test_pods_that_are_in_several_manifests_are_named_with_them(node: Node) -> None:
+    (node.manifests / "a.yaml").write_text(text(WEB))
+    (node.manifests / "b.yaml").write_text(text(SMALL))
+    err = failed(node("apply", written("both.yaml", WEB, SMALL)))
+    assert f"several manifests: default/web in {node.manifests}/a.yaml, default/small in {node.manifests}/b.yaml" in err
+    assert node.files() == ["a.yaml", "b.yaml"]
+
+
+def test_a_pod_that_is_given_twice_is_refused(node: Node) -> None:
+    written("a.yaml", WEB)
+    assert "pod default/web is in a.yaml and in b.yaml" in failed(node("apply", "a.yaml", written("b.yaml", WEB)))
+    assert "pod default/web is twice in c.yaml" in failed(node("apply", written("c.yaml", WEB, WEB)))
+    assert node.files() == []
+
+
+def test_a_uid_that_another_pod_has_is_refused(node: Node) -> None:
+    def with_uid(name: str) -> dict[str, Any]:
+        return {**pod(name, container("app", "1", "64Mi")), "metadata": {"name": name, "uid": "mine"}}
+
+    node("apply", written("a.yaml", with_uid("a")))
+    err = failed(node("apply", written("b.yaml", with_uid("b"))))
+    assert f"pod default/b in b.yaml has the UID of default/a in {node.manifests}/a.yaml: mine" in err
+    assert node.files() == ["a.yaml"]
+
+
+def test_what_would_be_refused_is_explained_and_not_put_in_place(node: Node) -> None:
+    file = written("big.yaml", BIG)
+    status, out, err = node("apply", file)
+    assert status == 4
+    assert out.startswith("pod default/big would be refused: OutOfcpu: ")
+    assert (
+        "what would admit it (each of these has been tried):\n  * let container app request cpu 7 instead of 40" in out
+    )
+    assert err.startswith("nodeagent: nothing was put in place: default/big would be refused\nhint: ")
+    assert node.files() == []
+    found = document((0, node("apply", file, "-o", "json")[1], ""), "apply")
+    assert (found["applied"], found["pods"][0]["decision"], node.files()) == (False, "refused", [])
+
+
+def test_of_several_manifests_all_are_put_in_place_or_none(node: Node) -> None:
+    assert node("apply", written("web.yaml", WEB), written("big.yaml", BIG))[0] == 4
+    assert node.files() == []
+    assert node("apply", "web.yaml", written("bad.yaml", {"kind": "Pod"}))[0] == 1
+    assert node.files() == []
+    assert node("apply", "web.yaml", written("small.yaml", SMALL))[0] == 0
+    assert node.files() == ["small.yaml", "web.yaml"]
+
+
+def test_force_puts_it_in_place_all_the_same(node: Node) -> None:
+    status, out, err = node("apply", "--force", written("big.yaml", BIG))
+    assert (status, err, node.files()) == (0, "", ["big.yaml"])
+    assert f"pod default/big created ({node.manifests}/big.yaml), and will be refused: OutOfcpu: " in out
+
+
+def test_stdin_and_a_name_that_is_taken_are_called_as_the_pod_is(
+    node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "piped").write_text(text(WEB))
+    with (tmp_path / "piped").open() as piped:
+        monkeypatch.setattr("sys.stdin", piped)
+        assert node("apply", "-")[0] == 0
+    assert node.files() == ["web.yaml"]
+    node("apply", written("web.yaml", SMALL))
+    assert node.files() == ["small.yaml", "web.yaml"]
+    Path("here").mkdir()
+    other = {**SMALL, "metadata": {"name": "small", "namespace": "test"}}
+    node("apply", written("here/web.yaml", other))
+    assert node.files() == ["small.yaml", "test.small.yaml", "web.yaml"]
+    third = {**SMALL, "metadata": {"name": "web", "namespace": "small"}}
+    (node.manifests / "small.web.yaml").mkdir()
+    err = failed(node("apply", written("web.yaml", third)))
+    assert (
+        f"there is no name for web.yaml in {node.manifests}: web.yaml, web.yaml, small.web.yaml are other pods'" in err
+    )
+
+
+def test_a_name_that_would_not_count_is_not_taken(node: Node) -> None:
+    node("apply", written("notes.txt", WEB), written(".hidden.yaml", SMALL))
+    assert node.files() == ["small.yaml", "web.yaml"]
+
+
+def test_a_link_is_not_replaced_by_a_file(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "theirs.yaml").write_text(text(WEB))
+    (node.manifests / "web.yaml").symlink_to(tmp_path / "theirs.yaml")
+    assert node("apply", written("web.yaml", WEB))[0] == 0, "it is in place as it is"
+    err = failed(node("apply", written("web.yaml", pod("web", container("app", "3", "1Gi")))))
+    assert f"{node.manifests}/web.yaml is a symbolic link, which would be replaced" in err
+    assert f"hint: change {tmp_path}/theirs.yaml, to which it leads" in err
+    assert (node.manifests / "web.yaml").is_symlink()
+
+
+def test_where_the_manifests_are_one_file_its_pods_are_replaced_and_no_others_put_there(node: Node) -> None:
+    node.manifests.rmdir()
+    node.manifests.write_text(text(WEB))
+    changed = written("web.yaml", pod("web", container("app", "3", "1Gi")))
+    assert node("apply", changed)[1].startswith(f"pod default/web changed ({node.manifests}): ")
+    assert node.manifests.read_text() == Path("web.yaml").read_text()
+    err = failed(node("apply", written("small.yaml", SMALL)))
+    assert f"{node.manifests} is one file, and pod default/small isn't in it" in err
+
+
+def test_a_missing_directory_is_named(node: Node) -> None:
+    node.manifests.rmdir()
+    for command in ("apply", "delete"):
+        err = failed(node(command, written("web.yaml", WEB)))
+        assert f"cannot read manifest directory {node.manifests}: No such file or directory\nhint: create it" in err
+    err = failed(node("diff", "web.yaml"), status=2)
+    assert f"cannot read manifest directory {node.manifests}: " in err
+
+
+def test_what_is_hardly_meant_is_noted(node: Node) -> None:
+    file = written("web.yaml", {**WEB, "spec": {**WEB["spec"], "nodeSelector": {"disk": "ssd"}}})
+    note = "  note: spec.nodeSelector: no effect here: there is no scheduler"
+    assert note in node("diff", file)[1]
+    assert f"\n{note}" in node("apply", file)[1]
+
+
+@contextmanager
+def somebody_else() -> Iterator[None]:
+    os.seteuid(OTHER)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@needs_root
+def test_who_may_not_write_there_is_told_how(node: Node, told: Told) -> None:
+    file = written("web.yaml", WEB)
+    content = Path(file).read_bytes()
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        theirs = Node(Path(directory), told)
+        here = Path(directory, file)
+        here.write_bytes(content)
+        with somebody_else():
+            err = failed(theirs("apply", str(here)))
+        assert f"cannot write {theirs.manifests}/{file}: Permission denied" in err
+        assert f"hint: run it as root: `sudo nodeagent apply {here}`; `namei -l {theirs.manifests}` shows who" in err
+        assert theirs("apply", str(here))[0] == 0
+        with somebody_else():
+            err = failed(theirs("delete", "web"))
+        assert f"cannot remove {theirs.manifests}/{file}: Permission denied" in err
+        assert "hint: run it as root: `sudo nodeagent delete web`; " in err
+        assert theirs.files() == [file]
+
+
+def test_commands_that_write_there_wait_for_each_other(node: Node) -> None:
+    with locked_manifests(str(node.manifests)):
+        handle = os.open(node.manifests, os.O_RDONLY)
+        try:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(handle)
+
+
+# diff
+
+
+def test_what_differs_is_shown_with_what_comes_of_it(node: Node) -> None:
+    file = written("web.yaml", WEB)
+    status, out, err = node("diff", file)
+    assert (status, err) == (1, "")
+    assert out == (
+        f"pod default/web is not there yet ({node.manifests}/web.yaml)\n  would get\n    app  exclusive 1,5  NUMA 0\n"
+    )
+    assert node.files() == []
+    node("apply", file)
+    assert node("diff", file) == (0, "", "")
+    written(file, pod("web", container("app", "3", "1Gi")))
+    status, out, _ = node("diff", file)
+    assert status == 1
+    assert out.startswith(f"pod default/web changes ({node.manifests}/web.yaml)\n  @@ ")
+    assert "\n  -        cpu: '2'\n  +        cpu: '3'\n" in out
+    assert "uid" not in out, "it is a hash of all else"
+    found = document(node("diff", file, "-o", "json"), "diff")["pods"][0]
+    assert (found["change"], found["decided"], found["restarts"]) == ("changed", False, False)
+    assert (node.manifests / file).read_text() == text(WEB)
+
+
+def test_a_refusal_is_a_difference_with_what_is_missing(node: Node) -> None:
+    status, out, err = node("diff", written("big.yaml", BIG), written("web.yaml", WEB))
+    assert (status, err) == (1, "")
+    assert "\n  would be refused: OutOfcpu: " in out
+    assert "\n\npod default/web is not there yet" in out
+
+
+def test_values_of_variables_are_not_shown(node: Node) -> None:
+    def with_secret(value: str, **more: str) -> dict[str, Any]:
+        env = [{"name": "KEY", "value": value}, *({"name": name, "value": text} for name, text in more.items())]
+        return pod("web", {**container("app", "1", "64Mi"), "env": env})
+
+    file = written("web.yaml", with_secret("s3cret", SAME="hidden0"))
+    for words in (("diff", file), ("apply", file, "-o", "json")):
+        assert "s3cret" not in node(*words)[1]
+    out = node("diff", written("web.yaml", with_secret("oth3r", SAME="hidden0")))[1]
+    assert [line for line in out.splitlines() if "hidden" in line] == [
+        "  -      value: (hidden)",
+        "  +      value: (hidden, another one)",
+        "         value: (hidden)",
+    ]
+    assert "cret" not in out
+    assert "oth3r" not in out
+
+
+def test_what_cannot_be_found_out_is_no_difference(node: Node) -> None:
+    assert "cannot read" in failed(node("diff", "none.yaml"), status=2)
+    assert "must be Pod" in failed(node("diff", written("bad.yaml", {"kind": "Job"})), status=2)
+
+
+# delete
+
+
+def test_a_pods_manifest_is_removed_whatever_it_is_called(node: Node) -> None:
+    for name, word in (("web.yaml", "web"), ("10-first.yml", "default/web"), ("x.json", "web.yaml")):
+        (node.manifests / name).write_text(text(WEB))
+        written("web.yaml", WEB)
+        assert node("delete", word) == (
+            0,
+            f"pod default/web deleted, {node.manifests}/{name} removed\n{AWAY}",
+            "",
+        )
+        assert node.files() == []
+
+
+def test_a_pod_that_is_in_several_files_goes_with_all_of_them(node: Node) -> None:
+    for name in ("a.yaml", "b.yaml"):
+        (node.manifests / name).write_text(text(WEB))
+    found = document((0, node("delete", "web", "-o", "json")[1], ""), "delete")
+    assert [file["file"] for file in found["files"]] == [f"{node.manifests}/a.yaml", f"{node.manifests}/b.yaml"]
+    assert node.files() == []
+
+
+def test_a_file_in_place_is_removed_itself_right_or_wrong(node: Node) -> None:
+    for name in ("a.yaml", "b.yaml"):
+        (node.manifests / name).write_text(text(WEB))
+    (node.manifests / "wrong.yaml").write_text("kind: [")
+    a, wrong = node.manifests / "a.yaml", node.manifests / "wrong.yaml"
+    out = node("delete", str(a), str(wrong))[1]
+    assert out == (
+        f"{a} removed, pod default/web stays: {node.manifests}/b.yaml holds it, too\n"
+        f"{wrong} removed, no pod was in it\n{AWAY}"
+    )
+    assert node.files() == ["b.yaml"]
+
+
+def test_a_file_that_holds_other_pods_is_left_until_all_are_named(node: Node) -> None:
+    third = pod("third", container("app", "1", "64Mi"))
+    (node.manifests / "all.yaml").write_text(text(WEB, SMALL, third))
+    err = failed(node("delete", "web"))
+    assert (
+        f"{node.manifests}/all.yaml holds default/web with default/small, default/third: removing it would end" in err
+    )
+    assert node.files() == ["all.yaml"]
+    assert node("delete", "web", "small", written("third.yaml", third))[0] == 0
+    assert node.files() == []
+
+
+def test_what_is_not_there_is_said_and_nothing_is_removed(node: Node) -> None:
+    (node.manifests / "web.yaml").write_text(text(WEB))
+    assert f"no manifest in {node.manifests} holds a pod 'wbe'\nhint: did you mean web? " in failed(
+        node("delete", "web", "wbe")
+    )
+    assert "holds a pod 'default/small'" in failed(node("delete", "web", written("small.yaml", SMALL)))
+    other = {**SMALL, "metadata": {"name": "web", "namespace": "test"}}
+    (node.manifests / "other.yaml").write_text(text(other))
+    assert (
+        "there are 2 pods 'web'\nhint: name one of them in full, as `nodeagent inspect` does: default/web, test/web\n"
+        in failed(node("delete", "web"))
+    )
+    assert node.files() == ["other.yaml", "web.yaml"]
+
+
+# With an agent
+
+
+class Live:
+    """A node with an agent that answers; `act` is what it makes of its manifests when it is asked for its state."""
+
+    def __init__(self, host: Host, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.host = host
+        self.manifests = host.directory / "manifests"
+        self.manifests.mkdir()
+        config = replace(host.world.config, static_pod_path=str(self.manifests))
+        host.world.config = config
+        host.world.node = replace(host.world.node, config=config)
+        self._told = told
+        self._view = host.told
+        self.asked = 0
+        self.act: Callable[[], None] = lambda: None
+        monkeypatch.setattr(host, "told", self._acted)
+        monkeypatch.setattr(manifest_decisions.time, "sleep", lambda _: None)
+
+    def __call__(self, command: str, *words: str) -> tuple[int, str, str]:
+        return self._told(command, *words, *self.host.options)
+
+    def files(self) -> list[str]:
+        return sorted(path.name for path in self.manifests.iterdir())
+
+    def _acted(self) -> Any:
+        self.asked += 1
+        self.act()
+        return self._view()
+
+    def runs(self, written_pod: dict[str, Any]) -> Pod:
+        """Have a pod run from its own manifest."""
+        path = self.manifests / f"{written_pod['metadata']['name']}.yaml"
+        path.write_text(text(written_pod))
+        (found,) = parse_manifest(path.read_bytes(), path.name)
+        assert isinstance(found, ManifestPod)
+        self.host.world.add(found.pod)
+        return found.pod
+
+    @property
+    def entries(self) -> tuple[PodEntry, ...]:
+        return self.host.world.state.entries
+
+    @entries.setter
+    def entries(self, entries: tuple[PodEntry, ...]) -> None:
+        self.host.world.state = replace(self.host.world.state, entries=entries)
+
+
+@pytest.fixture
+def agent(live: Host, told: Told, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Live:
+    monkeypatch.chdir(tmp_path)
+    return Live(live, told, monkeypatch)
+
+
+SLOW = {**SMALL, "spec": {**SMALL["spec"], "terminationGracePeriodSeconds": 7}}
+
+
+def test_a_running_pod_that_changes_restarts(agent: Live) -> None:
+    agent.runs(SMALL)
+    file = written("changed.yaml", SLOW)
+    assert f"pod default/small changes, and restarts ({agent.manifests}/small.yaml)\n" in agent("diff", file)[1]
+    assert agent("apply", file)[1].startswith(
+        f"pod default/small changed, restarts ({agent.manifests}/small.yaml): app shared "
+    )
+    assert agent("apply", "-o", "json", file)[0] == 0
+
+
+def test_one_that_only_another_variable_is_given_to_restarts_too(agent: Live) -> None:
+    def with_variable(value: str) -> dict[str, Any]:
+        one = pod("small", {**container("app", "100m", "64Mi"), "env": [{"name": "A", "value": value}]})
+        return {**one, "metadata": {"name": "small", "uid": "mine"}}
+
+    agent.runs(with_variable("1"))
+    assert "changes, and restarts" in agent("diff", written("small.yaml", with_variable("2")))[1]
+    assert agent("diff", written("small.yaml", with_variable("1"))) == (0, "", "")
+
+
+def test_a_running_pod_that_would_be_refused_is_left_as_it_is(agent: Live) -> None:
+    agent.runs(SMALL)
+    huge = pod("small", container("app", "999", "64Mi"))
+    assert "the pod that runs stays as it is" in " ".join(agent("diff", written("small.yaml", huge))[1].split())
+    assert agent("apply", "small.yaml")[0] == 4
+    status, out, _ = agent("apply", "small.yaml", "--force", "--wait")
+    assert status == 0
+    assert "and will be refused: OutOfcpu: " in out
+    assert out.endswith("; the pod that runs stays as it is\n")
+
+
+def test_a_pod_that_is_ending_comes_back_when_it_has_ended(agent: Live) -> None:
+    agent.runs(SMALL)
+    agent.entries = (*agent.entries[:-1], replace(agent.entries[-1], deleting_since_ms=NOW_MS))
+    (agent.manifests / "small.yaml").unlink()
+    found = document(agent("apply", written("small.yaml", SMALL), "-o", "json"), "apply")["pods"][0]
+    assert (found["change"], found["decided"], found["restarts"]) == ("created", False, False)
+
+
+def test_a_refused_pod_that_is_applied_again_stays_refused_and_that_is_said(agent: Live) -> None:
+    refused = agent.runs(SMALL)
+    entry = PodEntry(
+        refused, QosClass.BURSTABLE, "small.yaml", NOW_MS, RecordedRefusal("OutOfpods", "too many", NOW_MS)
+    )
+    agent.entries = (*agent.entries[:-1], entry)
+    status, out, err = agent("apply", written("small.yaml", SMALL))
+    assert (status, err) == (4, "")
+    assert out == (
+        f"pod default/small unchanged ({agent.manifests}/small.yaml), and is refused: OutOfpods: too many\n"
+        f"  next: {next_step('OutOfpods', 'default/small')}\n"
+    )
+
+
+def test_the_file_of_a_running_pod_that_cannot_be_understood_is_replaced(agent: Live) -> None:
+    agent.runs(SMALL)
+    path = agent.manifests / "small.yaml"
+    path.write_text("kind: [")
+    assert agent("apply", written("mended.yaml", SMALL))[1] == f"pod default/small changed ({path})\n"
+    assert agent.files() == ["small.yaml"]
+    assert path.read_text() == text(SMALL)
+
+
+def test_a_file_that_may_not_be_read_is_not_replaced(agent: Live) -> None:
+    agent.runs(SMALL)
+    path = agent.manifests / "small.yaml"
+    path.unlink()
+    os.mkfifo(path)
+    for command, status in (("apply", 1), ("diff", 2)):
+        err = failed(agent(command, written("small.yaml", SLOW)), status=status)
+        assert f"what {path} holds besides default/small is not known: {path} is a FIFO, not a regular file" in err
+    assert path.is_fifo()
+
+
+def test_a_wait_ends_with_the_decision(agent: Live) -> None:
+    def decide() -> None:
+        if agent.asked > 2:
+            agent.act = lambda: None
+            agent.runs(SMALL)
+
+    agent.act = decide
+    status, out, err = agent("apply", written("small.yaml", SMALL), "--wait")
+    assert (status, err) == (0, "")
+    assert out.endswith("pod default/small admitted: app shared\n")
+    found = document(agent("apply", "small.yaml", "--wait", "-o", "json"), "apply")["pods"][0]
+    assert (found["change"], found["decided"], found["admitted"]) == ("unchanged", True, None)
+
+
+def test_a_wait_for_a_decision_that_is_a_refusal(agent: Live) -> None:
+    def refuse() -> None:
+        if agent.asked > 1 and len(agent.entries) == 1:
+            refused = agent.runs(SMALL)
+            why = RecordedRefusal("OutOfpods", "too many", NOW_MS)
+            agent.entries = (*agent.entries[:-1], PodEntry(refused, QosClass.BURSTABLE, "small.yaml", NOW_MS, why))
+
+    agent.act = refuse
+    status, out, err = agent("apply", written("small.yaml", SMALL), "--wait")
+    assert (status, err) == (4, "")
+    assert out.endswith("pod default/small refused: OutOfpods: too many\n")
+
+
+def test_a_wait_for_a_change_that_is_refused(agent: Live) -> None:
+    def refuse() -> None:
+        if agent.asked > 1:
+            (changed,) = parse_manifest((agent.manifests / "small.yaml").read_bytes(), "small.yaml")
+            assert isinstance(changed, ManifestPod)
+            why = RecordedRefusal("OutOfpods", "too many", NOW_MS)
+            agent.entries = (
+                *agent.entries[:-1],
+                replace(agent.entries[-1], refused_change=RefusedChange(changed.pod, why)),
+            )
+
+    agent.runs(SMALL)
+    agent.act = refuse
+    status, out, err = agent("apply", written("small.yaml", SLOW), "--wait")
+    assert (status, err) == (4, "")
+    assert out.endswith("pod default/small refused: OutOfpods: too many; the pod that runs stays as it is\n")
+    status, out, err = agent("apply", "small.yaml", "--wait")
+    assert (status, err) == (4, "")
+    assert out == (
+        f"pod default/small unchanged ({agent.manifests}/small.yaml), and is refused: OutOfpods: too many"
+        "; the pod that runs stays as it is\n"
+        f"  next: {next_step('OutOfpods', 'default/small')}\n"
+    )
+
+
+def test_a_wait_in_vain_says_what_is_in_place(agent: Live) -> None:
+    status, out, err = agent("apply", written("small.yaml", SMALL), "--wait", "--timeout", "0")
+    assert status == 1
+    assert out.startswith("pod default/small created (")
+    assert err.startswith("nodeagent: in place, and not decided yet: default/small\nhint: ")
+    assert agent.files() == ["small.yaml"]
+
+
+def test_nobody_is_waited_for_where_no_agent_runs(node: Node) -> None:
+    for command in ("apply", "delete"):
+        assert "the agent does not run" in failed(node(command, written("web.yaml", WEB), "--wait"))
+    assert node.files() == []
+    for command in ("apply", "delete"):
+        assert "--timeout 3 says how long to wait: give --wait, too" in node(command, "web.yaml", "--timeout", "3")[2]
+
+
+def test_a_deleted_pod_is_waited_for_until_it_has_gone(agent: Live) -> None:
+    agent.runs(SLOW)
+
+    def end() -> None:
+        if agent.asked > 3:
+            agent.entries = agent.entries[:1]
+
+    agent.act = end
+    path = agent.manifests / "small.yaml"
+    assert agent("delete", "small", "--wait") == (
+        0,
+        f"pod default/small deleted, {path} removed, it ends within 7 s\n",
+        "",
+    )
+    assert agent.asked > 3
+
+
+def test_a_deleted_pod_that_stays_is_named(agent: Live) -> None:
+    agent.runs(SLOW)
+    status, out, err = agent("delete", "small", "--wait", "--timeout", "0")
+    assert (status, out.endswith("it ends within 7 s\n")) == (1, True)
+    assert err.startswith("nodeagent: removed, and still there: default/small\nhint: ")
+    agent.runs(SLOW)
+    agent.entries = agent.entries[:-1]
+    found = document((0, agent("delete", "small", "--wait", "--timeout", "0", "-o", "json")[1], ""), "delete")
+    assert found["left"] == ["default/small"]
+
+
+def test_a_pod_without_a_manifest_is_told_from_one_that_nobody_knows(agent: Live) -> None:
+    assert f"pod default/web has no manifest in {agent.manifests}" in failed(agent("delete", "web"))
+
+
+def test_what_the_agent_makes_of_a_manifest_is_what_was_said(agent: Live) -> None:
+    found = document(agent("apply", written("small.yaml", SMALL), "-o", "json"), "apply")["pods"][0]
+    assert (found["change"], found["decision"], found["admitted"]) == ("created", "admitted", None)
+    assert [one["isolation"] for one in found["containers"]] == ["host"]
