@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.core.model.pod import Container
+from nodeagent.core.model.pod import Container, Pod
 from nodeagent.core.model.state import NodeState
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import NodeStateError
@@ -86,12 +86,18 @@ def capture_document(capture: Capture) -> Document:
             **_sample_document(capture.settings.sample),
             "unreadable": list(capture.settings.unreadable),
         },
-        "agent": None if agent is None else view_document(replace(agent, state=without_secrets(agent.state))),
+        "agent": None if agent is None else _agent_document(agent),
         "cgroups": None if seen.cgroups is None else {path: _texts(found) for path, found in seen.cgroups.items()},
         "cgroupProblems": list(seen.problems),
         "processes": {"counts": dict(seen.process_counts), "strays": dict(seen.strays)},
         "hostProcesses": None if seen.host is None else _host_document(seen.host),
     }
+
+
+def _agent_document(agent: NodeView) -> Document:
+    """Spell what the agent knows, without secrets and without its paths."""
+    document = view_document(replace(agent, state=without_secrets(agent.state)))
+    return {name: value for name, value in document.items() if name != "manifestDirectory"}
 
 
 def _sample_document(sample: SysfsSample) -> Document:
@@ -118,9 +124,14 @@ def without_secrets(state: NodeState) -> NodeState:
     def bare(container: Container) -> Container:
         return replace(container, command=LEFT_OUT if container.command else (), args=(), env=())
 
-    entries = (
-        replace(e, pod=replace(e.pod, containers=tuple(bare(c) for c in e.pod.containers))) for e in state.entries
-    )
+    def bare_pod(pod: Pod) -> Pod:
+        return replace(pod, containers=tuple(bare(container) for container in pod.containers))
+
+    entries = []
+    for entry in state.entries:
+        change = entry.refused_change
+        bare_change = None if change is None else replace(change, pod=bare_pod(change.pod))
+        entries.append(replace(entry, pod=bare_pod(entry.pod), refused_change=bare_change))
     return replace(state, entries=tuple(entries))
 
 

@@ -149,7 +149,8 @@ class ViewReader:
 
 def _node(document: JsonValue) -> NodeSetup:
     config = config_from_document(document.field("config"))
-    config = replace(config, static_pod_path=document.field("manifestDirectory").text())
+    manifests = document.optional("manifestDirectory")
+    config = config if manifests is None else replace(config, static_pod_path=manifests.text())
     topology = _topology(document.field("topology"))
     other = document.optional("decidedOn")
     decided_on = topology if other is None else _topology(other)

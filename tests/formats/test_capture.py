@@ -17,6 +17,7 @@ from nodeagent.core.admission.node_setup import on_machine
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.pod import Pod, Resources
 from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.state import RecordedRefusal, RefusedChange
 from nodeagent.daemon import machine as daemon_machine, startup
 from nodeagent.edge.sysfs import read_machine
 from nodeagent.errors import NodeAgentError
@@ -109,8 +110,12 @@ def without_whose(text: str) -> str:
 
 
 def test_no_secret_of_a_container_is_in_it(host: Host, capfd: pytest.CaptureFixture[str]) -> None:
+    *others, entry = host.world.state.entries
+    change = RefusedChange(with_secret(), RecordedRefusal("OutOfpods", "too many", 1))
+    host.world.state = replace(host.world.state, entries=(*others, replace(entry, refused_change=change)))
     host.start_daemon()
     _, text, _ = told(capfd, "capture", *host.options)
+    assert "OutOfpods" in text
     assert SECRET not in text
     assert "--password" not in text
     assert "TOKEN" not in text
