@@ -184,7 +184,7 @@ def _launcher(node: NodeSetup, problems: list[str]) -> tuple[str | None, Mapping
         running = {s.id: s.pid for s in client.list() if hasattr(s, "pid")}
     except LauncherError as err:
         problems.append(err.message)
-        root = node.config.cgroup_root or (PODS_CGROUP if Path(PODS_CGROUP).is_dir() else None)
+        root = node.config.cgroup_root or (None if is_absent(PODS_CGROUP) else PODS_CGROUP)
         return root, None
     return root, running
 
