@@ -29,6 +29,7 @@ _STANDARD = "tag:yaml.org,2002:"
 _TYPES: dict[str, tuple[type, ...]] = {"bool": (bool,), "int": (int,), "null": (type(None),)}
 
 
+_TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels"
 _TAGS = "tags are not supported (quote it if ! is meant as text)"
 
 
@@ -112,11 +113,18 @@ def _events(text: str, findings: Findings) -> Iterator[yaml.Event]:
         mark = err.problem_mark or err.context_mark
         # The end of a text counts as a line of its own there.
         line = 1 if mark is None else min(mark.line, text.rstrip("\n").count("\n")) + 1
-        findings.add(line, "", "", _tab(text, line) or f"is not valid YAML: {err.problem or err.context}")
+        findings.add(
+            line, "", "", _explained(err) or _tab(text, line) or f"is not valid YAML: {err.problem or err.context}"
+        )
         raise UnreadableError from err
     except yaml.YAMLError as err:
         findings.add(1, "", "", f"is not valid YAML: {err}")
         raise UnreadableError from err
+
+
+def _explained(err: yaml.MarkedYAMLError) -> str:
+    """Give libyaml's own bound, which from 0.2.6 on it may reach while it looks ahead, in the words of the lower one here."""
+    return _TOO_DEEP if "nesting depth" in (err.problem or "") else ""
 
 
 def _tab(text: str, line: int) -> str | None:
@@ -184,7 +192,7 @@ class _Builder:
         self._count(1, line)
         self._open.append(_Open(line, event.anchor, is_map))
         if len(self._open) > MAX_DEPTH:
-            raise self._abort(line, f"is nested deeper than {MAX_DEPTH} levels")
+            raise self._abort(line, _TOO_DEEP)
         if event.anchor:
             self._anchors[event.anchor] = None
 
@@ -209,7 +217,7 @@ class _Builder:
             raise self._abort(line, "contains itself", shown(anchor))
         self._count(built.size, line)
         if len(self._open) + built.height > MAX_DEPTH:
-            raise self._abort(line, f"is nested deeper than {MAX_DEPTH} levels")
+            raise self._abort(line, _TOO_DEEP)
         return built
 
     def _place(self, built: _Built, line: int) -> None:
