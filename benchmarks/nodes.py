@@ -99,7 +99,7 @@ def scanned(of: world.Node, state: NodeState, pods: Sequence[Pod]) -> Turn:
         unreadable=frozenset(),
         misspelt=frozenset(),
         runs=None,
-        seen={},
+        observed={},
         now_ms=world.START_MS,
     )
     return step(state, world_now)

@@ -22,21 +22,21 @@ _RECONCILE_SECONDS = 10
 
 
 class KubeletOrder:
-    """In place of `diff`: the same wishes and the same changes, but running containers keep their CPUs until the next reconcile."""
+    """In place of `diff`: the same desired cgroups and the same changes, but running containers keep their CPUs until the next turn."""
 
     def __init__(self) -> None:
         self._reconciled_seconds = time.monotonic()
 
-    def __call__(self, wishes: Iterable[DesiredCgroup], seen: ObservedCgroups) -> Plan:
-        plan = replace(diff(wishes, seen), occupied=CpuSet())
+    def __call__(self, desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Plan:
+        plan = replace(diff(desired, observed), occupied=CpuSet())
         if time.monotonic() - self._reconciled_seconds >= _RECONCILE_SECONDS:
             self._reconciled_seconds = time.monotonic()
             return plan
-        return replace(plan, changes=tuple(change for change in plan.changes if not _is_later(change, seen)))
+        return replace(plan, changes=tuple(change for change in plan.changes if not _is_later(change, observed)))
 
 
-def _is_later(change: Change, seen: ObservedCgroups) -> bool:
-    there = seen.get(change.path)
+def _is_later(change: Change, observed: ObservedCgroups) -> bool:
+    there = observed.get(change.path)
     is_cpuset = isinstance(change, SetAttribute) and change.attribute is Attribute.CPUSET_CPUS
     return is_cpuset and there is not None and there.is_populated
 

@@ -17,7 +17,7 @@ from nodeagent.core.admission.managers import shortfalls
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.ancestor_cpusets import withheld
-from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, OWN_DIRECTORIES, Kernel, wishes
+from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, OWN_DIRECTORIES, Kernel, desired_cgroups
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.metrics.agent_metrics import MOVED
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
@@ -38,10 +38,10 @@ from nodeagent.core.turn.actions import (
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
 from nodeagent.core.turn.step import EventKind, Turn, World, step
 from nodeagent.daemon.clock import Clock
-from nodeagent.daemon.drift import as_wished, corrected
+from nodeagent.daemon.drift import as_desired, corrected
 from nodeagent.daemon.execution import ExecutionResult, answered, carry_out
 from nodeagent.daemon.kept import POLL_SECONDS, Kept
-from nodeagent.daemon.logs import Log, about, log_fact
+from nodeagent.daemon.logs import Log, about, log_event
 from nodeagent.daemon.machine import Machine
 from nodeagent.daemon.manifest_list import ManifestList, NoManifests
 from nodeagent.daemon.metrics_recorder import MetricsRecorder, Stopwatch
@@ -117,7 +117,7 @@ class Agent:
         """To decide again on refused pods."""
         self.releases = Requests()
         """To end pods whatever their manifests say."""
-        self.tally = MetricsRecorder(node, state.promises)
+        self.metrics = MetricsRecorder(node, state.promises)
         self.view = NodeView(node, state, str(tree.root), is_live=True)
         """What others see: one immutable value per turn, replaced as a whole."""
         self._machine = machine
@@ -155,9 +155,9 @@ class Agent:
             self.log.warning("manifest_refused", source=source, problems=[problem.text for problem in problems])
         looked = self.runner.look()
         runs = None if isinstance(looked, Trouble) else looked
-        seen = self._read(runs)
-        troubles += [found for found in (looked, seen) if isinstance(found, Trouble)]
-        if isinstance(seen, Trouble):
+        observed = self._read(runs)
+        troubles += [found for found in (looked, observed) if isinstance(found, Trouble)]
+        if isinstance(observed, Trouble):
             return self._tell(None, runs, troubles, began, _RETRY_SECONDS)
         now_ms = self._follow_clock()
         world = World(
@@ -168,7 +168,7 @@ class Agent:
             unreadable=manifests.unreadable,
             misspelt=manifests.misspelt,
             runs=runs,
-            seen=seen,
+            observed=observed,
             is_blind=manifests.is_blind,
             now_ms=now_ms,
             retried=self.retries.take(),
@@ -181,15 +181,15 @@ class Agent:
         if unsaved is not None:
             troubles.append(unsaved)
             decided, watch = self._without_saving(decided), Stopwatch()
-        outcome, strangers = self._write(world)
-        troubles += [*self._kept.answer.troubles, *strangers, *self._act(world, outcome)]
-        self._log_facts(decided, outcome, began)
+        outcome, orphans = self._write(world)
+        troubles += [*self._kept.answer.troubles, *orphans, *self._act(world, outcome)]
+        self._log_events(decided, outcome, began)
         drift = corrected(outcome, self._kept.settled, self.state, self.log)
         if reasons & {WakeUpReason.START, WakeUpReason.CGROUPS, WakeUpReason.TIMER}:
             drift += self._bring_home(world, outcome)
-        self.tally.count(decided, outcome, drift, watch.took_ms)
+        self.metrics.count(decided, outcome, drift, watch.took_ms)
         troubles += self.recorder.project(self.node, self.state.promises)
-        self._kept = replace(self._kept, settled=as_wished(self._wanted(world), outcome))
+        self._kept = replace(self._kept, settled=as_desired(self._wanted(world), outcome))
         return self._tell(decided, runs, troubles, began, self._pause(decided, world, troubles))
 
     def _follow_machine(self) -> None:
@@ -249,15 +249,15 @@ class Agent:
     def _read(self, runs: Mapping[str, Run] | None) -> ObservedCgroups | Trouble:
         """Give the pods' cgroups, or why they may not be written to. systemd makes its units' cgroups itself, and nobody else may (D9)."""
         try:
-            seen = self.tree.read(OWN_DIRECTORIES)
+            observed = self.tree.read(OWN_DIRECTORIES)
         except CgroupError as err:
             return trouble_of(err)
         if self.node.config.cgroup_root:
-            return seen
-        root = seen.get("")
+            return observed
+        root = observed.get("")
         # Between its making and the launcher's start systemd puts the unit's first process there: no controllers then.
         if root is not None and (runs is not None or root.subtree_control >= CONTROLLERS):
-            return seen
+            return observed
         how = "is not there" if root is None else "is new"
         way_out = "systemctl start nodeagent-pods nodeagent-launcher"
         return Trouble(f"the pods' unit is not ready: {self.tree.root} {how} ({way_out})")
@@ -273,7 +273,7 @@ class Agent:
         try:
             self.recorder.save(self.node, state)
         except StateFileError as err:
-            self.tally.count_failed_save(err.errno)
+            self.metrics.count_failed_save(err.errno)
             self._hold_off(state, err)
             # It is tried again even if there is nothing left to decide: that tells whether the trouble is over.
             self._kept = replace(self._kept, is_saved=False)
@@ -285,7 +285,7 @@ class Agent:
     def _without_saving(self, decided: Turn) -> Turn:
         """Do what may be done though it is not saved: end what is to end, perhaps that makes room. Nothing is given, nothing given back."""
         self.state = with_endings(self.state, decided.state)
-        return Turn(self.state, tuple(fact for fact in decided.facts if fact.event is EventKind.POD_ENDING))
+        return Turn(self.state, tuple(event for event in decided.events if event.kind is EventKind.POD_ENDING))
 
     def _hold_off(self, decided: NodeState, err: StateFileError) -> None:
         """Refuse what can't be made durable (E22). The refusal is no state: it ends with the trouble."""
@@ -293,32 +293,32 @@ class Agent:
         self._kept = replace(self._kept, held_off=held_off(self.state, decided, err))
         for entry in self._kept.held_off:
             if entry.pod.uid not in before and entry.refusal is not None:
-                self.tally.count_refusal(entry.refusal.reason)
+                self.metrics.count_refusal(entry.refusal.reason)
                 tell_refused(entry, self.log)
 
     def _wanted(self, world: World) -> tuple[DesiredCgroup, ...]:
         """Say what every cgroup is to hold. Without a launcher nothing can be started, and no cgroup is made for it: the pods' unit may be
         stopping, and systemd could not remove its cgroup, nor start the unit in what is left of it (D9).
         """
-        root = world.seen.get("")
+        root = world.observed.get("")
         kernel = Kernel.of(self.node.topology, _PAGE_BYTES, root.controllers if root else frozenset())
-        wanted = wishes(self.node.config, self.node.managers, kernel, self.state)
-        return wanted if world.runs is not None else tuple(wish for wish in wanted if wish.path in world.seen)
+        wanted = desired_cgroups(self.node.config, self.node.managers, kernel, self.state)
+        return wanted if world.runs is not None else tuple(want for want in wanted if want.path in world.observed)
 
     def _write(self, world: World) -> tuple[ExecutionResult, tuple[Trouble, ...]]:
         """Give what was written, and who runs where no pod is."""
         wanted = self._wanted(world)
-        plan: Plan = diff(wanted, world.seen)
+        plan: Plan = diff(wanted, world.observed)
         outcome = carry_out(plan, wanted, self.tree, self._alive)
         self._kept = replace(self._kept, answer=answered(outcome, self._kept.answer, partial(owner_of, self.state)))
-        strangers = (
+        orphans = (
             Trouble(
-                f"processes run in {self.tree.root / path}, which no pod owns, on CPUs {world.seen[path].cpus_effective} "
+                f"processes run in {self.tree.root / path}, which no pod owns, on CPUs {world.observed[path].cpus_effective} "
                 f"(end them: echo 1 > {self.tree.root / path}/cgroup.kill)"
             )
-            for path in plan.strangers
+            for path in plan.orphans
         )
-        return outcome, tuple(strangers)
+        return outcome, tuple(orphans)
 
     def _act(self, world: World, outcome: ExecutionResult) -> tuple[Trouble, ...]:
         self.runner.signalled &= stopping(self.state)
@@ -351,17 +351,17 @@ class Agent:
             self.notices[_ASTRAY] = "; ".join(troubles)
         return (MOVED,) * back
 
-    def _log_facts(self, decided: Turn, outcome: ExecutionResult, began: float) -> None:
+    def _log_events(self, decided: Turn, outcome: ExecutionResult, began: float) -> None:
         took = {"writes": len(outcome.written), "duration_ms": round((time.monotonic() - began) * 1000)}
         shadows = []
         told = frozenset(self._kept.shadows)
-        for fact in decided.facts:
-            if fact.event is not EventKind.MANIFEST_SHADOWED:
-                log_fact(self.log, fact, self.state, took)
+        for event in decided.events:
+            if event.kind is not EventKind.MANIFEST_SHADOWED:
+                log_event(self.log, event, self.state, took)
                 continue
-            shadows.append(shadow(fact))
+            shadows.append(shadow(event))
             if shadows[-1] not in told:
-                log_fact(self.log, fact, self.state, {})
+                log_event(self.log, event, self.state, {})
         self._kept = replace(self._kept, shadows=tuple(shadows))
 
     def _pause(self, decided: Turn, world: World, troubles: list[Trouble]) -> float:
@@ -373,7 +373,9 @@ class Agent:
             pauses.append(self._kept.answer.pause_seconds)
         if set(troubles) - {*self._kept.answer.troubles}:
             pauses.append(_RETRY_SECONDS)
-        if world.runs is not None and any(is_unsettled(entry, world.runs, world.seen) for entry in self.state.entries):
+        if world.runs is not None and any(
+            is_unsettled(entry, world.runs, world.observed) for entry in self.state.entries
+        ):
             pauses.append(self._kept.poll_seconds)
             self._kept = replace(self._kept, poll_seconds=min(_LONGEST_POLL_SECONDS, self._kept.poll_seconds * 1.5))
         else:
@@ -422,9 +424,9 @@ class Agent:
             is_live=True,
             is_ready=is_whole and not self._kept.save_failed,
         )
-        self.tally.publish(
+        self.metrics.publish(
             self.view,
-            decided_something=decided is not None and bool(decided.facts),
+            decided_something=decided is not None and bool(decided.events),
             manifest_problems=len({source for source, _ in manifests}),
             seconds=time.monotonic() - began,
         )

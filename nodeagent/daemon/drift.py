@@ -18,7 +18,7 @@ def corrected(
 
     Args:
         outcome: of this turn.
-        settled: the cgroups as the turn before left them, each as was wished for.
+        settled: the cgroups as the turn before left them, each as it was desired.
         state: whose pods the cgroups belong to.
         log: told of each change.
 
@@ -32,10 +32,10 @@ def corrected(
     return tuple(fields["file"] for _, fields in found)
 
 
-def as_wished(wanted: tuple[DesiredCgroup, ...], outcome: ExecutionResult) -> dict[str, DesiredCgroup]:
+def as_desired(wanted: tuple[DesiredCgroup, ...], outcome: ExecutionResult) -> dict[str, DesiredCgroup]:
     """Give the cgroups with which a turn has come to its end, by path: what is still to be done in one is nobody else's change."""
     undone = {change.path for change, _ in outcome.failed} | {change.path for change in outcome.held_back}
-    return {wish.path: wish for wish in wanted if wish.path not in undone}
+    return {want.path: want for want in wanted if want.path not in undone}
 
 
 def _corrected(change: Change, settled: Mapping[str, DesiredCgroup]) -> dict[str, str] | None:

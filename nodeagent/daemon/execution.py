@@ -83,7 +83,7 @@ class _Execution(Struct):
 
 
 def carry_out(
-    plan: Plan, wishes: Iterable[DesiredCgroup], tree: CgroupWriter, alive: Callable[[], None] = lambda: None
+    plan: Plan, desired: Iterable[DesiredCgroup], tree: CgroupWriter, alive: Callable[[], None] = lambda: None
 ) -> ExecutionResult:
     """Apply a plan. A change that fails holds back those that rely on it; all others are still tried. `alive` is called before each."""
     progress = _Execution(plan.occupied)
@@ -102,7 +102,7 @@ def carry_out(
                 progress.occupied |= change.vacates
         else:
             progress.written.append(change)
-    ready = frozenset(w.path for w in wishes if w.is_leaf and not w.is_starved and _is_ready(w, progress))
+    ready = frozenset(w.path for w in desired if w.is_leaf and not w.is_starved and _is_ready(w, progress))
     return ExecutionResult(tuple(progress.written), tuple(progress.failed), tuple(progress.held_back), ready)
 
 
@@ -137,7 +137,7 @@ def _is_below_unusable(path: str, progress: _Execution) -> bool:
     return any(above == "" or path.startswith(above + "/") for above in progress.unusable if above != path)
 
 
-def _is_ready(wish: DesiredCgroup, progress: _Execution) -> bool:
-    if wish.path in progress.unusable or _is_below_unusable(wish.path, progress):
+def _is_ready(want: DesiredCgroup, progress: _Execution) -> bool:
+    if want.path in progress.unusable or _is_below_unusable(want.path, progress):
         return False
-    return not (wish.is_exclusive and wish.exclusive_cpus() & progress.occupied)
+    return not (want.is_exclusive and want.exclusive_cpus() & progress.occupied)

@@ -28,7 +28,7 @@ class Kept(Struct, frozen=True):
     """Pods that could have been admitted, had the decision been saved."""
     machine_trouble: tuple[Trouble, ...] = ()
     settled: Mapping[str, DesiredCgroup] = {}
-    """The cgroups that were as wished for when the last turn ended."""
+    """The cgroups that were as desired when the last turn ended."""
     answer: FailureResponse = FailureResponse()
     """What is done about cgroup writes that failed."""
     troubles: frozenset[Trouble] = frozenset()

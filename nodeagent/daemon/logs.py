@@ -92,27 +92,27 @@ def about(pod: Pod, container: str | None = None) -> dict[str, str]:
     return fields if container is None else {**fields, "container": container}
 
 
-def log_fact(log: Log, fact: TurnEvent, state: NodeState, extra: Mapping[str, str | int]) -> None:
+def log_event(log: Log, event: TurnEvent, state: NodeState, extra: Mapping[str, str | int]) -> None:
     """Write the canonical line of one fact.
 
     Args:
         log: where to.
-        fact: what happened.
+        event: what happened.
         state: after the turn.
         extra: what the turn as a whole took (writes, duration).
 
     """
-    fields: dict[str, str | int] = {**about(fact.pod, fact.container), "source": fact.source, **dict(fact.fields)}
-    if fact.event is EventKind.POD_ADMITTED:
-        own = {c.name: state.promises.own_set(fact.pod.uid, c.name) for c in fact.pod.containers}
+    fields: dict[str, str | int] = {**about(event.pod, event.container), "source": event.source, **dict(event.fields)}
+    if event.kind is EventKind.POD_ADMITTED:
+        own = {c.name: state.promises.own_set(event.pod.uid, c.name) for c in event.pod.containers}
         fields["cpus"] = " ".join(f"{name}={cpus}" for name, cpus in own.items() if cpus is not None) or "shared"
         fields["numa"] = " ".join(
-            f"{name}={nodes}" for name in own if (nodes := state.promises.memory_nodes(fact.pod.uid, name))
+            f"{name}={nodes}" for name in own if (nodes := state.promises.memory_nodes(event.pod.uid, name))
         )
-        if fact.report is not None:
+        if event.report is not None:
             fields["why_shared"] = "; ".join(
-                f"{c.name}: {c.why_shared}" for c in fact.report.containers if c.why_shared is not None
+                f"{c.name}: {c.why_shared}" for c in event.report.containers if c.why_shared is not None
             )
     fields.update(extra)
-    write = log.warning if fact.event in _WARNINGS else log.info
-    write(fact.event.value, **{key: value for key, value in fields.items() if value != ""})
+    write = log.warning if event.kind in _WARNINGS else log.info
+    write(event.kind.value, **{key: value for key, value in fields.items() if value != ""})

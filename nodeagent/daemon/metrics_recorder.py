@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct, field
 
 from nodeagent import __version__
-from nodeagent.core.admission.managers import Admitted, Managers, Rejected, gauges, isolation, started_moves
+from nodeagent.core.admission.managers import Admitted, Managers, Rejected, gauges, isolation, started_deltas
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.cgroups.desired_cgroups import shared_pool, usable_cpus
 from nodeagent.core.metrics import agent_metrics as names
@@ -33,10 +33,10 @@ class Stopwatch(Struct):
     alive: Callable[[], None] = lambda: None
     """Called after each."""
 
-    def decide(self, managers: Managers, promises: Promises, pod: Pod, strangers: CpuSet) -> Admitted | Rejected:
+    def decide(self, managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
         """Decide as `step` would without it."""
         began = self.clock()
-        decision = admitted_beside(managers, promises, pod, strangers)
+        decision = admitted_beside(managers, promises, pod, orphans)
         self.took_ms.append(int(1000 * (self.clock() - began)))
         self.alive()
         return decision
@@ -45,14 +45,14 @@ class Stopwatch(Struct):
 class MetricsRecorder:
     def __init__(self, node: NodeSetup, promises: Promises) -> None:
         self._totals = MetricTotals()
-        self._totals.move(started_moves(node.managers, promises))
+        self._totals.delta(started_deltas(node.managers, promises))
         self.exposition = Exposition(self._snapshot({}), aliases=node.config.metrics_aliases)
 
     def count(
         self, decided: Turn, outcome: ExecutionResult, drift: Sequence[str], admissions_ms: Sequence[int]
     ) -> None:
         """Count one turn. `drift` is what was put back, by what it was."""
-        self._totals.move(decided.moves)
+        self._totals.delta(decided.deltas)
         for milliseconds in admissions_ms:
             self._totals.observe(TOPOLOGY_DURATION, milliseconds)
         self._totals.count(names.CGROUP_WRITES, amount=len(outcome.written))
@@ -60,13 +60,13 @@ class MetricsRecorder:
             self._totals.count(names.CGROUP_WRITE_ERRORS, names.error_label(err.errno))
         for what in drift:
             self._totals.count(names.DRIFT_CORRECTED, what)
-        for fact in decided.facts:
-            fields = dict(fact.fields)
-            if fact.event is EventKind.POD_REFUSED:
+        for event in decided.events:
+            fields = dict(event.fields)
+            if event.kind is EventKind.POD_REFUSED:
                 self._totals.count(names.POD_REFUSALS, str(fields["reason"]))
-            elif fact.event is EventKind.CHANGE_REFUSED:
+            elif event.kind is EventKind.CHANGE_REFUSED:
                 self._totals.count(names.CHANGE_REFUSALS, str(fields["reason"]))
-            elif fact.event is EventKind.CONTAINER_STARTING and fields["restarts"]:
+            elif event.kind is EventKind.CONTAINER_STARTING and fields["restarts"]:
                 self._totals.count(names.CONTAINER_RESTARTS)
 
     def count_refusal(self, reason: str) -> None:

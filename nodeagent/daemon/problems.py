@@ -5,11 +5,11 @@ from nodeagent.core.model.state import PodEntry
 from nodeagent.core.turn.step import TurnEvent
 
 
-def shadow(fact: TurnEvent) -> tuple[str, str]:
+def shadow(event: TurnEvent) -> tuple[str, str]:
     """Give the file that doesn't count, and why."""
-    fields = dict(fact.fields)
-    return fact.source, (
-        f"pod {fact.pod.full_name} has the {fields['same']} of one in {fields['first_source']}, which counts: "
+    fields = dict(event.fields)
+    return event.source, (
+        f"pod {event.pod.full_name} has the {fields['same']} of one in {fields['first_source']}, which counts: "
         "remove one of the two manifests"
     )
 

@@ -55,7 +55,7 @@ class Publisher:
             self._unheard["the agent's socket"] = UnixAddress(f"{self._config.runtime_directory}/{API_SOCKET}"), api
             if self._config.metrics_bind_address:
                 pages = MetricsPages(
-                    metrics=self._agent.tally.exposition.text,
+                    metrics=self._agent.metrics.exposition.text,
                     content_type=CONTENT_TYPE,
                     checks={"/healthz": lambda: None, "/readyz": self._unready},
                 )

@@ -41,7 +41,7 @@ _LACKING = ("CPUs or memory that pods were promised are gone",)
 class Evidence(Struct, frozen=True):
     """What runs, as cgroups and launcher say."""
 
-    seen: ObservedCgroups
+    observed: ObservedCgroups
     runs: Runs
 
 
@@ -120,7 +120,7 @@ def _carried_over(node: NodeSetup, saved: SavedState, look: Callable[[], Evidenc
     if evidence is None:
         return None
     claims = tuple(
-        Claim(entry.pod, saved.state.promises.of_pod(entry.pod.uid), _is_running(entry, evidence.seen))
+        Claim(entry.pod, saved.state.promises.of_pod(entry.pod.uid), _is_running(entry, evidence.observed))
         for entry in saved.state.entries
         if entry.is_active
     )
@@ -141,8 +141,8 @@ def _taken_as_it_is(before: NodeState, after: NodeState) -> Start:
     return Start(after, Recovery((f"the machine or its reservation is not as {STATE_FILE} has it: taken over",)))
 
 
-def _is_running(entry: PodEntry, seen: ObservedCgroups) -> bool:
-    groups = [seen.get(container_path(entry, status.name)) for status in entry.containers]
+def _is_running(entry: PodEntry, observed: ObservedCgroups) -> bool:
+    groups = [observed.get(container_path(entry, status.name)) for status in entry.containers]
     return any(group is not None and group.is_populated for group in groups)
 
 
@@ -161,7 +161,9 @@ def _made_anew(
     recorded = _recorded(node, problems, unusable)
     gate = node.config.placement.gate("PodLevelResources")
     entries = [new_entry(m, now_ms, pod_level_resources=gate) for m in wanted(manifests)]
-    pods = found(node.managers, entries, seen=evidence.seen, runs=evidence.runs, recorded=recorded, now_ms=now_ms)
+    pods = found(
+        node.managers, entries, observed=evidence.observed, runs=evidence.runs, recorded=recorded, now_ms=now_ms
+    )
     placed = settled(node.managers, tuple(pod.claim for pod in pods))
     state = NodeState(placed.promises, tuple(_judged(pod.entry, placed, now_ms) for pod in pods))
     if not problems and not pods:

@@ -72,25 +72,27 @@ def encode_capture(capture: Capture) -> str:
 
 
 def capture_document(capture: Capture) -> Document:
-    seen, agent = capture.observation, capture.agent
+    observed, agent = capture.observation, capture.agent
     return {
         "kind": KIND,
         "version": VERSION,
         "nodeagent": capture.nodeagent,
         "kernel": capture.kernel,
         "hostname": capture.hostname,
-        "atMs": seen.at_ms,
-        "pageBytes": seen.page_bytes,
+        "atMs": observed.at_ms,
+        "pageBytes": observed.page_bytes,
         "machine": _sample_document(capture.sample),
         "settings": {
             **_sample_document(capture.settings.sample),
             "unreadable": list(capture.settings.unreadable),
         },
         "agent": None if agent is None else _agent_document(agent),
-        "cgroups": None if seen.cgroups is None else {path: _texts(found) for path, found in seen.cgroups.items()},
-        "cgroupProblems": list(seen.problems),
-        "processes": {"counts": dict(seen.process_counts), "strays": dict(seen.strays)},
-        "hostProcesses": None if seen.host is None else _host_document(seen.host),
+        "cgroups": None
+        if observed.cgroups is None
+        else {path: _texts(found) for path, found in observed.cgroups.items()},
+        "cgroupProblems": list(observed.problems),
+        "processes": {"counts": dict(observed.process_counts), "strays": dict(observed.strays)},
+        "hostProcesses": None if observed.host is None else _host_document(observed.host),
     }
 
 
@@ -135,18 +137,18 @@ def without_secrets(state: NodeState) -> NodeState:
     return replace(state, entries=tuple(entries))
 
 
-def _texts(seen: ObservedCgroup) -> dict[str, str]:
+def _texts(observed: ObservedCgroup) -> dict[str, str]:
     """Give the cgroup's files as the kernel has them."""
-    effective = {EFFECTIVE_CPUS: seen.cpus_effective, EFFECTIVE_MEMS: seen.mems_effective}
+    effective = {EFFECTIVE_CPUS: observed.cpus_effective, EFFECTIVE_MEMS: observed.mems_effective}
     return {
-        "cgroup.controllers": " ".join(sorted(seen.controllers)),
-        "cgroup.subtree_control": " ".join(sorted(seen.subtree_control)),
-        "cgroup.events": f"populated {int(seen.is_populated)}\nfrozen {int(seen.is_frozen)}",
-        "memory.events": f"oom_kill {seen.oom_kills}",
+        "cgroup.controllers": " ".join(sorted(observed.controllers)),
+        "cgroup.subtree_control": " ".join(sorted(observed.subtree_control)),
+        "cgroup.events": f"populated {int(observed.is_populated)}\nfrozen {int(observed.is_frozen)}",
+        "memory.events": f"oom_kill {observed.oom_kills}",
         **{name: str(ids) for name, ids in effective.items() if ids is not None},
         **{
             attribute.value: "" if isinstance(value, CpuSet | NumaSet) and not value else print_value(value)
-            for attribute, value in seen.attributes
+            for attribute, value in observed.attributes
         },
     }
 
@@ -201,13 +203,16 @@ def _sample(document: JsonValue, path: str) -> SysfsSample:
 def _observation(document: JsonValue) -> Observation:
     cgroups, processes = document.optional("cgroups"), document.field("processes")
     host = document.optional("hostProcesses")
-    seen: ObservedCgroups | None = None
+    observed: ObservedCgroups | None = None
     if cgroups is not None:
-        seen = {path: _seen(path, dict(texts)) for path, texts in cgroups.by_name(lambda c: c.by_name(JsonValue.text))}
+        observed = {
+            path: _observed_cgroups(path, dict(texts))
+            for path, texts in cgroups.by_name(lambda c: c.by_name(JsonValue.text))
+        }
     return Observation(
         at_ms=document.field("atMs").whole(),
         page_bytes=document.field("pageBytes").whole(1),
-        cgroups=seen,
+        cgroups=observed,
         problems=document.field("cgroupProblems").each(JsonValue.text),
         process_counts=dict(processes.field("counts").by_name(JsonValue.whole)),
         strays=dict(processes.field("strays").by_name(JsonValue.whole)),
@@ -215,7 +220,7 @@ def _observation(document: JsonValue) -> Observation:
     )
 
 
-def _seen(path: str, texts: Mapping[str, str]) -> ObservedCgroup:
+def _observed_cgroups(path: str, texts: Mapping[str, str]) -> ObservedCgroup:
     events = parse_flat_keyed(texts.get("cgroup.events", ""))
     cpus, mems = texts.get(EFFECTIVE_CPUS), texts.get(EFFECTIVE_MEMS)
     return ObservedCgroup(

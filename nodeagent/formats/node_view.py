@@ -74,15 +74,15 @@ class NodeView(Struct, frozen=True):
     """None: nobody has looked yet."""
 
     @property
-    def seen(self) -> Observation:
+    def observed(self) -> Observation:
         """What was seen; nothing where nobody has looked."""
         return self.observation or Observation()
 
     @property
     def kernel(self) -> Kernel | None:
         """None: the pods' cgroup was not seen."""
-        root = (self.seen.cgroups or {}).get("")
-        return None if root is None else Kernel.of(self.node.topology, self.seen.page_bytes, root.controllers)
+        root = (self.observed.cgroups or {}).get("")
+        return None if root is None else Kernel.of(self.node.topology, self.observed.page_bytes, root.controllers)
 
 
 def view_document(view: NodeView) -> Document:

@@ -89,10 +89,10 @@ class Host:
         }
         self.config.write_text(json.dumps(settings))
         self.config.chmod(0o644)
-        self.write_cgroups(self.world.seen())
+        self.write_cgroups(self.world.observed())
 
-    def write_cgroups(self, seen: Mapping[str, ObservedCgroup]) -> None:
-        for path, there in seen.items():
+    def write_cgroups(self, observed: Mapping[str, ObservedCgroup]) -> None:
+        for path, there in observed.items():
             directory = self.cgroups / path
             directory.mkdir(parents=True, exist_ok=True)
             files = {
@@ -110,7 +110,7 @@ class Host:
 
     def drift(self) -> None:
         path = "besteffort/poduid-web/app"
-        self.write_cgroups({path: changed(self.world.seen()[path], Attribute.CPU_WEIGHT, 77)})
+        self.write_cgroups({path: changed(self.world.observed()[path], Attribute.CPU_WEIGHT, 77)})
 
     def save(self) -> None:
         content = encode_state(self.world.state, policies_of(self.world.config.placement))
@@ -400,7 +400,7 @@ def test_a_decision_being_carried_out_is_no_difference(live, told, monkeypatch):
 
     def pause(seconds: float) -> None:
         looks.append(seconds)
-        live.write_cgroups(live.world.seen())
+        live.write_cgroups(live.world.observed())
 
     monkeypatch.setattr("nodeagent.cli.commands.inspect.time.sleep", pause)
     assert told("inspect", *live.options)[0] == 0
@@ -431,7 +431,7 @@ def test_a_refused_pod_is_shown_among_the_others(live, told):
 
 def test_differences_of_other_pods_do_not_count_for_one_pod(live, told):
     live.world.add(pod("calm", container("app")))
-    live.write_cgroups(live.world.seen())
+    live.write_cgroups(live.world.observed())
     live.drift()
     assert told("inspect", "calm", *live.options)[0] == 0
     assert told("inspect", "default/web", *live.options)[0] == 3
@@ -935,7 +935,7 @@ def test_retry_is_for_root(live):
 
 def test_a_state_without_pods_is_no_trouble(live, told):
     live.world.state = NodeState(live.world.state.promises)
-    live.write_cgroups(live.world.seen())
+    live.write_cgroups(live.world.observed())
     subprocess.run(["rm", "-r", live.cgroups / "besteffort/poduid-web"], check=True)
     status, out, _ = told("inspect", *live.options)
     assert (status, "no pods:" in out) == (0, True)

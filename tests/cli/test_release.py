@@ -61,8 +61,8 @@ def test_a_released_pod_ends_in_order_and_is_refused_though_its_manifest_is_ther
     assert [run.split("/")[:2] for run in agent.signalled] == [["uid-web", "app"]], "sidecars go last"
     agent.settle()
     assert phases(agent) == {"web": RELEASED, "other": "Running"}
-    assert [name for event, name in agent.events() if event in {"pod_ending", "pod_released"}] == ["web", "web"]
-    ended = [name for event, name in agent.events() if event == "container_exited"]
+    assert [name for event, name in agent.event_names() if event in {"pod_ending", "pod_released"}] == ["web", "web"]
+    ended = [name for event, name in agent.event_names() if event == "container_exited"]
     assert ended == ["app", "proxy"]
     assert [run.split("/")[0] for run in machine.running()] == ["uid-other"]
     assert agent.state.promises.of_pod("uid-web").is_nothing

@@ -48,7 +48,7 @@ class Scenario:
     """A new process starts; else the one that runs goes on."""
     meddle: Callable[[Machine, Path], None] = lambda _machine, _directory: None
     """What else happens, from outside."""
-    moves: frozenset[str] = frozenset()
+    deltas: frozenset[str] = frozenset()
     """Containers that are to move."""
     shared_before: bool = False
     """Who is to be alone runs among others when it begins."""
@@ -109,7 +109,7 @@ SCENARIOS = {
         before=(A, B),
         restarts=True,
         then=node(two_nodes(), reserved="0-1", **MEMORY),
-        moves=frozenset({"poduid-a/app"}),
+        deltas=frozenset({"poduid-a/app"}),
         unusable=(STATE_FILE,),
     ),
     "recovery from another policy": Scenario(
@@ -117,7 +117,7 @@ SCENARIOS = {
         of=node(SMALL, cpu_manager_policy="none", reserved_system_cpus=CpuSet()),
         restarts=True,
         then=node(SMALL),
-        moves=frozenset({"poduid-a/app"}),
+        deltas=frozenset({"poduid-a/app"}),
         shared_before=True,
         unusable=(STATE_FILE,),
     ),
@@ -173,7 +173,7 @@ class Life:
         self.pinned = {
             path: self.machine.effective(path)
             for path in own
-            if path not in scenario.moves and path in self.machine.groups and self.machine.is_populated(path)
+            if path not in scenario.deltas and path in self.machine.groups and self.machine.is_populated(path)
         }
 
     def check(self) -> None:
@@ -192,8 +192,8 @@ class Life:
         asides = {path.name: path.read_bytes() for path in self.directory.glob("*.aside-*")}
         assert asides == {f"{name}.aside-1": content for name, content in self.unusable.items()}
         groups = {
-            path: (seen, sorted(p.run_id or "" for p in machine.groups[path].processes))
-            for path, seen in machine.seen().items()
+            path: (observed, sorted(p.run_id or "" for p in machine.groups[path].processes))
+            for path, observed in machine.observed().items()
         }
         files = {
             path.name: path.read_bytes() for path in self.directory.iterdir() if path.name not in {STATE_FILE, ".lock"}

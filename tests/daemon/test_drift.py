@@ -44,7 +44,9 @@ def path_of(daemon: Daemon, end: str) -> str:
 
 def counted(daemon: Daemon) -> dict[str, int]:
     lines = [
-        line for line in daemon.agent.tally.exposition.text().decode().splitlines() if line.startswith(DRIFT_CORRECTED)
+        line
+        for line in daemon.agent.metrics.exposition.text().decode().splitlines()
+        if line.startswith(DRIFT_CORRECTED)
     ]
     found = {line.partition('"')[2].partition('"')[0]: int(float(line.rpartition(" ")[2])) for line in lines}
     return {what: count for what, count in found.items() if count}

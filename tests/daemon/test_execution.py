@@ -49,7 +49,7 @@ ENABLE = EnableControllers("pod1", ("cpu", "cpuset"))
 LEAVE, LEAVE_TOO = cpus("pod2/s", "0-1", vacates="2-3"), cpus("pod3/s", "0-1", vacates="2-3")
 GRANT = cpus("pod1/app", "2-3", grants="2-3")
 OTHER_GRANT = cpus("pod4/app", "5", grants="5")
-WISHES = (
+DESIRED = (
     DesiredCgroup("pod1"),
     leaf("pod1/app", "2-3", alone=True),
     leaf("pod2/s", "0-1"),
@@ -61,7 +61,7 @@ ALL = {"pod1/app", "pod2/s", "pod4/app"}
 
 def carried(changes: Sequence[Change], *broken: Change, occupied: str = "") -> tuple[ExecutionResult, Tree]:
     tree = Tree(broken)
-    return carry_out(Plan(tuple(changes), CpuSet.parse(occupied)), WISHES, tree), tree
+    return carry_out(Plan(tuple(changes), CpuSet.parse(occupied)), DESIRED, tree), tree
 
 
 def test_every_change_is_made_in_the_plans_order() -> None:
@@ -147,8 +147,8 @@ def test_what_a_failure_holds_back(changes: list[Change], broken: list[Change], 
     ("occupied", "held_back", "not_ready"),
     [
         pytest.param("", [], set(), id="nobody"),
-        pytest.param("0", [], set(), id="a stranger on shared CPUs"),
-        pytest.param("3", [GRANT], {"pod1/app"}, id="a stranger on CPUs to be granted"),
+        pytest.param("0", [], set(), id="an orphan on shared CPUs"),
+        pytest.param("3", [GRANT], {"pod1/app"}, id="an orphan on CPUs to be granted"),
         pytest.param("3,5", [GRANT, OTHER_GRANT], {"pod1/app", "pod4/app"}, id="everywhere"),
     ],
 )

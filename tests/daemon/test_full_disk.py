@@ -64,7 +64,7 @@ def unready(daemon: Daemon) -> str | None:
 
 
 def metrics(daemon: Daemon) -> dict[str, float]:
-    lines = daemon.agent.tally.exposition.text().decode().splitlines()
+    lines = daemon.agent.metrics.exposition.text().decode().splitlines()
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
 

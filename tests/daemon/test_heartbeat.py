@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nodeagent.core.turn.step import admitted_beside
-from nodeagent.daemon import metrics_recorder as tally
+from nodeagent.daemon import metrics_recorder as metrics
 from nodeagent.daemon.heartbeat import Heartbeat
 from nodeagent.daemon.manifest_list import ManifestList
 from nodeagent.edge.manifest_watch import ManifestWatch
@@ -61,7 +61,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> SlowNode:
         slow.work()
         return admitted_beside(*arguments)
 
-    monkeypatch.setattr(tally, "admitted_beside", decide)
+    monkeypatch.setattr(metrics, "admitted_beside", decide)
     return slow
 
 

@@ -28,18 +28,18 @@ def test_each_decision_is_measured_in_whole_milliseconds_and_is_what_it_would_be
         decision = watch.decide(on, promises, one, nobody)
         assert isinstance(decision, outcome)
         assert decision == admitted_beside(on, promises, one, nobody)
-        totals.move(decision.moves)
+        totals.delta(decision.deltas)
     assert watch.took_ms == [0, 12]
     assert totals.snapshot({}).counters[Series(TOPOLOGY_REQUESTS)] == len(watch.took_ms)
 
 
 def test_who_waits_for_strangers_cpus_is_one_admission() -> None:
-    """With all CPUs used by strangers it is decided twice: without them, and as if they were free."""
+    """With all CPUs used by orphans it is decided twice: without them, and as if they were free."""
     on = managers(MACHINE_A)
     watch = Stopwatch()
     decision = watch.decide(on, core.initial(on), pod("p", app("a", "2")), MACHINE_A.online)
     assert isinstance(decision, Admitted)
-    assert [move.amount for move in decision.moves if move.series == Series(TOPOLOGY_REQUESTS)] == [1]
+    assert [delta.amount for delta in decision.deltas if delta.series == Series(TOPOLOGY_REQUESTS)] == [1]
     assert len(watch.took_ms) == 1
 
 
@@ -63,5 +63,5 @@ def test_each_container_has_a_series_that_says_where_it_runs(tmp_path: Path, mon
 
 
 def info(daemon: Daemon) -> set[str]:
-    lines = daemon.agent.tally.exposition.text().decode().splitlines()
+    lines = daemon.agent.metrics.exposition.text().decode().splitlines()
     return {line.split("{")[1].split("}")[0] for line in lines if line.startswith(f"{CONTAINER_INFO}{{")}

@@ -103,7 +103,7 @@ class Life:
             daemon_node(of, self.directory),
             manifests,
             self.machine.now_ms,
-            lambda: Evidence(self.machine.seen(), dict(self.machine.runs)),
+            lambda: Evidence(self.machine.observed(), dict(self.machine.runs)),
         )
         assert found is not None
         assert violations(of.managers, found.state) == ()
@@ -499,9 +499,9 @@ def test_who_runs_waits_for_a_manifest_and_keeps_everything(tmp_path: Path, how:
     assert life.machine.starts == starts
     over = ("uid-b", "first")  # it has run, and its empty cgroup belonged to nobody
     assert {**sets(agent.state), over: None} == {**sets(life.before), over: None}
-    adopted = [f.pod.name for f in agent.facts if f.event is EventKind.POD_ADOPTED]
+    adopted = [f.pod.name for f in agent.events if f.kind is EventKind.POD_ADOPTED]
     assert "a" in adopted
-    changed = {(f.pod.name, f.container) for f in agent.facts if f.event is EventKind.PROMISE_CHANGED}
+    changed = {(f.pod.name, f.container) for f in agent.events if f.kind is EventKind.PROMISE_CHANGED}
     assert changed <= {("e", "app")}, "its turn had not come, and its empty cgroup belonged to nobody"
 
 
@@ -513,7 +513,7 @@ def test_a_new_pod_is_placed_beside_those_whom_nobody_knows(tmp_path: Path) -> N
     agent = life.go_on(life.start())
     assert sets(agent.state) == {("uid-new", "app"): CpuSet.of(2, 6)}
     assert agent.machine.running_containers() == ("poduid-a/app", "poduid-new/app")
-    assert agent.plan().strangers == ("poduid-a/app",)
+    assert agent.plan().orphans == ("poduid-a/app",)
     assert agent.state.promises.default == CpuSet.parse("0-1,3-5,7")
 
 

@@ -46,18 +46,18 @@ def test_a_manifest_that_does_not_count_is_shown_until_it_goes(daemon: Daemon) -
     assert daemon.agent.view.problems == (
         "manifest z.yaml: pod default/a has the name of one in a.yaml, which counts: remove one of the two manifests",
     )
-    assert f"{MANIFEST_PROBLEMS} 1.0" in daemon.agent.tally.exposition.text().decode()
+    assert f"{MANIFEST_PROBLEMS} 1.0" in daemon.agent.metrics.exposition.text().decode()
     assert len(events(daemon, "manifest_shadowed")) == 1
     daemon.files.look_again = ManifestLook((first,))
     daemon.rest()
     assert daemon.agent.view.problems == ()
-    assert f"{MANIFEST_PROBLEMS} 0.0" in daemon.agent.tally.exposition.text().decode()
+    assert f"{MANIFEST_PROBLEMS} 0.0" in daemon.agent.metrics.exposition.text().decode()
 
 
 def test_a_change_that_is_refused_is_shown_counted_and_told_once(daemon: Daemon) -> None:
     daemon.files.pods = (pod("a", app(cpu="1")),)
     daemon.rest()
-    before = daemon.agent.tally.exposition.text().decode()
+    before = daemon.agent.metrics.exposition.text().decode()
     daemon.files.pods = (pod("a", app(cpu="400"), uid="other"),)
     daemon.rest()
     daemon.turn()
@@ -71,7 +71,7 @@ def test_a_change_that_is_refused_is_shown_counted_and_told_once(daemon: Daemon)
     (line,) = events(daemon, "change_refused")
     expected = ("default/a", "uid-a", "a.yaml", "OutOfcpu", short, "warning")
     assert tuple(line[key] for key in ("pod", "pod_uid", "source", "reason", "message", "level")) == expected
-    after = daemon.agent.tally.exposition.text().decode()
+    after = daemon.agent.metrics.exposition.text().decode()
     moved = set(after.splitlines()) - set(before.splitlines())
     counts = {
         line

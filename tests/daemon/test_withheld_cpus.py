@@ -49,7 +49,7 @@ def withhold(daemon: Daemon, taken: CpuSet) -> None:
 
 
 def degraded(daemon: Daemon) -> float:
-    lines = daemon.agent.tally.exposition.text().decode().splitlines()
+    lines = daemon.agent.metrics.exposition.text().decode().splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith(DEGRADED_CONTAINERS + " "))
 
 
@@ -121,7 +121,7 @@ def test_commands_see_the_machine_that_the_agent_decides_on(daemon: Daemon, take
     assert told.node.topology == daemon.agent.node.topology
     assert told.node.managers.topology == daemon.agent.node.managers.topology
     assert not told.node.topology.online & lost
-    document = inspection(replace(told, observation=Observation(1, PAGE, daemon.machine.seen())))
+    document = inspection(replace(told, observation=Observation(1, PAGE, daemon.machine.observed())))
     assert document["differences"] == []
     assert document["node"]["cpus"]["offline"] == str(daemon.agent.node.topology.offline)
     assert any("keeps CPUs" in problem for problem in document["node"]["problems"])

@@ -50,7 +50,7 @@ def failure(name: str, error: int | None) -> CgroupError:
     return CgroupError(f"cannot do '{name}': {said}", path=name, error=error, hint="it is denied on purpose")
 
 
-class Trial:
+class WhatIf:
     """One scenario with one write that fails."""
 
     def __init__(self, scenario: Scenario, life: Life, steps: Steps) -> None:
@@ -123,7 +123,7 @@ class Trial:
 
     def counted(self) -> dict[str, float]:
         found = {}
-        for line in self.daemon.agent.tally.exposition.text().decode().splitlines():
+        for line in self.daemon.agent.metrics.exposition.text().decode().splitlines():
             if line.startswith(CGROUP_WRITE_ERRORS + "{"):
                 series, _, value = line.rpartition(" ")
                 found[series.partition('"')[2].partition('"')[0]] = float(value)
@@ -147,19 +147,19 @@ def test_every_write_may_fail_in_every_way(
     base = prepared(scenario, tmp_path / "base", monkeypatch)
 
     @contextmanager
-    def trial() -> Iterator[Trial]:
+    def what_if() -> Iterator[WhatIf]:
         life, steps = clone(base, tmp_path / "life"), Steps()
         with watched(monkeypatch, life.machine, steps):
-            yield Trial(scenario, life, steps)
+            yield WhatIf(scenario, life, steps)
         shutil.rmtree(life.directory)
 
-    with trial() as undisturbed:
+    with what_if() as undisturbed:
         undisturbed.settle()
         expected = undisturbed.life.end(undisturbed.daemon)
     plan = [step for step in undisturbed.steps.done if step.startswith(WRITES)]
     injected = Counter[str]()
     for at, error, for_good in faults(len(plan)):
-        with trial() as one:
+        with what_if() as one:
             one.live_with(at, error, for_good=for_good)
             assert one.life.end(one.daemon) == expected, f"{error_label(error)} at {plan[at]}"
             assert one.daemon.agent.view.problems == ()

@@ -28,17 +28,17 @@ class Listener:
     def __init__(self, channel: socket.socket) -> None:
         channel.setblocking(False)
         self.events = Uevents(channel)
-        self.seen: queue.Queue[Hotplug | Exception | None] = queue.Queue()
+        self.observed: queue.Queue[Hotplug | Exception | None] = queue.Queue()
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
 
     def _run(self) -> None:
         try:
             for wake in self.events:
-                self.seen.put(wake)
+                self.observed.put(wake)
         except UeventError as err:
-            self.seen.put(err)
-        self.seen.put(None)
+            self.observed.put(err)
+        self.observed.put(None)
 
     def stop(self) -> None:
         self.events.close()
@@ -83,7 +83,7 @@ def kernel() -> Iterator[tuple[socket.socket, Listener]]:
 def test_what_concerns_us_wakes(kernel: tuple[socket.socket, Listener], wanted: bytes) -> None:
     sender, listener = kernel
     sender.send(wanted)
-    assert listener.seen.get(timeout=30) is Hotplug.CHANGED
+    assert listener.observed.get(timeout=30) is Hotplug.CHANGED
 
 
 @pytest.fixture
@@ -135,11 +135,11 @@ def test_a_burst_is_a_few_wakeups_and_closing_twice_is_harmless(kernel: tuple[so
     sender, listener = kernel
     for _ in range(5000):
         sender.send(message("cpu"))
-    assert listener.seen.get(timeout=30) is Hotplug.CHANGED
+    assert listener.observed.get(timeout=30) is Hotplug.CHANGED
     listener.stop()
     listener.stop()
     rest = []
-    while (wake := listener.seen.get(timeout=30)) is not None:
+    while (wake := listener.observed.get(timeout=30)) is not None:
         rest.append(wake)
     assert set(rest) <= {Hotplug.CHANGED}
 
@@ -151,17 +151,17 @@ def test_at_first_all_wake_and_nothing_is_loaded(monkeypatch: pytest.MonkeyPatch
     with stand_in() as (sender, listener):
         for _ in range(2):
             sender.send(message("block"))
-            assert listener.seen.get(timeout=60) is Hotplug.CHANGED
-    assert listener.seen.get(timeout=60) is None
+            assert listener.observed.get(timeout=60) is Hotplug.CHANGED
+    assert listener.observed.get(timeout=60) is None
 
 
 def test_the_kernels_own_uevents_wake() -> None:
     """The kernel sends a uevent for whatever is written to a device's uevent file."""
     listener = Listener(open_uevent_socket())
     Path("/sys/devices/system/cpu/cpu0/uevent").write_text("change")
-    assert listener.seen.get(timeout=30) is Hotplug.CHANGED
+    assert listener.observed.get(timeout=30) is Hotplug.CHANGED
     listener.stop()
-    assert listener.seen.get(timeout=30) is None
+    assert listener.observed.get(timeout=30) is None
 
 
 def test_only_the_kernels_group_is_listened_to() -> None:
@@ -197,7 +197,7 @@ def test_lost_uevents_wake() -> None:
         for _ in range(200):
             storm.sendto(message("block"), (0, GROUP_KERNEL))
     listener = Listener(channel)
-    assert listener.seen.get(timeout=30) is Hotplug.OVERFLOW
+    assert listener.observed.get(timeout=30) is Hotplug.OVERFLOW
     listener.stop()
 
 
@@ -209,7 +209,7 @@ def test_a_broken_socket_is_an_error_not_silence() -> None:
         receiver.connect(gone.getsockname())
     receiver.send(b"x")  # answered with ECONNREFUSED at the next read
     listener = Listener(receiver)
-    found = listener.seen.get(timeout=30)
+    found = listener.observed.get(timeout=30)
     assert isinstance(found, UeventError)
     assert "Connection refused" in found.message
     listener.stop()

@@ -59,7 +59,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     monkeypatch.setattr(known_state.time, "time_ns", lambda: now)
     made = Host(tmp_path)
     made.world.add(with_secret(), running("hiding"), running("slot"))
-    made.write_cgroups(made.world.seen())
+    made.write_cgroups(made.world.observed())
     yield made
     made.stop()
     assert made.bugs == []
@@ -296,11 +296,11 @@ def test_a_node_with_pods_in_every_state_is_read_as_it_was_written(document: dic
             "setAside": ["/x"],
         },
     )
-    order, there = list(Attribute), view.seen
+    order, there = list(Attribute), view.observed
     # as they are read of a file system
     cgroups = {
-        path: replace(seen, attributes=tuple(sorted(seen.attributes, key=lambda item: order.index(item[0]))))
-        for path, seen in (there.cgroups or {}).items()
+        path: replace(observed, attributes=tuple(sorted(observed.attributes, key=lambda item: order.index(item[0]))))
+        for path, observed in (there.cgroups or {}).items()
     }
     observation = replace(there, cgroups=cgroups, problems=("y",))
     capture = replace(decoded(document), agent=agent, observation=observation)

@@ -45,7 +45,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
         agent = daemon.start()
         daemon.files.pods = (pod("one", app(cpu="1")), pod("shares", app(cpu="100m")), pod("big", app(cpu="99")))
         daemon.rest()
-        text = agent.tally.exposition.text().decode()
+        text = agent.metrics.exposition.text().decode()
     found: dict[str, dict[str, set[str]]] = {"up": {}}
     for line in text.splitlines():
         sample = re.fullmatch(r"(\w+)(?:\{(.*)\})? \S+", line)
@@ -150,7 +150,7 @@ def test_the_alert_on_starved_containers_tells_a_full_node_from_one_where_they_s
         agent = daemon.start()
 
         def exposed(metric: str) -> float:
-            (value,) = re.findall(rf"^{metric} (\S+)$", agent.tally.exposition.text().decode(), re.MULTILINE)
+            (value,) = re.findall(rf"^{metric} (\S+)$", agent.metrics.exposition.text().decode(), re.MULTILINE)
             return float(value)
 
         shared = pod("shared", init("done"), app(), app("again"), restart_policy=RestartPolicy.ON_FAILURE)

@@ -399,7 +399,7 @@ CASES = [
     Case("SysfsError", "no machine", lambda d: topology_of(read_machine(str(d))), "{}"),
     Case("TopologyDocumentError", "a field", lambda _: topology_from_document({"topology": {"cpus": "many"}}), "topology.cpus"),
     Case("TopologySpecError", "no machine", lambda _: topology_from_spec("2x"), '"2x"'),
-    Case("TrialError", "a configuration that does not suit", lambda d: explained(d, "web", "reservedSystemCPUs: '99'"), "99 is not a subset"),
+    Case("WhatIfError", "a configuration that does not suit", lambda d: explained(d, "web", "reservedSystemCPUs: '99'"), "99 is not a subset"),
     Case("UeventError", "the socket broke", lambda _: uevents.drain(closed_socket()), "Bad file descriptor"),
     Case("UnknownPodError", "none", lambda _: find_pods(NodeState(EMPTY), "wbe"), "'wbe'"),
     Case("UnknownStateError", "damaged", lambda d: ((d / "state").mkdir(), written(d / "state/nodeagent_state", "{"), known_state(config_file(d), f"{d}/s")), "{}/state/nodeagent_state"),

@@ -181,10 +181,16 @@ def test_every_broken_promise_is_provoked() -> None:
 # What keeps a command from entering a container
 
 
-def kept_out(world: World, *, seen: dict[str, ObservedCgroup] | None = None, below: tuple[str, ...] = ()) -> Obstacle:
+def kept_out(
+    world: World, *, observed: dict[str, ObservedCgroup] | None = None, below: tuple[str, ...] = ()
+) -> Obstacle:
     entry = world.state.entries[0]
     found = obstacle(
-        entry, "slot", wishes=world.wishes(), seen=world.seen() if seen is None else seen, used_below=below
+        entry,
+        "slot",
+        desired=world.desired_cgroups(),
+        observed=world.observed() if observed is None else observed,
+        used_below=below,
     )
     assert found is not None
     return found
@@ -197,15 +203,15 @@ def one(*statuses: Any, command: bool = False, **more: Any) -> World:
 
 def with_cgroup(change: Callable[[ObservedCgroup], ObservedCgroup]) -> Obstacle:
     world = one()
-    seen = world.seen()
-    return kept_out(world, seen={**seen, "poduid-web/slot": change(seen["poduid-web/slot"])})
+    observed = world.observed()
+    return kept_out(world, observed={**observed, "poduid-web/slot": change(observed["poduid-web/slot"])})
 
 
 def refused_pod() -> Obstacle:
     world = one()
     entry = replace(world.state.entries[0], refusal=RecordedRefusal("OutOfcpu", "too little", NOW_MS), containers=())
     world.state = replace(world.state, entries=(entry,))
-    return kept_out(world, seen={})
+    return kept_out(world, observed={})
 
 
 def starved() -> Obstacle:
@@ -214,11 +220,11 @@ def starved() -> Obstacle:
     return kept_out(world.add(pod("greedy", container("app", cpu="7", memory="64Mi"))))
 
 
-def with_a_stranger() -> Obstacle:
+def with_an_orphan() -> Obstacle:
     world = one()
-    seen = world.seen()
-    there = replace(seen["poduid-web/slot"], path="podgone", is_populated=True, cpus_effective=CpuSet.of(5))
-    return kept_out(world, seen={**seen, "podgone": there})
+    observed = world.observed()
+    there = replace(observed["poduid-web/slot"], path="podgone", is_populated=True, cpus_effective=CpuSet.of(5))
+    return kept_out(world, observed={**observed, "podgone": there})
 
 
 OBSTACLES: list[tuple[str, Callable[[], Obstacle]]] = [
@@ -227,13 +233,13 @@ OBSTACLES: list[tuple[str, Callable[[], Obstacle]]] = [
     ("pod default/web is over (Failed)", lambda: kept_out(one(ended("slot"), command=True, outcome=Phase.FAILED))),
     ("container slot of pod default/web does not run now", lambda: kept_out(one(ended("slot", 1), command=True))),
     ("container slot of pod default/web is being stopped", lambda: kept_out(one(running("slot", stop_by_ms=NOW_MS), command=True))),
-    ("there is no cgroup poduid-web/slot yet", lambda: kept_out(one(), seen={})),
+    ("there is no cgroup poduid-web/slot yet", lambda: kept_out(one(), observed={})),
     ("Starved", starved),
     ("frozen", lambda: with_cgroup(lambda s: changed(s, Attribute.FREEZE, value=True))),
     ("parent of other cgroups (ctr)", lambda: kept_out(one(), below=("ctr",))),
     ("cpuset.mems of poduid-web/slot is '1'", lambda: with_cgroup(lambda s: changed(s, Attribute.CPUSET_MEMS, NumaSet.of(1)))),
     ("cpuset.cpus.effective of poduid-web/slot is '1'", lambda: with_cgroup(lambda s: replace(s, cpus_effective=CpuSet.of(1)))),
-    ("another cgroup (podgone) may run on its exclusive CPUs 5", with_a_stranger),
+    ("another cgroup (podgone) may run on its exclusive CPUs 5", with_an_orphan),
 ]  # fmt: skip
 
 
@@ -283,8 +289,8 @@ def test_a_difference_names_file_promise_and_what_is_there(
     expected: Difference, meddle: Callable[[dict[str, ObservedCgroup]], dict[str, ObservedCgroup]]
 ) -> None:
     world = one()
-    seen = meddle(world.seen())
-    assert expected in differences(diff(world.wishes(), seen), world.wishes(), seen)
+    observed = meddle(world.observed())
+    assert expected in differences(diff(world.desired_cgroups(), observed), world.desired_cgroups(), observed)
 
 
 def test_every_kind_of_difference_is_provoked() -> None:

@@ -156,7 +156,7 @@ class Tree:
     root: Path = ROOT
 
     def read(self, _own: frozenset[str]) -> dict[str, Any]:
-        return self.machine.seen()
+        return self.machine.observed()
 
     def chain(self) -> tuple[tuple[str, CpuSet], ...]:
         above = self.machine.node.kernel.online

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import Admitted, Rejected, admit, build, initial, remove_pod
 from nodeagent.core.admission.node_capacity import allocatable_of
 from nodeagent.core.admission.node_setup import NodeSetup
-from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, Kernel, wishes
+from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, Kernel, desired_cgroups
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup
 from nodeagent.core.model.config import Config, Placement
 from nodeagent.core.model.host_processes import HostProcess, HostProcesses
@@ -93,14 +93,14 @@ class World:
     def kernel(self) -> Kernel:
         return Kernel(4096, NumaSet.of(0, 1), self.managers.topology.online)
 
-    def wishes(self) -> tuple[DesiredCgroup, ...]:
-        return wishes(self.config, self.managers, self.kernel, self.state)
+    def desired_cgroups(self) -> tuple[DesiredCgroup, ...]:
+        return desired_cgroups(self.config, self.managers, self.kernel, self.state)
 
-    def seen(self) -> dict[str, ObservedCgroup]:
-        """Cgroups as wished for; a container has processes if its main one runs."""
+    def observed(self) -> dict[str, ObservedCgroup]:
+        """Cgroups as desired; a container has processes if its main one runs."""
         running_paths = {
             f"{w.path}"
-            for w in self.wishes()
+            for w in self.desired_cgroups()
             if w.is_leaf
             for e in self.state.entries
             for s in e.containers
@@ -109,11 +109,11 @@ class World:
             and s.started_at_ms
             and e.pod.container(s.name).command
         }
-        return {w.path: as_wished(w, populated=w.path in running_paths) for w in self.wishes()}
+        return {w.path: as_desired(w, populated=w.path in running_paths) for w in self.desired_cgroups()}
 
     def view(self, **more) -> NodeView:
         """Everything known and as promised, unless told otherwise."""
-        cgroups = more.pop("cgroups", self.seen())
+        cgroups = more.pop("cgroups", self.observed())
         counts = {path: int(there.is_populated) for path, there in (cgroups or {}).items()}
         of_observation = {name: more.pop(name) for name in ("strays", "host", "process_counts") if name in more}
         observation = Observation(NOW_MS, 4096, cgroups, **({"process_counts": counts} | of_observation))
@@ -129,16 +129,16 @@ class World:
         return NodeView(**(fields | more))
 
 
-def as_wished(wish: DesiredCgroup, *, populated: bool = False) -> ObservedCgroup:
-    frozen = wish.is_starved
-    attributes = (*wish.attributes, (Attribute.FREEZE, frozen))
-    mems = wish.get(Attribute.CPUSET_MEMS)
+def as_desired(want: DesiredCgroup, *, populated: bool = False) -> ObservedCgroup:
+    frozen = want.is_starved
+    attributes = (*want.attributes, (Attribute.FREEZE, frozen))
+    mems = want.get(Attribute.CPUSET_MEMS)
     return ObservedCgroup(
-        path=wish.path,
+        path=want.path,
         controllers=CONTROLLERS,
-        subtree_control=wish.controllers,
+        subtree_control=want.controllers,
         attributes=attributes,
-        cpus_effective=wish.cpus() or CpuSet.parse("0-7"),
+        cpus_effective=want.cpus() or CpuSet.parse("0-7"),
         mems_effective=mems if isinstance(mems, NumaSet) else NumaSet.of(0, 1),
         is_populated=populated,
         is_frozen=frozen,
@@ -189,19 +189,19 @@ def everything() -> tuple[World, dict[str, ObservedCgroup], NodeView]:
     )
     world.add(pod("idle", container("idle")))
     world.add(pod("job", container("once"), restart_policy=RestartPolicy.NEVER), ended("once"), outcome=Phase.SUCCEEDED)
-    seen = world.seen()
-    seen["poduid-web/app"] = changed(
-        seen["poduid-web/app"], Attribute.CPUSET_CPUS, CpuSet.parse("0-7"), cpus_effective=CpuSet.parse("0-7")
+    observed = world.observed()
+    observed["poduid-web/app"] = changed(
+        observed["poduid-web/app"], Attribute.CPUSET_CPUS, CpuSet.parse("0-7"), cpus_effective=CpuSet.parse("0-7")
     )
     helper = "poduid-web/helper"
-    seen[helper] = replace(seen[helper], oom_kills=2)
+    observed[helper] = replace(observed[helper], oom_kills=2)
     weight = "burstable/poduid-batch"
-    seen[weight] = changed(seen[weight], Attribute.CPU_WEIGHT, 1)
-    seen["poduid-gone"] = replace(
-        seen["poduid-web"], path="poduid-gone", is_populated=True, cpus_effective=CpuSet.of(3)
+    observed[weight] = changed(observed[weight], Attribute.CPU_WEIGHT, 1)
+    observed["poduid-gone"] = replace(
+        observed["poduid-web"], path="poduid-gone", is_populated=True, cpus_effective=CpuSet.of(3)
     )
     host = HostProcesses(
         (HostProcess(1, "systemd", CpuSet.of(1, 5)), HostProcess(412, "dbus-daemon", CpuSet.of(1))), 61, CpuSet.of(1, 5)
     )
     problems = ("bad.yaml:3: spec.containers: must have at least one container",)
-    return world, seen, world.view(cgroups=seen, host=host, problems=problems)
+    return world, observed, world.view(cgroups=observed, host=host, problems=problems)

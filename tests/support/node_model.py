@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.cgroups.desired_cgroups import wishes
+from nodeagent.core.cgroups.desired_cgroups import desired_cgroups
 from nodeagent.core.cgroups.write_order import (
     Change,
     EnableControllers,
@@ -23,7 +23,7 @@ from nodeagent.core.cgroups.write_order import (
     diff,
 )
 from nodeagent.core.cpu.restore import given_cpus
-from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, DesiredCgroup, ObservedCgroup, Value
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
@@ -111,10 +111,10 @@ class Machine:
 
     # what the agent sees
 
-    def seen(self) -> dict[str, ObservedCgroup]:
-        return {path: self._seen(path) for path in sorted(self.groups)}
+    def observed(self) -> dict[str, ObservedCgroup]:
+        return {path: self._observed_cgroups(path) for path in sorted(self.groups)}
 
-    def _seen(self, path: str) -> ObservedCgroup:
+    def _observed_cgroups(self, path: str) -> ObservedCgroup:
         group = self.groups[path]
         everything = frozenset({"cpuset", "cpu", "memory"})
         above = self.groups[_parent(path)].enabled if path else set(everything)
@@ -165,11 +165,11 @@ class Machine:
                 assert _parent(path) in self.groups, f"no parent for {path}"
                 self.groups.setdefault(path, Group())
             case EnableControllers(path, controllers):
-                available = self._seen(path).controllers
+                available = self._observed_cgroups(path).controllers
                 assert available >= set(controllers), f"{path} cannot enable {controllers}"
                 self.groups[path].enabled |= set(controllers)
             case SetAttribute(path, attribute, value):
-                there = self._seen(path)
+                there = self._observed_cgroups(path)
                 assert there.get(attribute) is not None, f"{path} has no {attribute.value}"
                 assert not isinstance(value, (CpuSet, NumaSet)) or value, "an empty set must never be written"
                 assert change.before != value, f"an idle write: {change}"
@@ -312,8 +312,8 @@ class Agent:
         self.saves = 0
         self.state = empty_state(machine.node)
         self.signalled: frozenset[str] = frozenset()
-        self.facts: list[TurnEvent] = []
-        self.turn_facts: tuple[TurnEvent, ...] = ()
+        self.events: list[TurnEvent] = []
+        self.turn_events: tuple[TurnEvent, ...] = ()
         self.wanted: tuple[Manifest, ...] = ()
         self.unreadable: frozenset[str] = frozenset()
         self.misspelt: frozenset[str] = frozenset()
@@ -343,7 +343,7 @@ class Agent:
             unreadable=self.unreadable,
             misspelt=self.misspelt,
             runs=dict(machine.runs) if machine.launcher_answers else None,
-            seen=machine.seen(),
+            observed=machine.observed(),
             is_blind=self.is_blind,
             now_ms=machine.now_ms,
             retried=self.retried,
@@ -364,10 +364,10 @@ class Agent:
             self._save(decided.state)
         self._judge_changes(before, decided)
         self.last = decided
-        self.turn_facts = decided.facts if self.state is not before or decided.state == before else ()
-        self.facts += self.turn_facts
-        wanted = self.wishes()
-        plan = diff(wanted, world.seen)
+        self.turn_events = decided.events if self.state is not before or decided.state == before else ()
+        self.events += self.turn_events
+        wanted = self.desired_cgroups()
+        plan = diff(wanted, world.observed)
         outcome = carry_out(plan, wanted, _Recording(self))
         self.signalled &= stopping(self.state)
         for action in actions(self.state, world, outcome.ready, self.signalled):
@@ -383,9 +383,9 @@ class Agent:
         of = self.machine.node
         wanted = {name: manifest.pod for name, manifest in counting(self.wanted, before.entries)[0].items()}
         allocatable = of.allocatable if of.config.check_allocatable else None
-        told = {fact.pod.uid for fact in decided.facts if fact.event is EventKind.CHANGE_REFUSED}
-        finished = any(fact.event is EventKind.POD_FINISHED for fact in decided.facts)
-        node = Trial.of(of.managers, decided.state.promises, decided.state.active_pods(), allocatable)
+        told = {event.pod.uid for event in decided.events if event.kind is EventKind.CHANGE_REFUSED}
+        finished = any(event.kind is EventKind.POD_FINISHED for event in decided.events)
+        node = WhatIf.of(of.managers, decided.state.promises, decided.state.active_pods(), allocatable)
         for entry in decided.state.entries:
             old = before.entry(entry.pod.uid)
             if old is None or old.pod != entry.pod or old.deleting_since_ms is not None or not entry.is_active:
@@ -422,39 +422,39 @@ class Agent:
         self.machine.apply(change)
         self.check()
 
-    def wishes(self) -> tuple[DesiredCgroup, ...]:
+    def desired_cgroups(self) -> tuple[DesiredCgroup, ...]:
         of = self.machine.node
-        return wishes(of.config, of.managers, of.kernel, self.state)
+        return desired_cgroups(of.config, of.managers, of.kernel, self.state)
 
     def plan(self) -> Plan:
-        return diff(self.wishes(), self.machine.seen())
+        return diff(self.desired_cgroups(), self.machine.observed())
 
     def actions(self) -> tuple[Action, ...]:
         """What a turn would do to processes now, if every cgroup is ready."""
-        ready = frozenset(w.path for w in self.wishes() if w.is_leaf and not w.is_starved)
+        ready = frozenset(w.path for w in self.desired_cgroups() if w.is_leaf and not w.is_starved)
         return tuple(actions(self.state, self.world(), ready, self.signalled))
 
     def is_unsettled(self) -> bool:
         world = self.world()
-        return world.runs is not None and any(is_unsettled(e, world.runs, world.seen) for e in self.state.entries)
+        return world.runs is not None and any(is_unsettled(e, world.runs, world.observed) for e in self.state.entries)
 
     # what always holds
 
     def check(self) -> None:
         """Nobody runs where another was promised to be alone, and nobody's CPUs were given away under its feet."""
         machine, state = self.machine, self.state
-        wished = {w.path: w for w in self.wishes()}
+        desired_by_path = {w.path: w for w in self.desired_cgroups()}
         populated = machine.populated()
         for path in populated:
-            wish = wished.get(path)
-            assert wish is not None, f"processes in {path}, which no pod owns: its CPUs were given back too early"
+            want = desired_by_path.get(path)
+            assert want is not None, f"processes in {path}, which no pod owns: its CPUs were given back too early"
             if machine.is_frozen(path):
                 continue
             cpus = machine.effective(path)
-            if wish.is_exclusive:
-                assert cpus == wish.cpus(), f"{path} runs on {cpus}, promised is {wish.cpus()}"
+            if want.is_exclusive:
+                assert cpus == want.cpus(), f"{path} runs on {cpus}, promised is {want.cpus()}"
             for other in populated:
-                foreign = wished.get(other)
+                foreign = desired_by_path.get(other)
                 if other == path or foreign is None or not foreign.is_exclusive:
                     continue
                 assert cpus.isdisjoint(foreign.cpus()), f"{path} may run on {cpus & foreign.cpus()} of {other}"
@@ -490,12 +490,12 @@ class Agent:
         groups = {p: (tuple(g.values.items()), len(g.processes), g.oom_kills) for p, g in machine.groups.items()}
         return self.state, groups, tuple(machine.runs.items()), set(machine.signals), len(machine.writes)
 
-    def events(self) -> list[tuple[str, str | None]]:
+    def event_names(self) -> list[tuple[str, str | None]]:
         """What happened: (event, container or pod's name)."""
-        return [(f.event.value, f.container or f.pod.name) for f in self.facts]
+        return [(f.kind.value, f.container or f.pod.name) for f in self.events]
 
     def told(self, event: EventKind) -> Iterator[TurnEvent]:
-        return (f for f in self.facts if f.event is event)
+        return (f for f in self.events if f.kind is event)
 
 
 @dataclass

@@ -45,7 +45,7 @@ def apply_manifests(options: argparse.Namespace) -> int:
     check_wait(options, place)
     with locked_manifests(place.directory):
         changes = planned(files, place)
-        document = _document("Apply", [applied_document(pod) for pod in decided(changes, node.trial)])
+        document = _document("Apply", [applied_document(pod) for pod in decided(changes, node.what_if)])
         refused = [pod for pod in document["pods"] if pod["decision"] == "refused" and not pod["decided"]]
         document["applied"] = not refused or options.force
         if document["applied"]:
@@ -131,6 +131,6 @@ def diff_manifests(options: argparse.Namespace) -> int:
     """
     files: tuple[PodFile, ...] = pod_files(options.files)
     place, node = manifest_node(options)
-    document = _document("Diff", [applied_document(pod) for pod in decided(planned(files, place), node.trial)])
+    document = _document("Diff", [applied_document(pod) for pod in decided(planned(files, place), node.what_if)])
     sys.stdout.write(printed(document, options.output, differences_text))
     return _DIFFERS if any(pod["change"] != "unchanged" for pod in document["pods"]) else 0

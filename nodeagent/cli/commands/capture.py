@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from nodeagent import __version__
 from nodeagent.cli.support.documents import add_out_argument, write_out
-from nodeagent.cli.support.known_state import observed
+from nodeagent.cli.support.known_state import with_observation
 from nodeagent.cli.support.sources import (
     SourceError,
     add_node_arguments,
@@ -69,7 +69,7 @@ def _capture(options: argparse.Namespace) -> Capture:
     topology_of(sample)  # what holds no machine is no node
     known = _known(options)
     if known is not None:
-        observation = observed(known, host_processes=True).seen
+        observation = with_observation(known, host_processes=True).observed
     else:
         at_ms = 0 if is_copied(options) else time.time_ns() // 1_000_000
         observation = Observation(at_ms, os.sysconf("SC_PAGE_SIZE"))

@@ -27,7 +27,7 @@ from nodeagent.daemon.startup import StartError, node_of
 from nodeagent.edge.sysfs import read_settings, write_setting
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.settings import SETTINGS, Settings
-from nodeagent.views.check.node_check import fitness_document, is_fit, render_fitness, verdicts
+from nodeagent.views.check.node_check import is_fit, node_check_document, render_node_check, verdicts
 from nodeagent.views.check.verdicts import CheckResult, NodeFacts
 
 
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
         fix(found)
         found = verdicts(_facts(options))
     colours = options.output == "text" and wants_colour(options.color)
-    text = printed(fitness_document(found), options.output, lambda d: render_fitness(d, coloured=colours))
+    text = printed(node_check_document(found), options.output, lambda d: render_node_check(d, coloured=colours))
     (write_coloured if colours else sys.stdout.write)(text)
     return 0 if is_fit(found, strict=options.strict) else EXIT_DIFFERENCE
 

@@ -9,7 +9,7 @@ from typing import NoReturn
 from nodeagent.cli.support.known_state import known_state, looked_at
 from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.cli.support.sources import add_agent_arguments
-from nodeagent.core.cgroups.desired_cgroups import container_path, wishes
+from nodeagent.core.cgroups.desired_cgroups import container_path, desired_cgroups
 from nodeagent.core.cgroups.exec_preconditions import obstacle
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import PodEntry
@@ -110,20 +110,20 @@ _AGAIN = "it may just be changing: try again, and see `nodeagent inspect`"
 def _expected_cpus(known: NodeView, entry: PodEntry, container: str, directory: str) -> CpuSet:
     """Give the CPUs that the command is to have, if the container can be entered at all."""
     view = looked_at(known)
-    seen, kernel = view.seen.cgroups or {}, view.kernel
+    observed, kernel = view.observed.cgroups or {}, view.kernel
     if entry.is_active and kernel is None:
-        problems = "; ".join((*view.problems, *view.seen.problems))
+        problems = "; ".join((*view.problems, *view.observed.problems))
         raise ExecError(
             "the pods' cgroup cannot be read: " + (problems or "nobody says where it is"),
             hint="start the pods' unit: systemctl start nodeagent-pods",
         )
-    wanted = () if kernel is None else wishes(view.node.config, view.node.managers, kernel, view.state)
+    wanted = () if kernel is None else desired_cgroups(view.node.config, view.node.managers, kernel, view.state)
     path = container_path(entry, container)
-    below = used_below(directory) if path in seen else ()
-    hindrance = obstacle(entry, container, wishes=wanted, seen=seen, used_below=below)
+    below = used_below(directory) if path in observed else ()
+    hindrance = obstacle(entry, container, desired=wanted, observed=observed, used_below=below)
     if hindrance is not None:
         raise ExecError(hindrance.why, hint=hindrance.next_step)
-    return next(wish.cpus() for wish in wanted if wish.path == path)
+    return next(want.cpus() for want in wanted if want.path == path)
 
 
 def _become(command: list[str]) -> NoReturn:

@@ -4,7 +4,7 @@ import argparse
 
 from nodeagent.cli.support.documents import add_output_argument
 from nodeagent.cli.support.named_files import NamedFile
-from nodeagent.cli.support.what_if_arguments import add_trial_arguments
+from nodeagent.cli.support.what_if_arguments import add_what_if_arguments
 
 _EXAMPLES = """\
 exit status: 0: admitted; 4: refused (of several pods: one at least); 1: it could not be found out; 2: wrong arguments
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="pods that are not there (yet): a manifest, - for stdin, or a directory of manifests; can be given again",
     )
     add_output_argument(parser)
-    add_trial_arguments(parser)
+    add_what_if_arguments(parser)
     parser.epilog = _EXAMPLES
     parser.set_defaults(parser=parser)
 

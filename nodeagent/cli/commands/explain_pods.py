@@ -12,7 +12,7 @@ from nodeagent.cli.support.explained_pods import explained_alone, explained_on
 from nodeagent.cli.support.pod_files import pod_files
 from nodeagent.cli.support.progress import Progress
 from nodeagent.cli.support.sources import inspect_command
-from nodeagent.cli.support.what_if_source import TrialNode, trial_node
+from nodeagent.cli.support.what_if_source import WhatIfNode, what_if_node
 from nodeagent.core.explain.replay_decision import retraced
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_manifest import ManifestPod
@@ -35,36 +35,36 @@ def explain_pods(options: argparse.Namespace) -> int:
     """
     files = () if options.file is None else pod_files(options.file)
     pods = tuple(found for file in files for found in file.pods)
-    node = trial_node(options)
+    node = what_if_node(options)
     explained = _known(node, options.pod, inspect_command(options)) if options.pod is not None else _tried(node, pods)
     rooms_too = options.output != "text"  # the words for people need none
-    document = explanation(explained, config=node.config, trial=node.trial, where=node.where, rooms_too=rooms_too)
+    document = explanation(explained, config=node.config, what_if=node.what_if, where=node.where, rooms_too=rooms_too)
     sys.stdout.write(printed(document, options.output, render_explanation))
     sys.stdout.flush()
     return 0 if all(pod["decision"] == "admitted" for pod in document["pods"]) else EXIT_REFUSED
 
 
-def _known(node: TrialNode, name: str, listed_by: str) -> Iterator[Explained]:
+def _known(node: WhatIfNode, name: str, listed_by: str) -> Iterator[Explained]:
     if node.state is None:
         raise ExplainError(
             f"pod '{name}' is none of this machine's: it has no pods",
             hint="give the pod's manifest with -f; without --empty, --root or --topology the live node is asked",
         )
     entry = find_pod(node.state, name, listed_by)
-    found = retraced(node.trial, node.state, entry)
+    found = retraced(node.what_if, node.state, entry)
     explained = explained_alone(found.before, entry.pod)
     yield replace(explained, entry=entry, reproduced=found.reproduced, left_out=found.left_out)
 
 
-def _tried(node: TrialNode, pods: tuple[ManifestPod, ...]) -> Iterator[Explained]:
+def _tried(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[Explained]:
     """Decide on each pod beside those before it."""
-    trial = node.trial
+    what_if = node.what_if
     with Progress("pods", len(pods)) as progress:
         for found in pods:
-            pod, there = found.pod, len(trial.pods)
-            trial = trial.making_way(pod)
-            replaced = (_REPLACED,) if len(trial.pods) < there else ()
-            explained = explained_on(trial, pod, progress.tick) if len(pods) > 1 else explained_alone(trial, pod)
+            pod, there = found.pod, len(what_if.pods)
+            what_if = what_if.making_way(pod)
+            replaced = (_REPLACED,) if len(what_if.pods) < there else ()
+            explained = explained_on(what_if, pod, progress.tick) if len(pods) > 1 else explained_alone(what_if, pod)
             yield replace(explained, notes=(*replaced, *found.notes))
-            trial = trial.after(pod, explained.trace.decision)
+            what_if = what_if.after(pod, explained.trace.decision)
             progress.step()

@@ -7,7 +7,7 @@ import time
 from nodeagent.cli.support.colour import add_color_argument, terminal_width, wants_colour
 from nodeagent.cli.support.documents import spelled
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
-from nodeagent.cli.support.known_state import observed
+from nodeagent.cli.support.known_state import with_observation
 from nodeagent.cli.support.numeric_arguments import seconds, whole_number
 from nodeagent.cli.support.printable_output import write_coloured
 from nodeagent.cli.support.sources import add_node_arguments, inspect_command, shown_from
@@ -154,7 +154,7 @@ def _settled(options: argparse.Namespace) -> Document:
 
 
 def _stands(before: Document, after: Document) -> bool:
-    keys = ("differences", "strangers")
+    keys = ("differences", "orphans")
     return before["node"]["generation"] == after["node"]["generation"] and all(before[k] == after[k] for k in keys)
 
 
@@ -162,7 +162,7 @@ def _look(known: NodeView, options: argparse.Namespace) -> Document:
     entries = (
         known.state.entries if options.pod is None else find_pods(known.state, options.pod, inspect_command(options))
     )
-    looked = observed(known, host_processes=options.pod is None and not options.no_host_processes)
+    looked = with_observation(known, host_processes=options.pod is None and not options.no_host_processes)
     return inspection(looked, None if options.pod is None else frozenset(e.pod.uid for e in entries))
 
 

@@ -326,10 +326,10 @@ def _without_agent(options: argparse.Namespace, answer: _ReleaseReport) -> int:
 def _remove_cgroups(pods: "Pods", answer: _ReleaseReport) -> None:
     from nodeagent.daemon.releasing import remove_cgroups
 
-    strangers = remove_cgroups(pods.tree)
-    if strangers:
+    orphans = remove_cgroups(pods.tree)
+    if orphans:
         raise ReleaseError(
-            f"processes run in cgroups that no pod owns: {', '.join(strangers)}",
-            hint=f"end them: `echo 1 > {pods.tree.root}/{strangers[0]}/cgroup.kill`, then again",
+            f"processes run in cgroups that no pod owns: {', '.join(orphans)}",
+            hint=f"end them: `echo 1 > {pods.tree.root}/{orphans[0]}/cgroup.kill`, then again",
         )
     answer.removal(cgroups=str(pods.tree.root))

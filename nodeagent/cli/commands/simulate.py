@@ -5,7 +5,7 @@ import sys
 
 from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.numeric_arguments import whole_number
-from nodeagent.cli.support.what_if_arguments import add_trial_arguments
+from nodeagent.cli.support.what_if_arguments import add_what_if_arguments
 
 _EXAMPLES = """\
 exit status: 0: all was decided, also where pods are refused; 1: something could not be read; 2: wrong arguments
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="text",
         help="form of the answer (default: text); of scenarios json is a line and yaml a document for each; svg draws who has which CPU",
     )
-    add_trial_arguments(parser, scenarios=True)
+    add_what_if_arguments(parser, scenarios=True)
     parser.epilog = _EXAMPLES
     parser.set_defaults(parser=parser)
 

@@ -7,7 +7,7 @@ from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.documents import printed, spelled_xml
 from nodeagent.cli.support.pod_files import pods_of
 from nodeagent.cli.support.progress import Progress
-from nodeagent.cli.support.what_if_source import TrialNode, empty_node, errata_of, machine_of, trial_node
+from nodeagent.cli.support.what_if_source import WhatIfNode, empty_node, errata_of, machine_of, what_if_node
 from nodeagent.core.explain.capacity_search import fill
 from nodeagent.core.explain.what_if import keys_of
 from nodeagent.core.model.pod import Pod
@@ -29,13 +29,13 @@ def simulate_pods(options: argparse.Namespace) -> str:
     pods = () if options.manifests is None else pods_of(options.manifests)
     if options.compare is not None:
         return _compared(options, pods)
-    node = trial_node(options)
+    node = what_if_node(options)
     if options.capacity:
         with Progress("copies") as progress:
-            capacity = fill(node.trial, pods, progress.step)
-        found = Simulation(node.config, node.source, node.trial, capacity.after, (), capacity, tuple(pods))
+            capacity = fill(node.what_if, pods, progress.step)
+        found = Simulation(node.config, node.source, node.what_if, capacity.after, (), capacity, tuple(pods))
     else:
-        found = _run(node, node.source, pods, _ended(node.trial.pods, pods))
+        found = _run(node, node.source, pods, _ended(node.what_if.pods, pods))
     if options.output == "svg":
         return _picture(found)
     return printed(run_document(found, node.where), options.output, render_run)
@@ -49,17 +49,17 @@ def _picture(run: Simulation) -> str:
     return spelled_xml(render_svg(end.managers.topology, owners(end.managers, end.promises, end.pods)))
 
 
-def _run(node: TrialNode, source: str, pods: Sequence[Pod], ended: tuple[Pod, ...]) -> Simulation:
-    trial = node.trial
+def _run(node: WhatIfNode, source: str, pods: Sequence[Pod], ended: tuple[Pod, ...]) -> Simulation:
+    what_if = node.what_if
     decisions = []
     with Progress("pods", len(pods)) as progress:
         for pod in pods:
-            trial = trial.making_way(pod)
-            decision = trial.judge(pod)
+            what_if = what_if.making_way(pod)
+            decision = what_if.judge(pod)
             decisions.append((pod, decision))
-            trial = trial.after(pod, decision)
+            what_if = what_if.after(pod, decision)
             progress.step()
-    return Simulation(node.config, source, node.trial, trial, tuple(decisions), ended=ended)
+    return Simulation(node.config, source, node.what_if, what_if, tuple(decisions), ended=ended)
 
 
 def _ended(there: Sequence[Pod], pods: Sequence[Pod]) -> tuple[Pod, ...]:

@@ -17,7 +17,7 @@ from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.documents import json_line, spelled
 from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.progress import Progress
-from nodeagent.cli.support.what_if_source import TrialMachine, empty_node, errata_of, machine_of
+from nodeagent.cli.support.what_if_source import WhatIfMachine, empty_node, errata_of, machine_of
 from nodeagent.core.admission.node_capacity import with_machine
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.model.config import Config, Errata
@@ -29,8 +29,8 @@ from nodeagent.views.simulate.scenario_text import (
     ScenarioTotals,
     render_line,
     render_scenario,
-    render_tally,
     render_times,
+    render_totals,
 )
 
 MAX_LINE_BYTES = 16 * 2**20
@@ -53,7 +53,7 @@ class SimulateInputError(NodeAgentError):
 class Instead(Struct, frozen=True):
     """What takes the place of what each scenario brings; None: its own stays."""
 
-    machine: TrialMachine | None
+    machine: WhatIfMachine | None
     config: Config | None
     errata: Errata | None
 
@@ -82,21 +82,21 @@ class _Words:
     def __init__(self, path: NamedFile, where: str) -> None:
         self._path = path
         self._where = where
-        self._tally = ScenarioTotals()
+        self._totals = ScenarioTotals()
 
     def of(self, scenario: Scenario, number: int) -> str:
         """Tell what came of the scenario in this line."""
         found = replayed(scenario)
-        self._tally = self._tally.plus(found)
-        if self._tally.scenarios <= IN_FULL:
-            gap = "\n" if self._tally.scenarios > 1 else ""
+        self._totals = self._totals.plus(found)
+        if self._totals.scenarios <= IN_FULL:
+            gap = "\n" if self._totals.scenarios > 1 else ""
             return gap + render_scenario(scenario, found, number, self._where)
         line = render_line(scenario, found, number)
-        return line if self._tally.scenarios > IN_FULL + 1 else f"\n{self._from_here_on(number)}\n{line}"
+        return line if self._totals.scenarios > IN_FULL + 1 else f"\n{self._from_here_on(number)}\n{line}"
 
     def end(self) -> str:
         """Tell what came of all together."""
-        return f"\n{render_tally(self._tally)}" if self._tally.scenarios > 1 else ""
+        return f"\n{render_totals(self._totals)}" if self._totals.scenarios > 1 else ""
 
     def _from_here_on(self, number: int) -> str:
         path = shlex.quote(printable(self._path))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
-from nodeagent.cli.support.known_state import observed, shown_state
+from nodeagent.cli.support.known_state import shown_state, with_observation
 from nodeagent.cli.support.terminal import Terminal
 from nodeagent.core.cgroups.desired_cgroups import container_path
 from nodeagent.core.model.topology import Topology
@@ -68,7 +68,7 @@ class Watcher:
         """
         began = time.monotonic()
         known = self._known(self._read)
-        document = inspection(observed(known, host_processes=False))
+        document = inspection(with_observation(known, host_processes=False))
         sample = _sample(known)
         since = None if self._last is None else rates(self._last.sample, sample)
         look = Look(document, known.node.topology, sample)

@@ -4,20 +4,22 @@ from collections.abc import Callable
 
 from nodeagent.cli.support.progress import Progress
 from nodeagent.core.admission.managers import Admitted
-from nodeagent.core.explain.remedies import MAX_TRIALS, Remedies, remedies
+from nodeagent.core.explain.remedies import MAX_ATTEMPTS, Remedies, remedies
 from nodeagent.core.explain.trace import trace
-from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.pod import Pod
 from nodeagent.views.explain.document import Explained
 
 
-def explained_alone(trial: Trial, pod: Pod) -> Explained:
+def explained_alone(what_if: WhatIf, pod: Pod) -> Explained:
     """Explain one pod, with a progress bar of its own."""
-    with Progress(f"changes tried for {pod.full_name}", MAX_TRIALS) as progress:
-        return explained_on(trial, pod, progress.step)
+    with Progress(f"changes tried for {pod.full_name}", MAX_ATTEMPTS) as progress:
+        return explained_on(what_if, pod, progress.step)
 
 
-def explained_on(trial: Trial, pod: Pod, tried: Callable[[], None]) -> Explained:
+def explained_on(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> Explained:
     """Explain one pod among several; `tried` is called for each change that is tried."""
-    found = trace(trial, pod)
-    return Explained(trial, found, Remedies() if isinstance(found.decision, Admitted) else remedies(trial, pod, tried))
+    found = trace(what_if, pod)
+    return Explained(
+        what_if, found, Remedies() if isinstance(found.decision, Admitted) else remedies(what_if, pod, tried)
+    )

@@ -194,7 +194,7 @@ def looked_at(view: NodeView) -> NodeView:
     return view if view.observation is not None else replace(view, observation=_cgroups(view))
 
 
-def observed(view: NodeView, *, host_processes: bool) -> NodeView:
+def with_observation(view: NodeView, *, host_processes: bool) -> NodeView:
     """Look at the cgroups and at the processes in them, and, if wanted, at those of the host on exclusive CPUs (D12)."""
     if view.observation is not None:
         return view if host_processes else replace(view, observation=replace(view.observation, host=None))
@@ -212,23 +212,23 @@ def observed(view: NodeView, *, host_processes: bool) -> NodeView:
 
 def _cgroups(view: NodeView) -> Observation:
     problems: list[str] = []
-    seen = _seen(view.cgroup_root, problems)
+    observed = _observed_cgroups(view.cgroup_root, problems)
     at_ms = time.time_ns() // 1_000_000 if view.at_ms is None else view.at_ms
-    return Observation(at_ms, os.sysconf("SC_PAGE_SIZE"), seen, tuple(problems))
+    return Observation(at_ms, os.sysconf("SC_PAGE_SIZE"), observed, tuple(problems))
 
 
-def _seen(root: str | None, problems: list[str]) -> ObservedCgroups | None:
+def _observed_cgroups(root: str | None, problems: list[str]) -> ObservedCgroups | None:
     if root is None:
         return None
     try:
-        seen = CgroupTree(root).read(OWN_DIRECTORIES)
+        observed = CgroupTree(root).read(OWN_DIRECTORIES)
     except CgroupError as err:
         problems.append(f"{err.message} ({err.hint})")
         return None
-    if "" not in seen:
+    if "" not in observed:
         problems.append(f"there is no cgroup {root} (start it: systemctl start nodeagent-pods)")
         return None
-    return seen
+    return observed
 
 
 def _processes(view: NodeView) -> dict[str, tuple[int, ...]]:

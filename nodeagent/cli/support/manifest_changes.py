@@ -18,7 +18,7 @@ from nodeagent.cli.support.known_state import NeverSavedError, known_state, sock
 from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.cli.support.pod_files import PodFile
 from nodeagent.cli.support.progress import Progress
-from nodeagent.cli.support.what_if_source import TrialMachine, TrialNode, empty_node, trial_of
+from nodeagent.cli.support.what_if_source import WhatIfMachine, WhatIfNode, empty_node, what_if_of
 from nodeagent.core.model.config import Config, Errata
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState, PodEntry
@@ -145,7 +145,7 @@ def place_of(config: Config, state: NodeState | None, socket: str | None, *, is_
     return ManifestPlace(config.static_pod_path, entries, socket or socket_path(config), is_live)
 
 
-def manifest_node(options: argparse.Namespace) -> tuple[ManifestPlace, TrialNode]:
+def manifest_node(options: argparse.Namespace) -> tuple[ManifestPlace, WhatIfNode]:
     """Find this node's manifests, and the node to try decisions out on. Where no agent has ever run, nobody is there.
 
     Raises:
@@ -156,11 +156,11 @@ def manifest_node(options: argparse.Namespace) -> tuple[ManifestPlace, TrialNode
         known = known_state(path, options.socket)
     except NeverSavedError:
         config = load_config(path)
-        machine = TrialMachine(topology_of(read_machine()), "this one")
+        machine = WhatIfMachine(topology_of(read_machine()), "this one")
         place = place_of(config, None, options.socket, is_live=False)
         return place, empty_node(machine, config, path, Errata.FIXED)
     place = place_of(known.node.config, known.state, options.socket, is_live=known.is_live)
-    return place, trial_of(known)
+    return place, what_if_of(known)
 
 
 def held_files(place: ManifestPlace) -> tuple[HeldFile, ...]:

@@ -8,7 +8,7 @@ from nodeagent.cli.support.explained_pods import explained_on
 from nodeagent.cli.support.manifest_arguments import SPARE_SECONDS
 from nodeagent.cli.support.manifest_changes import FileChange, ManifestPlace
 from nodeagent.cli.support.progress import Progress
-from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.edge.local_api_client import ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
@@ -37,16 +37,16 @@ def check_wait(options: argparse.Namespace, place: ManifestPlace) -> None:
         )
 
 
-def decided(changes: Iterable[FileChange], trial: Trial) -> Iterator[AppliedPod]:
+def decided(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[AppliedPod]:
     """Decide on each pod that the agent would decide on, beside those before it."""
     pods = [change for file in changes for change in file.pods]
     with Progress("pods", len(pods)) as progress:
         for one in pods:
             explained = None
             if one.decided is None:
-                trial = trial.making_way(one.pod)
-                explained = explained_on(trial, one.pod, progress.tick)
-                trial = trial.after(one.pod, explained.trace.decision)
+                what_if = what_if.making_way(one.pod)
+                explained = explained_on(what_if, one.pod, progress.tick)
+                what_if = what_if.after(one.pod, explained.trace.decision)
             yield AppliedPod(
                 one.pod, one.before, one.path, one.change.value, one.restarts, one.decided, one.found.notes, explained
             )

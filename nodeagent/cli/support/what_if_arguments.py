@@ -7,7 +7,7 @@ from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET
 from nodeagent.core.model.config import Errata
 
 
-def add_trial_arguments(parser: argparse.ArgumentParser, *, scenarios: bool = False) -> None:
+def add_what_if_arguments(parser: argparse.ArgumentParser, *, scenarios: bool = False) -> None:
     """Add the options that say on which node, and under which rules; `scenarios`: of scenarios, too, which may name rules themselves."""
     machine = parser.add_mutually_exclusive_group()
     machine.add_argument(

@@ -12,7 +12,7 @@ from nodeagent.cli.support.sources import is_copied, is_elsewhere, is_unconfigur
 from nodeagent.core.admission.managers import initial, resume
 from nodeagent.core.admission.node_capacity import Allocatable
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
-from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Config, Errata
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
@@ -26,11 +26,11 @@ from nodeagent.formats.topology.topology_spec import topology_from_spec
 _ABSENT_HINT = "name one with --config FILE, to begin with examples/config.yaml (`nodeagent --help` says where it lies)"
 
 
-class TrialError(NodeAgentError):
+class WhatIfError(NodeAgentError):
     """There is no node to try anything out on."""
 
 
-class TrialMachine(Struct, frozen=True):
+class WhatIfMachine(Struct, frozen=True):
     """A machine, and who is on it."""
 
     topology: Topology
@@ -45,8 +45,8 @@ class TrialMachine(Struct, frozen=True):
         return () if self.known is None else self.known.state.active_pods()
 
 
-class TrialNode(Struct, frozen=True):
-    trial: Trial
+class WhatIfNode(Struct, frozen=True):
+    what_if: WhatIf
     config: Config
     source: str
     """Where the configuration is from."""
@@ -56,7 +56,7 @@ class TrialNode(Struct, frozen=True):
     """None: it has no pods, or is looked at as if it had none."""
 
 
-def machine_of(options: argparse.Namespace, otherwise: str | None = None) -> TrialMachine:
+def machine_of(options: argparse.Namespace, otherwise: str | None = None) -> WhatIfMachine:
     """Find the machine, and who is on it.
 
     Args:
@@ -67,10 +67,10 @@ def machine_of(options: argparse.Namespace, otherwise: str | None = None) -> Tri
         NodeAgentError: it can't be read, or nobody knows its pods.
     """
     if options.topology is not None:
-        return TrialMachine(topology_from_spec(options.topology), f"as described, {options.topology}")
+        return WhatIfMachine(topology_from_spec(options.topology), f"as described, {options.topology}")
     where = options.machine or (f"copied to {options.root}" if is_copied(options) else "this one")
     if options.empty:
-        return TrialMachine(topology_from(options), f"{where}, without its pods")
+        return WhatIfMachine(topology_from(options), f"{where}, without its pods")
     # another node's own configuration may be missing, so one that is given is needed to read it
     config = options.config if is_elsewhere(options) else None
     if otherwise is not None and is_unconfigured(options):
@@ -78,11 +78,11 @@ def machine_of(options: argparse.Namespace, otherwise: str | None = None) -> Tri
     try:
         known = known_from(argparse.Namespace(**{**vars(options), "config": config}))
     except NodeAgentError as err:
-        raise TrialError(
+        raise WhatIfError(
             err.message,
             hint=f"{err.hint}; or leave its pods out with --empty, or describe a machine: --topology 2s.2n.8c.2t",
         ) from err
-    return TrialMachine(known.node.topology, where, known)
+    return WhatIfMachine(known.node.topology, where, known)
 
 
 def errata_of(options: argparse.Namespace) -> Errata:
@@ -90,7 +90,7 @@ def errata_of(options: argparse.Namespace) -> Errata:
     return Errata.FIXED if options.errata is None else Errata(options.errata)
 
 
-def empty_node(machine: TrialMachine, config: Config, path: str, errata: Errata) -> TrialNode:
+def empty_node(machine: WhatIfMachine, config: Config, path: str, errata: Errata) -> WhatIfNode:
     """Give the machine as a node without pods.
 
     Args:
@@ -103,12 +103,12 @@ def empty_node(machine: TrialMachine, config: Config, path: str, errata: Errata)
         NodeAgentError: the configuration doesn't suit the machine.
     """
     node = _node(config, machine.topology, errata, path)
-    return TrialNode(
-        Trial.of(node.managers, initial(node.managers), (), _room(node)), node.config, Path(path).name, machine.where
+    return WhatIfNode(
+        WhatIf.of(node.managers, initial(node.managers), (), _room(node)), node.config, Path(path).name, machine.where
     )
 
 
-def trial_node(options: argparse.Namespace) -> TrialNode:
+def what_if_node(options: argparse.Namespace) -> WhatIfNode:
     """Find the node as it is.
 
     Raises:
@@ -129,20 +129,20 @@ def trial_node(options: argparse.Namespace) -> TrialNode:
         node = _node(config, node.topology, errata, source, reserved)
         judged = resume(node.managers, promises)
         if isinstance(judged, StartRefused):
-            raise TrialError(
+            raise WhatIfError(
                 f"what the pods there have doesn't go together with {source}: {judged.about}: {judged.message}",
                 hint="--empty leaves them out; `nodeagent simulate --compare` decides on them anew",
             )
         promises = judged
-    trial = Trial.of(node.managers, promises, machine.pods, _room(node))
-    return TrialNode(trial, node.config, source, machine.where, known.state)
+    what_if = WhatIf.of(node.managers, promises, machine.pods, _room(node))
+    return WhatIfNode(what_if, node.config, source, machine.where, known.state)
 
 
-def trial_of(known: NodeView) -> TrialNode:
+def what_if_of(known: NodeView) -> WhatIfNode:
     """Give this node as it is, under the configuration that it runs with."""
     state = known.state
-    trial = Trial.of(known.node.managers, state.promises, state.active_pods(), _room(known.node))
-    return TrialNode(trial, known.node.config, "its own", "this one", state)
+    what_if = WhatIf.of(known.node.managers, state.promises, state.active_pods(), _room(known.node))
+    return WhatIfNode(what_if, known.node.config, "its own", "this one", state)
 
 
 def _node(config: Config, topology: Topology, errata: Errata, source: str, reserved: CpuSet = CpuSet()) -> NodeSetup:
@@ -150,7 +150,7 @@ def _node(config: Config, topology: Topology, errata: Errata, source: str, reser
     node = on_machine(config, topology, reserved or None)
     if isinstance(node, NodeSetup):
         return node
-    raise TrialError(
+    raise WhatIfError(
         "\n".join(
             f"{source}: {refused.about}: {(refused.plain if errata is Errata.FIXED else '') or refused.message}"
             for refused in node

@@ -12,9 +12,9 @@ from nodeagent.core.numa.resource_manager import ResourceManager
 
 def preferred_of_two(managers: Iterable[ResourceManager], promises: Promises, a: int, b: int) -> int | None:
     """Name the node that the managers would rather use; None: they are undecided."""
-    wishes = set()
+    votes = set()
     for manager in managers:
         of_a, of_b = manager.percent_given(promises, a), manager.percent_given(promises, b)
         if of_a is not None and of_b is not None and of_a != of_b:
-            wishes.add(a if of_a > of_b else b)
-    return wishes.pop() if len(wishes) == 1 else None
+            votes.add(a if of_a > of_b else b)
+    return votes.pop() if len(votes) == 1 else None

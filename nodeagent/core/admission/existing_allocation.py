@@ -68,8 +68,8 @@ def _hint(topology: TopologyManager, mask: int) -> Hint:
     return Hint(None if topology.rules.single_node and mask == default else NumaSet(mask), preferred=True)
 
 
-def kept_moves(managers: Sequence[ResourceManager], pod: PodDemand) -> MetricDeltas:
+def kept_deltas(managers: Sequence[ResourceManager], pod: PodDemand) -> MetricDeltas:
     """Count what is found in place, as kubelet counts it."""
     if pod.is_skipped:
         return ()
-    return tuple(move for container in pod.containers for m in managers for move in m.found_moves(container))
+    return tuple(delta for container in pod.containers for m in managers for delta in m.found_deltas(container))

@@ -73,7 +73,7 @@ class Report(Struct, frozen=True):
 
 class Admitted(Struct, frozen=True):
     promises: Promises
-    moves: MetricDeltas
+    deltas: MetricDeltas
     report: Report
 
 
@@ -84,7 +84,7 @@ class Rejected(Struct, frozen=True):
     """As they were when the admission failed: what had been given to the pod until then."""
     reason: Reason
     message: str
-    moves: MetricDeltas
+    deltas: MetricDeltas
     report: Report
 
 
@@ -94,7 +94,7 @@ class Readmitted(Struct, frozen=True):
     promises: Promises
     results: tuple[tuple[str, Admitted | Rejected], ...]
     """By pod UID. The promises inside are those of the moment."""
-    moves: MetricDeltas
+    deltas: MetricDeltas
 
 
 def build(topology: Topology, placement: Placement) -> Managers | StartRefused:
@@ -173,9 +173,9 @@ def shortfalls(managers: Managers, promises: Promises) -> tuple[Shortfall, ...]:
     return tuple(short for manager in managers.providers.managers for short in manager.shortfalls(promises))
 
 
-def started_moves(managers: Managers, promises: Promises) -> MetricDeltas:
+def started_deltas(managers: Managers, promises: Promises) -> MetricDeltas:
     """What the metrics show right after a start."""
-    return tuple(move for manager in managers.providers.managers for move in manager.started_moves(promises))
+    return tuple(delta for manager in managers.providers.managers for delta in manager.started_deltas(promises))
 
 
 def admit(
@@ -193,13 +193,13 @@ def admit(
     outcome = run_admission(managers.providers, promises, demand_of(managers.rules, pod))
     report = _report(managers, outcome, pod)
     if outcome.refusal is None:
-        return Admitted(_without_reuse(managers, outcome.promises), outcome.moves, report)
-    cleaned, moves = promises, outcome.moves
+        return Admitted(_without_reuse(managers, outcome.promises), outcome.deltas, report)
+    cleaned, deltas = promises, outcome.deltas
     if managers.quirks:
         # kubelet takes back what a refused pod got at the next call for any pod; gauges and reuse sets tell the difference.
         cleaned, released = remove_pod(managers, outcome.promises, pod.uid)
-        moves = (*moves, *released)
-    return Rejected(cleaned, outcome.promises, outcome.refusal.reason, outcome.refusal.message, moves, report)
+        deltas = (*deltas, *released)
+    return Rejected(cleaned, outcome.promises, outcome.refusal.reason, outcome.refusal.message, deltas, report)
 
 
 def _without_reuse(managers: Managers, promises: Promises) -> Promises:
@@ -227,40 +227,40 @@ def readmit(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Re
     Until the sources of pods are ready nothing is swept: what a refused pod holds is in the way of the pods after it.
     """
     results: list[tuple[str, Admitted | Rejected]] = []
-    moves: list[MetricDeltas] = []
+    deltas: list[MetricDeltas] = []
     for pod in pods:
         outcome = run_admission(managers.providers, promises, demand_of(managers.rules, pod), is_running=True)
         report = _report(managers, outcome, pod)
         promises = _without_reuse(managers, outcome.promises)
-        moves.append(outcome.moves)
+        deltas.append(outcome.deltas)
         refusal = outcome.refusal
         results.append(
             (
                 pod.uid,
-                Admitted(promises, outcome.moves, report)
+                Admitted(promises, outcome.deltas, report)
                 if refusal is None
-                else Rejected(promises, promises, refusal.reason, refusal.message, outcome.moves, report),
+                else Rejected(promises, promises, refusal.reason, refusal.message, outcome.deltas, report),
             )
         )
     admitted = tuple(pod for pod, (_, result) in zip(pods, results, strict=True) if isinstance(result, Admitted))
     promises, swept = sweep(managers, promises, admitted)
-    return Readmitted(promises, tuple(results), (*(move for each in moves for move in each), *swept))
+    return Readmitted(promises, tuple(results), (*(delta for each in deltas for delta in each), *swept))
 
 
 def sweep(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tuple[Promises, MetricDeltas]:
     """Take back what belongs to no container of an active pod."""
     names = {pod.uid: {c.name for c in pod.containers} for pod in active}
-    moves: MetricDeltas = ()
+    deltas: MetricDeltas = ()
     for uid, held in promises.pods:
         known = names.get(uid, set())
         for name in held.holders:
             if name not in known:
                 promises, moved = _released(managers, promises, uid, name)
-                moves += moved
+                deltas += moved
         if uid not in names:
             promises, moved = remove_pod(managers, promises, uid)
-            moves += moved
-    return promises, moves
+            deltas += moved
+    return promises, deltas
 
 
 def start_container(managers: Managers, promises: Promises, pod: Pod, name: str) -> Promises:
@@ -272,34 +272,34 @@ def start_container(managers: Managers, promises: Promises, pod: Pod, name: str)
 
 def remove_container(managers: Managers, promises: Promises, pod_uid: str, name: str) -> tuple[Promises, MetricDeltas]:
     """Take back what one container has that no other container of its pod has too."""
-    promises, moves = _released(managers, promises, pod_uid, name)
+    promises, deltas = _released(managers, promises, pod_uid, name)
     held = promises.of_pod(pod_uid)
-    return with_pod(promises, pod_uid, replace(held, hints=dropped(held.hints, name))), moves
+    return with_pod(promises, pod_uid, replace(held, hints=dropped(held.hints, name))), deltas
 
 
 def _released(managers: Managers, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
-    moves: MetricDeltas = ()
+    deltas: MetricDeltas = ()
     for manager in managers.providers.managers:
         promises, moved = manager.release_container(promises, uid, name)
-        moves += moved
-    return promises, moves
+        deltas += moved
+    return promises, deltas
 
 
 def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Promises, MetricDeltas]:
     """Take back all that a pod has."""
     held = promises.of_pod(pod_uid)
-    moves: MetricDeltas = ()
+    deltas: MetricDeltas = ()
     for name in held.holders:
         promises, moved = _released(managers, promises, pod_uid, name)
-        moves += moved
+        deltas += moved
     if not managers.reproduces(Erratum.POD_ENTRY_LEAKS):
         for manager in managers.providers.managers:
             promises, moved = manager.release_pod(promises, pod_uid)
-            moves += moved
+            deltas += moved
     left = promises.of_pod(pod_uid)
     if left.hints:
         promises = with_pod(promises, pod_uid, replace(left, hints=()))
-    return promises, moves
+    return promises, deltas
 
 
 def isolation(managers: Managers, promises: Promises, pod: Pod, name: str) -> Isolation:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.admission.affinity_score import preferred_of_two
-from nodeagent.core.admission.existing_allocation import holds_all, kept_hints, kept_moves
+from nodeagent.core.admission.existing_allocation import holds_all, kept_deltas, kept_hints
 from nodeagent.core.cpu.manager import CpuManager
 from nodeagent.core.cpu.resource import CpuResource
 from nodeagent.core.memory.manager import MemoryManager
@@ -80,7 +80,7 @@ class AdmissionResult(Struct, frozen=True):
     """How an admission went; with a refusal, `promises` hold what was given before it."""
 
     promises: Promises
-    moves: MetricDeltas = ()
+    deltas: MetricDeltas = ()
     merges: tuple[MergeReport, ...] = ()
     refusal: Refusal | None = None
 
@@ -124,7 +124,7 @@ def _kept(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> Adm
     if providers.topology.policy is not TopologyPolicy.NONE:
         held = replace(held, hints=kept_hints(providers.topology, providers.managers, held, pod))
         promises = replace(promises, pods=promises.pods.put(pod.uid, held))
-    return AdmissionResult(promises, (*outcome.moves, *kept_moves(providers.managers, pod)))
+    return AdmissionResult(promises, (*outcome.deltas, *kept_deltas(providers.managers, pod)))
 
 
 def _each_container(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
@@ -217,9 +217,11 @@ def _after(
 ) -> AdmissionResult:
     if providers.observer is not None:
         providers.observer(Allocated(manager, container, outcome.promises, allocation.promises, allocation.refusal))
-    if allocation.promises is outcome.promises and not allocation.moves and allocation.refusal is None:
+    if allocation.promises is outcome.promises and not allocation.deltas and allocation.refusal is None:
         return outcome
-    return AdmissionResult(allocation.promises, (*outcome.moves, *allocation.moves), outcome.merges, allocation.refusal)
+    return AdmissionResult(
+        allocation.promises, (*outcome.deltas, *allocation.deltas), outcome.merges, allocation.refusal
+    )
 
 
 def _counted_error(outcome: AdmissionResult) -> AdmissionResult:
@@ -233,5 +235,5 @@ def _counted_alignment(providers: Providers, outcome: AdmissionResult) -> Admiss
     return _moved(outcome, aligned(topology.scope.value, "numa_node"))
 
 
-def _moved(outcome: AdmissionResult, *moves: MetricDelta) -> AdmissionResult:
-    return replace(outcome, moves=(*outcome.moves, *moves))
+def _moved(outcome: AdmissionResult, *deltas: MetricDelta) -> AdmissionResult:
+    return replace(outcome, deltas=(*outcome.deltas, *deltas))

@@ -35,7 +35,7 @@ _EXTRA_CONTROLLERS = frozenset({"pids", "hugetlb", "io"})
 
 
 class Kernel(Struct, frozen=True):
-    """What the running kernel has: facts that the wishes depend on."""
+    """What the running kernel has: what the desired cgroups depend on."""
 
     page_bytes: int
     memory_nodes: NumaSet
@@ -59,10 +59,10 @@ def container_path(entry: PodEntry, name: str) -> str:
     return f"{pod_path(entry)}/{name}"
 
 
-def wishes(config: Config, managers: Managers, kernel: Kernel, state: NodeState) -> tuple[DesiredCgroup, ...]:
+def desired_cgroups(config: Config, managers: Managers, kernel: Kernel, state: NodeState) -> tuple[DesiredCgroup, ...]:
     """Say what every cgroup is to hold, parents before children.
 
-    The pods' cgroup itself is systemd's: of it only the controllers for its children are wished for (D9).
+    The pods' cgroup itself is systemd's: of it only the controllers for its children are desired (D9).
     """
     present = [e for e in state.entries if e.is_active]
     controllers = CONTROLLERS | kernel.extra_controllers
@@ -73,11 +73,11 @@ def wishes(config: Config, managers: Managers, kernel: Kernel, state: NodeState)
         DesiredCgroup("", controllers),
         DesiredCgroup(BURSTABLE, controllers, ((Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(burstable_milli))),)),
         DesiredCgroup(BEST_EFFORT, controllers, ((Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(0))),)),
-        *(wish for entry in present for wish in _pod_wishes(config, managers, kernel, state, entry, controllers)),
+        *(want for entry in present for want in _pod_cgroups(config, managers, kernel, state, entry, controllers)),
     )
 
 
-def _pod_wishes(
+def _pod_cgroups(
     config: Config, managers: Managers, kernel: Kernel, state: NodeState, entry: PodEntry, controllers: frozenset[str]
 ) -> Iterator[DesiredCgroup]:
     levels = {c.name: isolation(managers, state.promises, entry.pod, c.name) for c in entry.pod.containers}
@@ -95,7 +95,7 @@ def _pod_wishes(
     )
     for container in entry.pod.containers:
         pool = shared_pool(managers, state.promises, kernel.online)
-        yield _container_wish(config, kernel, state, entry, container, levels[container.name], pool)
+        yield _container_cgroup(config, kernel, state, entry, container, levels[container.name], pool)
 
 
 def shared_pool(managers: Managers, promises: Promises, online: CpuSet) -> CpuSet:
@@ -103,7 +103,7 @@ def shared_pool(managers: Managers, promises: Promises, online: CpuSet) -> CpuSe
     return promises.default & online if managers.providers.cpu.static else online
 
 
-def _container_wish(
+def _container_cgroup(
     config: Config,
     kernel: Kernel,
     state: NodeState,
@@ -185,7 +185,7 @@ def _quota(limit_milli: int | None, config: Config) -> CpuMax:
 
 
 def _memory_limit(limit_bytes: int | None, kernel: Kernel) -> ByteLimit:
-    """The kernel keeps whole pages and rounds down (mm/page_counter.c): wish for what it will hold."""
+    """The kernel keeps whole pages and rounds down (mm/page_counter.c): ask for what it will hold."""
     if limit_bytes is None or limit_bytes == 0:
         return ByteLimit(None)
     return ByteLimit(limit_bytes // kernel.page_bytes * kernel.page_bytes)

@@ -21,23 +21,28 @@ class Obstacle(Struct, frozen=True):
 
 
 def obstacle(
-    entry: PodEntry, name: str, *, wishes: Sequence[DesiredCgroup], seen: ObservedCgroups, used_below: Sequence[str]
+    entry: PodEntry,
+    name: str,
+    *,
+    desired: Sequence[DesiredCgroup],
+    observed: ObservedCgroups,
+    used_below: Sequence[str],
 ) -> Obstacle | None:
     """Say what keeps a process from entering a container.
 
     Args:
         entry: the pod.
         name: of one of its containers.
-        wishes: of all pods.
-        seen: of all pods.
+        desired: of all pods.
+        observed: of all pods.
         used_below: names of cgroups directly below the container's that have processes.
 
     """
     path = container_path(entry, name)
     return (
         _of_pod(entry)
-        or _of_container(entry, name, seen.get(path))
-        or _of_cgroup(entry, path, wishes, seen, used_below)
+        or _of_container(entry, name, observed.get(path))
+        or _of_cgroup(entry, path, desired, observed, used_below)
     )
 
 
@@ -77,13 +82,13 @@ def _of_container(entry: PodEntry, name: str, there: ObservedCgroup | None) -> O
 
 
 def _of_cgroup(
-    entry: PodEntry, path: str, wishes: Sequence[DesiredCgroup], seen: ObservedCgroups, used_below: Sequence[str]
+    entry: PodEntry, path: str, desired: Sequence[DesiredCgroup], observed: ObservedCgroups, used_below: Sequence[str]
 ) -> Obstacle | None:
-    wish = next((w for w in wishes if w.path == path), None)
-    there = seen.get(path)
-    if wish is None or there is None:
+    want = next((w for w in desired if w.path == path), None)
+    there = observed.get(path)
+    if want is None or there is None:
         return Obstacle(f"there is no cgroup {path} yet", "see `nodeagent inspect`, and `journalctl -u nodeagent`")
-    if wish.is_starved:
+    if want.is_starved:
         return Obstacle(
             "the container is Starved: no CPU is left in the shared pool, so it is frozen",
             "end a pod that has exclusive CPUs, or reserve CPUs with reservedSystemCPUs",
@@ -99,39 +104,39 @@ def _of_cgroup(
             "(cgroup v2, no internal processes)",
             "use that runtime's own exec, such as `crictl exec` or `crun exec`",
         )
-    return _of_values(wish, there) or _of_intruders(entry, wish, wishes, seen)
+    return _of_values(want, there) or _of_intruders(entry, want, desired, observed)
 
 
-def _of_values(wish: DesiredCgroup, there: ObservedCgroup) -> Obstacle | None:
+def _of_values(want: DesiredCgroup, there: ObservedCgroup) -> Obstacle | None:
     next_step = "nodeagent puts it right within its reconcile period: try again, and see `nodeagent inspect`"
     for attribute in (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS):
-        if there.get(attribute) != wish.get(attribute):
+        if there.get(attribute) != want.get(attribute):
             found = there.get(attribute)
             return Obstacle(
-                f"{attribute.value} of {wish.path} is '{'' if found is None else found}', promised is '{wish.get(attribute)}'",
+                f"{attribute.value} of {want.path} is '{'' if found is None else found}', promised is '{want.get(attribute)}'",
                 next_step,
             )
-    if there.cpus_effective != wish.cpus():
+    if there.cpus_effective != want.cpus():
         return Obstacle(
-            f"cpuset.cpus.effective of {wish.path} is '{there.cpus_effective or ''}', promised is '{wish.cpus()}'",
+            f"cpuset.cpus.effective of {want.path} is '{there.cpus_effective or ''}', promised is '{want.cpus()}'",
             next_step,
         )
     return None
 
 
 def _of_intruders(
-    entry: PodEntry, wish: DesiredCgroup, wishes: Sequence[DesiredCgroup], seen: ObservedCgroups
+    entry: PodEntry, want: DesiredCgroup, desired: Sequence[DesiredCgroup], observed: ObservedCgroups
 ) -> Obstacle | None:
     """Somebody is on its exclusive CPUs: the promise is not kept yet, or they are still an init container's."""
-    plan = diff(wishes, seen)
-    mine, taken = wish.exclusive_cpus(), wish.exclusive_cpus() & plan.occupied
-    who = list(plan.strangers) if taken else []
+    plan = diff(desired, observed)
+    mine, taken = want.exclusive_cpus(), want.exclusive_cpus() & plan.occupied
+    who = list(plan.orphans) if taken else []
     inits = {container_path(entry, c.name) for c in entry.pod.inits() if c.kind is ContainerKind.INIT}
-    for other in wishes:
-        there = seen.get(other.path)
-        if other is wish or not other.is_leaf or there is None or not there.is_populated or there.is_frozen:
+    for other in desired:
+        there = observed.get(other.path)
+        if other is want or not other.is_leaf or there is None or not there.is_populated or there.is_frozen:
             continue
-        in_one_pool = other.path.startswith(wish.shares_with) and other.path not in inits and other.cpus() & mine
+        in_one_pool = other.path.startswith(want.shares_with) and other.path not in inits and other.cpus() & mine
         shared = (there.cpus_effective or CpuSet()) & mine
         if shared and not in_one_pool:
             taken |= shared

@@ -1,8 +1,8 @@
-"""The order of cgroup writes: wishes and what was seen in, an ordered list of changes out.
+"""The order of cgroup writes: desired and observed cgroups in, an ordered list of changes out.
 
 The order is the promise that no exclusive CPU has two users at any moment:
 
-1. empty cgroups that are no longer wished for are removed; new ones are made and controllers enabled, from the top down
+1. empty cgroups that are no longer desired are removed; new ones are made and controllers enabled, from the top down
 2. whoever is on CPUs that are not to be its own leaves them: exclusive cgroups that shrink, then all shared ones; those for which
    no CPU is left are frozen
 3. exclusive CPUs are granted, and everything else that differs is written
@@ -52,106 +52,106 @@ Change = MakeCgroup | EnableControllers | SetAttribute | RemoveCgroup
 class Plan(Struct, frozen=True):
     changes: tuple[Change, ...]
     occupied: CpuSet = CpuSet()
-    """CPUs on which processes run that no wish knows of and no change can move: not to be granted."""
-    strangers: tuple[str, ...] = ()
+    """CPUs on which processes run that no desired cgroup accounts for and no change can move: not to be granted."""
+    orphans: tuple[str, ...] = ()
     """Populated cgroups of ours that no pod owns any more."""
 
 
-def diff(wishes: Iterable[DesiredCgroup], seen: ObservedCgroups) -> Plan:
-    """Give the changes that turn what was seen into what is wished for, in the order in which they are safe.
+def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Plan:
+    """Give the changes that turn the observed cgroups into the desired ones, in the order in which they are safe.
 
     Args:
-        wishes: every cgroup that is to exist, parents before children.
-        seen: every cgroup below the pods' cgroup, and that cgroup itself (path "").
+        desired: every cgroup that is to exist, parents before children.
+        observed: every cgroup below the pods' cgroup, and that cgroup itself (path "").
 
     """
-    wished = {wish.path: wish for wish in wishes}
-    leftovers = sorted((path for path in seen if path and path not in wished), reverse=True)
-    strangers = tuple(path for path in leftovers if seen[path].is_populated and not _has_children(path, seen))
+    desired_by_path = {want.path: want for want in desired}
+    leftovers = sorted((path for path in observed if path and path not in desired_by_path), reverse=True)
+    orphans = tuple(path for path in leftovers if observed[path].is_populated and not _has_children(path, observed))
     occupied = CpuSet()
-    for path in strangers:
-        occupied |= seen[path].cpus_effective or CpuSet()
-    for wish in wished.values():
-        occupied |= _stuck(wish, seen)
+    for path in orphans:
+        occupied |= observed[path].cpus_effective or CpuSet()
+    for want in desired_by_path.values():
+        occupied |= _stuck(want, observed)
     changes = (
-        *(RemoveCgroup(path) for path in leftovers if not seen[path].is_populated),
-        *_structure(wished.values(), seen),
-        *_departures(wished.values(), seen),
-        *_settings(wished.values(), seen),
-        *_thaws(wished.values(), seen),
+        *(RemoveCgroup(path) for path in leftovers if not observed[path].is_populated),
+        *_structure(desired_by_path.values(), observed),
+        *_departures(desired_by_path.values(), observed),
+        *_settings(desired_by_path.values(), observed),
+        *_thaws(desired_by_path.values(), observed),
     )
-    return Plan(changes, occupied, strangers)
+    return Plan(changes, occupied, orphans)
 
 
-def _stuck(wish: DesiredCgroup, seen: ObservedCgroups) -> CpuSet:
+def _stuck(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet:
     """CPUs it may run on though its cpuset doesn't name them: where the kernel can grant none asked for, it grants the parent's."""
-    there = seen.get(wish.path)
-    if there is None or not wish.is_leaf or wish.is_starved or there.get(Attribute.CPUSET_CPUS) != wish.cpus():
+    there = observed.get(want.path)
+    if there is None or not want.is_leaf or want.is_starved or there.get(Attribute.CPUSET_CPUS) != want.cpus():
         return CpuSet()
-    return _usable(there) - wish.cpus()
+    return _usable(there) - want.cpus()
 
 
-def _has_children(path: str, seen: ObservedCgroups) -> bool:
-    return any(other.startswith(path + "/") for other in seen)
+def _has_children(path: str, observed: ObservedCgroups) -> bool:
+    return any(other.startswith(path + "/") for other in observed)
 
 
-def _structure(wishes: Iterable[DesiredCgroup], seen: ObservedCgroups) -> Iterator[Change]:
-    for wish in wishes:
-        there = seen.get(wish.path)
+def _structure(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
+    for want in desired:
+        there = observed.get(want.path)
         if there is None:
-            yield MakeCgroup(wish.path)
-        missing = wish.controllers - (there.subtree_control if there else frozenset())
+            yield MakeCgroup(want.path)
+        missing = want.controllers - (there.subtree_control if there else frozenset())
         if missing:
-            yield EnableControllers(wish.path, tuple(sorted(missing)))
+            yield EnableControllers(want.path, tuple(sorted(missing)))
 
 
-def _departures(wishes: Iterable[DesiredCgroup], seen: ObservedCgroups) -> Iterator[Change]:
+def _departures(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
     """Everybody leaves the CPUs that are not to be theirs: exclusive cgroups first, then all shared ones."""
-    leaves = sorted((w for w in wishes if w.is_leaf), key=lambda w: not w.is_exclusive)
-    for wish in leaves:
-        there = seen.get(wish.path)
+    leaves = sorted((w for w in desired if w.is_leaf), key=lambda w: not w.is_exclusive)
+    for want in leaves:
+        there = observed.get(want.path)
         usable = _usable(there)
-        left = usable - wish.cpus()
+        left = usable - want.cpus()
         before = there.get(Attribute.CPUSET_CPUS) if there else None
-        if wish.is_starved or _is_displaced(wish, there):
+        if want.is_starved or _is_displaced(want, there):
             if there is None or there.get(Attribute.FREEZE) is not True:
-                yield SetAttribute(wish.path, Attribute.FREEZE, value=True, before=False, vacates=left)
-        elif wish.is_exclusive:
-            kept = usable & wish.cpus()
+                yield SetAttribute(want.path, Attribute.FREEZE, value=True, before=False, vacates=left)
+        elif want.is_exclusive:
+            kept = usable & want.cpus()
             if left and kept:
-                yield SetAttribute(wish.path, Attribute.CPUSET_CPUS, kept, before, vacates=left)
-        elif before != wish.cpus():
-            yield SetAttribute(wish.path, Attribute.CPUSET_CPUS, wish.cpus(), before, vacates=left)
+                yield SetAttribute(want.path, Attribute.CPUSET_CPUS, kept, before, vacates=left)
+        elif before != want.cpus():
+            yield SetAttribute(want.path, Attribute.CPUSET_CPUS, want.cpus(), before, vacates=left)
 
 
-def _is_displaced(wish: DesiredCgroup, there: ObservedCgroup | None) -> bool:
+def _is_displaced(want: DesiredCgroup, there: ObservedCgroup | None) -> bool:
     """Somebody moved an exclusive cgroup off its CPUs: it has none of them to fall back on, so it pauses on its way home."""
     usable = _usable(there)
-    return wish.is_exclusive and bool(usable) and there is not None and there.is_populated and not usable & wish.cpus()
+    return want.is_exclusive and bool(usable) and there is not None and there.is_populated and not usable & want.cpus()
 
 
-def _settings(wishes: Iterable[DesiredCgroup], seen: ObservedCgroups) -> Iterator[Change]:
+def _settings(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
     """Exclusive CPUs are granted, and all else that differs is written."""
-    for wish in wishes:
-        there = seen.get(wish.path)
-        for attribute, value in wish.attributes:
+    for want in desired:
+        there = observed.get(want.path)
+        for attribute, value in want.attributes:
             before = there.get(attribute) if there else None
             if attribute is not Attribute.CPUSET_CPUS:
                 if before != value:
-                    yield SetAttribute(wish.path, attribute, value, before)
-            elif wish.is_exclusive:
-                kept = _usable(there) & wish.cpus()
+                    yield SetAttribute(want.path, attribute, value, before)
+            elif want.is_exclusive:
+                kept = _usable(there) & want.cpus()
                 if before != value and not (kept == value and there is not None):
-                    yield SetAttribute(wish.path, attribute, value, before, grants=wish.cpus())
+                    yield SetAttribute(want.path, attribute, value, before, grants=want.cpus())
 
 
-def _thaws(wishes: Iterable[DesiredCgroup], seen: ObservedCgroups) -> Iterator[Change]:
-    for wish in wishes:
-        there = seen.get(wish.path)
-        if there is None or not wish.is_leaf or wish.is_starved:
+def _thaws(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
+    for want in desired:
+        there = observed.get(want.path)
+        if there is None or not want.is_leaf or want.is_starved:
             continue
-        if there.get(Attribute.FREEZE) is True or _is_displaced(wish, there):
-            yield SetAttribute(wish.path, Attribute.FREEZE, value=False, before=True, grants=wish.exclusive_cpus())
+        if there.get(Attribute.FREEZE) is True or _is_displaced(want, there):
+            yield SetAttribute(want.path, Attribute.FREEZE, value=False, before=True, grants=want.exclusive_cpus())
 
 
 def _usable(there: ObservedCgroup | None) -> CpuSet:

@@ -224,7 +224,7 @@ def _cpu_manager(
     )
 
 
-def start_moves(manager: CpuManager, promises: Promises) -> MetricDeltas:
+def start_deltas(manager: CpuManager, promises: Promises) -> MetricDeltas:
     """What the metrics show when the manager has started."""
     if not manager.static or Erratum.GAUGES_DRIFT not in manager.quirks:
         return ()
@@ -232,7 +232,7 @@ def start_moves(manager: CpuManager, promises: Promises) -> MetricDeltas:
     return (
         set_gauge(CPU_SHARED_POOL, 1000 * manager.free_pool(promises).bit_count()),
         set_gauge(CPU_EXCLUSIVE, len(exclusive)),
-        *_numa_moves(manager, exclusive.bits),
+        *_numa_deltas(manager, exclusive.bits),
     )
 
 
@@ -267,14 +267,14 @@ def allocate_container(
     pods = promises.pods.put(pod.uid, given)
     left = promises.default - cpus
     after = Promises(left, pods, promises.memory, promises.cpu_reuse, promises.memory_reuse)
-    moves = (
+    deltas = (
         requests,
         *full,
-        *taken_moves(manager, after, cpus.bits),
+        *taken_deltas(manager, after, cpus.bits),
         allocations("cpu", "node"),
         assignments("cpu", "node_exclusive"),
     )
-    return Allocation(_with_reuse(after, pod.uid, container.kind, cpus), moves)
+    return Allocation(_with_reuse(after, pod.uid, container.kind, cpus), deltas)
 
 
 def check_full_cores(manager: CpuManager, promises: Promises, count: int, reusable: int) -> Refusal | None:
@@ -373,28 +373,28 @@ def _with_reuse(promises: Promises, uid: str, kind: ContainerKind, own: CpuSet) 
     return promises if reuse == promises.cpu_reuse else replace(promises, cpu_reuse=reuse)
 
 
-def _failed(manager: CpuManager, promises: Promises, moves: MetricDeltas, refusal: Refusal) -> Allocation:
+def _failed(manager: CpuManager, promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Allocation:
     full = (aligned_failure("container", "physical_cpu"),) if manager.options.full_pcpus_only else ()
-    return Allocation(promises, (*moves, plus(CPU_ERRORS), allocation_errors("cpu", "node"), *full), refusal)
+    return Allocation(promises, (*deltas, plus(CPU_ERRORS), allocation_errors("cpu", "node"), *full), refusal)
 
 
-def taken_moves(manager: CpuManager, after: Promises, cpus: int) -> MetricDeltas:
+def taken_deltas(manager: CpuManager, after: Promises, cpus: int) -> MetricDeltas:
     """What moves when CPUs were newly taken from the node."""
-    moves: MetricDeltas = ()
+    deltas: MetricDeltas = ()
     if cpus.bit_count() == 1 or any(not cpus & ~uncore.cpus for uncore in manager.layout.uncores):
-        moves = (aligned("container", "uncore_cache"),)
+        deltas = (aligned("container", "uncore_cache"),)
     if Erratum.GAUGES_DRIFT in manager.quirks:
         count = cpus.bit_count()
-        moves = (
-            *moves,
+        deltas = (
+            *deltas,
             gauge(CPU_EXCLUSIVE, count),
             gauge(CPU_SHARED_POOL, -1000 * count),
-            *_numa_moves(manager, after.exclusive().bits),
+            *_numa_deltas(manager, after.exclusive().bits),
         )
-    return moves
+    return deltas
 
 
-def _numa_moves(manager: CpuManager, exclusive: int) -> MetricDeltas:
+def _numa_deltas(manager: CpuManager, exclusive: int) -> MetricDeltas:
     counted = [(node.id, (node.cpus & exclusive).bit_count()) for node in manager.layout.nodes]
     return tuple(set_gauge(CPU_PER_NUMA, count, numa_node=str(node)) for node, count in counted if count)
 
@@ -435,5 +435,5 @@ def _released(manager: CpuManager, promises: Promises, cpus: CpuSet) -> tuple[Pr
     return after, (
         gauge(CPU_EXCLUSIVE, -len(cpus)),
         gauge(CPU_SHARED_POOL, 1000 * len(cpus)),
-        *_numa_moves(manager, after.exclusive().bits & ~cpus.bits),
+        *_numa_deltas(manager, after.exclusive().bits & ~cpus.bits),
     )

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.cpu.assignment import CpuShortage
-from nodeagent.core.cpu.manager import CpuManager, check_full_cores, choose_near, taken_moves
+from nodeagent.core.cpu.manager import CpuManager, check_full_cores, choose_near, taken_deltas
 from nodeagent.core.cpu.observing import Choosing, Source
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.metrics.manager_metrics import (
@@ -87,15 +87,15 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
         pods=promises.pods.put(pod.uid, replace(held, pod_cpus=CpuSet(chosen))),
     )
     # The union behind the per-node gauge does not contain this pod yet.
-    moves = taken_moves(manager, promises, chosen)
+    deltas = taken_deltas(manager, promises, chosen)
     parts = _partition(manager, pod, chosen)
-    moves += parts.moves
+    deltas += parts.deltas
     if parts.shortage is not None:
-        return _failed(after, moves, unexpected(parts.shortage.message))
-    moves += (allocations("cpu", "pod"),) * len(pod.containers)
+        return _failed(after, deltas, unexpected(parts.shortage.message))
+    deltas += (allocations("cpu", "pod"),) * len(pod.containers)
     sets = tuple(sorted((name, CpuSet(cpus)) for name, cpus in parts.slices))
     pods = after.pods.put(pod.uid, replace(after.of_pod(pod.uid), cpus=sets))
-    return Allocation(replace(after, pods=pods), moves)
+    return Allocation(replace(after, pods=pods), deltas)
 
 
 def _check_slices(manager: CpuManager, promises: Promises, pod: PodDemand) -> Refusal | None:
@@ -106,15 +106,15 @@ def _check_slices(manager: CpuManager, promises: Promises, pod: PodDemand) -> Re
     return next((refusal for refusal in checks if refusal is not None), None)
 
 
-def _failed(promises: Promises, moves: MetricDeltas, refusal: Refusal) -> Allocation:
-    return Allocation(promises, (*moves, plus(CPU_ERRORS), allocation_errors("cpu", "pod")), refusal)
+def _failed(promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Allocation:
+    return Allocation(promises, (*deltas, plus(CPU_ERRORS), allocation_errors("cpu", "pod")), refusal)
 
 
 class _Parts(Struct, frozen=True):
     """A pod's set, split up."""
 
     slices: tuple[tuple[str, int], ...]
-    moves: MetricDeltas
+    deltas: MetricDeltas
     """What was counted: up to the container for which too few were left, where there is one."""
     shortage: CpuShortage | None = None
 
@@ -122,24 +122,24 @@ class _Parts(Struct, frozen=True):
 def _partition(manager: CpuManager, pod: PodDemand, whole: int) -> _Parts:
     """Split the pod's set among its containers."""
     slices: list[tuple[str, int]] = []
-    moves: list[MetricDelta] = []
+    deltas: list[MetricDelta] = []
     sharing: list[str] = []
     waiting: list[tuple[str, int, int]] = []
     pool = whole
 
     def given(name: str, count: int, available: int) -> int | CpuShortage:
-        moves.append(plus(CPU_REQUESTS))
+        deltas.append(plus(CPU_REQUESTS))
         if manager.observer is not None:
             manager.observer(Choosing(Source.POD, available, count, container=name))
         chosen = manager.assign(available, count)
         if not isinstance(chosen, CpuShortage):
-            moves.append(assignments("cpu", "pod_exclusive"))
+            deltas.append(assignments("cpu", "pod_exclusive"))
             slices.append((name, chosen))
         return chosen
 
     for container in pod.containers:
         if container.cpus == 0 and container.kind is ContainerKind.INIT:
-            moves.append(assignments("cpu", "pod_shared"))
+            deltas.append(assignments("cpu", "pod_shared"))
             slices.append((container.name, pool))
         elif container.cpus == 0:
             sharing.append(container.name)
@@ -149,12 +149,12 @@ def _partition(manager: CpuManager, pod: PodDemand, whole: int) -> _Parts:
         else:
             chosen = given(container.name, container.cpus, pool)
             if isinstance(chosen, CpuShortage):
-                return _Parts((), tuple(moves), chosen)
+                return _Parts((), tuple(deltas), chosen)
             if container.kind is not ContainerKind.INIT:
                 pool &= ~chosen
     for name, count, at_hand in waiting:
         chosen = given(name, count, at_hand & ~pool)
         if isinstance(chosen, CpuShortage):
-            return _Parts((), tuple(moves), chosen)
-    moves += [assignments("cpu", "pod_shared")] * len(sharing)
-    return _Parts((*slices, *((name, pool) for name in sharing)), tuple(moves))
+            return _Parts((), tuple(deltas), chosen)
+    deltas += [assignments("cpu", "pod_shared")] * len(sharing)
+    return _Parts((*slices, *((name, pool) for name in sharing)), tuple(deltas))

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from nodeagent.core.cpu import hints, pods
 from nodeagent.core.cpu.invariants import cpu_shortfalls, cpu_violations
-from nodeagent.core.cpu.manager import CpuManager, allocate_container, release_container, release_pod_set, start_moves
+from nodeagent.core.cpu.manager import CpuManager, allocate_container, release_container, release_pod_set, start_deltas
 from nodeagent.core.cpu.restore import validated_cpus
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import (
@@ -68,7 +68,7 @@ class CpuResource(Struct, frozen=True):
         own = held.own_set(name)
         return 0 if own is None else sum(1 << node.id for node in self.manager.layout.nodes if node.cpus & own.bits)
 
-    def found_moves(self, container: ContainerDemand) -> MetricDeltas:
+    def found_deltas(self, container: ContainerDemand) -> MetricDeltas:
         if not self.is_asked(container):
             return ()
         full = (aligned("container", "physical_cpu"),) if self.manager.options.full_pcpus_only else ()
@@ -86,8 +86,8 @@ class CpuResource(Struct, frozen=True):
     def validated(self, promises: Promises) -> Promises | StartRefused:
         return validated_cpus(self.manager, promises)
 
-    def started_moves(self, promises: Promises) -> MetricDeltas:
-        return start_moves(self.manager, promises)
+    def started_deltas(self, promises: Promises) -> MetricDeltas:
+        return start_deltas(self.manager, promises)
 
     def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:
         manager = self.manager

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Rejected
 from nodeagent.core.admission.node_capacity import Insufficient
-from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.pod import Pod
 
 MAX_COPIES = 10_000
@@ -18,29 +18,29 @@ class Capacity(Struct, frozen=True):
     """How often all of the pods fit together."""
 
     copies: int
-    after: Trial
+    after: WhatIf
     """The node with all whole copies."""
     refused: Pod | None
     """Of the copy that didn't fit; None: the search has ended before."""
     decision: Rejected | Insufficient | None
 
 
-def fill(trial: Trial, pods: Sequence[Pod], fitted: Callable[[], None] = lambda: None) -> Capacity:
+def fill(what_if: WhatIf, pods: Sequence[Pod], fitted: Callable[[], None] = lambda: None) -> Capacity:
     """Admit copies of the pods, all of them in order, until one is refused.
 
     Args:
-        trial: the node to begin with.
+        what_if: the node to begin with.
         pods: one copy; names get a number each time, and UIDs are nobody else's: one manifest can be given twice.
         fitted: called after each copy of them all.
     """
     for number in range(1, MAX_COPIES + 1):
-        after = trial
+        after = what_if
         for place, pod in enumerate(pods):
             copy = replace(pod, uid=f"{pod.uid}-{number}-{place}", name=f"{pod.name}-{number}")
             decision = after.judge(copy)
             if not isinstance(decision, Admitted):
-                return Capacity(number - 1, trial, copy, decision)
+                return Capacity(number - 1, what_if, copy, decision)
             after = after.after(copy, decision)
-        trial = after
+        what_if = after
         fitted()
-    return Capacity(MAX_COPIES, trial, None, None)
+    return Capacity(MAX_COPIES, what_if, None, None)

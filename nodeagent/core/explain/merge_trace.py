@@ -177,14 +177,14 @@ class _SetJudge:
             ranks = non_preferred_rank(self._topology.rules, self._wanted())
             if ranks(mask)[:2] != ranks(self._winner)[:2]:
                 return Verdict.OTHER_SIZE, ()
-        return self._fitness_verdict(mask, self._winner), ()
+        return self._node_verdict(mask, self._winner), ()
 
     def _wanted(self) -> int:
         listed = wanted_count([hints for hints in self._hints if not isinstance(hints, HintFamily)])
         families = [hints.fewest_nodes(Steps(MAX_STEPS)) for hints in self._hints if isinstance(hints, HintFamily)]
         return max([listed, *families])
 
-    def _fitness_verdict(self, mask: int, winner: int) -> Verdict:
+    def _node_verdict(self, mask: int, winner: int) -> Verdict:
         if mask.bit_count() > winner.bit_count():
             return Verdict.MORE_NODES
         if self._topology.prefer_most_allocated:

@@ -5,8 +5,8 @@ from itertools import combinations
 from math import comb
 
 from nodeagent.core.admission.node_capacity import Insufficient, usage_of
-from nodeagent.core.explain.remedy import Remedy, RequestChange, Trials
-from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.explain.remedy import Attempts, Remedy, RequestChange
+from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.pod import Pod
 
 MOST_ALIKE = 8
@@ -17,12 +17,12 @@ _MOST_SETS = 300
 """Of so many sets of pods each is tried, the smallest first; of more, one is improved pod by pod."""
 
 
-def removals(trials: Trials) -> Iterator[Remedy]:
+def removals(attempts: Attempts) -> Iterator[Remedy]:
     """Find the pods of which one is enough, those that hold least; else several, none of which could stay."""
-    sizes = {pod.uid: _size(trials, pod) for pod in trials.trial.pods}
-    short = trials.refusal
+    sizes = {pod.uid: _size(attempts, pod) for pod in attempts.what_if.pods}
+    short = attempts.refusal
     counts = isinstance(short, Insufficient) and short.resource == "pods"
-    holding = [pod for pod in trials.trial.pods if counts or any(sizes[pod.uid])]
+    holding = [pod for pod in attempts.what_if.pods if counts or any(sizes[pod.uid])]
     pods = sorted(holding, key=lambda pod: (sizes[pod.uid], pod.full_name))
     alone = pods if len(pods) <= 2 * _MOST_ALONE else pods[:_MOST_ALONE] + pods[-_MOST_ALONE:]
     best: tuple[int, ...] | None = None
@@ -31,62 +31,64 @@ def removals(trials: Trials) -> Iterator[Remedy]:
         if (best is not None and sizes[pod.uid] != best) or found == MOST_ALIKE:
             return
         if number == _MOST_ALONE and len(alone) < len(pods):
-            trials.cut_short = True  # one between may be enough
-        if trials.admits(trial=_without(trials.trial, [pod])):
+            attempts.cut_short = True  # one between may be enough
+        if attempts.admits(what_if=_without(attempts.what_if, [pod])):
             best, found = sizes[pod.uid], found + 1
             yield Remedy(RequestChange.REMOVAL, (pod.full_name,))
-    several = _several(trials, pods) if best is None else None
+    several = _several(attempts, pods) if best is None else None
     if several is not None:
         yield Remedy(RequestChange.REMOVAL, tuple(sorted(pod.full_name for pod in several)))
 
 
-def _several(trials: Trials, pods: Sequence[Pod]) -> Sequence[Pod] | None:
+def _several(attempts: Attempts, pods: Sequence[Pod]) -> Sequence[Pod] | None:
     """Find the fewest pods, and of equally many those that hold least together.
 
     Args:
-        trials: of the refused pod.
+        attempts: for the refused pod.
         pods: those that hold least first; none of them is enough alone.
     """
-    enough = _enough(trials, pods)
+    enough = _enough(attempts, pods)
     if enough is None:
         return None
-    sizes = {pod.uid: _size(trials, pod) for pod in pods}
+    sizes = {pod.uid: _size(attempts, pod) for pod in pods}
     left = _MOST_SETS
     for count in range(2, len(enough) + 1):
         left -= comb(len(pods), count)
         if left < 0:
-            trials.cut_short = True
-            return _exchanged(trials, pods, enough)
+            attempts.cut_short = True
+            return _exchanged(attempts, pods, enough)
         for gone in sorted(combinations(pods, count), key=lambda each: _total([sizes[pod.uid] for pod in each])):
-            if trials.admits(trial=_without(trials.trial, gone)):
+            if attempts.admits(what_if=_without(attempts.what_if, gone)):
                 return gone
     return enough
 
 
-def _enough(trials: Trials, pods: Sequence[Pod]) -> list[Pod] | None:
+def _enough(attempts: Attempts, pods: Sequence[Pod]) -> list[Pod] | None:
     """Take the largest ones until it is enough, and leave out those that aren't needed; the largest first."""
     gone = list(reversed(pods))
-    if not trials.admits(trial=_without(trials.trial, gone)):
+    if not attempts.admits(what_if=_without(attempts.what_if, gone)):
         return None
     few, enough = 0, len(gone)
     while few + 1 < enough:
         middle = (few + enough) // 2
-        few, enough = (few, middle) if trials.admits(trial=_without(trials.trial, gone[:middle])) else (middle, enough)
+        few, enough = (
+            (few, middle) if attempts.admits(what_if=_without(attempts.what_if, gone[:middle])) else (middle, enough)
+        )
     gone = gone[:enough]
     for pod in reversed(gone[:-1]):
         others = [other for other in gone if other is not pod]
-        if trials.admits(trial=_without(trials.trial, others)):
+        if attempts.admits(what_if=_without(attempts.what_if, others)):
             gone = others
     return gone
 
 
-def _exchanged(trials: Trials, pods: Sequence[Pod], enough: list[Pod]) -> list[Pod]:
+def _exchanged(attempts: Attempts, pods: Sequence[Pod], enough: list[Pod]) -> list[Pod]:
     """Put the smallest pod that is enough in the place of each, the largest first."""
     gone = enough
     for pod in enough:
         for smaller in pods[: pods.index(pod)]:
             others = [smaller if other is pod else other for other in gone]
-            if smaller not in gone and trials.admits(trial=_without(trials.trial, others)):
+            if smaller not in gone and attempts.admits(what_if=_without(attempts.what_if, others)):
                 gone = others
                 break
     return gone
@@ -96,21 +98,21 @@ def _total(sizes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(map(sum, zip(*sizes, strict=True)))
 
 
-def _without(trial: Trial, pods: Iterable[Pod]) -> Trial:
-    return trial.without(frozenset(pod.uid for pod in pods))
+def _without(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
+    return what_if.without(frozenset(pod.uid for pod in pods))
 
 
-def _size(trials: Trials, pod: Pod) -> tuple[int, ...]:
+def _size(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
     """How much it requests of what the node as a whole is short of, how many CPUs and bytes it has alone, and what else counts."""
-    trial, short = trials.trial, trials.refusal
+    what_if, short = attempts.what_if, attempts.refusal
     requested = 0
     others: list[int] = []
     if isinstance(short, Insufficient):
-        gate = trial.managers.placement.gate("PodLevelResources")
-        own, wanted = (dict(usage_of((each,), pod_level_resources=gate).amounts) for each in (pod, trials.pod))
+        gate = what_if.managers.placement.gate("PodLevelResources")
+        own, wanted = (dict(usage_of((each,), pod_level_resources=gate).amounts) for each in (pod, attempts.pod))
         requested = own.get(short.resource, 0)
         others = [own.get(name, 0) for name in sorted(wanted)]  # the next of which it may be short
-    held = trial.promises.of_pod(pod.uid)
+    held = what_if.promises.of_pod(pod.uid)
     cpus = 0
     for _, given in held.cpus:
         cpus |= given.bits

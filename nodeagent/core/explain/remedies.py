@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.explain.pods_to_end import removals
-from nodeagent.core.explain.remedy import Remedy, RequestChange, Trials
+from nodeagent.core.explain.remedy import Attempts, Remedy, RequestChange
 from nodeagent.core.explain.smaller_requests import other_requests
-from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.refusals import StartRefused
@@ -21,7 +21,7 @@ from nodeagent.core.model.refusals import StartRefused
 _LAXER_POLICIES = ("single-numa-node", "restricted", "best-effort", "none")
 BUDGETS = {RequestChange.REQUEST: 400, RequestChange.CONFIGURATION: 60, RequestChange.REMOVAL: 440}
 """Decisions tried for one refusal: no kind of change is left out because another one takes long."""
-MAX_TRIALS = sum(BUDGETS.values())
+MAX_ATTEMPTS = sum(BUDGETS.values())
 
 
 class Remedies(Struct, frozen=True):
@@ -32,11 +32,11 @@ class Remedies(Struct, frozen=True):
     """False: the search was cut short, so there may be other changes, or smaller ones."""
 
 
-def remedies(trial: Trial, pod: Pod, tried: Callable[[], None] = lambda: None) -> Remedies:
+def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None) -> Remedies:
     """Look for changes, those of the manifest first; several of one kind only if they are equally small.
 
     Args:
-        trial: the node that refuses the pod.
+        what_if: the node that refuses the pod.
         pod: with defaults applied.
         tried: called after each decision.
     """
@@ -47,34 +47,34 @@ def remedies(trial: Trial, pod: Pod, tried: Callable[[], None] = lambda: None) -
     }
     found: list[Remedy] = []
     all_tried = True
-    refusal = trial.judge(pod)
+    refusal = what_if.judge(pod)
     assert not isinstance(refusal, Admitted), "an admitted pod needs no change"
     for change, search in kinds.items():
-        trials = Trials(trial, pod, refusal, tried, BUDGETS[change])
-        found += search(trials)
-        all_tried = all_tried and not trials.cut_short
+        attempts = Attempts(what_if, pod, refusal, tried, BUDGETS[change])
+        found += search(attempts)
+        all_tried = all_tried and not attempts.cut_short
     return Remedies(tuple(found), all_tried)
 
 
-def _configurations(trials: Trials) -> Iterator[Remedy]:
-    placement = trials.trial.managers.placement
+def _configurations(attempts: Attempts) -> Iterator[Remedy]:
+    placement = attempts.what_if.managers.placement
     tried = False
     for field, before, after, changed in _placements(placement):
         if field == "topologyManagerPolicy" and tried:
             continue
-        other = trials.trial.under(changed)
-        if not isinstance(other, StartRefused) and trials.admits(trial=other):
+        other = attempts.what_if.under(changed)
+        if not isinstance(other, StartRefused) and attempts.admits(what_if=other):
             tried = tried or field == "topologyManagerPolicy"
             yield Remedy(RequestChange.CONFIGURATION, (field,), (), before, after)
-    short = trials.refusal
-    if isinstance(short, Insufficient) and short.resource == "pods" and trials.trial.allocatable is not None:
-        room, wanted = trials.trial.allocatable, short.used + 1
+    short = attempts.refusal
+    if isinstance(short, Insufficient) and short.resource == "pods" and attempts.what_if.allocatable is not None:
+        room, wanted = attempts.what_if.allocatable, short.used + 1
         narrow = [bound for bound in room.bounds if bound[1] * bound[2] < wanted]
         if len(narrow) == 1:  # else one field alone can't do
             ((name, most, times),) = narrow
             fewest = -(-wanted // times)
             pods = min((fewest if field == name else value) * each for field, value, each in room.bounds)
-            if trials.admits(trial=replace(trials.trial, allocatable=replace(room, pods=pods))):
+            if attempts.admits(what_if=replace(attempts.what_if, allocatable=replace(room, pods=pods))):
                 yield Remedy(RequestChange.CONFIGURATION, (name,), (), str(most), str(fewest))
 
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from nodeagent.core.admission.managers import Admitted, Rejected
 from nodeagent.core.admission.node_capacity import Insufficient
-from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.pod_amounts import is_within_budget
 
@@ -43,13 +43,13 @@ class Remedy(Struct, frozen=True):
     """CONFIGURATION: what the field is, and could be; empty: without the option."""
 
 
-class Trials:
+class Attempts:
     """Trials of one pod, counted. Lives for the search for one kind of change."""
 
     def __init__(
-        self, trial: Trial, pod: Pod, refusal: Rejected | Insufficient, tried: Callable[[], None], budget: int
+        self, what_if: WhatIf, pod: Pod, refusal: Rejected | Insufficient, tried: Callable[[], None], budget: int
     ) -> None:
-        self.trial = trial
+        self.what_if = what_if
         self.pod = pod
         self.refusal = refusal
         self.tried = tried
@@ -57,7 +57,7 @@ class Trials:
         self.cut_short = False
         """Not everything was tried that could be."""
 
-    def admits(self, pod: Pod | None = None, trial: Trial | None = None) -> bool:
+    def admits(self, pod: Pod | None = None, what_if: WhatIf | None = None) -> bool:
         """Whether the core admits it; no, when too much was tried already."""
         if pod is not None and not is_within_budget(pod):
             return False
@@ -65,6 +65,6 @@ class Trials:
             self.cut_short = True
             return False
         self.left -= 1
-        decision = (trial or self.trial).judge(pod or self.pod)
+        decision = (what_if or self.what_if).judge(pod or self.pod)
         self.tried()
         return isinstance(decision, Admitted)

@@ -9,7 +9,7 @@ from msgspec import Struct
 from nodeagent.core.admission.managers import Admitted, Rejected
 from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.explain.trace import Trace, trace
-from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.model.state import NodeState, PodEntry
 
@@ -17,7 +17,7 @@ from nodeagent.core.model.state import NodeState, PodEntry
 class Retraced(Struct, frozen=True):
     """A decision taken again."""
 
-    before: Trial
+    before: WhatIf
     """The node on which it was taken again: without the pod itself."""
     trace: Trace
     reproduced: bool | None
@@ -26,11 +26,11 @@ class Retraced(Struct, frozen=True):
     """Pods that were decided on later, and are therefore not on that node."""
 
 
-def retraced(trial: Trial, state: NodeState, entry: PodEntry) -> Retraced:
+def retraced(what_if: WhatIf, state: NodeState, entry: PodEntry) -> Retraced:
     """Decide again on a pod of the state.
 
     Args:
-        trial: the node as it is now.
+        what_if: the node as it is now.
         state: the same node's.
         entry: of the pod.
     """
@@ -41,9 +41,9 @@ def retraced(trial: Trial, state: NodeState, entry: PodEntry) -> Retraced:
     tries = [later, ()] if later else [()]
     found: list[Retraced] = []
     for pods in tries:
-        before = trial.without(frozenset({uid, *(pod.uid for pod in pods)}))
+        before = what_if.without(frozenset({uid, *(pod.uid for pod in pods)}))
         again = trace(before, entry.pod)
-        same = _is_same(trial, entry, again)
+        same = _is_same(what_if, entry, again)
         found.append(Retraced(before, again, same, tuple(pod.full_name for pod in pods)))
         if same:
             return found[-1]
@@ -51,13 +51,13 @@ def retraced(trial: Trial, state: NodeState, entry: PodEntry) -> Retraced:
     return found[-1]
 
 
-def _is_same(trial: Trial, entry: PodEntry, again: Trace) -> bool | None:
+def _is_same(what_if: WhatIf, entry: PodEntry, again: Trace) -> bool | None:
     if entry.outcome is not None:
         return None
     match again.decision:
         case Admitted(promises=promises):
             return entry.refusal is None and _lasting(promises.of_pod(entry.pod.uid), entry) == _lasting(
-                trial.promises.of_pod(entry.pod.uid), entry
+                what_if.promises.of_pod(entry.pod.uid), entry
             )
         case Rejected(reason=reason, message=message) | Insufficient(reason=reason, message=message):
             return entry.refusal is not None and (entry.refusal.reason, entry.refusal.message) == (reason, message)

@@ -6,7 +6,7 @@ from itertools import chain
 
 from msgspec import Struct
 
-from nodeagent.core.explain.remedy import Amount, Remedy, RequestChange, Trials
+from nodeagent.core.explain.remedy import Amount, Attempts, Remedy, RequestChange
 from nodeagent.core.memory.groups import fewest_nodes
 from nodeagent.core.model.demand import demand_of
 from nodeagent.core.model.pod import CPU, MEMORY, Pod, ResourceRequirements
@@ -46,99 +46,99 @@ class _Sought(Struct, frozen=True):
     """What it must have at least, whatever is free."""
 
 
-_Search = Callable[[Trials, _Sought], int | None]
+_Search = Callable[[Attempts, _Sought], int | None]
 """Find what it could ask for."""
 
 
-def other_requests(trials: Trials) -> Sequence[Remedy]:
+def other_requests(attempts: Attempts) -> Sequence[Remedy]:
     """Change the manifest: one amount, the same amount of several containers, or several amounts of one container.
 
     Where none of these is enough alone, the pod's own amounts change with its containers'.
     """
-    resources = memory_resources(trials.pod)
-    cpus = _alone_or_bounded(trials, CPU, _fewer_cpus, _whole_cores)
-    memory = [_alone_or_bounded(trials, resource, _less_of(resource)) for resource in resources]
-    requests = (*cpus, *_larger_budget(trials), *chain.from_iterable(memory))
+    resources = memory_resources(attempts.pod)
+    cpus = _alone_or_bounded(attempts, CPU, _fewer_cpus, _whole_cores)
+    memory = [_alone_or_bounded(attempts, resource, _less_of(resource)) for resource in resources]
+    requests = (*cpus, *_larger_budget(attempts), *chain.from_iterable(memory))
     if requests:
         return requests
-    return next(filter(None, (tuple(_together(trials, resources, carry)) for carry in carriers(trials.pod))), ())
+    return next(filter(None, (tuple(_together(attempts, resources, carry)) for carry in carriers(attempts.pod))), ())
 
 
-def _alone_or_bounded(trials: Trials, resource: str, *searches: _Search) -> Sequence[Remedy]:
+def _alone_or_bounded(attempts: Attempts, resource: str, *searches: _Search) -> Sequence[Remedy]:
     """Change one amount of it; where that can't do, those of several containers."""
-    for carry in carriers(trials.pod):
-        found = [remedy for search in searches for remedy in _requests(trials, resource, search, carry)]
+    for carry in carriers(attempts.pod):
+        found = [remedy for search in searches for remedy in _requests(attempts, resource, search, carry)]
         if not found and resource == CPU:
-            found = list(_whole_cores_each(trials, carry))
-        found = found or list(_bounded(trials, trials.pod, resource, searches[0], carry))
+            found = list(_whole_cores_each(attempts, carry))
+        found = found or list(_bounded(attempts, attempts.pod, resource, searches[0], carry))
         if found:
             return found
     return ()
 
 
-def _requests(trials: Trials, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
+def _requests(attempts: Attempts, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
     """Change one container, or the pod's own amount."""
-    pod = trials.pod
+    pod = attempts.pod
     if pod.resources is not None and carry is alone:
         amount = asked_of(pod.resources, resource)
         if amount:
-            yield from _found(trials, search, _Sought(_own(pod, resource), amount, budget_floor(pod, resource)))
-    yield from _of_one(trials, pod, resource, search, carry)
+            yield from _found(attempts, search, _Sought(_own(pod, resource), amount, budget_floor(pod, resource)))
+    yield from _of_one(attempts, pod, resource, search, carry)
 
 
-def _of_one(trials: Trials, pod: Pod, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
+def _of_one(attempts: Attempts, pod: Pod, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
     """Change one container of a pod that is the refused one, or that one with some of its amounts changed already."""
     for container, amount in askers(pod, resource):
         changed = changer(pod, (container,), resource, carry)
-        yield from _found(trials, search, _Sought(changed, amount))
+        yield from _found(attempts, search, _Sought(changed, amount))
 
 
 def _own(pod: Pod, resource: str) -> Callable[[int], Pod]:
     return lambda value: with_amounts(pod, None, {resource: value})
 
 
-def _bounded(trials: Trials, pod: Pod, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
+def _bounded(attempts: Attempts, pod: Pod, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
     """Change all containers of the pod, as in `_of_one`, that have more than a bound."""
     asking = askers(pod, resource)
     if len(asking) < 2:
         return
     most = max(amount for _, amount in asking)
     changed = changer(pod, tuple(c for c, _ in asking), resource, carry)
-    fit = search(trials, _Sought(changed, most))
+    fit = search(attempts, _Sought(changed, most))
     if fit is None:
         return
     chosen = tuple(c for c, amount in asking if amount > fit)
     for container in chosen:
         fewer = tuple(c for c in chosen if c is not container)
-        if fewer and trials.admits(changer(pod, fewer, resource, carry)(fit)):
+        if fewer and attempts.admits(changer(pod, fewer, resource, carry)(fit)):
             chosen = fewer
-    yield _request(trials.pod, changer(pod, chosen, resource, carry)(fit))
+    yield _request(attempts.pod, changer(pod, chosen, resource, carry)(fit))
 
 
-def _found(trials: Trials, search: _Search, sought: _Sought) -> Iterator[Remedy]:
-    fit = search(trials, sought)
+def _found(attempts: Attempts, search: _Search, sought: _Sought) -> Iterator[Remedy]:
+    fit = search(attempts, sought)
     if fit is not None:
-        yield _request(trials.pod, sought.pod_with(fit))
+        yield _request(attempts.pod, sought.pod_with(fit))
 
 
-def _whole_cores_each(trials: Trials, carry: Carry) -> Sequence[Remedy]:
+def _whole_cores_each(attempts: Attempts, carry: Carry) -> Sequence[Remedy]:
     """Give containers whole cores each, where only those are given; where that can't do, fewer of them to one, or to all."""
-    pods = _on_whole_cores(trials)
-    enough = [_request(trials.pod, carry(pod)) for pod in pods if trials.admits(carry(pod))]
+    pods = _on_whole_cores(attempts)
+    enough = [_request(attempts.pod, carry(pod)) for pod in pods if attempts.admits(carry(pod))]
     if enough:
         return enough
     for pod in pods:
-        enough = list(_of_one(trials, pod, CPU, _fewer_cpus, carry)) or list(
-            _bounded(trials, pod, CPU, _fewer_cpus, carry)
+        enough = list(_of_one(attempts, pod, CPU, _fewer_cpus, carry)) or list(
+            _bounded(attempts, pod, CPU, _fewer_cpus, carry)
         )
         if enough:
             break
     return enough
 
 
-def _on_whole_cores(trials: Trials) -> Sequence[Pod]:
+def _on_whole_cores(attempts: Attempts) -> Sequence[Pod]:
     """Give the pod with the next whole cores below, and above, for each container that asks for parts of one."""
-    managers, pod = trials.trial.managers, trials.pod
+    managers, pod = attempts.what_if.managers, attempts.pod
     cpu = managers.providers.cpu
     if not cpu.options.full_pcpus_only:
         return ()
@@ -188,39 +188,39 @@ def _all_containers(pod: Pod, resources: list[str], carry: Carry) -> _Part:
     return _Part(most, {name: _least(name) for name in most}, bounded)
 
 
-def _together(trials: Trials, resources: list[str], carry: Carry) -> Iterator[Remedy]:
+def _together(attempts: Attempts, resources: list[str], carry: Carry) -> Iterator[Remedy]:
     """Change all amounts of one container, or of the pod as a whole; where that can't do, those of all containers."""
-    found = [each for part in _parts(trials.pod, resources, carry) if (each := _several_amounts(trials, part))]
-    if not found and trials.pod.resources is None and len(trials.pod.containers) > 1:
-        found = [each] if (each := _several_amounts(trials, _all_containers(trials.pod, resources, carry))) else []
+    found = [each for part in _parts(attempts.pod, resources, carry) if (each := _several_amounts(attempts, part))]
+    if not found and attempts.pod.resources is None and len(attempts.pod.containers) > 1:
+        found = [each] if (each := _several_amounts(attempts, _all_containers(attempts.pod, resources, carry))) else []
     yield from found
 
 
-def _several_amounts(trials: Trials, part: _Part) -> Remedy | None:
+def _several_amounts(attempts: Attempts, part: _Part) -> Remedy | None:
     """Find as many CPUs as may be, and then as much of the rest."""
     rest = [name for name in part.asked if name != CPU]
     if len(part.asked) < 2:
         return None
-    for found in _beginnings(trials, part, rest):
+    for found in _beginnings(attempts, part, rest):
         if CPU in part.asked:
             sought = _Sought(partial(_with_rest, part.pod_with, found, CPU), part.asked[CPU], part.least[CPU])
-            cpus = _cpus_beside(trials, sought)
+            cpus = _cpus_beside(attempts, sought)
             if cpus is None:
                 continue
             found[CPU] = cpus
-        elif not trials.admits(part.pod_with(found)):
+        elif not attempts.admits(part.pod_with(found)):
             continue
         for name in rest:
-            if trials.admits(part.pod_with(found | {name: part.asked[name]})):
+            if attempts.admits(part.pod_with(found | {name: part.asked[name]})):
                 found[name] = part.asked[name]
                 continue
             sought = _Sought(partial(_with_rest, part.pod_with, found, name), part.asked[name], part.least[name])
-            found[name] = _less_of(name)(trials, sought) or found[name]
-        return _request(trials.pod, part.pod_with(found))
+            found[name] = _less_of(name)(attempts, sought) or found[name]
+        return _request(attempts.pod, part.pod_with(found))
     return None
 
 
-def _beginnings(trials: Trials, part: _Part, rest: list[str]) -> Iterator[dict[str, int]]:
+def _beginnings(attempts: Attempts, part: _Part, rest: list[str]) -> Iterator[dict[str, int]]:
     """Give the least memory that needs as many NUMA nodes as what is asked for, then fewer: CPUs are sought beside each."""
     least = {name: part.least[name] for name in rest}
     for name in rest:
@@ -228,7 +228,7 @@ def _beginnings(trials: Trials, part: _Part, rest: list[str]) -> Iterator[dict[s
         amounts = range(min(part.asked[name], _MOST) // unit * unit, part.least[name] - 1, -unit)
 
         def nodes(amount: int, name: str = name) -> tuple[int, ...]:
-            return _fewest_nodes(trials, part.pod_with(least | {name: amount}))
+            return _fewest_nodes(attempts, part.pod_with(least | {name: amount}))
 
         for alike in _alike(amounts, nodes):
             if alike[-1] > least[name]:
@@ -236,19 +236,19 @@ def _beginnings(trials: Trials, part: _Part, rest: list[str]) -> Iterator[dict[s
     yield least
 
 
-def _cpus_beside(trials: Trials, sought: _Sought) -> int | None:
+def _cpus_beside(attempts: Attempts, sought: _Sought) -> int | None:
     """Find how many CPUs may be had: all, else fewer, else the next whole cores."""
-    if trials.admits(sought.pod_with(sought.asked)):
+    if attempts.admits(sought.pod_with(sought.asked)):
         return sought.asked
-    fewer = _fewer_cpus(trials, sought)
-    return _whole_cores(trials, sought) if fewer is None else fewer
+    fewer = _fewer_cpus(attempts, sought)
+    return _whole_cores(attempts, sought) if fewer is None else fewer
 
 
 def _with_rest(made: Callable[[dict[str, int]], Pod], rest: dict[str, int], resource: str, value: int) -> Pod:
     return made(rest | {resource: value})
 
 
-def _fewer_cpus(trials: Trials, sought: _Sought) -> int | None:
+def _fewer_cpus(attempts: Attempts, sought: _Sought) -> int | None:
     """Find the most CPUs below what is asked for: of those that are shared the most thousandths, else the most whole ones.
 
     Of those the nearest one by one: fewer CPUs may come to lie on another NUMA node, and then be in the way of another container. The
@@ -257,29 +257,29 @@ def _fewer_cpus(trials: Trials, sought: _Sought) -> int | None:
     """
 
     def fits(amount: int) -> bool:
-        return trials.admits(sought.pod_with(amount))
+        return attempts.admits(sought.pod_with(amount))
 
-    if not _takes_alone(trials, sought):
+    if not _takes_alone(attempts, sought):
         return _first(range(min(sought.asked, _MOST) - 1, max(sought.floor, 1) - 1, -1), fits)
-    cpu = trials.trial.managers.providers.cpu
+    cpu = attempts.what_if.managers.providers.cpu
     step = MILLI * (cpu.layout.per_core if cpu.options.full_pcpus_only else 1)
     counts = range((min(sought.asked, _MOST) - 1) // step * step, max(sought.floor, 1) - 1, -step)
     nearest = next((count for count in counts[:_NEAREST] if fits(count)), None)
     if nearest is not None:
         return nearest
-    return _first_of_alike(trials, sought, counts[_NEAREST:])
+    return _first_of_alike(attempts, sought, counts[_NEAREST:])
 
 
-def _takes_alone(trials: Trials, sought: _Sought) -> bool:
+def _takes_alone(attempts: Attempts, sought: _Sought) -> bool:
     """Whether the amount decides on how many CPUs are given to it alone."""
-    managers = trials.trial.managers
+    managers = attempts.what_if.managers
     little, all_of_it = (demand_of(managers.rules, sought.pod_with(amount)) for amount in (1, sought.asked))
     return managers.providers.cpu.static and not all_of_it.is_skipped and little != all_of_it
 
 
-def _fewest_nodes(trials: Trials, pod: Pod) -> tuple[int, ...]:
+def _fewest_nodes(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
     """How many NUMA nodes the CPUs, and the memory, of each container and of the pod as a whole need on an empty machine."""
-    managers, books = trials.trial.managers, trials.trial.promises
+    managers, books = attempts.what_if.managers, attempts.what_if.promises
     demand = demand_of(managers.rules, pod)
     nodes_for = managers.providers.cpu.layout.fewest_nodes
     parts = [(demand.cpus, demand.memory), *((c.cpus, c.memory) for c in demand.containers)]
@@ -287,10 +287,10 @@ def _fewest_nodes(trials: Trials, pod: Pod) -> tuple[int, ...]:
     return cpus + tuple(fewest_nodes(books, amounts or ()) if books.memory else 0 for _, amounts in parts)
 
 
-def _first_of_alike(trials: Trials, sought: _Sought, amounts: range) -> int | None:
+def _first_of_alike(attempts: Attempts, sought: _Sought, amounts: range) -> int | None:
     """Find the first that fits, where of those that need equally many NUMA nodes the ones after it do too."""
-    for alike in _alike(amounts, lambda amount: _fewest_nodes(trials, sought.pod_with(amount))):
-        found = _first(alike, lambda amount: trials.admits(sought.pod_with(amount)))
+    for alike in _alike(amounts, lambda amount: _fewest_nodes(attempts, sought.pod_with(amount))):
+        found = _first(alike, lambda amount: attempts.admits(sought.pod_with(amount)))
         if found is not None:
             return found
     return None
@@ -319,13 +319,13 @@ def _first(amounts: Sequence[int], fits: Callable[[int], bool]) -> int | None:
     return amounts[high]
 
 
-def _whole_cores(trials: Trials, sought: _Sought) -> int | None:
+def _whole_cores(attempts: Attempts, sought: _Sought) -> int | None:
     """Find the next whole cores, where only those are given."""
-    cpu = trials.trial.managers.providers.cpu
-    if not cpu.options.full_pcpus_only or not _takes_alone(trials, sought):
+    cpu = attempts.what_if.managers.providers.cpu
+    if not cpu.options.full_pcpus_only or not _takes_alone(attempts, sought):
         return None
     rounded = _up(sought.asked, MILLI * cpu.layout.per_core)
-    return rounded if rounded > sought.asked and trials.admits(sought.pod_with(rounded)) else None
+    return rounded if rounded > sought.asked and attempts.admits(sought.pod_with(rounded)) else None
 
 
 def _up(amount: int, unit: int) -> int:
@@ -339,9 +339,9 @@ def _less_of(resource: str) -> _Search:
     """
     unit = unit_of(resource)
 
-    def less(trials: Trials, sought: _Sought) -> int | None:
+    def less(attempts: Attempts, sought: _Sought) -> int | None:
         most = (min(sought.asked, _MOST) - 1) // unit * unit
-        return _first_of_alike(trials, sought, range(most, max(sought.floor, _least(resource)) - 1, -unit))
+        return _first_of_alike(attempts, sought, range(most, max(sought.floor, _least(resource)) - 1, -unit))
 
     return less
 
@@ -351,18 +351,18 @@ def _least(resource: str) -> int:
     return MIB if resource == MEMORY else 0
 
 
-def _larger_budget(trials: Trials) -> Iterator[Remedy]:
+def _larger_budget(attempts: Attempts) -> Iterator[Remedy]:
     """Give the pod as a whole more than its containers take alone: something for those that share (EmptyPodSharedPoolError)."""
-    pod = trials.pod
+    pod = attempts.pod
     if pod.resources is None:
         return
     own = {name: asked_of(pod.resources, name) for name, _ in pod.resources.requests}
     least = {
         name: _up(max(asked, asked_alone(pod, name) + unit_of(name)), unit_of(name)) for name, asked in own.items()
     }
-    for more in range(2 * trials.trial.managers.providers.cpu.layout.per_core):
+    for more in range(2 * attempts.what_if.managers.providers.cpu.layout.per_core):
         wanted = {name: amount + (more * MILLI if name == CPU else 0) for name, amount in least.items()}
         changed = with_amounts(pod, None, wanted)
-        if wanted != own and trials.admits(changed):
+        if wanted != own and attempts.admits(changed):
             yield _request(pod, changed)
             return

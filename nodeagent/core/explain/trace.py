@@ -11,7 +11,7 @@ from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.admission.one_pod import Allocated
 from nodeagent.core.cpu.observing import Choosing, Rule, Source, Spread, Took
 from nodeagent.core.explain.merge_trace import MergeTrace, trace_merge
-from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.demand import PodDemand, demand_of
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
@@ -83,14 +83,14 @@ class Trace(Struct, frozen=True):
     """In the order in which they were taken."""
 
 
-def trace(trial: Trial, pod: Pod) -> Trace:
+def trace(what_if: WhatIf, pod: Pod) -> Trace:
     """Decide on the pod, and tell how."""
     seen: list[Choosing | Spread | Took | Allocated] = []
-    decision = trial.judge(pod, _observed(trial.managers, seen))
-    demand = demand_of(trial.managers.rules, pod)
+    decision = what_if.judge(pod, _observed(what_if.managers, seen))
+    demand = demand_of(what_if.managers.rules, pod)
     if isinstance(decision, Insufficient):
         return Trace(pod, demand, decision, ())
-    return Trace(pod, demand, decision, tuple(_steps(trial, decision, seen, pod, demand)))
+    return Trace(pod, demand, decision, tuple(_steps(what_if, decision, seen, pod, demand)))
 
 
 def _observed(managers: Managers, seen: list[Choosing | Spread | Took | Allocated]) -> Managers:
@@ -104,7 +104,7 @@ def _observed(managers: Managers, seen: list[Choosing | Spread | Took | Allocate
 
 
 def _steps(
-    trial: Trial,
+    what_if: WhatIf,
     decision: Admitted | Rejected,
     seen: list[Choosing | Spread | Took | Allocated],
     pod: Pod,
@@ -113,21 +113,21 @@ def _steps(
     """Put the merges before what was allocated under them."""
     steps: list[TraceStep] = []
     merges = list(decision.report.merges)
-    promises = trial.promises
+    promises = what_if.promises
     picks: list[Choosing | Spread | Took] = []
     for event in seen:
         if not isinstance(event, Allocated):
             picks.append(event)
             continue
         if merges and (merges[0].container is None or merges[0].container == event.container):
-            steps.append(trace_merge(trial.managers, promises, merges.pop(0), demand))
+            steps.append(trace_merge(what_if.managers, promises, merges.pop(0), demand))
         promises = event.after
         step = _cpu_step(event, picks, pod) if event.manager == "cpu" else _memory_step(event, pod)
         if step is not None:
             steps.append(step)
         picks = []
     # A merge that admitted nothing has no allocation after it.
-    steps += [trace_merge(trial.managers, promises, merge, demand) for merge in merges]
+    steps += [trace_merge(what_if.managers, promises, merge, demand) for merge in merges]
     return steps
 
 

@@ -14,7 +14,7 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import StartRefused
 
 
-class Trial(Struct, frozen=True):
+class WhatIf(Struct, frozen=True):
     """The state of a node at one moment."""
 
     managers: Managers
@@ -29,7 +29,7 @@ class Trial(Struct, frozen=True):
     @classmethod
     def of(
         cls, managers: Managers, promises: Promises, pods: tuple[Pod, ...] = (), allocatable: Allocatable | None = None
-    ) -> "Trial":
+    ) -> "WhatIf":
         """Count what the pods have asked for."""
         gate = managers.placement.gate("PodLevelResources")
         return cls(managers, promises, pods, allocatable, usage_of(pods, pod_level_resources=gate))
@@ -51,7 +51,7 @@ class Trial(Struct, frozen=True):
                 return short
         return admit(managers or self.managers, self.promises, pod)
 
-    def after(self, pod: Pod, decision: Admitted | Rejected | Insufficient) -> "Trial":
+    def after(self, pod: Pod, decision: Admitted | Rejected | Insufficient) -> "WhatIf":
         """Give the node as it is when that was decided."""
         match decision:
             case Admitted():
@@ -62,7 +62,7 @@ class Trial(Struct, frozen=True):
             case Insufficient():
                 return self
 
-    def without(self, uids: frozenset[str]) -> "Trial":
+    def without(self, uids: frozenset[str]) -> "WhatIf":
         """Give the node as it is when those pods have gone."""
         promises, usage = self.promises, self.usage
         for uid in sorted(uids):
@@ -73,12 +73,12 @@ class Trial(Struct, frozen=True):
         left = tuple(pod for pod in self.pods if pod.uid not in uids)
         return replace(self, promises=promises, pods=left, usage=usage)
 
-    def making_way(self, pod: Pod) -> "Trial":
+    def making_way(self, pod: Pod) -> "WhatIf":
         """Give the node without those that this pod replaces: a changed manifest ends the pod of its name first."""
         keys = keys_of(pod)
         return self.without(frozenset(old.uid for old in self.pods if not keys.isdisjoint(keys_of(old))))
 
-    def under(self, placement: Placement) -> "Trial | StartRefused":
+    def under(self, placement: Placement) -> "WhatIf | StartRefused":
         """Give the node with the same promises and another configuration, if the two go together."""
         managers = build(self.managers.topology, placement)
         if isinstance(managers, StartRefused):

@@ -118,8 +118,8 @@ def allocate_container(
     memory = _shrunk(put(held.memory, container.name, blocks), pod, container.name, blocks)
     pods = promises.pods.put(pod.uid, replace(held, memory=memory))
     after = _with_reuse(replace(promises, memory=machine, pods=pods), pod.uid, container.kind, blocks)
-    moves = (requests, *(allocations("memory", "node") for _ in blocks), assignments("memory", "node_exclusive"))
-    return Allocation(after, moves)
+    deltas = (requests, *(allocations("memory", "node") for _ in blocks), assignments("memory", "node_exclusive"))
+    return Allocation(after, deltas)
 
 
 def choose_nodes(manager: MemoryManager, promises: Promises, uid: str, amounts: Amounts, hint: Hint) -> NumaSet | str:
@@ -160,8 +160,8 @@ def choose_nodes(manager: MemoryManager, promises: Promises, uid: str, amounts: 
     return nodes
 
 
-def _failed(promises: Promises, moves: MetricDeltas, error: str) -> Allocation:
-    return Allocation(promises, (*moves, plus(MEMORY_ERRORS), allocation_errors("memory", "node")), unexpected(error))
+def _failed(promises: Promises, deltas: MetricDeltas, error: str) -> Allocation:
+    return Allocation(promises, (*deltas, plus(MEMORY_ERRORS), allocation_errors("memory", "node")), unexpected(error))
 
 
 def reusable_bytes(promises: Promises, uid: str, nodes: NumaSet, resource: str) -> int:

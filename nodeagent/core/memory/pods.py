@@ -94,17 +94,17 @@ def allocate_pod(manager: MemoryManager, promises: Promises, pod: PodDemand) -> 
         pod_memory=tuple(Block(nodes, resource, size) for resource, size in pod.memory),
         memory=tuple(sorted(_partition(pod, nodes))),
     )
-    moves: MetricDeltas = (requests,)
+    deltas: MetricDeltas = (requests,)
     for container in pod.containers:
         exclusive = bool(container.memory)
         if exclusive or container.kind is not ContainerKind.APP:
-            moves += (requests,)
-        moves += (allocations("memory", "pod"), assignments("memory", "pod_exclusive" if exclusive else "pod_shared"))
-    return Allocation(replace(promises, memory=machine, pods=promises.pods.put(pod.uid, held)), moves)
+            deltas += (requests,)
+        deltas += (allocations("memory", "pod"), assignments("memory", "pod_exclusive" if exclusive else "pod_shared"))
+    return Allocation(replace(promises, memory=machine, pods=promises.pods.put(pod.uid, held)), deltas)
 
 
-def _failed(promises: Promises, moves: MetricDeltas, refusal: Refusal) -> Allocation:
-    return Allocation(promises, (*moves, plus(MEMORY_ERRORS), allocation_errors("memory", "pod")), refusal)
+def _failed(promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Allocation:
+    return Allocation(promises, (*deltas, plus(MEMORY_ERRORS), allocation_errors("memory", "pod")), refusal)
 
 
 def _partition(pod: PodDemand, nodes: NumaSet) -> list[tuple[str, Blocks]]:

@@ -73,7 +73,7 @@ class MemoryResource(Struct, frozen=True):
             mask |= block.nodes.bits
         return mask
 
-    def found_moves(self, container: ContainerDemand) -> MetricDeltas:
+    def found_deltas(self, container: ContainerDemand) -> MetricDeltas:
         return (plus(MEMORY_REQUESTS),) if self.is_asked(container) else ()
 
     def start_container(self, promises: Promises, pod: Pod, name: str) -> Promises:
@@ -88,7 +88,7 @@ class MemoryResource(Struct, frozen=True):
     def validated(self, promises: Promises) -> Promises | StartRefused:
         return validated_memory(self.manager, promises)
 
-    def started_moves(self, promises: Promises) -> MetricDeltas:  # noqa: ARG002 -- it has counters only
+    def started_deltas(self, promises: Promises) -> MetricDeltas:  # noqa: ARG002 -- it has counters only
         return ()
 
     def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:  # noqa: ARG002 -- it has counters only

@@ -24,7 +24,7 @@ class MetricDelta(NamedTuple):
     absolute: bool = False
 
 
-def apply_moves(totals: dict[Series, int], moves: Iterable[MetricDelta]) -> None:
+def apply_deltas(totals: dict[Series, int], deltas: Iterable[MetricDelta]) -> None:
     """Add moves up in place: `totals` belongs to the caller."""
-    for move in moves:
-        totals[move.series] = move.amount if move.absolute else totals.get(move.series, 0) + move.amount
+    for delta in deltas:
+        totals[delta.series] = delta.amount if delta.absolute else totals.get(delta.series, 0) + delta.amount

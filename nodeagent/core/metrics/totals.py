@@ -44,12 +44,12 @@ class MetricTotals(Struct):
     _counters: dict[Series, int] = field(default_factory=lambda: dict.fromkeys(start_series("counter"), 0))
     _histograms: dict[str, _Histogram] = field(default_factory=_histograms)
 
-    def move(self, moves: Iterable[MetricDelta]) -> None:
+    def delta(self, deltas: Iterable[MetricDelta]) -> None:
         """Add the managers' movements up. Those of gauges are left out: gauges come from the state (D4)."""
-        for move in moves:
-            if _SPECS[move.series.name].kind == "counter":
-                assert not move.absolute
-                self._counters[move.series] = self._counters.get(move.series, 0) + move.amount
+        for delta in deltas:
+            if _SPECS[delta.series.name].kind == "counter":
+                assert not delta.absolute
+                self._counters[delta.series] = self._counters.get(delta.series, 0) + delta.amount
 
     def count(self, name: str, *values: str, amount: int = 1) -> None:
         """Add to a counter of the agent's own. A label value outside of its closed set counts as `other`."""

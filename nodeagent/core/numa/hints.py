@@ -125,7 +125,7 @@ def _narrowest(mask: int) -> tuple[int, int, int]:
 
 
 def _most_wanted(masks: Iterable[int], compare: Comparison) -> int:
-    """Fold over single nodes in ascending order: pairwise wishes need not be transitive, so the order is part of the rule."""
+    """Fold over single nodes in ascending order: pairwise preferences need not be transitive, so the order is part of the rule."""
     best: int | None = None
     for mask in sorted(masks, key=_narrowest):
         if best is None:

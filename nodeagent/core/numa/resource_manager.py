@@ -25,7 +25,7 @@ class Allocation(Struct, frozen=True):
     """What an allocate call of a manager came to."""
 
     promises: Promises
-    moves: MetricDeltas = ()
+    deltas: MetricDeltas = ()
     refusal: Refusal | None = None
 
 
@@ -76,7 +76,7 @@ class ResourceManager(Protocol):
     def place(self, held: PodPromises, name: str) -> int:
         """The NUMA nodes on which the container has something, as a mask."""
 
-    def found_moves(self, container: ContainerDemand) -> MetricDeltas:
+    def found_deltas(self, container: ContainerDemand) -> MetricDeltas:
         """What is counted when a container is found with what it asks for, as kubelet counts it."""
 
     # A container starts, or goes
@@ -95,7 +95,7 @@ class ResourceManager(Protocol):
     def validated(self, promises: Promises) -> Promises | StartRefused:
         """Judge stored promises against machine and configuration as they are now; what may change by itself is taken over."""
 
-    def started_moves(self, promises: Promises) -> MetricDeltas:
+    def started_deltas(self, promises: Promises) -> MetricDeltas:
         """What its metrics show when it has started."""
 
     def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:

@@ -67,7 +67,7 @@ def actions(state: NodeState, world: World, ready: frozenset[str], signalled: fr
     for entry in state.entries:
         for container, status in entry.pairs():
             path = container_path(entry, status.name)
-            there = world.seen.get(path)
+            there = world.observed.get(path)
             populated = there is not None and there.is_populated
             attempt = run_id(entry, status)
             run = runs.get(attempt)

@@ -34,7 +34,7 @@ def found(
     managers: Managers,
     entries: Sequence[PodEntry],
     *,
-    seen: ObservedCgroups,
+    observed: ObservedCgroups,
     runs: Runs,
     recorded: Mapping[str, PodPromises],
     now_ms: int,
@@ -44,7 +44,7 @@ def found(
     Args:
         managers: as configured now.
         entries: of pods as if they were admitted just now, in manifest order.
-        seen: the cgroups there are.
+        observed: the cgroups there are.
         runs: what the launcher knows.
         recorded: what another file says that pods hold, by UID: believed as far as it contradicts no cgroup.
         now_ms: wall clock.
@@ -56,12 +56,12 @@ def found(
         by_prefix.setdefault(before + slash, {})[tail] = run
     for entry in entries:
         past = _past(entry, by_prefix)
-        there = [seen.get(container_path(entry, c.name)) for c in entry.containers]
+        there = [observed.get(container_path(entry, c.name)) for c in entry.containers]
         if not past and not any(there) and entry.pod.uid not in recorded:
             continue
         is_running = any(group is not None and group.is_populated for group in there)
-        known = _with_past(entry, past, seen, now_ms)
-        held = _held(managers, known, seen, recorded.get(entry.pod.uid, NOTHING))
+        known = _with_past(entry, past, observed, now_ms)
+        held = _held(managers, known, observed, recorded.get(entry.pod.uid, NOTHING))
         pods.append(Found(known, Claim(entry.pod, held, is_running)))
     return tuple(sorted(pods, key=lambda pod: pod.entry.decided_at_ms))
 
@@ -92,7 +92,7 @@ def _life(text: str) -> tuple[int, int]:
 
 
 def _with_past(
-    entry: PodEntry, past: Mapping[str, tuple[int, int, Run]], seen: ObservedCgroups, now_ms: int
+    entry: PodEntry, past: Mapping[str, tuple[int, int, Run]], observed: ObservedCgroups, now_ms: int
 ) -> PodEntry:
     if not past:
         return entry
@@ -102,7 +102,7 @@ def _with_past(
     for position, container in enumerate(entry.pod.containers):
         if container.name in past:
             _, attempt, run = past[container.name]
-            group = seen.get(container_path(entry, container.name))
+            group = observed.get(container_path(entry, container.name))
             oom_kills = 0 if group is None else group.oom_kills
             started = ContainerStatus(container.name, attempt, run.started_at_ms, oom_kills_seen=oom_kills)
             statuses.append(replace(started, exit=run.exit))
@@ -126,8 +126,8 @@ def _is_passed(pod: Pod, position: int, past: Mapping[str, tuple[int, int, Run]]
 # What it has
 
 
-def _held(managers: Managers, entry: PodEntry, seen: ObservedCgroups, recorded: PodPromises) -> PodPromises:
-    groups = {c.name: seen.get(container_path(entry, c.name)) for c in entry.containers}
+def _held(managers: Managers, entry: PodEntry, observed: ObservedCgroups, recorded: PodPromises) -> PodPromises:
+    groups = {c.name: observed.get(container_path(entry, c.name)) for c in entry.containers}
     found = _found(managers, entry, groups)
     if any(_contradicts(recorded, name, group) for name, group in groups.items()):
         return found
@@ -219,9 +219,9 @@ def _blocks(nodes: NumaSet, amounts: Sequence[tuple[str, int]]) -> Blocks:
     return tuple(Block(nodes, resource, size) for resource, size in sorted(amounts))
 
 
-def populated_pods(seen: ObservedCgroups) -> frozenset[str]:
+def populated_pods(observed: ObservedCgroups) -> frozenset[str]:
     """Paths of the pods that have processes."""
-    return frozenset(path.rpartition("/")[0] for path, group in seen.items() if "/" in path and group.is_populated)
+    return frozenset(path.rpartition("/")[0] for path, group in observed.items() if "/" in path and group.is_populated)
 
 
 def claims_of(records: Records) -> dict[str, PodPromises]:

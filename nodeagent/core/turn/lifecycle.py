@@ -38,65 +38,65 @@ Runs = Mapping[str, Run]
 """By id. What the launcher does not know is missing."""
 
 
-def observe(entry: PodEntry, runs: Runs, seen: ObservedCgroups, now_ms: int) -> PodEntry:
+def observe(entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int) -> PodEntry:
     """Take over what happened to the started containers."""
     for status in entry.containers:
         if status.is_started:
-            entry = entry.with_status(_observed(entry, status, runs.get(run_id(entry, status)), seen, now_ms))
+            entry = entry.with_status(_observed(entry, status, runs.get(run_id(entry, status)), observed, now_ms))
     return entry
 
 
 def _observed(
-    entry: PodEntry, status: ContainerStatus, run: Run | None, seen: ObservedCgroups, now_ms: int
+    entry: PodEntry, status: ContainerStatus, run: Run | None, observed: ObservedCgroups, now_ms: int
 ) -> ContainerStatus:
     if run is None:
         # A start that was seen and that the launcher knows nothing of any more has ended: the host may have rebooted.
-        is_lost = status.started_at_ms is not None and not _is_populated(entry, status.name, seen)
+        is_lost = status.started_at_ms is not None and not _is_populated(entry, status.name, observed)
         return replace(status, exit=Exit(now_ms)) if is_lost else status
     # The launcher has read the same clock, which may have been set back since.
     if status.started_at_ms is None:
         status = replace(status, started_at_ms=min(run.started_at_ms, now_ms))
     if run.exit is None:
         return status
-    oom_kills = _oom_kills(entry, status, seen)
+    oom_kills = _oom_kills(entry, status, observed)
     killed = run.exit.signal == 9 and oom_kills > status.oom_kills_seen
     finished_at_ms = min(run.exit.finished_at_ms, now_ms)
     ended = replace(run.exit, finished_at_ms=finished_at_ms, is_oom_kill=killed)
     return replace(status, exit=ended, oom_kills_seen=oom_kills)
 
 
-def advance(entry: PodEntry, runs: Runs, seen: ObservedCgroups, now_ms: int) -> PodEntry:
+def advance(entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int) -> PodEntry:
     """Decide on the next starts and stops of an admitted pod."""
     grace_ms = entry.pod.termination_grace_seconds * 1000
     if entry.deleting_since_ms is not None:
-        return _stop_in_order(entry, runs, seen, entry.deleting_since_ms + grace_ms, now_ms)
+        return _stop_in_order(entry, runs, observed, entry.deleting_since_ms + grace_ms, now_ms)
     if entry.outcome is not None:
         return entry
-    outcome = _outcome(entry, runs, seen)
+    outcome = _outcome(entry, runs, observed)
     if outcome is not None:
         return replace(entry, outcome=outcome)
     if _init_failed(entry) or _apps_are_over(entry):
-        return _stop_in_order(entry, runs, seen, now_ms + grace_ms, now_ms)
-    return _start_in_order(entry, seen, now_ms)
+        return _stop_in_order(entry, runs, observed, now_ms + grace_ms, now_ms)
+    return _start_in_order(entry, observed, now_ms)
 
 
-def is_gone(entry: PodEntry, runs: Runs, seen: ObservedCgroups) -> bool:
+def is_gone(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool:
     """No process of the pod is left (D11: the cgroup itself says so), nor a main process that has left its cgroup."""
-    return all(not _is_alive(entry, status, runs, seen) for status in entry.containers)
+    return all(not _is_alive(entry, status, runs, observed) for status in entry.containers)
 
 
-def is_unsettled(entry: PodEntry, runs: Runs, seen: ObservedCgroups) -> bool:
+def is_unsettled(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool:
     """Something is under way whose end nobody announces: a cgroup is to become empty, a start is to be seen."""
     if not entry.is_active:
         return False
     for container, status in entry.pairs():
         run = runs.get(run_id(entry, status))
-        if _is_alive(entry, status, runs, seen):
+        if _is_alive(entry, status, runs, observed):
             if status.stop_by_ms is not None or (container.command and not _has_main(entry, status, runs)):
                 return True
         elif status.is_started and run is None and status.stop_by_ms is None:
             return True
-    return entry.deleting_since_ms is not None and is_gone(entry, runs, seen)
+    return entry.deleting_since_ms is not None and is_gone(entry, runs, observed)
 
 
 def wake_at_ms(entry: PodEntry, now_ms: int) -> int | None:
@@ -121,7 +121,7 @@ def next_start_at_ms(entry: PodEntry, name: str) -> int | None:
     return _restart_at_ms(status) if _is_to_run(entry.pod, container, status) else None
 
 
-def _start_in_order(entry: PodEntry, seen: ObservedCgroups, now_ms: int) -> PodEntry:
+def _start_in_order(entry: PodEntry, observed: ObservedCgroups, now_ms: int) -> PodEntry:
     for position, (container, status) in enumerate(tuple(entry.pairs())):
         is_passed = any(later.attempt for later in entry.containers[position + 1 :])
         match container.kind:
@@ -129,24 +129,24 @@ def _start_in_order(entry: PodEntry, seen: ObservedCgroups, now_ms: int) -> PodE
                 if is_passed:
                     continue
                 if status.exit is None or not status.exit.is_success:
-                    return _start_if_due(entry, container, status, seen, now_ms)
-                if _is_populated(entry, container.name, seen):
+                    return _start_if_due(entry, container, status, observed, now_ms)
+                if _is_populated(entry, container.name, observed):
                     return entry  # those after it may be given its CPUs
             case ContainerKind.SIDECAR:
-                entry = _start_if_due(entry, container, status, seen, now_ms)
+                entry = _start_if_due(entry, container, status, observed, now_ms)
                 if container.command and not is_passed and not entry.status(container.name).is_running:
                     return entry
             case ContainerKind.APP:
-                entry = _start_if_due(entry, container, status, seen, now_ms)
+                entry = _start_if_due(entry, container, status, observed, now_ms)
     return entry
 
 
 def _start_if_due(
-    entry: PodEntry, container: Container, status: ContainerStatus, seen: ObservedCgroups, now_ms: int
+    entry: PodEntry, container: Container, status: ContainerStatus, observed: ObservedCgroups, now_ms: int
 ) -> PodEntry:
     if not container.command or status.is_started or not _is_to_run(entry.pod, container, status):
         return entry
-    if _is_populated(entry, container.name, seen) or now_ms < _restart_at_ms(status):
+    if _is_populated(entry, container.name, observed) or now_ms < _restart_at_ms(status):
         return entry
     return entry.with_status(
         replace(
@@ -156,7 +156,7 @@ def _start_if_due(
             exit=None,
             last_exit=status.exit,
             backoff_step=_next_backoff_step(status),
-            oom_kills_seen=_oom_kills(entry, status, seen),
+            oom_kills_seen=_oom_kills(entry, status, observed),
         )
     )
 
@@ -212,12 +212,12 @@ def _init_failed(entry: PodEntry) -> bool:
     return any(c.kind is ContainerKind.INIT and s.exit is not None and not s.exit.is_success for c, s in entry.pairs())
 
 
-def _outcome(entry: PodEntry, runs: Runs, seen: ObservedCgroups) -> Phase | None:
+def _outcome(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> Phase | None:
     """SUCCEEDED or FAILED if nothing of the pod runs, nor will again."""
     if not (_init_failed(entry) or _apps_are_over(entry)):
         return None
     # A start that was only decided on is none: nothing will come of it.
-    if any(s.is_running for s in entry.containers) or not is_gone(entry, runs, seen):
+    if any(s.is_running for s in entry.containers) or not is_gone(entry, runs, observed):
         return None
     if _init_failed(entry):
         return Phase.FAILED
@@ -225,7 +225,7 @@ def _outcome(entry: PodEntry, runs: Runs, seen: ObservedCgroups) -> Phase | None
     return Phase.SUCCEEDED if all(s.exit is not None and s.exit.is_success for s in apps) else Phase.FAILED
 
 
-def _stop_in_order(entry: PodEntry, runs: Runs, seen: ObservedCgroups, stop_by_ms: int, now_ms: int) -> PodEntry:
+def _stop_in_order(entry: PodEntry, runs: Runs, observed: ObservedCgroups, stop_by_ms: int, now_ms: int) -> PodEntry:
     """Stop apps and init containers first; sidecars after them, the last one first (KEP-753)."""
     waves = [[s for c, s in entry.pairs() if c.kind is not ContainerKind.SIDECAR]]
     waves += [[s] for c, s in reversed(tuple(entry.pairs())) if c.kind is ContainerKind.SIDECAR]
@@ -233,13 +233,13 @@ def _stop_in_order(entry: PodEntry, runs: Runs, seen: ObservedCgroups, stop_by_m
         for status in wave:
             if status.stop_by_ms is None:
                 entry = entry.with_status(replace(status, stop_by_ms=max(stop_by_ms, now_ms + MIN_GRACE_MS)))
-        if any(_is_alive(entry, status, runs, seen) for status in wave):
+        if any(_is_alive(entry, status, runs, observed) for status in wave):
             break
     return entry
 
 
-def _is_alive(entry: PodEntry, status: ContainerStatus, runs: Runs, seen: ObservedCgroups) -> bool:
-    return _is_populated(entry, status.name, seen) or _has_main(entry, status, runs)
+def _is_alive(entry: PodEntry, status: ContainerStatus, runs: Runs, observed: ObservedCgroups) -> bool:
+    return _is_populated(entry, status.name, observed) or _has_main(entry, status, runs)
 
 
 def _has_main(entry: PodEntry, status: ContainerStatus, runs: Runs) -> bool:
@@ -247,11 +247,11 @@ def _has_main(entry: PodEntry, status: ContainerStatus, runs: Runs) -> bool:
     return run is not None and run.exit is None
 
 
-def _is_populated(entry: PodEntry, name: str, seen: ObservedCgroups) -> bool:
-    there = seen.get(container_path(entry, name))
+def _is_populated(entry: PodEntry, name: str, observed: ObservedCgroups) -> bool:
+    there = observed.get(container_path(entry, name))
     return there is not None and there.is_populated
 
 
-def _oom_kills(entry: PodEntry, status: ContainerStatus, seen: ObservedCgroups) -> int:
-    there = seen.get(container_path(entry, status.name))
+def _oom_kills(entry: PodEntry, status: ContainerStatus, observed: ObservedCgroups) -> int:
+    there = observed.get(container_path(entry, status.name))
     return status.oom_kills_seen if there is None else there.oom_kills

@@ -44,7 +44,7 @@ class World(Struct, frozen=True):
     """`namespace/name` of pods whose manifest is there and invalid now: they stay as they are."""
     runs: Runs | None
     """None: the launcher doesn't answer."""
-    seen: ObservedCgroups
+    observed: ObservedCgroups
     now_ms: int
     is_blind: bool = False
     """The manifest directory can't be read: every pod stays as it is."""
@@ -75,7 +75,7 @@ class EventKind(enum.Enum):
 class TurnEvent(Struct, frozen=True):
     """One thing that happened in a turn: data for the log, the metrics and the tests."""
 
-    event: EventKind
+    kind: EventKind
     pod: Pod
     source: str
     container: str | None = None
@@ -85,8 +85,8 @@ class TurnEvent(Struct, frozen=True):
 
 class Turn(Struct, frozen=True):
     state: NodeState
-    facts: tuple[TurnEvent, ...] = ()
-    moves: tuple[MetricDelta, ...] = ()
+    events: tuple[TurnEvent, ...] = ()
+    deltas: tuple[MetricDelta, ...] = ()
     wake_at_ms: int | None = None
     """When time alone will change something."""
 
@@ -95,20 +95,20 @@ class _Draft(Struct, frozen=True):
     """A turn being built."""
 
     state: NodeState
-    facts: tuple[TurnEvent, ...] = ()
-    moves: tuple[MetricDelta, ...] = field(default=())
+    events: tuple[TurnEvent, ...] = ()
+    deltas: tuple[MetricDelta, ...] = field(default=())
 
-    def plus(self, state: NodeState, *facts: TurnEvent, moves: tuple[MetricDelta, ...] = ()) -> "_Draft":
-        return _Draft(state, self.facts + facts, self.moves + moves)
+    def plus(self, state: NodeState, *events: TurnEvent, deltas: tuple[MetricDelta, ...] = ()) -> "_Draft":
+        return _Draft(state, self.events + events, self.deltas + deltas)
 
 
 Decide = Callable[[Managers, Promises, Pod, CpuSet], Admitted | Rejected]
 """A decision on one pod: see `admitted_beside`."""
 
 
-def admitted_beside(managers: Managers, promises: Promises, pod: Pod, strangers: CpuSet) -> Admitted | Rejected:
-    """Decide on a pod: with CPUs that it can have at once, where strangers' processes don't run, if there are enough of them."""
-    taken = promises.default & strangers
+def admitted_beside(managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
+    """Decide on a pod: with CPUs that it can have at once, where no orphaned process runs, if there are enough of them."""
+    taken = promises.default & orphans
     if taken:
         decision = admit(managers, replace(promises, default=promises.default - taken), pod)
         if isinstance(decision, Admitted):
@@ -129,7 +129,7 @@ def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Tu
     if world.runs is not None:
         draft = _observe(draft, world.runs, world)
     wanted, shadowed = counting(world.manifests, state.entries)
-    draft = draft.plus(draft.state, *(_shadowed_fact(m, by) for m, by in shadowed))
+    draft = draft.plus(draft.state, *(_shadowed_event(m, by) for m, by in shadowed))
     successors: Mapping[str, Manifest] = {}
     if not world.is_blind:
         draft = _follow_files(draft, wanted, world)
@@ -146,21 +146,21 @@ def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Tu
     if any(entry.refused_change is not None for entry in finished):
         moments.append(world.now_ms)  # what the manifest has become is decided on at once
     wake_at_ms = min((moment for moment in moments if moment is not None), default=None)
-    return Turn(draft.state, draft.facts, draft.moves, wake_at_ms)
+    return Turn(draft.state, draft.events, draft.deltas, wake_at_ms)
 
 
 def _observe(draft: _Draft, runs: Runs, world: World) -> _Draft:
     for entry in draft.state.entries:
-        after = lifecycle.observe(entry, runs, world.seen, world.now_ms)
+        after = lifecycle.observe(entry, runs, world.observed, world.now_ms)
         if after == entry:
             continue
-        facts = []
+        events = []
         for old, new in zip(entry.containers, after.containers, strict=True):
             if new.exit is not None and old.exit is None:
-                facts.append(
+                events.append(
                     TurnEvent(EventKind.CONTAINER_EXITED, entry.pod, entry.source, new.name, _exit_fields(new))
                 )
-        draft = draft.plus(draft.state.with_entry(after), *facts)
+        draft = draft.plus(draft.state.with_entry(after), *events)
     return draft
 
 
@@ -176,7 +176,7 @@ def _exit_fields(status: ContainerStatus) -> tuple[tuple[str, str | int], ...]:
     return tuple(fields)
 
 
-def _shadowed_fact(manifest: Manifest, by: Manifest) -> TurnEvent:
+def _shadowed_event(manifest: Manifest, by: Manifest) -> TurnEvent:
     same = "name" if manifest.pod.full_name == by.pod.full_name else "uid"
     return TurnEvent(
         EventKind.MANIFEST_SHADOWED, manifest.pod, manifest.source, None, (("same", same), ("first_source", by.source))
@@ -228,8 +228,8 @@ def _end_unwanted(
             continue
         if not entry.is_active:
             rest = tuple(e for e in draft.state.entries if e.pod.uid != entry.pod.uid)
-            facts = () if is_wanted else (TurnEvent(EventKind.POD_REMOVED, entry.pod, entry.source),)
-            draft = draft.plus(replace(draft.state, entries=rest), *facts)
+            events = () if is_wanted else (TurnEvent(EventKind.POD_REMOVED, entry.pod, entry.source),)
+            draft = draft.plus(replace(draft.state, entries=rest), *events)
             continue
         draft = _ending(draft, entry, world)
     return draft
@@ -237,7 +237,7 @@ def _end_unwanted(
 
 def _ending(draft: _Draft, entry: PodEntry, world: World) -> _Draft:
     ending = lifecycle.advance(
-        replace(entry, deleting_since_ms=world.now_ms), world.runs or {}, world.seen, world.now_ms
+        replace(entry, deleting_since_ms=world.now_ms), world.runs or {}, world.observed, world.now_ms
     )
     return draft.plus(draft.state.with_entry(ending), TurnEvent(EventKind.POD_ENDING, entry.pod, entry.source))
 
@@ -273,8 +273,8 @@ def _try_changes(draft: _Draft, successors: Mapping[str, Manifest], world: World
             refusal = RecordedRefusal(refused.reason, refused.message, world.now_ms)
             stays = replace(entry, source=manifest.source, refused_change=RefusedChange(manifest.pod, refusal))
             fields = (("reason", refusal.reason), ("message", refusal.message))
-            fact = TurnEvent(EventKind.CHANGE_REFUSED, entry.pod, manifest.source, None, fields)
-            draft = draft.plus(draft.state.with_entry(stays), *_noted(manifest), fact)
+            event = TurnEvent(EventKind.CHANGE_REFUSED, entry.pod, manifest.source, None, fields)
+            draft = draft.plus(draft.state.with_entry(stays), *_noted(manifest), event)
     return draft
 
 
@@ -302,11 +302,11 @@ def _remove_gone(
 ) -> _Draft:
     """Give back what ended pods held, once their cgroups are empty (D11). A released one whose manifest is there stays, refused."""
     for entry in draft.state.entries:
-        if entry.deleting_since_ms is None or not lifecycle.is_gone(entry, world.runs or {}, world.seen):
+        if entry.deleting_since_ms is None or not lifecycle.is_gone(entry, world.runs or {}, world.observed):
             continue
         if world.runs is None and any(s.is_started for s in entry.containers):
             continue  # nobody can say whether a start is under way
-        promises, moves = remove_pod(world.managers, draft.state.promises, entry.pod.uid)
+        promises, deltas = remove_pod(world.managers, draft.state.promises, entry.pod.uid)
         rest = tuple(e for e in draft.state.entries if e.pod.uid != entry.pod.uid)
         state = replace(draft.state, promises=promises, entries=rest)
         removed = TurnEvent(EventKind.POD_REMOVED, entry.pod, entry.source)
@@ -317,7 +317,7 @@ def _remove_gone(
                 place = draft.state.entries.index(entry)
                 state = replace(state, entries=(*rest[:place], stays, *rest[place:]))
                 removed = TurnEvent(EventKind.POD_RELEASED, entry.pod, entry.source)
-        draft = draft.plus(state, removed, moves=moves)
+        draft = draft.plus(state, removed, deltas=deltas)
     return draft
 
 
@@ -347,9 +347,9 @@ def _admit_new(draft: _Draft, wanted: dict[str, Manifest], world: World, decide:
     new = [m for m in wanted.values() if m.pod.full_name not in names and m.pod.uid not in uids]
     draft, new = _adopt_running(draft, new, world)
     usage = usage_of(draft.state.active_pods(), pod_level_resources=gate)
-    strangers = _cpus_of_strangers(draft.state, world) if new else CpuSet()
+    orphans = _cpus_of_orphans(draft.state, world) if new else CpuSet()
     for manifest in new:
-        draft = _decide(draft, manifest, usage, strangers, world, decide)
+        draft = _decide(draft, manifest, usage, orphans, world, decide)
         if draft.state.entries[-1].is_active:
             usage = usage.plus(manifest.pod, pod_level_resources=gate)
     return draft
@@ -362,37 +362,37 @@ def _adopt_running(draft: _Draft, new: list[Manifest], world: World) -> tuple[_D
         The draft, and the manifests that are left to be decided on.
     """
     gate = world.config.placement.gate("PodLevelResources")
-    running = populated_pods(world.seen) if new else frozenset()
+    running = populated_pods(world.observed) if new else frozenset()
     entries = [(m, new_entry(m, world.now_ms, pod_level_resources=gate)) for m in new]
     there = [entry for _, entry in entries if pod_path(entry) in running]
     left = [manifest for manifest, entry in entries if pod_path(entry) not in running]
     if not there or world.runs is None:  # nobody can say what they are: they wait as they are
         return draft, left
-    pods = found(world.managers, there, seen=world.seen, runs=world.runs, recorded={}, now_ms=world.now_ms)
+    pods = found(world.managers, there, observed=world.observed, runs=world.runs, recorded={}, now_ms=world.now_ms)
     placed = settled(world.managers, tuple(pod.claim for pod in pods), draft.state.promises)
     assert not placed.refused, "who runs is never refused"
     state = replace(draft.state, promises=placed.promises, entries=(*draft.state.entries, *(pod.entry for pod in pods)))
-    facts = [TurnEvent(EventKind.POD_ADOPTED, pod.entry.pod, pod.entry.source) for pod in pods]
+    events = [TurnEvent(EventKind.POD_ADOPTED, pod.entry.pod, pod.entry.source) for pod in pods]
     sources = {pod.entry.pod.uid: pod.entry.source for pod in pods}
-    facts += [
+    events += [
         TurnEvent(EventKind.PROMISE_CHANGED, each.pod, sources[each.pod.uid], each.container, each.fields)
         for each in placed.differences
     ]
-    return draft.plus(state, *facts), left
+    return draft.plus(state, *events), left
 
 
-def _cpus_of_strangers(state: NodeState, world: World) -> CpuSet:
+def _cpus_of_orphans(state: NodeState, world: World) -> CpuSet:
     """CPUs on which processes run that no pod owns: whoever is promised them has to wait for their end."""
     owned = {pod_path(entry) for entry in state.entries if entry.is_active}
-    unknown = populated_pods(world.seen) - owned - {"", *OWN_DIRECTORIES}
+    unknown = populated_pods(world.observed) - owned - {"", *OWN_DIRECTORIES}
     cpus = CpuSet()
-    for path, group in world.seen.items() if unknown else ():
+    for path, group in world.observed.items() if unknown else ():
         if group.is_populated and path.rpartition("/")[0] in unknown:
             cpus |= group.cpus_effective or CpuSet()
     return cpus
 
 
-def _decide(draft: _Draft, manifest: Manifest, usage: Usage, strangers: CpuSet, world: World, decide: Decide) -> _Draft:
+def _decide(draft: _Draft, manifest: Manifest, usage: Usage, orphans: CpuSet, world: World, decide: Decide) -> _Draft:
     pod, state = manifest.pod, draft.state
     gate = world.config.placement.gate("PodLevelResources")
     entry = new_entry(manifest, world.now_ms, pod_level_resources=gate)
@@ -401,16 +401,16 @@ def _decide(draft: _Draft, manifest: Manifest, usage: Usage, strangers: CpuSet, 
         short = insufficient(pod, usage, world.allocatable, pod_level_resources=gate)
         if short is not None:
             return _refused(draft, entry, short.reason, short.message, world.now_ms)
-    decision = decide(world.managers, state.promises, pod, strangers)
+    decision = decide(world.managers, state.promises, pod, orphans)
     match decision:
         case Rejected():
-            cleaned = draft.plus(replace(state, promises=decision.promises), moves=decision.moves)
+            cleaned = draft.plus(replace(state, promises=decision.promises), deltas=decision.deltas)
             return _refused(cleaned, entry, decision.reason, decision.message, world.now_ms, decision.report)
         case Admitted():
             after = replace(state, promises=decision.promises, entries=(*state.entries, entry))
             fields = (("qos", entry.qos.value), ("unused_fields", " ".join(manifest.unused_fields)))
-            fact = TurnEvent(EventKind.POD_ADMITTED, pod, manifest.source, None, fields, decision.report)
-            return draft.plus(after, fact, moves=decision.moves)
+            event = TurnEvent(EventKind.POD_ADMITTED, pod, manifest.source, None, fields, decision.report)
+            return draft.plus(after, event, deltas=decision.deltas)
 
 
 def _noted(manifest: Manifest) -> Iterator[TurnEvent]:
@@ -450,25 +450,25 @@ def _advance(draft: _Draft, world: World) -> _Draft:
     for entry in draft.state.entries:
         if entry.refusal is not None or (entry.outcome is not None and entry.deleting_since_ms is None):
             continue
-        after = lifecycle.advance(entry, world.runs or {}, world.seen, world.now_ms)
+        after = lifecycle.advance(entry, world.runs or {}, world.observed, world.now_ms)
         if after == entry:
             continue
         promises = draft.state.promises
-        moves: tuple[MetricDelta, ...] = ()
-        facts = []
+        deltas: tuple[MetricDelta, ...] = ()
+        events = []
         for old, new in zip(entry.containers, after.containers, strict=True):
             if new.attempt > old.attempt:
                 promises = start_container(world.managers, promises, entry.pod, new.name)
-                facts.append(
+                events.append(
                     TurnEvent(
                         EventKind.CONTAINER_STARTING, entry.pod, entry.source, new.name, (("restarts", new.restarts),)
                     )
                 )
         if after.outcome is not None:
-            facts.append(
+            events.append(
                 TurnEvent(EventKind.POD_FINISHED, entry.pod, entry.source, None, (("phase", after.outcome.value),))
             )
             after = _with_last_cpus(after, promises)
-            promises, moves = remove_pod(world.managers, promises, entry.pod.uid)
-        draft = draft.plus(replace(draft.state.with_entry(after), promises=promises), *facts, moves=moves)
+            promises, deltas = remove_pod(world.managers, promises, entry.pod.uid)
+        draft = draft.plus(replace(draft.state.with_entry(after), promises=promises), *events, deltas=deltas)
     return draft

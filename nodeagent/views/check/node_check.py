@@ -45,7 +45,7 @@ def is_fit(found: tuple[CheckResult, ...], *, strict: bool = False) -> bool:
     return all(verdict.level not in bad for verdict in found)
 
 
-def fitness_document(found: tuple[CheckResult, ...]) -> Document:
+def node_check_document(found: tuple[CheckResult, ...]) -> Document:
     return {
         "kind": KIND,
         "version": VERSION,
@@ -64,7 +64,7 @@ def fitness_document(found: tuple[CheckResult, ...]) -> Document:
     }
 
 
-def render_fitness(document: Mapping[str, Any], *, coloured: bool = False, width: int = WIDTH) -> str:
+def render_node_check(document: Mapping[str, Any], *, coloured: bool = False, width: int = WIDTH) -> str:
     """Print a line for each check, more where the reason is long; fixes are whole lines, however long, to be pasted."""
     lines = []
     for check in document["checks"]:

@@ -15,7 +15,7 @@ from nodeagent.core.explain.numa_headroom import Room, rooms
 from nodeagent.core.explain.remedies import Remedies
 from nodeagent.core.explain.remedy import Remedy
 from nodeagent.core.explain.trace import CpuChoice, CpuStep, MemoryStep, Trace, TraceStep
-from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.demand import demand_of
 from nodeagent.core.model.idset import CpuSet
@@ -32,7 +32,7 @@ VERSION = 1
 class Explained(Struct, frozen=True):
     """One pod's decision, and all that is told about it."""
 
-    before: Trial
+    before: WhatIf
     trace: Trace
     remedies: Remedies = Remedies()
     """Of a refused pod."""
@@ -44,21 +44,21 @@ class Explained(Struct, frozen=True):
 
 
 def explanation(
-    explained: Iterable[Explained], *, config: Config, trial: Trial, where: str, rooms_too: bool = True
+    explained: Iterable[Explained], *, config: Config, what_if: WhatIf, where: str, rooms_too: bool = True
 ) -> Document:
     """Describe everything.
 
     Args:
         explained: the pods, in the order of the decisions.
         config: as decided under.
-        trial: the node.
+        what_if: the node.
         where: the machine, in a few words.
         rooms_too: with what each NUMA node has left at each decision, and who holds the rest: of n pods, that is n² holders.
     """
     return {
         "configuration": configuration(config),
         "kind": "Explanation",
-        "machine": machine(trial.managers.topology, trial.managers.reserved, where),
+        "machine": machine(what_if.managers.topology, what_if.managers.reserved, where),
         "pods": [_pod(each, rooms_too=rooms_too) for each in explained],
         "version": VERSION,
     }

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from nodeagent.core.explain.numa_headroom import Room
-from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.memory.groups import fewest_nodes
 from nodeagent.core.model.demand import Amounts
 from nodeagent.views.wording.words import bytes_text, counted
@@ -54,67 +54,67 @@ class Demanded(Struct, frozen=True):
         return next((m.allocatable_bytes for m in room.memory if m.resource == self.resource), 0)
 
 
-def wishes_of(cpus: int, memory: Amounts, before: Trial) -> list[Demanded]:
-    """Give a wish for each resource of which anything is wanted; memory counts where the nodes' memory is managed."""
+def demands_of(cpus: int, memory: Amounts, before: WhatIf) -> list[Demanded]:
+    """Give a demand for each resource of which anything is wanted; memory counts where the nodes' memory is managed."""
     cpu, books = before.managers.providers.cpu, before.promises
-    wishes = [Demanded("", cpus, cpu.layout.fewest_nodes(cpus), cpu.picking.whole_cores)] if cpus else []
+    demands = [Demanded("", cpus, cpu.layout.fewest_nodes(cpus), cpu.picking.whole_cores)] if cpus else []
     wanted = tuple((resource, size) for resource, size in memory if size and books.memory)
-    return wishes + [Demanded(resource, size, fewest_nodes(books, wanted)) for resource, size in wanted]
+    return demands + [Demanded(resource, size, fewest_nodes(books, wanted)) for resource, size in wanted]
 
 
-def wanted_where(wishes: Iterable[Demanded]) -> str:
+def wanted_where(demands: Iterable[Demanded]) -> str:
     """Say on how many NUMA nodes."""
-    counts = {wish.nodes for wish in wishes} or {1}
+    counts = {demand.nodes for demand in demands} or {1}
     if counts == {1}:
         return "on a single NUMA node"
     if len(counts) == 1:
         return f"on {counts.pop()} NUMA nodes, the fewest that could hold it"
-    each = ", ".join(f"{wish.resource or 'CPUs'} on {wish.nodes}" for wish in wishes)
+    each = ", ".join(f"{demand.resource or 'CPUs'} on {demand.nodes}" for demand in demands)
     return f"each on the fewest NUMA nodes that could hold it: {each}"
 
 
-def lacking(wishes: Sequence[Demanded], nodes: Sequence[Room]) -> Iterator[str]:
+def lacking(demands: Sequence[Demanded], nodes: Sequence[Room]) -> Iterator[str]:
     """Say what the nodes together have too little of, then each node: those first that come nearest."""
-    yield from lacking_in_all([wish for wish in wishes if wish.nodes > 1], nodes)
-    told = [(_distance(wishes, room), room.node, text) for room in nodes if (text := _of_node(wishes, room))]
+    yield from lacking_in_all([demand for demand in demands if demand.nodes > 1], nodes)
+    told = [(_distance(demands, room), room.node, text) for room in nodes if (text := _of_node(demands, room))]
     told.sort()
     yield from (text for _, _, text in told[:MOST_NODES])
     if len(told) > MOST_NODES:
         yield f"and {counted(len(told) - MOST_NODES, 'NUMA node')} that {'have' if len(told) > MOST_NODES + 1 else 'has'} less"
 
 
-def lacking_in_all(wishes: Iterable[Demanded], nodes: Sequence[Room]) -> Iterator[str]:
+def lacking_in_all(demands: Iterable[Demanded], nodes: Sequence[Room]) -> Iterator[str]:
     """Say of what all nodes together, or as many as are wanted, have too little."""
-    for wish in wishes:
-        free = sorted((wish.free(room) for room in nodes), reverse=True)
-        most = sum(free[: wish.nodes])
-        if sum(free) < wish.amount:
-            yield f"in all {wish.can_give(sum(free))} can still be given: {wish.short(wish.amount - sum(free))}"
-        elif wish.nodes > 1 and most < wish.amount:
-            yield f"no {wish.nodes} NUMA nodes have more than {wish.can_give(most)} free together: {wish.short(wish.amount - most)}"
+    for demand in demands:
+        free = sorted((demand.free(room) for room in nodes), reverse=True)
+        most = sum(free[: demand.nodes])
+        if sum(free) < demand.amount:
+            yield f"in all {demand.can_give(sum(free))} can still be given: {demand.short(demand.amount - sum(free))}"
+        elif demand.nodes > 1 and most < demand.amount:
+            yield f"no {demand.nodes} NUMA nodes have more than {demand.can_give(most)} free together: {demand.short(demand.amount - most)}"
 
 
-def _distance(wishes: Sequence[Demanded], room: Room) -> int:
+def _distance(demands: Sequence[Demanded], room: Room) -> int:
     """How far a node is from what is wanted of the first resource (CPUs, if any are): of it alone, or of all that it has."""
-    wish = wishes[0]
-    return (wish.amount if wish.nodes == 1 else wish.has(room)) - wish.free(room)
+    demand = demands[0]
+    return (demand.amount if demand.nodes == 1 else demand.has(room)) - demand.free(room)
 
 
-def _of_node(wishes: Sequence[Demanded], room: Room) -> str:
+def _of_node(demands: Sequence[Demanded], room: Room) -> str:
     """Say what a node has too little of; nothing if it has all that could be wanted of it."""
     parts = []
-    for wish in wishes:
-        free, has = wish.free(room), wish.has(room)
-        if wish.resource and not room.memory:
+    for demand in demands:
+        free, has = demand.free(room), demand.has(room)
+        if demand.resource and not room.memory:
             continue
-        of = "" if wish.resource else f" of {has}"
-        if wish.whole_cores and room.split:
+        of = "" if demand.resource else f" of {has}"
+        if demand.whole_cores and room.split:
             of += f" ({room.split} are halves of cores)"
-        if wish.nodes == 1 and free < wish.amount:
-            parts.append(f"{wish.can_give(free)} free{of}, {wish.short(wish.amount - free)}")
-        elif wish.nodes > 1 and free < has:
-            parts.append(f"{wish.can_give(free)} free{of or f', of {bytes_text(has)}'}")
-    if room.group is not None and any(wish.resource for wish in wishes):
+        if demand.nodes == 1 and free < demand.amount:
+            parts.append(f"{demand.can_give(free)} free{of}, {demand.short(demand.amount - free)}")
+        elif demand.nodes > 1 and free < has:
+            parts.append(f"{demand.can_give(free)} free{of or f', of {bytes_text(has)}'}")
+    if room.group is not None and any(demand.resource for demand in demands):
         parts.append(f"its memory is given only together with that of NUMA {room.group}")
     if not parts:
         return ""

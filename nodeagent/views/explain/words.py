@@ -10,7 +10,7 @@ from nodeagent.core.explain.merge_trace import MergeTrace, Opinion
 from nodeagent.core.explain.numa_headroom import Room, rooms
 from nodeagent.core.explain.remedy import Remedy, RequestChange
 from nodeagent.core.explain.trace import CpuStep, MemoryStep, Trace
-from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.memory.pods import check_pod as check_memory
 from nodeagent.core.model.demand import Amounts
 from nodeagent.core.model.idset import CpuSet
@@ -19,17 +19,17 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import Reason
 from nodeagent.views.explain.lacking import (
     MOST_NODES,
+    demands_of,
     lacking,
     lacking_in_all,
     sets_text,
     taken_text,
     wanted_where,
-    wishes_of,
 )
 from nodeagent.views.wording.words import bytes_text, counted
 
 
-def why_refused(before: Trial, trace: Trace) -> list[str]:
+def why_refused(before: WhatIf, trace: Trace) -> list[str]:
     """Say what was missing where.
 
     Args:
@@ -56,7 +56,7 @@ def why_refused(before: Trial, trace: Trace) -> list[str]:
     return ["the message says it all"]
 
 
-def _capacity(before: Trial, short: Insufficient) -> Iterator[str]:
+def _capacity(before: WhatIf, short: Insufficient) -> Iterator[str]:
     missing = short.requested - (short.capacity - short.used)
     if short.resource == "pods":
         yield f"the node takes {short.capacity} pods (maxPods, podsPerCore), and has {short.used}"
@@ -115,7 +115,7 @@ def _wanted(trace: Trace, container: str | None) -> tuple[str, int, Amounts]:
     return f"container {container}", demand.cpus, demand.memory or ()
 
 
-def _merge(before: Trial, trace: Trace, merge: MergeTrace, nodes: tuple[Room, ...]) -> Iterator[str]:
+def _merge(before: WhatIf, trace: Trace, merge: MergeTrace, nodes: tuple[Room, ...]) -> Iterator[str]:
     over = _over_budget(before, trace) if merge.container is None else None
     if over is not None:
         yield over
@@ -124,15 +124,17 @@ def _merge(before: Trial, trace: Trace, merge: MergeTrace, nodes: tuple[Room, ..
     who, cpus, memory = _wanted(trace, merge.container)
     topology = before.managers.providers.topology
     single = topology.rules.single_node
-    wishes = wishes_of(cpus, memory, before)
-    where = "on a single NUMA node" if single else wanted_where(wishes)
+    demands = demands_of(cpus, memory, before)
+    where = "on a single NUMA node" if single else wanted_where(demands)
     yield f"{who} wants {_wants(cpus, memory)} {where} (topologyManagerPolicy {topology.policy.value})"
-    largest = {wish: max((wish.has(room) for room in nodes), default=0) for wish in wishes}
-    too_large = [wish for wish in wishes if single and wish.amount > largest[wish]]
+    largest = {demand: max((demand.has(room) for room in nodes), default=0) for demand in demands}
+    too_large = [demand for demand in demands if single and demand.amount > largest[demand]]
     if too_large:
-        yield from (f"no NUMA node is that large: the largest has {wish.size(largest[wish])}" for wish in too_large)
+        yield from (
+            f"no NUMA node is that large: the largest has {demand.size(largest[demand])}" for demand in too_large
+        )
         return
-    yield from lacking(wishes, nodes)
+    yield from lacking(demands, nodes)
     fitting = {
         resource: [str(c.nodes) for c in merge.candidates if dict(c.opinions)[resource] is Opinion.PREFERRED]
         for resource, _ in (merge.candidates[0].opinions if merge.candidates else ())
@@ -143,7 +145,7 @@ def _merge(before: Trial, trace: Trace, merge: MergeTrace, nodes: tuple[Room, ..
         yield f"no set of NUMA nodes suits all of it: {said}"
 
 
-def _reusable(before: Trial, there: Promises, uid: str, lent: CpuSet) -> Iterator[str]:
+def _reusable(before: WhatIf, there: Promises, uid: str, lent: CpuSet) -> Iterator[str]:
     """Say what the pod's init containers leave to those after them."""
     if lent:
         yield (
@@ -159,7 +161,7 @@ def _reusable(before: Trial, there: Promises, uid: str, lent: CpuSet) -> Iterato
             )
 
 
-def _over_budget(before: Trial, trace: Trace) -> str | None:
+def _over_budget(before: WhatIf, trace: Trace) -> str | None:
     """Say what is wrong with the pod's own amounts, for which there are no hints at all."""
     demand, providers = trace.demand, before.managers.providers
     if not demand.is_managed:
@@ -176,7 +178,7 @@ def _wants(cpus: int, memory: Amounts) -> str:
     return " and ".join(parts) or "nothing of its own"
 
 
-def _cpus(before: Trial, trace: Trace, step: CpuStep, nodes: tuple[Room, ...]) -> Iterator[str]:
+def _cpus(before: WhatIf, trace: Trace, step: CpuStep, nodes: tuple[Room, ...]) -> Iterator[str]:
     who, cpus, _ = _wanted(trace, step.container)
     layout = before.managers.providers.cpu.layout
     free = sum(len(room.free) for room in nodes)
@@ -211,14 +213,14 @@ def _others(nodes: Sequence[Room]) -> Iterator[str]:
         yield f"and {counted(len(nodes) - MOST_NODES, 'NUMA node')} more (-o json has all)"
 
 
-def _memory(before: Trial, trace: Trace, step: MemoryStep, nodes: tuple[Room, ...]) -> Iterator[str]:
+def _memory(before: WhatIf, trace: Trace, step: MemoryStep, nodes: tuple[Room, ...]) -> Iterator[str]:
     who, _, memory = _wanted(trace, step.container)
     wanted = ", ".join(f"{bytes_text(size)} of {resource}" for resource, size in memory)
     first = (
         "" if step.hint.mask is None else f": of NUMA {step.hint.mask} first, as the hint says, or of others with it"
     )
     yield f"{who} wants {wanted}{first}"
-    yield from lacking_in_all(wishes_of(0, memory, before), nodes)
+    yield from lacking_in_all(demands_of(0, memory, before), nodes)
     for room in nodes[:MOST_NODES]:
         free = {m.resource: m.free_bytes for m in room.memory}
         amounts = ", ".join(f"{_amount(r, free.get(r, 0))} of {r}" for r, _ in memory)

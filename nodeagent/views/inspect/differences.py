@@ -23,23 +23,23 @@ class Difference(Struct, frozen=True):
     """None: the file is not there."""
 
 
-def differences(plan: Plan, wishes: Sequence[DesiredCgroup], seen: ObservedCgroups) -> tuple[Difference, ...]:
+def differences(plan: Plan, desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> tuple[Difference, ...]:
     """Compare.
 
     A plan may take a detour (freeze, move, thaw) and so write one file twice: what counts is where it ends.
 
     Args:
-        plan: `diff(wishes, seen)`.
-        wishes: what every cgroup is to hold.
-        seen: what they hold.
+        plan: `diff(desired, observed)`.
+        desired: what every cgroup is to hold.
+        observed: what they hold.
 
     """
-    found = [*_of_structure(plan), *_of_settings(plan, seen)]
+    found = [*_of_structure(plan), *_of_settings(plan, observed)]
     settled = {(d.path, d.file) for d in found}
-    for wish in wishes:
-        there = seen.get(wish.path)
-        if there is not None and wish.is_leaf and not wish.is_starved:
-            found += [d for d in _of_effects(wish, there) if (d.path, d.file and _asked(d.file)) not in settled]
+    for want in desired:
+        there = observed.get(want.path)
+        if there is not None and want.is_leaf and not want.is_starved:
+            found += [d for d in _of_effects(want, there) if (d.path, d.file and _asked(d.file)) not in settled]
     return tuple(found)
 
 
@@ -56,13 +56,13 @@ def _of_structure(plan: Plan) -> Iterator[Difference]:
                 pass
 
 
-def _of_settings(plan: Plan, seen: ObservedCgroups) -> Iterator[Difference]:
+def _of_settings(plan: Plan, observed: ObservedCgroups) -> Iterator[Difference]:
     final: dict[tuple[str, Attribute], Value] = {}
     for change in plan.changes:
         if isinstance(change, SetAttribute):
             final[change.path, change.attribute] = change.value
     for (path, attribute), value in final.items():
-        there = seen.get(path)
+        there = observed.get(path)
         if there is None:
             continue  # the cgroup isn't there: that says it all
         before = there.get(attribute)
@@ -70,15 +70,15 @@ def _of_settings(plan: Plan, seen: ObservedCgroups) -> Iterator[Difference]:
             yield Difference(path, attribute.value, print_value(value), None if before is None else spelled(before))
 
 
-def _of_effects(wish: DesiredCgroup, there: ObservedCgroup) -> Iterator[Difference]:
+def _of_effects(want: DesiredCgroup, there: ObservedCgroup) -> Iterator[Difference]:
     """What the files say is right, and what the kernel grants is not: a cgroup above grants less, or it could grant none of it."""
-    mems = wish.get(Attribute.CPUSET_MEMS)
-    if there.cpus_effective is not None and there.cpus_effective != wish.cpus():
-        yield Difference(wish.path, EFFECTIVE_CPUS, str(wish.cpus()), str(there.cpus_effective))
+    mems = want.get(Attribute.CPUSET_MEMS)
+    if there.cpus_effective is not None and there.cpus_effective != want.cpus():
+        yield Difference(want.path, EFFECTIVE_CPUS, str(want.cpus()), str(there.cpus_effective))
     if mems is not None and there.mems_effective is not None and there.mems_effective != mems:
-        yield Difference(wish.path, EFFECTIVE_MEMS, spelled(mems), str(there.mems_effective))
+        yield Difference(want.path, EFFECTIVE_MEMS, spelled(mems), str(there.mems_effective))
     if there.is_frozen and there.get(Attribute.FREEZE) is False:
-        yield Difference(wish.path, "cgroup.events", "frozen 0", "frozen 1: a cgroup above is frozen")
+        yield Difference(want.path, "cgroup.events", "frozen 0", "frozen 1: a cgroup above is frozen")
 
 
 def _asked(effective: str) -> str:

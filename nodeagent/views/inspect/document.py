@@ -7,7 +7,7 @@ add nothing but words. Names are camelCase, times milliseconds since the epoch, 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nodeagent.core.cgroups.desired_cgroups import container_path, pod_path, shared_pool, wishes
+from nodeagent.core.cgroups.desired_cgroups import container_path, desired_cgroups, pod_path, shared_pool
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroup
 from nodeagent.core.model.host_processes import HostProcesses
@@ -39,15 +39,15 @@ def inspection(view: NodeView, pod_uids: frozenset[str] | None = None) -> Docume
     wanted: tuple[DesiredCgroup, ...] = ()
     plan = Plan(())
     found: tuple[Difference, ...] = ()
-    seen, kernel = view.seen.cgroups, view.kernel
-    if seen is not None and kernel is not None:
-        wanted = wishes(view.node.config, view.node.managers, kernel, view.state)
-        plan = diff(wanted, seen)
+    observed, kernel = view.observed.cgroups, view.kernel
+    if observed is not None and kernel is not None:
+        wanted = desired_cgroups(view.node.config, view.node.managers, kernel, view.state)
+        plan = diff(wanted, observed)
         found = (
-            *differences(plan, wanted, seen),
+            *differences(plan, wanted, observed),
             *(
                 Difference(path, "cgroup.procs", f"main process {pid}", "it has left this cgroup")
-                for path, pid in sorted(view.seen.strays.items())
+                for path, pid in sorted(view.observed.strays.items())
             ),
         )
     entries = [e for e in view.state.entries if pod_uids is None or e.pod.uid in pod_uids]
@@ -57,13 +57,13 @@ def inspection(view: NodeView, pod_uids: frozenset[str] | None = None) -> Docume
         found = tuple(d for d in found if d.path in paths)
     pods = _pods(view, entries, wanted, found)
     return {
-        "atMs": view.seen.at_ms,
-        "differences": [_difference(d, owners) for d in found] if seen is not None else None,
-        "hostProcesses": None if view.seen.host is None else _host(view.seen.host),
+        "atMs": view.observed.at_ms,
+        "differences": [_difference(d, owners) for d in found] if observed is not None else None,
+        "hostProcesses": None if view.observed.host is None else _host(view.observed.host),
         "kind": "Inspection",
         "node": _node(view),
         "pods": pods,
-        "strangers": _strangers(view, plan) if pod_uids is None else [],
+        "orphans": _orphans(view, plan) if pod_uids is None else [],
         "summary": _summary(view, pods, found, plan if pod_uids is None else Plan(())),
         "version": VERSION,
     }
@@ -76,7 +76,7 @@ def is_healthy(document: Document) -> bool:
 
 
 def has_difference(document: Document) -> bool:
-    return bool(document["differences"] or document["strangers"])
+    return bool(document["differences"] or document["orphans"])
 
 
 def _owned(entry: PodEntry) -> list[tuple[str, tuple[str, str | None]]]:
@@ -97,10 +97,10 @@ def _summary(view: NodeView, pods: Sequence[Document], found: Sequence[Differenc
         "degraded": sum(c["degraded"] for c in containers),
         "differences": len(found),
         "pods": len(pods),
-        "problems": len(view.problems) + len(view.seen.problems),
+        "problems": len(view.problems) + len(view.observed.problems),
         "refused": sum(pod["refusal"] is not None for pod in pods),
         "starved": sum(c["starved"] for c in containers),
-        "strangers": len(plan.strangers),
+        "orphans": len(plan.orphans),
     }
 
 
@@ -152,7 +152,7 @@ def _node(view: NodeView) -> Document:
             "isolatedCPUs": placement.isolated_cpus,
             "topologyManagerScope": placement.topology_manager_scope,
         },
-        "problems": [*view.problems, *view.seen.problems],
+        "problems": [*view.problems, *view.observed.problems],
         "recovery": None if view.recovery is None else dict(view.recovery),
         "sockets": len(topology.sockets),
     }
@@ -162,7 +162,7 @@ def _pods(
     view: NodeView, entries: Sequence[PodEntry], wanted: Sequence[DesiredCgroup], found: Sequence[Difference]
 ) -> list[Document]:
     places = Places(view.node.topology)
-    by_path = {wish.path: wish for wish in wanted}
+    by_path = {want.path: want for want in wanted}
     differing = frozenset(difference.path for difference in found)
     return [_pod(view, entry, by_path, differing, places) for entry in entries]
 
@@ -171,7 +171,7 @@ def _pod(
     view: NodeView, entry: PodEntry, wanted: Mapping[str, DesiredCgroup], differing: frozenset[str], places: Places
 ) -> Document:
     pod = entry.pod
-    there = (view.seen.cgroups or {}).get(pod_path(entry))
+    there = (view.observed.cgroups or {}).get(pod_path(entry))
     containers = []
     for container, status in entry.pairs():
         path = container_path(entry, container.name)
@@ -224,15 +224,15 @@ def _difference(difference: Difference, owners: Mapping[str, tuple[str, str | No
     }
 
 
-def _strangers(view: NodeView, plan: Plan) -> list[Document]:
-    seen = view.seen.cgroups or {}
+def _orphans(view: NodeView, plan: Plan) -> list[Document]:
+    observed = view.observed.cgroups or {}
     return [
         {
             "cgroup": path,
-            "cpus": str(seen[path].cpus_effective or CpuSet()),
+            "cpus": str(observed[path].cpus_effective or CpuSet()),
             "nextStep": f"cd {view.cgroup_root} && echo 1 >{path}/cgroup.kill",
         }
-        for path in plan.strangers
+        for path in plan.orphans
     ]
 
 

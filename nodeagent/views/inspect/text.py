@@ -56,7 +56,7 @@ def health_text(document: Document) -> str:
         "degraded": ("degraded container", "degraded containers"),
         "starved": ("starved container", "starved containers"),
         "differences": ("difference", "differences"),
-        "strangers": ("cgroup that no pod owns", "cgroups that no pod owns"),
+        "orphans": ("cgroup that no pod owns", "cgroups that no pod owns"),
     }
     found = [counted(summary[name], *word) for name, word in words.items() if summary[name]]
     return f"NOT healthy: {', '.join(found)}" if found else "healthy"
@@ -201,7 +201,7 @@ def _attention(document: Document, width: int | None) -> list[str]:
         *_host_processes(document, width),
         *_problems(document, width),
         *_recovery(document, width),
-        *_strangers(document, width),
+        *_orphans(document, width),
         *_differences(document, width),
     ]
     return ["", *sections]
@@ -249,7 +249,7 @@ def _differences(document: Document, width: int | None) -> Iterator[str]:
         yield from broken(f"cgroups: {why}", width)
         return
     if not found:
-        other = "other " if document["strangers"] else ""
+        other = "other " if document["orphans"] else ""
         yield from broken(f"no {other}difference between what was promised and what the cgroups hold", width)
         return
     yield f"DIFFERENCES between promised and actual: {len(found)}"
@@ -273,14 +273,14 @@ def _differences(document: Document, width: int | None) -> Iterator[str]:
         yield from broken("  the agent puts them right when it runs: systemctl start nodeagent", width)
 
 
-def _strangers(document: Document, width: int | None) -> Iterator[str]:
-    if not document["strangers"]:
+def _orphans(document: Document, width: int | None) -> Iterator[str]:
+    if not document["orphans"]:
         return
     yield "PROCESSES IN CGROUPS THAT NO POD OWNS"
-    for stranger in document["strangers"]:
-        yield from broken(f"  {stranger['cgroup']} may run on CPUs {stranger['cpus']}; to end them:", width)
+    for orphan in document["orphans"]:
+        yield from broken(f"  {orphan['cgroup']} may run on CPUs {orphan['cpus']}; to end them:", width)
         for part in (
-            stranger["nextStep"].replace(" && ", " &&\n").splitlines()
+            orphan["nextStep"].replace(" && ", " &&\n").splitlines()
         ):  # broken elsewhere it would do something else
             yield from broken(f"    {part}", width)
     yield ""

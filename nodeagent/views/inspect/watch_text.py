@@ -152,7 +152,7 @@ def _attention(look: Look) -> list[str]:
         lines.append(f"OTHERS on exclusive CPUs {len(disturbed)}: {', '.join(disturbed[:_MOST_TOLD])}{more}")
     problems = [
         *document["node"]["problems"],
-        *(f"processes in {s['cgroup']}, which no pod owns" for s in document["strangers"]),
+        *(f"processes in {s['cgroup']}, which no pod owns" for s in document["orphans"]),
     ]
     if problems:
         lines.append(f"PROBLEMS {len(problems)}: {problems[0]}")

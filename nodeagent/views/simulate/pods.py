@@ -10,7 +10,7 @@ from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.capacity_search import Capacity
 from nodeagent.core.explain.numa_headroom import Room, rooms
-from nodeagent.core.explain.what_if import Trial, keys_of
+from nodeagent.core.explain.what_if import WhatIf, keys_of
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
@@ -27,8 +27,8 @@ class Simulation(Struct, frozen=True):
     config: Config
     source: str
     """The configuration's name."""
-    before: Trial
-    after: Trial
+    before: WhatIf
+    after: WhatIf
     decisions: tuple[tuple[Pod, Admitted | Rejected | Insufficient], ...]
     capacity: Capacity | None = None
     copied: tuple[Pod, ...] = ()
@@ -117,10 +117,10 @@ def _replaced(pods: Sequence[Pod]) -> list[bool]:
     return found[::-1]
 
 
-def left_on(trial: Trial) -> tuple[list[Document], int, int]:
+def left_on(what_if: WhatIf) -> tuple[list[Document], int, int]:
     """Give what each NUMA node has left, how many CPUs that is in all, and at most for one container on one node."""
-    left = rooms(trial.managers, trial.promises, trial.pods)
-    usable = trial.managers.providers.cpu.usable
+    left = rooms(what_if.managers, what_if.promises, what_if.pods)
+    usable = what_if.managers.providers.cpu.usable
     return (
         [{**room_document(room), "fragmentationPercent": _fragmentation(room)} for room in left],
         sum(len(room.free) for room in left),

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
-from nodeagent.core.explain.what_if import Trial
-from nodeagent.core.metrics.deltas import Series, apply_moves
+from nodeagent.core.explain.what_if import WhatIf
+from nodeagent.core.metrics.deltas import Series, apply_deltas
 from nodeagent.core.metrics.manager_metrics import CPU_PER_NUMA, METRICS, TOPOLOGY_DURATION, MetricDeltas
 from nodeagent.core.model.config import Errata
 from nodeagent.core.model.errata import Erratum
@@ -41,7 +41,7 @@ class Replayed(Struct, frozen=True):
     """What came of a scenario."""
 
     result: Document
-    end: Trial | None
+    end: WhatIf | None
     """The node after the last step; None: the managers refused to start, at first or again."""
 
 
@@ -57,7 +57,7 @@ def replayed(scenario: Scenario) -> Replayed:
     refused = "startError" in result or any(step["op"] == "restart" and "error" in step for step in result["steps"])
     if refused or going.managers is None:
         return Replayed(result, None)
-    return Replayed(result, Trial(going.managers, going.promises, going.pods))
+    return Replayed(result, WhatIf(going.managers, going.promises, going.pods))
 
 
 class _StartRefusedError(Exception):
@@ -126,7 +126,7 @@ class _Replay:
         self.cpu_file.start(
             managers, promises, was_filled=isinstance(cpu, CpuRecord) and CpuSet.parse(cpu.default) != promises.default
         )
-        self.count(core.started_moves(managers, promises))
+        self.count(core.started_deltas(managers, promises))
         self.gauge(managers, promises)
         promises = core.start_memory(managers, promises, records)
         if isinstance(promises, StartRefused):
@@ -138,8 +138,8 @@ class _Replay:
         self.is_swept = False
         return managers
 
-    def count(self, moves: MetricDeltas) -> None:
-        apply_moves(self.totals, moves)
+    def count(self, deltas: MetricDeltas) -> None:
+        apply_deltas(self.totals, deltas)
 
     def gauge(self, managers: Managers, promises: Promises) -> None:
         """Set the gauges as the agent does: from the state. kubelet's have moved with the counters."""
@@ -191,12 +191,12 @@ class _Replay:
     def add(self, managers: Managers, pod: Pod) -> Admitted | Rejected:
         if not self.is_swept:
             # After a start from files: what they hold for pods that do not run goes with the first call.
-            self.promises, moves = core.sweep(managers, self.promises, (*self.pods, pod))
-            self.count(moves)
+            self.promises, deltas = core.sweep(managers, self.promises, (*self.pods, pod))
+            self.count(deltas)
             self.is_swept = True
         decision = core.admit(managers, self.promises, pod)
         self.promises = decision.promises
-        self.count(decision.moves)
+        self.count(decision.deltas)
         if isinstance(decision, Admitted):
             self.pods = (*self.pods, pod)
         return decision
@@ -206,24 +206,24 @@ class _Replay:
 
     def change(self, managers: Managers, step: ScenarioStep, pod: Pod) -> None:
         """Let containers start or go."""
-        moves: MetricDeltas = ()
+        deltas: MetricDeltas = ()
         if step.op == "removePod":
-            self.promises, moves = core.remove_pod(managers, self.promises, pod.uid)
+            self.promises, deltas = core.remove_pod(managers, self.promises, pod.uid)
             self.pods = tuple(other for other in self.pods if other is not pod)
         elif step.op == "removeContainer":
             assert step.container is not None
-            self.promises, moves = core.remove_container(managers, self.promises, pod.uid, step.container)
+            self.promises, deltas = core.remove_container(managers, self.promises, pod.uid, step.container)
         else:
             for container in pod.containers:
                 if step.container in (None, container.name):
                     self.promises = core.start_container(managers, self.promises, pod, container.name)
-        self.count(moves)
+        self.count(deltas)
 
     def restart(self) -> Document:
         managers = self.start()
         readmitted = core.readmit(managers, self.promises, self.pods)
         self.promises = readmitted.promises
-        self.count(readmitted.moves)
+        self.count(readmitted.deltas)
         results = dict(readmitted.results)
         self.pods = tuple(pod for pod in self.pods if isinstance(results[pod.uid], Admitted))
         listed = [_readmission(uid, result) for uid, result in readmitted.results]

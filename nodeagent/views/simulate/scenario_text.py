@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
-from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.promises import Isolation
@@ -90,8 +90,8 @@ def render_line(scenario: Scenario, replayed: Replayed, number: int, width: int 
     text = f"scenario {number}: {_name(scenario.id)}: "
     if "startError" in result:
         return _joined(broken(f"{text}{_NOT_STARTED}: {_shown(result['startError'])}", width))
-    tally = ScenarioTotals().plus(replayed)
-    text += f"{tally.admitted} admitted, {tally.refused} refused, "
+    totals = ScenarioTotals().plus(replayed)
+    text += f"{totals.admitted} admitted, {totals.refused} refused, "
     if end is None:
         text += f"then {_NOT_STARTED}"
     else:
@@ -100,11 +100,11 @@ def render_line(scenario: Scenario, replayed: Replayed, number: int, width: int 
     return _joined(broken(text, width))
 
 
-def render_tally(tally: ScenarioTotals, width: int = WIDTH) -> str:
+def render_totals(totals: ScenarioTotals, width: int = WIDTH) -> str:
     """Print what came of all scenarios together."""
-    text = f"{counted(tally.scenarios, 'scenario')}: {_decided(tally)}"
-    if tally.not_started:
-        text += f"; {_NOT_STARTED} in {tally.not_started}"
+    text = f"{counted(totals.scenarios, 'scenario')}: {_decided(totals)}"
+    if totals.not_started:
+        text += f"; {_NOT_STARTED} in {totals.not_started}"
     return _joined(broken(text, width))
 
 
@@ -127,8 +127,8 @@ def _joined(lines: list[str]) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _decided(tally: ScenarioTotals) -> str:
-    return f"{counted(tally.admitted, 'pod')} admitted, {tally.refused} refused"
+def _decided(totals: ScenarioTotals) -> str:
+    return f"{counted(totals.admitted, 'pod')} admitted, {totals.refused} refused"
 
 
 def _steps(scenario: Scenario, result: Document) -> Iterator[list[str]]:
@@ -164,7 +164,7 @@ def _readmitted(results: list[Document], names: Mapping[str, str]) -> str:
     return "; ".join([f"{counted(len(results) - len(refused), 'pod')} admitted again", *refused])
 
 
-def _placement(scenario: Scenario, result: Document, end: Trial, width: int) -> list[str]:
+def _placement(scenario: Scenario, result: Document, end: WhatIf, width: int) -> list[str]:
     """Say who is where in the end: the pods, and those that only the files at the start know."""
     names = _pod_names(scenario)
     pods = result["steps"][-1]["pods"] if result["steps"] else {}

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.affinity_score import preferred_of_two
-from nodeagent.core.admission.existing_allocation import holds_all, kept_hints, kept_moves
+from nodeagent.core.admission.existing_allocation import holds_all, kept_deltas, kept_hints
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, build
 from nodeagent.core.cpu import hints as cpu_hints, manager as cpu_manager, pods as cpu_pods
 from nodeagent.core.cpu.assignment import CpuShortage, Picking, pick
@@ -292,25 +292,25 @@ def test_what_is_held_is_allocated_again_and_lent_on(kind: Any) -> None:
     again = cpu_manager.allocate_container(node.providers.cpu, after, demand, demand.containers[0])
     assert str(again.promises.own_set("p", "c")) == "1,9"
     assert again.promises.cpu_reuse == (CpuReuse("p", CpuSet.of(1, 9)) if kind is init else None)
-    assert again.moves == (plus(CPU_REQUESTS),)
+    assert again.deltas == (plus(CPU_REQUESTS),)
     assert again.refusal is None
 
 
 def test_gauges_of_nodes_carry_their_number() -> None:
     node = managers(errata=KUBELET)
     promises = admitted(node, pod("p", app("a", "3")), pod("q", app("a", "8")))
-    moves = cpu_manager.start_moves(node.providers.cpu, promises)
-    assert moves[2:] == (set_gauge(CPU_PER_NUMA, 3, numa_node="0"), set_gauge(CPU_PER_NUMA, 8, numa_node="1"))
-    assert moves[0].amount == 1000 * 3
-    assert moves[1].amount == 11
+    deltas = cpu_manager.start_deltas(node.providers.cpu, promises)
+    assert deltas[2:] == (set_gauge(CPU_PER_NUMA, 3, numa_node="0"), set_gauge(CPU_PER_NUMA, 8, numa_node="1"))
+    assert deltas[0].amount == 1000 * 3
+    assert deltas[1].amount == 11
 
 
 def test_only_kubelet_moves_gauges_and_only_where_it_gives_cpus() -> None:
     fixed = managers()
-    assert cpu_manager.start_moves(fixed.providers.cpu, core.initial(fixed)) == ()
+    assert cpu_manager.start_deltas(fixed.providers.cpu, core.initial(fixed)) == ()
     without = build(MACHINE_A, Placement(errata=KUBELET))
     assert isinstance(without, Managers)
-    assert cpu_manager.start_moves(without.providers.cpu, core.initial(without)) == ()
+    assert cpu_manager.start_deltas(without.providers.cpu, core.initial(without)) == ()
 
 
 BUDGETS = [
@@ -717,10 +717,10 @@ def test_kept_hints_lead_to_where_the_containers_are() -> None:
 
 def test_what_is_kept_is_counted_as_kubelet_counts_it() -> None:
     node = holding_node(options=("full-pcpus-only",))
-    moves = kept_moves(node.providers.managers, demanded(node, pod("p", app("a", "2"), app("b", "500m"))))
+    deltas = kept_deltas(node.providers.managers, demanded(node, pod("p", app("a", "2"), app("b", "500m"))))
     full = aligned("container", "physical_cpu")
-    assert moves == (plus(CPU_REQUESTS), full, plus(MEMORY_REQUESTS), plus(MEMORY_REQUESTS))
-    assert [each.series for each in moves] == [
+    assert deltas == (plus(CPU_REQUESTS), full, plus(MEMORY_REQUESTS), plus(MEMORY_REQUESTS))
+    assert [each.series for each in deltas] == [
         Series("kubelet_cpu_manager_pinning_requests_total"),
         Series(
             "kubelet_container_aligned_compute_resources_count",

@@ -14,9 +14,9 @@ from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.node_capacity import allocatable_of
 from nodeagent.core.admission.node_setup import NodeSetup as StartNode
-from nodeagent.core.cgroups.desired_cgroups import Kernel, wishes
+from nodeagent.core.cgroups.desired_cgroups import Kernel, desired_cgroups
 from nodeagent.core.cgroups.write_order import SetAttribute, diff
-from nodeagent.core.metrics.deltas import Series, apply_moves
+from nodeagent.core.metrics.deltas import Series, apply_deltas
 from nodeagent.core.metrics.manager_metrics import CPU_EXCLUSIVE, CPU_SHARED_POOL
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup
 from nodeagent.core.model.config import Config, Errata
@@ -260,7 +260,7 @@ def test_11_gauges_say_what_is(errata: Errata) -> None:
     decision = core.admit(node, core.initial(node), pod("p", init("i1", "4"), init("i2", "2"), app("a", "3")))
     assert isinstance(decision, Admitted)
     totals: dict[Series, int] = {}
-    apply_moves(totals, decision.moves)
+    apply_deltas(totals, decision.deltas)
     assert dict(core.gauges(node, decision.promises))[Series(CPU_EXCLUSIVE)] == 4
     assert totals.get(Series(CPU_EXCLUSIVE)) == (None if errata is FIXED else 9)
 
@@ -613,14 +613,14 @@ def test_18_shared_containers_leave_first(errata: Errata) -> None:
     after = admitted(node, before, alone)
     entries = [new_entry(Manifest(one, "m.yaml"), 0, pod_level_resources=True) for one in (easy, alone)]
     config, kernel = Config(placement=node.placement), Kernel(4096, NumaSet.of(0, 1), node.topology.online)
-    wished = [
-        wishes(config, node, kernel, NodeState(promises, tuple(entries[:count])))
+    desired_by_path = [
+        desired_cgroups(config, node, kernel, NodeState(promises, tuple(entries[:count])))
         for promises, count in ((before, 1), (after, 2))
     ]
-    seen = {wish.path: seen_as(wish) for wish in wished[0]}
+    seen = {want.path: seen_as(want) for want in desired_by_path[0]}
     writes = [
         (change.path.rpartition("/")[2], str(change.value))
-        for change in diff(wished[1], seen).changes
+        for change in diff(desired_by_path[1], seen).changes
         if isinstance(change, SetAttribute) and change.attribute is Attribute.CPUSET_CPUS
     ]
     assert ("s", "0,2-8,10-15") in writes
@@ -628,14 +628,14 @@ def test_18_shared_containers_leave_first(errata: Errata) -> None:
     assert writes.index(("s", "0,2-8,10-15")) < writes.index(("a", "1,9"))
 
 
-def seen_as(wish: DesiredCgroup) -> ObservedCgroup:
-    """The cgroup as it is once the wish has come true."""
-    cpus = wish.get(Attribute.CPUSET_CPUS)
+def seen_as(want: DesiredCgroup) -> ObservedCgroup:
+    """The cgroup as it is once it is as desired."""
+    cpus = want.get(Attribute.CPUSET_CPUS)
     return ObservedCgroup(
-        path=wish.path,
+        path=want.path,
         controllers=frozenset({"cpuset", "cpu", "memory"}),
-        subtree_control=wish.controllers,
-        attributes=wish.attributes,
+        subtree_control=want.controllers,
+        attributes=want.attributes,
         cpus_effective=cpus if isinstance(cpus, CpuSet) and cpus else MACHINE_A.online,
         mems_effective=None,
         is_populated=True,

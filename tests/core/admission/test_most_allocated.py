@@ -53,9 +53,9 @@ def holding(of: Managers, *, cpus: str = "", memory: tuple[tuple[str, int, int],
 
 
 def chosen(of: Managers, promises: Promises, a: int = 0, b: int = 1) -> int | None:
-    wish = preferred_of_two(of.providers.managers, promises, a, b)
-    assert wish == preferred_of_two(of.providers.managers, promises, b, a), "the order of asking"
-    return wish
+    want = preferred_of_two(of.providers.managers, promises, a, b)
+    assert want == preferred_of_two(of.providers.managers, promises, b, a), "the order of asking"
+    return want
 
 
 # Each manager's signal
@@ -181,12 +181,12 @@ def test_the_wish_makes_nothing_fit() -> None:
     apart: HintList = ((0b001, True), (0b010, False))
     asked: list[tuple[int, int]] = []
 
-    def wish(a: int, b: int) -> int | None:
+    def want(a: int, b: int) -> int | None:
         asked.append((a, b))
         return b
 
-    assert merge(SINGLE, [apart, EVERY_NODE], wish).mask == 0b001
-    assert merge(SINGLE, [apart, ((0b010, True),)], wish) == merge(SINGLE, [apart, ((0b010, True),)])
+    assert merge(SINGLE, [apart, EVERY_NODE], want).mask == 0b001
+    assert merge(SINGLE, [apart, ((0b010, True),)], want) == merge(SINGLE, [apart, ((0b010, True),)])
     assert asked == []
 
 

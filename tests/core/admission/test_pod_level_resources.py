@@ -11,8 +11,8 @@ import pytest
 
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
-from nodeagent.core.cgroups.desired_cgroups import Kernel, wishes
-from nodeagent.core.metrics.deltas import Series, apply_moves
+from nodeagent.core.cgroups.desired_cgroups import Kernel, desired_cgroups
+from nodeagent.core.metrics.deltas import Series, apply_deltas
 from nodeagent.core.model.cgroup import Attribute, CpuMax
 from nodeagent.core.model.config import Config, Errata, Placement
 from nodeagent.core.model.demand import WhyShared
@@ -98,7 +98,7 @@ def gib_of(promises: Promises, one: Pod) -> dict[str, int]:
 
 def totals(decision: Admitted | Rejected) -> Mapping[str, int]:
     counted: dict[Series, int] = {}
-    apply_moves(counted, decision.moves)
+    apply_deltas(counted, decision.deltas)
     return {str(series): value for series, value in counted.items()}
 
 
@@ -565,9 +565,9 @@ def quotas(on: Managers, promises: Promises, one: Pod) -> dict[str, float | None
     entry = new_entry(Manifest(one, "p.yaml"), 0, pod_level_resources=True)
     kernel = Kernel(4096, NumaSet.of(0, 1), on.topology.online)
     found: dict[str, float | None] = {}
-    for wish in wishes(Config(placement=on.placement), on, kernel, NodeState(promises, (entry,))):
-        limit = dict(wish.attributes).get(Attribute.CPU_MAX)
-        _, inside, name = wish.path.partition(f"pod{one.uid}")
+    for want in desired_cgroups(Config(placement=on.placement), on, kernel, NodeState(promises, (entry,))):
+        limit = dict(want.attributes).get(Attribute.CPU_MAX)
+        _, inside, name = want.path.partition(f"pod{one.uid}")
         if inside and isinstance(limit, CpuMax):
             found[name.strip("/")] = None if limit.quota_us is None else limit.quota_us / limit.period_us
     return found

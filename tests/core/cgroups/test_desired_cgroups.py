@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.core.cgroups.desired_cgroups import usable_cpus, wishes
+from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, usable_cpus
 from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, DesiredCgroup, Value
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod, QosClass, ResourceRequirements
@@ -34,7 +34,7 @@ NONE = CpuMax(None, 100_000)
 
 def admitted(*pods: Pod, of: Node | None = None) -> tuple[Agent, Mapping[str, DesiredCgroup]]:
     _, agent = started(of or node(), *pods)
-    return agent, {w.path: w for w in agent.wishes()}
+    return agent, {w.path: w for w in agent.desired_cgroups()}
 
 
 def quota(cpus: float) -> CpuMax:
@@ -49,8 +49,8 @@ def limited(request: str | None, limit: str | None) -> ResourceRequirements:
 
 
 def test_pods_lie_under_their_qos_class() -> None:
-    _, wished = admitted(pod("g", app(cpu="2")), pod("b", app(resources=burstable())), pod("e", app()))
-    assert list(wished) == [
+    _, desired_by_path = admitted(pod("g", app(cpu="2")), pod("b", app(resources=burstable())), pod("e", app()))
+    assert list(desired_by_path) == [
         "",
         "burstable",
         "besteffort",
@@ -64,49 +64,49 @@ def test_pods_lie_under_their_qos_class() -> None:
 
 
 def test_processes_live_in_the_containers_cgroups_alone() -> None:
-    _, wished = admitted(pod("g", init(), sidecar(), app(), cgroup_only()))
-    assert {p for p, w in wished.items() if w.is_leaf} == {
+    _, desired_by_path = admitted(pod("g", init(), sidecar(), app(), cgroup_only()))
+    assert {p for p, w in desired_by_path.items() if w.is_leaf} == {
         f"besteffort/poduid-g/{name}" for name in ("init", "side", "app", "slot")
     }
-    assert all(not w.controllers for w in wished.values() if w.is_leaf)
-    assert all(w.controllers >= {"cpu", "cpuset", "memory"} for w in wished.values() if not w.is_leaf)
+    assert all(not w.controllers for w in desired_by_path.values() if w.is_leaf)
+    assert all(w.controllers >= {"cpu", "cpuset", "memory"} for w in desired_by_path.values() if not w.is_leaf)
 
 
 def test_nothing_is_written_to_the_pods_unit_itself_but_its_childrens_controllers() -> None:
-    _, wished = admitted(pod("g"))
-    assert wished[""] == DesiredCgroup("", frozenset({"cpu", "cpuset", "memory"}))
+    _, desired_by_path = admitted(pod("g"))
+    assert desired_by_path[""] == DesiredCgroup("", frozenset({"cpu", "cpuset", "memory"}))
 
 
 def test_controllers_for_accounting_are_enabled_where_there_are_any() -> None:
     of = node()
     agent, _ = admitted(pod("g"), of=of)
     kernel = replace(of.kernel, extra_controllers=frozenset({"pids"}))
-    wished = {w.path: w for w in wishes(of.config, of.managers, kernel, agent.state)}
-    assert wished["besteffort/poduid-g"].controllers == {"cpu", "cpuset", "memory", "pids"}
+    desired_by_path = {w.path: w for w in desired_cgroups(of.config, of.managers, kernel, agent.state)}
+    assert desired_by_path["besteffort/poduid-g"].controllers == {"cpu", "cpuset", "memory", "pids"}
 
 
 def test_the_path_stays_when_a_container_restarts() -> None:
     machine, agent = started(node(), pod("g", app(cpu="2")))
-    before = agent.wishes()
+    before = agent.desired_cgroups()
     machine.exit(machine.run_of("app"), 1)
     agent.rest()
-    assert agent.wishes() == before
+    assert agent.desired_cgroups() == before
 
 
 def test_refused_and_finished_pods_have_no_cgroup() -> None:
     agent, _ = admitted(pod("a"), pod("b", app(cpu="500")))
     over = replace(agent.state.entries[0], outcome=Phase.SUCCEEDED)
     of = node()
-    wished = wishes(of.config, of.managers, of.kernel, agent.state.with_entry(over))
-    assert [w.path for w in wished] == ["", "burstable", "besteffort"]
+    desired_by_path = desired_cgroups(of.config, of.managers, of.kernel, agent.state.with_entry(over))
+    assert [w.path for w in desired_by_path] == ["", "burstable", "besteffort"]
 
 
 # CPUs
 
 
 def test_an_exclusive_container_gets_its_own_cpus_and_a_shared_one_the_pool() -> None:
-    agent, wished = admitted(pod("g", app("x", cpu="2"), app("s", cpu="1500m")))
-    own, shared = wished["poduid-g/x"], wished["poduid-g/s"]
+    agent, desired_by_path = admitted(pod("g", app("x", cpu="2"), app("s", cpu="1500m")))
+    own, shared = desired_by_path["poduid-g/x"], desired_by_path["poduid-g/s"]
     assert own.cpus() == CpuSet.parse("1,17")
     assert own.is_exclusive
     assert shared.cpus() == CpuSet.parse("0,2-16,18-31") == agent.state.promises.default
@@ -115,9 +115,9 @@ def test_an_exclusive_container_gets_its_own_cpus_and_a_shared_one_the_pool() ->
 
 def test_under_policy_none_everybody_shares_everything() -> None:
     of = node(cpu_manager_policy="none", reserved_system_cpus=CpuSet())
-    _, wished = admitted(pod("g", app(cpu="2")), of=of)
-    assert wished["poduid-g/app"].cpus() == MACHINE.online
-    assert not wished["poduid-g/app"].is_exclusive
+    _, desired_by_path = admitted(pod("g", app(cpu="2")), of=of)
+    assert desired_by_path["poduid-g/app"].cpus() == MACHINE.online
+    assert not desired_by_path["poduid-g/app"].is_exclusive
 
 
 @pytest.mark.parametrize(
@@ -146,9 +146,9 @@ def test_an_empty_pool_starves_the_shared_containers_and_their_admission_stands(
     machine, agent = started(starving(), pod("s"))
     agent.want(pod("s"), pod("x", app(cpu="7")))
     agent.rest()
-    wish = next(w for w in agent.wishes() if w.path == "besteffort/poduid-s/app")
-    assert wish.is_starved
-    assert wish.get(Attribute.CPUSET_CPUS) is None, "an empty cpuset must never be written"
+    want = next(w for w in agent.desired_cgroups() if w.path == "besteffort/poduid-s/app")
+    assert want.is_starved
+    assert want.get(Attribute.CPUSET_CPUS) is None, "an empty cpuset must never be written"
     assert machine.is_frozen("besteffort/poduid-s/app")
     assert machine.running_containers() == ("poduid-s/app", "poduid-x/app"), "it is there, and doesn't run"
     agent.want(pod("s"))
@@ -212,12 +212,12 @@ def test_displaced_exclusive_containers_come_home_without_ever_sharing() -> None
 
 
 def test_memory_comes_from_every_node_with_memory_unless_promised() -> None:
-    _, wished = admitted(pod("g", app(cpu="2")))
-    assert wished["poduid-g/app"].get(Attribute.CPUSET_MEMS) == NumaSet.parse("0-3")
+    _, desired_by_path = admitted(pod("g", app(cpu="2")))
+    assert desired_by_path["poduid-g/app"].get(Attribute.CPUSET_MEMS) == NumaSet.parse("0-3")
     of = node()
     some = replace(of, kernel=replace(of.kernel, memory_nodes=NumaSet.of(0, 2)))
-    _, wished = admitted(pod("g"), of=some)
-    assert wished["besteffort/poduid-g/app"].get(Attribute.CPUSET_MEMS) == NumaSet.of(0, 2)
+    _, desired_by_path = admitted(pod("g"), of=some)
+    assert desired_by_path["besteffort/poduid-g/app"].get(Attribute.CPUSET_MEMS) == NumaSet.of(0, 2)
 
 
 # Quota (D15; spec of kubelet's CFS quota)
@@ -256,28 +256,30 @@ NO_GATE = (("DisableCPUQuotaWithExclusiveCPUs", False),)
 def test_quota(
     resources: ResourceRequirements, settings: Mapping[str, Any], of_pod: CpuMax, of_container: CpuMax
 ) -> None:
-    _agent, wished = admitted(pod("q", app(resources=resources)), of=node(**settings))
-    path = next(w.path for w in wished.values() if w.is_leaf)
-    assert wished[path].get(Attribute.CPU_MAX) == of_container
-    assert wished[path.rpartition("/")[0]].get(Attribute.CPU_MAX) == of_pod
+    _agent, desired_by_path = admitted(pod("q", app(resources=resources)), of=node(**settings))
+    path = next(w.path for w in desired_by_path.values() if w.is_leaf)
+    assert desired_by_path[path].get(Attribute.CPU_MAX) == of_container
+    assert desired_by_path[path.rpartition("/")[0]].get(Attribute.CPU_MAX) == of_pod
 
 
 def test_one_exclusive_container_lifts_the_pods_quota_but_not_its_neighbours() -> None:
-    _, wished = admitted(pod("q", app("x", cpu="2"), app("s", cpu="1500m")))
-    assert wished["poduid-q"].get(Attribute.CPU_MAX) == NONE
-    assert wished["poduid-q/x"].get(Attribute.CPU_MAX) == NONE
-    assert wished["poduid-q/s"].get(Attribute.CPU_MAX) == quota(1.5)
+    _, desired_by_path = admitted(pod("q", app("x", cpu="2"), app("s", cpu="1500m")))
+    assert desired_by_path["poduid-q"].get(Attribute.CPU_MAX) == NONE
+    assert desired_by_path["poduid-q/x"].get(Attribute.CPU_MAX) == NONE
+    assert desired_by_path["poduid-q/s"].get(Attribute.CPU_MAX) == quota(1.5)
 
 
 def test_an_exclusive_init_container_lifts_the_pods_quota() -> None:
-    _, wished = admitted(pod("q", init(cpu="2"), app(cpu="1500m")))
-    assert wished["poduid-q"].get(Attribute.CPU_MAX) == NONE
+    _, desired_by_path = admitted(pod("q", init(cpu="2"), app(cpu="1500m")))
+    assert desired_by_path["poduid-q"].get(Attribute.CPU_MAX) == NONE
 
 
 def test_a_pod_without_a_limit_in_every_container_has_none() -> None:
-    _, wished = admitted(pod("q", app("x", resources=limited("1", "2")), app("y", resources=limited("1", None))))
-    assert wished["burstable/poduid-q"].get(Attribute.CPU_MAX) == NONE
-    assert wished["burstable/poduid-q/x"].get(Attribute.CPU_MAX) == quota(2)
+    _, desired_by_path = admitted(
+        pod("q", app("x", resources=limited("1", "2")), app("y", resources=limited("1", None)))
+    )
+    assert desired_by_path["burstable/poduid-q"].get(Attribute.CPU_MAX) == NONE
+    assert desired_by_path["burstable/poduid-q/x"].get(Attribute.CPU_MAX) == quota(2)
 
 
 def pod_level(*containers: Any, cpu: str) -> Pod:
@@ -298,32 +300,34 @@ def pod_level_node() -> Node:
 )
 def test_quota_in_a_pods_own_pool(own_limit: str | None, expected: CpuMax) -> None:
     shared = app("s", resources=limited("500m", own_limit))
-    agent, wished = admitted(pod_level(app("x", cpu="2"), shared, cpu="6"), of=pod_level_node())
+    agent, desired_by_path = admitted(pod_level(app("x", cpu="2"), shared, cpu="6"), of=pod_level_node())
     assert agent.state.entries[0].refusal is None
-    assert len(wished["poduid-q/s"].cpus()) == 4
-    assert wished["poduid-q/s"].get(Attribute.CPU_MAX) == expected
-    assert wished["poduid-q/x"].get(Attribute.CPU_MAX) == NONE
-    assert wished["poduid-q"].get(Attribute.CPU_MAX) == quota(6), "not all of its containers are exclusive"
+    assert len(desired_by_path["poduid-q/s"].cpus()) == 4
+    assert desired_by_path["poduid-q/s"].get(Attribute.CPU_MAX) == expected
+    assert desired_by_path["poduid-q/x"].get(Attribute.CPU_MAX) == NONE
+    assert desired_by_path["poduid-q"].get(Attribute.CPU_MAX) == quota(6), "not all of its containers are exclusive"
 
 
 def test_a_pods_own_pool_is_nobody_elses() -> None:
-    _, wished = admitted(pod_level(app("x", cpu="2"), app("s"), cpu="6"), pod("e"), of=pod_level_node())
-    pool = wished["poduid-q/s"]
+    _, desired_by_path = admitted(pod_level(app("x", cpu="2"), app("s"), cpu="6"), pod("e"), of=pod_level_node())
+    pool = desired_by_path["poduid-q/s"]
     assert pool.is_exclusive
     assert pool.shares_with == "poduid-q/"
-    assert wished["besteffort/poduid-e/app"].cpus().isdisjoint(pool.cpus() | wished["poduid-q/x"].cpus())
+    assert (
+        desired_by_path["besteffort/poduid-e/app"].cpus().isdisjoint(pool.cpus() | desired_by_path["poduid-q/x"].cpus())
+    )
 
 
 def test_a_pod_level_pod_of_exclusive_containers_has_no_quota() -> None:
-    _, wished = admitted(pod_level(app("x", cpu="2"), app("y", cpu="4"), cpu="6"), of=pod_level_node())
-    assert wished["poduid-q"].get(Attribute.CPU_MAX) == NONE
+    _, desired_by_path = admitted(pod_level(app("x", cpu="2"), app("y", cpu="4"), cpu="6"), of=pod_level_node())
+    assert desired_by_path["poduid-q"].get(Attribute.CPU_MAX) == NONE
 
 
 def test_a_container_without_a_limit_has_its_pods() -> None:
     """KEP-2837 without the managers: everybody is in the shared pool."""
-    _, wished = admitted(pod_level(app("s", resources=limited("500m", None)), cpu="2"))
-    assert wished["poduid-q/s"].get(Attribute.CPU_MAX) == quota(2)
-    assert wished["poduid-q"].get(Attribute.CPU_MAX) == quota(2)
+    _, desired_by_path = admitted(pod_level(app("s", resources=limited("500m", None)), cpu="2"))
+    assert desired_by_path["poduid-q/s"].get(Attribute.CPU_MAX) == quota(2)
+    assert desired_by_path["poduid-q"].get(Attribute.CPU_MAX) == quota(2)
 
 
 # Weights and memory
@@ -348,26 +352,26 @@ def test_a_container_without_a_limit_has_its_pods() -> None:
 )
 def test_values(path: str, attribute: Attribute, value: Value | None) -> None:
     one = app(resources=burstable("1"))
-    _, wished = admitted(pod("g", app(cpu="2")), pod("b", one), pod("c", one), pod("e"))
-    assert wished[path].get(attribute) == value
+    _, desired_by_path = admitted(pod("g", app(cpu="2")), pod("b", one), pod("c", one), pod("e"))
+    assert desired_by_path[path].get(attribute) == value
 
 
 @pytest.mark.parametrize(("limit", "held"), [("10000", 2 * PAGE), ("8192", 8192), ("1Gi", GIB)])
 def test_a_memory_limit_is_what_the_kernel_will_hold(limit: str, held: int) -> None:
-    """page_counter rounds down to pages: any other wish would be written again in every turn."""
+    """page_counter rounds down to pages: any other amount would be written again in every turn."""
     machine, agent = started(node(), pod("m", app(resources=ResourceRequirements(limits=amounts(None, limit)))))
-    path = next(w.path for w in agent.wishes() if w.is_leaf)
+    path = next(w.path for w in agent.desired_cgroups() if w.is_leaf)
     assert machine.groups[path].values[Attribute.MEMORY_MAX] == ByteLimit(held)
 
 
 def test_the_class_decided_at_admission_keeps_the_path() -> None:
     agent, _ = admitted(pod("g", app(cpu="2"), given_qos=QosClass.BURSTABLE))
-    assert [w.path for w in agent.wishes()][-1] == "burstable/poduid-g/app"
+    assert [w.path for w in agent.desired_cgroups()][-1] == "burstable/poduid-g/app"
 
 
 def test_every_wish_is_for_a_path_once() -> None:
     _, agent = started(node(), *(pod(f"p{n}", init(), sidecar(), app()) for n in range(5)))
-    paths = [w.path for w in agent.wishes()]
+    paths = [w.path for w in agent.desired_cgroups()]
     assert len(paths) == len(set(paths))
     for path in paths:
         above = path.rpartition("/")[0]

@@ -30,19 +30,19 @@ def made(*, command=False, statuses=(), **more):
     return World().add(pod("web", container("slot", cpu="2", memory="64Mi", **spec)), *statuses, **more)
 
 
-def asked(world, seen=None, below=()):
+def asked(world, observed=None, below=()):
     return obstacle(
         world.state.entries[0],
         "slot",
-        wishes=world.wishes(),
-        seen=world.seen() if seen is None else seen,
+        desired=world.desired_cgroups(),
+        observed=world.observed() if observed is None else observed,
         used_below=below,
     )
 
 
 def with_slot(world, change):
-    seen = world.seen()
-    return {**seen, SLOT: change(seen[SLOT])}
+    observed = world.observed()
+    return {**observed, SLOT: change(observed[SLOT])}
 
 
 def test_an_open_container_can_be_entered():
@@ -74,7 +74,7 @@ def test_state_forbids(name):
 def test_a_refused_pod_has_nothing_to_enter():
     world = made()
     entry = replace(world.state.entries[0], refusal=RecordedRefusal("OutOfcpu", "too little", NOW_MS), containers=())
-    found = obstacle(entry, "slot", wishes=(), seen={}, used_below=())
+    found = obstacle(entry, "slot", desired=(), observed={}, used_below=())
     assert found is not None
     assert "OutOfcpu: too little" in found.why
     assert "nodeagent retry default/web" in found.next_step
@@ -115,7 +115,7 @@ def test_cgroup_forbids(name):
 
 def test_a_cgroup_that_is_not_there_cannot_be_entered():
     world = made()
-    found = asked(world, {p: s for p, s in world.seen().items() if p != SLOT})
+    found = asked(world, {p: s for p, s in world.observed().items() if p != SLOT})
     assert found is not None
     assert f"no cgroup {SLOT}" in found.why
 
@@ -129,9 +129,9 @@ def test_a_runtimes_cgroups_below_forbid():
 
 def test_strangers_on_its_cpus_forbid():
     world = made()
-    seen = world.seen()
-    stranger = replace(seen[SLOT], path="podgone", is_populated=True, cpus_effective=CpuSet.of(5))
-    found = asked(world, {**seen, "podgone": stranger})
+    observed = world.observed()
+    orphan = replace(observed[SLOT], path="podgone", is_populated=True, cpus_effective=CpuSet.of(5))
+    found = asked(world, {**observed, "podgone": orphan})
     assert found is not None
     assert found.why == "processes of another cgroup (podgone) may run on its exclusive CPUs 5"
 
@@ -139,10 +139,10 @@ def test_strangers_on_its_cpus_forbid():
 def test_another_pods_process_on_its_cpus_forbids():
     """Somebody moved it there, and it has not been put back yet."""
     world = made().add(pod("other", container("app")), running("app"))
-    seen = world.seen()
+    observed = world.observed()
     path = "besteffort/poduid-other/app"
-    assert asked(world, seen) is None
-    found = asked(world, {**seen, path: replace(seen[path], cpus_effective=CpuSet.of(4, 5))})
+    assert asked(world, observed) is None
+    found = asked(world, {**observed, path: replace(observed[path], cpus_effective=CpuSet.of(4, 5))})
     assert found is not None
     assert found.why == f"processes of another cgroup ({path}) may run on its exclusive CPUs 5"
 
@@ -152,9 +152,9 @@ def test_an_init_container_that_still_runs_on_its_cpus_forbids(status, is_open):
     setup = container("setup", kind=ContainerKind.INIT, cpu="2", memory="64Mi")
     slot = container("slot", command=(), cpu="2", memory="64Mi")
     world = World().add(pod("web", setup, slot), status, ContainerStatus("slot"))
-    seen = world.seen()
-    seen["poduid-web/setup"] = replace(seen["poduid-web/setup"], is_populated=not is_open)
-    found = asked(world, seen)
+    observed = world.observed()
+    observed["poduid-web/setup"] = replace(observed["poduid-web/setup"], is_populated=not is_open)
+    found = asked(world, observed)
     assert (found is None) == is_open
     assert is_open or "(poduid-web/setup)" in found.why
 
@@ -162,7 +162,7 @@ def test_an_init_container_that_still_runs_on_its_cpus_forbids(status, is_open):
 def test_a_starved_container_forbids():
     world = World(placement=Placement("static", (("strict-cpu-reservation", "true"),), CpuSet.of(0)))
     world.add(pod("web", container("slot", command=()))).add(pod("greedy", container("app", cpu="7", memory="64Mi")))
-    found = obstacle(world.state.entries[0], "slot", wishes=world.wishes(), seen=world.seen(), used_below=())
+    found = obstacle(world.state.entries[0], "slot", desired=world.desired_cgroups(), observed=world.observed(), used_below=())
     assert found is not None
     assert "Starved" in found.why
 

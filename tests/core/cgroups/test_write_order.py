@@ -70,34 +70,34 @@ CPUS = st.integers(0, 255).map(CpuSet)
 
 @st.composite
 def situations(draw):
-    """Containers that are there with any cpusets, and wishes whose exclusive sets are disjoint from all others."""
+    """Containers that are there with any cpusets, and desired ones whose exclusive sets are disjoint from all others."""
     names = draw(st.lists(st.sampled_from("abcdef"), unique=True, min_size=1))
-    free, wished = ALL, []
+    free, desired_by_path = ALL, []
     for name in names:
         kind = draw(st.sampled_from(["exclusive", "shared", "gone"]))
         if kind == "exclusive":
             own = draw(CPUS) & free
             free = free - own
             if own:
-                wished.append((name, own))
+                desired_by_path.append((name, own))
         elif kind == "shared":
-            wished.append((name, None))
-    wishes = [DesiredCgroup("", CONTROLLERS)] + [
-        leaf(n, free if own is None else own, exclusive=own is not None) for n, own in wished
+            desired_by_path.append((name, None))
+    desired = [DesiredCgroup("", CONTROLLERS)] + [
+        leaf(n, free if own is None else own, exclusive=own is not None) for n, own in desired_by_path
     ]
     there = {"": seen("", CpuSet())}
     for name in draw(st.lists(st.sampled_from("abcdef"), unique=True)):
-        is_wished = any(n == name for n, _ in wished)
-        there[name] = seen(name, draw(CPUS), populated=is_wished and draw(st.booleans()), frozen=draw(st.booleans()))
-    return there, wishes
+        is_desired = any(n == name for n, _ in desired_by_path)
+        there[name] = seen(name, draw(CPUS), populated=is_desired and draw(st.booleans()), frozen=draw(st.booleans()))
+    return there, desired
 
 
 @given(situations())
 def test_no_prefix_gives_a_granted_cpu_a_second_user(situation):
-    there, wishes = situation
-    exclusive = {w.path: w.cpus() for w in wishes if w.is_exclusive}
+    there, desired = situation
+    exclusive = {w.path: w.cpus() for w in desired if w.is_exclusive}
     granted: set[str] = set()
-    for change in diff(wishes, there).changes:
+    for change in diff(desired, there).changes:
         there = replay(there, change)
         if isinstance(change, SetAttribute) and change.grants:
             granted.add(change.path)
@@ -112,16 +112,16 @@ def test_no_prefix_gives_a_granted_cpu_a_second_user(situation):
 
 @given(situations())
 def test_a_plan_carried_out_leaves_nothing_to_do(situation):
-    there, wishes = situation
-    for change in diff(wishes, there).changes:
+    there, desired = situation
+    for change in diff(desired, there).changes:
         there = replay(there, change)
-    assert diff(wishes, there).changes == ()
+    assert diff(desired, there).changes == ()
 
 
 @given(situations())
 def test_every_departure_comes_before_the_grant_that_needs_it(situation):
-    there, wishes = situation
-    changes = diff(wishes, there).changes
+    there, desired = situation
+    changes = diff(desired, there).changes
     for i, change in enumerate(changes):
         if isinstance(change, SetAttribute) and change.grants:
             for later in changes[i + 1 :]:
@@ -130,12 +130,12 @@ def test_every_departure_comes_before_the_grant_that_needs_it(situation):
 
 def test_shared_containers_leave_before_an_exclusive_one_enters():
     there = {"": seen("", CpuSet()), "shared": seen("shared", ALL)}
-    wishes = [
+    desired = [
         DesiredCgroup("", CONTROLLERS),
         leaf("exclusive", CpuSet.parse("2-3"), exclusive=True),
         leaf("shared", CpuSet.parse("0-1,4-7")),
     ]
-    changes = diff(wishes, there).changes
+    changes = diff(desired, there).changes
     assert [(type(c).__name__, c.path) for c in changes] == [
         ("MakeCgroup", "exclusive"),
         ("SetAttribute", "shared"),
@@ -163,7 +163,7 @@ def test_a_container_without_any_cpu_left_is_frozen_first_and_thawed_last():
 def test_processes_of_no_pod_keep_their_cpus_from_being_granted():
     there = {"": seen("", CpuSet()), "podx": seen("podx", ALL), "podx/c": seen("podx/c", CpuSet.parse("5"))}
     plan = diff([DesiredCgroup("", CONTROLLERS)], there)
-    assert plan.strangers == ("podx/c",)
+    assert plan.orphans == ("podx/c",)
     assert plan.occupied == CpuSet.parse("5")
     assert plan.changes == ()
 
@@ -230,10 +230,10 @@ def test_quota_follows_the_limit(milli, period, expected):
 
 def test_a_limit_is_written_only_when_it_differs():
     limit = (Attribute.MEMORY_MAX, ByteLimit(4096))
-    wish = DesiredCgroup("c", attributes=((Attribute.CPUSET_CPUS, ALL), limit), is_leaf=True)
+    want = DesiredCgroup("c", attributes=((Attribute.CPUSET_CPUS, ALL), limit), is_leaf=True)
     there = {"": seen("", CpuSet()), "c": seen("c", ALL, extra=(limit,))}
-    assert diff([DesiredCgroup("", CONTROLLERS), wish], there).changes == ()
-    raised = replace(wish, attributes=((Attribute.CPUSET_CPUS, ALL), (Attribute.MEMORY_MAX, ByteLimit(8192))))
+    assert diff([DesiredCgroup("", CONTROLLERS), want], there).changes == ()
+    raised = replace(want, attributes=((Attribute.CPUSET_CPUS, ALL), (Attribute.MEMORY_MAX, ByteLimit(8192))))
     assert diff([DesiredCgroup("", CONTROLLERS), raised], there).changes == (
         SetAttribute("c", Attribute.MEMORY_MAX, ByteLimit(8192), ByteLimit(4096)),
     )

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Rejected, remove_pod
 from nodeagent.core.explain.replay_decision import Retraced, retraced
-from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
@@ -35,9 +35,9 @@ def gone(made: World, name: str) -> World:
 
 
 def again(made: World, name: str) -> Retraced:
-    trial = Trial.of(made.managers, made.state.promises, made.state.active_pods())
+    what_if = WhatIf.of(made.managers, made.state.promises, made.state.active_pods())
     entry = next(e for e in made.state.entries if e.pod.name == name)
-    return retraced(trial, made.state, entry)
+    return retraced(what_if, made.state, entry)
 
 
 def test_a_pod_is_decided_on_without_those_that_came_later() -> None:

@@ -12,10 +12,10 @@ from nodeagent.core.admission.managers import Admitted, Managers, admit, build, 
 from nodeagent.core.admission.node_capacity import Allocatable
 from nodeagent.core.cpu.observing import Rule, Source
 from nodeagent.core.explain.merge_trace import Candidate, MergeTrace, Opinion, Verdict
-from nodeagent.core.explain.remedies import BUDGETS, MAX_TRIALS, remedies
+from nodeagent.core.explain.remedies import BUDGETS, MAX_ATTEMPTS, remedies
 from nodeagent.core.explain.remedy import Remedy, RequestChange
 from nodeagent.core.explain.trace import CpuStep, MemoryStep, Trace, trace
-from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Errata, Placement
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import MEMORY, Container, Pod, ResourceRequirements, Resources
@@ -31,21 +31,21 @@ EVERY = 25
 
 
 @cache
-def decided(errata: Errata) -> tuple[tuple[Trial, Trace], ...]:
+def decided(errata: Errata) -> tuple[tuple[WhatIf, Trace], ...]:
     """Every pod of some recorded scenarios as it is told, and the node it comes to."""
     found = []
     for scenario in scenarios():
         made = build(scenario.topology, replace(scenario.placement, errata=errata))
         if not isinstance(made, Managers):
             continue
-        trial = Trial.of(made, initial(made))
+        what_if = WhatIf.of(made, initial(made))
         for step in scenario.steps:
             if step.op == "removePod":
-                trial = trial.without(frozenset({step.pod_uid}))
+                what_if = what_if.without(frozenset({step.pod_uid}))
             if step.pod is not None:
-                trial = trial.making_way(step.pod)
-                found.append((trial, trace(trial, step.pod)))
-                trial = trial.after(step.pod, trial.judge(step.pod))
+                what_if = what_if.making_way(step.pod)
+                found.append((what_if, trace(what_if, step.pod)))
+                what_if = what_if.after(step.pod, what_if.judge(step.pod))
     assert len(found) > 200
     return tuple(found)
 
@@ -61,8 +61,8 @@ def scenarios() -> tuple[Scenario, ...]:
 
 @pytest.mark.parametrize("errata", Errata)
 def test_being_told_changes_no_decision(errata: Errata) -> None:
-    for trial, told in decided(errata):
-        assert told.decision == admit(trial.managers, trial.promises, told.pod)
+    for what_if, told in decided(errata):
+        assert told.decision == admit(what_if.managers, what_if.promises, told.pod)
 
 
 @pytest.mark.parametrize("errata", Errata)
@@ -108,11 +108,11 @@ def test_memory_blocks_are_what_was_taken_and_what_was_lent() -> None:
 def test_every_remedy_is_one() -> None:
     """Carried out on the node, each lets the pod in; each kind is found somewhere."""
     seen = set()
-    for trial, told in decided(Errata.FIXED):
+    for what_if, told in decided(Errata.FIXED):
         if isinstance(told.decision, Admitted):
             continue
-        for remedy in remedies(trial, told.pod).found:
-            assert isinstance(carried_out(remedy, trial, told.pod), Admitted), remedy
+        for remedy in remedies(what_if, told.pod).found:
+            assert isinstance(carried_out(remedy, what_if, told.pod), Admitted), remedy
             seen.add(remedy.change)
     assert seen == set(RequestChange)
 
@@ -125,35 +125,35 @@ def test_a_little_more_memory_than_a_remedy_allows_is_refused(nodes: int) -> Non
     )
     count = 0
     for before, cpus, gib in product((None, 2, 5), range(1, 8 * nodes), (3, 9, 14, 17, 26, 40)):
-        trial = Trial.of(built, initial(built))
+        what_if = WhatIf.of(built, initial(built))
         if before is not None:
             there = pod("there", app("c", str(before), f"{before}Gi"))
-            trial = trial.after(there, trial.judge(there))
+            what_if = what_if.after(there, what_if.judge(there))
         new = pod("new", app("c", str(cpus), f"{gib}Gi"))
-        if isinstance(trial.judge(new), Admitted):
+        if isinstance(what_if.judge(new), Admitted):
             continue
-        for remedy in remedies(trial, new).found:
+        for remedy in remedies(what_if, new).found:
             if [amount.resource for amount in remedy.amounts] == [MEMORY]:
                 (amount,) = remedy.amounts
                 after = Quantity.of_bytes(Quantity.parse(amount.after).value() + MIB)
                 more = replace(remedy, amounts=(replace(amount, after=str(after)),))
-                assert not isinstance(carried_out(more, trial, new), Admitted), remedy
+                assert not isinstance(carried_out(more, what_if, new), Admitted), remedy
                 count += 1
     assert count > 50
 
 
-def carried_out(remedy: Remedy, trial: Trial, new: Pod) -> object:
+def carried_out(remedy: Remedy, what_if: WhatIf, new: Pod) -> object:
     """Do what the remedy says, in another way than the search does."""
     match remedy.change:
         case RequestChange.REMOVAL:
-            gone = {each.uid for each in trial.pods if each.full_name in remedy.subject}
-            return trial.without(frozenset(gone)).judge(new)
+            gone = {each.uid for each in what_if.pods if each.full_name in remedy.subject}
+            return what_if.without(frozenset(gone)).judge(new)
         case RequestChange.CONFIGURATION:
-            other = trial.under(configured(trial.managers.placement, remedy))
-            assert isinstance(other, Trial)
+            other = what_if.under(configured(what_if.managers.placement, remedy))
+            assert isinstance(other, WhatIf)
             return other.judge(new)
         case RequestChange.REQUEST:
-            return trial.judge(requesting(new, remedy))
+            return what_if.judge(requesting(new, remedy))
 
 
 def configured(placement: Placement, remedy: Remedy) -> Placement:
@@ -199,12 +199,12 @@ def requesting(new: Pod, remedy: Remedy) -> Pod:
 
 def told_last(made: Managers, *pods: Pod) -> Trace:
     """Decide on pods one after the other; tell of the last one."""
-    trial = Trial.of(made, initial(made))
+    what_if = WhatIf.of(made, initial(made))
     for each in pods[:-1]:
-        decision = trial.judge(each)
+        decision = what_if.judge(each)
         assert isinstance(decision, Admitted), decision
-        trial = trial.after(each, decision)
-    return trace(trial, pods[-1])
+        what_if = what_if.after(each, decision)
+    return trace(what_if, pods[-1])
 
 
 def groups(told: Trace) -> list[tuple[str, str, str]]:
@@ -350,15 +350,15 @@ def test_machines_with_many_nodes_are_told_within_bounds(nodes: int) -> None:
 
 def helped(made: Managers, *pods: Pod) -> set[tuple[str, tuple[str, ...], str]]:
     """Changes that would admit the last of these pods: (change, subject, after)."""
-    return helped_on(Trial.of(made, initial(made)), *pods)
+    return helped_on(WhatIf.of(made, initial(made)), *pods)
 
 
-def helped_on(trial: Trial, *pods: Pod) -> set[tuple[str, tuple[str, ...], str]]:
+def helped_on(what_if: WhatIf, *pods: Pod) -> set[tuple[str, tuple[str, ...], str]]:
     for each in pods[:-1]:
-        trial = trial.after(each, trial.judge(each))
+        what_if = what_if.after(each, what_if.judge(each))
     return {
         (r.change.value, r.subject, r.after or " ".join(a.after for a in r.amounts))
-        for r in remedies(trial, pods[-1]).found
+        for r in remedies(what_if, pods[-1]).found
     }
 
 
@@ -410,12 +410,12 @@ def test_the_search_ends() -> None:
     """256 CPUs and 60 pods that are all in the way: no more decisions than allowed."""
     made = managers(machine(nodes=2, cores=64), reserved="0,128")
     tried = 0
-    trial = Trial.of(made, initial(made))
+    what_if = WhatIf.of(made, initial(made))
     for n in range(60):
         new = wants(f"p{n}", "4", "1Mi")
-        trial = trial.after(new, trial.judge(new))
+        what_if = what_if.after(new, what_if.judge(new))
 
-    class Counted(Trial):
+    class Counted(WhatIf):
         """Counts what it is asked."""
 
         def judge(self, *words: Any) -> Any:
@@ -423,9 +423,9 @@ def test_the_search_ends() -> None:
             tried += 1
             return super().judge(*words)
 
-    counted = Counted(trial.managers, trial.promises, trial.pods, None, trial.usage)
+    counted = Counted(what_if.managers, what_if.promises, what_if.pods, None, what_if.usage)
     assert remedies(counted, wants("huge", "254")).found
-    assert tried <= MAX_TRIALS + 1
+    assert tried <= MAX_ATTEMPTS + 1
 
 
 def test_no_kind_of_change_is_left_out_because_another_takes_long() -> None:
@@ -452,10 +452,10 @@ def test_fewer_cpus_are_found_where_more_need_another_number_of_nodes() -> None:
 
 def test_what_was_not_tried_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     made = managers(topology_manager_policy="single-numa-node")
-    trial = Trial.of(made, initial(made))
-    assert remedies(trial, wants("big", "12")).all_tried
+    what_if = WhatIf.of(made, initial(made))
+    assert remedies(what_if, wants("big", "12")).all_tried
     monkeypatch.setitem(BUDGETS, RequestChange.REQUEST, 2)
-    assert not remedies(trial, wants("big", "12")).all_tried
+    assert not remedies(what_if, wants("big", "12")).all_tried
 
 
 def removed(found: set[tuple[str, tuple[str, ...], str]]) -> set[tuple[str, ...]]:
@@ -475,17 +475,17 @@ def test_of_several_pods_those_are_named_that_hold_least() -> None:
 def test_of_too_many_sets_of_pods_one_is_improved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nodeagent.core.explain.pods_to_end._MOST_SETS", 0)
     made = managers(machine(nodes=2, cores=8), reserved="0")
-    trial = Trial.of(made, initial(made))
+    what_if = WhatIf.of(made, initial(made))
     for name, cpu in PODS:
-        trial = trial.after(wants(name, cpu), trial.judge(wants(name, cpu)))
-    found = remedies(trial, wants("new", "12"))
+        what_if = what_if.after(wants(name, cpu), what_if.judge(wants(name, cpu)))
+    found = remedies(what_if, wants("new", "12"))
     assert [r.subject for r in found.found if r.change is RequestChange.REMOVAL] == [("default/p6", "default/p7")]
     assert not found.all_tried
 
 
-def counting(made: Managers, cpu: int, memory: str = "64Gi") -> Trial:
+def counting(made: Managers, cpu: int, memory: str = "64Gi") -> WhatIf:
     """A node that counts what is requested of it as a whole; cpu in thousandths."""
-    return Trial.of(
+    return WhatIf.of(
         made, initial(made), (), Allocatable(110, (("cpu", cpu), ("memory", Quantity.parse(memory).value())))
     )
 

@@ -323,7 +323,7 @@ def test_memory_that_is_held_is_allocated_again(errata: Errata) -> None:
     again = memory_manager.allocate_container(manager, forgotten, demand, demand.containers[0])
     assert again.promises == first.promises
     assert again.promises.memory_reuse == MemoryReuse("p", (((ZERO, "memory"), GIB),))
-    assert len(again.moves) == 1
+    assert len(again.deltas) == 1
     then = memory_manager.allocate_container(manager, again.promises, demand, demand.containers[1])
     assert then.promises.memory_reuse is None
     assert [n.tables for n in then.promises.memory] == [n.tables for n in first.promises.memory]

@@ -32,7 +32,7 @@ def state_of(*entries: PodEntry) -> NodeState:
     return replace(empty_state(NODE), entries=entries)
 
 
-def seen(*, populated: bool) -> dict[str, ObservedCgroup]:
+def observed(*, populated: bool) -> dict[str, ObservedCgroup]:
     there = ObservedCgroup(PATH, frozenset(), frozenset(), (), None, None, is_populated=populated, is_frozen=False)
     return {PATH: there}
 
@@ -54,7 +54,7 @@ def decide(
         frozenset(),
         frozenset(),
         runs=runs,
-        seen=seen(populated=populated),
+        observed=observed(populated=populated),
         now_ms=now_ms,
     )
     return list(actions(state, world, frozenset({PATH}) if ready else frozenset(), signalled))

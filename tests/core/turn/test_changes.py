@@ -24,7 +24,7 @@ def entry(agent: Agent, uid: str = "") -> PodEntry:
 
 def refused(agent: Agent) -> list[tuple[str, str]]:
     """The changes refused so far: the pod, and why."""
-    return [(fact.pod.uid, str(dict(fact.fields)["reason"])) for fact in agent.told(EventKind.CHANGE_REFUSED)]
+    return [(event.pod.uid, str(dict(event.fields)["reason"])) for event in agent.told(EventKind.CHANGE_REFUSED)]
 
 
 def test_a_changed_manifest_that_cannot_be_admitted_leaves_the_pod_as_it_is() -> None:
@@ -173,4 +173,4 @@ def test_a_trial_moves_no_metric() -> None:
     _, agent = begin(pod("a", app(cpu="2")))
     agent.want(BIG)
     agent.turn()
-    assert agent.last.moves == ()
+    assert agent.last.deltas == ()

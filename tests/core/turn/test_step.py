@@ -77,7 +77,7 @@ def test_the_order_of_manifests_decides_nothing_once_pods_run() -> None:
     writes = len(machine.writes)
     agent.turn()
     assert len(machine.writes) == writes
-    assert agent.turn_facts == ()
+    assert agent.turn_events == ()
 
 
 def test_a_changed_manifest_ends_the_old_pod_fully_before_the_new_one_is_admitted() -> None:
@@ -88,7 +88,7 @@ def test_a_changed_manifest_ends_the_old_pod_fully_before_the_new_one_is_admitte
     assert [(e.pod.uid, e.phase) for e in agent.state.entries] == [("old", Phase.TERMINATING)]
     agent.settle()
     assert [(e.pod.uid, e.phase) for e in agent.state.entries] == [("new", Phase.RUNNING)]
-    assert agent.events() == [
+    assert agent.event_names() == [
         ("pod_admitted", "a"),
         ("container_starting", "app"),
         ("pod_ending", "a"),
@@ -121,7 +121,7 @@ def test_a_pod_that_comes_back_under_its_uid_does_not_inherit_the_end_of_its_las
     machine.now_ms += 1
     agent.want(same)
     agent.turn()
-    assert [f.event for f in agent.turn_facts] == [
+    assert [f.kind for f in agent.turn_events] == [
         EventKind.CONTAINER_EXITED,
         EventKind.POD_REMOVED,
         EventKind.POD_ADMITTED,
@@ -187,7 +187,7 @@ def test_a_pod_that_runs_keeps_its_name_and_its_uid_against_a_file_that_comes_la
     assert [(e.pod.name, e.pod.uid) for e in agent.state.entries] == [("bench", "one")]
     assert len(machine.starts) == 1
     assert machine.signals == []
-    (shadowed,) = [fact for fact in agent.turn_facts if fact.event is EventKind.MANIFEST_SHADOWED]
+    (shadowed,) = [event for event in agent.turn_events if event.kind is EventKind.MANIFEST_SHADOWED]
     assert (shadowed.source, dict(shadowed.fields)["first_source"]) == ("a-backup.yaml", "bench.yaml")
     agent.wanted = stray
     agent.settle()
@@ -267,7 +267,7 @@ def test_of_two_pods_with_one_uid_the_first_wins() -> None:
     agent.wanted = file("1.yaml", pod("a", uid="same"), pod("b", uid="same"), pod("c", uid="same"))
     agent.rest()
     assert names(agent) == ["a"]
-    assert [f.pod.name for f in agent.turn_facts] == ["b", "c"]
+    assert [f.pod.name for f in agent.turn_events] == ["b", "c"]
 
 
 def test_a_pod_in_another_namespace_is_another_pod() -> None:
@@ -395,8 +395,8 @@ def test_a_refusal_is_final_until_the_manifest_changes() -> None:
 
 def test_a_refusal_names_what_was_asked_and_what_there_is() -> None:
     _, agent = begin(pod("b", app(cpu="8")))
-    fact = next(agent.told(EventKind.POD_REFUSED))
-    assert dict(fact.fields) == {
+    event = next(agent.told(EventKind.POD_REFUSED))
+    assert dict(event.fields) == {
         "reason": "OutOfcpu",
         "message": "Node didn't have enough resource: cpu, requested: 8000, used: 0, capacity: 7000",
     }
@@ -413,7 +413,7 @@ def test_retry_decides_again_on_a_refused_pod_and_on_no_other() -> None:
     agent.retried = frozenset({"uid-b"})
     agent.rest()
     assert refused(agent) == {}
-    assert agent.events()[-2:] == [("pod_admitted", "b"), ("container_starting", "app")]
+    assert agent.event_names()[-2:] == [("pod_admitted", "b"), ("container_starting", "app")]
 
 
 def test_a_retry_of_a_pod_that_nobody_wants_any_more_removes_it() -> None:
@@ -422,12 +422,12 @@ def test_a_retry_of_a_pod_that_nobody_wants_any_more_removes_it() -> None:
     agent.retried = frozenset({"uid-b"})
     agent.turn()
     assert names(agent) == []
-    assert [f.event for f in agent.turn_facts] == [EventKind.POD_REMOVED]
+    assert [f.kind for f in agent.turn_events] == [EventKind.POD_REMOVED]
 
 
 def test_a_refused_pod_is_decided_on_once() -> None:
     _, agent = begin(pod("b", app(cpu="50")))
-    assert agent.events() == [("pod_refused", "b")]
+    assert agent.event_names() == [("pod_refused", "b")]
     generation = agent.state.generation
     agent.rest()
     assert agent.state.generation == generation
@@ -613,11 +613,19 @@ def test_promises_of_a_pod_that_is_not_active_are_named_broken() -> None:
 def test_an_empty_world_changes_nothing() -> None:
     state = empty_state(NODE)
     world = World(
-        NODE.config, NODE.managers, NODE.allocatable, (), frozenset(), frozenset(), runs={}, seen={}, now_ms=START_MS
+        NODE.config,
+        NODE.managers,
+        NODE.allocatable,
+        (),
+        frozenset(),
+        frozenset(),
+        runs={},
+        observed={},
+        now_ms=START_MS,
     )
     turn = step(state, world)
     assert turn.state is state or turn.state == state
-    assert (turn.facts, turn.moves, turn.wake_at_ms) == ((), (), None)
+    assert (turn.events, turn.deltas, turn.wake_at_ms) == ((), (), None)
 
 
 def test_isolation_follows_the_promise() -> None:

@@ -1,6 +1,6 @@
 """Whole turns under everything that can happen: manifests and processes come and go, the agent dies, others write into the cgroups.
 
-The oracle knows no wishes and no plan. It holds every single write and every single action to the promises as they were saved.
+The oracle knows no desired cgroups and no plan. It holds every single write and every single action to the promises as they were saved.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -355,9 +355,9 @@ class Turns(RuleBasedStateMachine):
 
     def _is_open(self, path: str) -> bool:
         """Ask as `nodeagent exec` does."""
-        wanted, seen = self.agent.wishes(), self.machine.seen()
+        wanted, observed = self.agent.desired_cgroups(), self.machine.observed()
         return any(
-            obstacle(entry, c.name, wishes=wanted, seen=seen, used_below=()) is None
+            obstacle(entry, c.name, desired=wanted, observed=observed, used_below=()) is None
             for entry in self.agent.state.entries
             for c in entry.pod.containers
             if container_path(entry, c.name) == path
@@ -478,16 +478,16 @@ class Turns(RuleBasedStateMachine):
     def _expect_rest(self) -> None:
         machine, agent = self.machine, self.agent
         assert agent.overlaps() == {}
-        wished = {w.path: w for w in agent.wishes()}
-        assert set(machine.groups) == set(wished)
-        seen = machine.seen()
-        for path, wish in wished.items():
-            for attribute, value in wish.attributes:
-                assert seen[path].get(attribute) == value, f"{path}: {attribute.value}"
-            if wish.is_leaf:
-                assert machine.is_frozen(path) == wish.is_starved, path
+        desired_by_path = {w.path: w for w in agent.desired_cgroups()}
+        assert set(machine.groups) == set(desired_by_path)
+        observed = machine.observed()
+        for path, want in desired_by_path.items():
+            for attribute, value in want.attributes:
+                assert observed[path].get(attribute) == value, f"{path}: {attribute.value}"
+            if want.is_leaf:
+                assert machine.is_frozen(path) == want.is_starved, path
         for path, (cpus, _) in agent.cpus_of(agent.state).items():
-            assert wished[path].is_starved or machine.effective(path) == cpus, path
+            assert desired_by_path[path].is_starved or machine.effective(path) == cpus, path
         self._expect_pods()
         writes, saves = len(machine.writes), agent.saves
         agent.turn()

@@ -23,7 +23,7 @@ from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.formats.kernel.settings import KUBELET_STATE, SETTINGS, Settings
 from nodeagent.formats.kernel.sysfs_sample import SysfsSample
 from nodeagent.views.check import node_check
-from nodeagent.views.check.node_check import fitness_document, is_fit, render_fitness, verdicts
+from nodeagent.views.check.node_check import is_fit, node_check_document, render_node_check, verdicts
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 from tests.cli.test_sources import root as root  # noqa: PLC0414 - a fixture
 from tests.project.test_every_error import STEP
@@ -254,7 +254,7 @@ def test_without_failures_it_is_fit_and_strictly_without_warnings() -> None:
 
 def test_the_total_says_what_is_not_known() -> None:
     def total(given: NodeFacts) -> str:
-        return render_fitness(fitness_document(verdicts(given))).splitlines()[-1]
+        return render_node_check(node_check_document(verdicts(given))).splitlines()[-1]
 
     assert total(facts()).startswith("fit: ")
     assert total(facts({**NO_CGROUPS, "proc/cmdline": None})).startswith("fit as far as known: ")
@@ -263,7 +263,7 @@ def test_the_total_says_what_is_not_known() -> None:
 
 def test_its_document_is_as_its_schema_says() -> None:
     for case in CASES:
-        json_schema.check(fitness_document(verdicts(case.facts)), "check")
+        json_schema.check(node_check_document(verdicts(case.facts)), "check")
     names = json_schema.schema("check")["properties"]["checks"]["items"]["properties"]["check"]["enum"]
     assert {case.check for case in CASES} == set(names)
 
@@ -278,13 +278,13 @@ def test_only_what_lasts_until_the_next_boot_is_mended_by_itself() -> None:
 def test_the_text_is_as_it_was_looked_at() -> None:
     files = {NUMA: "1", service("irqbalance"): RUNS, UNIT: "cpu memory", **GOVERNED}
     found = verdicts(facts(files, replace(STATIC, cpu_manager_policy_options=()), pages(2**22, 0)))
-    text = render_fitness(fitness_document(found))
+    text = render_node_check(node_check_document(found))
     assert max(len(line) for line in text.splitlines() if "fix: " not in line) <= 80
     assert {line.strip().removeprefix("fix: ") for line in text.splitlines() if "fix: " in line} == {
         each.fix for each in found if each.fix
     }
     assert text == (GOLDEN / "check.txt").read_text()
-    coloured = render_fitness(fitness_document(found), coloured=True)
+    coloured = render_node_check(node_check_document(found), coloured=True)
     assert re.sub(r"\x1b\[[0-9;]+m", "", coloured) == text
     assert coloured.count("\x1b[0m") == len(found) + 1
 

@@ -7,7 +7,7 @@ import pytest
 from nodeagent.core.admission.managers import initial
 from nodeagent.core.explain.numa_headroom import MemoryRoom, Room
 from nodeagent.core.explain.trace import trace
-from nodeagent.core.explain.what_if import Trial
+from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Errata
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.views.explain.lacking import MOST_NODES, Demanded, lacking, wanted_where
@@ -34,13 +34,13 @@ def room(node: int, *, free: int, of: int, memory: tuple[int, int] | None = None
     )
 
 
-def wishes_for(cpus: int, gib: int, nodes: list[Room]) -> list[Demanded]:
+def demands_for(cpus: int, gib: int, nodes: list[Room]) -> list[Demanded]:
     """As on nodes where nobody is."""
     memory = [each for room in nodes for each in room.memory]
-    wishes = [Demanded("", cpus, _fewest(cpus, [len(room.cpus) for room in nodes]))] if cpus else []
+    demands = [Demanded("", cpus, _fewest(cpus, [len(room.cpus) for room in nodes]))] if cpus else []
     if gib and memory:
-        wishes.append(Demanded("memory", gib * GIB, _fewest(gib * GIB, [each.allocatable_bytes for each in memory])))
-    return wishes
+        demands.append(Demanded("memory", gib * GIB, _fewest(gib * GIB, [each.allocatable_bytes for each in memory])))
+    return demands
 
 
 def _fewest(amount: int, sizes: list[int]) -> int:
@@ -107,9 +107,9 @@ def _fewest(amount: int, sizes: list[int]) -> int:
     ],
 )
 def test_what_is_lacking(cpus: int, gib: int, nodes: list[Room], where: str, told: list[str]) -> None:
-    wishes = wishes_for(cpus, gib, nodes)
-    assert wanted_where(wishes) == where
-    assert list(lacking(wishes, nodes)) == told
+    demands = demands_for(cpus, gib, nodes)
+    assert wanted_where(demands) == where
+    assert list(lacking(demands, nodes)) == told
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_memory_that_is_not_read_as_whole_bytes_is_named(policy: str) -> None:
         MACHINE_A, errata=Errata.KUBELET_1_36, gates=PLRM, topology_manager_scope="pod", topology_manager_policy=policy,
         reserved_memory={0: "1Gi"},
     )  # fmt: skip
-    before = Trial.of(node, initial(node))
+    before = WhatIf.of(node, initial(node))
     one = pod("p", app("a", "1", "1.5Gi"), shared("b"), whole=amounts("2", "4Gi"))
     said = why_refused(before, trace(before, one))
     assert said[-1] == (

@@ -112,7 +112,7 @@ def test_document_is_plain_and_its_names_are_stable():
     document = inspection(view)
     assert json.loads(json.dumps(document)) == document
     assert sorted(document) == [
-        "atMs", "differences", "hostProcesses", "kind", "node", "pods", "strangers", "summary", "version",
+        "atMs", "differences", "hostProcesses", "kind", "node", "pods", "orphans", "summary", "version",
     ]  # fmt: skip
     assert sorted(document["node"]) == [
         "agent", "cgroupRoot", "copied", "copiedAt", "cpus", "generation", "hostname", "numaNodes", "policies", "problems",
@@ -222,9 +222,9 @@ def test_back_off_says_until_when():
 def test_a_started_container_without_processes_has_ended_unseen():
     world = one(container("app"))
     path = "besteffort/poduid-web/app"
-    seen = world.seen()
-    seen[path] = replace(seen[path], is_populated=False)
-    state = container_of(inspection(world.view(cgroups=seen)))["state"]
+    observed = world.observed()
+    observed[path] = replace(observed[path], is_populated=False)
+    state = container_of(inspection(world.view(cgroups=observed)))["state"]
     assert (state["name"], state["reason"]) == ("Exited", "NotYetObserved")
 
 
@@ -393,12 +393,12 @@ def test_who_got_fewer_cpus_than_it_asks_for_is_degraded():
 
 def drifted(path, change):
     world = one(container("app", cpu="2", memory="64Mi"))
-    seen = world.seen()
+    observed = world.observed()
     if change is None:
-        del seen[path]
+        del observed[path]
     else:
-        seen[path] = change(seen[path])
-    return inspection(world.view(cgroups=seen))
+        observed[path] = change(observed[path])
+    return inspection(world.view(cgroups=observed))
 
 
 APP = "poduid-web/app"
@@ -516,7 +516,7 @@ def test_processes_that_could_not_be_counted_are_not_none():
     known = inspection(world.view())
     unread = inspection(world.view(process_counts={}))
     unseen = inspection(world.view(cgroups=None))
-    missing = inspection(world.view(cgroups={k: v for k, v in world.seen().items() if k != slot}))
+    missing = inspection(world.view(cgroups={k: v for k, v in world.observed().items() if k != slot}))
     shown = [state_text(container_of(d, "slot"), NOW_MS) for d in (known, unread, unseen, missing)]
     assert shown == ["Open, empty", "Open, processes not known", "Open, processes not known", "Open, empty"]
     assert [container_of(d, "slot")["processes"] for d in (known, unread, unseen, missing)] == [0, None, None, 0]
@@ -525,12 +525,12 @@ def test_processes_that_could_not_be_counted_are_not_none():
 
 def test_an_empty_leftover_is_a_difference_and_a_populated_one_a_stranger():
     world = idle()
-    seen = world.seen()
-    left = replace(seen["burstable"], path="podgone", is_populated=False)
-    document = inspection(world.view(cgroups={**seen, "podgone": left}))
+    observed = world.observed()
+    left = replace(observed["burstable"], path="podgone", is_populated=False)
+    document = inspection(world.view(cgroups={**observed, "podgone": left}))
     assert [d["promised"] for d in document["differences"]] == ["no cgroup"]
-    document = inspection(world.view(cgroups={**seen, "podgone": replace(left, is_populated=True)}))
-    assert [s["cgroup"] for s in document["strangers"]] == ["podgone"]
+    document = inspection(world.view(cgroups={**observed, "podgone": replace(left, is_populated=True)}))
+    assert [s["cgroup"] for s in document["orphans"]] == ["podgone"]
     assert has_difference(document)
 
 
@@ -538,7 +538,7 @@ def test_one_pod_shows_its_own_differences_only():
     _, _, view = everything()
     document = inspection(view, frozenset({"uid-idle"}))
     assert [p["name"] for p in document["pods"]] == ["idle"]
-    assert (document["differences"], document["strangers"]) == ([], [])
+    assert (document["differences"], document["orphans"]) == ([], [])
     assert not has_difference(document)
 
 

@@ -227,7 +227,7 @@ def test_a_refresh_with_250_pods_fits_into_its_second_many_times(record_property
         world.add(pod(f"pod-{number}", container("app", cpu="100m", memory="8Mi")))
     read, view = ViewReader(), world.view()
     document = JsonValue(view_document(view))
-    usage = {path: container_usage(CPU_STAT, NUMA_STAT) for path in view.seen.cgroups or {}}
+    usage = {path: container_usage(CPU_STAT, NUMA_STAT) for path in view.observed.cgroups or {}}
     read(document)
     began = time.process_time()
     assert read(JsonValue(view_document(view))).state == world.state
@@ -271,8 +271,8 @@ class Screen:
             ready, _, _ = select.select([self.main], [], [], max(0.0, left))
             assert ready, f"waited in vain: {self.text[-2000:]!r}"
             self.text += os.read(self.main, 65536).decode(errors="replace")
-        seen, self.text = self.text, ""
-        return seen
+        observed, self.text = self.text, ""
+        return observed
 
     def ended(self) -> int:
         status = self.process.wait(30)
