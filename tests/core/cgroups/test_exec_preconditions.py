@@ -162,7 +162,9 @@ def test_an_init_container_that_still_runs_on_its_cpus_forbids(status, is_open):
 def test_a_starved_container_forbids():
     world = World(placement=Placement("static", (("strict-cpu-reservation", "true"),), CpuSet.of(0)))
     world.add(pod("web", container("slot", command=()))).add(pod("greedy", container("app", cpu="7", memory="64Mi")))
-    found = obstacle(world.state.entries[0], "slot", desired=world.desired_cgroups(), observed=world.observed(), used_below=())
+    found = obstacle(
+        world.state.entries[0], "slot", desired=world.desired_cgroups(), observed=world.observed(), used_below=()
+    )
     assert found is not None
     assert "Starved" in found.why
 

@@ -112,7 +112,7 @@ def test_document_is_plain_and_its_names_are_stable():
     document = inspection(view)
     assert json.loads(json.dumps(document)) == document
     assert sorted(document) == [
-        "atMs", "differences", "hostProcesses", "kind", "node", "pods", "orphans", "summary", "version",
+        "atMs", "differences", "hostProcesses", "kind", "node", "orphans", "pods", "summary", "version",
     ]  # fmt: skip
     assert sorted(document["node"]) == [
         "agent", "cgroupRoot", "copied", "copiedAt", "cpus", "generation", "hostname", "numaNodes", "policies", "problems",
