@@ -80,7 +80,7 @@ def test_shell_scripts_parse(path):
 def test_the_tests_of_each_lane_run_in_one_process(tmp_path):
     """Beside them the others, in as many processes as `make test` takes."""
     files = {
-        1: ["integration/test_pinning.py", "integration/test_faults.py"],
+        1: ["integration/test_pinning.py", "integration/test_manifests_live.py"],
         2: ["integration/test_policies.py"],
         0: ["tests/test_x.py"],
     }
