@@ -6,9 +6,10 @@ Every turn is the same turn, be it the first after a start, a timer's or an even
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from typing import Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, OWN_DIRECTORIES,
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.metrics.agent_metrics import MOVED
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
+from nodeagent.core.model.config import Config
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, latest_ms, moved, with_endings
 from nodeagent.core.numa.resource_manager import Shortfall
@@ -36,6 +38,7 @@ from nodeagent.core.turn.actions import (
     stopping,
 )
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
+from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.step import EventKind, Turn, World, step
 from nodeagent.daemon.clock import Clock
 from nodeagent.daemon.drift import as_desired, corrected
@@ -43,7 +46,6 @@ from nodeagent.daemon.execution import ExecutionResult, answered, carry_out
 from nodeagent.daemon.kept import POLL_SECONDS, Kept
 from nodeagent.daemon.logs import Log, about, log_event
 from nodeagent.daemon.machine import Machine
-from nodeagent.daemon.manifest_list import ManifestList, NoManifests
 from nodeagent.daemon.metrics_recorder import MetricsRecorder, Stopwatch
 from nodeagent.daemon.problems import refused_change, shadow, told_withheld
 from nodeagent.daemon.reattach import bring_home
@@ -82,6 +84,18 @@ class Requests(Struct):
             return taken
 
 
+class PodReader(Protocol):
+    """Where a source of pods is read. It wakes the deciding thread itself when there is something new."""
+
+    def look(self, *, rescan: bool) -> PodSource:
+        """Give what it says; with `rescan` as it is now, else as of the last look."""
+        ...
+
+    def follow(self, config: Config) -> None:
+        """Take over another configuration."""
+        ...
+
+
 class Agent:
     """The deciding thread's object; other threads touch only `wakeups`, the requests and the last `view`."""
 
@@ -92,7 +106,7 @@ class Agent:
         *,
         tree: CgroupTree,
         runner: Runner,
-        manifests: ManifestList | NoManifests,
+        sources: Sequence[PodReader],
         recorder: Recorder,
         log: Log,
         wakeups: Wakeups,
@@ -104,7 +118,7 @@ class Agent:
         self.state = state
         self.tree = tree
         self.runner = runner
-        self.manifests = manifests
+        self.sources = sources
         self.recorder = recorder
         self.log = log
         self.wakeups = wakeups
@@ -135,7 +149,8 @@ class Agent:
         """
         check_takeover(self.node, self.state, node)
         self.node = node
-        self.manifests.patience_seconds = node.config.file_check_frequency_ms / 1000
+        for source in self.sources:
+            source.follow(node.config)
 
     def turn(self, reasons: frozenset[WakeUpReason]) -> float:
         """Do one turn.
@@ -148,11 +163,9 @@ class Agent:
         if reasons & {WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason.TIMER, WakeUpReason.RELOAD}:
             self._follow_machine()
         troubles = [*self._kept.machine_trouble]
-        manifests = self.manifests.look(
-            rescan=bool(reasons & {WakeUpReason.START, WakeUpReason.MANIFESTS, WakeUpReason.TIMER, WakeUpReason.RELOAD})
-        )
-        for source, problems in groupby(manifests.new_problems, key=lambda problem: problem.source):
-            self.log.warning("manifest_refused", source=source, problems=[problem.text for problem in problems])
+        rescan = bool(reasons & {WakeUpReason.START, WakeUpReason.MANIFESTS, WakeUpReason.TIMER, WakeUpReason.RELOAD})
+        sources = tuple(source.look(rescan=rescan) for source in self.sources)
+        self._tell_problems(sources)
         looked = self.runner.look()
         runs = None if isinstance(looked, Trouble) else looked
         observed = self._read(runs)
@@ -164,12 +177,9 @@ class Agent:
             config=self.node.config,
             managers=self.node.managers,
             allocatable=self.node.allocatable,
-            manifests=manifests.pods,
-            unreadable=manifests.unreadable,
-            misspelt=manifests.misspelt,
+            sources=sources,
             runs=runs,
             observed=observed,
-            is_blind=manifests.is_blind,
             now_ms=now_ms,
             retried=self.retries.take(),
             released=self.releases.take(),
@@ -191,6 +201,15 @@ class Agent:
         troubles += self.recorder.project(self.node, self.state.promises)
         self._kept = replace(self._kept, settled=as_desired(self._wanted(world), outcome))
         return self._tell(decided, runs, troubles, began, self._pause(decided, world, troubles))
+
+    def _tell_problems(self, sources: tuple[PodSource, ...]) -> None:
+        """Log what is wrong with manifests, each problem once while it lasts."""
+        problems = tuple(problem for source in sources for problem in source.problems)
+        told = frozenset(self._kept.source_problems)
+        new = (problem for problem in problems if problem not in told)
+        for source, group in groupby(new, key=lambda problem: problem.source):
+            self.log.warning("manifest_refused", source=source, problems=[problem.text for problem in group])
+        self._kept = replace(self._kept, source_problems=problems)
 
     def _follow_machine(self) -> None:
         """Take over that CPUs, memory or huge pages have come or gone, or that CPUs are kept from the pods or given back."""
@@ -401,9 +420,9 @@ class Agent:
         is_whole = decided is not None and runs is not None
         self.has_reconciled |= is_whole
         # A wrong manifest has been told when it was found: it is no trouble of the agent's own.
-        changes = ((entry.source, refused_change(entry)) for entry in self.state.entries)
+        changes = ((entry.origin.name, refused_change(entry)) for entry in self.state.entries)
         manifests = [
-            *((p.source, p.text) for p in self.manifests.problems),
+            *((p.source, p.text) for p in self._kept.source_problems),
             *self._kept.shadows,
             *((source, text) for source, text in changes if text is not None),
         ]

@@ -21,7 +21,7 @@ from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal
 from nodeagent.core.turn.adoption import claims_of, found
 from nodeagent.core.turn.lifecycle import Runs
-from nodeagent.core.turn.manifests import Manifest, wanted
+from nodeagent.core.turn.pod_sources import Manifest, wanted
 from nodeagent.core.turn.recovery import Claim, Deviation, Settled, settled
 from nodeagent.core.turn.step import EventKind, new_entry
 from nodeagent.daemon.logs import Log, about
@@ -237,5 +237,5 @@ def tell(recovery: Recovery, log: Log) -> None:
 def tell_refused(entry: PodEntry, log: Log) -> None:
     """Log a refusal that no turn has decided on."""
     if entry.refusal is not None:
-        fields = {"source": entry.source, "reason": entry.refusal.reason, "message": entry.refusal.message}
+        fields = {"source": entry.origin.name, "reason": entry.refusal.reason, "message": entry.refusal.message}
         log.warning(EventKind.POD_REFUSED.value, **about(entry.pod), **fields)

@@ -21,7 +21,7 @@ from nodeagent.core.model.state import NodeState
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.machine import Machine
-from nodeagent.daemon.manifest_list import ManifestList, NoManifests
+from nodeagent.daemon.manifest_list import ManifestList
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.recovery import Evidence, start_state
 from nodeagent.daemon.runs import Runner
@@ -94,7 +94,7 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
 
     watch = ManifestWatch(config.static_pod_path, lambda: None)
     with closing(ManifestList(config.static_pod_path, watch, patience_seconds=0)) as manifests:
-        start = start_state(node, manifests.at_start(), time.time_ns() // 1_000_000, look)
+        start = start_state(node, manifests.look(rescan=True).pods, time.time_ns() // 1_000_000, look)
     if start is None:
         raise DrainError(f"what runs cannot be seen: {trouble}", hint="`systemctl status nodeagent-launcher`")
     log = make_log(io.StringIO())  # who calls tells what happens, of the states
@@ -103,7 +103,7 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
         start.state,
         tree=pods.tree,
         runner=pods.runner,
-        manifests=NoManifests(),
+        sources=(),
         recorder=Recorder(
             config.state_directory, log, unusable=() if start.recovery is None else start.recovery.unusable
         ),

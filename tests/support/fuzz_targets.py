@@ -24,8 +24,8 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.core.model.records import Records, Unreadable
 from nodeagent.core.model.refusals import StartRefused
-from nodeagent.core.model.state import NodeState
-from nodeagent.core.turn.manifests import Manifest
+from nodeagent.core.model.state import NodeState, Origin
+from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.core.turn.step import new_entry
 from nodeagent.daemon.startup import unsuited
 from nodeagent.edge.local_api import LocalApi
@@ -143,7 +143,7 @@ def manifest(content: bytes) -> Hashable:
 
 def can_be_kept(pod: Pod) -> None:
     assert pod_from_document(pod_to_document(pod)) == pod
-    entry = new_entry(Manifest(pod, "pod.yaml"), 1, pod_level_resources=True)
+    entry = new_entry(Manifest(pod, Origin("pod.yaml")), 1, pod_level_resources=True)
     state = NodeState(EMPTY.promises, (entry,), generation=1)
     assert decode_state(encode_state(state, {})).state == state
     for container in pod.containers:
@@ -528,7 +528,7 @@ _MEMORY = tuple(content for name, (content, _) in versions.FILES.items() if name
 _MANIFESTS = tuple(path.read_bytes() for path in sorted(EXAMPLES.glob("*.yaml")) if b"kind: Pod" in path.read_bytes())
 _POD = next(r.pod for r in parse_manifest(_MANIFESTS[0], "") if isinstance(r, ManifestPod))
 _OWN = encode_state(
-    structs.replace(EMPTY, entries=(new_entry(Manifest(_POD, "a.yaml"), 1, pod_level_resources=True),)),
+    structs.replace(EMPTY, entries=(new_entry(Manifest(_POD, Origin("a.yaml")), 1, pod_level_resources=True),)),
     {"cpuManagerPolicy": "static", "memoryManagerPolicy": "None"},
 )
 _TRUTHS = (versions.OWN, _OWN)

@@ -54,11 +54,11 @@ def _of_pod(entry: PodEntry) -> Obstacle | None:
             f"change its manifest, or free what it needs and run: nodeagent retry {pod}",
         )
     if entry.deleting_since_ms is not None:
-        return Obstacle(f"pod {pod} is being ended", f"put its manifest {entry.source} back to have it run again")
+        return Obstacle(f"pod {pod} is being ended", f"put its manifest {entry.origin.name} back to have it run again")
     if entry.outcome is not None:
         return Obstacle(
             f"pod {pod} is over ({entry.outcome.value}) and has given its CPUs back",
-            f"change its manifest {entry.source}, or remove it and put it back, to have it run again",
+            f"change its manifest {entry.origin.name}, or remove it and put it back, to have it run again",
         )
     return None
 

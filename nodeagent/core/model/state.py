@@ -100,14 +100,25 @@ class RefusedChange(Struct, frozen=True):
     refusal: RecordedRefusal
 
 
+MANIFEST_DIRECTORY = "manifests"
+"""The source of pods that every node has."""
+
+
+class Origin(Struct, frozen=True):
+    """Where a pod comes from."""
+
+    name: str
+    """What the source has it under: in the manifest directory the file's name."""
+    source: str = MANIFEST_DIRECTORY
+
+
 class PodEntry(Struct, frozen=True):
     """A pod that was decided on: admitted (holding its promises until it is gone or finished) or refused."""
 
     pod: Pod
     qos: QosClass
     """As it was when decided on: the cgroup's place follows from it."""
-    source: str
-    """The manifest's file name."""
+    origin: Origin
     decided_at_ms: int
     refusal: RecordedRefusal | None = None
     containers: tuple[ContainerStatus, ...] = ()

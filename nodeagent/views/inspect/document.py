@@ -191,7 +191,7 @@ def _pod(
         "qos": entry.qos.value,
         "refusal": _refusal(entry, entry.refusal),
         "refusedChange": _refusal(entry, entry.change_refusal),
-        "source": entry.source,
+        "source": entry.origin.name,
         "starved": any(c["starved"] for c in containers),
         "uid": pod.uid,
     }

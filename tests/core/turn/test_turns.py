@@ -20,9 +20,9 @@ from nodeagent.core.model.cgroup import Attribute, CpuMax
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod, ResourceRequirements, RestartPolicy
 from nodeagent.core.model.promises import Isolation
-from nodeagent.core.model.state import NodeState, Phase, PodEntry
+from nodeagent.core.model.state import NodeState, Origin, Phase, PodEntry
 from nodeagent.core.turn.actions import Launch
-from nodeagent.core.turn.manifests import Manifest
+from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.formats.checkpoint.node_state import decode_state
 from tests.support.node_model import Agent, CrashError, Group, Machine, Process
 from tests.support.world import SMALL, Node, app, burstable, cgroup_only, exclusive, init, node, pod, sidecar
@@ -223,7 +223,9 @@ class Turns(RuleBasedStateMachine):
 
     def _publish(self) -> None:
         readable = {s: p for s, p in sorted(self.files.items()) if s not in self.agent.unreadable}
-        self.agent.wanted = tuple(Manifest(p, s) for s, p in readable.items() if p.full_name not in self.agent.misspelt)
+        self.agent.wanted = tuple(
+            Manifest(p, Origin(s)) for s, p in readable.items() if p.full_name not in self.agent.misspelt
+        )
 
     @rule(
         source=SOURCES,
@@ -269,7 +271,7 @@ class Turns(RuleBasedStateMachine):
         self._publish()
         before = self._ending()
         self._turns(1)
-        kept = {e.pod.uid for e in self.agent.state.entries if e.source == source and e.pod == self.files[source]}
+        kept = {e.pod.uid for e in self.agent.state.entries if e.origin.name == source and e.pod == self.files[source]}
         assert self._ending().isdisjoint(kept - before), "a pod whose manifest was spoilt stays as it is"
 
     def _ending(self) -> set[str]:
