@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import resume, shortfalls
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.cgroups.desired_cgroups import container_path
 from nodeagent.core.model.cgroup import ObservedCgroups
 from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records, Unreadable
@@ -142,7 +141,7 @@ def _taken_as_it_is(before: NodeState, after: NodeState) -> Start:
 
 
 def _is_running(entry: PodEntry, observed: ObservedCgroups) -> bool:
-    groups = [observed.get(container_path(entry, status.name)) for status in entry.containers]
+    groups = [observed.get(entry.container_path(status.name)) for status in entry.containers]
     return any(group is not None and group.is_populated for group in groups)
 
 

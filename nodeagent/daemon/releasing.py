@@ -14,8 +14,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from nodeagent.core.admission.node_setup import NodeSetup
-from nodeagent.core.cgroups.desired_cgroups import OWN_DIRECTORIES
 from nodeagent.core.cgroups.write_order import RemoveCgroup
+from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
 from nodeagent.daemon.agent import Agent

@@ -22,7 +22,7 @@ from nodeagent.cli.commands import retry
 from nodeagent.cli.commands.exec import CommandError, _become
 from nodeagent.cli.main import main
 from nodeagent.cli.support import known_state
-from nodeagent.core.cgroups.desired_cgroups import Kernel, pod_path
+from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
@@ -785,11 +785,11 @@ def test_exec_refuses_with_the_reason(words, change, message, live, told):
         case "finished":
             live.world.state = replace(live.world.state, entries=(replace(entry, outcome=Phase.SUCCEEDED),))
         case "drifted":
-            (live.cgroups / pod_path(entry) / "app" / "cpuset.cpus").write_text("4095")
+            (live.cgroups / entry.pod_path / "app" / "cpuset.cpus").write_text("4095")
         case "no cgroups":
             subprocess.run(["rm", "-r", live.cgroups], check=True)
         case "used below":
-            child = live.cgroups / pod_path(entry) / "slot" / "ctr"
+            child = live.cgroups / entry.pod_path / "slot" / "ctr"
             child.mkdir()
             (child / "cgroup.events").write_text("populated 1\nfrozen 0\n")
         case "refused":

@@ -17,7 +17,6 @@ from msgspec import structs
 
 from nodeagent.core.admission.managers import start
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.cgroups.desired_cgroups import container_path
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
 from nodeagent.core.model.pod import Pod
@@ -147,7 +146,7 @@ def can_be_kept(pod: Pod) -> None:
     state = NodeState(EMPTY.promises, (entry,), generation=1)
     assert decode_state(encode_state(state, {})).state == state
     for container in pod.containers:
-        parts = container_path(entry, container.name).split("/")
+        parts = entry.container_path(container.name).split("/")
         assert all(
             part not in {"", ".", ".."} and len(os.fsencode(part)) <= 255 and part.isprintable() for part in parts
         )

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, Report, admit, remove_pod, start_container
 from nodeagent.core.admission.node_capacity import Allocatable, Usage, insufficient, usage_of
-from nodeagent.core.cgroups.desired_cgroups import OWN_DIRECTORIES, pod_path
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.model.cgroup import ObservedCgroups
+from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod, qos_class
@@ -359,8 +359,8 @@ def _adopt_running(draft: _Draft, new: list[Manifest], world: World) -> tuple[_D
     gate = world.config.placement.gate("PodLevelResources")
     running = populated_pods(world.observed) if new else frozenset()
     entries = [(m, new_entry(m, world.now_ms, pod_level_resources=gate)) for m in new]
-    there = [entry for _, entry in entries if pod_path(entry) in running]
-    left = [manifest for manifest, entry in entries if pod_path(entry) not in running]
+    there = [entry for _, entry in entries if entry.pod_path in running]
+    left = [manifest for manifest, entry in entries if entry.pod_path not in running]
     if not there or world.runs is None:  # nobody can say what they are: they wait as they are
         return draft, left
     pods = found(world.managers, there, observed=world.observed, runs=world.runs, recorded={}, now_ms=world.now_ms)
@@ -378,7 +378,7 @@ def _adopt_running(draft: _Draft, new: list[Manifest], world: World) -> tuple[_D
 
 def _cpus_of_orphans(state: NodeState, world: World) -> CpuSet:
     """CPUs on which processes run that no pod owns: whoever is promised them has to wait for their end."""
-    owned = {pod_path(entry) for entry in state.entries if entry.is_active}
+    owned = {entry.pod_path for entry in state.entries if entry.is_active}
     unknown = populated_pods(world.observed) - owned - {"", *OWN_DIRECTORIES}
     cpus = CpuSet()
     for path, group in world.observed.items() if unknown else ():
