@@ -4,14 +4,12 @@ Every turn is the same turn, be it the first after a start, a timer's or an even
 """
 
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Protocol
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import shortfalls
@@ -53,6 +51,7 @@ from nodeagent.daemon.reattach import bring_home
 from nodeagent.daemon.records import Recorder, held_off
 from nodeagent.daemon.recovery import Recovery, recovery_document, tell_refused
 from nodeagent.daemon.reloading import check_takeover, promises_on
+from nodeagent.daemon.requests import Requests
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.troubles import Trouble, attempted, owner_of, trouble_of
 from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
@@ -66,23 +65,6 @@ _RETRY_SECONDS = 1.0
 _LONGEST_POLL_SECONDS = 1.0
 _WITHHELD = "withheld"
 _ASTRAY = "astray"
-
-
-class Requests(Struct):
-    """UIDs of pods that others ask to do something about."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    pending: set[str] = field(default_factory=set)
-
-    def add(self, uid: str) -> None:
-        with self.lock:
-            self.pending.add(uid)
-
-    def take(self) -> frozenset[str]:
-        with self.lock:
-            taken = frozenset(self.pending)
-            self.pending.clear()
-            return taken
 
 
 class PodReader(Protocol):
@@ -128,10 +110,7 @@ class Agent:
         """Called after each part of a turn: a file, a decision, a write, an action."""
         self.has_reconciled = False
         """A turn has been done from its beginning to its end, if only without being saved."""
-        self.retries = Requests()
-        """To decide again on refused pods."""
-        self.releases = Requests()
-        """To end pods whatever their manifests say."""
+        self.requests = Requests()
         self.metrics = MetricsRecorder(node, state.promises)
         self.view = NodeView(node, state, str(tree.root), is_live=True)
         """What others see: one immutable value per turn, replaced as a whole."""
@@ -174,6 +153,7 @@ class Agent:
         if isinstance(observed, Trouble):
             return self._tell(None, runs, troubles, began, _RETRY_SECONDS)
         now_ms = self._follow_clock()
+        asked = self.requests.take()
         world = World(
             config=self.node.config,
             managers=self.node.managers,
@@ -182,8 +162,8 @@ class Agent:
             runs=runs,
             observed=observed,
             now_ms=now_ms,
-            retried=self.retries.take(),
-            released=self.releases.take(),
+            retried=frozenset().union(*(request.retried for request in asked)),
+            released=frozenset().union(*(request.released for request in asked)),
         )
         watch = Stopwatch(alive=self._alive)
         decided = step(self._on_this_machine(), world, watch.decide)
@@ -201,7 +181,9 @@ class Agent:
         self.metrics.count(decided, outcome, drift, watch.took_ms)
         troubles += self.recorder.project(self.node, self.state.promises)
         self._kept = replace(self._kept, settled=as_desired(self._wanted(world), outcome))
-        return self._tell(decided, runs, troubles, began, self._pause(decided, world, troubles))
+        pause = self._tell(decided, runs, troubles, began, self._pause(decided, world, troubles))
+        self.requests.answer(self.view)
+        return pause
 
     def _tell_problems(self, sources: tuple[PodSource, ...]) -> None:
         """Log what is wrong with manifests, each problem once while it lasts."""

@@ -9,11 +9,12 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from msgspec.structs import replace
@@ -49,6 +50,7 @@ from nodeagent.formats.wire.launcher_protocol import (
 from tests.support.node_model import CrashError, Machine
 from tests.support.world import Node, manifests
 
+T = TypeVar("T")
 ROOT = Path("/pods")
 
 
@@ -248,6 +250,17 @@ class Files:
 
     def follow(self, config: Config) -> None:
         """Nothing of it matters here."""
+
+
+def answered(daemon: "Daemon", ask: Callable[[], T]) -> T:
+    """Let another thread ask, and the agent do the turns that somebody asks for, until there is an answer."""
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask)
+        while not asked.done():
+            reasons = daemon.agent.wakeups.wait(0.01)
+            if WakeUpReason.REQUEST in reasons:
+                daemon.turn(*reasons)
+    return asked.result()
 
 
 class _SameMachine:
