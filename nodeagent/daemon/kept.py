@@ -9,6 +9,7 @@ from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.numa.resource_manager import Shortfall
+from nodeagent.core.turn.pod_sources import ManifestProblem
 from nodeagent.daemon.execution import FailureResponse
 from nodeagent.daemon.troubles import Trouble
 
@@ -33,6 +34,8 @@ class Kept(Struct, frozen=True):
     """What is done about cgroup writes that failed."""
     troubles: frozenset[Trouble] = frozenset()
     """Those that the log has told of, and that last."""
+    source_problems: tuple[ManifestProblem, ...] = ()
+    """What is wrong with manifests, as of the last turn."""
     shadows: tuple[tuple[str, str], ...] = ()
     """Files whose pods don't count, and why, as of the last turn."""
     shortfalls: Mapping[Shortfall, Mapping[str, str]] = {}

@@ -11,7 +11,7 @@ from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.records import Records
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.turn.manifests import Manifest
+from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.core.turn.step import new_entry
 from nodeagent.daemon.startup import (
     CPU_CHECKPOINT,

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.pod import Container, Pod, QosClass, RestartPolicy
-from nodeagent.core.model.state import ContainerStatus, Exit, Phase, PodEntry, moved
+from nodeagent.core.model.state import ContainerStatus, Exit, Origin, Phase, PodEntry, moved
 from nodeagent.core.turn.lifecycle import advance, next_start_at_ms, wake_at_ms
 from nodeagent.core.turn.step import EventKind
 from tests.support.node_model import Agent, Machine, started
@@ -147,7 +147,7 @@ def test_the_step_of_a_container_that_fails_for_months_stays_bounded() -> None:
     entry = PodEntry(
         pod("a"),
         qos=QosClass.BEST_EFFORT,
-        source="a.yaml",
+        origin=Origin("a.yaml"),
         decided_at_ms=0,
         containers=(ContainerStatus("app", attempt=10**6, started_at_ms=0, exit=ended, backoff_step=10**6),),
     )
