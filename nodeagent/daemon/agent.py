@@ -268,7 +268,7 @@ class Agent:
             self._kept = replace(self._kept, settled_on=self.node.managers, held_off=())
             return None
         state = replace(decided.state, generation=self.state.generation + 1)
-        broken = violations(self.node.managers, state)
+        broken = tuple(violation.text for violation in violations(self.node.managers, state))
         assert not broken, f"a decision breaks a promise: {broken}"
         try:
             self.recorder.save(self.node, state)

@@ -23,6 +23,7 @@ from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.violations import Violation
 from nodeagent.core.numa.hint_family import Hints
 from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE
 from nodeagent.core.numa.resource_manager import Allocation, ResourceHints, Shortfall
@@ -103,7 +104,7 @@ class CpuResource(Struct, frozen=True):
             ),
         )
 
-    def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[str]:
+    def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
         return cpu_violations(self.manager, promises, active)
 
     def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:

@@ -22,6 +22,7 @@ from nodeagent.core.model.pod import MEMORY, ContainerKind, Pod
 from nodeagent.core.model.podmap import Fold
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.violations import Violation
 from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE
 from nodeagent.core.numa.resource_manager import Allocation, ResourceHints, Shortfall
 
@@ -94,7 +95,7 @@ class MemoryResource(Struct, frozen=True):
     def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:  # noqa: ARG002 -- it has counters only
         return ()
 
-    def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[str]:  # noqa: ARG002 -- its books know no pods
+    def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:  # noqa: ARG002 -- its books know no pods
         return memory_violations(self.manager, promises)
 
     def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:

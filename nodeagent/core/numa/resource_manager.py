@@ -15,6 +15,7 @@ from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.model.refusals import Refusal, StartRefused
+from nodeagent.core.model.violations import Violation
 from nodeagent.core.numa.hint_family import Hints
 
 ResourceHints = tuple[tuple[str, Hints], ...]
@@ -101,7 +102,7 @@ class ResourceManager(Protocol):
     def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:
         """Its gauges, computed from the state."""
 
-    def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[str]:
+    def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
         """Name the invariants that the promises break."""
 
     def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:
