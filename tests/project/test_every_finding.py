@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.cgroups import exec_preconditions as entering
+from nodeagent.core.cgroups import exec_preconditions
 from nodeagent.core.cgroups.exec_preconditions import Obstacle, obstacle
 from nodeagent.core.cgroups.write_order import diff
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
@@ -263,7 +263,7 @@ def test_an_obstacle_names_its_value_and_the_next_step(named: str, provoke: Call
 
 
 def test_every_obstacle_is_provoked() -> None:
-    assert unsaid(texts(entering, {"Obstacle": 0}), [provoke().why for _, provoke in OBSTACLES]) == []
+    assert unsaid(texts(exec_preconditions, {"Obstacle": 0}), [provoke().why for _, provoke in OBSTACLES]) == []
 
 
 # Differences
