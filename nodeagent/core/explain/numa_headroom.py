@@ -7,7 +7,7 @@ from operator import or_
 from msgspec import Struct
 
 from nodeagent.core.admission.managers import Managers
-from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.idset import CpuMask, CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 
@@ -79,7 +79,7 @@ def _node_headroom(
     free = all_free & cpus
     bits = free.bits
     cores = [core.bits for core in topology.cores_of_nodes.get(node, ()) if core.bits & bits == core.bits]
-    whole = CpuSet(reduce(or_, cores, 0))
+    whole = CpuSet(CpuMask(reduce(or_, cores, 0)))
     caches = topology.uncores_of_nodes.get(node, ())
     books = next((n for n in promises.memory if n.id == node), None)
     return NodeHeadroom(

@@ -18,6 +18,7 @@ from nodeagent.core.memory.restore import validated_memory
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MEMORY_REQUESTS, MetricDeltas, plus
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import MEMORY, ContainerKind, Pod
 from nodeagent.core.model.podmap import Fold
 from nodeagent.core.model.promises import PodPromises, Promises
@@ -68,11 +69,11 @@ class MemoryResource(Struct, frozen=True):
     def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
         return held.pod_memory is not None or bool(held.memory) or not (self.manager.static and pod.memory)
 
-    def place(self, held: PodPromises, name: str) -> int:
-        mask = 0
+    def place(self, held: PodPromises, name: str) -> NumaSet:
+        nodes = NumaSet()
         for block in held.blocks(name) or ():
-            mask |= block.nodes.bits
-        return mask
+            nodes |= block.nodes
+        return nodes
 
     def found_deltas(self, container: ContainerDemand) -> MetricDeltas:
         return (plus(MEMORY_REQUESTS),) if self.is_asked(container) else ()

@@ -12,6 +12,7 @@ from msgspec import Struct
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MetricDeltas
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.model.refusals import Refusal, StartRefused
@@ -74,8 +75,8 @@ class ResourceManager(Protocol):
     def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
         """Whether the pod as a whole has what it asks for."""
 
-    def place(self, held: PodPromises, name: str) -> int:
-        """The NUMA nodes on which the container has something, as a mask."""
+    def place(self, held: PodPromises, name: str) -> NumaSet:
+        """The NUMA nodes on which the container has something."""
 
     def found_deltas(self, container: ContainerDemand) -> MetricDeltas:
         """What is counted when a container is found with what it asks for, as kubelet counts it."""
