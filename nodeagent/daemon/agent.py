@@ -47,7 +47,7 @@ from nodeagent.daemon.logs import Log, about, log_event
 from nodeagent.daemon.machine import Machine
 from nodeagent.daemon.metrics_recorder import MetricsRecorder, Stopwatch
 from nodeagent.daemon.problems import refused_change, shadow, told_withheld
-from nodeagent.daemon.reattach import bring_home
+from nodeagent.daemon.reattach import reattach
 from nodeagent.daemon.records import Recorder, held_off
 from nodeagent.daemon.recovery import Recovery, recovery_document, tell_refused
 from nodeagent.daemon.reloading import check_takeover, promises_on
@@ -177,7 +177,7 @@ class Agent:
         self._log_events(decided, outcome, began)
         drift = corrected(outcome, self._kept.settled, self.state, self.log)
         if reasons & {WakeUpReason.START, WakeUpReason.CGROUPS, WakeUpReason.TIMER}:
-            drift += self._bring_home(world, outcome)
+            drift += self._reattach(world, outcome)
         self.metrics.count(decided, outcome, drift, watch.took_ms)
         troubles += self.recorder.project(self.node, self.state.promises)
         self._kept = replace(self._kept, settled=as_desired(self._wanted(world), outcome))
@@ -270,7 +270,7 @@ class Agent:
             self._kept = replace(self._kept, settled_on=self.node.managers, held_off=())
             return None
         state = replace(decided.state, generation=self.state.generation + 1)
-        broken = violations(self.node.managers, state)
+        broken = tuple(violation.text for violation in violations(self.node.managers, state))
         assert not broken, f"a decision breaks a promise: {broken}"
         try:
             self.recorder.save(self.node, state)
@@ -345,9 +345,9 @@ class Agent:
             case Forget(run_ids):
                 return self.runner.forget(run_ids)
 
-    def _bring_home(self, world: World, outcome: ExecutionResult) -> tuple[str, ...]:
+    def _reattach(self, world: World, outcome: ExecutionResult) -> tuple[str, ...]:
         """Put processes back into their containers. What was put back, for the metric."""
-        back, troubles = bring_home(self.state, world.runs or {}, outcome.ready, self.tree, self.log)
+        back, troubles = reattach(self.state, world.runs or {}, outcome.ready, self.tree, self.log)
         self.notices.pop(_ASTRAY, None)
         if troubles:
             self.notices[_ASTRAY] = "; ".join(troubles)

@@ -19,7 +19,7 @@ class ProcessMover(Protocol):
         """Put it there again; raises CgroupError."""
 
 
-def bring_home(
+def reattach(
     state: NodeState, runs: Runs, ready: Collection[str], tree: ProcessMover, log: Log
 ) -> tuple[int, list[str]]:
     """Look for them and put them back.

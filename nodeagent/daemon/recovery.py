@@ -112,7 +112,7 @@ def _carried_over(node: NodeSetup, saved: SavedState, look: Callable[[], Evidenc
     if isinstance(promises, StartRefused):
         problems = [promises.message]
     elif promises is not None:
-        problems = list(violations(node.managers, replace(saved.state, promises=promises)))
+        problems = [v.text for v in violations(node.managers, replace(saved.state, promises=promises))]
         if not problems and not shortfalls(node.managers, promises):
             return _taken_as_it_is(saved.state, replace(saved.state, promises=promises))
     evidence = look()

@@ -60,9 +60,9 @@ def load_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) ->
                 f'{path} was written under {field} "{before}", the configuration says "{policy}"',
                 hint=f"set {field} back to {before} (`nodeagent config show` prints every field), or {way_out}",
             )
-    broken = violations(node.managers, saved.state)
+    broken = "; ".join(violation.text for violation in violations(node.managers, saved.state))
     if broken:
-        raise StartError(f"{path} does not fit this machine and configuration: {'; '.join(broken)}", hint=way_out)
+        raise StartError(f"{path} does not fit this machine and configuration: {broken}", hint=way_out)
     return saved.state
 
 

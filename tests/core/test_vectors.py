@@ -62,7 +62,8 @@ class Watched(_Replay):
     def step(self, managers: Managers, step: ScenarioStep) -> Document:
         before, pods = self.promises, self.pods
         shown = super().step(managers, step)
-        wrong = list(violations(managers, self.promises, self.pods)) if self.is_swept or step.op == "restart" else []
+        is_whole = self.is_swept or step.op == "restart"
+        wrong = [v.text for v in violations(managers, self.promises, self.pods)] if is_whole else []
         if step.op == "restart":
             if "error" in shown or self.pods != pods:
                 wrong.append(f"a restart refused: {shown}")

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-_FEW_LETTERS = 15
-"""What has no more constant text than that is a piece of another text."""
-
 
 @dataclass(frozen=True)
 class Text:
@@ -36,18 +33,6 @@ def texts(module: ModuleType, calls: Mapping[str, int]) -> list[Text]:
             if isinstance(node, ast.Call) and _name(node) in calls and len(node.args) > calls[_name(node)]:
                 argument = node.args[calls[_name(node)]]
                 found += [Text(f"{module.__name__}:{node.lineno}", p) for p in _patterns(argument, local)]
-    return found
-
-
-def sentences(module: ModuleType) -> list[Text]:
-    """Give every text with something filled in."""
-    tree = ast.parse(Path(str(module.__file__)).read_text())
-    found = [
-        Text(f"{module.__name__}:{node.lineno}", _pattern(node))
-        for node in ast.walk(tree)
-        if isinstance(node, ast.JoinedStr) and len(_constant(node)) > _FEW_LETTERS
-    ]
-    assert found, f"{module.__name__} has no text"
     return found
 
 

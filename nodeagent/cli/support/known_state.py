@@ -171,7 +171,7 @@ def misfits(node: NodeSetup, saved: SavedState, path: str) -> list[str]:
         f'{path} was written under {field} "{saved.policies.get(field)}", the configuration says "{policy}"'
         for field, policy in policies_of(node.config.placement).items()
         if saved.policies.get(field) != policy
-    ] + [f"the saved state does not fit: {broken}" for broken in violations(node.managers, saved.state)]
+    ] + [f"the saved state does not fit: {broken.text}" for broken in violations(node.managers, saved.state)]
 
 
 def _launcher(node: NodeSetup, problems: list[str]) -> tuple[str | None, Mapping[str, int] | None]:

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.admission.node_capacity import Insufficient
-from nodeagent.core.explain.pods_to_end import removals
+from nodeagent.core.explain.pods_to_end import pods_to_end
 from nodeagent.core.explain.remedy import Attempts, Remedy, RequestChange
-from nodeagent.core.explain.smaller_requests import other_requests
+from nodeagent.core.explain.smaller_requests import smaller_requests
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.pod import Pod
@@ -41,9 +41,9 @@ def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None
         tried: called after each decision.
     """
     kinds = {
-        RequestChange.REQUEST: other_requests,
+        RequestChange.REQUEST: smaller_requests,
         RequestChange.CONFIGURATION: _configurations,
-        RequestChange.REMOVAL: removals,
+        RequestChange.REMOVAL: pods_to_end,
     }
     found: list[Remedy] = []
     all_tried = True

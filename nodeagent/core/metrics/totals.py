@@ -61,9 +61,9 @@ class MetricTotals(Struct):
 
     def observe(self, name: str, value: float) -> None:
         """Add an observation, in the unit that ends the metric's name."""
-        tally = self._histograms[name]
-        tally.counts[bisect.bisect_left(tally.bounds, value)] += 1
-        tally.total += value
+        histogram = self._histograms[name]
+        histogram.counts[bisect.bisect_left(histogram.bounds, value)] += 1
+        histogram.total += value
 
     def snapshot(self, gauges: Mapping[Series, int]) -> MetricsSnapshot:
         """Freeze the totals, with the gauges as the state has them; a gauge that isn't given is 0."""

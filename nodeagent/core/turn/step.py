@@ -24,7 +24,7 @@ from nodeagent.core.model.refusals import RELEASED
 from nodeagent.core.model.state import ContainerStatus, NodeState, Origin, PodEntry, RecordedRefusal, RefusedChange
 from nodeagent.core.turn import lifecycle
 from nodeagent.core.turn.adoption import found, populated_pods
-from nodeagent.core.turn.changes import Room, exchanged
+from nodeagent.core.turn.changes import Occupancy, exchanged
 from nodeagent.core.turn.lifecycle import Runs
 from nodeagent.core.turn.pod_sources import Manifest, PodSource, counting, is_unclear, offered
 from nodeagent.core.turn.recovery import settled
@@ -253,16 +253,16 @@ def _try_changes(draft: _Draft, successors: Mapping[str, Manifest], world: World
     gate = world.config.placement.gate("PodLevelResources")
     allocatable = world.allocatable if world.config.check_allocatable else None
     pods = draft.state.active_pods()
-    now = then = Room(draft.state.promises, pods, usage_of(pods, pod_level_resources=gate))
+    now = then = Occupancy(draft.state.promises, pods, usage_of(pods, pod_level_resources=gate))
     for entry in draft.state.entries:
         if entry.is_active and entry.deleting_since_ms is not None and entry.pod.uid in successors:
             after = exchanged(then, successors[entry.pod.uid].pod, world.managers, allocatable)
-            then = after if isinstance(after, Room) else then
+            then = after if isinstance(after, Occupancy) else then
     for entry, manifest in tried:
-        answers = [exchanged(room, manifest.pod, world.managers, allocatable) for room in (now, then)]
-        refused = next((answer for answer in answers if not isinstance(answer, Room)), None)
+        answers = [exchanged(held, manifest.pod, world.managers, allocatable) for held in (now, then)]
+        refused = next((answer for answer in answers if not isinstance(answer, Occupancy)), None)
         if refused is None:
-            (_, then) = cast("list[Room]", answers)
+            (_, then) = cast("list[Occupancy]", answers)
             draft = _ending(draft, replace(entry, refused_change=None), world)
         else:
             refusal = RecordedRefusal(refused.reason, refused.message, world.now_ms)

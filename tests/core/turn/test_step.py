@@ -23,6 +23,7 @@ from nodeagent.core.model.state import (
     moved,
     run_id,
 )
+from nodeagent.core.model.violations import Invariant
 from nodeagent.core.turn.pod_sources import Manifest, PodSource
 from nodeagent.core.turn.step import EventKind, TurnEvent, World, new_entry, step
 from tests.support.node_model import Agent, Machine, started
@@ -707,20 +708,24 @@ def test_a_turn_is_a_function_of_state_and_world() -> None:
     assert step(agent.state, world).state == agent.state
 
 
+def broken(state: NodeState) -> list[Invariant]:
+    return [violation.invariant for violation in violations(NODE.managers, state)]
+
+
 def test_a_state_with_two_entries_of_one_pod_is_named_broken() -> None:
     _, agent = begin(pod("a"), pod("b"))
     doubled = replace(agent.state, entries=agent.state.entries + agent.state.entries[:1])
-    assert "pod uid-a has two entries" in violations(NODE.managers, doubled)
+    assert Invariant.ONE_ENTRY_PER_UID in broken(doubled)
     renamed = replace(agent.state.entries[1], pod=replace(agent.state.entries[1].pod, name="a"))
-    assert violations(NODE.managers, replace(agent.state, entries=(agent.state.entries[0], renamed)))
+    assert broken(replace(agent.state, entries=(agent.state.entries[0], renamed))) == [Invariant.ONE_ENTRY_PER_NAME]
     cut = replace(agent.state.entries[0], containers=())
-    assert violations(NODE.managers, agent.state.with_entry(cut))
+    assert broken(agent.state.with_entry(cut)) == [Invariant.ONE_STATUS_PER_CONTAINER]
 
 
 def test_promises_of_a_pod_that_is_not_active_are_named_broken() -> None:
     _, agent = begin(pod("a", app(cpu="2")))
     over = replace(agent.state.entries[0], outcome=Phase.SUCCEEDED)
-    assert violations(NODE.managers, agent.state.with_entry(over))
+    assert broken(agent.state.with_entry(over)) == [Invariant.HOLDER_IS_ACTIVE]
 
 
 def test_an_empty_world_changes_nothing() -> None:
