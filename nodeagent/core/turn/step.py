@@ -189,13 +189,12 @@ def _is_wanted(entry: PodEntry, wanted: dict[str, Manifest], world: World) -> bo
 def _follow_files(draft: _Draft, wanted: dict[str, Manifest], world: World) -> _Draft:
     """Take over where pods come from now: a file may be renamed. One that is there and can't be understood now is still the pod's own."""
     for entry in draft.state.entries:
-        if is_unclear(entry, world.sources):
-            continue
         manifest = wanted.get(entry.pod.full_name)
-        if manifest is not None and manifest.pod == entry.pod:
-            followed = replace(entry, origin=manifest.origin, refused_change=None)
-            if followed != entry:
-                draft = draft.plus(draft.state.with_entry(followed))
+        if manifest is None or manifest.pod != entry.pod:
+            continue
+        followed = replace(entry, origin=manifest.origin, refused_change=None)
+        if followed != entry and not is_unclear(entry, world.sources):
+            draft = draft.plus(draft.state.with_entry(followed))
     return draft
 
 
