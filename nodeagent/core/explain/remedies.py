@@ -68,13 +68,13 @@ def _configurations(attempts: Attempts) -> Iterator[Remedy]:
             yield Remedy(RequestChange.CONFIGURATION, (field,), (), before, after)
     short = attempts.refusal
     if isinstance(short, Insufficient) and short.resource == "pods" and attempts.what_if.allocatable is not None:
-        room, wanted = attempts.what_if.allocatable, short.used + 1
-        narrow = [bound for bound in room.bounds if bound[1] * bound[2] < wanted]
+        allocatable, wanted = attempts.what_if.allocatable, short.used + 1
+        narrow = [bound for bound in allocatable.bounds if bound[1] * bound[2] < wanted]
         if len(narrow) == 1:  # else one field alone can't do
             ((name, most, times),) = narrow
             fewest = -(-wanted // times)
-            pods = min((fewest if field == name else value) * each for field, value, each in room.bounds)
-            if attempts.admits(what_if=replace(attempts.what_if, allocatable=replace(room, pods=pods))):
+            pods = min((fewest if field == name else value) * each for field, value, each in allocatable.bounds)
+            if attempts.admits(what_if=replace(attempts.what_if, allocatable=replace(allocatable, pods=pods))):
                 yield Remedy(RequestChange.CONFIGURATION, (name,), (), str(most), str(fewest))
 
 

@@ -298,21 +298,21 @@ class _GivingUp:
         return state
 
     def with_left_out(self, state: State, node: int) -> Iterable[State]:
-        for place, (number, room, over) in enumerate(state):
-            if not room or self.covers[number].forced >> node & 1 or (place and state[place - 1] == state[place]):
+        for place, (number, spare, over) in enumerate(state):
+            if not spare or self.covers[number].forced >> node & 1 or (place and state[place - 1] == state[place]):
                 continue
             left = tuple(amount - given for amount, given in zip(over, self.tables[number][node], strict=True))
             if min(left, default=0) >= 0:
-                yield tuple(sorted((*state[:place], (number, room - 1, left), *state[place + 1 :])))
+                yield tuple(sorted((*state[:place], (number, spare - 1, left), *state[place + 1 :])))
 
     def is_hopeless(self, state: State, position: int, left: int) -> bool:
         least = self.least[position]
         to_give = len(self.ids) - position - left
-        for number, room, over in state:
+        for number, spare, over in state:
             if to_give <= 0:
                 return False
             can = (bisect_right(sums, amount) for sums, amount in zip(least[number], over, strict=True))
-            to_give -= min((room, *can))
+            to_give -= min((spare, *can))
         return to_give > 0
 
 
