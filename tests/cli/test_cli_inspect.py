@@ -18,7 +18,7 @@ import yaml
 from msgspec.structs import replace
 
 from nodeagent.cli.command_line import COMMANDS
-from nodeagent.cli.commands.exec import CommandError, _become
+from nodeagent.cli.commands.exec import CommandError, become
 from nodeagent.cli.main import main
 from nodeagent.cli.support import known_state
 from nodeagent.core.cgroups.desired_cgroups import Kernel
@@ -813,7 +813,7 @@ def test_exec_is_for_root(live):
 
 def test_a_command_that_is_not_there_is_127():
     with pytest.raises(CommandError) as caught:
-        _become(["/nowhere/to-be-found"])
+        become(["/nowhere/to-be-found"])
     assert caught.value.exit_status == 127
     assert "'/nowhere/to-be-found'" in caught.value.message
     assert caught.value.hint
@@ -821,7 +821,7 @@ def test_a_command_that_is_not_there_is_127():
 
 def test_a_command_that_cannot_be_run_leaves_signals_as_they_were(tmp_path):
     with pytest.raises(CommandError):
-        _become([str(tmp_path)])
+        become([str(tmp_path)])
     assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN
 
 
@@ -830,14 +830,14 @@ def test_a_command_that_cannot_be_run_is_126(tmp_path):
     (tmp_path / "data").chmod(0o755)
     for path in (tmp_path, tmp_path / "data"):
         with pytest.raises(CommandError) as caught:
-            _become([str(path)])
+            become([str(path)])
         assert caught.value.exit_status == 126
 
 
 def test_what_it_becomes_has_the_commands_status_and_ignores_no_more_signals_than_the_caller():
     shown = "grep SigIgn /proc/self/status"
     caller = subprocess.run(["sh", "-c", shown], capture_output=True, text=True, check=True)
-    program = f"from nodeagent.cli.commands.exec import _become; _become(['sh', '-c', '{shown}; exit 7'])"
+    program = f"from nodeagent.cli.commands.exec import become; become(['sh', '-c', '{shown}; exit 7'])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (7, "")
     # signals 32 and 33 are the C library's: whether a shell was started with them ignored depends on how Python spawned it

@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
         raise
     except NodeAgentError as err:
         raise ExecError(err.message, hint=err.hint) from err
-    _become(command)
+    become(command)
 
 
 def _enter(options: argparse.Namespace) -> None:
@@ -126,7 +126,7 @@ def _expected_cpus(known: NodeView, entry: PodEntry, container: str, directory: 
     return next(want.cpus() for want in wanted if want.path == path)
 
 
-def _become(command: list[str]) -> NoReturn:
+def become(command: list[str]) -> NoReturn:
     """Replace this process."""
     sys.stdout.flush()
     sys.stderr.flush()
