@@ -145,8 +145,9 @@ class Agent:
 
         """
         began = time.monotonic()
-        if reasons & {WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason.TIMER, WakeUpReason.RELOAD}:
-            self._follow_machine()
+        self._follow_machine(
+            rescan=bool(reasons & {WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason.TIMER, WakeUpReason.RELOAD})
+        )
         troubles = [*self._kept.machine_trouble]
         manifests = self.manifests.look(
             rescan=bool(reasons & {WakeUpReason.START, WakeUpReason.MANIFESTS, WakeUpReason.TIMER, WakeUpReason.RELOAD})
@@ -192,11 +193,17 @@ class Agent:
         self._kept = replace(self._kept, settled=as_desired(self._wanted(world), outcome))
         return self._tell(decided, runs, troubles, began, self._pause(decided, world, troubles))
 
-    def _follow_machine(self) -> None:
-        """Take over that CPUs, memory or huge pages have come or gone, or that CPUs are kept from the pods or given back."""
+    def _follow_machine(self, *, rescan: bool) -> None:
+        """Take over that CPUs, memory or huge pages have come or gone, or that CPUs are kept from the pods or given back.
+
+        The kernel notifies nobody of CPUs that are withheld: without a rescan too, they are looked at before anything is decided.
+        """
         try:
-            self._kept = replace(self._kept, whole=self._machine.look(self._kept.whole))
-            kept = withheld(self.tree.chain())
+            chain = self.tree.chain()
+            if chain == self._kept.chain and not rescan:
+                return
+            self._kept = replace(self._kept, whole=self._machine.look(self._kept.whole), chain=chain)
+            kept = withheld(chain)
         except (SysfsError, CgroupError) as err:
             self._kept = replace(self._kept, machine_trouble=(trouble_of(err),))
             return
