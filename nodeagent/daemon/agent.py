@@ -397,7 +397,8 @@ class Agent:
         began: float,
         pause: float,
     ) -> float:
-        """Publish what readers see, and log each trouble once while it lasts."""
+        """Publish what readers see, and log each trouble once while it lasts, however many have met it."""
+        troubles = list(dict.fromkeys(troubles))
         for trouble in troubles:
             if trouble not in self._kept.troubles:
                 self.log.error("trouble", **trouble.about, problem=str(trouble))
