@@ -106,6 +106,7 @@ class Agent:
         self.runner = runner
         self.manifests = manifests
         self.recorder = recorder
+        recorder.begin(node, state.promises)
         self.log = log
         self.wakeups = wakeups
         self.recovery = recovery
