@@ -175,6 +175,7 @@ class Agent:
             now_ms=now_ms,
             retried=self.retries.take(),
             released=self.releases.take(),
+            signalled=self.runner.signalled,
         )
         watch = Stopwatch(alive=self._alive)
         decided = step(self._on_this_machine(), world, watch.decide)
