@@ -111,9 +111,8 @@ class Disturbance:
 
     def end(self) -> None:
         """Leave the machine as it was found."""
-        for absence in self._offline:
-            self._switch(absence.cpus, 1)
-        self._offline = []
+        while self._offline:
+            self._switch(self._offline.pop().cpus, 1)
         if self._withheld is not None:
             self._withhold(None)
         self._set_clock(-self._clock_is_ahead_seconds)
