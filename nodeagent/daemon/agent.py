@@ -103,6 +103,7 @@ class Agent:
         self.runner = runner
         self.sources = sources
         self.recorder = recorder
+        recorder.begin(node, state.promises)
         self.log = log
         self.wakeups = wakeups
         self.recovery = recovery
@@ -140,8 +141,9 @@ class Agent:
 
         """
         began = time.monotonic()
-        if reasons & {WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason.TIMER, WakeUpReason.RELOAD}:
-            self._follow_machine()
+        self._follow_machine(
+            rescan=bool(reasons & {WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason.TIMER, WakeUpReason.RELOAD})
+        )
         troubles = [*self._kept.machine_trouble]
         rescan = bool(reasons & {WakeUpReason.START, WakeUpReason.MANIFESTS, WakeUpReason.TIMER, WakeUpReason.RELOAD})
         sources = tuple(source.look(rescan=rescan) for source in self.sources)
@@ -164,6 +166,7 @@ class Agent:
             now_ms=now_ms,
             retried=frozenset().union(*(request.retried for request in asked)),
             released=frozenset().union(*(request.released for request in asked)),
+            signalled=self.runner.signalled,
         )
         watch = Stopwatch(alive=self._alive)
         decided = step(self._on_this_machine(), world, watch.decide)
@@ -194,11 +197,17 @@ class Agent:
             self.log.warning("manifest_refused", source=source, problems=[problem.text for problem in group])
         self._kept = replace(self._kept, source_problems=problems)
 
-    def _follow_machine(self) -> None:
-        """Take over that CPUs, memory or huge pages have come or gone, or that CPUs are kept from the pods or given back."""
+    def _follow_machine(self, *, rescan: bool) -> None:
+        """Take over that CPUs, memory or huge pages have come or gone, or that CPUs are kept from the pods or given back.
+
+        The kernel notifies nobody of CPUs that are withheld: without a rescan too, they are looked at before anything is decided.
+        """
         try:
-            self._kept = replace(self._kept, whole=self._machine.look(self._kept.whole))
-            kept = withheld(self.tree.chain())
+            chain = self.tree.chain()
+            if chain == self._kept.chain and not rescan:
+                return
+            self._kept = replace(self._kept, whole=self._machine.look(self._kept.whole), chain=chain)
+            kept = withheld(chain)
         except (SysfsError, CgroupError) as err:
             self._kept = replace(self._kept, machine_trouble=(trouble_of(err),))
             return
@@ -392,7 +401,8 @@ class Agent:
         began: float,
         pause: float,
     ) -> float:
-        """Publish what readers see, and log each trouble once while it lasts."""
+        """Publish what readers see, and log each trouble once while it lasts, however many have met it."""
+        troubles = list(dict.fromkeys(troubles))
         for trouble in troubles:
             if trouble not in self._kept.troubles:
                 self.log.error("trouble", **trouble.about, problem=str(trouble))

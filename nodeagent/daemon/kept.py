@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.model.cgroup import DesiredCgroup
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.numa.resource_manager import Shortfall
@@ -23,6 +24,8 @@ class Kept(Struct, frozen=True):
     """The machine with the CPUs that cgroups above the pods' one withhold."""
     is_saved: bool
     """The state on disk is the present one."""
+    chain: tuple[tuple[str, CpuSet], ...] = ()
+    """The CPUs of the pods' cgroup and of all above it, as they were when the machine was looked at."""
     save_failed: bool = False
     """In the last turn."""
     held_off: tuple[PodEntry, ...] = ()

@@ -119,7 +119,7 @@ def _carried_over(node: NodeSetup, saved: SavedState, look: Callable[[], Evidenc
     if evidence is None:
         return None
     claims = tuple(
-        Claim(entry.pod, saved.state.promises.of_pod(entry.pod.uid), _is_running(entry, evidence.observed))
+        Claim(entry.pod, saved.state.promises.of_pod(entry.pod.uid), _stays(entry, evidence.observed))
         for entry in saved.state.entries
         if entry.is_active
     )
@@ -140,9 +140,10 @@ def _taken_as_it_is(before: NodeState, after: NodeState) -> Start:
     return Start(after, Recovery((f"the machine or its reservation is not as {STATE_FILE} has it: taken over",)))
 
 
-def _is_running(entry: PodEntry, observed: ObservedCgroups) -> bool:
+def _stays(entry: PodEntry, observed: ObservedCgroups) -> bool:
+    """Whether a pod keeps what it holds: it has processes, or is being ended and needs nothing else in place of it."""
     groups = [observed.get(entry.container_path(status.name)) for status in entry.containers]
-    return any(group is not None and group.is_populated for group in groups)
+    return entry.deleting_since_ms is not None or any(group is not None and group.is_populated for group in groups)
 
 
 def _judged(entry: PodEntry, placed: Settled, now_ms: int) -> PodEntry:

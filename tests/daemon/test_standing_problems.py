@@ -18,6 +18,7 @@ from nodeagent.core.turn.pod_sources import Manifest, ManifestProblem, PodSource
 from nodeagent.daemon import service
 from nodeagent.daemon.publisher import Publisher
 from nodeagent.daemon.startup import StartError
+from nodeagent.daemon.troubles import Trouble
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
 from tests.support.world import SMALL, app, manifests, node, pod
@@ -63,6 +64,14 @@ def test_a_manifest_that_does_not_count_is_shown_until_it_goes(daemon: Daemon) -
     daemon.rest()
     assert daemon.agent.view.problems == ()
     assert f"{MANIFEST_PROBLEMS} 0.0" in daemon.agent.metrics.exposition.text().decode()
+
+
+def test_a_trouble_that_several_containers_meet_is_one(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon.files.pods = tuple(pod(name, app(cpu="1")) for name in ("a", "b"))
+    monkeypatch.setattr(daemon.agent.runner, "launch", lambda *_: Trouble("the launcher has died"))
+    daemon.turn()
+    assert daemon.agent.view.problems == ("the launcher has died",)
+    assert [line["problem"] for line in events(daemon, "trouble")] == ["the launcher has died"]
 
 
 def test_a_change_that_is_refused_is_shown_counted_and_told_once(daemon: Daemon) -> None:

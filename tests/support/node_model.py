@@ -351,6 +351,7 @@ class Agent:
             now_ms=machine.now_ms,
             retried=self.retried,
             released=self.released,
+            signalled=self.signalled,
         )
 
     def want(self, *pods: Pod) -> None:

@@ -46,6 +46,8 @@ class World(Struct, frozen=True):
     """UIDs of pods on which, or on whose changed manifests, somebody asked to decide again."""
     released: frozenset[str] = frozenset()
     """UIDs of pods that somebody asked to end, whatever their manifests say."""
+    signalled: frozenset[str] = frozenset()
+    """Run ids whose processes got their SIGTERM from this process."""
 
 
 class EventKind(enum.Enum):
@@ -444,7 +446,7 @@ def _advance(draft: _Draft, world: World) -> _Draft:
     for entry in draft.state.entries:
         if entry.refusal is not None or (entry.outcome is not None and entry.deleting_since_ms is None):
             continue
-        after = lifecycle.advance(entry, world.runs or {}, world.observed, world.now_ms)
+        after = lifecycle.advance(entry, world.runs or {}, world.observed, world.now_ms, world.signalled)
         if after == entry:
             continue
         promises = draft.state.promises
