@@ -16,18 +16,18 @@ COMMANDS = {
     "run": "run the agent (what nodeagent.service does)",
     "inspect": "show pods, their CPUs and memory, and every difference from what was promised",
     "topology": "draw the machine, or print it for other tools",
-    "capture": "take the node into one file, without secrets: for other commands' --machine, tests and bug reports",
-    "check": "say whether this node is fit for pinning, and what mends it",
-    "config": "say whether a configuration is right, what it comes to, and what becomes of kubelet's",
-    "completion": "print what makes bash, zsh or fish complete command lines, with names of pods and containers",
+    "capture": "save the node to one file, without secrets: for other commands' --machine, tests and bug reports",
+    "check": "check whether this node is fit for pinning, and suggest fixes",
+    "config": "validate a configuration, show it in full, or migrate kubelet's",
+    "completion": "print a completion script for bash, zsh or fish, with names of pods and containers",
     "exec": "run a command in a container's cgroup",
-    "apply": "put manifests in place, once it is known what comes of them",
-    "diff": "say what manifests would change: what would restart, and where it would land",
-    "delete": "remove manifests from their directory: their pods end",
+    "apply": "install manifests, after trying what they would do",
+    "diff": "show what manifests would change: what would restart, and where it would land",
+    "delete": "remove manifests from their directory, which ends their pods",
     "retry": "decide again on a refused pod",
-    "release": "end pods and give back what they hold, or all that the agent made on this node",
-    "checkpoint": "say whether a state file of nodeagent or kubelet is whole, show it, or write it in another version",
-    "explain": "say why a pod was admitted or refused, step by step, and what would admit it",
+    "release": "end pods and free what they hold, or everything that the agent created on this node",
+    "checkpoint": "verify a state file of nodeagent or kubelet, show it, or convert it to another version",
+    "explain": "explain why a pod was admitted or refused, step by step, and what would admit it",
     "simulate": "replay pod events on a described machine, as the agent or as kubelet 1.36 decides",
 }
 """Subcommand → help; each lives in nodeagent.cli.commands.<name> with `add_arguments` and `run`, and is imported only when asked for."""
@@ -38,7 +38,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(EXIT_USAGE, f"nodeagent: {printable(message)}\nhint: {self.prog} --help says what can be given\n")
+        self.exit(EXIT_USAGE, f"nodeagent: {printable(message)}\nhint: {self.prog} --help lists the arguments\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Name the word that was probably meant, where argparse only lists them all."""
@@ -74,7 +74,7 @@ def parsers_for(words: Sequence[str]) -> tuple[CommandParser, dict[str, CommandP
     """Give the parser of all commands, and that of each, by its name."""
     parser = CommandParser(
         prog="nodeagent",
-        description="Pins pods to whole CPUs next to their memory.",
+        description="Pins pods to whole CPUs close to their memory.",
         formatter_class=HelpText,
         epilog=f"documents and examples: {documents()}\nmore on one command: nodeagent COMMAND --help\nnext: nodeagent inspect",
     )

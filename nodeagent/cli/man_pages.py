@@ -32,7 +32,7 @@ def man_pages(place: str = _BELOW_PREFIX) -> dict[str, str]:
     """
     top = command_of(parser_for(()))
     top = replace(top, epilog=top.epilog.replace(documents(), place))
-    pages = {_PROGRAM: _page(top, "pin pods to whole CPUs next to their memory")}
+    pages = {_PROGRAM: _page(top, "pin pods to whole CPUs close to their memory")}
     for name, purpose in COMMANDS.items():
         importlib.import_module(f"nodeagent.cli.commands.{name}")
         (found,) = [one for one in command_of(parser_for([name])).subcommands if one.name == name]

@@ -120,7 +120,7 @@ class Publisher:
         elif isinstance(names, list) and names:
             entries = [find_pod(state, str(name)) for name in names]
         else:
-            raise NodeAgentError("it was not said which pods", hint="name them: `nodeagent release POD…`, or `--all`")
+            raise NodeAgentError("no pods were named", hint="name them: `nodeagent release POD…`, or `--all`")
         released = [entry for entry in entries if entry.is_active]
         for entry in released:
             self._agent.releases.add(entry.pod.uid)

@@ -47,7 +47,7 @@ class NodeView(Struct, frozen=True):
     """Without the CPUs that a cgroup above the pods' one withholds."""
     state: NodeState
     cgroup_root: str | None = None
-    """Of the pods' cgroup. None: nobody says where it is."""
+    """Of the pods' cgroup. None: its location is unknown."""
     pids: Mapping[str, int] | None = None
     """Main processes by run id. None: the launcher did not say."""
     problems: tuple[str, ...] = ()

@@ -73,7 +73,7 @@ def _left_out(options: argparse.Namespace, document: Document, refused: list[Doc
     sys.stdout.write(refused_text(document))
     names = ", ".join(name_of(pod) for pod in refused)
     raise ApplyRefusedError(
-        f"nothing was put in place: {names} would be refused",
+        f"nothing was installed: {names} would be refused",
         hint="make room or change the manifest, then apply it again: `nodeagent explain -f FILE` shows each step; --force puts it in "
         "place anyhow",
     )
@@ -100,15 +100,15 @@ def _after_wait(
         if late:
             sys.stdout.flush()
             raise WaitError(
-                f"in place, and not decided yet: {late}",
-                hint="the agent goes on: `nodeagent inspect` shows what is in the way, --timeout SECONDS waits longer",
+                f"installed, but not decided yet: {late}",
+                hint="the agent continues: `nodeagent inspect` shows what blocks it, --timeout SECONDS waits longer",
             )
     return [settled_document(pod, found[pod["uid"]]) if pod["uid"] in found else pod for pod in pods]
 
 
 def _tell_who_is_away(options: argparse.Namespace, place: ManifestPlace) -> None:
     if not place.is_live and options.output == "text":
-        print("note: the agent does not run; it acts on this when it is started: systemctl start nodeagent")
+        print("note: the agent is not running; it will act on this once started: systemctl start nodeagent")
 
 
 def _status(options: argparse.Namespace, pods: list[Document]) -> int:

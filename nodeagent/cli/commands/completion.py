@@ -41,7 +41,7 @@ examples:
   nodeagent completion fish >nodeagent.fish
 
 zsh looks for _nodeagent in the directories of $fpath, fish for nodeagent.fish in ~/.config/fish/completions.
-`make install` has done it for all users. Names of pods and containers come from the agent: for root and the group nodeagent.
+`make install` sets it up for all users. Names of pods and containers come from the agent, for root and the group nodeagent.
 next: nodeagent inspect, then a space and TAB, names the pods"""
 
 

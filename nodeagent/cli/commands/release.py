@@ -75,10 +75,10 @@ examples:
   nodeagent release --all -o json | jq -r '.pods[] | select(.outcome == "left") | .name'
   nodeagent release --all --dry-run --machine node.json
 
-Needs root. Every process gets SIGTERM and its pod's grace period, apps before sidecars; CPUs and memory come back when the last one has
-gone. A released pod is shown Refused (Released) and stays so, over restarts too, until its manifest changes or you retry it: to forget
-it, remove its manifest. Manifests, configuration and logs are yours and stay. Without a running agent, --all does the same itself, and
-removes the agent's cgroups. With -o json or yaml the answer comes at the end, and each step goes to stderr.
+Needs root. Every process gets SIGTERM and its pod's grace period, apps before sidecars; CPUs and memory are free once the last process
+has gone. A released pod is shown as Refused (Released), across restarts too, until its manifest changes or you retry it: to forget it,
+remove its manifest. Manifests, configuration and logs are kept. If no agent is running, --all does the same itself, and removes the
+agent's cgroups. With -o json or yaml the answer comes at the end, and each step goes to stderr.
 next: nodeagent retry POD brings one back, nodeagent inspect shows what is left"""
     parser.set_defaults(parser=parser)
 
@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
     is_live = not isinstance(known, NodeAgentError) and known.is_live
     if options.pods and not is_live and not elsewhere:
         raise ReleaseError(
-            "the agent does not run, and only it can release single pods",
+            "the agent is not running, and only it can release single pods",
             hint="start it with `systemctl start nodeagent`, or release all: `nodeagent release --all`",
         )
     answer = _ReleaseReport(options, by_agent=is_live or bool(options.pods))

@@ -37,7 +37,7 @@ def watch(options: argparse.Namespace) -> int:
     """
     if options.frames is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise WatchError(
-            "--watch draws on a terminal, and this is none",
+            "--watch draws on a terminal, and this is not one",
             hint="`nodeagent inspect --watch --frames 10` prints frames, `nodeagent inspect -o json` is for programs",
         )
     watcher = Watcher(lambda read: shown_state(options.config, options.socket, read))

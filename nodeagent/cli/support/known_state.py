@@ -92,9 +92,9 @@ def shown_state(config_path: str | None, socket: str | None, read: ViewReader | 
     except StartError:  # that one can't be read either
         raise wrong from None
     first, *rest = wrong.message.splitlines()
-    problem = f"the configuration is wrong, so what counts here is the one that the agent last ran with: {first}"
+    problem = f"the configuration is wrong, so this uses the one that the agent last ran with: {first}"
     more = f", and {len(rest)} more" if rest else ""
-    return replace(view, problems=(f"{problem}{more} (all of it: nodeagent config validate)", *view.problems))
+    return replace(view, problems=(f"{problem}{more} (all errors: nodeagent config validate)", *view.problems))
 
 
 def _live(answer: Mapping[str, Any], read: ViewReader) -> NodeView:
@@ -103,7 +103,7 @@ def _live(answer: Mapping[str, Any], read: ViewReader) -> NodeView:
     except (NodeStateError, MisfitError) as err:
         raise UnknownStateError(
             f"cannot understand the agent's state: {err}",
-            hint="is it of another version than this command? after an upgrade: systemctl restart nodeagent (pods run on)",
+            hint="does its version differ from this command's? after an upgrade: systemctl restart nodeagent (pods keep running)",
         ) from err
 
 
@@ -115,15 +115,15 @@ def _saved(node: NodeSetup, down: ApiUnavailable) -> NodeView:
         if os.geteuid() == 0:
             raise
         raise UnknownStateError(
-            f"the agent does not answer ({down.message}), and only root may read what it has saved",
+            f"the agent does not answer ({down.message}), and only root may read its saved state",
             hint="start it with `systemctl start nodeagent`, or run this command as root",
         ) from err
     if saved is None:
         raise NeverSavedError(
             f"the agent does not answer ({down.message}), and has saved no state in {path}",
-            hint="start it with `systemctl start nodeagent`; `journalctl -u nodeagent` says why it may not run",
+            hint="start it with `systemctl start nodeagent`; `journalctl -u nodeagent` says why it may not be running",
         )
-    problems = [f"the agent does not run: {down.message}", *misfits(node, saved, path)]
+    problems = [f"the agent is not running: {down.message}", *misfits(node, saved, path)]
     root, pids = _launcher(node, problems)
     return NodeView(
         node, saved.state, root, pids, tuple(problems), policies=saved.policies, hostname=os.uname().nodename

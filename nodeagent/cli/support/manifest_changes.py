@@ -255,7 +255,7 @@ def _check_unique(files: Sequence[PodFile]) -> None:
                 where = f"twice in {file.path}" if first[name] == file.path else f"in {first[name]} and in {file.path}"
                 raise ManifestPlaceError(
                     f"pod {name} is {where}",
-                    hint="leave one of the two out, then `nodeagent apply` again: only one can count",
+                    hint="remove one of the two, then `nodeagent apply` again: only one can count",
                 )
             first[name] = file.path
 
@@ -283,7 +283,7 @@ def _file_of(file: PodFile, held: Sequence[HeldFile]) -> HeldFile | None:
         where = ", ".join(f"{name} in {old.path}" for old in holders for name in sorted(old.names & names))
         raise ManifestPlaceError(
             f"the pods of {file.path} are in several manifests: {where}",
-            hint="apply them one by one, each from a file of its own, or first remove what is too many: `nodeagent delete FILE`",
+            hint="apply them one by one, each from a file of its own, or first remove the extra ones: `nodeagent delete FILE`",
         )
     return holders[0] if holders else None
 

@@ -44,7 +44,7 @@ def parsed(text: bytes) -> "JsonValue":
     except UnicodeEncodeError as err:
         raise MisfitError("it has half of a surrogate pair, which is no character") from err
     except ValueError as err:
-        raise MisfitError(f"it is no JSON: {err}") from err
+        raise MisfitError(f"it is not JSON: {err}") from err
 
 
 class JsonValue(Struct, frozen=True):

@@ -294,5 +294,5 @@ def _member(kind: type[E], fields: Mapping[str, Any], name: str) -> E:
 def _unreadable(packet: bytes, why: str) -> LauncherProtocolError:
     return LauncherProtocolError(
         f"cannot read the launcher's answer, {why}: {packet[:200]!r}",
-        hint="the launcher may be of another version: compare 'systemctl status nodeagent-launcher' and reload it",
+        hint="the launcher may have another version: compare 'systemctl status nodeagent-launcher' and reload it",
     )

@@ -63,7 +63,7 @@ class NodeFacts(Struct, frozen=True):
     def why_unconfigured(self) -> str:
         """Why nobody can say what depends on the configuration."""
         wrong = self.config_problem is not None and not self.config_is_missing
-        return "the configuration is wrong" if wrong else "no configuration says it"
+        return "the configuration is wrong" if wrong else "the configuration is missing"
 
     def text(self, path: str) -> str | None:
         """A setting's text without its line's end; None: there is no such file."""
