@@ -1,4 +1,4 @@
-"""The command line: which commands there are, and the parser that understands them. A command is imported only when it is asked for."""
+"""The command line: the commands and their parser. A command is imported only when it is used."""
 
 import argparse
 import importlib
@@ -30,11 +30,11 @@ COMMANDS = {
     "explain": "explain why a pod was admitted or refused, step by step, and what would admit it",
     "simulate": "replay pod events on a described machine, as the agent or as kubelet 1.36 decides",
 }
-"""Subcommand → help; each lives in nodeagent.cli.commands.<name> with `add_arguments` and `run`, and is imported only when asked for."""
+"""Subcommand → help; each lives in nodeagent.cli.commands.<name> with `add_arguments` and `run`, and is imported only when used."""
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Ends every complaint about arguments as all errors end: with the next step."""
+    """Ends every error about arguments like all others: with the next step."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -50,7 +50,7 @@ class CommandParser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"there is no '{value}'{meant}")
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
-        """Refuse words that nothing understands; of options with those that were probably meant."""
+        """Refuse unknown words, suggesting the options that were probably meant."""
         from nodeagent.formats.syntax.fields import nearest
 
         options = [spelling for action in self._actions for spelling in action.option_strings]
@@ -58,7 +58,7 @@ class CommandParser(argparse.ArgumentParser):
         self.error(f"unrecognized arguments: {' '.join(words)}{next(filter(None, meant), '')}")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Write it, where argparse keeps quiet about what can't be written."""
+        """Write it, where argparse ignores failed writes."""
         if file is sys.stdout:
             file.write(message)
         else:
@@ -66,7 +66,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
-    """Give the parser of all commands; only the one that the words name knows its arguments."""
+    """Give the parser of all commands; only the named command gets its arguments."""
     return parsers_for(words)[0]
 
 

@@ -1,4 +1,4 @@
-"""The manual pages, made of the command line's definitions in man(7)'s language. A module of its own for the installation:
+"""The manual pages, made from the command line's definitions in man(7) syntax. A module of its own for the installation:
 
 `python -m nodeagent.cli.man_pages SHARE FISH [DOCUMENTS]` writes them, and the shells' completions, where `man` and the shells look for
 them. DOCUMENTS is where documents and examples will lie, which is not where this program lies while a package is made.

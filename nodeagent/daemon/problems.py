@@ -1,4 +1,4 @@
-"""What is wrong for the time being, in the words that `inspect` shows."""
+"""Current problems, in the words that `inspect` shows."""
 
 from nodeagent.core.cgroups.ancestor_cpusets import Withheld
 from nodeagent.core.model.state import PodEntry

@@ -1,4 +1,4 @@
-"""What others may ask of the running agent: the local API and the metrics, served beside the deciding thread."""
+"""What clients can query from the running agent: the local API and the metrics, served beside the deciding thread."""
 
 import os
 from collections.abc import Mapping

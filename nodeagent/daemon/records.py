@@ -1,4 +1,4 @@
-"""What is kept on disk: the truth file first, then kubelet's two checkpoints, made from it."""
+"""What is kept on disk: the source of truth first, then kubelet's two checkpoints, made from it."""
 
 from pathlib import Path
 

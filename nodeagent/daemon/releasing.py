@@ -1,4 +1,4 @@
-"""Giving a node back while the agent doesn't run: its own turns, until no pod is left, then its cgroups and files.
+"""Releases a node while the agent isn't running: its own turns, until no pod is left, then its cgroups and files.
 
 The same decisions, checkpoints and writes as the running agent's, one after the other in this process, with its lock. No manifest is
 looked at, so nothing new is admitted.

@@ -1,4 +1,4 @@
-"""Whether the running agent can take over another configuration: what it has promised has to fit, and some fields only a start follows."""
+"""Whether the running agent can apply another configuration: its promises have to fit, and some fields need a restart."""
 
 from msgspec.structs import replace
 

@@ -1,4 +1,4 @@
-"""The launcher as the deciding thread uses it: look at all runs, start, signal, forget. A launcher out of reach is trouble, not an end."""
+"""The launcher as the deciding thread uses it: look at all runs, start, signal, forget. An unreachable launcher is a problem, not fatal."""
 
 import errno
 import time

@@ -1,4 +1,4 @@
-"""From files to a node that can be run: configuration, machine, managers. Each failure says file, value and way out."""
+"""From files to a node that can be run: configuration, machine, managers. Each failure has the file, the value and the next step."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""cgroup v2 below the pods' cgroup: reading it whole, carrying out one change. Decides nothing; the order is the plan's."""
+"""cgroup v2 below the pods' cgroup: reading it as a whole, carrying out one change. Decides nothing; the order is the plan's."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Listening sockets, TCP or Unix: made, with their rights, or an error that says what is in the way. Accepts nothing, speaks nothing."""
+"""Creates listening sockets, TCP or Unix, with their permissions, or reports what prevents it. Accepts and speaks nothing."""
 
 import errno
 import grp

@@ -1,4 +1,4 @@
-"""The local API's answers: who may ask what, and which function answers. Knows neither sockets nor what the operations mean."""
+"""The local API's answers: permissions, and which function answers. Knows neither sockets nor what the operations mean."""
 
 import asyncio
 from collections.abc import Callable, Mapping

@@ -1,6 +1,6 @@
 """Files that must survive a crash: written whole or not at all, read with a bound, set aside when broken, locked against a second daemon.
 
-Knows nothing of what is in them. Every system call that changes something stands here in plain sight, in its order.
+Knows nothing of what is in them. Every system call that changes something is visible here, in its order.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Reads a file-system root's description of the machine into a sample. Judges no value: formats/kernel/sysfs.py does."""
+"""Reads a root file system's description of the machine into a sample. Validates nothing: formats/kernel/sysfs.py does."""
 
 import errno
 import os

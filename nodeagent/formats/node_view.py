@@ -1,4 +1,4 @@
-"""What is known of a node at one time: the agent tells it over the local API, captures keep it, every command reads it."""
+"""What is known about a node at one time: the agent publishes it over the local API, captures keep it, every command reads it."""
 
 from collections.abc import Mapping
 from typing import Any

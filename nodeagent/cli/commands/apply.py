@@ -1,4 +1,4 @@
-"""`nodeagent apply`: puts manifests in place once it is known what comes of them. Only the arguments: apply_manifests.py does it."""
+"""`nodeagent apply`: installs manifests after trying what they would do. Only the arguments: apply_manifests.py does the work."""
 
 import argparse
 
@@ -43,10 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Put them in place, and print what has become of each pod.
+    """Install them, and print what happened to each pod.
 
     Raises:
-        NodeAgentError: a manifest is wrong, its pod would be refused, or it can't be put in place.
+        NodeAgentError: a manifest is wrong, its pod would be refused, or it can't be installed.
     """
     check_timeout(options)
     from nodeagent.cli.commands.apply_manifests import apply_manifests

@@ -1,4 +1,4 @@
-"""`nodeagent capture`: takes a node into one file, which every command that reads a node takes in its place."""
+"""`nodeagent capture`: saves a node to one file, which every command that reads a node accepts instead."""
 
 import argparse
 import os
@@ -66,7 +66,7 @@ def _capture(options: argparse.Namespace) -> Capture:
         return replace(capture, agent=_known(options))
     root = options.root or "/"
     sample = read_machine(root)
-    topology_of(sample)  # what holds no machine is no node
+    topology_of(sample)  # without a machine it is not a node
     known = _known(options)
     if known is not None:
         observation = with_observation(known, host_processes=True).observed
@@ -86,7 +86,7 @@ def _capture(options: argparse.Namespace) -> Capture:
 
 
 def _known(options: argparse.Namespace) -> NodeView | None:
-    """Give what is known of the agent on a machine that has been read, None if there is nothing.
+    """Give what is known about the agent on a machine that has been read; None: nothing.
 
     Raises:
         NodeAgentError: of what was named.

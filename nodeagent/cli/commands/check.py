@@ -1,4 +1,4 @@
-"""`nodeagent check`: is this node fit? Every check with its verdict, its reason and what mends it."""
+"""`nodeagent check`: is this node fit? Every check with its verdict, reason and fix."""
 
 import argparse
 import shlex
@@ -58,7 +58,7 @@ next: nodeagent topology draws the machine, nodeagent config validate judges the
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check, and mend what is asked for.
+    """Check, and apply fixes if asked to.
 
     Raises:
         NodeAgentError: the machine can't be read, or a setting not be written.
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def fix(found: tuple[CheckResult, ...], root: str = "/") -> None:
-    """Write what the verdicts say may be written, and say so.
+    """Apply the writes that the verdicts allow, and report them.
 
     Raises:
         SysfsError: it cannot be.

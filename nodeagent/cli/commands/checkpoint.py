@@ -1,4 +1,4 @@
-"""`nodeagent checkpoint`: is a state file whole, what does it say, and how is that said in another version?"""
+"""`nodeagent checkpoint`: verifies a state file, shows its content, and converts it to another version."""
 
 import argparse
 import sys
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     """Do what is asked.
 
     Raises:
-        NodeAgentError: the file cannot be read, is no checkpoint, or can't be said in that version.
+        NodeAgentError: the file cannot be read, is not a checkpoint, or can't be expressed in that version.
     """
     checkpoint = _read(options.file)
     if options.action == "convert":

@@ -1,4 +1,4 @@
-"""`nodeagent config`: is a configuration right, what does it come to, and what becomes of kubelet's?"""
+"""`nodeagent config`: validates a configuration, shows its values, and migrates kubelet's."""
 
 import argparse
 import sys
@@ -159,7 +159,7 @@ def _validate(options: argparse.Namespace) -> int:
 
 
 def _refused_by_agent(socket: str, source: str) -> NodeAgentError | None:
-    """Ask the running agent what keeps it from taking the configuration over; None: nothing."""
+    """Ask the running agent what keeps it from applying the configuration; None: nothing."""
     try:
         call(socket, "judge", config=str(Path(source).absolute()))
     except ApiUnavailable as err:

@@ -1,4 +1,4 @@
-"""`nodeagent delete`: removes the manifests that hold pods, so that these end. Only the arguments: delete_manifests.py does it."""
+"""`nodeagent delete`: removes the manifests that hold pods, so that these end. Only the arguments: delete_manifests.py does the work."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""`nodeagent delete`: which file holds which pod, and what else would go with it."""
+"""`nodeagent delete`: which file holds which pod, and what else would be removed with it."""
 
 import argparse
 import os
@@ -33,7 +33,7 @@ Document = dict[str, Any]
 
 
 def delete_manifests(options: argparse.Namespace) -> int:
-    """Remove manifests; the result is the exit status.
+    """Remove manifests; returns the exit status.
 
     Raises:
         NodeAgentError: there is no such pod, its manifest holds others, or it can't be removed.

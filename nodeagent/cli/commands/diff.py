@@ -1,4 +1,4 @@
-"""`nodeagent diff`: what manifests would change. Only the arguments: apply_manifests.py does it."""
+"""`nodeagent diff`: what manifests would change. Only the arguments: apply_manifests.py does the work."""
 
 import argparse
 

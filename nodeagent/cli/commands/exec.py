@@ -19,7 +19,7 @@ from nodeagent.formats.manifest.pod_names import find_pod
 from nodeagent.formats.node_view import NodeView
 
 EXIT_NOT_ENTERED = 125
-"""As container tools have it: what fails is nodeagent, not the command."""
+"""Like other container tools: nodeagent failed, not the command."""
 EXIT_CANNOT_RUN = 126
 EXIT_NOT_FOUND = 127
 

@@ -1,4 +1,4 @@
-"""`nodeagent explain`: why a pod was admitted or refused, or would be. Only the arguments: explain_pods.py does it."""
+"""`nodeagent explain`: why a pod was admitted or refused, or would be. Only the arguments: explain_pods.py does the work."""
 
 import argparse
 

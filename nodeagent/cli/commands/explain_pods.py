@@ -28,7 +28,7 @@ class ExplainError(NodeAgentError):
 
 
 def explain_pods(options: argparse.Namespace) -> int:
-    """Print the explanation; the result is the exit status.
+    """Print the explanation; returns the exit status.
 
     Raises:
         NodeAgentError: the node or the manifests can't be read, or there is no such pod.

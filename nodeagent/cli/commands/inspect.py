@@ -114,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_watched(options: argparse.Namespace) -> None:
-    """Refuse what says otherwise than `--watch` what is to be looked at, or how it is printed."""
+    """Refuse options that contradict `--watch` about what to look at or how to print it."""
     if options.pod is not None or options.output != "text":
         options.parser.error("--watch shows all pods, as text: `nodeagent inspect POD`, or -o json, shows it once")
     if options.strict:

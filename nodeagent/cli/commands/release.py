@@ -1,4 +1,4 @@
-"""`nodeagent release`: ends pods and gives back what they hold; with `--all` all of them, with `--purge` the agent's files too."""
+"""`nodeagent release`: ends pods and frees what they hold; with `--all` all of them, with `--purge` the agent's files too."""
 
 import argparse
 import os
@@ -113,7 +113,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _known(options: argparse.Namespace) -> NodeView | NodeAgentError:
-    """Give why, if without an agent nothing that it has saved can be used."""
+    """Give the reason if no agent runs and its saved state can't be used."""
     try:
         return known_from(options)
     except StartError:
@@ -125,7 +125,7 @@ def _known(options: argparse.Namespace) -> NodeView | NodeAgentError:
 
 
 class _ReleaseReport:
-    """Tells what is done, and at the end, where a document is asked for, what has come of it."""
+    """Reports each step, and at the end, if a document is requested, the outcome."""
 
     def __init__(self, options: argparse.Namespace, *, by_agent: bool) -> None:
         self._output = options.output
@@ -238,7 +238,7 @@ def _wait(
 
 
 class _Teller:
-    """Tells what happens, from one state to the next."""
+    """Reports what happens, from one state to the next."""
 
     def __init__(self, answer: _ReleaseReport, state: NodeState, uids: frozenset[str]) -> None:
         self._answer = answer

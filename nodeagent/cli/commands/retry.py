@@ -1,4 +1,4 @@
-"""`nodeagent retry`: has the agent decide again on a refused pod, and tells how it decided."""
+"""`nodeagent retry`: has the agent decide again on a refused pod, and reports the decision."""
 
 import argparse
 import sys
@@ -17,7 +17,7 @@ from nodeagent.views.wording.refusal_advice import next_step
 
 _VERSION = 1
 _WAIT_SECONDS = 60.0
-"""An agent that decides nothing for longer is ended by its unit's watchdog (WatchdogSec)."""
+"""An agent that decides nothing for longer is killed by its unit's watchdog (WatchdogSec)."""
 _PAUSES_SECONDS = (0.05, 1.0)
 """Between the first questions, and at most: each has the agent tell all pods."""
 

@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what comes of the scenarios, or of the pods.
+    """Print the outcome of the scenarios, or of the pods.
 
     Raises:
         NodeAgentError: scenarios, manifests, machine or configuration can't be read.
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_scenario_options(args: argparse.Namespace) -> None:
-    """Refuse what would be ignored: scenarios begin with nobody on the machine, and pods with -f are decided once."""
+    """Refuse what would be ignored: scenarios start without pods on the machine, and pods with -f are decided once."""
     if args.file is None and args.bench is not None:
         args.parser.error(f"--bench {args.bench} times scenarios: it excludes pods")
     if args.file is not None and args.socket is not None:

@@ -1,4 +1,4 @@
-"""`nodeagent inspect --watch`: looks again and again, and draws what it finds on the terminal, or prints frames."""
+"""`nodeagent inspect --watch`: refreshes continuously on the terminal, or prints frames."""
 
 import argparse
 import sys
@@ -21,7 +21,7 @@ from nodeagent.views.inspect.watch_text import SORTS, Frame, Look, View, frame
 _PLAIN_WIDTH = 120
 _INTERVAL_SECONDS = 1.0
 _LEAST_PAUSE_SECONDS = 0.1
-"""Between two looks, be they as slow as they may: keys are read then."""
+"""Between two looks, however slow they are: keys are read then."""
 
 
 class WatchError(NodeAgentError):

@@ -1,4 +1,4 @@
-"""What commands give: an answer in the form that `-o` names, or a file where `--out` says. The two options mean that everywhere."""
+"""The output of commands: an answer in the format of `-o`, or a file at `--out`. The two options mean the same everywhere."""
 
 import argparse
 import errno

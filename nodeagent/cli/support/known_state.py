@@ -1,4 +1,4 @@
-"""What commands know of a node: its state, from the running agent, else its state file, and what is seen of its cgroups and processes.
+"""What commands know about a node: its state, from the running agent or else its state file, and its observed cgroups and processes.
 
 Which node is meant, this one or a captured one, is decided in cli/support/sources.py.
 """
@@ -42,7 +42,7 @@ LAST_CONFIG_PATH = f"{Config().state_directory}/{LAST_CONFIG}"
 
 
 class UnknownStateError(NodeAgentError):
-    """Nobody can say what the node's state is."""
+    """The node's state is unknown."""
 
 
 class NeverSavedError(UnknownStateError):
@@ -50,7 +50,7 @@ class NeverSavedError(UnknownStateError):
 
 
 def known_state(config_path: str, socket: str | None, read: ViewReader | None = None) -> NodeView:
-    """Ask the agent, else read what it has saved.
+    """Ask the agent, or else read its saved state.
 
     Args:
         config_path: read only if the agent doesn't answer: it says with which configuration it runs.
@@ -77,7 +77,7 @@ def known_state(config_path: str, socket: str | None, read: ViewReader | None = 
 
 
 def shown_state(config_path: str | None, socket: str | None, read: ViewReader | None = None) -> NodeView:
-    """Do as `known_state`; where no agent runs because its configuration is wrong, go by the one that it last ran with.
+    """Do as `known_state`; where no agent runs because its configuration is wrong, use the one that it last ran with.
 
     A configuration that was named counts, right or wrong.
     """
@@ -258,7 +258,7 @@ def _strays(view: NodeView, processes: Mapping[str, Collection[int]]) -> dict[st
 
 
 def _host_processes(exclusive: CpuSet, ours: frozenset[int]) -> HostProcesses:
-    """Look who else may run on exclusive CPUs (D12)."""
+    """Find others that may run on exclusive CPUs (D12)."""
     if not exclusive:
         return HostProcesses()
     from nodeagent.edge.processes import may_run_on, of_caller

@@ -1,4 +1,4 @@
-"""What manifests that are applied or deleted change in the manifest directory: which file holds which pod, and which is written or removed.
+"""What applying or deleting manifests changes in the manifest directory: which file holds which pod, and which is written or removed.
 
 A pod's file is the one that holds it, whatever it is called: another file with the same pod would not count (D7).
 """
@@ -33,11 +33,11 @@ _NEW_MODE = 0o644
 
 
 class ManifestPlaceError(NodeAgentError):
-    """Manifests can't be put in place, or taken away, as they are there."""
+    """Manifests can't be installed or removed as they are."""
 
 
 class Change(enum.Enum):
-    """What becomes of a pod's manifest."""
+    """What happens to a pod's manifest."""
 
     CREATED = "created"
     CHANGED = "changed"
@@ -93,7 +93,7 @@ class PodChange(Struct, frozen=True):
 
     @property
     def restarts(self) -> bool:
-        """Whether a pod that runs would make way for it."""
+        """Whether a running pod would be replaced by it."""
         entry, decided = self.entry, self.decided
         return entry is not None and entry.is_active and entry.deleting_since_ms is None and decided is not entry
 

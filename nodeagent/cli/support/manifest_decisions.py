@@ -1,4 +1,4 @@
-"""How the agent would decide on the pods of manifests that are applied, and the wait until it has."""
+"""How the agent would decide on the pods of applied manifests, and the wait until it has."""
 
 import argparse
 import time
@@ -21,11 +21,11 @@ _PAUSES_SECONDS = (0.05, 1.0)
 
 
 class WaitError(NodeAgentError):
-    """There is nobody to wait for, or it took too long."""
+    """No agent to wait for, or it took too long."""
 
 
 def check_wait(options: argparse.Namespace, place: ManifestPlace) -> None:
-    """Refuse to wait for nobody.
+    """Refuse to wait if no agent runs.
 
     Raises:
         WaitError: the agent does not run.

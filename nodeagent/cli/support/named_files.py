@@ -1,6 +1,6 @@
 """Files that the command line names: a path, `-` for stdin, or a pipe such as a shell's `<(...)`.
 
-What lies at a place of nodeagent's own is never read here: there a pipe would be a trap, not somebody's wish.
+nodeagent's own files are never read here: a pipe in their place would be a trap.
 """
 
 import argparse

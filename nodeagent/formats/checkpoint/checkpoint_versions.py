@@ -1,6 +1,6 @@
-"""Every version of kubelet's two checkpoint files, and nodeagent's own: which one a text is, whether it is whole, and the same in another.
+"""Every version of kubelet's two checkpoint files, and nodeagent's own: identifies, verifies and converts a text.
 
-Stricter than kubelet, which takes some files unseen: here every checksum is judged. Knows no file system.
+Stricter than kubelet, which accepts some files unchecked: here every checksum is verified. Knows no file system.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""`nodeagent_state`, the one file that is the truth: NodeState ↔ bytes.
+"""`nodeagent_state`, the single source of truth: NodeState ↔ bytes.
 
 Two lines: a header with version and SHA-256 of the second line, and the state as JSON with sorted keys. Equal states are equal bytes.
-Knows no file system. A reader of version N refuses higher versions by name and reads all lower ones.
+Knows no file system. A reader of version N reads all lower versions and refuses higher ones by name.
 """
 
 import hashlib

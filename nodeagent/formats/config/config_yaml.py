@@ -1,6 +1,6 @@
 """Configuration text → Config, or everything that is wrong with it at once. KubeletConfiguration's field names and the agent's own.
 
-What the machine has to say is not known here.
+Knows nothing about the machine.
 """
 
 import difflib

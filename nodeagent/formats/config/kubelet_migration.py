@@ -1,4 +1,4 @@
-"""A KubeletConfiguration → a configuration of nodeagent's with the same effect: what has no use here becomes a comment that says so.
+"""A KubeletConfiguration → a nodeagent configuration with the same effect: fields with no use here become comments that say so.
 
 Keeps the file's own lines, order and comments wherever the text allows it.
 """

@@ -1,6 +1,6 @@
-"""What a pod's values may be, as the API server would judge them, and what this agent asks beyond (names become directories).
+"""The API server's rules for a pod's values, and what this agent requires beyond them (names become directories).
 
-Works on a Pod with defaults applied; answers where in the manifest the trouble is, not in which line.
+Works on a Pod with defaults applied; reports the place of an error in the manifest, not its line.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Names of the v1 Pod's fields that are known and not acted on, and of those that are refused, with the reason. Only tables."""
+"""Names of the v1 Pod's fields that are known but unused, and of those that are refused, with the reason. Only tables."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,6 +1,6 @@
-"""Typed reading of decoded JSON that a program wrote: the first value that does not fit is named with its place. Knows no field names.
+"""Typed reading of decoded JSON that a program wrote: the first value that does not fit is reported with its place. Knows no field names.
 
-For what people write, where everything that is wrong is told at once, there is formats/syntax/fields.py.
+For text that people write, where all errors are reported at once, use formats/syntax/fields.py.
 """
 
 import enum

@@ -1,4 +1,4 @@
-"""A machine described in a few words, such as `2s.2n.8c.2t`, → Topology. For trying out what isn't at hand.
+"""A machine described in a few words, such as `2s.2n.8c.2t`, → Topology. For trying out machines that aren't at hand.
 
 Each number is per parent: sockets, NUMA nodes per socket, level-3 caches per node, cores per cache (or node), threads per core.
 """

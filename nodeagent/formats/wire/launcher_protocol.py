@@ -1,6 +1,6 @@
 """The launcher's protocol, spelled and read: one JSON object per packet, a request and its answer, pushed events after `subscribe`.
 
-The launcher stands alone and does not import this; a test holds the two together. What an answer means is the caller's business.
+The launcher stands alone and does not import this; a test keeps the two in step. Interpreting an answer is up to the caller.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Is the host fit: kernel, cgroups, other programs that write the same settings? One function a check; pure."""
+"""Is the host fit: kernel, cgroups, other programs that write the same settings? One function per check; pure."""
 
 import json
 import re

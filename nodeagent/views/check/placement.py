@@ -1,4 +1,4 @@
-"""Do machine and configuration suit each other: isolation, SMT, reserved CPUs, huge pages? One function a check; pure."""
+"""Do machine and configuration match: isolation, SMT, reserved CPUs, huge pages? One function per check; pure."""
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Topology

@@ -1,4 +1,4 @@
-"""What `nodeagent check` goes by, and what it says of one thing: level, reason, and what mends it."""
+"""The input of `nodeagent check`, and its verdict on one thing: level, reason, and fix."""
 
 import enum
 

@@ -1,4 +1,4 @@
-"""What of an inspection's text stands out in colour: what is refused or keeps failing, and what is worse than promised.
+"""Which parts of an inspection are coloured: what is refused or keeps failing, and what is worse than promised.
 
 Only words that no pod's or container's name can be: those are lower case. Without colour the text says the same.
 """

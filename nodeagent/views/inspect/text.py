@@ -1,6 +1,6 @@
-"""An inspection for people: the node, the pods, and last, where the eye is after a long listing, all that needs attention.
+"""An inspection as text: the node, the pods, and last, where the eye is after a long listing, everything that needs attention.
 
-Adds words and layout to the document, no fact. Legible without colour; no line is longer than the width.
+Adds words and layout to the document, no facts. Legible without colour; no line is longer than the width.
 """
 
 from collections.abc import Iterator, Mapping

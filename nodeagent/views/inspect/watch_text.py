@@ -1,6 +1,6 @@
 """One frame of `nodeagent inspect --watch`: load of every CPU, drift and problems, and a table of containers that can be scrolled.
 
-Adds words and layout to what was found out, no fact. No line is longer than the width, and none has anything a terminal acts on.
+Adds words and layout to what was found, no facts. No line is longer than the width or contains terminal control sequences.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A simulation for people: who got what, who was refused, what is left on each NUMA node. Adds words and layout, no fact."""
+"""A simulation as text: who got what, who was refused, what is left on each NUMA node. Adds words and layout, no facts."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
