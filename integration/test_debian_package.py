@@ -134,7 +134,7 @@ def test_a_removed_packages_purge_takes_nothing_from_make_install(node: Node) ->
     files = node.run(listing).stdout
 
     said = node.run(f"{APT} purge nodeagent", timeout_seconds=30).stdout
-    assert "configuration and state stay: make install was here since" in said
+    assert "configuration and state are kept: make install was used since" in said
     assert node.run("dpkg --list nodeagent | grep -c ^rc || true").stdout == "0\n"
     assert (node.footprint(), node.run(listing).stdout) == (before, files)
     assert node.run("systemctl is-enabled nodeagent && systemctl is-active nodeagent").stdout == "enabled\nactive\n"

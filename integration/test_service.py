@@ -43,7 +43,7 @@ def test_a_stopped_agent_leaves_cleanly(any_node: Node) -> None:
     told = any_node.run("nodeagent inspect --no-host-processes", check=False)
     any_node.run("systemctl start nodeagent")
     assert told.returncode == 0, told.stderr
-    assert "does NOT run" in told.stdout
+    assert "is NOT running" in told.stdout
     assert "systemctl start nodeagent" in " ".join(told.stdout.split())
 
 

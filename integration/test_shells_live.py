@@ -30,7 +30,7 @@ def node(two_sockets: Guest) -> Node:
 
 def test_man_shows_the_pages(node: Node) -> None:
     shown = node.run("man nodeagent && man nodeagent-inspect").stdout
-    assert "nodeagent - pin pods to whole CPUs next to their memory" in " ".join(shown.split())
+    assert "nodeagent - pin pods to whole CPUs close to their memory" in " ".join(shown.split())
     assert "--no-host-processes" in shown
     assert node.run("man -w nodeagent-retry").stdout.endswith("/man/man8/nodeagent-retry.8\n")
 

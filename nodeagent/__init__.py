@@ -1,3 +1,3 @@
-"""Pins pods to whole CPUs next to their memory on bare-metal Linux, with kubelet's decisions and without Kubernetes."""
+"""Pins pods to whole CPUs close to their memory on bare-metal Linux, with kubelet's decisions and without Kubernetes."""
 
 __version__ = "0.1.0"

@@ -78,5 +78,5 @@ echo "nodeagent is installed in $prefix; configuration: $etc/config.yaml, manife
 if [ -z "$before" ]; then
     echo "start it with: systemctl enable --now nodeagent"
 else
-    echo "change over to it with: systemctl restart nodeagent && systemctl reload nodeagent-launcher (pods run on)"
+    echo "switch to it with: systemctl restart nodeagent && systemctl reload nodeagent-launcher (pods keep running)"
 fi

@@ -56,14 +56,14 @@ def configuration() -> str:
     return f"""\
 # Configuration
 
-The file is `/etc/nodeagent/config.yaml`, in YAML. The names are the KubeletConfiguration's. `nodeagent config validate` says all that is
-wrong with it, `nodeagent config show` what it comes to, and `systemctl reload nodeagent` takes it over.
+The file is `/etc/nodeagent/config.yaml`, in YAML. Field names are the KubeletConfiguration's. `nodeagent config validate` reports every
+error in it, `nodeagent config show` shows the resulting values, and `systemctl reload nodeagent` applies it.
 
 ## Fields
 
 {readme.configuration()}
 
-Of these there is nothing to choose:
+These fields leave nothing to choose:
 
 | field | meaning |
 | --- | --- |
@@ -71,33 +71,33 @@ Of these there is nothing to choose:
 
 ## `cpuManagerPolicyOptions`
 
-Each is `"true"` or `"false"`, and `"false"` without being named. [What they do](../policies/cpu-manager.md).
+Each is `"true"` or `"false"`; the default is `"false"`. [What they do](../policies/cpu-manager.md).
 
 | option | needs the gate | excludes |
 | --- | --- | --- |
 {options}
 
-`align-by-socket` excludes `topologyManagerPolicy: single-numa-node`, too.
+`align-by-socket` also excludes `topologyManagerPolicy: single-numa-node`.
 
 ## `featureGates`
 
-| gate | without being named |
+| gate | default |
 | --- | --- |
 {gates}
 
-`AllAlpha` sets those that are off in this table, `AllBeta` the others, but for what is set on its own. Other gates of kubelet's are without
-use here, and named in the log.
+`AllAlpha` sets the gates that are off in this table, `AllBeta` the others, except those set individually. Other kubelet gates have no use
+here, and are logged.
 
 ## The sample
 
-`make install` puts this file where there is none:
+`make install` installs this file if there is none:
 
 ```yaml
 {example}```
 
-## Fields of kubelet's without use here
+## kubelet fields not used here
 
-They are allowed, and named once in the log: {unused}.
+They are allowed, and logged once: {unused}.
 """
 
 
@@ -116,17 +116,17 @@ def commands() -> str:
         f"""\
 # Commands
 
-As `--help` and the manual pages (`man nodeagent-inspect`) have them. bash, zsh and fish complete them, with the names of pods and
-containers: `make install` puts that into {places} and into fish's own directory;
+As in `--help` and the manual pages (`man nodeagent-inspect`). Commands complete in bash, zsh and fish, with the names of pods and
+containers: `make install` installs the completions into {places} and fish's own directory;
 `eval "$(nodeagent completion bash)"` does it for one shell.
 
 ## Answers for programs
 
-`-o json` and `-o yaml` print the same document, with sorted keys. Names stay, and new ones may come; `version`, where there
-is one, grows when a name has to go. The schemas (JSON Schema 2020-12) therefore allow fields that they don't have: what was written by a
-later version is right by an earlier one's schema. Have a reader ignore what it doesn't know.
+`-o json` and `-o yaml` print the same document, with sorted keys. Names stay, and new ones may be added; `version`, if present,
+increases when a name is removed. The schemas (JSON Schema 2020-12) therefore allow fields that they don't define: a document from a
+later version is valid under an earlier schema. Have readers ignore what they don't know.
 
-| command | its document |
+| command | document |
 | --- | --- |
 {_answers()}
 
@@ -141,7 +141,7 @@ later version is right by an earlier one's schema. Have a reader ignore what it 
 
 
 ANSWERS: dict[str, tuple[str, ...] | str] = {
-    "run": "none: it logs, in JSON, a line each",
+    "run": "none: it logs, one JSON object per line",
     "inspect": ("inspection",),
     "topology": ("topology",),
     "capture": ("capture",),
@@ -149,8 +149,8 @@ ANSWERS: dict[str, tuple[str, ...] | str] = {
     "config validate": ("config-validation",),
     "config show": ("configuration",),
     "config migrate-from-kubelet": "none: it writes a configuration, in YAML with comments",
-    "completion": "none: it writes a shell's script",
-    "exec": "none: it becomes the command, and the output is that one's",
+    "completion": "none: it writes a shell script",
+    "exec": "none: the output is that of the command",
     "apply": ("apply",),
     "diff": ("diff",),
     "delete": ("delete",),
@@ -158,7 +158,7 @@ ANSWERS: dict[str, tuple[str, ...] | str] = {
     "release": ("release",),
     "checkpoint verify": ("checkpoint",),
     "checkpoint show": ("checkpoint",),
-    "checkpoint convert": "none: it writes a state file, to the byte",
+    "checkpoint convert": "none: it writes a state file, byte for byte",
     "explain": ("explanation",),
     "simulate": ("simulation", "comparison", "scenario-result", "scenario-times"),
 }
@@ -226,9 +226,9 @@ def metrics() -> str:
     return f"""\
 # Metrics
 
-`http://127.0.0.1:9753/metrics`, or where `metricsBindAddress` says. `/healthz` and `/readyz` are there, too. Series with the label values
-named here are there from the start, with 0. `contrib/prometheus` in the source and in `share/nodeagent` has a scrape configuration, rules
-and alerts, `contrib/grafana` a dashboard.
+`http://127.0.0.1:9753/metrics`, or at `metricsBindAddress`, which also serves `/healthz` and `/readyz`. Series with the label values listed
+here exist from the start, with 0. `contrib/prometheus`, in the source and in `share/nodeagent`, has a scrape configuration, rules and
+alerts; `contrib/grafana` has a dashboard.
 
 ## kubelet's
 
@@ -244,11 +244,11 @@ Names, types and labels are those of kubelet 1.36. With `metricsAliases: true`, 
 | --- | --- | --- | --- |
 {_metric_rows(AGENT_METRICS, aliases=False)}
 
-## Buckets of the histograms
+## Histogram buckets
 
 {_bucket_rows()}
 
-The process' own metrics (`process_…`, `python_…`) are those of the Prometheus client library.
+The process metrics (`process_…`, `python_…`) are those of the Prometheus client library.
 """
 
 
@@ -289,17 +289,17 @@ def refusals() -> str:
     return f"""\
 # Refusals
 
-A pod that can't have what it asks for is refused as a whole. That is final until its manifest changes, or until you have made room and
-say `nodeagent retry POD`. `nodeagent inspect POD` shows reason, message and the next step, `nodeagent explain POD` what was missing where
-and what would admit it. `nodeagent_pod_refusals_total` counts them by reason.
+A pod that can't have what it asks for is refused as a whole. The refusal is final until its manifest changes, or until you make room and
+run `nodeagent retry POD`. `nodeagent inspect POD` shows the reason, message and next step, `nodeagent explain POD` what was missing where
+and what would admit it. `nodeagent_pod_refusals_total` counts refusals by reason.
 
-Names of reasons and texts of messages are kubelet's where kubelet has them.
+Reasons and messages are kubelet's wherever kubelet has them.
 
 | reason | of | what to do |
 | --- | --- | --- |
 {rows}
 
-`OutOf` stands before the name of any resource that the node has too little of: `OutOfhugepages-2Mi` is one example.
+`OutOf` is followed by the name of any resource that the node lacks, such as `OutOfhugepages-2Mi`.
 """
 
 

@@ -37,15 +37,15 @@ def errors() -> str:
         """\
 # Errors
 
-What went wrong outside: on stderr, in the journal of `nodeagent.service`, and as problems in `nodeagent inspect`. The message names the
-file or thing and its value, the line after it, which begins with `hint:`, the next step. `…` stands for what is filled in. A refused pod
-is no error: [Refusals](refusals.md). What is wrong with a configuration or a manifest is said with file and line, all at once.
+What can go wrong outside the program. Errors appear on stderr, in the journal of `nodeagent.service`, and as problems in `nodeagent
+inspect`. The message names the file or thing and its value; the line after it, `hint:`, has the next step. `…` stands for variable parts.
+A refused pod is not an error: see [Refusals](refusals.md). Errors in configurations and manifests are all reported at once, with lines.
 
 """
         + "\n".join(sections)
-        + "\n## Configuration, machine and state don't go together\n\n"
-        "Why a start is refused, in kubelet's words where kubelet refuses it, too, and these are about the configuration. "
-        "The configuration's field or the file is named beside it.\n\n"
+        + "\n## Configuration, machine and state don't match\n\n"
+        "Why a start is refused; in kubelet's words if kubelet refuses it too and they are about the configuration. "
+        "The last column names the configuration field or the file.\n\n"
         "| message | field or file |\n| --- | --- |\n"
         + "".join(f"| {_cell(message)} | {_cell(about)} |\n" for message, about in starts)
     )

@@ -28,14 +28,14 @@ ROWS = (
     Row("failed saves", "each call of a save fails: full, quota, read-only, broken disk", "tests/daemon/test_full_disk.py"),
     Row("failed cgroup writes", "each cgroup write of admissions and removals fails with each answer of the kernel", "tests/daemon/test_write_failures.py"),
     Row("churn", "pods come and go at random, watched by the kernel's scheduler events", "integration/test_no_overlap.py"),
-    Row("churn with faults", "the same, while agent and launcher are killed and restarted, CPUs go and come back, and the clock is set", "integration/test_no_overlap.py"),
-    Row("fuzzing", "damaged input to everything that reads what others wrote: manifests, configuration, state files, sysfs, sockets", "tests/support/fuzz.py"),
-    Row("inputs built by Hypothesis", "the same, with inputs built from nothing of what they are made of", "tests/project/test_fuzz.py --hypothesis-profile=search"),
-    Row("load", "pods of three containers arrive at once, live over a restart and go; all are decided, none is lost", "tests/daemon/test_load.py --host-soak"),
-    Row("load in a guest", "pods arrive at once on a real kernel, live over a restart and go", "integration/test_load_live.py --long"),
-    Row("an hour of churn", "pods come, change, fail and go at random while people ask and scrape: nothing grows", "tests/daemon/test_churn.py --host-soak"),
-    Row("flood", "files are written and renamed as fast as it goes; the last word of each is what runs", "tests/daemon/test_load.py --host-soak"),
-    Row("wrong manifests", "thousands of files that are invalid, of one name, or of more pods than fit: one answer each", "tests/daemon/test_load.py --host-soak"),
+    Row("churn with faults", "the same, while agent and launcher are killed and restarted, CPUs go offline and come back, and the clock is set", "integration/test_no_overlap.py"),
+    Row("fuzzing", "damaged input to everything that reads foreign data: manifests, configuration, state files, sysfs, sockets", "tests/support/fuzz.py"),
+    Row("inputs built by Hypothesis", "the same, with inputs built from scratch", "tests/project/test_fuzz.py --hypothesis-profile=search"),
+    Row("load", "pods of three containers arrive at once, survive a restart and leave; all are decided, none is lost", "tests/daemon/test_load.py --host-soak"),
+    Row("load in a guest", "pods arrive at once on a real kernel, survive a restart and leave", "integration/test_load_live.py --long"),
+    Row("an hour of churn", "pods arrive, change, fail and leave at random under queries and scrapes: nothing grows", "tests/daemon/test_churn.py --host-soak"),
+    Row("flood", "files are written and renamed as fast as possible; the last version of each is what runs", "tests/daemon/test_load.py --host-soak"),
+    Row("wrong manifests", "thousands of files that are invalid, share a name, or are more pods than fit: one answer each", "tests/daemon/test_load.py --host-soak"),
 )  # fmt: skip
 
 

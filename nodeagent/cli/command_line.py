@@ -1,4 +1,4 @@
-"""The command line: which commands there are, and the parser that understands them. A command is imported only when it is asked for."""
+"""The command line: the commands and their parser. A command is imported only when it is used."""
 
 import argparse
 import importlib
@@ -16,29 +16,29 @@ COMMANDS = {
     "run": "run the agent (what nodeagent.service does)",
     "inspect": "show pods, their CPUs and memory, and every difference from what was promised",
     "topology": "draw the machine, or print it for other tools",
-    "capture": "take the node into one file, without secrets: for other commands' --machine, tests and bug reports",
-    "check": "say whether this node is fit for pinning, and what mends it",
-    "config": "say whether a configuration is right, what it comes to, and what becomes of kubelet's",
-    "completion": "print what makes bash, zsh or fish complete command lines, with names of pods and containers",
+    "capture": "save the node to one file, without secrets: for other commands' --machine, tests and bug reports",
+    "check": "check whether this node is fit for pinning, and suggest fixes",
+    "config": "validate a configuration, show it in full, or migrate kubelet's",
+    "completion": "print a completion script for bash, zsh or fish, with names of pods and containers",
     "exec": "run a command in a container's cgroup",
-    "apply": "put manifests in place, once it is known what comes of them",
-    "diff": "say what manifests would change: what would restart, and where it would land",
-    "delete": "remove manifests from their directory: their pods end",
+    "apply": "install manifests, after trying what they would do",
+    "diff": "show what manifests would change: what would restart, and where it would land",
+    "delete": "remove manifests from their directory, which ends their pods",
     "retry": "decide again on a refused pod",
-    "release": "end pods and give back what they hold, or all that the agent made on this node",
-    "checkpoint": "say whether a state file of nodeagent or kubelet is whole, show it, or write it in another version",
-    "explain": "say why a pod was admitted or refused, step by step, and what would admit it",
+    "release": "end pods and free what they hold, or everything that the agent created on this node",
+    "checkpoint": "verify a state file of nodeagent or kubelet, show it, or convert it to another version",
+    "explain": "explain why a pod was admitted or refused, step by step, and what would admit it",
     "simulate": "replay pod events on a described machine, as the agent or as kubelet 1.36 decides",
 }
-"""Subcommand → help; each lives in nodeagent.cli.commands.<name> with `add_arguments` and `run`, and is imported only when asked for."""
+"""Subcommand → help; each lives in nodeagent.cli.commands.<name> with `add_arguments` and `run`, and is imported only when used."""
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Ends every complaint about arguments as all errors end: with the next step."""
+    """Ends every error about arguments like all others: with the next step."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(EXIT_USAGE, f"nodeagent: {printable(message)}\nhint: {self.prog} --help says what can be given\n")
+        self.exit(EXIT_USAGE, f"nodeagent: {printable(message)}\nhint: {self.prog} --help lists the arguments\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Name the word that was probably meant, where argparse only lists them all."""
@@ -50,7 +50,7 @@ class CommandParser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"there is no '{value}'{meant}")
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
-        """Refuse words that nothing understands; of options with those that were probably meant."""
+        """Refuse unknown words, suggesting the options that were probably meant."""
         from nodeagent.formats.syntax.fields import nearest
 
         options = [spelling for action in self._actions for spelling in action.option_strings]
@@ -58,7 +58,7 @@ class CommandParser(argparse.ArgumentParser):
         self.error(f"unrecognized arguments: {' '.join(words)}{next(filter(None, meant), '')}")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Write it, where argparse keeps quiet about what can't be written."""
+        """Write it, where argparse ignores failed writes."""
         if file is sys.stdout:
             file.write(message)
         else:
@@ -66,7 +66,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
-    """Give the parser of all commands; only the one that the words name knows its arguments."""
+    """Give the parser of all commands; only the named command gets its arguments."""
     return parsers_for(words)[0]
 
 
@@ -74,7 +74,7 @@ def parsers_for(words: Sequence[str]) -> tuple[CommandParser, dict[str, CommandP
     """Give the parser of all commands, and that of each, by its name."""
     parser = CommandParser(
         prog="nodeagent",
-        description="Pins pods to whole CPUs next to their memory.",
+        description="Pins pods to whole CPUs close to their memory.",
         formatter_class=HelpText,
         epilog=f"documents and examples: {documents()}\nmore on one command: nodeagent COMMAND --help\nnext: nodeagent inspect",
     )

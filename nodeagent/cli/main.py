@@ -23,7 +23,7 @@ class OutputError(NodeAgentError):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; the result is the exit status."""
+    """Run the command line; returns the exit status."""
     with Path(os.devnull).open("r+", encoding="utf-8") as nothing, _closed_output() as closed:
         # what we were started without: stdin is empty, stderr takes everything, and of stdout it is told once it is written to
         sys.stdin, sys.stdout, sys.stderr = sys.stdin or nothing, sys.stdout or closed, sys.stderr or nothing
@@ -78,7 +78,7 @@ def _answered(arguments: list[str] | None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read our output has gone.
+        # The reader of our output has gone.
         drop(sys.stdout)
         return EXIT_ERROR
 
@@ -102,7 +102,7 @@ def _run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def written() -> Iterator[None]:
-    """Have all output written at the end, also after `--help`, and what was answered before an error."""
+    """Flush all output at the end, also after `--help` and after an error."""
     try:
         try:
             yield

@@ -1,4 +1,4 @@
-"""The manual pages, made of the command line's definitions in man(7)'s language. A module of its own for the installation:
+"""The manual pages, made from the command line's definitions in man(7) syntax. A module of its own for the installation:
 
 `python -m nodeagent.cli.man_pages SHARE FISH [DOCUMENTS]` writes them, and the shells' completions, where `man` and the shells look for
 them. DOCUMENTS is where documents and examples will lie, which is not where this program lies while a package is made.
@@ -32,7 +32,7 @@ def man_pages(place: str = _BELOW_PREFIX) -> dict[str, str]:
     """
     top = command_of(parser_for(()))
     top = replace(top, epilog=top.epilog.replace(documents(), place))
-    pages = {_PROGRAM: _page(top, "pin pods to whole CPUs next to their memory")}
+    pages = {_PROGRAM: _page(top, "pin pods to whole CPUs close to their memory")}
     for name, purpose in COMMANDS.items():
         importlib.import_module(f"nodeagent.cli.commands.{name}")
         (found,) = [one for one in command_of(parser_for([name])).subcommands if one.name == name]

@@ -224,7 +224,9 @@ class Agent:
         if refusals:
             why = "; ".join(refused.told for refused in refusals)
             trouble = f"the machine has changed, and pods cannot be placed on it as it is: {why}"
-            way_out = "bring back what is gone, or drain the node and correct what `nodeagent config validate` names"
+            way_out = (
+                "bring back what is missing, or drain the node and correct what `nodeagent config validate` reports"
+            )
             self._kept = replace(self._kept, machine_trouble=(Trouble(f"{trouble} ({way_out})"),))
             # Running containers keep to the CPUs that are there.
             self.node = replace(self.node, topology=topology)

@@ -1,4 +1,4 @@
-"""Tells what others had changed in the pods' cgroups, from the changes of a turn that put it right."""
+"""Reports what others changed in the pods' cgroups, from the changes of the turn that corrected it."""
 
 from collections.abc import Mapping
 

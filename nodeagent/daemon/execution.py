@@ -1,4 +1,4 @@
-"""Carries a plan out, change by change, and says what that left: written, failed, held back. The order is the plan's.
+"""Carries out a plan, change by change, and reports the outcome: written, failed, held back. The order is the plan's.
 
 What a failure means is `core/write_failures`'s; here it is answered: looked at again at once, soon, or at the next reconcile.
 """

@@ -1,6 +1,6 @@
-"""Signs of life from the deciding thread in the middle of a turn: a thousand pods at once take longer than a watchdog waits.
+"""Signs of life from the deciding thread during a turn: a thousand pods at once take longer than the watchdog timeout.
 
-Only work that gets on gives one, so a turn that hangs is still noticed.
+Only progress gives one, so a hanging turn is still noticed.
 """
 
 import time

@@ -1,6 +1,6 @@
 """The log: structlog to stderr, JSON for the journal, pretty on a terminal; one line per fact, a fixed event name, fields with units.
 
-In the journal each line has its priority, and what it is about as fields: NODEAGENT_EVENT, NODEAGENT_POD, NODEAGENT_POD_UID,
+In the journal each line has its priority, and its subject as fields: NODEAGENT_EVENT, NODEAGENT_POD, NODEAGENT_POD_UID,
 NODEAGENT_CONTAINER.
 """
 

@@ -1,4 +1,4 @@
-"""Looks at the machine again and again: CPUs, memory and huge pages come and go while pods run."""
+"""Rereads the machine periodically: CPUs, memory and huge pages come and go while pods run."""
 
 from nodeagent.core.model.topology import Topology
 from nodeagent.edge.sysfs import read_machine, read_witness

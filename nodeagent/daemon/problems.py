@@ -1,4 +1,4 @@
-"""What is wrong for the time being, in the words that `inspect` shows."""
+"""Current problems, in the words that `inspect` shows."""
 
 from nodeagent.core.cgroups.ancestor_cpusets import Withheld
 from nodeagent.core.model.state import PodEntry
@@ -20,8 +20,8 @@ def refused_change(entry: PodEntry) -> str | None:
     if refusal is None or not entry.is_active:
         return None
     return (
-        f"the change is refused, and pod {name} runs on as it was: {refusal.reason}: {refusal.message} "
-        f"(take the change back, or make room and: nodeagent retry {name})"
+        f"the change is refused, and pod {name} keeps running as it was: {refusal.reason}: {refusal.message} "
+        f"(undo the change, or make room and: nodeagent retry {name})"
     )
 
 

@@ -1,4 +1,4 @@
-"""What others may ask of the running agent: the local API and the metrics, served beside the deciding thread."""
+"""What clients can query from the running agent: the local API and the metrics, served beside the deciding thread."""
 
 import os
 from collections.abc import Mapping
@@ -122,7 +122,7 @@ class Publisher:
         elif isinstance(names, list) and names:
             entries = [find_pod(state, str(name)) for name in names]
         else:
-            raise NodeAgentError("it was not said which pods", hint="name them: `nodeagent release POD…`, or `--all`")
+            raise NodeAgentError("no pods were named", hint="name them: `nodeagent release POD…`, or `--all`")
         released = [entry.pod.uid for entry in entries if entry.is_active]
         self._ask(Request(released=frozenset(released)))
         return {"released": released}

@@ -1,4 +1,4 @@
-"""Puts main processes back that are in another cgroup than their container's: only there they have what was promised."""
+"""Moves main processes back into their container's cgroup: only there do they have what was promised."""
 
 from collections.abc import Collection
 from typing import Protocol

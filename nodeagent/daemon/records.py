@@ -1,4 +1,4 @@
-"""What is kept on disk: the truth file first, then kubelet's two checkpoints, made from it."""
+"""What is kept on disk: the source of truth first, then kubelet's two checkpoints, made from it."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from nodeagent.formats.checkpoint.memory_checkpoint import encode_memory_state
 from nodeagent.formats.checkpoint.node_state import StateEncoder, policies_of
 from nodeagent.formats.config.config_text import config_fields, config_text
 
-_MADE_ANEW = f"it is made anew of {STATE_FILE}; `nodeagent inspect` shows what is promised"
+_MADE_ANEW = f"it is rebuilt from {STATE_FILE}; `nodeagent inspect` shows what is promised"
 
 
 class Recorder:
@@ -69,7 +69,7 @@ class Recorder:
             "state_set_aside",
             file=name,
             aside=aside,
-            hint=f"`nodeagent checkpoint show {aside}` tells what it says",
+            hint=f"`nodeagent checkpoint show {aside}` shows its content",
         )
         self.set_aside = (*self.set_aside, aside)
 

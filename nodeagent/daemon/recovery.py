@@ -1,7 +1,7 @@
-"""What a start makes of the state that it finds: taken as it is, carried over to what has changed, or made anew of what runs.
+"""What a start makes of the state that it finds: accepted as it is, adapted to what has changed, or rebuilt from running pods.
 
-Nothing that lies there can keep the agent from starting: what can't be used is named and set aside, and every promise that is not
-as it was is told. Only `stateRecovery: strict` refuses, as kubelet does.
+Nothing in the state directory can keep the agent from starting: unusable files are reported and set aside, and every promise that is not
+as it was is reported. Only `stateRecovery: strict` refuses, as kubelet does.
 """
 
 from collections.abc import Callable

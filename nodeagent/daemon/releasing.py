@@ -1,4 +1,4 @@
-"""Giving a node back while the agent doesn't run: its own turns, until no pod is left, then its cgroups and files.
+"""Releases a node while the agent isn't running: its own turns, until no pod is left, then its cgroups and files.
 
 The same decisions, checkpoints and writes as the running agent's, one after the other in this process, with its lock. No manifest is
 looked at, so nothing new is admitted.
@@ -68,7 +68,7 @@ def find_pods_cgroup(config: Config, installed: str) -> Pods | None:
         tree = CgroupTree(config.cgroup_root or installed)
         if any(there.is_populated for path, there in tree.read(OWN_DIRECTORIES).items() if path):
             raise DrainError(
-                f"pods run in {tree.root}, and nobody can end them in order: {err.message}",
+                f"pods run in {tree.root}, and cannot be ended in order: {err.message}",
                 hint="`systemctl start nodeagent-launcher`, then again; or end them all at once: `systemctl stop nodeagent-pods`",
             ) from err
         return None
@@ -97,7 +97,7 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
     with closing(ManifestList(config.static_pod_path, watch, patience_seconds=0)) as manifests:
         start = start_state(node, manifests.look(rescan=True).pods, time.time_ns() // 1_000_000, look)
     if start is None:
-        raise DrainError(f"what runs cannot be seen: {trouble}", hint="`systemctl status nodeagent-launcher`")
+        raise DrainError(f"running processes cannot be seen: {trouble}", hint="`systemctl status nodeagent-launcher`")
     log = make_log(io.StringIO())  # who calls tells what happens, of the states
     return Agent(
         node,
@@ -139,7 +139,7 @@ def drain(agent: Agent, tell: Callable[[NodeState], None], deadline: float) -> N
             problems = f" ({'; '.join(agent.view.problems)})" if agent.view.problems else ""
             raise DrainError(
                 f"still there: {', '.join(left)}{problems}",
-                hint="`nodeagent inspect POD` shows its processes; the same command goes on where this one stopped",
+                hint="`nodeagent inspect POD` shows its processes; run the same command again to continue",
             )
         reasons = frozenset({WakeUpReason.TIMER})
         time.sleep(min(pause, _LONGEST_PAUSE_SECONDS))

@@ -1,4 +1,4 @@
-"""Whether the running agent can take over another configuration: what it has promised has to fit, and some fields only a start follows."""
+"""Whether the running agent can apply another configuration: its promises have to fit, and some fields need a restart."""
 
 from msgspec.structs import replace
 
@@ -32,7 +32,7 @@ def check_takeover(before: NodeSetup, state: NodeState, after: NodeSetup) -> Non
     if changed:
         raise StartError(
             f"changed fields need a restart: {', '.join(changed)}",
-            hint="systemctl restart nodeagent (no pod notices)",
+            hint="systemctl restart nodeagent (pods are not affected)",
         )
     were, are = policies_of(before.config.placement), policies_of(after.config.placement)
     if were != are and state.promises.pods:
@@ -47,7 +47,7 @@ def check_takeover(before: NodeSetup, state: NodeState, after: NodeSetup) -> Non
     if broken:
         raise StartError(
             f"the promises made do not fit: {'; '.join(broken)}",
-            hint="`systemctl restart nodeagent` takes it over as far as that is possible, and tells what is not "
+            hint="`systemctl restart nodeagent` applies it as far as possible, and reports what is not "
             "(stateRecovery: recover); or drain the node: remove all manifests, until `nodeagent inspect` shows no pods",
         )
 

@@ -1,4 +1,4 @@
-"""The launcher as the deciding thread uses it: look at all runs, start, signal, forget. A launcher out of reach is trouble, not an end."""
+"""The launcher as the deciding thread uses it: look at all runs, start, signal, forget. An unreachable launcher is a problem, not fatal."""
 
 import errno
 import time
@@ -78,9 +78,7 @@ class Runner:
         if isinstance(answer, StartFailed) and answer.stage is StartStage.CGROUP:
             # The cgroup was not fit for it: no fault of the container's, which waits until it is.
             why = f"cannot start {pod.full_name} {container.name} in {request.cgroup}: {answer.message}"
-            advice = (
-                "somebody else may have changed or removed that cgroup: see cgroup.type and cpuset.cpus.effective there"
-            )
+            advice = "another program may have changed or removed that cgroup: see cgroup.type and cpuset.cpus.effective there"
             return Trouble(f"{why} ({advice})", about(pod, container.name))
         if isinstance(answer, StartFailed):
             self._fail(launch.run_id, _why_not_started(answer, request))
@@ -120,7 +118,7 @@ def _why_not_started(failed: StartFailed, request: StartRequest) -> str:
     match failed.stage:
         case StartStage.EXEC if failed.errno == errno.ENOENT and "/" not in request.argv[0]:
             # Values of a container's variables are not for everyone's eyes, this one neither.
-            path = "the PATH that its env gives" if "PATH" in dict(request.env) else f"PATH {DEFAULT_PATH}"
+            path = "the PATH from its env" if "PATH" in dict(request.env) else f"PATH {DEFAULT_PATH}"
             return f"{failed.stage}: there is no program '{request.argv[0]}' in {path}"
         case StartStage.EXEC:
             return f"{failed.stage}: cannot run '{request.argv[0]}': {failed.message}"

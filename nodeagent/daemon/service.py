@@ -191,7 +191,7 @@ def _reload(agent: Agent, config_path: str, manager: ServiceManager) -> None:
         agent.recorder.keep_config(node.config)
     except NodeAgentError as err:
         agent.notices[_RELOAD] = (
-            f"the configuration was not taken over, the one before counts: {err.message} ({err.hint})"
+            f"the configuration was not applied, the previous one stays in effect: {err.message} ({err.hint})"
         )
         agent.log.error("reload_refused", problem=err.message, hint=err.hint)  # noqa: TRY400 - as above
     manager.ready(_status(agent))
@@ -237,7 +237,7 @@ def _what_runs(
                 return Evidence(seen, runs)
         if troubles != said:
             log.warning("waiting_to_recover", problems=troubles)
-            manager.status("waiting: the state is made anew of what runs, and that cannot be seen")
+            manager.status("waiting: the state is rebuilt from running pods, which cannot be seen")
             said = troubles
         manager.ping_watchdog()
         if WakeUpReason.STOP in wakeups.wait(_LAUNCHER_WAIT_SECONDS):

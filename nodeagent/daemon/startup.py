@@ -1,4 +1,4 @@
-"""From files to a node that can be run: configuration, machine, managers. Each failure says file, value and way out."""
+"""From files to a node that can be run: configuration, machine, managers. Each failure has the file, the value and the next step."""
 
 from collections.abc import Callable
 
@@ -28,7 +28,7 @@ class StartError(NodeAgentError):
 
 
 ABSENT_HINT = (
-    "copy examples/config.yaml there (`nodeagent --help` says where it lies), or name another file with --config"
+    "copy examples/config.yaml there (`nodeagent --help` says where it is), or name another file with --config"
 )
 
 
@@ -111,7 +111,7 @@ def node_of(config: Config, topology: Topology, source: str) -> NodeSetup:
     raise StartError(
         "\n".join(refused.told for refused in node),
         hint=f"correct {', '.join(dict.fromkeys(refused.about for refused in node))} in {source}, or what it names; "
-        "`nodeagent config validate` says all that is wrong",
+        "`nodeagent config validate` reports every error",
     )
 
 

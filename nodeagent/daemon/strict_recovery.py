@@ -42,7 +42,7 @@ def load_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) ->
     """
     path = str(Path(node.config.state_directory) / STATE_FILE)
     way_out = (
-        "set stateRecovery to recover, which makes promises anew of what runs; "
+        "set stateRecovery to recover, which rebuilds promises from running pods; "
         f"or drain the node: `systemctl stop nodeagent-pods`, move {path} away, `systemctl start nodeagent`"
     )
     content = read_file(path, MAX_BYTES)

@@ -1,4 +1,4 @@
-"""What is wrong, as a person is told, and which pod it is about."""
+"""Problems in words for people, and the pod concerned."""
 
 from collections.abc import Callable, Mapping
 from typing import Self

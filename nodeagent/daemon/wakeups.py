@@ -1,4 +1,4 @@
-"""Wake-ups of the deciding thread: they say why to look again and carry no data, so any number of them coalesces."""
+"""Wake-ups of the deciding thread: they give a reason to look again and carry no data, so any number of them can coalesce."""
 
 import enum
 import threading

@@ -1,4 +1,4 @@
-"""Entering a cgroup: who lives below it, moving this process there, and what the kernel then says about it. Decides nothing."""
+"""Entering a cgroup: which processes are below it, moving this process there, and what the kernel then reports. Decides nothing."""
 
 import os
 from pathlib import Path

@@ -1,10 +1,10 @@
-"""Wakes when somebody writes into the pods' cgroups, makes or removes one, or the last process leaves one. Carries no data.
+"""Wakes when somebody writes to the pods' cgroups, creates or removes one, or the last process leaves one. Carries no data.
 
 inotify sees writes to cgroup files like those to any other, and the kernel's own changes of `cgroup.events` (cgroup-v2.rst, "Interface
-Files"). Its own changes of `*.effective` it doesn't announce: those are found by the periodic look.
+Files"). It doesn't announce its own changes of `*.effective`: the periodic look finds those.
 
 Asks the kernel itself: watchdog takes one thread for each directory, or says of each that is made while it walks a tree that it is there
-twice. The kernel gives one watch per directory however often it is asked for one (inotify_add_watch(2)), so no book is kept of that.
+twice. The kernel gives one watch per directory however often it is asked for one (inotify_add_watch(2)), so this needs no bookkeeping.
 """
 
 import ctypes

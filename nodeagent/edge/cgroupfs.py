@@ -1,4 +1,4 @@
-"""cgroup v2 below the pods' cgroup: reading it whole, carrying out one change. Decides nothing; the order is the plan's."""
+"""cgroup v2 below the pods' cgroup: reading it as a whole, carrying out one change. Decides nothing; the order is the plan's."""
 
 import errno
 import os
@@ -57,13 +57,13 @@ _HINTS = {
     errno.EPERM: "run as root, or give the pods' unit Delegate=yes",
     errno.EROFS: "is /sys/fs/cgroup mounted read-only? nodeagent.service needs ProtectControlGroups=no",
     errno.ENOENT: "is the controller enabled for this cgroup? see cgroup.controllers there, and `systemctl status nodeagent-pods`",
-    errno.ENODEV: "somebody has removed this cgroup: the pods' cgroups are the agent's; see `systemctl status nodeagent-pods`",
+    errno.ENODEV: "another program has removed this cgroup: the pods' cgroups belong to the agent; see `systemctl status nodeagent-pods`",
     errno.EBUSY: "a process may live in a cgroup that has children; see cgroup.procs there",
     errno.EAGAIN: "too many cgroups: see cgroup.max.descendants and cgroup.max.depth of the cgroups above",
     errno.ENOSPC: "the kernel has no room for it: compare cpuset.*.effective of the cgroups above, and count the cgroups in /proc/cgroups",
-    errno.EINVAL: "the kernel does not know such a value: are these CPUs and nodes there? see `nodeagent topology`, and dmesg",
+    errno.EINVAL: "the kernel does not know such a value: do these CPUs and nodes exist? see `nodeagent topology`, and dmesg",
     errno.ERANGE: "the value is out of the kernel's bounds: compare the pod's resources with `nodeagent inspect`",
-    errno.EOPNOTSUPP: "somebody has made the cgroup threaded: see cgroup.type there and above",
+    errno.EOPNOTSUPP: "another program has made the cgroup threaded: see cgroup.type there and above",
 }
 
 
@@ -73,7 +73,7 @@ def _failure(doing: str, path: Path | str, err: OSError) -> CgroupError:
 
 
 def _malformed(file: Path, why: str) -> CgroupError:
-    hint = "the kernel writes no such text: see `findmnt -t cgroup2`, and cgroupRoot in the configuration"
+    hint = "the kernel does not write such text: see `findmnt -t cgroup2`, and cgroupRoot in the configuration"
     return CgroupError(f"cannot understand {file}: {why}", path=str(file), error=None, hint=hint)
 
 

@@ -1,6 +1,6 @@
 """The agent's side of the launcher's socket: one connection per question, so none is ever stale.
 
-Every question may be asked again after an error: the launcher starts an id once, and forgets an end only when it is acknowledged.
+Every request can be repeated after an error: the launcher starts an id once, and forgets an end only when it is acknowledged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Listening sockets, TCP or Unix: made, with their rights, or an error that says what is in the way. Accepts nothing, speaks nothing."""
+"""Creates listening sockets, TCP or Unix, with their permissions, or reports what prevents it. Accepts and speaks nothing."""
 
 import errno
 import grp
@@ -26,7 +26,7 @@ _HINTS = {
     errno.EADDRNOTAVAIL: "no interface of this machine has that address (see `ip address`)",
     errno.EACCES: "ports below 1024, and directories of others, need root (see `ls -ld` of the directory)",
     errno.ENOENT: "the socket's directory must exist (RuntimeDirectory= of the unit makes /run/nodeagent)",
-    errno.ENOTDIR: "a file lies where the socket's directory is expected: move it away, or set runtimeDirectory or metricsBindAddress",
+    errno.ENOTDIR: "there is a file where the socket's directory is expected: move it away, or set runtimeDirectory or metricsBindAddress",
     errno.EAFNOSUPPORT: "the kernel or RestrictAddressFamilies= of the unit does not allow this kind of address",
 }
 

@@ -1,4 +1,4 @@
-"""The local API's answers: who may ask what, and which function answers. Knows neither sockets nor what the operations mean."""
+"""The local API's answers: permissions, and which function answers. Knows neither sockets nor what the operations mean."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -89,7 +89,7 @@ class LocalApi:
         known = ", ".join(sorted({*self._reads, *self._writes}))
         raise NodeAgentError(
             f"unknown operation '{request.op}'",
-            hint=f"this nodeagent knows: {known}; is it of another version than the command? see `nodeagent --version`",
+            hint=f"this nodeagent knows: {known}; does its version differ from the command's? see `nodeagent --version`",
         )
 
     def refusal(self, why: Broken) -> bytes:

@@ -1,4 +1,4 @@
-"""Asks the running daemon over its Unix socket. Tells a daemon that is down from one that says no."""
+"""Queries the running daemon over its Unix socket. Distinguishes a daemon that is down from one that refuses."""
 
 import os
 import socket

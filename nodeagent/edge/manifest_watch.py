@@ -1,4 +1,4 @@
-"""Wakes when the manifest directory may have changed. Carries no data: who is woken looks again."""
+"""Wakes when the manifest directory may have changed. Carries no data: whoever is woken looks again."""
 
 import os
 import threading

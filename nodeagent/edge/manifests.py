@@ -48,7 +48,7 @@ def _hidden(path: str) -> str:
     for setting, roots in _SHOWN_BY.items():
         for root in roots:
             if path.startswith(f"/{root}/"):
-                return f"; nodeagent.service sees nothing of /{root} unless `systemctl edit nodeagent` gives [Service] {setting}"
+                return f"; nodeagent.service cannot see /{root} unless `systemctl edit nodeagent` gives [Service] {setting}"
     return ""
 
 
@@ -176,7 +176,7 @@ def _read(directory: int | None, name: str, path: str, most: int) -> ManifestFil
             return None
         if not stat.S_ISREG(mode):
             return ManifestFile(
-                shown, None, f"{path} is {_KINDS.get(stat.S_IFMT(mode), 'no regular file')}, not a regular file"
+                shown, None, f"{path} is {_KINDS.get(stat.S_IFMT(mode), 'not a regular file')}, not a regular file"
             )
         return _read_regular(handle, shown, path, most)
     except OSError as err:
@@ -198,11 +198,9 @@ def _dangling(directory: int | None, name: str, path: str, cause: OSError) -> Ma
         return None
     if not stat.S_ISLNK(mode):
         # it came back meanwhile, and whoever made it wakes us
-        return ManifestFile(name, None, f"{path} was removed and made again just now", being_written=True)
+        return ManifestFile(name, None, f"{path} was just removed and recreated", being_written=True)
     target = os.path.realpath(path)
-    problem = (
-        f"cannot open {path}: a symbolic link to a file that isn't there ({target}: {cause.strerror}){_hidden(target)}"
-    )
+    problem = f"cannot open {path}: a symbolic link to a file that doesn't exist ({target}: {cause.strerror}){_hidden(target)}"
     return ManifestFile(name, None, problem)
 
 

@@ -1,4 +1,4 @@
-"""Who has a file open for writing, by /proc (proc_pid_fd(5), proc_pid_fdinfo(5)). Only looks."""
+"""Which processes have a file open for writing, from /proc (proc_pid_fd(5), proc_pid_fdinfo(5)). Only looks."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Which host processes may run where: affinities, cgroups and kernel threads, by psutil and /proc. Only looks; moves nobody."""
+"""Which host processes may run where: affinities, cgroups and kernel threads, from psutil and /proc. Read-only; moves nothing."""
 
 import contextlib
 import os

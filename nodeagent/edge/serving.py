@@ -1,6 +1,6 @@
 """Serves bounded exchanges (one request, one answer, goodbye) in one thread of its own, whatever clients do.
 
-Decides who is dropped when there are too many or too slow ones. Knows no protocol; a protocol's answer must not block.
+Decides which clients are dropped when they are too many or too slow. Knows no protocol; a protocol's answer must not block.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Files that must survive a crash: written whole or not at all, read with a bound, set aside when broken, locked against a second daemon.
 
-Knows nothing of what is in them. Every system call that changes something stands here in plain sight, in its order.
+Knows nothing of what is in them. Every system call that changes something is visible here, in its order.
 """
 
 import contextlib
@@ -38,9 +38,9 @@ _HINTS = {
     errno.EPERM: "run as root; `lsattr` shows whether the file is immutable",
     errno.EIO: "the disk fails: see `dmesg` and `smartctl`; the file holds its old or its new content, nothing between",
     errno.ENOENT: "make the directory first (StateDirectory= of the unit does), or set another stateDirectory",
-    errno.ENOTDIR: "a file lies where a directory is expected: move it away, or set another stateDirectory",
-    errno.EISDIR: "a directory lies where the file is expected: see `ls -ld` of it, and move it away",
-    errno.ELOOP: "a symbolic link lies where the file is expected: see `ls -l` of it, and move it away",
+    errno.ENOTDIR: "there is a file where a directory is expected: move it away, or set another stateDirectory",
+    errno.EISDIR: "there is a directory where the file is expected: see `ls -ld` of it, and move it away",
+    errno.ELOOP: "there is a symbolic link where the file is expected: see `ls -l` of it, and move it away",
 }
 
 
@@ -138,7 +138,7 @@ def read(path: str, *, max_bytes: int, follow_symlinks: bool = False) -> bytes |
             what only the agent writes).
 
     Raises:
-        StateFileError: it cannot be read, is no regular file, or is too large.
+        StateFileError: it cannot be read, is not a regular file, or is too large.
 
     """
     # O_NONBLOCK: opening a FIFO that nobody writes to must not hang the daemon
@@ -161,7 +161,7 @@ def read(path: str, *, max_bytes: int, follow_symlinks: bool = False) -> bytes |
             f"cannot read {path}: it is larger than {max_bytes} bytes",
             path=path,
             error=None,
-            hint=f"nodeagent never writes one so large: look what it is (`file {path}`), and move it away",
+            hint=f"nodeagent never writes one this large: check what it is (`file {path}`), and move it away",
         )
     return content
 
@@ -171,10 +171,11 @@ def _check_regular(path: str, status: os.stat_result) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not stat.S_ISREG(status.st_mode):
         raise StateFileError(
-            f"cannot read {path}: it is no regular file",
+            f"cannot read {path}: it is not a regular file",
             path=path,
             error=None,
-            hint=f"a device, FIFO or socket lies where the file is expected: see `ls -l {path}`; put a regular file there, or name another",
+            hint=f"there is a device, FIFO or socket where the file is expected: see `ls -l {path}`; "
+            "put a regular file there, or name another",
         )
 
 

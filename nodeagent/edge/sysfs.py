@@ -1,4 +1,4 @@
-"""Reads a file-system root's description of the machine into a sample. Judges no value: formats/kernel/sysfs.py does."""
+"""Reads a root file system's description of the machine into a sample. Validates nothing: formats/kernel/sysfs.py does."""
 
 import errno
 import os
@@ -43,7 +43,7 @@ def read_machine(root: str = "/") -> SysfsSample:
     except OSError as err:
         raise _failed(base, err, listed=False) from err
     if not is_directory:
-        raise SysfsError(base, "it is no directory", hint=_ROOT_HINT)
+        raise SysfsError(base, "it is not a directory", hint=_ROOT_HINT)
     failure: SysfsError | None = None
     for _ in range(ATTEMPTS):
         try:

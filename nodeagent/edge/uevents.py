@@ -1,4 +1,4 @@
-"""Waits for the kernel to say that CPUs, memory or NUMA nodes came or went (uevents over netlink). Says only: look again."""
+"""Waits for the kernel to report that CPUs, memory or NUMA nodes were added or removed (uevents over netlink). Only says: look again."""
 
 import enum
 import errno

@@ -1,4 +1,4 @@
-"""How much is used, as the kernel counts it: CPUs' times by psutil, cgroups' `cpu.stat` and `memory.numa_stat` as they stand."""
+"""Usage as the kernel counts it: CPU times from psutil, cgroups' `cpu.stat` and `memory.numa_stat` unprocessed."""
 
 import os
 from collections.abc import Iterable

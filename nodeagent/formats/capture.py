@@ -47,7 +47,7 @@ class CaptureError(NodeAgentError):
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(
-            f"{path} is no capture of a node: {why}",
+            f"{path} is not a capture of a node: {why}",
             hint="make one with `nodeagent capture --out FILE`; for the machine alone, `nodeagent topology -o json` will do",
         )
 

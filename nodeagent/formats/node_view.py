@@ -1,4 +1,4 @@
-"""What is known of a node at one time: the agent tells it over the local API, captures keep it, every command reads it."""
+"""What is known about a node at one time: the agent publishes it over the local API, captures keep it, every command reads it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -47,7 +47,7 @@ class NodeView(Struct, frozen=True):
     """Without the CPUs that a cgroup above the pods' one withholds."""
     state: NodeState
     cgroup_root: str | None = None
-    """Of the pods' cgroup. None: nobody says where it is."""
+    """Of the pods' cgroup. None: its location is unknown."""
     pids: Mapping[str, int] | None = None
     """Main processes by run id. None: the launcher did not say."""
     problems: tuple[str, ...] = ()

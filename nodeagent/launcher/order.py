@@ -1,4 +1,4 @@
-"""A start request and its checks: only what the launcher's own safety hangs on; the rest fails in the shim, at its stage."""
+"""A start request and its checks: only what the launcher's own safety depends on; everything else fails in the shim, at its stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the launcher says to whoever watches it: lines for the journal, states for systemd. Neither may ever stop it."""
+"""What the launcher reports: lines for the journal, states for systemd. Neither may ever stop it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What commands show: documents with stable names, and texts and pictures made of them. Pure; nothing here is read back."""
+"""What commands show: documents with stable names, and text and pictures made from them. Pure; nothing here is read back."""

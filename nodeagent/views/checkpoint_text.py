@@ -1,4 +1,4 @@
-"""A checkpoint for people. Adds words and layout to what formats/checkpoint/checkpoint_versions.py has read, no fact."""
+"""A checkpoint as text. Adds words and layout to what formats/checkpoint/checkpoint_versions.py has read, no facts."""
 
 from collections.abc import Iterator
 

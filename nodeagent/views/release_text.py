@@ -1,4 +1,4 @@
-"""What `nodeagent release` tells: what would be done, in its order, and what has happened since the last look. Decides nothing."""
+"""What `nodeagent release` reports: the planned steps in order, and what has happened since the last look. Decides nothing."""
 
 from collections.abc import Collection, Iterator
 from typing import Any

@@ -81,7 +81,7 @@ def written(name: str, *pods: dict[str, Any], comment: str = "") -> str:
 WEB = pod("web", container("app", "2", "1Gi"))
 BIG = pod("big", container("app", "40", "1Gi"))
 SMALL = pod("small", container("app", "100m", "64Mi"))
-AWAY = "note: the agent does not run; it acts on this when it is started: systemctl start nodeagent\n"
+AWAY = "note: the agent is not running; it will act on this once started: systemctl start nodeagent\n"
 
 
 # apply
@@ -180,7 +180,7 @@ def test_what_would_be_refused_is_explained_and_not_put_in_place(node: Node) -> 
     assert (
         "what would admit it (each of these has been tried):\n  * let container app request cpu 7 instead of 40" in out
     )
-    assert err.startswith("nodeagent: nothing was put in place: default/big would be refused\nhint: ")
+    assert err.startswith("nodeagent: nothing was installed: default/big would be refused\nhint: ")
     assert node.files() == []
     found = document((0, node("apply", file, "-o", "json")[1], ""), "apply")
     assert (found["applied"], found["pods"][0]["decision"], node.files()) == (False, "refused", [])
@@ -611,13 +611,13 @@ def test_a_wait_in_vain_says_what_is_in_place(agent: Live) -> None:
     status, out, err = agent("apply", written("small.yaml", SMALL), "--wait", "--timeout", "0")
     assert status == 1
     assert out.startswith("pod default/small created (")
-    assert err.startswith("nodeagent: in place, and not decided yet: default/small\nhint: ")
+    assert err.startswith("nodeagent: installed, but not decided yet: default/small\nhint: ")
     assert agent.files() == ["small.yaml"]
 
 
 def test_nobody_is_waited_for_where_no_agent_runs(node: Node) -> None:
     for command in ("apply", "delete"):
-        assert "the agent does not run" in failed(node(command, written("web.yaml", WEB), "--wait"))
+        assert "the agent is not running" in failed(node(command, written("web.yaml", WEB), "--wait"))
     assert node.files() == []
     for command in ("apply", "delete"):
         assert "--timeout 3 says how long to wait: give --wait, too" in node(command, "web.yaml", "--timeout", "3")[2]
@@ -644,7 +644,7 @@ def test_a_deleted_pod_that_stays_is_named(agent: Live) -> None:
     agent.runs(SLOW)
     status, out, err = agent("delete", "small", "--wait", "--timeout", "0")
     assert (status, out.endswith("it ends within 7 s\n")) == (1, True)
-    assert err.startswith("nodeagent: removed, and still there: default/small\nhint: ")
+    assert err.startswith("nodeagent: removed, but still there: default/small\nhint: ")
     agent.runs(SLOW)
     agent.entries = agent.entries[:-1]
     found = document((0, agent("delete", "small", "--wait", "--timeout", "0", "-o", "json")[1], ""), "delete")

@@ -372,7 +372,7 @@ def test_notes_and_unused_fields_are_told(told: Told, tmp_path: Path) -> None:
     file = written(tmp_path, "metricsBindAddress: 0.0.0.0:80\nfailSwapOn: true\n")
     _, out, _ = told("validate", file, "--alone")
     assert "\nnote: metricsBindAddress 0.0.0.0:80 is not a loopback address" in out
-    assert out.endswith("\nwithout use here: failSwapOn\n")
+    assert out.endswith("\nnot used here: failSwapOn\n")
 
 
 @pytest.mark.parametrize("action", ["validate", "show", "migrate-from-kubelet"])
@@ -437,7 +437,7 @@ def test_two_configurations_are_one_too_many(action: str, told: Told, tmp_path: 
 def test_a_file_is_shown_of_no_node(option: str, told: Told) -> None:
     status, out, err = told("show", str(ROOT / "examples" / "config.yaml"), option, "x")
     assert (status, out) == (2, "")
-    assert f"nodeagent: {option} says whose configuration to show: it goes with no FILE\n" in err
+    assert f"nodeagent: {option} selects whose configuration to show: it excludes FILE\n" in err
 
 
 def test_config_names_the_file_as_in_other_commands(told: Told, tmp_path: Path) -> None:
@@ -526,7 +526,7 @@ def test_kubelets_file_keeps_what_counts_and_comments_on_the_rest(told: Told) ->
     assert err == (
         "kept: cpuManagerPolicy, cpuManagerPolicyOptions, evictionHard, maxPods, reservedSystemCPUs, topologyManagerPolicy\n"
         "commented out: authentication, clusterDNS, staticPodPath\n"
-        "kept, of no effect here: evictionHard[nodefs.available]\n"
+        "kept, but no effect here: evictionHard[nodefs.available]\n"
     )
 
 

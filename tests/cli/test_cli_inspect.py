@@ -261,7 +261,7 @@ def test_wrong_arguments_are_exit_status_2_and_say_usage_and_next_step(words, to
     complaint, hint = err.splitlines()[-2:]
     assert complaint.startswith("nodeagent: ")
     named = f"nodeagent {words[0]}" if words and words[0] in COMMANDS else "nodeagent"
-    assert hint == f"hint: {named} --help says what can be given"
+    assert hint == f"hint: {named} --help lists the arguments"
 
 
 @pytest.mark.parametrize(
@@ -274,10 +274,10 @@ def test_wrong_arguments_are_exit_status_2_and_say_usage_and_next_step(words, to
         (["simulate", "--bench", "0", "-"], "'0' is not a whole number above 0"),
         (["inspect", "--watch", "--frames", "-1"], "'-1' is not a whole number above 0"),
         (["inspect", "--watch", "--frames", "x"], "'x' is not a whole number above 0"),
-        (["inspect", "--watch", "--interval", "0"], "'0' is no number of seconds from 0.1 to 3600"),
-        (["inspect", "--watch", "--interval", "nan"], "'nan' is no number of seconds from 0.1 to 3600"),
-        (["release", "--all", "--timeout", "soon"], "'soon' is no number of seconds from 0 to 86400"),
-        (["release", "--all", "--timeout", "86401"], "'86401' is no number of seconds from 0 to 86400"),
+        (["inspect", "--watch", "--interval", "0"], "'0' is not a number of seconds from 0.1 to 3600"),
+        (["inspect", "--watch", "--interval", "nan"], "'nan' is not a number of seconds from 0.1 to 3600"),
+        (["release", "--all", "--timeout", "soon"], "'soon' is not a number of seconds from 0 to 86400"),
+        (["release", "--all", "--timeout", "86401"], "'86401' is not a number of seconds from 0 to 86400"),
         (["topology", "--root"], "--root"),
         (["completion"], "required: bash|zsh|fish"),
         (["completion", "csh"], "'csh' is none of bash, zsh, fish"),
@@ -325,7 +325,7 @@ def test_a_complaint_shows_the_usage_of_the_action(words, told):
     status, out, err = told(*words, "--confg", "x")
     assert (status, out) == (2, "")
     assert err.startswith(f"usage: nodeagent {' '.join(words)} ")
-    assert err.endswith(f"hint: nodeagent {' '.join(words)} --help says what can be given\n")
+    assert err.endswith(f"hint: nodeagent {' '.join(words)} --help lists the arguments\n")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -464,12 +464,12 @@ def test_without_a_daemon_the_saved_state_is_shown(host, told):
     host.save()
     status, out, err = told("inspect", *host.options)
     assert (status, err) == (0, "")
-    assert "does NOT run" in out
+    assert "is NOT running" in out
     assert "no difference between" in out
     host.drift()
     status, out, _ = told("inspect", *host.options)
     assert status == 3
-    assert "the agent puts them right when it runs: systemctl start nodeagent" in out
+    assert "the agent corrects them once it runs: systemctl start nodeagent" in out
 
 
 def test_strict_is_for_health_checks(live, told):
@@ -505,11 +505,8 @@ def test_a_wrong_configuration_hides_no_pod_that_runs(host, told, monkeypatch):
     assert (status, err) == (0, "")
     assert "default/web" in out
     words = " ".join(out.split())
-    assert (
-        f"the configuration is wrong, so what counts here is the one that the agent last ran with: {wrong}:1: cpuMan"
-        in words
-    )
-    assert "and 1 more (all of it: nodeagent config validate)" in words
+    assert f"the configuration is wrong, so this uses the one that the agent last ran with: {wrong}:1: cpuMan" in words
+    assert "and 1 more (all errors: nodeagent config validate)" in words
     assert "cpuManagerPolicy" in failed(told("inspect", "--config", str(wrong), *socket)), "what was named counts"
     last.write_text("cpuManagerPolicy: statik\n")
     assert str(wrong) in failed(told("inspect", *socket))
@@ -555,7 +552,7 @@ def test_where_the_configuration_puts_the_socket_is_where_it_is_looked_for(host,
     ("content", "message"),
     [
         (None, "has saved no state"),
-        (b"nonsense", "the first line is no nodeagent_state header"),
+        (b"nonsense", "the first line is not a nodeagent_state header"),
     ],
 )
 def test_no_daemon_and_no_usable_state(host, told, content, message):
@@ -629,7 +626,7 @@ def test_others_are_told_whom_to_ask(live, host):
 def test_without_a_daemon_only_root_reads_the_saved_state(host):
     host.save()
     err = failed(as_user(OTHER, [GROUP], "inspect", *host.options))
-    assert "only root may read what it has saved" in err
+    assert "only root may read its saved state" in err
     assert "systemctl start nodeagent" in err
     assert stat.S_IMODE(host.state.stat().st_mode) == 0o700
 
@@ -668,7 +665,7 @@ def test_topology_tells_others_whom_to_ask_for_the_owners(live):
     assert status == 0
     assert "owners" not in out
     assert err == (
-        f"nodeagent: who owns which CPU is left out: cannot connect to {live.socket}: Permission denied\n"
+        f"nodeagent: CPU owners are left out: cannot connect to {live.socket}: Permission denied\n"
         "hint: run as root, or as a member of the group nodeagent (`usermod -aG nodeagent USER`)\n"
     )
 
@@ -681,7 +678,7 @@ def test_topology_says_why_there_are_no_owners_where_the_promises_cannot_be_read
     assert status == 0
     assert "socket" in out
     assert "owners" not in out
-    assert err.startswith(f"nodeagent: who owns which CPU is left out: cannot use {host.state / STATE_FILE}: ")
+    assert err.startswith(f"nodeagent: CPU owners are left out: cannot use {host.state / STATE_FILE}: ")
     assert "\nhint: start the agent" in err
 
 
@@ -706,7 +703,7 @@ def test_topology_of_a_copied_root_says_why_owners_are_missing(there, said, tmp_
     assert said in err
     assert bool(err) is bool(said)
     if said:
-        assert err.startswith("nodeagent: who owns which CPU is left out: ")
+        assert err.startswith("nodeagent: CPU owners are left out: ")
         assert len(re.findall(r"^hint: .+", err, re.MULTILINE)) == 1
 
 
@@ -887,7 +884,7 @@ def test_retry_of_a_changed_manifest_tells_what_comes_of_it(live, told):
     assert "the changed manifest of pod default/big is refused again: OutOfpods: none left" in err
     assert told("retry", "default/big", "--socket", str(live.socket)) == (
         0,
-        "pod default/big ends, and what its changed manifest asks for follows; see: nodeagent inspect default/big\n",
+        "pod default/big is ending, and its changed manifest follows; see: nodeagent inspect default/big\n",
         "",
     )
 

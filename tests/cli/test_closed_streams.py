@@ -43,7 +43,7 @@ def answered(script: str) -> subprocess.CompletedProcess[str]:
             "explain -f - --topology 8c --config examples/config.yaml",
             "<&-",
             1,
-            "nodeagent: cannot read /dev/stdin: nothing came\nhint: ",
+            "nodeagent: cannot read /dev/stdin: got no input\nhint: ",
         ),
         ("simulate -", "<&-", 1, "nodeagent: "),
         ("config show -", "0>/dev/null", 1, "nodeagent: cannot read /dev/stdin: Bad file descriptor\nhint: "),

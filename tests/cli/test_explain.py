@@ -184,7 +184,7 @@ def test_it_says_that_not_everything_was_tried(told: Told, monkeypatch: pytest.M
 def test_every_container_that_asks_for_parts_of_cores_is_named_with_its_own_amounts(told: Told) -> None:
     Path("config.yaml").write_text(CONFIG.replace("single-numa-node", "none"))
     _, (document,) = explained(told, pod("odd", container("a", "3", "1Gi"), container("b", "5", "1Gi")))
-    assert document["why"][1] == "3 is no multiple of 2, nor is 5 (container b)"
+    assert document["why"][1] == "3 is not a multiple of 2, nor is 5 (container b)"
     below = document["remedies"][0]
     assert below["text"] == "let container a request cpu 2 instead of 3, and container b request cpu 4 instead of 5"
     assert below["amounts"] == [

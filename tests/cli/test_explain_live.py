@@ -77,12 +77,12 @@ def test_a_manifest_of_a_pod_that_is_there_takes_its_place(live: Host, told: Tol
     Path(new_pod).write_text(Path(new_pod).read_text().replace("name: new", "name: web"))
     status, out, err = told("explain", "-f", new_pod, *socket_of(live))
     assert (status, err) == (0, "")
-    assert "A pod of this name is there already: it is taken for ended" in out
+    assert "A pod of this name exists already: it is assumed ended" in out
 
 
 def test_pods_of_the_node_that_are_replaced_are_told(live: Host, told: Told, new_pod: str) -> None:
     Path(new_pod).write_text(Path(new_pod).read_text().replace("name: new", "name: web"))
-    taken = "default/web is there already, and is taken for ended, as a changed manifest ends a pod"
+    taken = "default/web exists already, and is assumed ended, as with a changed manifest"
     config = str(live.config)
     for words in ((), ("--compare", config, config)):
         status, out, err = told("simulate", *words, "-f", new_pod, *socket_of(live))
@@ -104,7 +104,7 @@ def test_of_many_pods_that_are_replaced_eight_are_named(live: Host, told: Told, 
     assert (status, err) == (0, "")
     out = " ".join(text.split())
     assert "10 pods admitted, 0 refused, beside 1 pod that is there already" in out
-    assert "default/p7, and 2 more (-o json has all) are there already, and are taken for ended" in out
+    assert "default/p7, and 2 more (-o json has all) exist already, and are assumed ended" in out
 
 
 def test_nothing_is_changed(live: Host, told: Told, new_pod: str) -> None:
@@ -185,7 +185,7 @@ def test_another_configuration_takes_the_pods_over_or_says_why_not(root: Path, t
     other.write_text("cpuManagerPolicy: static\nreservedSystemCPUs: '1'\n")
     status, out, err = told("explain", "web", "--root", str(root), "--config", str(other))
     assert (status, out) == (1, "")
-    assert "what the pods there have doesn't go together with other.yaml" in err
+    assert "what the pods there have doesn't fit other.yaml" in err
     assert "--empty leaves them out" in err
 
 

@@ -189,7 +189,7 @@ def test_devices_and_directories_are_none(device: str, words: tuple[str, ...], t
     status, out, err = told(*words, device)
     assert (status, out) == (1, "")
     assert err.startswith(
-        (f"nodeagent: cannot read {device}: it is no regular file", "nodeagent: cannot read .: Is a dir")
+        (f"nodeagent: cannot read {device}: it is not a regular file", "nodeagent: cannot read .: Is a dir")
     )
 
 
@@ -206,13 +206,13 @@ def test_of_what_was_named_nothing_is_to_be_moved_away(name: str, words: tuple[s
     status, out, err = told(*words, name)
     assert (status, out) == (1, "")
     assert err.startswith(f"nodeagent: cannot read {name}: ")
-    assert f"\nhint: name a file, or - for what is piped in; `ls -lLd {name}` shows what is there, `namei" in err
+    assert f"\nhint: name a file, or - for stdin; `ls -lLd {name}` shows what is there, `namei" in err
 
 
 @pytest.mark.parametrize("name", ["-", "fifo-0"])
 def test_what_to_correct_of_a_pipe_is_what_is_piped_in(name: str, told: Told, piped: Piped) -> None:
     for words, content, what in (
-        (("config", "validate", "--alone", name), b"maxPods: many\n", "correct these lines of what is piped in; "),
+        (("config", "validate", "--alone", name), b"maxPods: many\n", "correct these lines of the input; "),
         (("config", "migrate-from-kubelet", name), b"maxPods: many\n", ": correct what is piped in, then migrate it "),
         (("explain", "--topology", MACHINE, "--config", "config.yaml", "-f", name), b"\n", "correct these lines; "),
     ):
@@ -233,7 +233,7 @@ def test_a_pipe_without_end_is_an_error(name: str, told: Told, piped: Piped) -> 
     with through_fifos(*[content] if name != "-" else []):
         status, out, err = told("config", "show", name)
     assert (status, out) == (1, "")
-    assert f": more than {MAX_CONFIG_BYTES} bytes came\nhint: look at what is piped in" in err
+    assert f": got more than {MAX_CONFIG_BYTES} bytes\nhint: check the input" in err
 
 
 def test_a_pipe_may_hold_as_much_as_a_file(told: Told, piped: Piped) -> None:
@@ -241,7 +241,7 @@ def test_a_pipe_may_hold_as_much_as_a_file(told: Told, piped: Piped) -> None:
     assert told("config", "show", "-")[::2] == (0, "")
 
 
-NOTHING = "nothing came\nhint: what was to be piped in may have failed: "
+NOTHING = "got no input\nhint: the command before the pipe may have failed: "
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_a_pipe_at_a_place_of_nodeagents_own_is_never_waited_for(place: str, tol
     os.mkfifo("copy/etc/nodeagent/config.yaml")
     if place == "--root":
         status, _, err = told("config", "validate", "--root", "copy", "--alone")
-        assert (status, "it is no regular file" in err) == (1, True)
+        assert (status, "it is not a regular file" in err) == (1, True)
     else:
         os.mkfifo("machine")
         assert told("completion", "words", "--", "nodeagent", "explain", "--machine", "machine", "")[::2] == (0, "")

@@ -192,7 +192,7 @@ def test_all_is_all_that_hold_something_and_twice_is_nothing_new(daemon: Daemon)
 
 @pytest.mark.parametrize("arguments", [{}, {"pods": []}, {"pods": "web"}, {"all": "yes"}])
 def test_a_request_that_names_nobody_is_refused(daemon: Daemon, arguments: dict[str, Any]) -> None:
-    with pytest.raises(ApiError, match="it was not said which pods"):
+    with pytest.raises(ApiError, match="no pods were named"):
         ask(daemon, **arguments)
 
 

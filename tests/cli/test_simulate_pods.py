@@ -149,9 +149,7 @@ def test_a_missing_configuration_is_to_be_named_with_config(
     monkeypatch.setattr("nodeagent.cli.support.what_if_source.DEFAULT_CONFIG", "none.yaml")
     status, out, err = told(command, "-f", manifest("p.yaml", PODS[1]), *ON, *named)
     assert (status, out) == (1, "")
-    assert err.startswith(
-        "nodeagent: no configuration at none.yaml\nhint: name one with --config FILE, to begin with ex"
-    )
+    assert err.startswith("nodeagent: no configuration at none.yaml\nhint: name one with --config FILE, for example ex")
     assert "examples/config.yaml" in err
     assert "--compare" not in err
 
@@ -211,7 +209,9 @@ def test_a_replaced_pod_is_told_as_it_was_and_is_not_among_those_that_are_there(
     out = told("simulate", *words)[1]
     assert max(map(len, out.splitlines())) <= 80
     assert "1 pod admitted, 0 refused, 1 replaced\n" in out
-    table, _, replaced = out.partition("\nReplaced (a later pod of the name ends it, as a changed manifest does)\n")
+    table, _, replaced = out.partition(
+        "\nReplaced (a later pod of the same name ends it, as with a changed manifest)\n"
+    )
     assert [" ".join(line.split()) for line in table.splitlines() if line.startswith("default/web")] == [
         "default/web app exclusive 1,9 NUMA 0 memory NUMA 0"
     ]
@@ -269,16 +269,16 @@ def test_kubelets_errata_are_reproduced_when_asked_for(told: Told) -> None:
     [
         (["scenarios.jsonl", "-f", "p.yaml"], "either scenarios, or pods"),
         (["scenarios.jsonl", "--compare", "a", "b"], "either scenarios, or pods"),
-        (["--capacity", "--compare", "a", "b"], "--capacity needs pods with -f, and goes with no --compare"),
+        (["--capacity", "--compare", "a", "b"], "--capacity needs pods with -f, and excludes --compare"),
         (["--capacity", "scenarios.jsonl"], "--capacity needs pods with -f"),
         (["--compare", "a", "b", "-o", "svg"], "-o svg draws the end of one run"),
-        (["--capacity", "-f", "p.yaml", "-o", "svg"], "goes with no --compare or --capacity"),
+        (["--capacity", "-f", "p.yaml", "-o", "svg"], "excludes --compare and --capacity"),
         (["scenarios.jsonl", "-o", "svg"], "-o svg draws the end of one run"),
         (["scenarios.jsonl", "--socket", "s"], "--socket s asks an agent about its pods"),
         (["scenarios.jsonl", "--empty"], "--empty leaves out a node's pods"),
         (["scenarios.jsonl", "--topology", "4c", "--root", "/"], "not allowed with argument"),
         (["-f", "p.yaml", "--bench", "2"], "--bench 2 times scenarios"),
-        (["--compare", "a", "b", "--config", "c"], "leave --config out"),
+        (["--compare", "a", "b", "--config", "c"], "leave out --config"),
         (["--topology", "4c", "--root", "/", "-f", "p.yaml"], "not allowed with argument"),
     ],
 )

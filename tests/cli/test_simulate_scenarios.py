@@ -160,7 +160,7 @@ def test_any_scenario_has_words_and_a_document(name: str) -> None:
         for line in (text, render_line(scenario, found, 7)):
             assert f"{len(refused)} refused" in line or "did not start: " in line
         assert all(f"refused: {reason[:8]}" in text for reason in refused)
-        assert ("Left for CPUs of their own" in text) == (found.end is not None)
+        assert ("Free for exclusive use" in text) == (found.end is not None)
 
 
 def test_programs_get_a_line_or_a_document_for_each(told: Told) -> None:

@@ -68,7 +68,7 @@ TEXTS: dict[str, str] = {
 
 
 def special(directory: Path, outside: Path) -> Iterator[str]:
-    """Make what is no regular file. Names those that a refusal is due for."""
+    """Make what is not a regular file. Names those that a refusal is due for."""
     (outside / "secret").write_text("root:*:hunter2\n")
     (directory / "stolen.yaml").symlink_to(outside / "secret")
     (directory / "loop.yaml").symlink_to("loop.yaml")

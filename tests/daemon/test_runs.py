@@ -125,7 +125,7 @@ def test_a_start_that_fails_is_a_run_that_ended(host: Host) -> None:
         ),
         (
             "command: [sh], env: [{name: PATH, value: /nonexistent}]",
-            "exec: there is no program 'sh' in the PATH that its env gives",
+            "exec: there is no program 'sh' in the PATH from its env",
         ),
         ("command: [sh], workingDir: /nonexistent", "cwd: cannot enter '/nonexistent': No such file or directory"),
     ],

@@ -1,4 +1,4 @@
-"""One agent works in a state directory: a second one says which is there already, and is not started again."""
+"""One agent works in a state directory: a second one says which exists already, and is not started again."""
 
 import json
 import os

@@ -85,7 +85,7 @@ def test_a_change_that_is_refused_is_shown_counted_and_told_once(daemon: Daemon)
     (problem,) = daemon.agent.view.problems
     assert problem == (
         f"manifest a.yaml: the change is refused, and pod default/a runs on as it was: OutOfcpu: {short} "
-        "(take the change back, or make room and: nodeagent retry default/a)"
+        "(undo the change, or make room and: nodeagent retry default/a)"
     )
     assert daemon.agent.view.is_ready
     (line,) = events(daemon, "change_refused")
@@ -140,7 +140,7 @@ def test_a_refused_reload_is_shown_until_one_is_taken_over(
     service._reload(daemon.agent, str(config), manager)
     daemon.turn()
     (problem,) = daemon.agent.view.problems
-    assert "the one before counts" in problem
+    assert "the previous one stays in effect" in problem
     assert f'{config}:1: cpuManagerPolicy: unknown policy: "dynamic"' in problem
     config.write_text("metricsBindAddress: '[::]:9753'\n")
     same = daemon.agent.node

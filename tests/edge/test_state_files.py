@@ -350,8 +350,8 @@ def sparse_terabyte(base: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "follow", "word"),
     [
-        (a_fifo, False, "no regular file"),
-        (a_device, True, "no regular file"),
+        (a_fifo, False, "not a regular file"),
+        (a_device, True, "not a regular file"),
         (a_symlink, False, "symbolic link"),
         (a_loop, True, "symbolic link"),
         (a_directory, False, "directory"),
@@ -368,7 +368,7 @@ def test_what_is_no_state_file_is_refused(
         read(path, max_bytes=100, follow_symlinks=follow)
     assert path in caught.value.message
     assert word in f"{caught.value.message} {caught.value.hint}"
-    way_out = "put a regular file there" if word == "no regular file" else "move it away"
+    way_out = "put a regular file there" if word == "not a regular file" else "move it away"
     assert way_out in (caught.value.hint or "")
 
 

@@ -106,7 +106,7 @@ def without_whose(text: str) -> str:
     """Leave out that it is a copy, and what to do on a node."""
     text = re.sub(r'(?m)^ +"copied(At)?": .*\n', "", text)
     text = re.sub(r"(?m)^agent  .*\n(  .*\n)*", "", text)
-    return re.sub(r"(?m)^  the agent puts them right (.*\n)*", "", text)
+    return re.sub(r"(?m)^  the agent corrects them (.*\n)*", "", text)
 
 
 def test_no_secret_of_a_container_is_in_it(host: Host, capfd: pytest.CaptureFixture[str]) -> None:
@@ -163,7 +163,7 @@ def test_without_an_agent_the_machine_alone_is_taken_and_that_is_said(
     assert status == 0
     assert json.loads(text)["agent"] is None
     assert err.startswith(
-        f"nodeagent: only the machine is taken: no configuration at {root}/etc/nodeagent/config.yaml\n"
+        f"nodeagent: only the machine is captured: no configuration at {root}/etc/nodeagent/config.yaml\n"
     )
     (tmp_path / "node.json").write_text(text)
     assert told(capfd, "topology", "--machine", str(tmp_path / "node.json"))[0] == 0
@@ -189,7 +189,7 @@ def test_a_named_configuration_counts_without_an_agent_and_is_an_error_only_wher
     words = ("capture", "--config", str(host.config))
     status, text, err = told(capfd, *words)
     assert (status, json.loads(text)["agent"]) == (0, None)
-    assert err.startswith("nodeagent: only the machine is taken: the agent does not answer ")
+    assert err.startswith("nodeagent: only the machine is captured: the agent does not answer ")
     host.save()
     status, text, err = told(capfd, *words)
     assert (status, json.loads(text)["agent"] is None, err) == (0, False, "")
@@ -225,7 +225,7 @@ def test_a_described_machine_is_not_captured(tmp_path: Path, capfd: pytest.Captu
     (tmp_path / "m.json").write_text('{"topology": {"cpus": [{"id": 0, "core": 0, "socket": 0, "numa": 0}]}}')
     status, out, err = told(capfd, "capture", "--machine", str(tmp_path / "m.json"))
     assert (status, out) == (1, "")
-    assert "describes a machine and is no capture\nhint: take one on the node itself" in err
+    assert "describes a machine and is not a capture\nhint: take one on the node itself" in err
 
 
 def test_a_directory_that_is_not_there_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -167,7 +167,7 @@ def test_a_purge_leaves_everything_to_who_came_after_the_package(tmp_path: Path,
     before = files_of(host)
     status, said = host.run("postrm", "purge", debhelper="echo disabled >&2")
     assert (status, host.orders(), files_of(host)) == (0, [], before)
-    assert said.startswith("nodeagent: configuration and state stay: make install was here since")
+    assert said.startswith("nodeagent: configuration and state are kept: make install was used since")
     assert "hint: sudo make uninstall PURGE=1" in said
     assert "disabled" not in said
 

@@ -139,7 +139,7 @@ def test_an_upgrade_keeps_the_configuration_and_says_how_to_change_over(host: Ho
     status, out, _ = host.run("install.sh")
     assert (status, config.read_text()) == (0, "mine")
     assert out.splitlines()[-1].startswith(
-        "change over to it with: systemctl restart nodeagent && systemctl reload nodeagent-launcher"
+        "switch to it with: systemctl restart nodeagent && systemctl reload nodeagent-launcher"
     )
 
 

@@ -1,1 +1,1 @@
-"""One module a command, with `add_arguments` and `run`; what is large has a second module, imported once it runs."""
+"""One module per command, with `add_arguments` and `run`; large ones have a second module, imported once they run."""

@@ -1,4 +1,4 @@
-"""`nodeagent apply`: puts manifests in place once it is known what comes of them. Only the arguments: apply_manifests.py does it."""
+"""`nodeagent apply`: installs manifests after trying what they would do. Only the arguments: apply_manifests.py does the work."""
 
 import argparse
 
@@ -8,7 +8,7 @@ from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.sources import add_agent_arguments
 
 _EXAMPLES = """\
-exit status: 0: in place; 4: a pod would be refused and nothing was put in place, or is refused; 1: it failed; 2: wrong arguments
+exit status: 0: installed; 4: a pod would be refused and nothing was installed, or is refused; 1: failure; 2: wrong arguments
 
 examples:
   nodeagent apply examples/guaranteed.yaml
@@ -17,9 +17,9 @@ examples:
   sed 's/cpu: "2"/cpu: "4"/' web.yaml | nodeagent apply -
   nodeagent apply web.yaml -o json | jq '.pods[].containers'
 
-Needs root. The manifest is checked, and the decision on it tried on a copy of the node's state; only then it is put into the
-manifest directory, whole and durably. A pod that is there already is replaced in its own file, whatever that is called; a changed pod
-restarts. Of several manifests all are put in place or none.
+Needs root. Validates the manifest and tries the decision on a copy of the node's state, then writes it to the manifest directory,
+atomically and durably. An existing pod is replaced in its own file, whatever its name; a changed pod restarts. Several manifests
+are installed all together or not at all.
 next: nodeagent inspect POD shows what it got, nodeagent delete FILE ends it; nodeagent diff FILE only shows what would change"""
 
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a manifest, - for stdin, or a directory of manifests",
     )
     parser.add_argument(
-        "--force", action="store_true", help="put it in place though it would be refused; a pod that runs is kept then"
+        "--force", action="store_true", help="install it even if it would be refused; a running pod is kept then"
     )
     add_wait_arguments(parser, "decided on each pod")
     add_output_argument(parser)
@@ -43,10 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Put them in place, and print what has become of each pod.
+    """Install them, and print what happened to each pod.
 
     Raises:
-        NodeAgentError: a manifest is wrong, its pod would be refused, or it can't be put in place.
+        NodeAgentError: a manifest is wrong, its pod would be refused, or it can't be installed.
     """
     check_timeout(options)
     from nodeagent.cli.commands.apply_manifests import apply_manifests

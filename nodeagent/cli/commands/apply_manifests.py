@@ -1,4 +1,4 @@
-"""`nodeagent apply` and `nodeagent diff`: manifests against what is in place, and what the agent would make of them."""
+"""`nodeagent apply` and `nodeagent diff`: manifests compared with the installed ones, and what the agent would decide."""
 
 import argparse
 import sys
@@ -23,7 +23,7 @@ from nodeagent.views.apply.document import VERSION, applied_document, settled_do
 from nodeagent.views.apply.text import applied_text, differences_text, name_of, refused_text, settled_text
 
 _DIFFERS = 1
-"""As of diff(1) and `kubectl diff`."""
+"""Like diff(1) and `kubectl diff`."""
 
 Document = dict[str, Any]
 
@@ -35,10 +35,10 @@ class ApplyRefusedError(NodeAgentError):
 
 
 def apply_manifests(options: argparse.Namespace) -> int:
-    """Put manifests in place, and say what becomes of their pods; the result is the exit status.
+    """Install manifests, and report what happens to their pods; returns the exit status.
 
     Raises:
-        NodeAgentError: they are wrong, would be refused, or can't be put in place.
+        NodeAgentError: they are wrong, would be refused, or can't be installed.
     """
     files = pod_files(options.files)
     place, node = manifest_node(options)
@@ -73,7 +73,7 @@ def _left_out(options: argparse.Namespace, document: Document, refused: list[Doc
     sys.stdout.write(refused_text(document))
     names = ", ".join(name_of(pod) for pod in refused)
     raise ApplyRefusedError(
-        f"nothing was put in place: {names} would be refused",
+        f"nothing was installed: {names} would be refused",
         hint="make room or change the manifest, then apply it again: `nodeagent explain -f FILE` shows each step; --force puts it in "
         "place anyhow",
     )
@@ -82,7 +82,7 @@ def _left_out(options: argparse.Namespace, document: Document, refused: list[Doc
 def _after_wait(
     options: argparse.Namespace, place: ManifestPlace, changes: tuple[FileChange, ...], pods: list[Document]
 ) -> list[Document]:
-    """Wait for the decisions on the pods that changed, say how they came out, and add that to their documents."""
+    """Wait for the decisions on the pods that changed, report them, and add them to their documents."""
     waiting = [change for file in changes for change in file.pods if change.decided is None]
     kept = {pod["uid"] for pod in pods if _is_kept_out(pod)}
     awaited = [change for change in waiting if change.pod.uid not in kept]
@@ -100,15 +100,15 @@ def _after_wait(
         if late:
             sys.stdout.flush()
             raise WaitError(
-                f"in place, and not decided yet: {late}",
-                hint="the agent goes on: `nodeagent inspect` shows what is in the way, --timeout SECONDS waits longer",
+                f"installed, but not decided yet: {late}",
+                hint="the agent continues: `nodeagent inspect` shows what blocks it, --timeout SECONDS waits longer",
             )
     return [settled_document(pod, found[pod["uid"]]) if pod["uid"] in found else pod for pod in pods]
 
 
 def _tell_who_is_away(options: argparse.Namespace, place: ManifestPlace) -> None:
     if not place.is_live and options.output == "text":
-        print("note: the agent does not run; it acts on this when it is started: systemctl start nodeagent")
+        print("note: the agent is not running; it will act on this once started: systemctl start nodeagent")
 
 
 def _status(options: argparse.Namespace, pods: list[Document]) -> int:
@@ -124,7 +124,7 @@ def _is_kept_out(pod: Document) -> bool:
 
 
 def diff_manifests(options: argparse.Namespace) -> int:
-    """Print what manifests would change; the result is the exit status.
+    """Print what manifests would change; returns the exit status.
 
     Raises:
         NodeAgentError: they are wrong, or nobody knows what is in place.

@@ -1,4 +1,4 @@
-"""`nodeagent capture`: takes a node into one file, which every command that reads a node takes in its place."""
+"""`nodeagent capture`: saves a node to one file, which every command that reads a node accepts instead."""
 
 import argparse
 import os
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_out_argument(parser)
     add_node_arguments(parser)
     parser.epilog = """\
-exit status: 0: taken; 1: the machine, or what was named, could not be read, or the file not be written; 2: wrong arguments
+exit status: 0: captured; 1: the machine or a named file could not be read, or the capture not written; 2: wrong arguments
 
 examples:
   nodeagent capture --out node.json
@@ -39,8 +39,8 @@ examples:
 
 Holds the machine's description, the agent's configuration, its promises, what is in the pods' cgroups, the settings that `nodeagent
 check` judges, and versions; never a container's command, arguments or environment. docs/capture.md (nodeagent --help says where)
-describes it. Without an agent that answers, root gets its saved state; without one, the machine alone is taken, and stderr says so.
-A configuration named with --config has to be right, and an agent named with --socket has to answer or have saved its state.
+describes it. If no agent answers, root gets its saved state; without one, only the machine is captured, and stderr says so.
+A configuration named with --config must be valid, and an agent named with --socket must answer or have saved its state.
 next: nodeagent inspect --machine node.json, nodeagent topology --machine node.json"""
 
 
@@ -60,13 +60,13 @@ def _capture(options: argparse.Namespace) -> Capture:
         capture = machine_file(options.machine)[1]
         if capture is None:
             raise SourceError(
-                f"{options.machine} describes a machine and is no capture",
+                f"{options.machine} describes a machine and is not a capture",
                 hint="take one on the node itself: nodeagent capture --out FILE",
             )
         return replace(capture, agent=_known(options))
     root = options.root or "/"
     sample = read_machine(root)
-    topology_of(sample)  # what holds no machine is no node
+    topology_of(sample)  # without a machine it is not a node
     known = _known(options)
     if known is not None:
         observation = with_observation(known, host_processes=True).observed
@@ -86,7 +86,7 @@ def _capture(options: argparse.Namespace) -> Capture:
 
 
 def _known(options: argparse.Namespace) -> NodeView | None:
-    """Give what is known of the agent on a machine that has been read, None if there is nothing.
+    """Give what is known about the agent on a machine that has been read; None: nothing.
 
     Raises:
         NodeAgentError: of what was named.
@@ -98,6 +98,6 @@ def _known(options: argparse.Namespace) -> NodeView | None:
         is_named = options.config is not None and isinstance(err, StartError)  # its words on the configuration
         if is_named or options.socket is not None:
             raise
-        print(f"nodeagent: only the machine is taken: {err.message}", file=sys.stderr)
+        print(f"nodeagent: only the machine is captured: {err.message}", file=sys.stderr)
         print(f"hint: {err.hint}", file=sys.stderr)
         return None

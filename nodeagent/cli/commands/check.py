@@ -1,4 +1,4 @@
-"""`nodeagent check`: is this node fit? Every check with its verdict, its reason and what mends it."""
+"""`nodeagent check`: is this node fit? Every check with its verdict, reason and fix."""
 
 import argparse
 import shlex
@@ -33,16 +33,16 @@ from nodeagent.views.check.verdicts import CheckResult, NodeFacts
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_argument(parser)
-    parser.add_argument("--strict", action="store_true", help="warnings and what is unknown count as unfit, too")
+    parser.add_argument("--strict", action="store_true", help="also treat warnings and unknown results as unfit")
     parser.add_argument(
         "--fix",
         action="store_true",
-        help="first set what moves nobody and lasts until the next boot: kernel.numa_balancing and the governors",
+        help="first apply fixes that move no process and last until the next boot: kernel.numa_balancing and the governors",
     )
     add_color_argument(parser)
     add_node_arguments(parser)
     parser.epilog = """\
-exit status: 0: fit, as far as known; 3: not fit (a failure; with --strict a warning or something unknown); 1: it was not found out;
+exit status: 0: fit, as far as known; 3: not fit (a failure; with --strict also a warning or unknown result); 1: could not be determined;
 2: wrong arguments
 
 examples:
@@ -51,21 +51,21 @@ examples:
   nodeagent check --root /mnt/copy
   sudo nodeagent check --fix
 
-Levels: ok; note: worth knowing; warning: pods run less well, or less alone, than they could; failure: the agent cannot do its work;
-unknown: what says it cannot be read.
+Levels: ok; note: worth knowing; warning: pods run less well, or less isolated, than they could; failure: the agent cannot work;
+unknown: the source cannot be read.
 next: nodeagent topology draws the machine, nodeagent config validate judges the configuration"""
     parser.set_defaults(parser=parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check, and mend what is asked for.
+    """Check, and apply fixes if asked to.
 
     Raises:
         NodeAgentError: the machine can't be read, or a setting not be written.
 
     """
     if options.fix and is_elsewhere(options):
-        options.parser.error("only this node can be mended, not a copy: leave --fix out, or run it on the node itself")
+        options.parser.error("only this node can be fixed, not a copy: leave out --fix, or run it on the node itself")
     found = verdicts(_facts(options))
     if options.fix:
         fix(found)
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def fix(found: tuple[CheckResult, ...], root: str = "/") -> None:
-    """Write what the verdicts say may be written, and say so.
+    """Apply the writes that the verdicts allow, and report them.
 
     Raises:
         SysfsError: it cannot be.

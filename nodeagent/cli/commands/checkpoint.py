@@ -1,4 +1,4 @@
-"""`nodeagent checkpoint`: is a state file whole, what does it say, and how is that said in another version?"""
+"""`nodeagent checkpoint`: verifies a state file, shows its content, and converts it to another version."""
 
 import argparse
 import sys
@@ -22,7 +22,7 @@ from nodeagent.formats.syntax.json_values import MisfitError, parsed
 from nodeagent.views.checkpoint_text import render_checkpoint, summary
 
 _EXAMPLES = """\
-exit status: 0: the file is whole; 1: it is damaged, or could not be read or converted; 2: wrong arguments
+exit status: 0: the file is intact; 1: it is damaged, or could not be read or converted; 2: wrong arguments
 
 examples:
   nodeagent checkpoint verify /var/lib/nodeagent/nodeagent_state
@@ -35,9 +35,9 @@ next: nodeagent checkpoint show FILE"""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     helps = {
-        "verify": "say which version a file is, and whether it is whole",
-        "show": "print what a file says, even a damaged one, as far as it can be read",
-        "convert": "write what a file says in another version",
+        "verify": "show the version of a file, and whether it is intact",
+        "show": "print the content of a file, even a damaged one, as far as it can be read",
+        "convert": "convert a file to another version",
     }
     made = add_actions(parser, helps, epilog=_EXAMPLES)
     for action in made.values():
@@ -45,27 +45,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "file",
             type=NamedFile,
             metavar="FILE|-",
-            help="a state file of kubelet or nodeagent, of any version; - is stdin",
+            help="a state file of kubelet or nodeagent, in any version; - is stdin",
         )
     for name in ("verify", "show"):
         add_output_argument(made[name])
     convert = made["convert"]
     convert.add_argument("--to", choices=WRITABLE, required=True, help="the version to write")
-    add_out_argument(convert, "the file to write, one that is not there yet")
+    add_out_argument(convert, "the file to write; it must not exist yet")
     convert.add_argument(
         "--containers",
         type=NamedFile,
         metavar="FILE|-",
         help='ids for cpu-v1: JSON {"CONTAINER_ID": ["POD_UID", "CONTAINER"]}',
     )
-    convert.add_argument("--lossy", action="store_true", help="leave out what that version can't say")
+    convert.add_argument("--lossy", action="store_true", help="leave out what that version can't express")
 
 
 def run(options: argparse.Namespace) -> int:
     """Do what is asked.
 
     Raises:
-        NodeAgentError: the file cannot be read, is no checkpoint, or can't be said in that version.
+        NodeAgentError: the file cannot be read, is not a checkpoint, or can't be expressed in that version.
     """
     checkpoint = _read(options.file)
     if options.action == "convert":

@@ -1,4 +1,4 @@
-"""`nodeagent completion`: prints what makes a shell complete nodeagent's command lines, and answers what the shell then asks.
+"""`nodeagent completion`: prints a shell's completion script, and answers its queries.
 
 The shells' scripts know nothing of the commands: at each TAB they ask `nodeagent completion words -- WORD…` what may stand for the last
 word. The first line of the answer is its kind (words, files, directories or commands: the last three the shell finds itself), each other
@@ -16,14 +16,14 @@ from nodeagent.cli.support.definitions import Argument, Command, command_of
 from nodeagent.cli.support.known_names import pods_of
 
 _ASKED = "words"
-"""What the shells' scripts say in a shell's place."""
+"""What the shells' scripts pass in place of a shell."""
 _FILES = frozenset({"FILE", "PATH", "-"})
 """What stands for files in the help, beside names with a dot."""
 
 
 class Candidates(Struct, frozen=True):
     words: tuple[tuple[str, str], ...] = ()
-    """What may stand there, and what it means (or empty)."""
+    """A possible word, and its meaning (or empty)."""
     kind: str = "words"
 
 
@@ -41,7 +41,7 @@ examples:
   nodeagent completion fish >nodeagent.fish
 
 zsh looks for _nodeagent in the directories of $fpath, fish for nodeagent.fish in ~/.config/fish/completions.
-`make install` has done it for all users. Names of pods and containers come from the agent: for root and the group nodeagent.
+`make install` sets it up for all users. Names of pods and containers come from the agent, for root and the group nodeagent.
 next: nodeagent inspect, then a space and TAB, names the pods"""
 
 
@@ -66,11 +66,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def answer_to(command: Command, words: list[str]) -> Candidates:
-    """Say what may stand for the last word.
+    """Give the possible completions of the last word.
 
     Args:
         command: whose words they are.
-        words: all that was typed before the cursor, without the command's own name; the last one may be empty.
+        words: everything typed before the cursor, without the command's own name; the last one may be empty.
 
     """
     *before, current = _joined(words)

@@ -1,4 +1,4 @@
-"""`nodeagent config`: is a configuration right, what does it come to, and what becomes of kubelet's?"""
+"""`nodeagent config`: validates a configuration, shows its values, and migrates kubelet's."""
 
 import argparse
 import sys
@@ -36,7 +36,7 @@ VERSION = 1
 """Of the document that validate prints."""
 
 _EXAMPLES = """\
-exit status: 0: done; the configuration is right; 1: it is not, or could not be read; 2: wrong arguments
+exit status: 0: success; the configuration is right; 1: it is wrong, or could not be read; 2: wrong arguments
 
 examples:
   nodeagent config validate /etc/nodeagent/config.yaml
@@ -47,14 +47,14 @@ examples:
   nodeagent config show new.yaml
   nodeagent config migrate-from-kubelet /var/lib/kubelet/config.yaml --out config.yaml
 
-next: `systemctl reload nodeagent` takes a changed configuration over; then: nodeagent inspect"""
+next: `systemctl reload nodeagent` applies a changed configuration; then: nodeagent inspect"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     helps = {
-        "validate": "say all that is wrong with a configuration, on this machine or another one",
-        "show": "print every field with its value: of a file, else of the running agent or a captured node",
-        "migrate-from-kubelet": "make a configuration of a KubeletConfiguration; what has no use here becomes a comment",
+        "validate": "report every error in a configuration, on this machine or another one",
+        "show": "print every field with its value, from a file, or else from the running agent or a captured node",
+        "migrate-from-kubelet": "convert a KubeletConfiguration; fields with no use here become comments",
     }
     made = add_actions(parser, helps, epilog=_EXAMPLES)
     for name in ("validate", "show"):
@@ -66,12 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help="a configuration, - is stdin (default: the node's)",
         )
     made["validate"].add_argument(
-        "--config", type=NamedFile, metavar="FILE|-", help="the same as FILE, as other commands have it"
+        "--config", type=NamedFile, metavar="FILE|-", help="same as FILE, as in other commands"
     )
     add_machine_arguments(made["validate"])
-    made["validate"].add_argument("--alone", action="store_true", help="don't ask whether it suits a machine")
+    made["validate"].add_argument("--alone", action="store_true", help="don't check whether it suits a machine")
     made["validate"].add_argument(
-        "--running", action="store_true", help="ask the running agent, too, whether it can take it over with its pods"
+        "--running", action="store_true", help="also ask the running agent whether it can apply it with its pods"
     )
     made["validate"].add_argument(
         "--socket",
@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"its socket (default: {DEFAULT_SOCKET})",
     )
     made["validate"].add_argument(
-        "-q", "--quiet", action="store_true", help="print nothing where it is right: the exit status says so"
+        "-q", "--quiet", action="store_true", help="print nothing if it is right: check the exit status"
     )
     add_node_arguments(made["show"])
     for name in ("validate", "show"):
@@ -117,7 +117,7 @@ def run(options: argparse.Namespace) -> int:
 def _absent(path: str) -> str:
     return (
         f"name another file: `ls -l {Path(path).parent}` shows what is there; "
-        "examples/config.yaml is one to begin with (`nodeagent --help` says where it lies)"
+        "examples/config.yaml is a good start (`nodeagent --help` says where it is)"
     )
 
 
@@ -125,7 +125,7 @@ def _validate(options: argparse.Namespace) -> int:
     judged = _judged(options)
     if options.running and (options.alone or is_elsewhere(options) or is_pipe(judged.source)):
         options.parser.error(
-            "--running asks this node's agent, about a file: it goes with no --alone, --root, --machine or -"
+            "--running asks this node's agent about a file: it excludes --alone, --root, --machine and -"
         )
     topology = None if options.alone else topology_from(options)
     config, findings = judged_config(
@@ -159,13 +159,13 @@ def _validate(options: argparse.Namespace) -> int:
 
 
 def _refused_by_agent(socket: str, source: str) -> NodeAgentError | None:
-    """Ask the running agent what keeps it from taking the configuration over; None: nothing."""
+    """Ask the running agent what keeps it from applying the configuration; None: nothing."""
     try:
         call(socket, "judge", config=str(Path(source).absolute()))
     except ApiUnavailable as err:
         raise StartError(
             f"the agent does not answer: {err.message}",
-            hint="start it with `systemctl start nodeagent`, or leave --running out",
+            hint="start it with `systemctl start nodeagent`, or leave out --running",
         ) from err
     except ApiError as err:
         return err
@@ -194,7 +194,7 @@ def _judged(options: argparse.Namespace) -> _Judged:
     return _Judged(path, content, hint)
 
 
-_PIPED = "correct these lines of what is piped in; examples/config.yaml is one to begin with (`nodeagent --help` says where it lies)"
+_PIPED = "correct these lines of the input; examples/config.yaml is a good start (`nodeagent --help` says where it is)"
 _NONE_COPIED = "copy it there from the node, or name one: nodeagent config validate FILE --root DIR"
 
 
@@ -214,7 +214,7 @@ def _valid_text(document: Any) -> str:
     lines = [
         f"{document['file']} is right{suits}",
         *(f"note: {note}" for note in document["notes"]),
-        *([f"without use here: {unused}"] if unused else []),
+        *([f"not used here: {unused}"] if unused else []),
     ]
     return "\n".join(lines) + "\n"
 
@@ -222,7 +222,7 @@ def _valid_text(document: Any) -> str:
 def _show(options: argparse.Namespace) -> int:
     for option in ("root", "machine", "socket"):
         if options.file is not None and vars(options)[option] is not None:
-            options.parser.error(f"--{option} says whose configuration to show: it goes with no FILE")
+            options.parser.error(f"--{option} selects whose configuration to show: it excludes FILE")
     if options.file is not None:
         fields = config_fields(load_config(options.file, absent_hint=_absent(options.file)))
     else:
@@ -246,6 +246,6 @@ def _migrate(options: argparse.Namespace) -> int:
     if migration.commented:
         said.append(f"commented out: {', '.join(migration.commented)}")
     if migration.partly_used:
-        said.append(f"kept, of no effect here: {', '.join(migration.partly_used)}")
+        said.append(f"kept, but no effect here: {', '.join(migration.partly_used)}")
     print("\n".join(said), file=sys.stderr)
     return 0

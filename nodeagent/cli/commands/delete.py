@@ -1,4 +1,4 @@
-"""`nodeagent delete`: removes the manifests that hold pods, so that these end. Only the arguments: delete_manifests.py does it."""
+"""`nodeagent delete`: removes the manifests that hold pods, so that these end. Only the arguments: delete_manifests.py does the work."""
 
 import argparse
 
@@ -16,15 +16,15 @@ examples:
   sed 's/name: a/name: b/' a.yaml | nodeagent delete -
   nodeagent delete web db -o json | jq -r '.files[].file'
 
-Needs root. What ends with .yaml, .yml or .json is a file, all else a pod: name, namespace/name or UID. Of a FILE the manifests of its pods
-are removed, whatever they are called; a file in the manifest directory is removed itself, be it right or wrong. A manifest that holds other
-pods, too, is left as it is: name all of them, or edit it. Processes get SIGTERM and their pod's grace period.
+Needs root. An argument that ends with .yaml, .yml or .json is a file, all others are pods: name, namespace/name or UID. For a FILE, removes
+the manifests of its pods, whatever their names; a file in the manifest directory is removed itself, valid or not. A manifest that also
+holds other pods is left as it is: name all of them, or edit it. Processes get SIGTERM and their pod's grace period.
 next: nodeagent inspect shows what is still ending; nodeagent release POD ends a pod and leaves its manifest"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("words", nargs="+", type=NamedFile, metavar="POD|FILE|-", help="pods, or manifests of them")
+    parser.add_argument("words", nargs="+", type=NamedFile, metavar="POD|FILE|-", help="pods, or their manifests")
     add_wait_arguments(parser, "ended their pods")
     add_output_argument(parser)
     add_agent_arguments(parser)

@@ -1,4 +1,4 @@
-"""`nodeagent delete`: which file holds which pod, and what else would go with it."""
+"""`nodeagent delete`: which file holds which pod, and what else would be removed with it."""
 
 import argparse
 import os
@@ -33,7 +33,7 @@ Document = dict[str, Any]
 
 
 def delete_manifests(options: argparse.Namespace) -> int:
-    """Remove manifests; the result is the exit status.
+    """Remove manifests; returns the exit status.
 
     Raises:
         NodeAgentError: there is no such pod, its manifest holds others, or it can't be removed.
@@ -56,11 +56,11 @@ def delete_manifests(options: argparse.Namespace) -> int:
         sys.stdout.write(spelled(document, options.output))
         return EXIT_ERROR if left else 0
     if not place.is_live:
-        print("note: the agent does not run; it acts on this when it is started: systemctl start nodeagent")
+        print("note: the agent is not running; it will act on this once started: systemctl start nodeagent")
     if left:
         raise WaitError(
-            f"removed, and still there: {', '.join(left)}",
-            hint="the agent goes on: `nodeagent inspect POD` shows why, --timeout SECONDS waits longer",
+            f"removed, but still there: {', '.join(left)}",
+            hint="the agent continues: `nodeagent inspect POD` shows why, --timeout SECONDS waits longer",
         )
     return 0
 

@@ -1,4 +1,4 @@
-"""`nodeagent diff`: what manifests would change. Only the arguments: apply_manifests.py does it."""
+"""`nodeagent diff`: what manifests would change. Only the arguments: apply_manifests.py does the work."""
 
 import argparse
 
@@ -9,17 +9,17 @@ from nodeagent.cli.support.sources import add_agent_arguments
 from nodeagent.errors import NodeAgentError
 
 _EXAMPLES = """\
-exit status: 0: nothing differs; 1: something does; 2: it could not be found out, or wrong arguments
+exit status: 0: nothing differs; 1: something does; 2: could not be determined, or wrong arguments
 
 examples:
   nodeagent diff examples/guaranteed.yaml || true
   sed 's/cpu: "2"/cpu: "4"/' web.yaml | nodeagent diff - || true
   nodeagent diff web.yaml -o json | jq '.pods[] | select(.restarts) | .name'
 
-Of each pod that is not in place as the manifest has it: what differs, whether it would restart, and on which CPUs and NUMA nodes it
-would land, or why it would be refused. Comments and the order of fields are no difference.
-Nothing is changed: decisions are tried on a copy of the node's state.
-next: nodeagent apply FILE puts it in place"""
+For each pod that differs from its installed manifest, shows the difference, whether it would restart, and on which CPUs and NUMA nodes
+it would land, or why it would be refused. Comments and the order of fields don't count.
+Changes nothing: decisions are tried on a copy of the node's state.
+next: nodeagent apply FILE installs it"""
 
 
 class DiffError(NodeAgentError):

@@ -19,7 +19,7 @@ from nodeagent.formats.manifest.pod_names import find_pod
 from nodeagent.formats.node_view import NodeView
 
 EXIT_NOT_ENTERED = 125
-"""As container tools have it: what fails is nodeagent, not the command."""
+"""Like other container tools: nodeagent failed, not the command."""
 EXIT_CANNOT_RUN = 126
 EXIT_NOT_FOUND = 127
 
@@ -47,14 +47,14 @@ nodeagent exec [--config FILE|-] [--socket PATH] POD CONTAINER --
     parser.add_argument("container", metavar="CONTAINER", help="name of one of its containers")
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND [ARG ...]", help="what to run there")
     parser.epilog = """\
-exit status: the command's own; 125: not entered; 126: the command cannot be run; 127: it is not found; 2: wrong arguments
+exit status: the command's own; 125: container not entered; 126: command cannot be run; 127: command not found; 2: wrong arguments
 
 examples:
   nodeagent exec cgroup-only slot -- grep Cpus_allowed_list /proc/self/status
   nodeagent exec default/web app -- sh
 
 Needs root. The command has your environment and working directory, the container's CPUs, memory nodes and limits, and no
-namespaces. An affinity that you have yourself does not count: narrow it inside, with taskset.
+namespaces. Your own affinity does not apply: narrow it inside, with taskset.
 next: nodeagent inspect POD shows the container's CPUs and state"""
     parser.set_defaults(parser=parser)
 
@@ -114,7 +114,7 @@ def _expected_cpus(known: NodeView, entry: PodEntry, container: str, directory: 
     if entry.is_active and kernel is None:
         problems = "; ".join((*view.problems, *view.observed.problems))
         raise ExecError(
-            "the pods' cgroup cannot be read: " + (problems or "nobody says where it is"),
+            "the pods' cgroup cannot be read: " + (problems or "its location is unknown"),
             hint="start the pods' unit: systemctl start nodeagent-pods",
         )
     wanted = () if kernel is None else desired_cgroups(view.node.config, view.node.managers, kernel, view.state)
@@ -138,7 +138,7 @@ def become(command: list[str]) -> NoReturn:
         looked = "" if "/" in command[0] else f" in PATH {os.environ.get('PATH', os.defpath)}"
         raise CommandError(
             f"cannot run '{command[0]}': not found{looked}",
-            hint=f"nothing is mounted in a container here: give a program of the host (`command -v {command[0]}`), or its full path",
+            hint=f"containers have no image here: name a program of the host (`command -v {command[0]}`), or its full path",
             exit_status=EXIT_NOT_FOUND,
         ) from err
     except OSError as err:

@@ -1,4 +1,4 @@
-"""`nodeagent explain`: why a pod was admitted or refused, or would be. Only the arguments: explain_pods.py does it."""
+"""`nodeagent explain`: why a pod was admitted or refused, or would be. Only the arguments: explain_pods.py does the work."""
 
 import argparse
 
@@ -7,7 +7,7 @@ from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.what_if_arguments import add_what_if_arguments
 
 _EXAMPLES = """\
-exit status: 0: admitted; 4: refused (of several pods: one at least); 1: it could not be found out; 2: wrong arguments
+exit status: 0: admitted; 4: refused (at least one of several pods); 1: could not be determined; 2: wrong arguments
 
 examples:
   nodeagent explain -f examples/guaranteed.yaml --topology 2s.2n.8c.2t --config examples/config.yaml
@@ -17,7 +17,7 @@ on a node:
   nodeagent explain default/web
   nodeagent explain -f pod.yaml
 
-Nothing is changed: decisions are tried on a copy of the node's state.
+Changes nothing: decisions are tried on a copy of the node's state.
 next: nodeagent retry POD decides again on a refused pod; docs/explain.md (nodeagent --help says where) describes -o json"""
 
 
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=NamedFile,
         metavar="FILE|-|DIR",
-        help="pods that are not there (yet): a manifest, - for stdin, or a directory of manifests; can be given again",
+        help="pods that do not exist (yet): a manifest, - for stdin, or a directory of manifests; can be repeated",
     )
     add_output_argument(parser)
     add_what_if_arguments(parser)

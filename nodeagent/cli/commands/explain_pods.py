@@ -20,7 +20,7 @@ from nodeagent.formats.manifest.pod_names import find_pod
 from nodeagent.views.explain.document import Explained, explanation
 from nodeagent.views.explain.text import render_explanation
 
-_REPLACED = "A pod of this name is there already: it is taken for ended, as a changed manifest ends it."
+_REPLACED = "A pod of this name exists already: it is assumed ended, as with a changed manifest."
 
 
 class ExplainError(NodeAgentError):
@@ -28,7 +28,7 @@ class ExplainError(NodeAgentError):
 
 
 def explain_pods(options: argparse.Namespace) -> int:
-    """Print the explanation; the result is the exit status.
+    """Print the explanation; returns the exit status.
 
     Raises:
         NodeAgentError: the node or the manifests can't be read, or there is no such pod.
@@ -49,7 +49,7 @@ def explain_pods(options: argparse.Namespace) -> int:
 def _known(node: WhatIfNode, name: str, listed_by: str) -> Iterator[Explained]:
     if node.state is None:
         raise ExplainError(
-            f"pod '{name}' is none of this machine's: it has no pods",
+            f"pod '{name}' is not on this machine: it has no pods",
             hint="give the pod's manifest with -f; without --empty, --root or --topology the live node is asked",
         )
     entry = find_pod(node.state, name, listed_by)

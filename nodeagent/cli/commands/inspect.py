@@ -27,13 +27,13 @@ class NothingComparedError(NodeAgentError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pod", nargs="?", metavar="POD", help="only this pod, in full: name, namespace/name or UID")
+    parser.add_argument("pod", nargs="?", metavar="POD", help="only this pod, in detail: name, namespace/name or UID")
     parser.add_argument(
         "-o",
         "--output",
         choices=("text", "wide", "json", "yaml"),
         default="text",
-        help="form of the answer: text fits the terminal (else 80 columns), wide has one line per container (default: text)",
+        help="output format: text fits the terminal (else 80 columns), wide has one line per container (default: text)",
     )
     parser.add_argument(
         "--strict",
@@ -44,24 +44,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-host-processes",
         action="store_true",
-        help="don't look which host processes may run on exclusive CPUs (with POD it is never looked)",
+        help="don't check which host processes may run on exclusive CPUs (with POD this is never checked)",
     )
     parser.add_argument(
-        "--watch", action="store_true", help="look again and again, on a terminal: with load, throttling, remote memory"
+        "--watch", action="store_true", help="refresh continuously, on a terminal: with load, throttling, remote memory"
     )
     parser.add_argument(
-        "--interval", type=seconds(0.1, 3600), metavar="SECONDS", help="with --watch: between two looks (default: 1)"
+        "--interval",
+        type=seconds(0.1, 3600),
+        metavar="SECONDS",
+        help="with --watch: time between refreshes (default: 1)",
     )
     parser.add_argument(
         "--frames",
         type=whole_number,
         metavar="N",
-        help="with --watch: print so many looks below each other, for pipes and files",
+        help="with --watch: print this many frames one below the other, for pipes and files",
     )
     add_color_argument(parser)
     add_node_arguments(parser)
     parser.epilog = """\
-exit status: 0: all is as promised, as far as a copy tells it; 3: it is not; 1: it could not be found out; 2: wrong arguments
+exit status: 0: everything is as promised, as far as a copy shows it; 3: something is not; 1: could not be determined; 2: wrong arguments
 
 examples:
   nodeagent inspect
@@ -73,11 +76,11 @@ examples:
   nodeagent inspect --watch
   nodeagent inspect --watch --frames 3 --interval 5
 
-Columns of -o wide, two blanks between them, - where there is nothing, never broken: POD QOS PHASE CONTAINER KIND STATE
+Columns of -o wide, separated by two blanks, - for no value, never wrapped: POD QOS PHASE CONTAINER KIND STATE
 RESTARTS OOM PID ISOLATION PROMISED CPUS MEMS QUOTA WEIGHT MEMORY WHERE NOTES. A refused pod has its reason in NOTES.
 
-The agent is asked over its socket (as root, or as a member of the group nodeagent). If it doesn't run, root gets its saved state.
-next: nodeagent inspect POD shows one in full, nodeagent explain POD why it is so, nodeagent topology who owns which CPU"""
+Asks the agent over its socket (as root or a member of the group nodeagent). If it isn't running, root gets its saved state.
+next: nodeagent inspect POD shows one in detail, nodeagent explain POD says why, nodeagent topology shows who owns which CPU"""
     parser.set_defaults(parser=parser)
 
 
@@ -111,15 +114,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_watched(options: argparse.Namespace) -> None:
-    """Refuse what says otherwise than `--watch` what is to be looked at, or how it is printed."""
+    """Refuse options that contradict `--watch` about what to look at or how to print it."""
     if options.pod is not None or options.output != "text":
-        options.parser.error("--watch shows all pods, as text: `nodeagent inspect POD`, or -o json, looks once")
+        options.parser.error("--watch shows all pods, as text: `nodeagent inspect POD`, or -o json, shows it once")
     if options.strict:
-        options.parser.error("--watch ends with no verdict: leave --strict out")
+        options.parser.error("--watch gives no verdict: leave out --strict")
     if options.color != "auto":
-        options.parser.error("--watch has no colours: leave --color out")
+        options.parser.error("--watch has no colours: leave out --color")
     if options.root is not None or options.machine is not None:
-        options.parser.error("--watch is for this node: another one's copy doesn't change, leave --watch out")
+        options.parser.error("--watch is for this node: another one's copy doesn't change, leave out --watch")
 
 
 def check_compared(document: Document) -> None:

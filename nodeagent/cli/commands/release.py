@@ -1,4 +1,4 @@
-"""`nodeagent release`: ends pods and gives back what they hold; with `--all` all of them, with `--purge` the agent's files too."""
+"""`nodeagent release`: ends pods and frees what they hold; with `--all` all of them, with `--purge` the agent's files too."""
 
 import argparse
 import os
@@ -75,10 +75,10 @@ examples:
   nodeagent release --all -o json | jq -r '.pods[] | select(.outcome == "left") | .name'
   nodeagent release --all --dry-run --machine node.json
 
-Needs root. Every process gets SIGTERM and its pod's grace period, apps before sidecars; CPUs and memory come back when the last one has
-gone. A released pod is shown Refused (Released) and stays so, over restarts too, until its manifest changes or you retry it: to forget
-it, remove its manifest. Manifests, configuration and logs are yours and stay. Without a running agent, --all does the same itself, and
-removes the agent's cgroups. With -o json or yaml the answer comes at the end, and each step goes to stderr.
+Needs root. Every process gets SIGTERM and its pod's grace period, apps before sidecars; CPUs and memory are free once the last process
+has gone. A released pod is shown as Refused (Released), across restarts too, until its manifest changes or you retry it: to forget it,
+remove its manifest. Manifests, configuration and logs are kept. If no agent is running, --all does the same itself, and removes the
+agent's cgroups. With -o json or yaml the answer comes at the end, and each step goes to stderr.
 next: nodeagent retry POD brings one back, nodeagent inspect shows what is left"""
     parser.set_defaults(parser=parser)
 
@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
     is_live = not isinstance(known, NodeAgentError) and known.is_live
     if options.pods and not is_live and not elsewhere:
         raise ReleaseError(
-            "the agent does not run, and only it can release single pods",
+            "the agent is not running, and only it can release single pods",
             hint="start it with `systemctl start nodeagent`, or release all: `nodeagent release --all`",
         )
     answer = _ReleaseReport(options, by_agent=is_live or bool(options.pods))
@@ -113,7 +113,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _known(options: argparse.Namespace) -> NodeView | NodeAgentError:
-    """Give why, if without an agent nothing that it has saved can be used."""
+    """Give the reason if no agent runs and its saved state can't be used."""
     try:
         return known_from(options)
     except StartError:
@@ -125,7 +125,7 @@ def _known(options: argparse.Namespace) -> NodeView | NodeAgentError:
 
 
 class _ReleaseReport:
-    """Tells what is done, and at the end, where a document is asked for, what has come of it."""
+    """Reports each step, and at the end, if a document is requested, the outcome."""
 
     def __init__(self, options: argparse.Namespace, *, by_agent: bool) -> None:
         self._output = options.output
@@ -245,7 +245,7 @@ def _wait(
 
 
 class _Teller:
-    """Tells what happens, from one state to the next."""
+    """Reports what happens, from one state to the next."""
 
     def __init__(self, answer: _ReleaseReport, state: NodeState, uids: frozenset[str]) -> None:
         self._answer = answer

@@ -1,4 +1,4 @@
-"""`nodeagent retry`: has the agent decide again on a refused pod, and tells how it decided."""
+"""`nodeagent retry`: has the agent decide again on a refused pod, and reports the decision."""
 
 import argparse
 import sys
@@ -41,8 +41,8 @@ examples:
   nodeagent retry default/web
   nodeagent retry default/web -o json | jq .admitted
 
-A refusal is final until the manifest changes: retry after you have made room. Of a pod that runs on because its changed manifest was
-refused, the change is tried again: where it fits, the pod ends, and what the manifest asks for follows.
+A refusal is final until the manifest changes: make room, then retry. For a pod that keeps running because its changed manifest was
+refused, the change is tried again: if it fits, the pod ends, and its changed manifest follows.
 next: nodeagent explain POD says what would admit it, nodeagent inspect shows what is taken and what was refused"""
 
 
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
             f"{what} is refused again: {refusal.reason}: {refusal.message}", hint=next_step(refusal.reason, name)
         )
     if entry.deleting_since_ms is not None:
-        print(f"pod {name} ends, and what its changed manifest asks for follows; see: nodeagent inspect {name}")
+        print(f"pod {name} is ending, and its changed manifest follows; see: nodeagent inspect {name}")
         return 0
     print(f"pod {name} is admitted; see: nodeagent inspect {name}")
     return 0

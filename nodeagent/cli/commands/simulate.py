@@ -8,7 +8,7 @@ from nodeagent.cli.support.numeric_arguments import whole_number
 from nodeagent.cli.support.what_if_arguments import add_what_if_arguments
 
 _EXAMPLES = """\
-exit status: 0: all was decided, also where pods are refused; 1: something could not be read; 2: wrong arguments
+exit status: 0: everything was decided, even if pods are refused; 1: something could not be read; 2: wrong arguments
 
 examples:
   nodeagent simulate examples/scenario.jsonl
@@ -25,8 +25,8 @@ on a node:
   nodeagent simulate scenarios.jsonl --root / --config /etc/nodeagent/config.yaml
   nodeagent simulate - -o json <scenarios.jsonl | jq '.steps[].admitted'
 
-Nothing is changed. --compare decides anew on all pods that are there, then on those of -f. Of scenarios, --root (/ is this node),
---machine and --topology replace the machine, --config the configuration, and --errata says whose decisions they are.
+Changes nothing. --compare decides again on all existing pods, then on those of -f. For scenarios, --root (/ is this node), --machine
+and --topology replace the machine, --config the configuration, and --errata selects whose decisions they are.
 next: nodeagent explain -f pod.yaml says why; docs/simulate.md (nodeagent --help says where) describes scenarios and -o json"""
 
 
@@ -48,12 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=NamedFile,
         metavar="FILE|-|DIR",
-        help="decide on these pods: a manifest, - for stdin, or a directory of manifests; can be given again",
+        help="decide on these pods: a manifest, - for stdin, or a directory of manifests; can be repeated",
     )
     parser.add_argument(
         "--capacity",
         action="store_true",
-        help="how many more of these pods fit, all of them together? A name given twice is two pods",
+        help="how many more of these pods fit, all of them together; a name given twice is two pods",
     )
     parser.add_argument(
         "--compare",
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         choices=("text", "json", "yaml", "svg"),
         default="text",
-        help="form of the answer (default: text); of scenarios json is a line and yaml a document for each; svg draws who has which CPU",
+        help="output format (default: text); for scenarios, json prints a line and yaml a document each; svg draws the owner of each CPU",
     )
     add_what_if_arguments(parser, scenarios=True)
     parser.epilog = _EXAMPLES
@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what comes of the scenarios, or of the pods.
+    """Print the outcome of the scenarios, or of the pods.
 
     Raises:
         NodeAgentError: scenarios, manifests, machine or configuration can't be read.
@@ -84,13 +84,13 @@ def run(args: argparse.Namespace) -> int:
     if (args.file is None) != about_pods:
         args.parser.error("give either scenarios, or pods with -f (or --compare)")
     if args.capacity and (args.manifests is None or args.compare is not None):
-        args.parser.error("--capacity needs pods with -f, and goes with no --compare")
+        args.parser.error("--capacity needs pods with -f, and excludes --compare")
     if args.compare is not None and args.config is not None:
-        args.parser.error("--compare names both configurations: leave --config out")
+        args.parser.error("--compare names both configurations: leave out --config")
     _check_scenario_options(args)
     if args.output == "svg" and (args.compare is not None or args.capacity or not about_pods):
         args.parser.error(
-            "-o svg draws the end of one run: it needs pods with -f, and goes with no --compare or --capacity"
+            "-o svg draws the end of one run: it needs pods with -f, and excludes --compare and --capacity"
         )
     if about_pods:
         from nodeagent.cli.commands.simulate_pods import simulate_pods
@@ -104,9 +104,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_scenario_options(args: argparse.Namespace) -> None:
-    """Refuse what would be ignored: scenarios begin with nobody on the machine, and pods with -f are decided once."""
+    """Refuse what would be ignored: scenarios start without pods on the machine, and pods with -f are decided once."""
     if args.file is None and args.bench is not None:
-        args.parser.error(f"--bench {args.bench} times scenarios: it goes with no pods")
+        args.parser.error(f"--bench {args.bench} times scenarios: it excludes pods")
     if args.file is not None and args.socket is not None:
         args.parser.error(
             f"--socket {args.socket} asks an agent about its pods: scenarios begin without them; --root / alone takes this node's machine"

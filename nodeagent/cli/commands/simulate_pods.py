@@ -69,7 +69,7 @@ def _ended(there: Sequence[Pod], pods: Sequence[Pod]) -> tuple[Pod, ...]:
 
 
 def _compared(options: argparse.Namespace, pods: Sequence[Pod]) -> str:
-    """Decide anew on the pods that are there, then on those given."""
+    """Decide again on the existing pods, then on the given ones."""
     configs = [load_config(path, absent_hint="name two files: --compare A.yaml B.yaml") for path in options.compare]
     machine = machine_of(options, otherwise=options.compare[0])
     ended = _ended(machine.pods, pods)

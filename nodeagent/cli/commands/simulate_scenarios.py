@@ -36,7 +36,7 @@ from nodeagent.views.simulate.scenario_text import (
 MAX_LINE_BYTES = 16 * 2**20
 """Of one scenario. A thousand CPUs and as many pods take a tenth of it."""
 IN_FULL = 10
-"""As many scenarios are told in full; of further ones each has a line of its own."""
+"""This many scenarios are reported in full; further ones get one line each."""
 
 
 class SimulateInputError(NodeAgentError):
@@ -51,7 +51,7 @@ class SimulateInputError(NodeAgentError):
 
 
 class Instead(Struct, frozen=True):
-    """What takes the place of what each scenario brings; None: its own stays."""
+    """What overrides each scenario's own; None: its own is used."""
 
     machine: WhatIfMachine | None
     config: Config | None
@@ -77,7 +77,7 @@ class Instead(Struct, frozen=True):
 
 
 class _Words:
-    """Tells scenarios to people, one after the other: the first ones in full."""
+    """Reports scenarios as text, one after the other: the first ones in full."""
 
     def __init__(self, path: NamedFile, where: str) -> None:
         self._path = path
@@ -85,7 +85,7 @@ class _Words:
         self._totals = ScenarioTotals()
 
     def of(self, scenario: Scenario, number: int) -> str:
-        """Tell what came of the scenario in this line."""
+        """Report the outcome of the scenario in this line."""
         found = replayed(scenario)
         self._totals = self._totals.plus(found)
         if self._totals.scenarios <= IN_FULL:
@@ -95,7 +95,7 @@ class _Words:
         return line if self._totals.scenarios > IN_FULL + 1 else f"\n{self._from_here_on(number)}\n{line}"
 
     def end(self) -> str:
-        """Tell what came of all together."""
+        """Report the totals."""
         return f"\n{render_totals(self._totals)}" if self._totals.scenarios > 1 else ""
 
     def _from_here_on(self, number: int) -> str:
@@ -105,7 +105,7 @@ class _Words:
 
 
 def simulate_scenarios(options: argparse.Namespace) -> None:
-    """Print what comes of each scenario as soon as it is known.
+    """Print the outcome of each scenario as soon as it is known.
 
     Raises:
         NodeAgentError: scenarios, machine or configuration can't be read, or the latter two don't go together.

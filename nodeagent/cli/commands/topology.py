@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         choices=("text", "json", "yaml", "svg", "hwloc-xml"),
         default="text",
-        help="form of the answer: svg is a picture, hwloc-xml is for lstopo (default: text)",
+        help="output format: svg is a picture, hwloc-xml is for lstopo (default: text)",
     )
     add_color_argument(parser)
     add_node_arguments(parser, described=True)
@@ -39,8 +39,8 @@ examples:
   nodeagent topology --root /mnt/copy -o json
   nodeagent topology --topology 2s.2n.8c.2t
 
-Who owns which CPU, the agent says, or its saved state; text, svg and hwloc-xml show it. Where neither can be read, the machine is
-shown without, and stderr says why.
+The owners of CPUs come from the agent or its saved state, and are shown in text, svg and hwloc-xml. If neither can be read, the
+machine is shown without owners, and stderr says why.
 next: nodeagent inspect"""
 
 
@@ -98,5 +98,5 @@ def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | No
 def _tell_missing(err: NodeAgentError, args: argparse.Namespace) -> None:
     if args.config is None and is_without_agent(args):
         return
-    print(f"nodeagent: who owns which CPU is left out: {err.message}", file=sys.stderr)
+    print(f"nodeagent: CPU owners are left out: {err.message}", file=sys.stderr)
     print(f"hint: {err.hint}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`nodeagent inspect --watch`: looks again and again, and draws what it finds on the terminal, or prints frames."""
+"""`nodeagent inspect --watch`: refreshes continuously on the terminal, or prints frames."""
 
 import argparse
 import sys
@@ -20,7 +20,7 @@ from nodeagent.views.inspect.watch_text import SORTS, Frame, Look, View, frame
 _PLAIN_WIDTH = 120
 _INTERVAL_SECONDS = 1.0
 _LEAST_PAUSE_SECONDS = 0.1
-"""Between two looks, be they as slow as they may: keys are read then."""
+"""Between two looks, however slow they are: keys are read then."""
 
 
 class WatchError(NodeAgentError):
@@ -36,7 +36,7 @@ def watch(options: argparse.Namespace) -> int:
     """
     if options.frames is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise WatchError(
-            "--watch draws on a terminal, and this is none",
+            "--watch draws on a terminal, and this is not one",
             hint="`nodeagent inspect --watch --frames 10` prints frames, `nodeagent inspect -o json` is for programs",
         )
     watcher = Watcher(lambda read: shown_state(options.config, options.socket, read))

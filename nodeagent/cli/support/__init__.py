@@ -1,1 +1,1 @@
-"""What commands share: which node and which files they are about, what is known of it, and how they print."""
+"""What commands share: the node and the files they are about, what is known about it, and how they print."""

@@ -16,12 +16,12 @@ def add_color_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def wants_colour(choice: str) -> bool:
-    """Whether stdout is for eyes that see colours: https://no-color.org, and terminfo's `dumb`."""
+    """Whether stdout shows colours: https://no-color.org, and terminfo's `dumb`."""
     if choice != "auto":
         return choice == "always"
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def terminal_width() -> int | None:
-    """Give the columns of the terminal that stdout is (COLUMNS counts first); None: it is none, or says nothing."""
+    """Give the columns of stdout's terminal (COLUMNS takes precedence); None: not a terminal, or unknown."""
     return (shutil.get_terminal_size((0, 0)).columns or None) if sys.stdout.isatty() else None

@@ -1,4 +1,4 @@
-"""The shells' sides of completion. They ask nodeagent what may stand there, and know nothing else of it."""
+"""The shells' side of completion. The scripts ask nodeagent for completions, and know nothing else about it."""
 
 _BASH = r"""# bash completion for nodeagent
 _nodeagent() {

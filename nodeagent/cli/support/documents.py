@@ -1,4 +1,4 @@
-"""What commands give: an answer in the form that `-o` names, or a file where `--out` says. The two options mean that everywhere."""
+"""The output of commands: an answer in the format of `-o`, or a file at `--out`. The two options mean the same everywhere."""
 
 import argparse
 import errno
@@ -21,7 +21,7 @@ _STDOUT = "-"
 def add_output_argument(parser: argparse.ArgumentParser) -> None:
     """Add `-o`, of commands whose answer has the usual three forms (D26)."""
     parser.add_argument(
-        "-o", "--output", choices=("text", "json", "yaml"), default="text", help="form of the answer (default: text)"
+        "-o", "--output", choices=("text", "json", "yaml"), default="text", help="output format (default: text)"
     )
 
 
@@ -88,14 +88,14 @@ def write_out(path: str, content: bytes, *, mode: int = 0o600, replaces: bool = 
         kind = stat.S_IFDIR  # there is none, or the attempt will tell why not
     if kind not in {stat.S_IFREG, stat.S_IFDIR}:
         raise state_files.StateFileError(
-            f"cannot write {path}: a link, device, FIFO or socket lies there, and would be replaced",
+            f"cannot write {path}: a link, device, FIFO or socket is there, and would be replaced",
             path=path,
             error=None,
             hint=f"see `ls -l {path}`, and name a file with --out; without it, stdout is written to",
         )
     if kind == stat.S_IFREG and not replaces:
         raise state_files.StateFileError(
-            f"cannot write {path}: there is a file already, and it may be somebody's state",
+            f"cannot write {path}: the file exists already, and may be somebody's state",
             path=path,
             error=errno.EEXIST,
             hint=f"move it away (`mv {path} {path}.old`), or name another file with --out",

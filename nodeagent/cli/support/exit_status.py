@@ -1,4 +1,4 @@
-"""What commands say by their exit status. Imports nothing, so that whoever has to start fast may ask."""
+"""Exit statuses of commands. Imports nothing, so that fast starters can use it."""
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2

@@ -1,4 +1,4 @@
-"""A decision that is tried out, with what would admit the pod where it is refused."""
+"""A decision that is tried out, with what would admit the pod if it is refused."""
 
 from collections.abc import Callable
 

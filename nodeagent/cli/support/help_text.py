@@ -1,4 +1,4 @@
-"""How help is laid out: prose fits the terminal, commands to be pasted stay whole lines."""
+"""Layout of help texts: prose fits the terminal, commands to paste stay on one line."""
 
 import argparse
 import re

@@ -18,7 +18,7 @@ _MAX_BYTES = 64 * 1024 * 1024
 _NAME = re.compile("[a-z0-9.-]+")
 """What a shell is given from a file that anybody may have written; Kubernetes' names are no other."""
 _SECONDS = 1.0
-"""How long somebody who has pressed TAB is kept waiting by an agent that doesn't answer."""
+"""How long to wait after TAB for an agent that doesn't answer."""
 
 
 class NamedPod(Struct, frozen=True):

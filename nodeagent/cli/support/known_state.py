@@ -1,4 +1,4 @@
-"""What commands know of a node: its state, from the running agent, else its state file, and what is seen of its cgroups and processes.
+"""What commands know about a node: its state, from the running agent or else its state file, and its observed cgroups and processes.
 
 Which node is meant, this one or a captured one, is decided in cli/support/sources.py.
 """
@@ -42,7 +42,7 @@ LAST_CONFIG_PATH = f"{Config().state_directory}/{LAST_CONFIG}"
 
 
 class UnknownStateError(NodeAgentError):
-    """Nobody can say what the node's state is."""
+    """The node's state is unknown."""
 
 
 class NeverSavedError(UnknownStateError):
@@ -50,7 +50,7 @@ class NeverSavedError(UnknownStateError):
 
 
 def known_state(config_path: str, socket: str | None, read: ViewReader | None = None) -> NodeView:
-    """Ask the agent, else read what it has saved.
+    """Ask the agent, or else read its saved state.
 
     Args:
         config_path: read only if the agent doesn't answer: it says with which configuration it runs.
@@ -77,7 +77,7 @@ def known_state(config_path: str, socket: str | None, read: ViewReader | None = 
 
 
 def shown_state(config_path: str | None, socket: str | None, read: ViewReader | None = None) -> NodeView:
-    """Do as `known_state`; where no agent runs because its configuration is wrong, go by the one that it last ran with.
+    """Do as `known_state`; where no agent runs because its configuration is wrong, use the one that it last ran with.
 
     A configuration that was named counts, right or wrong.
     """
@@ -92,9 +92,9 @@ def shown_state(config_path: str | None, socket: str | None, read: ViewReader | 
     except StartError:  # that one can't be read either
         raise wrong from None
     first, *rest = wrong.message.splitlines()
-    problem = f"the configuration is wrong, so what counts here is the one that the agent last ran with: {first}"
+    problem = f"the configuration is wrong, so this uses the one that the agent last ran with: {first}"
     more = f", and {len(rest)} more" if rest else ""
-    return replace(view, problems=(f"{problem}{more} (all of it: nodeagent config validate)", *view.problems))
+    return replace(view, problems=(f"{problem}{more} (all errors: nodeagent config validate)", *view.problems))
 
 
 def _live(answer: Mapping[str, Any], read: ViewReader) -> NodeView:
@@ -103,7 +103,7 @@ def _live(answer: Mapping[str, Any], read: ViewReader) -> NodeView:
     except (NodeStateError, MisfitError) as err:
         raise UnknownStateError(
             f"cannot understand the agent's state: {err}",
-            hint="is it of another version than this command? after an upgrade: systemctl restart nodeagent (pods run on)",
+            hint="does its version differ from this command's? after an upgrade: systemctl restart nodeagent (pods keep running)",
         ) from err
 
 
@@ -115,15 +115,15 @@ def _saved(node: NodeSetup, down: ApiUnavailable) -> NodeView:
         if os.geteuid() == 0:
             raise
         raise UnknownStateError(
-            f"the agent does not answer ({down.message}), and only root may read what it has saved",
+            f"the agent does not answer ({down.message}), and only root may read its saved state",
             hint="start it with `systemctl start nodeagent`, or run this command as root",
         ) from err
     if saved is None:
         raise NeverSavedError(
             f"the agent does not answer ({down.message}), and has saved no state in {path}",
-            hint="start it with `systemctl start nodeagent`; `journalctl -u nodeagent` says why it may not run",
+            hint="start it with `systemctl start nodeagent`; `journalctl -u nodeagent` says why it may not be running",
         )
-    problems = [f"the agent does not run: {down.message}", *misfits(node, saved, path)]
+    problems = [f"the agent is not running: {down.message}", *misfits(node, saved, path)]
     root, pids = _launcher(node, problems)
     return NodeView(
         node, saved.state, root, pids, tuple(problems), policies=saved.policies, hostname=os.uname().nodename
@@ -258,7 +258,7 @@ def _strays(view: NodeView, processes: Mapping[str, Collection[int]]) -> dict[st
 
 
 def _host_processes(exclusive: CpuSet, ours: frozenset[int]) -> HostProcesses:
-    """Look who else may run on exclusive CPUs (D12)."""
+    """Find others that may run on exclusive CPUs (D12)."""
     if not exclusive:
         return HostProcesses()
     from nodeagent.edge.processes import may_run_on, of_caller

@@ -1,4 +1,4 @@
-"""The options of commands that put manifests in place, or take them away, and may wait for the agent."""
+"""Options of commands that install or remove manifests, and may wait for the agent."""
 
 import argparse
 
@@ -10,7 +10,7 @@ SPARE_SECONDS = 20
 
 
 def add_wait_arguments(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add the options of a command that may wait until the agent has done what it is for."""
+    """Add the options of a command that may wait for the agent to act."""
     parser.add_argument("--wait", action="store_true", help=f"wait until the agent has {what}")
     parser.add_argument(
         "--timeout",

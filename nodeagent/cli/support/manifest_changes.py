@@ -1,4 +1,4 @@
-"""What manifests that are applied or deleted change in the manifest directory: which file holds which pod, and which is written or removed.
+"""What applying or deleting manifests changes in the manifest directory: which file holds which pod, and which is written or removed.
 
 A pod's file is the one that holds it, whatever it is called: another file with the same pod would not count (D7).
 """
@@ -33,11 +33,11 @@ _NEW_MODE = 0o644
 
 
 class ManifestPlaceError(NodeAgentError):
-    """Manifests can't be put in place, or taken away, as they are there."""
+    """Manifests can't be installed or removed as they are."""
 
 
 class Change(enum.Enum):
-    """What becomes of a pod's manifest."""
+    """What happens to a pod's manifest."""
 
     CREATED = "created"
     CHANGED = "changed"
@@ -93,7 +93,7 @@ class PodChange(Struct, frozen=True):
 
     @property
     def restarts(self) -> bool:
-        """Whether a pod that runs would make way for it."""
+        """Whether a running pod would be replaced by it."""
         entry, decided = self.entry, self.decided
         return entry is not None and entry.is_active and entry.deleting_since_ms is None and decided is not entry
 
@@ -255,7 +255,7 @@ def _check_unique(files: Sequence[PodFile]) -> None:
                 where = f"twice in {file.path}" if first[name] == file.path else f"in {first[name]} and in {file.path}"
                 raise ManifestPlaceError(
                     f"pod {name} is {where}",
-                    hint="leave one of the two out, then `nodeagent apply` again: only one can count",
+                    hint="remove one of the two, then `nodeagent apply` again: only one can count",
                 )
             first[name] = file.path
 
@@ -283,7 +283,7 @@ def _file_of(file: PodFile, held: Sequence[HeldFile]) -> HeldFile | None:
         where = ", ".join(f"{name} in {old.path}" for old in holders for name in sorted(old.names & names))
         raise ManifestPlaceError(
             f"the pods of {file.path} are in several manifests: {where}",
-            hint="apply them one by one, each from a file of its own, or first remove what is too many: `nodeagent delete FILE`",
+            hint="apply them one by one, each from a file of its own, or first remove the extra ones: `nodeagent delete FILE`",
         )
     return holders[0] if holders else None
 

@@ -1,4 +1,4 @@
-"""How the agent would decide on the pods of manifests that are applied, and the wait until it has."""
+"""How the agent would decide on the pods of applied manifests, and the wait until it has."""
 
 import argparse
 import time
@@ -21,19 +21,19 @@ _PAUSES_SECONDS = (0.05, 1.0)
 
 
 class WaitError(NodeAgentError):
-    """There is nobody to wait for, or it took too long."""
+    """No agent to wait for, or it took too long."""
 
 
 def check_wait(options: argparse.Namespace, place: ManifestPlace) -> None:
-    """Refuse to wait for nobody.
+    """Refuse to wait if no agent runs.
 
     Raises:
         WaitError: the agent does not run.
     """
     if options.wait and not place.is_live:
         raise WaitError(
-            "the agent does not run: nobody would act, and --wait would be in vain",
-            hint="start it with `systemctl start nodeagent`, or leave --wait out: it acts when it is started",
+            "the agent is not running: nothing would act, so --wait cannot succeed",
+            hint="start it with `systemctl start nodeagent`, or leave out --wait: it acts once it is started",
         )
 
 
@@ -86,5 +86,5 @@ def _state(place: ManifestPlace) -> NodeState:
     except ApiUnavailable as err:
         raise WaitError(
             f"the agent does not answer any more: {err.message}",
-            hint="start it with `systemctl start nodeagent`: it then acts on what is in place",
+            hint="start it with `systemctl start nodeagent`: it then acts on what is installed",
         ) from err

@@ -1,6 +1,6 @@
 """Files that the command line names: a path, `-` for stdin, or a pipe such as a shell's `<(...)`.
 
-What lies at a place of nodeagent's own is never read here: there a pipe would be a trap, not somebody's wish.
+nodeagent's own files are never read here: a pipe in their place would be a trap.
 """
 
 import argparse
@@ -102,7 +102,7 @@ class NamedFile(str):
                     err.message,
                     path=self,
                     error=err.errno,
-                    hint=f"name a file, or - for what is piped in; `ls -lLd {self}` shows what is there, `namei -l {self}` who may read it",
+                    hint=f"name a file, or - for stdin; `ls -lLd {self}` shows what is there, `namei -l {self}` who may read it",
                 ) from err
         self._content = self._drained(max_bytes)
         return self._content
@@ -120,21 +120,21 @@ class NamedFile(str):
                 f"cannot read {self}: {why}",
                 path=self,
                 error=err.errno,
-                hint=f"see `ls -l {self}`; name a file, or - for what is piped in",
+                hint=f"see `ls -l {self}`; name a file, or - for stdin",
             ) from err
         if len(content) > max_bytes:
             raise StateFileError(
-                f"cannot read {self}: more than {max_bytes} bytes came",
+                f"cannot read {self}: got more than {max_bytes} bytes",
                 path=self,
                 error=None,
-                hint="look at what is piped in: `... | head -c 1000`; pods can be in several files, each named with --file",
+                hint="check the input: `... | head -c 1000`; pods can be in several files, each named with --file",
             )
         if not content:
             raise StateFileError(
-                f"cannot read {self}: nothing came",
+                f"cannot read {self}: got no input",
                 path=self,
                 error=None,
-                hint="what was to be piped in may have failed: see `... | head -c 1000`, or name a file",
+                hint="the command before the pipe may have failed: see `... | head -c 1000`, or name a file",
             )
         return content
 

@@ -24,6 +24,6 @@ def seconds(low: float, high: float) -> Callable[[str], float]:
         with suppress(ValueError):
             if low <= float(text) <= high:
                 return float(text)
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from {low:g} to {high:g}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {low:g} to {high:g}")
 
     return read

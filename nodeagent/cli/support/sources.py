@@ -51,7 +51,7 @@ def add_agent_arguments(parser: argparse.ArgumentParser) -> None:
         "--config",
         type=NamedFile,
         metavar="FILE|-",
-        help=f"the configuration, where no running agent says which counts (default: {DEFAULT_CONFIG})",
+        help=f"the configuration, if no running agent provides it (default: {DEFAULT_CONFIG})",
     )
     parser.add_argument(
         "--socket", type=named_path, metavar="PATH", help=f"the agent's socket (default: {DEFAULT_SOCKET})"
@@ -71,20 +71,20 @@ def add_machine_arguments(parser: argparse.ArgumentParser, *, described: bool = 
         "--root",
         type=named_path,
         metavar="DIR",
-        help="not this node: a copied file-system root, with its sys/, proc/, and etc/ and var/lib/nodeagent where it has them",
+        help="read a copied root file system instead of this node, with sys/, proc/ and, if present, etc/ and var/lib/nodeagent",
     )
     other.add_argument(
         "--machine",
         type=NamedFile,
         metavar="FILE|-",
-        help="not this node: what `nodeagent capture` took of one, or a machine as `nodeagent topology -o json` prints it",
+        help="read a file from `nodeagent capture` or `nodeagent topology -o json` instead of this node",
     )
     if described:
         other.add_argument(
             "--topology",
             metavar="SPEC",
-            help="a machine in a few words: 2s.2n.8c.2t has 2 sockets of 2 NUMA nodes of 8 cores of 2 threads; "
-            "docs/explain.md has all of it",
+            help="describe a machine: 2s.2n.8c.2t has 2 sockets of 2 NUMA nodes of 8 cores of 2 threads; "
+            "see docs/explain.md",
         )
 
 
@@ -199,7 +199,7 @@ def machine_file(path: str) -> tuple[Topology, Capture | None]:
     try:
         return topology_from_document(found), None
     except TopologyDocumentError as err:
-        raise CaptureError(path, f"{err.message}, and kind is no NodeCapture") from err
+        raise CaptureError(path, f"{err.message}, and kind is not NodeCapture") from err
 
 
 def _captured(path: str, config_path: str | None) -> NodeView:

@@ -14,32 +14,32 @@ def add_what_if_arguments(parser: argparse.ArgumentParser, *, scenarios: bool = 
         "--root",
         type=named_path,
         metavar="DIR",
-        help="not this node: a copied file-system root, with its pods where it has them",
+        help="read a copied root file system instead of this node, with its pods if it has any",
     )
     machine.add_argument(
         "--machine",
         type=NamedFile,
         metavar="FILE|-",
-        help="not this node: what `nodeagent capture` took of one, with its pods, or a machine as `nodeagent topology -o json` prints it",
+        help="read a file from `nodeagent capture`, with its pods, or from `nodeagent topology -o json` instead of this node",
     )
     machine.add_argument(
         "--topology",
         metavar="SPEC",
-        help="a machine in a few words: 2s.2n.8c.2t has 2 sockets of 2 NUMA nodes of 8 cores of 2 threads; docs/explain.md has all of it",
+        help="describe a machine: 2s.2n.8c.2t has 2 sockets of 2 NUMA nodes of 8 cores of 2 threads; see docs/explain.md",
     )
     parser.add_argument(
         "--config",
         type=NamedFile,
         metavar="FILE|-",
-        help=f"decide under this configuration (default: the node's own; of a described machine {DEFAULT_CONFIG})",
+        help=f"decide under this configuration (default: the node's own; for a described machine {DEFAULT_CONFIG})",
     )
     parser.add_argument(
         "--socket", type=named_path, metavar="PATH", help=f"the agent's socket (default: {DEFAULT_SOCKET})"
     )
     parser.add_argument("--empty", action="store_true", help="as if the node had no pods; asks no agent")
-    default = "fixed; of a scenario what it names, or else kubelet-1.36" if scenarios else "fixed"
+    default = "fixed; for a scenario the one it names, or else kubelet-1.36" if scenarios else "fixed"
     parser.add_argument(
         "--errata",
         choices=tuple(item.value for item in Errata),
-        help=f"whose decisions: nodeagent's (fixed), or kubelet's with its mistakes (kubelet-1.36); default: {default}",
+        help=f"whose decisions: nodeagent's (fixed), or kubelet's with its bugs (kubelet-1.36); default: {default}",
     )

@@ -23,7 +23,7 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.topology.topology_spec import topology_from_spec
 
-_ABSENT_HINT = "name one with --config FILE, to begin with examples/config.yaml (`nodeagent --help` says where it lies)"
+_ABSENT_HINT = "name one with --config FILE, for example examples/config.yaml (`nodeagent --help` says where it is)"
 
 
 class WhatIfError(NodeAgentError):
@@ -133,8 +133,8 @@ def what_if_node(options: argparse.Namespace) -> WhatIfNode:
         judged = resume(node.managers, promises)
         if isinstance(judged, StartRefused):
             raise WhatIfError(
-                f"what the pods there have doesn't go together with {source}: {judged.about}: {judged.message}",
-                hint="--empty leaves them out; `nodeagent simulate --compare` decides on them anew",
+                f"what the pods there have doesn't fit {source}: {judged.about}: {judged.message}",
+                hint="--empty leaves them out; `nodeagent simulate --compare` decides on them again",
             )
         promises = judged
     what_if = WhatIf.of(node.managers, promises, machine.pods, _allocatable(node))

@@ -45,35 +45,35 @@ STATE_GENERATION = "nodeagent_state_generation"
 LAUNCHER_UP = "nodeagent_launcher_up"
 
 AGENT_METRICS: tuple[MetricSpec, ...] = (
-    MetricSpec(BUILD_INFO, "gauge", "Always 1; the label says which nodeagent runs.", ("version",)),
+    MetricSpec(BUILD_INFO, "gauge", "Always 1; the label is the running version of nodeagent.", ("version",)),
     MetricSpec(
         EVENT_DURATION,
         "histogram",
-        "Time from a wake-up to the last write that followed from it, of turns that decided something.",
+        "Time from a wake-up to its last write, for turns that decided something.",
     ),
-    MetricSpec(RECONCILE_DURATION, "histogram", "Time of turns that found nothing to decide."),
+    MetricSpec(RECONCILE_DURATION, "histogram", "Duration of turns with nothing to decide."),
     MetricSpec(CGROUP_WRITES, "counter", "Changes made to cgroups."),
-    MetricSpec(CGROUP_WRITE_ERRORS, "counter", "Changes of cgroups that failed, by the kernel's answer.", ("reason",)),
+    MetricSpec(CGROUP_WRITE_ERRORS, "counter", "Failed changes to cgroups, by the kernel's answer.", ("reason",)),
     MetricSpec(
         DRIFT_CORRECTED,
         "counter",
-        "Cgroups, their files and processes that somebody else had changed, put back.",
+        "Changes by others to cgroups, their files and processes that were corrected.",
         ("attribute",),
     ),
     MetricSpec(STATE_SAVE_ERRORS, "counter", "Decisions dropped because they could not be made durable.", ("reason",)),
     MetricSpec(POD_REFUSALS, "counter", "Pods refused.", ("reason",)),
-    MetricSpec(CHANGE_REFUSALS, "counter", "Changed manifests refused, whose pods run on as they were.", ("reason",)),
+    MetricSpec(CHANGE_REFUSALS, "counter", "Changed manifests refused; their pods keep running.", ("reason",)),
     MetricSpec(CONTAINER_RESTARTS, "counter", "Restarts of containers."),
     MetricSpec(PODS, "gauge", "Pods known, refused ones as Failed.", ("phase",)),
-    MetricSpec(CONTAINERS, "gauge", "Containers of admitted pods, by with whom they share their CPUs.", ("isolation",)),
+    MetricSpec(CONTAINERS, "gauge", "Containers of admitted pods, by what they share their CPUs with.", ("isolation",)),
     MetricSpec(
         CONTAINER_INFO,
         "gauge",
-        "Always 1, for each container of admitted pods: the CPUs of its own and the NUMA nodes of its memory, as the kernel's lists;"
+        "Always 1, for each container of admitted pods: its exclusive CPUs and the NUMA nodes of its memory, as kernel lists;"
         " empty: the shared pool, any node. For joins.",
         ("namespace", "pod", "container", "cpus", "mems"),
     ),
-    MetricSpec(DEGRADED_CONTAINERS, "gauge", "Containers with CPUs of their own that are offline."),
+    MetricSpec(DEGRADED_CONTAINERS, "gauge", "Containers with exclusive CPUs that are offline."),
     MetricSpec(
         STARVED_CONTAINERS, "gauge", "Containers that are frozen, or not started, because no CPU is left for them."
     ),
@@ -81,7 +81,7 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
         MANIFEST_PROBLEMS, "gauge", "Manifest files that are invalid, unreadable, shadowed or refused as a change now."
     ),
     MetricSpec(STATE_GENERATION, "gauge", "Number of states saved since the node was set up."),
-    MetricSpec(LAUNCHER_UP, "gauge", "Whether the launcher of the pods' unit answers."),
+    MetricSpec(LAUNCHER_UP, "gauge", "Whether the launcher of the pods' unit responds."),
 )
 
 METRICS: tuple[MetricSpec, ...] = (*KUBELET_METRICS, *AGENT_METRICS)

@@ -12,7 +12,7 @@ from nodeagent.core.model.config import Errata
 
 
 class Erratum(enum.IntEnum):
-    """The numbers are kept for ever. The names say what kubelet does."""
+    """The numbers are kept forever. The names say what kubelet does."""
 
     POD_ALLOCATED_AGAIN = 1
     POD_HINTS_FROM_FIRST_CONTAINER = 2
@@ -62,8 +62,8 @@ ERRATA: tuple[ErratumRow, ...] = (
     ErratumRow(
         Erratum.POD_ALLOCATED_AGAIN,
         "allocates a pod with pod-level resources a second time when it is admitted again after a restart: its first CPUs and memory "
-        "belong to nobody, or it is refused",
-        "keeps an allocation that exists, whole",
+        "have no owner, or it is refused",
+        "keeps an existing allocation in full",
         (140989,),
     ),
     ErratumRow(
@@ -79,7 +79,7 @@ ERRATA: tuple[ErratumRow, ...] = (
     ),
     ErratumRow(
         Erratum.FULL_CORES_CHECKED_BEFORE_OWN_SET,
-        "checks full-pcpus-only before it looks whether the container has its CPUs already: a restart can refuse a running container",
+        "checks full-pcpus-only before it checks whether the container already has its CPUs: a restart can refuse a running container",
         "never refuses what a container holds",
         (129078,),
     ),
@@ -91,26 +91,26 @@ ERRATA: tuple[ErratumRow, ...] = (
     ErratumRow(
         Erratum.EMPTY_DEFAULT_SET_REFUSED,
         "with strict-cpu-reservation and every CPU allocated writes an empty default set, which its next start refuses",
-        "takes such a state for valid",
+        "accepts such a state as valid",
         (141196,),
     ),
     ErratumRow(
         Erratum.COMBINATIONS_OVERWRITTEN,
-        "overwrites remembered node combinations when it distributes CPUs over 5 and more NUMA nodes: other nodes than chosen, or an "
+        "overwrites remembered node combinations when it distributes CPUs over 5 or more NUMA nodes: nodes other than those chosen, or an "
         "accounting error",
         "uses the combination that it chose",
     ),
     ErratumRow(
         Erratum.DISTRIBUTION_HANGS,
-        "can loop for ever when it distributes whole cores",
+        "can loop forever when it distributes whole cores",
         "skips such a set of nodes",
         (140730,),
         always_fixed=True,
     ),
     ErratumRow(
         Erratum.AVERAGE_GROUP_SIZES,
-        "judges by average sizes which cores and sockets are whole: on asymmetric machines CPUs in use can be given twice",
-        "calls a core or socket whole if all its own CPUs are free, and takes free CPUs only",
+        "judges by average sizes which cores and sockets are whole: on asymmetric machines CPUs in use can be given away again",
+        "counts a core or socket as whole if all of its own CPUs are free, and takes only free CPUs",
     ),
     ErratumRow(
         Erratum.REUSE_OUTLIVES_POD,
@@ -126,7 +126,7 @@ ERRATA: tuple[ErratumRow, ...] = (
     ErratumRow(
         Erratum.GROUP_RULE_BROKEN,
         "may give a one-node mask on a NUMA node that belongs to a group of nodes; its next start then refuses the state",
-        "keeps the group rule: under none and best-effort extends the mask if that fits, else refuses; under restricted and "
+        "keeps the group rule: under none and best-effort extends the mask if that fits, otherwise refuses; under restricted and "
         "single-numa-node refuses",
         (113035, 113130),
     ),
@@ -139,8 +139,8 @@ ERRATA: tuple[ErratumRow, ...] = (
     ),
     ErratumRow(
         Erratum.TOTALS_MUST_MATCH,
-        "does not start when the memory of a node differs by a byte after a reboot",
-        "takes capacity changes over, and reports promises that no longer fit",
+        "does not start if a node's memory differs by a byte after a reboot",
+        "accepts capacity changes, and reports promises that no longer fit",
         (131253,),
     ),
     ErratumRow(
@@ -156,12 +156,12 @@ ERRATA: tuple[ErratumRow, ...] = (
     ErratumRow(
         Erratum.DISTANCES_BY_POSITION,
         "panics on sparse NUMA ids with prefer-closest-numa-nodes",
-        "looks distances up by node id",
+        "looks up distances by node id",
         always_fixed=True,
     ),
     ErratumRow(
         Erratum.SHARED_CONTAINERS_LINGER,
-        "lets shared containers stay on a CPU that was just given exclusively, until its reconcile loop comes by",
+        "lets shared containers stay on a CPU that was just given exclusively, until its next reconcile",
         "moves them away before it is given",
         (84300,),
         always_fixed=True,
@@ -179,13 +179,13 @@ ERRATA: tuple[ErratumRow, ...] = (
     ErratumRow(
         Erratum.ONLINE_CHANGE_REFUSED,
         "refuses to start when the online CPUs have changed",
-        "takes the change over; containers that lost CPUs are shown degraded",
+        "accepts the change; containers that lost CPUs are shown degraded",
         (124066,),
     ),
     ErratumRow(
         Erratum.FAILED_WRITE_IGNORED,
         "logs a failed write of its state and carries on",
-        "refuses the admission; gives what was released again only after a write has succeeded",
+        "refuses the admission; reuses released resources only after a write has succeeded",
         always_fixed=True,
     ),
     ErratumRow(
@@ -203,7 +203,7 @@ ERRATA: tuple[ErratumRow, ...] = (
     ),
     ErratumRow(
         Erratum.EVERY_COMBINATION_COMPARED,
-        "compares every combination of NUMA nodes, for minutes or without end where there are many: with distribute-cpus-across-numa, and "
+        "compares every combination of NUMA nodes, for minutes or forever if there are many: with distribute-cpus-across-numa, and "
         "for hints once max-allowable-numa-nodes allows more than 8",
         "stops after 5,000 combinations of more than 8 nodes, and after 20,000 steps of a search for hints: it may then choose other "
         "nodes, or refuse a pod that kubelet would align in the end",
@@ -212,7 +212,7 @@ ERRATA: tuple[ErratumRow, ...] = (
     ErratumRow(
         Erratum.OVERLAPS_TAKEN_OVER,
         "starts with a state in which two pods hold the same CPUs, or a pod's set is in the shared pool too",
-        "refuses such a state; the agent makes it anew, pod by pod",
+        "refuses such a state; the agent rebuilds it, pod by pod",
     ),
 )
 

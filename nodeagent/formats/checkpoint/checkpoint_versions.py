@@ -1,6 +1,6 @@
-"""Every version of kubelet's two checkpoint files, and nodeagent's own: which one a text is, whether it is whole, and the same in another.
+"""Every version of kubelet's two checkpoint files, and nodeagent's own: identifies, verifies and converts a text.
 
-Stricter than kubelet, which takes some files unseen: here every checksum is judged. Knows no file system.
+Stricter than kubelet, which accepts some files unchecked: here every checksum is verified. Knows no file system.
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ Containers = Mapping[str, tuple[str, str]]
 
 _MEND = (
     "`nodeagent checkpoint --help` lists the files that are understood; "
-    "a damaged state is made anew of what runs: `systemctl restart nodeagent`"
+    "a damaged state is rebuilt from running pods: `systemctl restart nodeagent`"
 )
 
 
@@ -77,7 +77,7 @@ def read_checkpoint(content: bytes) -> Checkpoint:
     """
     if not content.strip():
         raise CheckpointError(
-            "it is empty", hint="a lost state is made anew of what runs: `systemctl restart nodeagent`"
+            "it is empty", hint="a lost state is rebuilt from running pods: `systemctl restart nodeagent`"
         )
     if content.startswith(b"{") and f'"{FORMAT}"'.encode() in content.partition(b"\n")[0]:
         return _own(content)
@@ -95,7 +95,7 @@ def read_checkpoint(content: bytes) -> Checkpoint:
         if "defaultcpuset" in names or policy in CPU_MANAGER_POLICIES:
             return _cpu(read_cpu_contents(text))
     except UnicodeDecodeError as err:
-        raise CheckpointError(f"it is no text: byte {err.start} is {content[err.start]:#04x}", hint=_MEND) from err
+        raise CheckpointError(f"it is not text: byte {err.start} is {content[err.start]:#04x}", hint=_MEND) from err
     except GoJsonError as err:
         raise CheckpointError(f"it cannot be read: {err}", hint=_MEND) from err
     raise CheckpointError(
@@ -133,7 +133,7 @@ def _set(text: str, where: str) -> CpuSet:
     try:
         return CpuSet.parse(text)
     except IdSetSyntaxError as err:
-        raise CheckpointError(f"{where}: '{text}' is no set of CPUs: {err}", hint=_MEND) from err
+        raise CheckpointError(f"{where}: '{text}' is not a set of CPUs: {err}", hint=_MEND) from err
 
 
 def _variant(name: str) -> str | None:
@@ -144,7 +144,7 @@ def _judged(stored: int, expected: int | None, fitting: list[str], *, is_strict:
     if fitting:
         return None, None
     if stored == 0 and not is_strict:
-        return None, "it has no checksum: kubelet takes it unseen, and nobody can say whether it is whole"
+        return None, "it has no checksum: kubelet accepts it unchecked, and nothing can verify it"
     return f"the checksum is {stored}, that of its content {expected}: it is damaged, or was edited", None
 
 
@@ -227,7 +227,7 @@ def converted(checkpoint: Checkpoint, to: str, containers: Containers, *, lossy:
         checkpoint: as read.
         to: one of WRITABLE.
         containers: ids, needed from and to version 1 of the CPU file.
-        lossy: leave out what that version can't say.
+        lossy: leave out what that version can't express.
 
     Raises:
         CheckpointError: the content is damaged, or can't be said so.
@@ -235,14 +235,14 @@ def converted(checkpoint: Checkpoint, to: str, containers: Containers, *, lossy:
     if checkpoint.problem is not None:
         raise CheckpointError(
             checkpoint.problem,
-            hint="only a whole file is converted; `nodeagent checkpoint show` tells what this one says",
+            hint="only an intact file can be converted; `nodeagent checkpoint show` prints this one's content",
         )
     about, number = to.split("-v")
     field_name = f"{about}ManagerPolicy"
     policy = checkpoint.policies.get(field_name)
     if policy is None:
         raise CheckpointError(
-            f"a file of version {checkpoint.version} says nothing that {to} could hold",
+            f"a file of version {checkpoint.version} has nothing that {to} could hold",
             hint=f"give {about}_manager_state or nodeagent_state, as in `nodeagent checkpoint convert nodeagent_state --to {to}`",
         )
     promises = _named(checkpoint, containers) if to != "cpu-v1" else checkpoint.promises
@@ -252,7 +252,7 @@ def converted(checkpoint: Checkpoint, to: str, containers: Containers, *, lossy:
         )
         if any(table.free < 0 for node in promises.memory for _, table in node.tables) and not lossy:
             raise CheckpointError(
-                "more memory is promised than a NUMA node has, which kubelet's file can't say",
+                "more memory is promised than a NUMA node has, which kubelet's file can't express",
                 hint="with --lossy it is written as no free memory",
             )
         return encode_memory_state(policy, promises, pod_level=number == "2").encode()
@@ -268,7 +268,7 @@ def converted(checkpoint: Checkpoint, to: str, containers: Containers, *, lossy:
 def _check_pods(checkpoint: Checkpoint, pods: list[str], is_sayable: bool, to: str) -> None:
     if pods and not is_sayable:
         raise CheckpointError(
-            f"pod {pods[0]} (of {len(pods)}) has resources as a whole, which {to} can't say and {checkpoint.version} does",
+            f"pod {pods[0]} (of {len(pods)}) has resources as a whole, which {to} can't express but {checkpoint.version} can",
             hint="with --lossy they are left out; or convert to cpu-v3 or memory-v2",
         )
 

@@ -1,4 +1,4 @@
-"""kubelet's file cpu_manager_state: promises → its exact bytes, and every version of it → what it says.
+"""kubelet's file cpu_manager_state: promises → its exact bytes, and every version of it → its content.
 
 The checksum is FNV-1a over a dump of the decoded contents as Go's spew prints them, not over the file's bytes.
 """

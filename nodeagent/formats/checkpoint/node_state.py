@@ -1,7 +1,7 @@
-"""`nodeagent_state`, the one file that is the truth: NodeState ↔ bytes.
+"""`nodeagent_state`, the single source of truth: NodeState ↔ bytes.
 
 Two lines: a header with version and SHA-256 of the second line, and the state as JSON with sorted keys. Equal states are equal bytes.
-Knows no file system. A reader of version N refuses higher versions by name and reads all lower ones.
+Knows no file system. A reader of version N reads all lower versions and refuses higher ones by name.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ class NodeStateError(NodeAgentError):
     """The bytes are no state that this version can read. `is_newer`: a later version wrote them."""
 
     def __init__(self, message: str, *, is_newer: bool = False) -> None:
-        way_out = "`systemctl restart nodeagent` makes it anew of what runs (stateRecovery: recover); or drain the node, move it away"
+        way_out = "`systemctl restart nodeagent` rebuilds it from running pods (stateRecovery: recover); or drain the node, move it away"
         super().__init__(
             message, hint="install the nodeagent that wrote it (`nodeagent --version`)" if is_newer else way_out
         )
@@ -139,9 +139,11 @@ def decode_state(content: bytes, *, judge: bool = True) -> SavedState:
         is_ours = header.field("format").text() == FORMAT
         version, digest = header.field("version").whole(1), header.field("sha256").text()
     except MisfitError as err:
-        raise NodeStateError(f"the first line is no {FORMAT} header: {err}") from err
+        raise NodeStateError(f"the first line is not a {FORMAT} header: {err}") from err
     if not is_ours:
-        raise NodeStateError(f"the first line is no {FORMAT} header: it says format {header.field('format').value!r}")
+        raise NodeStateError(
+            f"the first line is not a {FORMAT} header: it says format {header.field('format').value!r}"
+        )
     if version > VERSION:
         raise NodeStateError(
             f"version {version} was written by a later nodeagent; this one reads up to {VERSION}", is_newer=True

@@ -1,4 +1,4 @@
-"""Names of KubeletConfiguration's fields (kubelet.config.k8s.io/v1beta1, 1.36) that are known and not acted on. Only tables."""
+"""Names of KubeletConfiguration's fields (kubelet.config.k8s.io/v1beta1, 1.36) that are known but unused. Only tables."""
 
 KUBELET_UNUSED = (
     "enableServer",

@@ -1,6 +1,6 @@
 """Configuration text → Config, or everything that is wrong with it at once. KubeletConfiguration's field names and the agent's own.
 
-What the machine has to say is not known here.
+Knows nothing about the machine.
 """
 
 import difflib
@@ -125,7 +125,7 @@ class _ConfigReader:
         fields, default = self._fields, Config()
         is_kubelets = self._kind()
         if fields.has("errata"):
-            reason = "is for nodeagent simulate only: the daemon never reproduces kubelet's mistakes"
+            reason = "is for nodeagent simulate only: the daemon never reproduces kubelet's bugs"
             fields.report("errata", reason, fields.string("errata"))
         system, kube = self._reserved("systemReserved"), self._reserved("kubeReserved")
         eviction_bytes, eviction_percent = self._eviction()

@@ -1,6 +1,6 @@
-"""The part of the configuration that decides what pods hold, as the running agent tells it to its readers: Config ↔ plain values.
+"""The part of the configuration that affects what pods hold, as the running agent publishes it: Config ↔ plain values.
 
-Both ends are of one version: unlike a configuration file, nothing is judged here, and paths and addresses stay out.
+Both ends have the same version: unlike with a configuration file, nothing is validated here, and paths and addresses are left out.
 """
 
 import re

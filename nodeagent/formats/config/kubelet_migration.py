@@ -1,4 +1,4 @@
-"""A KubeletConfiguration → a configuration of nodeagent's with the same effect: what has no use here becomes a comment that says so.
+"""A KubeletConfiguration → a nodeagent configuration with the same effect: fields with no use here become comments that say so.
 
 Keeps the file's own lines, order and comments wherever the text allows it.
 """
@@ -17,7 +17,7 @@ from nodeagent.formats.syntax.findings import DocumentError
 from nodeagent.formats.syntax.tree import ListNode, MapNode, Number, Scalar, TreeNode
 from nodeagent.formats.syntax.yaml_lines import yaml_lines
 
-_NO_USE = "without use here"
+_NO_USE = "not used here"
 _STATIC_PODS = "kubelet's own pods: name nodeagent's directory, or leave it at /etc/nodeagent/manifests"
 _ANCHOR = re.compile(r"(^|[\s\[{,:-])[&*]\w")
 _KINDS = {"apiVersion", "kind"}

@@ -1,4 +1,4 @@
-"""The fields that decide about placement, as KubeletConfiguration names them → Placement. Shared by configuration files and scenarios."""
+"""The fields that affect placement, as KubeletConfiguration names them → Placement. Shared by configuration files and scenarios."""
 
 from nodeagent.core.model.config import ISOLATED_CPUS, Errata, Placement, ReservedMemory
 from nodeagent.core.model.idset import MAX_ID, CpuSet, IdSetSyntaxError

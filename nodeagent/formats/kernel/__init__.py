@@ -1,1 +1,1 @@
-"""What /sys, /proc and cgroup files say: raw samples first, then the machine and cgroup values made of them."""
+"""Content of /sys, /proc and cgroup files: raw samples first, then the machine and cgroup values made from them."""

@@ -1,4 +1,4 @@
-"""Settings of kernel and services that make a node fit or not (`nodeagent check`): which files say them, unjudged."""
+"""Settings of the kernel and services that `nodeagent check` judges: which files have them, unjudged."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,7 +1,7 @@
 """From a sample of /sys and /proc to the machine as decisions see it: which CPUs there are, and in which core, cache, node and socket.
 
 The rules are kubelet's, by way of cAdvisor v0.56 (utils/sysinfo, utils/sysfs, machine): its ids and counts decide placement,
-so its leniency is kept where it changes them. A file that is there and malformed is an error here, where cAdvisor logs and goes on.
+so its leniency is kept where it changes them. A malformed file is an error here, where cAdvisor logs it and continues.
 """
 
 import re

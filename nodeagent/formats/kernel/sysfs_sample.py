@@ -1,4 +1,4 @@
-"""What was read of /sys and /proc, unjudged, and how to read single values out of it. Knows no rule of what they mean.
+"""What was read from /sys and /proc, unjudged, and how to read single values from it. Knows nothing of their meaning.
 
 The sample is the machine's capture: everything that discovery ever asks for is in it, and an absent file is absent, never a default.
 """

@@ -1,4 +1,4 @@
-"""What shows, without reading the whole machine, that CPUs, NUMA nodes, memory or huge pages came or went."""
+"""Detects, without reading the whole machine, that CPUs, NUMA nodes, memory or huge pages were added or removed."""
 
 from msgspec import Struct
 

@@ -1,4 +1,4 @@
-"""What containers and CPUs use: the kernel's counters in, rates between two looks out. A counter that could not be read is None, not 0."""
+"""Usage of containers and CPUs: kernel counters in, rates between two samples out. An unreadable counter is None, not 0."""
 
 from collections.abc import Mapping
 

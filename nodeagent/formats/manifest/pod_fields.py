@@ -1,6 +1,6 @@
 """One v1 Pod object → Pod, with the API server's defaults, and back.
 
-Finds wrong types and unknown or refused fields; what the values may be is formats/manifest/pod_rules.py.
+Finds wrong types and unknown or refused fields; formats/manifest/pod_rules.py has the rules for values.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Manifest text → pods, one result per pod: a valid Pod, or everything that is wrong with it. Knows no files."""
+"""Manifest text → pods, one result per pod: a valid Pod, or all its errors. Knows no files."""
 
 from collections.abc import Iterator, Mapping
 

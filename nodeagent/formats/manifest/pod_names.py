@@ -1,4 +1,4 @@
-"""What pods are called by: UID, namespace/name, or name where there is only one."""
+"""How pods are named: by UID, namespace/name, or name if it is unique."""
 
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.errors import NodeAgentError

@@ -1,4 +1,4 @@
-"""What of a valid manifest is hardly meant as written: fields that promise something and have no effect here, bytes without a unit."""
+"""What is probably a mistake in a valid manifest: fields that have no effect here, bytes without a unit."""
 
 import re
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""What a pod's values may be, as the API server would judge them, and what this agent asks beyond (names become directories).
+"""The API server's rules for a pod's values, and what this agent requires beyond them (names become directories).
 
-Works on a Pod with defaults applied; answers where in the manifest the trouble is, not in which line.
+Works on a Pod with defaults applied; reports the place of an error in the manifest, not its line.
 """
 
 import re
@@ -126,7 +126,7 @@ def _name(path: Path, container: Container, seen: set[str]) -> Iterator[Breach]:
     if len(name) > 63 or not _LABEL.fullmatch(name):
         yield Breach((*path, "name"), shown(name) if name else "", _LABEL_RULE if name else "is required")
     if name in seen:
-        yield Breach((*path, "name"), shown(name), "is the name of another container of this pod")
+        yield Breach((*path, "name"), shown(name), "is the name of another container in this pod")
     seen.add(name)
 
 
@@ -185,7 +185,7 @@ def _amounts(path: Path, resources: Resources) -> Iterator[Breach]:
         here = (*path, name)
         if not is_pod_level(name):
             meant = nearest(name, (CPU, MEMORY))
-            yield Breach(here, "", f"is no resource of this node{meant or ': cpu, memory and hugepages-<size> are'}")
+            yield Breach(here, "", f"is not a resource of this node{meant or ': cpu, memory and hugepages-<size> are'}")
             continue
         largest = MAX_CPU if name == CPU else MAX_BYTES
         if amount.nano < 0:

@@ -1,4 +1,4 @@
-"""Names of the v1 Pod's fields that are known and not acted on, and of those that are refused, with the reason. Only tables."""
+"""Names of the v1 Pod's fields that are known but unused, and of those that are refused, with the reason. Only tables."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -99,7 +99,7 @@ CONTAINER_SECURITY_UNUSED = (
 
 RESOURCES_UNUSED = ("ephemeral-storage",)
 
-_NO_SCHEDULER = "there is no scheduler, the pod is for the node in whose directory its manifest lies"
+_NO_SCHEDULER = "there is no scheduler: the pod runs on the node that has its manifest"
 _OF_THE_HOST = "processes have the host's names and its network"
 _NO_PROBES = "a process is healthy and ready for as long as it runs"
 _NOT_CONFINED = "processes run on the host itself, with all rights of their user (runAsUser, runAsGroup)"
@@ -132,7 +132,7 @@ MISLEADING: Mapping[str, str] = MappingProxyType(
         "ephemeralContainers": "`nodeagent exec` runs a command in a container's cgroup",
         "ephemeral-storage": "nothing counts or bounds what processes write",
         "lifecycle": "hooks are not run: let the command do it, and end on SIGTERM",
-        "priorityClassName": "no pod makes way for another, the first decided on has what it asked for",
+        "priorityClassName": "no pod is preempted: the first one decided keeps what it asked for",
     }
 )
 """Of the fields without use those that promise something, by their own name, and what is so instead."""
@@ -140,7 +140,7 @@ MISLEADING: Mapping[str, str] = MappingProxyType(
 SPEC_REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "volumes": "volumes are not supported: processes run on the host's own file system, use host paths in command and args",
-        "resourceClaims": "resource claims (DRA) are not supported: they decide about placement",
+        "resourceClaims": "resource claims (DRA) are not supported: they affect placement",
     }
 )
 
@@ -158,5 +158,5 @@ ENV_REFUSED: Mapping[str, str] = MappingProxyType(
 )
 
 RESOURCES_REFUSED: Mapping[str, str] = MappingProxyType(
-    {"claims": "resource claims (DRA) are not supported: they decide about placement"}
+    {"claims": "resource claims (DRA) are not supported: they affect placement"}
 )

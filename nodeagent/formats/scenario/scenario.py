@@ -1,6 +1,6 @@
 """Scenarios of `nodeagent simulate`: JSON documents → machine, configuration and pod events; states → result documents.
 
-The form is the one of the decision vectors (see docs). Knows how things are spelled, not what is decided.
+The form is that of the decision vectors (see docs). Knows the spelling, not the decisions.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""JSON of printable ASCII alone: it is the same, and is read as what it was, whatever a terminal or a file has characters for."""
+"""JSON in printable ASCII only: it is the same, and reads back the same, whatever the encoding of a terminal or a file."""
 
 import json
 

@@ -46,7 +46,7 @@ def parse_bind_address(text: str) -> BindAddress:
     elif ":" in host:
         raise BindAddressError(f"'{text}': an IPv6 address stands in brackets, [::1]:9753")
     if not colon or not host or any(c.isspace() or c in "[]/\0" for c in host):
-        raise BindAddressError(f"'{text}' is no address: {FORMS}")
+        raise BindAddressError(f"'{text}' is not an address: {FORMS}")
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65_535):
         raise BindAddressError(f"'{text}': the port is '{port}', not a number from 1 to 65535")
     return TcpAddress(host, int(port))

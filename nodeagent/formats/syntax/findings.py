@@ -1,4 +1,4 @@
-"""What is wrong with a text that a person wrote: where it stands, what is there, what is allowed. Knows no particular format."""
+"""Errors in a text that a person wrote: the place, the value, what is allowed. Knows no particular format."""
 
 import json
 from collections.abc import Iterable

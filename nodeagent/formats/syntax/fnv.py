@@ -1,6 +1,6 @@
-"""FNV-1a, 32 bit: the hash under kubelet's checkpoint checksums; of a text of which most was hashed before, too.
+"""FNV-1a, 32 bit: the hash under kubelet's checkpoint checksums; also of a text of which most was hashed before.
 
-A step is (state ^ byte) * PRIME. The XOR touches the low eight bits alone, and those never depend on the others. So for a given
+A step is (state ^ byte) * PRIME. The XOR affects only the low eight bits, which never depend on the others. So for a given
 low byte at its beginning, a piece of text does the same to every state: it multiplies by a power of PRIME and adds a constant.
 There are 256 such constants for a piece; those that came up are remembered, and what stands before a piece may change freely.
 """

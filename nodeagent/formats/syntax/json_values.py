@@ -1,6 +1,6 @@
-"""Typed reading of decoded JSON that a program wrote: the first value that does not fit is named with its place. Knows no field names.
+"""Typed reading of decoded JSON that a program wrote: the first value that does not fit is reported with its place. Knows no field names.
 
-For what people write, where everything that is wrong is told at once, there is formats/syntax/fields.py.
+For text that people write, where all errors are reported at once, use formats/syntax/fields.py.
 """
 
 import enum
@@ -44,7 +44,7 @@ def parsed(text: bytes) -> "JsonValue":
     except UnicodeEncodeError as err:
         raise MisfitError("it has half of a surrogate pair, which is no character") from err
     except ValueError as err:
-        raise MisfitError(f"it is no JSON: {err}") from err
+        raise MisfitError(f"it is not JSON: {err}") from err
 
 
 class JsonValue(Struct, frozen=True):

@@ -1,7 +1,7 @@
-"""Long texts put together from the pods of a state, a pod at a time: pieces that are joined once, at the end.
+"""Long texts assembled from the pods of a state, pod by pod: pieces that are joined once, at the end.
 
 A state differs from the one before it in one pod, so nearly all pieces are remembered (core/model/podmap.py), and nothing long is
-copied but for the result.
+copied except for the result.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What to write in the place of a text that is no quantity: units that people know from elsewhere, and Kubernetes hasn't."""
+"""Corrections for text that is not a quantity: units known from elsewhere that Kubernetes doesn't have."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What an unquoted YAML scalar means, as Kubernetes has it. Knows nothing of documents.
+"""The meaning of an unquoted YAML scalar in Kubernetes. Knows nothing of documents.
 
 Source: sigs.k8s.io/yaml turns YAML into JSON with its fork of go-yaml v2 (resolve.go), whose rules are YAML 1.1's without
 base 60 and with Go's integer prefixes: `yes`, `on` and even `y` are booleans, `010` is 8, `1_000` is 1000, dates stay strings.

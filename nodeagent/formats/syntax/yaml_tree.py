@@ -1,6 +1,6 @@
 """YAML text → trees with line numbers, within bounds: size, depth, nodes, aliases. Knows no field names.
 
-Works on the parser's events, not on PyYAML's composer: that one recurses per level, and expands `a: &a [*a]` for ever.
+Works on the parser's events, not on PyYAML's composer: that one recurses per level, and expands `a: &a [*a]` forever.
 """
 
 import re

@@ -1,6 +1,6 @@
 """The machine as a document, and back: the `topology` and `numa` of simulate's scenarios, with what discovery knows beyond them.
 
-Strict in what it reads: each error names the field. Other fields of a scenario are none of its business.
+Strict in what it reads: each error names the field. It ignores other fields of a scenario.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""A machine described in a few words, such as `2s.2n.8c.2t`, → Topology. For trying out what isn't at hand.
+"""A machine described in a few words, such as `2s.2n.8c.2t`, → Topology. For trying out machines that aren't at hand.
 
 Each number is per parent: sockets, NUMA nodes per socket, level-3 caches per node, cores per cache (or node), threads per core.
 """
@@ -51,7 +51,7 @@ def topology_from_spec(text: str) -> Topology:
     shape, *amounts = text.split(",")
     match = _SHAPE.fullmatch(shape)
     if match is None:
-        raise TopologySpecError(text, f"{shown(shape)} is no list of numbers for {', '.join(_LEVELS)} in this order")
+        raise TopologySpecError(text, f"{shown(shape)} is not a list of numbers for {', '.join(_LEVELS)} in this order")
     if any(len(number) > _MOST_DIGITS for number in match.groups(default="")):
         raise TopologySpecError(text, f"a number has at most {_MOST_DIGITS} digits, a machine at most {MAX_CPUS} CPUs")
     sockets, nodes, caches, cores, threads = (1 if number is None else int(number) for number in match.groups())

@@ -1,6 +1,6 @@
 """The launcher's protocol, spelled and read: one JSON object per packet, a request and its answer, pushed events after `subscribe`.
 
-The launcher stands alone and does not import this; a test holds the two together. What an answer means is the caller's business.
+The launcher stands alone and does not import this; a test keeps the two in step. Interpreting an answer is up to the caller.
 """
 
 from __future__ import annotations
@@ -294,5 +294,5 @@ def _member(kind: type[E], fields: Mapping[str, Any], name: str) -> E:
 def _unreadable(packet: bytes, why: str) -> LauncherProtocolError:
     return LauncherProtocolError(
         f"cannot read the launcher's answer, {why}: {packet[:200]!r}",
-        hint="the launcher may be of another version: compare 'systemctl status nodeagent-launcher' and reload it",
+        hint="the launcher may have another version: compare 'systemctl status nodeagent-launcher' and reload it",
     )

@@ -1,1 +1,1 @@
-"""What `apply`, `diff` and `delete` show: what becomes of each manifest, and where its pod lands."""
+"""What `apply`, `diff` and `delete` show: what happens to each manifest, and where its pod lands."""

@@ -1,4 +1,4 @@
-"""What becomes of pods whose manifests are applied or deleted, as documents of plain values; docs/schema describes them."""
+"""What happens to pods whose manifests are applied or deleted, as documents of plain values; docs/schema describes them."""
 
 import difflib
 from collections.abc import Collection, Iterator

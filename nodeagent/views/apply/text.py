@@ -1,4 +1,4 @@
-"""What becomes of manifests, in lines for people: one for each pod, then what is worth knowing. Adds words to documents, no fact."""
+"""What happens to manifests, as text: one line for each pod, then notes. Adds words to documents, no facts."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

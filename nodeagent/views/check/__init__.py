@@ -1,1 +1,1 @@
-"""`nodeagent check`: what makes a node fit for pinning, one function a check."""
+"""`nodeagent check`: what makes a node fit for pinning, one function per check."""

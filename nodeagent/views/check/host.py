@@ -1,4 +1,4 @@
-"""Is the host fit: kernel, cgroups, other programs that write the same settings? One function a check; pure."""
+"""Is the host fit: kernel, cgroups, other programs that write the same settings? One function per check; pure."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, Write
 
 _OLDEST_KERNEL = (5, 14)
 """The first with cgroup.kill."""
-_NO_CGROUPS = "there is no cgroup v2 to ask"
+_NO_CGROUPS = "cgroup v2 is missing"
 _NEEDED = ("cpuset", "cpu", "memory")
 
 
@@ -26,7 +26,7 @@ def kernel(facts: NodeFacts) -> CheckResult:
             "kernel",
             Level.FAILURE,
             f"{release} is older than {oldest}",
-            "sudo apt install linux-image-amd64 # or what your system calls its newest kernel",
+            "sudo apt install linux-image-amd64 # or your distribution's newest kernel",
         )
     return CheckResult("kernel", Level.OK, f"{release} is {oldest} or later")
 
@@ -64,7 +64,7 @@ def controllers(facts: NodeFacts) -> CheckResult:
 def delegation(facts: NodeFacts) -> CheckResult:
     if facts.config is not None and facts.config.cgroup_root is not None:
         return CheckResult(
-            "delegation", Level.NOTE, f"cgroupRoot is {facts.config.cgroup_root}: who made it, delegates it"
+            "delegation", Level.NOTE, f"cgroupRoot is {facts.config.cgroup_root}: whoever created it delegates it"
         )
     text = facts.text(f"{PODS_UNIT}/cgroup.controllers")
     if facts.text(f"{CGROUPS}/cgroup.controllers") is None:
@@ -92,7 +92,7 @@ def numa_balancing(facts: NodeFacts) -> CheckResult:
     if len(facts.topology.numa) < 2:
         return CheckResult("numa-balancing", Level.OK, "there is one NUMA node")
     if text is None and facts.text("proc/sys/kernel/osrelease") is None:
-        return CheckResult("numa-balancing", Level.UNKNOWN, "/proc/sys/kernel is not there to be asked")
+        return CheckResult("numa-balancing", Level.UNKNOWN, "/proc/sys/kernel is missing")
     if text in {None, "0"}:
         return CheckResult(
             "numa-balancing", Level.OK, "the kernel leaves memory where it is" if text else "the kernel has none"
@@ -114,7 +114,7 @@ def governor(facts: NodeFacts) -> CheckResult:
         if text is not None:
             found.setdefault(text, []).append(cpu)
     if not found and facts.text(f"{CPUS}/isolated") is None:
-        return CheckResult("governor", Level.UNKNOWN, f"/{CPUS} is not there to be asked")
+        return CheckResult("governor", Level.UNKNOWN, f"/{CPUS} is missing")
     if not found:
         return CheckResult("governor", Level.OK, "the kernel does not scale frequencies here")
     slow = {name: cpus for name, cpus in found.items() if name != "performance"}
@@ -138,7 +138,7 @@ def irqbalance(facts: NodeFacts) -> CheckResult:
     return CheckResult(
         "irqbalance",
         Level.WARNING,
-        "it runs, and may put interrupts on CPUs that pods have alone",
+        "it runs, and may put interrupts on pods' exclusive CPUs",
         "sudo systemctl disable --now irqbalance # or IRQBALANCE_BANNED_CPULIST in /etc/default/irqbalance",
     )
 
@@ -162,14 +162,14 @@ def _kubelet(facts: NodeFacts) -> CheckResult:
         if policy == "static":
             why = "it runs with CPU manager policy static: two managers give the same CPUs"
             return CheckResult("kubelet", Level.FAILURE, why, stop)
-        why = f"it runs (CPU manager policy {policy or 'not known'}): its pods run on all CPUs, those of pods here too"
+        why = f"it runs (CPU manager policy {policy or 'not known'}): its pods run on all CPUs, including those of pods here"
         return CheckResult("kubelet", Level.WARNING, why, stop)
     if facts.is_hidden(KUBELET_STATE):
         return CheckResult(
             "kubelet", Level.UNKNOWN, f"it does not run; /{KUBELET_STATE} cannot be read", "sudo nodeagent check"
         )
     if has_promises:
-        why = f"it does not run; /{KUBELET_STATE} still has promises of CPUs"
+        why = f"it does not run; /{KUBELET_STATE} still has CPU assignments"
         return CheckResult("kubelet", Level.NOTE, why, f"nodeagent checkpoint show /{KUBELET_STATE}")
     return CheckResult("kubelet", Level.OK, "it does not run")
 

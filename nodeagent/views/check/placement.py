@@ -1,4 +1,4 @@
-"""Do machine and configuration suit each other: isolation, SMT, reserved CPUs, huge pages? One function a check; pure."""
+"""Do machine and configuration match: isolation, SMT, reserved CPUs, huge pages? One function per check; pure."""
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Topology
@@ -6,7 +6,7 @@ from nodeagent.formats.kernel.settings import COMMAND_LINE, PODS_UNIT, parameter
 from nodeagent.formats.kernel.sysfs_sample import CPUS, NODES
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 
-_EXAMPLE = "sudo cp examples/config.yaml /etc/nodeagent/ # nodeagent --help says where examples lie"
+_EXAMPLE = "sudo cp examples/config.yaml /etc/nodeagent/ # nodeagent --help says where the examples are"
 
 _SMT = {"notsupported": "not supported", "notimplemented": "not implemented", "forceoff": "forced off"}
 """What the kernel writes as one word (Documentation/ABI/testing/sysfs-devices-system-cpu)."""
@@ -29,7 +29,7 @@ def online_cpus(facts: NodeFacts) -> CheckResult:
     ]
     if lost:
         return CheckResult(
-            "cpus", Level.NOTE, f"CPUs that nobody gets: {', '.join(lost)}", _bringing_online(topology.offline)
+            "cpus", Level.NOTE, f"CPUs that can't be used: {', '.join(lost)}", _bringing_online(topology.offline)
         )
     return CheckResult("cpus", Level.OK, f"{len(topology.online)} of {len(topology.online)} are online")
 
@@ -87,7 +87,7 @@ def nohz_full(facts: NodeFacts) -> CheckResult:
         )
     if not tickless:
         return CheckResult(
-            "nohz-full", Level.OK, "every CPU has its timer tick (nohz_full takes it from those that run one thread)"
+            "nohz-full", Level.OK, "every CPU has its timer tick (nohz_full stops it on CPUs that run one thread)"
         )
     both = tickless & _reserved(facts)
     if both:
@@ -149,11 +149,11 @@ def reserved_cpus(facts: NodeFacts) -> CheckResult:
         )
     whole = _whole_cores(topology, reserved)
     if whole != reserved:
-        why = f"CPUs {reserved} are reserved, their siblings {whole - reserved} are not: whoever gets those shares a core with the host"
+        why = f"CPUs {reserved} are reserved, their siblings {whole - reserved} are not: pods that get those share a core with the host"
         return CheckResult(name, Level.WARNING, why, f'reservedSystemCPUs: "{whole}" in {facts.config_file}')
     used_up = [node for node, cpus in topology.nodes.items() if cpus <= reserved]
     if used_up:
-        why = f"{reserved} are all the CPUs of NUMA node {', '.join(map(str, used_up))}: pods can't use its memory from near"
+        why = f"{reserved} are all the CPUs of NUMA node {', '.join(map(str, used_up))}: pods can't use its memory locally"
         return CheckResult(
             name, Level.WARNING, why, f"reserve CPUs on several NUMA nodes: reservedSystemCPUs in {facts.config_file}"
         )
@@ -167,7 +167,7 @@ def huge_pages(facts: NodeFacts) -> CheckResult:
     name = "huge-pages"
     sizes = [(size, amount) for size, amount in facts.topology.hugepages if amount]
     if not sizes:
-        why = "there are none: a pod that asks for some is refused"
+        why = "there are none: pods that ask for them are refused"
         return CheckResult(name, Level.NOTE, why, "echo 512 | sudo tee /proc/sys/vm/nr_hugepages")
     uneven = _uneven(facts.topology)
     if uneven is not None:
@@ -184,7 +184,7 @@ def huge_pages(facts: NodeFacts) -> CheckResult:
     limits = (
         ""
         if controllers is None or "hugetlb" in controllers.split()
-        else "; limits are promised and not enforced (no hugetlb controller)"
+        else "; limits are promised but not enforced (no hugetlb controller)"
     )
     said = ", ".join(f"{size} {amount >> 20} MiB" for size, amount in sizes)
     return CheckResult(

@@ -1,4 +1,4 @@
-"""What `nodeagent check` goes by, and what it says of one thing: level, reason, and what mends it."""
+"""The input of `nodeagent check`, and its verdict on one thing: level, reason, and fix."""
 
 import enum
 
@@ -63,7 +63,7 @@ class NodeFacts(Struct, frozen=True):
     def why_unconfigured(self) -> str:
         """Why nobody can say what depends on the configuration."""
         wrong = self.config_problem is not None and not self.config_is_missing
-        return "the configuration is wrong" if wrong else "no configuration says it"
+        return "the configuration is wrong" if wrong else "the configuration is missing"
 
     def text(self, path: str) -> str | None:
         """A setting's text without its line's end; None: there is no such file."""

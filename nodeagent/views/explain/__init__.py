@@ -1,1 +1,1 @@
-"""`nodeagent explain`: a decision as a document and as text, what was short, and what would help."""
+"""`nodeagent explain`: a decision as a document and as text, what was missing, and what would help."""

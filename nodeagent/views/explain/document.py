@@ -1,4 +1,4 @@
-"""An explanation as a document of plain values: the decision, its steps, what was short, what would help. docs/explain.md describes it.
+"""An explanation as a document of plain values: the decision, its steps, what was missing, what would help. docs/explain.md describes it.
 
 Words for people are explanation_words' and explanation_text's.
 """

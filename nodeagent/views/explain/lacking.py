@@ -1,4 +1,4 @@
-"""What a refused request wanted of the NUMA nodes, and what they have too little of, in plain words."""
+"""What a refused request wanted from the NUMA nodes, and what they lack, in plain words."""
 
 from collections.abc import Iterable, Iterator, Sequence
 

@@ -1,6 +1,6 @@
-"""An explanation for people: the answer first, then what was missing and what would help, then how it came about, step by step.
+"""An explanation as text: the answer first, then what was missing and what would help, then the steps that led to it.
 
-Adds words and layout to the document, no fact. Legible without colour; no line is longer than the width, as far as words allow.
+Adds words and layout to the document, no facts. Legible without colour; no line is longer than the width, as far as words allow.
 """
 
 from collections.abc import Collection, Iterator, Mapping

@@ -190,7 +190,7 @@ def _cpus(before: WhatIf, trace: Trace, step: CpuStep, nodes: tuple[NodeHeadroom
         odd = [(f"container {c.name}", c.cpus) for c in trace.demand.containers if c.cpus % (layout.per_core or 1)]
         if cpus % (layout.per_core or 1):
             also = [f"{count} ({name})" for name, count in odd if name != who]
-            yield f"{cpus} is no multiple of {layout.per_core}" + (f", nor is {', nor '.join(also)}" if also else "")
+            yield f"{cpus} is not a multiple of {layout.per_core}" + (f", nor is {', nor '.join(also)}" if also else "")
             return
         halves = f"; {','.join(split)} are halves of cores" if split else ""
         yield f"{counted(cores, 'core')} {'is' if cores == 1 else 'are'} free as a whole, {counted(free, 'CPU')} in all{halves}"

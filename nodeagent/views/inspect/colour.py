@@ -1,4 +1,4 @@
-"""What of an inspection's text stands out in colour: what is refused or keeps failing, and what is worse than promised.
+"""Which parts of an inspection are coloured: what is refused or keeps failing, and what is worse than promised.
 
 Only words that no pod's or container's name can be: those are lower case. Without colour the text says the same.
 """
@@ -7,7 +7,7 @@ import re
 
 _RED, _YELLOW = "1;91", "1;93"
 _MARKED = re.compile(
-    r"(?P<red>\b(?:Refused|CrashLoopBackOff|Failed|OOMKilled|StartError|NOT AS PROMISED|does NOT run)\b"
+    r"(?P<red>\b(?:Refused|CrashLoopBackOff|Failed|OOMKilled|StartError|NOT AS PROMISED|is NOT running)\b"
     r"|^(?:PROBLEMS|DIFFERENCES|PROCESSES IN CGROUPS)\b[^\n]*)"
     r"|(?P<yellow>\b(?:Starved|Unknown)\b|(?<=[ ])(?:degraded|starved)(?=[:,]))",
     re.MULTILINE,

@@ -1,4 +1,4 @@
-"""One container of an inspection: what it does, what it was promised, what the kernel gives it, where that lies, and why it shares."""
+"""One container of an inspection: its state, its promise, what the kernel gives it and where, and why it shares."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""What `nodeagent inspect` knows, as one plain document with stable names: node, pods, containers, every difference.
+"""Everything that `nodeagent inspect` knows, as one plain document with stable names: node, pods, containers, every difference.
 
-Everything is told (state, configuration, what was seen of cgroups and processes, the time): the same in, the same out. The renderers
-add nothing but words. Names are camelCase, times milliseconds since the epoch, CPU and node sets the kernel's texts.
+Everything is an argument (state, configuration, observed cgroups and processes, the time): the same in, the same out. The renderers
+only add words. Names are camelCase, times milliseconds since the epoch, CPU and node sets the kernel's texts.
 """
 
 from collections.abc import Mapping, Sequence

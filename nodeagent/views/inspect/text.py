@@ -1,6 +1,6 @@
-"""An inspection for people: the node, the pods, and last, where the eye is after a long listing, all that needs attention.
+"""An inspection as text: the node, the pods, and last, where the eye is after a long listing, everything that needs attention.
 
-Adds words and layout to the document, no fact. Legible without colour; no line is longer than the width.
+Adds words and layout to the document, no facts. Legible without colour; no line is longer than the width.
 """
 
 from collections.abc import Iterator, Mapping
@@ -80,7 +80,7 @@ def _node(document: Document, width: int | None) -> list[str]:
         ("exclusive", _set(cpus["exclusive"], cpus["exclusiveCount"])),
         ("policies", _policies(node["policies"])),
         ("agent", _agent(node["agent"]) if not node["copied"] else _copied_agent(node)),
-        ("cgroups", node["cgroupRoot"] or "not known where"),
+        ("cgroups", node["cgroupRoot"] or "location unknown"),
         ("pods", f"{summary['pods']}" + (f": {phases}" if phases else "")),
     ]
     return table(rows, width)
@@ -108,7 +108,7 @@ def _agent(agent: Document) -> str:
     if not agent["known"]:
         return "the capture holds no agent"
     if not agent["live"]:
-        return "does NOT run: this is its saved state; start it: systemctl start nodeagent"
+        return "is NOT running: this is its saved state; start it: systemctl start nodeagent"
     return "runs" if agent["ready"] else "runs, but could not finish its last turn (see the problems below)"
 
 
@@ -243,9 +243,7 @@ def _differences(document: Document, width: int | None) -> Iterator[str]:
         return
     if found is None:
         step = "Start the pods' unit: systemctl start nodeagent-pods; or run as root"
-        why = (
-            f"not to be read, so nothing was compared. {step}" if is_known else "the capture holds none to compare with"
-        )
+        why = f"not readable, so nothing was compared. {step}" if is_known else "the capture holds none to compare with"
         yield from broken(f"cgroups: {why}", width)
         return
     if not found:
@@ -267,10 +265,10 @@ def _differences(document: Document, width: int | None) -> Iterator[str]:
         return
     if document["node"]["agent"]["live"]:
         yield from broken(
-            "  the agent puts them right at its next reconcile; if they come back, somebody else writes there", width
+            "  the agent corrects them at its next reconcile; if they come back, another program writes there", width
         )
     else:
-        yield from broken("  the agent puts them right when it runs: systemctl start nodeagent", width)
+        yield from broken("  the agent corrects them once it runs: systemctl start nodeagent", width)
 
 
 def _orphans(document: Document, width: int | None) -> Iterator[str]:
@@ -305,7 +303,7 @@ def _recovery(document: Document, width: int | None) -> Iterator[str]:
     for path in recovery["setAside"]:
         yield from broken(f"  set aside: {path}", width)
     if recovery["adopted"]:
-        yield from broken(f"  known again by what runs: {', '.join(recovery['adopted'])}", width)
+        yield from broken(f"  recognised by running processes: {', '.join(recovery['adopted'])}", width)
     for found in recovery["differences"]:
         where = " ".join(filter(None, (found["pod"], found["container"])))
         yield from broken(
@@ -314,7 +312,7 @@ def _recovery(document: Document, width: int | None) -> Iterator[str]:
     for refused in recovery["refused"]:
         yield from broken(f"  {refused['pod']}: refused: {refused['message']}", width)
     if not recovery["differences"] and not recovery["refused"]:
-        yield "  no promise of a pod that runs has changed"
+        yield "  no promise of a running pod has changed"
     yield ""
 
 
@@ -330,7 +328,7 @@ def _host_processes(document: Document, width: int | None) -> Iterator[str]:
     if threads:
         names.append(counted(threads, "kernel thread"))
     if host["hidden"]:
-        names.append(f"{counted(host['hidden'], 'process', 'processes')} that only root may look at")
+        names.append(f"{counted(host['hidden'], 'process', 'processes')} that only root may see")
     yield from broken(f"  {', '.join(names)}", width)
     yield ""
 
@@ -376,7 +374,7 @@ def _container_rows(container: Document, at_ms: int) -> list[tuple[str, str]]:
     promised, there = container["promised"], container["effective"]
     cpus = f"CPUs {promised['cpus']}" if promised["cpus"] else "the shared pool"
     if container["hadCPUs"] is not None:
-        cpus = f"nothing any more: had CPUs {container['hadCPUs']} until its pod finished"
+        cpus = f"none any more: had CPUs {container['hadCPUs']} until its pod finished"
     mems = "" if promised["mems"] is None else f", memory from NUMA {promised['mems']}"
     rows = [
         ("container", f"{container['name']} ({container['kind']})"),

@@ -1,6 +1,6 @@
 """One frame of `nodeagent inspect --watch`: load of every CPU, drift and problems, and a table of containers that can be scrolled.
 
-Adds words and layout to what was found out, no fact. No line is longer than the width, and none has anything a terminal acts on.
+Adds words and layout to what was found, no facts. No line is longer than the width or contains terminal control sequences.
 """
 
 from collections.abc import Mapping
@@ -90,7 +90,7 @@ def _summary(look: Look) -> list[str]:
     document = look.document
     summary, agent, cpus = document["summary"], document["node"]["agent"], document["node"]["cpus"]
     phases = ", ".join(f"{count} {phase}" for phase, count in summary["byPhase"].items())
-    runs = "runs" if agent["ready"] else "runs, with problems" if agent["live"] else "does NOT run"
+    runs = "runs" if agent["ready"] else "runs, with problems" if agent["live"] else "is NOT running"
     cost = "" if look.cost_ms is None else f", refreshed in {look.cost_ms} ms"
     lines = [f"agent {runs}{cost}; {counted(summary['pods'], 'pod')}{f': {phases}' if phases else ''}"]
     for name in ("shared", "exclusive"):

@@ -1,4 +1,4 @@
-"""A simulation for people: who got what, who was refused, what is left on each NUMA node. Adds words and layout, no fact."""
+"""A simulation as text: who got what, who was refused, what is left on each NUMA node. Adds words and layout, no facts."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -108,7 +108,7 @@ def _pods(document: Document, width: int) -> Iterator[str]:
     replaced = [pod for pod in document["pods"] if pod["replaced"]]
     if replaced:
         yield ""
-        yield "Replaced (a later pod of the name ends it, as a changed manifest does)"
+        yield "Replaced (a later pod of the same name ends it, as with a changed manifest)"
     for pod in replaced:
         yield from broken(f"  {pod['namespace']}/{pod['name']}: {_decided(pod)}", width)
 
@@ -118,9 +118,9 @@ def _ended(side: Document, width: int) -> Iterator[str]:
     names = side["ended"]
     if names:
         more = [f"and {len(names) - _MOST_ENDED} more (-o json has all)"] if len(names) > _MOST_ENDED else []
-        verb = "is there already, and is" if len(names) == 1 else "are there already, and are"
+        verb = "exists already, and is" if len(names) == 1 else "exist already, and are"
         shown = ", ".join([*names[:_MOST_ENDED], *more])
-        yield from broken(f"{shown} {verb} taken for ended, as a changed manifest ends a pod", width)
+        yield from broken(f"{shown} {verb} assumed ended, as with a changed manifest", width)
 
 
 def placement_text(pods: Iterable[tuple[str, Iterable[Document]]], width: int) -> Iterator[str]:
@@ -165,7 +165,7 @@ def left_text(document: Document, width: int) -> Iterator[str]:
                 *(f"{bytes_text(a['free'])} of {bytes_text(a['allocatable'])}" for a in amounts),
             ]
         )
-    yield "Left for CPUs of their own (SPLIT: free, and of cores that aren't)"
+    yield "Free for exclusive use (SPLIT: free CPUs of partly used cores)"
     yield from table(rows, width)
     summary = document["summary"]
     yield from broken(

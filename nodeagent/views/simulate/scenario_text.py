@@ -1,6 +1,6 @@
-"""A replayed scenario for people: what each step came to, who is where in the end, what is left on each NUMA node.
+"""A replayed scenario as text: the result of each step, the final placement, what is left on each NUMA node.
 
-Adds words and layout, no fact. Scenarios aren't validated, so their names may be anything: they are shown escaped and shortened.
+Adds words and layout, no facts. Scenarios aren't validated, so their names may be anything: they are shown escaped and shortened.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,6 +1,6 @@
 """Writes the machine as hwloc's XML (format 2), which lstopo and every program with hwloc open: `nodeagent topology -o hwloc-xml`.
 
-hwloc wants one tree: what crosses a box that is there already (a cache over two NUMA nodes) has no place in it and is left out.
+hwloc needs a tree: what crosses an existing box (a cache over two NUMA nodes) has no place in it and is left out.
 """
 
 from collections.abc import Iterator, Mapping

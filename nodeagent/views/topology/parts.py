@@ -1,4 +1,4 @@
-"""What the drawings of a machine share: which cores are drawn together, how amounts are worded, which mark an owner has."""
+"""What the drawings of a machine share: which cores are drawn together, how amounts are worded, the mark of each owner."""
 
 from collections.abc import Iterable, Mapping
 

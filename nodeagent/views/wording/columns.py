@@ -1,6 +1,6 @@
 """Text in columns within a width: what is too long is broken at commas and spaces, never lost.
 
-Nothing in it is acted on by a terminal, whoever wrote it: what can't be printed is escaped.
+Contains nothing that a terminal would act on, whoever wrote it: unprintable characters are escaped.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Where CPUs lie on the machine: sockets, NUMA nodes, cores and caches, as plain values and in a few words."""
+"""Where CPUs are on the machine: sockets, NUMA nodes, cores and caches, as plain values and in a few words."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

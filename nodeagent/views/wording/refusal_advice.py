@@ -23,8 +23,8 @@ _ADVICE = {
         "the message says which resource was short: request less of it, or end a pod that holds it (`nodeagent topology`, "
         "`nodeagent inspect`)"
     ),
-    RELEASED: "to have it back, as long as its manifest is there",
-    STATE_NOT_SAVED: "mend what the message says of the state file: the agent tries again every second",
+    RELEASED: "to bring it back, while its manifest exists",
+    STATE_NOT_SAVED: "fix what the message says about the state file: the agent retries every second",
 }
 ADVISED = frozenset(_ADVICE)
 """Reasons that have advice of their own; of other resources than these there is general advice."""

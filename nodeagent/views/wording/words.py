@@ -98,7 +98,7 @@ def exit_text(ended: Document, at_ms: int) -> str:
     elif ended["code"] is not None:
         how = f"exit code {ended['code']}"
     else:
-        how = "nobody saw how"
+        how = "exit status unknown"
     return f"{when}: {ended['reason']}, {how}"
 
 

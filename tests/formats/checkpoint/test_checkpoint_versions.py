@@ -137,7 +137,7 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
     "no text": (b'{"policyName":"\xff"}', "byte 15 is 0xff"),
     "something else": (b'{"a": 1}', "neither defaultCpuSet nor machineState"),
     "no object": (b"[1]", "neither defaultCpuSet nor machineState"),
-    "no set": (samples.VERSION_2.replace("4-6", "6-4").encode(), "pod pod, container container1: '6-4' is no set of CPUs"),
+    "no set": (samples.VERSION_2.replace("4-6", "6-4").encode(), "pod pod, container container1: '6-4' is not a set of CPUs"),
     "no node": (samples.ODD.encode(), "null"),
     "data damaged": (CPU_4.replace("7-9\\", "7-8\\").encode(), "could not load v4 checkpoint: checkpoint is corrupted"),
     "memory data damaged": (samples.NEWER.replace("2084914556", "1").encode(), "could not load v3 checkpoint"),
@@ -205,7 +205,7 @@ def test_kubelet_takes_a_file_without_checksum_unseen_and_that_is_said() -> None
     found = read_checkpoint(samples.VERSION_2.replace("964019483", "0").encode())
     assert (found.version, found.problem) == ("cpu-v2", None)
     assert found.note is not None
-    assert "kubelet takes it unseen" in found.note
+    assert "kubelet accepts it unchecked" in found.note
     strict = read_checkpoint(samples.VERSION_3.rpartition(":")[0].encode() + b":0}")
     assert strict.problem is not None, "version 3 must have one"
 
@@ -329,10 +329,10 @@ def test_convert_replaces_nothing_that_is_there(tmp_path: Path, run: Run) -> Non
     link.symlink_to(victim)
     os.mkfifo(fifo)
     for out, message in (
-        (source, "there is a file already"),
-        (victim, "there is a file already"),
-        (link, "a link, device, FIFO or socket lies there"),
-        (fifo, "a link, device, FIFO or socket lies there"),
+        (source, "the file exists already"),
+        (victim, "the file exists already"),
+        (link, "a link, device, FIFO or socket is there"),
+        (fifo, "a link, device, FIFO or socket is there"),
     ):
         before = out.lstat().st_ino
         status, said, err = run("convert", str(source), "--to", "cpu-v3", "--out", str(out))
@@ -361,7 +361,7 @@ def test_errors_name_the_file_the_value_and_the_next_step(tmp_path: Path, run: R
     ids.write_text('{"containerID1": "pod"}')
     cases = [
         (("convert", str(source), "--to", "cpu-v2"), f"{source}: it is not known which pod and container containerID1 is"),
-        (("convert", str(source), "--to", "memory-v1"), f"{source}: a file of version cpu-v1 says nothing that memory-v1 could hold"),
+        (("convert", str(source), "--to", "memory-v1"), f"{source}: a file of version cpu-v1 has nothing that memory-v1 could hold"),
         (("convert", str(source), "--to", "cpu-v2", "--containers", str(ids)), f"{ids}: [containerID1]: must be a list"),
         (("show", str(tmp_path / "none")), f"{tmp_path}/none: there is no such file"),
         (("show", str(tmp_path)), f"cannot read {tmp_path}: Is a directory"),

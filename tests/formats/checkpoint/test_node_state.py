@@ -238,7 +238,7 @@ def test_whatever_follows_is_refused(more: bytes) -> None:
     [
         pytest.param(CONTENT[:-1], "truncated or damaged", id="its last byte is missing"),
         pytest.param(CONTENT[: CONTENT.index(b"\n")], "truncated or damaged", id="a header alone"),
-        pytest.param(CONTENT[:10], "no nodeagent_state header", id="part of the header"),
+        pytest.param(CONTENT[:10], "not a nodeagent_state header", id="part of the header"),
     ],
 )
 def test_what_is_refused_is_named_with_the_next_step(cut: bytes, words: str) -> None:
@@ -308,7 +308,7 @@ def body_with(change: Any) -> bytes:
         pytest.param(b"null", "all of it: must be an object, not null", id="null"),
         pytest.param(b"[]", "all of it: must be an object, not list", id="a list"),
         pytest.param(b"[" * 100_000, "nested too deeply", id="deeply nested"),
-        pytest.param(b"{} {}", "it is no JSON", id="two documents"),
+        pytest.param(b"{} {}", "it is not JSON", id="two documents"),
         pytest.param(body_with(lambda d: d.pop("promises")), "promises: is missing", id="no promises"),
         pytest.param(body_with(lambda d: d.pop("generation")), "generation: is missing", id="no generation"),
         pytest.param(

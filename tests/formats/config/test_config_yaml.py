@@ -256,7 +256,7 @@ FINDINGS = [
     (f"launcherSocket: /{'x' * 107}", "must be at most 107 bytes long"),
     ("cgroupRoot: kubepods", "must be an absolute path"),
     ("metricsBindAddress: 9753", "must be a string"),
-    ("metricsBindAddress: '9753'", "1: metricsBindAddress: '9753' is no address: HOST:PORT"),
+    ("metricsBindAddress: '9753'", "1: metricsBindAddress: '9753' is not an address: HOST:PORT"),
     ("metricsBindAddress: '127.0.0.1:99999'", "not a number from 1 to 65535"),
     ("metricsBindAddress: 'unix:run/x'", "needs an absolute path"),
     ("stateRecovery: maybe", '1: stateRecovery: "maybe": must be one of recover, strict'),

@@ -428,7 +428,7 @@ def test_packages_that_are_nodes_need_node_numbers(tmp_path: Path) -> None:
     [
         ("empty", "empty/sys/devices/system/cpu: found no CPU"),
         ("absent", "absent: there is no such directory"),
-        ("file", "file: it is no directory"),
+        ("file", "file: it is not a directory"),
     ],
 )
 def test_no_machine_here(root: str, problem: str, tmp_path: Path) -> None:

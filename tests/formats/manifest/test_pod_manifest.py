@@ -188,7 +188,7 @@ CONTAINER_RULES = [
     ("name: a, securityContext: {runAsUser: -1}", "5: spec.containers[0].securityContext.runAsUser: -1: must be between 0 and 2147483647"),
     ("name: a, securityContext: {runAsUser: 4294967296}", "must be between 0 and 2147483647"),
     ("name: a, resources: {claims: [{name: gpu}]}", "5: spec.containers[0].resources.claims: resource claims (DRA) are not supported"),
-    ("name: a, resources: {limits: {nvidia.com/gpu: 1}}", "5: spec.containers[0].resources.limits[nvidia.com/gpu]: is no resource of this node"),
+    ("name: a, resources: {limits: {nvidia.com/gpu: 1}}", "5: spec.containers[0].resources.limits[nvidia.com/gpu]: is not a resource of this node"),
     ("name: a, resources: {limits: {cpu: x}}", '5: spec.containers[0].resources.limits[cpu]: "x": must be a quantity such as 2, 500m or 1Gi'),
     ("name: a, resources: {limits: {cpu: [1]}}", "5: spec.containers[0].resources.limits[cpu]: must be a quantity such as 2, 500m or 1Gi, not a list"),
     ("name: a, resources: {limits: {cpu: -1}}", "5: spec.containers[0].resources.limits[cpu]: -1: must be greater than or equal to 0"),
@@ -264,8 +264,8 @@ def test_names_that_become_directories_are_judged(metadata: str, finding: str) -
 
 
 SPEC_RULES = [
-    ("containers: [{name: a}, {name: a}]", '5: spec.containers[1].name: "a": is the name of another container of this pod'),
-    ("containers: [{name: a}]\n  initContainers: [{name: a, command: [x]}]", '5: spec.containers[0].name: "a": is the name of another container of this pod'),
+    ("containers: [{name: a}, {name: a}]", '5: spec.containers[1].name: "a": is the name of another container in this pod'),
+    ("containers: [{name: a}]\n  initContainers: [{name: a, command: [x]}]", '5: spec.containers[0].name: "a": is the name of another container in this pod'),
     ("containers: [{name: a}]\n  initContainers: [{name: i}]", "6: spec.initContainers[0].command: is required: an init container has to run to completion"),
     ("containers: [{name: a}]\n  initContainers: [{name: i, command: [x], restartPolicy: Never}]", "6: spec.initContainers[0].restartPolicy: Never: must be Always"),
     ("containers: [{name: a}]\n  volumes: [{name: v, emptyDir: {}}]", "6: spec.volumes: volumes are not supported"),
@@ -274,8 +274,8 @@ SPEC_RULES = [
     ("containers: [{name: a}]\n  terminationGracePeriodSeconds: -1", "6: spec.terminationGracePeriodSeconds: -1: must be between 0 and 604800"),
     ("containers: [{name: a}]\n  terminationGracePeriodSeconds: 1.5", '6: spec.terminationGracePeriodSeconds: "1.5": must be a whole number, not a number'),
     ("containers: [{name: a}]\n  terminationGracePeriodSeconds: 9999999999999999999999", "must be between 0 and 604800"),
-    ("containers: [{name: a}]\n  overhead: {gpu: 1}", "6: spec.overhead[gpu]: is no resource of this node"),
-    ("containers: [{name: a}]\n  resources: {limits: {gpu: 1}}", "6: spec.resources.limits[gpu]: is no resource of this node"),
+    ("containers: [{name: a}]\n  overhead: {gpu: 1}", "6: spec.overhead[gpu]: is not a resource of this node"),
+    ("containers: [{name: a}]\n  resources: {limits: {gpu: 1}}", "6: spec.resources.limits[gpu]: is not a resource of this node"),
     ("containers: [{name: a}]\n  resources: {requests: {cpu: 2}, limits: {cpu: 1}}", "6: spec.resources.requests[cpu]: 2: must be less than or equal to cpu limit of 1"),
     ("containers: [{name: a, resources: {requests: {cpu: 3}}}]\n  resources: {requests: {cpu: 2}}", "6: spec.resources.requests[cpu]: 2: must be greater than or equal to aggregate container requests of 3"),
     ("containers: [{name: a, resources: {requests: {cpu: 1}}}, {name: b, resources: {requests: {cpu: 1500m}}}]\n  resources: {requests: {cpu: 2}}", "must be greater than or equal to aggregate container requests of 2500m"),

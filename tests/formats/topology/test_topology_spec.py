@@ -80,13 +80,13 @@ def test_it_is_a_machine_like_any_other():
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
-        ("", '"" is no list of numbers for s, n, l, c, t in this order'),
-        ("2s", "is no list of numbers"),
-        ("8c.2s", "is no list of numbers"),
-        ("8C", "is no list of numbers"),
-        ("-1c", "is no list of numbers"),
-        ("1c.", "is no list of numbers"),
-        ("٣c", "is no list of numbers"),
+        ("", '"" is not a list of numbers for s, n, l, c, t in this order'),
+        ("2s", "is not a list of numbers"),
+        ("8c.2s", "is not a list of numbers"),
+        ("8C", "is not a list of numbers"),
+        ("-1c", "is not a list of numbers"),
+        ("1c.", "is not a list of numbers"),
+        ("٣c", "is not a list of numbers"),
         ("0s.8c", "a machine with 0 of anything has no CPUs"),
         ("99999s.99999c", "more than 8192 CPUs"),
         ("99999999c", "a number has at most 5 digits, a machine at most 8192 CPUs"),
@@ -104,7 +104,7 @@ def test_it_is_a_machine_like_any_other():
         ("1c,hugepages-0=1Gi", "has no page size such as 2Mi"),
         ("1c,hugepages-2Mi=3Mi", "no whole number of pages"),
         ("1c,memory=1Gi,hugepages-2Mi=2Gi", "the huge pages of a node are more than its 1073741824 bytes of memory"),
-        ("x" * 500, "is no list of numbers"),
+        ("x" * 500, "is not a list of numbers"),
     ],
 )
 def test_what_is_no_machine_is_refused_with_the_way_to_write_one(spec, problem):

@@ -169,7 +169,7 @@ def test_a_finished_pod_shows_the_cpus_that_it_had():
     assert container_of(document)["hadCPUs"] == "1,5"
     assert "had 1,5" in render(document)
     assert "had 1,5" in render_wide(document)
-    assert "nothing any more: had CPUs 1,5 until its pod finished" in " ".join(render_in_full(document).split())
+    assert "none any more: had CPUs 1,5 until its pod finished" in " ".join(render_in_full(document).split())
 
 
 @pytest.mark.parametrize(("amounts", "said"), [({}, "no memory limit"), ({"memory": "64Mi"}, "memory 64Mi")])
@@ -203,7 +203,7 @@ def test_wide_is_cut_by_two_blanks_whatever_a_message_says():
         ("    degraded: its CPUs 3 are offline", ["degraded"]),
         ("  default/degraded app: degraded, 0 restarts", ["degraded"]),
         ("DIFFERENCES between promised and actual: 2\n  x", ["DIFFERENCES between promised and actual: 2"]),
-        ("agent  does NOT run: this", ["does NOT run"]),
+        ("agent  is NOT running: this", ["is NOT running"]),
         ("default/failed-unknown  Running", []),
     ],
 )
@@ -369,9 +369,9 @@ def test_a_recovery_is_told_until_the_agent_starts_again():
         "refused",
     ):
         assert words in text
-    assert "no promise of a pod that runs has changed" not in text
+    assert "no promise of a running pod has changed" not in text
     unchanged = {**RECOVERY, "differences": [], "refused": []}
-    assert "  no promise of a pod that runs has changed\n" in render(inspection(idle().view(recovery=unchanged)))
+    assert "  no promise of a running pod has changed\n" in render(inspection(idle().view(recovery=unchanged)))
     assert "RECOVERED" not in render(inspection(idle().view()))
 
 
@@ -614,7 +614,7 @@ def test_quotas():
         ({"signal": 9}, "1 s ago: Error, signal 9 (SIGKILL)"),
         ({"signal": 64}, "1 s ago: Error, signal 64"),
         ({"startError": "exec: no such file"}, "1 s ago: Error: exec: no such file"),
-        ({}, "1 s ago: Error, nobody saw how"),
+        ({}, "1 s ago: Error, exit status unknown"),
     ],
 )
 def test_ends_of_processes(more, text):

@@ -387,9 +387,9 @@ def test_frames_are_printed_where_there_is_no_terminal(host: Host, capfd: pytest
     ("words", "problem", "step"),
     [
         (["web"], "all pods", "nodeagent inspect POD"),
-        (["-o", "json"], "as text", "looks once"),
-        (["--machine", "x"], "for this node", "leave --watch out"),
-        (["--root", "x"], "for this node", "leave --watch out"),
+        (["-o", "json"], "as text", "shows it once"),
+        (["--machine", "x"], "for this node", "leave out --watch"),
+        (["--root", "x"], "for this node", "leave out --watch"),
     ],
 )
 def test_what_excludes_a_watch_is_exit_status_2(
@@ -403,7 +403,7 @@ def test_what_excludes_a_watch_is_exit_status_2(
     message, hint = err.splitlines()[-2:]
     assert problem in message
     assert step in message
-    assert hint == "hint: nodeagent inspect --help says what can be given"
+    assert hint == "hint: nodeagent inspect --help lists the arguments"
 
 
 def test_a_watch_is_drawn_on_terminals_alone(capfd: pytest.CaptureFixture[str]) -> None:
@@ -411,7 +411,7 @@ def test_a_watch_is_drawn_on_terminals_alone(capfd: pytest.CaptureFixture[str]) 
     out, err = capfd.readouterr()
     assert out == ""
     message, hint = err.splitlines()
-    assert "this is none" in message
+    assert "this is not one" in message
     assert "--frames 10" in hint
 
 
