@@ -1,6 +1,6 @@
 """Which cgroups there are and what is in them: the values that follow from the promises.
 
-Knows no kernel file format and no order of writes (plan.py decides on that).
+Knows no kernel file format and no order of writes (write_order.py decides on that).
 """
 
 from collections.abc import Iterator

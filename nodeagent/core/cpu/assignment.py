@@ -1,7 +1,7 @@
 """Which CPUs, given how many from where: kubelet's packed and spread orders, uncore alignment included.
 
 The order in which groups are looked at is the policy: groups with fewer free CPUs first, so that large ones stay intact. Knows
-no pods. Distribution across NUMA nodes builds on this (cpu_distribution.py).
+no pods. Distribution across NUMA nodes builds on this (distribution.py).
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,7 @@
 """The CPU manager's policies none and static: who gets which CPUs, and what comes back.
 
 A decision takes promises and gives the next ones, with the metrics that moved. Knows topology hints as masks; knows no cgroup, no
-file and no clock. Pods with resources of their own are split up in cpu_pods.py.
+file and no clock. Pods with resources of their own are split up in pods.py.
 """
 
 from msgspec import Struct
@@ -33,7 +33,7 @@ from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.errata import Erratum, reproduced
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask
 from nodeagent.core.model.pod import ContainerKind
-from nodeagent.core.model.promises import CpuReuse, PodPromises, Promises, dropped, put, with_pod
+from nodeagent.core.model.promises import CpuReuse, Promises, dropped, put, with_pod
 from nodeagent.core.model.refusals import Reason, Refusal, StartRefused, unexpected
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.numa import hint_family
@@ -262,11 +262,8 @@ def allocate_container(
         return _failed(manager, promises, (requests,), unexpected(chosen.message))
     cpus = CpuSet(chosen)
     of_pod = promises.of_pod(pod.uid)
-    sets = put(of_pod.cpus, container.name, cpus)
-    given = PodPromises(sets, of_pod.pod_cpus, of_pod.memory, of_pod.pod_memory, of_pod.hints)
-    pods = promises.pods.put(pod.uid, given)
-    left = promises.default - cpus
-    after = Promises(left, pods, promises.memory, promises.cpu_reuse, promises.memory_reuse)
+    given = replace(of_pod, cpus=put(of_pod.cpus, container.name, cpus))
+    after = replace(promises, default=promises.default - cpus, pods=promises.pods.put(pod.uid, given))
     deltas = (
         requests,
         *full,

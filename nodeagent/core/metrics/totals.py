@@ -44,8 +44,8 @@ class MetricTotals(Struct):
     _counters: dict[Series, int] = field(default_factory=lambda: dict.fromkeys(start_series("counter"), 0))
     _histograms: dict[str, _Histogram] = field(default_factory=_histograms)
 
-    def delta(self, deltas: Iterable[MetricDelta]) -> None:
-        """Add the managers' movements up. Those of gauges are left out: gauges come from the state (D4)."""
+    def add(self, deltas: Iterable[MetricDelta]) -> None:
+        """Add up what decisions move. Those of gauges are left out: gauges come from the state (D4)."""
         for delta in deltas:
             if _SPECS[delta.series.name].kind == "counter":
                 assert not delta.absolute

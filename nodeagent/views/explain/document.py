@@ -1,6 +1,6 @@
 """An explanation as a document of plain values: the decision, its steps, what was missing, what would help. docs/explain.md describes it.
 
-Words for people are explanation_words' and explanation_text's.
+Words for people are in words.py and text.py.
 """
 
 from collections.abc import Iterable

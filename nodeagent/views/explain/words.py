@@ -1,4 +1,4 @@
-"""A refusal in plain words: what was missing where, and what would help. Single sentences; layout is explanation_text's."""
+"""A refusal in plain words: what was missing where, and what would help. Single sentences; the layout is in text.py."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
