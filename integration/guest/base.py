@@ -78,13 +78,19 @@ def _build_dependencies() -> tuple[str, ...]:
     return (*_project()["build-system"]["requires"], "wheel")
 
 
+def test_dependencies() -> tuple[str, ...]:
+    """What running the tests of the host needs beside the program's own."""
+    wanted = ("pytest", "hypothesis", "prometheus-client", "PyYAML")
+    return tuple(one for one in _project()["project"]["optional-dependencies"]["dev"] if one.startswith(wanted))
+
+
 def _project() -> dict[str, Any]:
     return tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 
 
 def _build(base: Base) -> None:
     with phase(f"{base.release} base: downloading Python packages"):
-        _download_wheels(base.release, base.wheels)
+        download_wheels(base.release, base.wheels, (*_dependencies(), *_build_dependencies()))
     with phase(f"{base.release} base: downloading and unpacking Debian packages"):
         unpack_debian(
             base.release,
@@ -105,7 +111,7 @@ def _build(base: Base) -> None:
         in_mount_namespace(chroot_script(base.root, install, mounts=((base.wheels, "/mnt"),)))
 
 
-def _download_wheels(release: Release, target: Path) -> None:
+def download_wheels(release: Release, target: Path, requirements: tuple[str, ...]) -> None:
     """Wheels for the guest's Python, fetched with the host's pip and its configuration of indexes and certificates."""
     pip = (sys.executable, "-m", "pip")
     if subprocess.run((*pip, "--version"), check=False, capture_output=True).returncode != 0:
@@ -120,6 +126,5 @@ def _download_wheels(release: Release, target: Path) -> None:
         str(target),
         *wanted,
         *platforms,
-        *_dependencies(),
-        *_build_dependencies(),
+        *requirements,
     )

@@ -1,7 +1,7 @@
 """A merge of hints, told step by step: what each resource says of each set of NUMA nodes, which set won, and why the others lost.
 
-The winner is taken from the merge itself (core/numa/hints.py, core/numa/hint_family.py). Here only the reasons are found, by the same orders.
-Decides nothing.
+The winner is taken from the merge itself (core/numa/hints.py, core/numa/hint_family.py). Here only the reasons are found, by the same
+orders. Decides nothing.
 """
 
 import enum
