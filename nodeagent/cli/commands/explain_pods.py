@@ -24,7 +24,7 @@ _REPLACED = "A pod of this name exists already: it is assumed ended, as with a c
 
 
 class ExplainError(NodeAgentError):
-    """There is nothing to explain."""
+    """Nothing to explain."""
 
 
 def explain_pods(options: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from nodeagent.views.simulate.pods_text import render_comparison, render_run
 
 
 class SimulateError(NodeAgentError):
-    """There is nothing to decide on."""
+    """Nothing to decide on."""
 
 
 def simulate_pods(options: argparse.Namespace) -> str:
