@@ -37,7 +37,7 @@ def explain_pods(options: argparse.Namespace) -> int:
     pods = tuple(found for file in files for found in file.pods)
     node = what_if_node(options)
     explained = _known(node, options.pod, inspect_command(options)) if options.pod is not None else _tried(node, pods)
-    rooms_too = options.output != "text"  # the words for people need none
+    rooms_too = options.output != "text"  # text output needs none
     document = explanation(explained, config=node.config, what_if=node.what_if, where=node.where, rooms_too=rooms_too)
     sys.stdout.write(printed(document, options.output, render_explanation))
     sys.stdout.flush()

@@ -126,7 +126,7 @@ def _check_watched(options: argparse.Namespace) -> None:
 
 
 def check_compared(document: Document) -> None:
-    """Do nothing if there was anything to compare with, or it is a copy that has only the promises.
+    """Accept it if there was anything to compare with, or if it is a copy that has only the promises.
 
     Raises:
         NothingComparedError: there was not.

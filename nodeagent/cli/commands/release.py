@@ -36,7 +36,7 @@ _VERSION = 1
 _DAY_SECONDS = 86_400
 _PAUSE_SECONDS = 0.1
 _SPARE_SECONDS = 20
-"""For all that a grace period does not cover: kills, turns of the agent, a machine under load."""
+"""For everything that a grace period does not cover: kills, turns of the agent, a machine under load."""
 
 
 class ReleaseError(NodeAgentError):
@@ -115,7 +115,7 @@ def _known(options: argparse.Namespace) -> NodeView | NodeAgentError:
     try:
         return known_from(options)
     except StartError:
-        raise  # without the configuration nobody knows what is whose
+        raise  # without the configuration, ownership is unknown
     except NodeAgentError as err:
         if is_elsewhere(options) or not options.all or os.geteuid() != 0:
             raise
@@ -148,7 +148,7 @@ class _ReleaseReport:
             self.say(*(["would be done, nothing is:", *told] if told else ["there are no pods"]))
 
     def removal(self, *, cgroups: str | None = None, file: str | None = None) -> None:
-        """Tell what is removed, or would be."""
+        """Report what is removed, or would be."""
         self._cgroups = cgroups or self._cgroups
         self._files += [file] if file else []
         what = f"the agent's cgroups below {cgroups}" if cgroups else file
@@ -159,7 +159,7 @@ class _ReleaseReport:
             self.say(f"then: {that} removed")
 
     def problem(self, err: NodeAgentError) -> None:
-        """Tell why nobody knows the pods."""
+        """Report why the pods are unknown."""
         self._problem = err
         self.say(f"no saved state can be used: {err.message}", f"next: {err.hint}")
 
@@ -168,7 +168,7 @@ class _ReleaseReport:
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """Print the document at the end, that of an error too."""
+        """Print the document at the end, also after an error."""
         try:
             yield
         finally:

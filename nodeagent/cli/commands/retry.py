@@ -19,7 +19,7 @@ _VERSION = 1
 _WAIT_SECONDS = 60.0
 """An agent that decides nothing for longer is killed by its unit's watchdog (WatchdogSec)."""
 _PAUSES_SECONDS = (0.05, 1.0)
-"""Between the first questions, and at most: each has the agent tell all pods."""
+"""The first and the longest pause between requests: each makes the agent list all pods."""
 
 
 class RetryError(NodeAgentError):
