@@ -12,6 +12,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.step import Turn, World, step
 from nodeagent.views.simulate.scenario_replay import encoded_cpus, encoded_memory
 from tests.support import world
@@ -95,9 +96,7 @@ def scanned(of: world.Node, state: NodeState, pods: Sequence[Pod]) -> Turn:
         config=of.config,
         managers=of.managers,
         allocatable=of.allocatable,
-        manifests=world.manifests(*pods),
-        unreadable=frozenset(),
-        misspelt=frozenset(),
+        sources=(PodSource(world.manifests(*pods)),),
         runs=None,
         observed={},
         now_ms=world.START_MS,

@@ -5,8 +5,10 @@ sockets, so that no more than four guests are booted, and one more after each fa
 """
 
 SECOND_LANE = (
+    "containers",
     "debian_package",
     "examples",
+    "faults",
     "hotplug",
     "load_live",
     "metrics_live",

@@ -28,7 +28,7 @@ ROWS = (
     Row("failed saves", "each call of a save fails: full, quota, read-only, broken disk", "tests/daemon/test_full_disk.py"),
     Row("failed cgroup writes", "each cgroup write of admissions and removals fails with each answer of the kernel", "tests/daemon/test_write_failures.py"),
     Row("churn", "pods come and go at random, watched by the kernel's scheduler events", "integration/test_no_overlap.py"),
-    Row("churn with faults", "the same, while the agent is killed and CPUs go offline and come back", "integration/test_no_overlap.py"),
+    Row("churn with faults", "the same, while agent and launcher are killed and restarted, CPUs go offline and come back, and the clock is set", "integration/test_no_overlap.py"),
     Row("fuzzing", "damaged input to everything that reads foreign data: manifests, configuration, state files, sysfs, sockets", "tests/support/fuzz.py"),
     Row("inputs built by Hypothesis", "the same, with inputs built from scratch", "tests/project/test_fuzz.py --hypothesis-profile=search"),
     Row("load", "pods of three containers arrive at once, survive a restart and leave; all are decided, none is lost", "tests/daemon/test_load.py --host-soak"),

@@ -22,7 +22,7 @@ from integration.guest.errors import SetupError, status_of
 from integration.guest.packages import build_as_root, ensure_packages
 from integration.guest.phases import phase
 from integration.guest.releases import RELEASES, Release, release_of
-from integration.guest.trees import chroot_script, in_mount_namespace
+from integration.guest.trees import chroot_script, in_mount_namespace, layered_script
 
 _KEPT_IMAGES = 3
 _DISK_SIZE = "2G"  # sparse
@@ -126,17 +126,13 @@ def _build(base: Base, layer: _Layer, directory: Path) -> None:
         path = upper / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.symlink_to(target)
-    lower = shlex.quote(os.fspath(base.root))
     install = f"{install_script()}\npython3 -m compileall -q /{settings.AGENT_DIRECTORY} {VENV}"
     installing = chroot_script(merged, install, mounts=((base.wheels, "/mnt"),))
-    in_mount_namespace(
-        # where an overlay can't lie upon the cache's own file system (a container's, mostly), copy
-        f"cd {shlex.quote(os.fspath(directory))}\n"
-        f"mount -t overlay -o lowerdir={lower},upperdir=upper,workdir=work overlay merged 2>/dev/null ||"
-        f" {{ cp --archive --reflink=auto {lower}/. merged; cp --archive upper/. merged; }}\n"
+    script = (
         f"unshare --mount sh -ec {shlex.quote(installing)}\n"
         f"mke2fs -q -t ext4 -E root_owner=0:0 -d merged disk {_DISK_SIZE}"
     )
+    in_mount_namespace(layered_script(base.root, directory, script))
     for path in scratch:
         shutil.rmtree(path)
 

@@ -4,10 +4,12 @@ import os
 import shlex
 import subprocess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from integration.guest import apt
 from integration.guest.cache import cache_directory
 from integration.guest.errors import SetupError
+from integration.guest.packages import as_root
 from integration.guest.releases import Release
 
 _CHROOT_ENVIRONMENT = (
@@ -43,8 +45,20 @@ def unpack_debian(
 
 
 def in_mount_namespace(script: str) -> None:
-    """Run a shell script that mounts what it likes: nothing stays mounted, however it ends."""
-    checked("unshare", "--mount", "sh", "-ec", script)
+    """Run a shell script, as root, that mounts what it likes: nothing stays mounted, however it ends."""
+    checked(*as_root(("unshare", "--mount", "sh", "-ec", script)))
+
+
+def in_copy_of(tree: Path, script: str, *, mounts: tuple[tuple[Path, str], ...] = ()) -> None:
+    """Run a shell script in a copy of a tree that is gone afterwards, with devices, /proc and the mounts (source, inside).
+
+    What is mounted can be written to, and stays.
+    """
+    with TemporaryDirectory() as name:
+        directory = Path(name)
+        inside = chroot_script(directory / "merged", script, mounts=((Path("/dev"), "/dev"), *mounts))
+        folders = " ".join(shlex.quote(str(directory / part)) for part in ("upper", "merged", "work"))
+        in_mount_namespace(f"mount -t tmpfs tmpfs {name}\nmkdir {folders}\n{layered_script(tree, directory, inside)}")
 
 
 def chroot_script(root: Path, script: str, *, mounts: tuple[tuple[Path, str], ...] = ()) -> str:
@@ -54,6 +68,20 @@ def chroot_script(root: Path, script: str, *, mounts: tuple[tuple[Path, str], ..
     lines += [f"mount --bind {shlex.quote(str(source))} {quoted_root}{inside}" for source, inside in mounts]
     lines.append(f"{_CHROOT_ENVIRONMENT} chroot {quoted_root} sh -ec {shlex.quote(script)}")
     return "\n".join(lines)
+
+
+def layered_script(lower: Path, directory: Path, script: str) -> str:
+    """A shell script for `in_mount_namespace`: the given one, where `directory`/merged shows the tree `lower` and takes what is written.
+
+    What `directory`/upper holds already lies upon the tree. Upper, merged and work have to be there, and empty but for that.
+    """
+    quoted = shlex.quote(os.fspath(lower))
+    return (
+        # where an overlay can't lie upon the cache's own file system (a container's, mostly), copy
+        f"cd {shlex.quote(os.fspath(directory))}\n"
+        f"mount -t overlay -o lowerdir={quoted},upperdir=upper,workdir=work overlay merged 2>/dev/null ||"
+        f" {{ cp --archive --reflink=auto {quoted}/. merged; cp --archive upper/. merged; }}\n{script}"
+    )
 
 
 def checked(*command: str, cwd: Path | None = None) -> None:

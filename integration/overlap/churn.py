@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from integration.overlap import wire, workload
-from integration.overlap.disturbance import Disturbance
+from integration.overlap.disturbance import Disturbance, DisturbanceError, Fault
 from integration.overlap.trace import Trace
 from integration.overlap.wire import Kind
 from integration.overlap.workload import PodPlan
@@ -25,6 +25,7 @@ from integration.overlap.workload import PodPlan
 MANIFESTS = Path("/etc/nodeagent/manifests")
 _LAUNCHER = "nodeagent-launcher.service"
 _PODS = "nodeagent-pods.service"
+_SYSTEMD = 1
 _LOOK_SECONDS = 0.2
 _LATENESS_NS = 2_000_000_000
 """An event may become readable that long after its time: the emulated CPU that writes it may have to wait for a real one."""
@@ -84,26 +85,22 @@ class Churn:
         self.done += len(happened)
         return happened
 
-    def is_quiet(self) -> bool:
-        """No container is being started."""
-        return all(pod.is_ready or pod.is_leaving for pod in self.pods.values())
-
-    def act(self, now: float, *, may_arrive: bool = True) -> None:
+    def act(self, now: float) -> None:
         """Begin new arrivals and departures, as many as may be under way at once."""
-        while self.begun < self.events and self.begun - self.done < self.at_once and self._begin(now, may_arrive):
+        while self.begun < self.events and self.begun - self.done < self.at_once and self._begin(now):
             self.begun += 1
 
-    def _begin(self, now: float, may_arrive: bool) -> bool:
+    def _begin(self, now: float) -> bool:
         """Begin one, at random among those that are possible; False: none is."""
         settled = [pod for pod in self.pods.values() if pod.is_ready and not pod.is_leaving]
         shared = [pod for pod in self.pods.values() if not pod.plan.cpus]
         settled_shared = [pod for pod in settled if not pod.plan.cpus]
         room = self.exclusive_cpus - sum(pod.plan.exclusive_cpus for pod in self.pods.values())
         least, most = _SHARED_PODS
-        if len(shared) < least and may_arrive:
+        if len(shared) < least:
             return self._arrive(now, PodPlan(self.made))
-        moves = ["exclusive"] * 4 if room > 0 and may_arrive else []
-        moves += ["shared"] if len(shared) < most and may_arrive else []
+        moves = ["exclusive"] * 4 if room > 0 else []
+        moves += ["shared"] if len(shared) < most else []
         moves += ["depart"] * 3 if [pod for pod in settled if pod.plan.cpus] else []
         moves += ["depart shared"] if len(settled_shared) > least else []
         if not moves:
@@ -123,7 +120,9 @@ class Churn:
         rest = min(4, room - first)
         second = (self.chance.randint(1, rest),) if rest > 0 and self.chance.random() < 0.2 else ()
         init = self.chance.randint(1, min(4, room)) if self.chance.random() < 0.15 else None
-        return PodPlan(self.made, (first, *second), init, is_short=self.chance.random() < 0.15)
+        # never restarted, it would be over before its app containers if the exit code of `init` were lost with a launcher
+        is_short = self.chance.random() < 0.15 and init is None
+        return PodPlan(self.made, (first, *second), init, is_short=is_short)
 
     def _arrive(self, now: float, plan: PodPlan) -> bool:
         self.made += 1
@@ -169,39 +168,50 @@ def _remove_all(churn: Churn) -> None:
 def run(options: argparse.Namespace) -> None:
     send = sys.stdout.buffer.write
     launcher = _property(_LAUNCHER, "MainPID")
-    churn = Churn(
-        random.Random(options.seed),
-        options.events,
-        options.at_once,
-        cgroup_of(_PODS),
-        (os.cpu_count() or 1) - _KEPT_FREE_CPUS,
-    )
-    disturbance = Disturbance(random.Random(options.seed), churn.cgroup, options.disturbed_every)
+    pods = cgroup_of(_PODS)
+    disturbance = Disturbance(random.Random(options.seed), pods, options.disturbed_every, options.fault)
+    room = (os.cpu_count() or 1) - _KEPT_FREE_CPUS - disturbance.most_away()
+    churn = Churn(random.Random(options.seed), options.events, options.at_once, pods, room)
     workload.install()
     trace = Trace()
+    cursor = _journal_end()
     began = time.monotonic()
     try:
-        trace.start((int(launcher),))
+        # systemd, too: a launcher that dies has a successor
+        trace.start((_SYSTEMD, int(launcher)))
         send(wire.record(Kind.FORMATS, json.dumps(trace.formats()).encode()))
         while not churn.is_over():
-            churn.act(time.monotonic(), may_arrive=not disturbance.holds_arrivals(churn.done))
-            disturbance.act(churn.done, is_quiet=churn.is_quiet())
+            churn.act(time.monotonic())
+            disturbance.act(churn.done)
             _send_pages(trace.pages(), time.monotonic_ns() - _LATENESS_NS)
             for happened in churn.look(time.monotonic()):
                 send(wire.record(Kind.POD_EVENT, json.dumps(happened).encode()))
             sys.stdout.flush()
             time.sleep(_LOOK_SECONDS)
+        disturbance.end()
         seconds = time.monotonic() - began
         _send_pages(trace.stop(), None)
+        send(wire.record(Kind.JOURNAL, _journal_since(cursor)))
         summary = {"pod_events": churn.done, "seconds": seconds, "losses": trace.losses()}
-        summary |= {"kills": disturbance.kills, "hotplugs": disturbance.hotplugs}
-        summary["launcher_stayed"] = launcher == _property(_LAUNCHER, "MainPID")
+        summary |= {"faults": disturbance.counts, "changes": disturbance.changes}
         send(wire.record(Kind.SUMMARY, json.dumps(summary).encode()))
         sys.stdout.flush()
     finally:
         disturbance.end()
         _remove_all(churn)
         trace.discard()
+
+
+def _journal_end() -> str:
+    command = ("journalctl", "--lines=0", "--show-cursor", "--quiet")
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split("cursor:")[1].strip()
+
+
+def _journal_since(cursor: str) -> bytes:
+    """What has been logged since then, by anyone, a JSON object a line."""
+    fields = "--output-fields=MESSAGE,PRIORITY,_SYSTEMD_UNIT,UNIT"
+    command = ("journalctl", f"--after-cursor={cursor}", "--output=json", "--all", fields, "--quiet")
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
 
 
 def _send_pages(pages: Iterable[tuple[int, bytes]], until_ns: int | None) -> None:
@@ -217,9 +227,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--at-once", type=int, default=8)
     parser.add_argument("--disturbed-every", type=int, default=0)
+    parser.add_argument("--fault", type=Fault, action="append", default=[])
     try:
         run(parser.parse_args())
-    except ChurnError as err:
+    except (ChurnError, DisturbanceError) as err:
         print(f"churn: {err}", file=sys.stderr)
         return 1
     return 0

@@ -1,87 +1,209 @@
-"""What happens to the node while pods come and go: the agent is killed, a CPU goes offline and comes back. Runs in the guest.
+"""What happens to the node while pods come and go, several things at once. Runs in the guest.
 
-What is promised stays checkable from outside: a CPU goes only when no container is being started, and never a container's last one
-(where it then runs is no promise about its own CPUs); until it is back, no pod arrives.
+The agent is killed, restarted or told to reload, the launcher is killed or replaced, CPUs go offline or are withheld from the pods, be
+they all that a container has, the wall clock is set, systemd reloads. When CPUs went and came back is recorded for the judge.
 """
 
 import contextlib
-import os
+import enum
 import random
 import subprocess
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+from integration.overlap.events import cpu_list
 
 _CPUS = Path("/sys/devices/system/cpu")
+_SLICE = "nodeagent.slice"
 _AGENT = "nodeagent.service"
-_AWAY_SECONDS = 10.0
-"""A CPU comes back after two pod events; or then, if nobody departs."""
+_LAUNCHER = "nodeagent-launcher.service"
+_AWAY_EVENTS = (1, 8)
+_AWAY_SECONDS = 30.0
+"""CPUs come back after so many pod events; or then, if nothing happens."""
+_EFFECT_SECONDS = 60.0
+_DAY_SECONDS = 86_400
+_AT_ONCE = (1, 1, 2, 3)
+_SYNC_SECONDS = 0.05
+MOST_AWAY = 4
+"""CPUs at one time."""
+
+
+class DisturbanceError(Exception):
+    """The node did not do what it was asked for."""
+
+
+class Fault(enum.StrEnum):
+    AGENT_KILLED = "agent-killed"
+    AGENT_RESTARTED = "agent-restarted"
+    AGENT_RELOADED = "agent-reloaded"
+    LAUNCHER_KILLED = "launcher-killed"
+    LAUNCHER_REPLACED = "launcher-replaced"
+    CPU_OFFLINE = "cpu-offline"
+    CPUS_WITHHELD = "cpus-withheld"
+    CLOCK_SET = "clock-set"
+    SYSTEMD_RELOADED = "systemd-reloaded"
+
+
+class CpusChanged(NamedTuple):
+    """Which CPUs the pods may use, from a moment between the two on."""
+
+    before_ns: int
+    after_ns: int
+    available: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Absence:
+    """CPUs that are away, and when they come back."""
+
+    cpus: frozenset[int]
+    until_events: int
+    until_seconds: float
+
+    def is_over(self, done: int) -> bool:
+        return done >= self.until_events or time.monotonic() >= self.until_seconds
 
 
 class Disturbance:
-    """Does one thing after so many pod events, turn by turn a kill and a hotplug.
+    """Does one or several things at random after so many pod events.
 
     Args:
-        chance: says which CPU.
+        chance: says what, and which CPUs.
         cgroup: the pods'.
         every: so many pod events; 0: never.
+        faults: what may happen.
 
     """
 
-    def __init__(self, chance: random.Random, cgroup: Path, every: int) -> None:
-        self._chance, self._cgroup, self._every = chance, cgroup, every
-        self._offline: int | None = None
-        self._back_after, self._back_at = 0, 0.0
-        self.kills = 0
-        self.hotplugs = 0
+    def __init__(self, chance: random.Random, cgroup: Path, every: int, faults: Sequence[Fault]) -> None:
+        self._chance, self._cgroup, self._every, self._faults = chance, cgroup, every, faults
+        self._next = every
+        self._offline: list[_Absence] = []
+        self._withheld: _Absence | None = None
+        self._clock_is_ahead_seconds = 0.0
+        self._all = cpu_list((_CPUS / "online").read_text())
+        self.counts: Counter[Fault] = Counter()
+        self.changes = [CpusChanged(0, time.monotonic_ns(), tuple(sorted(self._all)))]
 
-    def is_due(self, done: int) -> bool:
-        return bool(self._every) and done >= self._every * (self.kills + self.hotplugs + 1)
+    def most_away(self) -> int:
+        return MOST_AWAY if self._every else 0
 
-    def holds_arrivals(self, done: int) -> bool:
-        """Whether arrivals have to wait: for a CPU that is to go, or that is away."""
-        return self._offline is not None or (self.is_due(done) and self._is_hotplug_next())
-
-    def act(self, done: int, *, is_quiet: bool) -> None:
+    def act(self, done: int) -> None:
         """Do what is due.
 
         Args:
             done: pod events so far.
-            is_quiet: no container is being started.
 
         """
-        if self._offline is not None and (done >= self._back_after or time.monotonic() >= self._back_at):
-            self._switch(self._offline, 1)
-            self._offline = None
-        elif self.is_due(done) and not self._is_hotplug_next():
-            subprocess.run(("systemctl", "kill", "--signal=KILL", _AGENT), check=True)
-            self.kills += 1
-        elif self.is_due(done) and is_quiet:
-            self._offline = self._chance.choice(self._spare())
-            self._back_after, self._back_at = done + 2, time.monotonic() + _AWAY_SECONDS
-            self._switch(self._offline, 0)
-            self.hotplugs += 1
+        for absence in [absence for absence in self._offline if absence.is_over(done)]:
+            self._offline.remove(absence)
+            self._switch(absence.cpus, 1)
+        if self._withheld is not None and self._withheld.is_over(done):
+            self._withhold(None)
+        if self._every and done >= self._next:
+            self._next = done + self._every
+            for fault in self._chance.sample(self._faults, min(len(self._faults), self._chance.choice(_AT_ONCE))):
+                self._do(fault, done)
 
     def end(self) -> None:
         """Leave the machine as it was found."""
-        if self._offline is not None:
-            self._switch(self._offline, 1)
+        while self._offline:
+            self._switch(self._offline.pop().cpus, 1)
+        if self._withheld is not None:
+            self._withhold(None)
+        self._set_clock(-self._clock_is_ahead_seconds)
 
-    def _is_hotplug_next(self) -> bool:
-        return self.hotplugs < self.kills
+    def _do(self, fault: Fault, done: int) -> None:
+        match fault:
+            case Fault.AGENT_KILLED:
+                _systemctl("kill", "--signal=KILL", _AGENT)
+            case Fault.AGENT_RESTARTED:
+                _systemctl("restart", "--no-block", _AGENT)
+            case Fault.AGENT_RELOADED:
+                _systemctl("reload", "--no-block", _AGENT)
+            case Fault.LAUNCHER_KILLED:
+                _systemctl("kill", "--signal=KILL", _LAUNCHER)
+            case Fault.LAUNCHER_REPLACED:
+                _systemctl("reload", "--no-block", _LAUNCHER)
+            case Fault.SYSTEMD_RELOADED:
+                _systemctl("daemon-reload")
+            case Fault.CLOCK_SET:
+                self._set_clock(self._chance.choice((-1, 1)) * self._chance.choice((2, 90, 7_200, _DAY_SECONDS)))
+            case Fault.CPU_OFFLINE:
+                victims = self._victims(most=1)
+                if not victims:
+                    return
+                self._offline.append(self._absence(victims, done))
+                self._switch(victims, 0)
+            case Fault.CPUS_WITHHELD:
+                # those that were withheld before are given back in the same write
+                before = frozenset() if self._withheld is None else self._withheld.cpus
+                victims = self._victims(most=3, spared=before)
+                if not victims:
+                    return
+                self._withhold(self._absence(victims, done))
+        self.counts[fault] += 1
 
-    def _spare(self) -> list[int]:
-        """CPUs that can go, and are not all that a container has."""
-        there = sorted(int(path.parent.name.removeprefix("cpu")) for path in _CPUS.glob("cpu*/online"))
-        alone = set(self._sets())
-        return [cpu for cpu in there if str(cpu) not in alone]
+    def _absence(self, cpus: frozenset[int], done: int) -> _Absence:
+        return _Absence(cpus, done + self._chance.randint(*_AWAY_EVENTS), time.monotonic() + _AWAY_SECONDS)
 
-    def _sets(self) -> Iterable[str]:
-        """Those of the containers, some of which may go in this moment."""
-        for directory, _, _ in os.walk(self._cgroup):
-            if Path(directory).parent.name.startswith("pod"):
-                with contextlib.suppress(OSError):
-                    yield Path(directory, "cpuset.cpus.effective").read_text().strip()
+    def _away(self) -> frozenset[int]:
+        withheld = frozenset() if self._withheld is None else self._withheld.cpus
+        return withheld.union(*(absence.cpus for absence in self._offline))
 
-    def _switch(self, cpu: int, value: int) -> None:
-        (_CPUS / f"cpu{cpu}" / "online").write_text(str(value))
+    def _victims(self, *, most: int, spared: frozenset[int] = frozenset()) -> frozenset[int]:
+        """CPUs that can go: often all that a container has; never the first, which no kernel takes offline."""
+        most = min(most, MOST_AWAY - len(self._away() - spared))
+        there = self._all - self._away() - {0}
+        if most <= 0:
+            return frozenset()
+        whole = [cpus for cpus in self._sets() if cpus <= there and len(cpus) <= most]
+        if whole and self._chance.random() < 0.6:
+            return self._chance.choice(whole)
+        return frozenset(self._chance.sample(sorted(there), self._chance.randint(1, most)))
+
+    def _sets(self) -> list[frozenset[int]]:
+        """Those of the exclusive containers, some of which may go in this moment."""
+        found = []
+        for file in sorted(self._cgroup.glob("pod*/*/cpuset.cpus")):
+            with contextlib.suppress(OSError, ValueError):
+                found.append(cpu_list(file.read_text()))
+        return found
+
+    def _switch(self, cpus: Iterable[int], value: int) -> None:
+        with self._change():
+            for cpu in cpus:
+                (_CPUS / f"cpu{cpu}" / "online").write_text(str(value))
+
+    def _withhold(self, absence: _Absence | None) -> None:
+        self._withheld = absence
+        allowed = self._all - (frozenset() if absence is None else absence.cpus)
+        with self._change():
+            _systemctl("set-property", "--runtime", _SLICE, "AllowedCPUs=" + ",".join(map(str, sorted(allowed))))
+
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[None]:
+        """Record when the pods' CPUs changed: systemd and kernel have it in effect at some time after they were asked."""
+        before_ns = time.monotonic_ns()
+        yield
+        wanted = self._all - self._away()
+        limit = time.monotonic() + _EFFECT_SECONDS
+        while (found := cpu_list(Path(f"/sys/fs/cgroup/{_SLICE}/cpuset.cpus.effective").read_text())) != wanted:
+            if time.monotonic() > limit:
+                raise DisturbanceError(f"the pods may use {sorted(found)}, and were to use {sorted(wanted)}")
+            time.sleep(_SYNC_SECONDS)
+        self.changes.append(CpusChanged(before_ns, time.monotonic_ns(), tuple(sorted(wanted))))
+
+    def _set_clock(self, by_seconds: float) -> None:
+        if by_seconds:
+            time.clock_settime(time.CLOCK_REALTIME, time.time() + by_seconds)
+            self._clock_is_ahead_seconds += by_seconds
+
+
+def _systemctl(*words: str) -> None:
+    """Ask systemd. What is just dead or being started is not there to be killed or reloaded: no error."""
+    subprocess.run(("systemctl", *words), check=False, stderr=subprocess.DEVNULL)

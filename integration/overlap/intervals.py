@@ -1,4 +1,4 @@
-"""Judges a record of the scheduler. Knows the kernel's events only: neither the agent's state nor its logs.
+"""Judges a record of the scheduler by the kernel's events. What the agent has recorded counts for the one exception alone.
 
 The claim, for each run of an exclusive container:
 
@@ -10,7 +10,10 @@ The claim, for each run of an exclusive container:
 - *Overlap*: a foreign task is on an owned CPU (between the sched_switch to it and the one away from it) while it is owned.
 - *Stray*: a task of the exclusive container itself is, while it owns, on a CPU that it does not own.
 
-There is to be neither, for any length of time. What is not claimed: that host daemons and kernel threads keep away; that a CPU is
+There is to be neither, for any length of time, but for a container whose last CPU is away (see `exceptions`): it owns what it was
+promised all the same, and where it is meanwhile is counted apart.
+
+What is not claimed: that host daemons and kernel threads keep away; that a CPU is
 already empty between the agent's write to a cpuset and the exec; and anything about a task after its sched_process_exit, when the
 kernel may still be on the CPU to tear it down but none of its instructions can run.
 
@@ -23,6 +26,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from integration.overlap.events import Attach, Event, Exec, Exit, Fork, Switch, Told
+from integration.overlap.exceptions import NO_EXCEPTIONS, Exceptions
 
 _HANDOVER_NS = 10_000_000_000
 """kubelet's reconcile period."""
@@ -77,6 +81,11 @@ class Findings:
     overlaps: list[Presence] = field(default_factory=list)
     stray_count: int = 0
     strays: list[Presence] = field(default_factory=list)
+    excused_overlap_count: int = 0
+    excused_stray_count: int = 0
+    excused_starts: int = 0
+    """Containers that started when some of their CPUs were away."""
+    longest_excused_overlap_ns: int = 0
     promises: list[str] = field(default_factory=list)
     """Faults in what is owned: not as many CPUs as asked for, or one CPU with two owners."""
     gap_count: int = 0
@@ -132,13 +141,17 @@ class Witness:
     Args:
         is_container: whether a cgroup (path from the root of cgroup v2) is one of the pods' containers.
         exclusive_program: name of the program whose first words are `Told`.
+        exceptions: from the claim.
 
     """
 
-    def __init__(self, is_container: Callable[[str], bool], exclusive_program: str) -> None:
+    def __init__(
+        self, is_container: Callable[[str], bool], exclusive_program: str, exceptions: Exceptions = NO_EXCEPTIONS
+    ) -> None:
         self.findings = Findings()
         self._is_container = is_container
         self._exclusive_program = exclusive_program
+        self._exceptions = exceptions
         self._tasks: dict[int, _Task] = {}
         self._running: dict[int, int] = {}
         self._stays: dict[int, _Stay] = {}
@@ -250,20 +263,33 @@ class Witness:
         if owner is None or owner.pid != event.pid or owner.cpus is not None:
             self.findings.gap(f"{event.at_ns}: task {event.pid} tells of CPUs, but its start was not seen")
             return
-        if len(event.cpus) != event.asked:
-            shown = sorted(event.cpus)
-            self.findings.promises.append(f"{owner.cgroup} asked for {event.asked} CPUs and has {shown}")
+        owner.cpus = cpus = self._owned(owner, event)
         for other in self._owners.values():
-            if other.cpus is not None and other.cpus & event.cpus:
-                twice = sorted(other.cpus & event.cpus)
+            if other is not owner and other.cpus is not None and other.cpus & cpus:
+                twice = sorted(other.cpus & cpus)
                 self.findings.promises.append(f"CPUs {twice} belong to {other.cgroup} and to {owner.cgroup}")
-        owner.cpus = event.cpus
         self.findings.owners += 1
-        self.findings.owned_cpus += len(event.cpus)
-        self._count_handovers(owner, event.cpus)
+        self.findings.owned_cpus += len(cpus)
+        self._count_handovers(owner, cpus)
         for stay in self._past:
             self._judge(stay, owner)
         self._forget_past()
+
+    def _owned(self, owner: _Owner, event: Told) -> frozenset[int]:
+        """What it owns: the CPUs that it tells of, as many as it asked for; those that were promised where some are away."""
+        if len(event.cpus) == event.asked:
+            return event.cpus
+        promised = self._exceptions.promised(owner.cgroup)
+        if promised is not None and len(promised) == event.asked:
+            has_some = event.cpus <= promised and self._exceptions.may_lack(owner.cgroup, promised, event.at_ns)
+            if has_some or self._exceptions.may_stray(owner.cgroup, promised, event.at_ns, event.at_ns):
+                self.findings.excused_starts += 1
+                return promised
+        shown, known = sorted(event.cpus), "unknown" if promised is None else sorted(promised)
+        self.findings.promises.append(
+            f"{owner.cgroup} asked for {event.asked} CPUs and has {shown} at {event.at_ns} ns, promised are {known}"
+        )
+        return event.cpus
 
     def _count_handovers(self, owner: _Owner, cpus: frozenset[int]) -> None:
         for cpu in cpus:
@@ -336,11 +362,26 @@ class Witness:
             after_exec_ns=start_ns - owner.since_ns,
         )
         is_stray = stay.cgroup == owner.cgroup
+        if self._is_excused(found, owner.cpus):
+            self.findings.excused_stray_count += is_stray
+            self.findings.excused_overlap_count += not is_stray
+            if not is_stray:
+                longest_ns = max(self.findings.longest_excused_overlap_ns, duration_ns)
+                self.findings.longest_excused_overlap_ns = longest_ns
+            return
         self.findings.stray_count += is_stray
         self.findings.overlap_count += not is_stray
         kept = self.findings.strays if is_stray else self.findings.overlaps
         if len(kept) < _KEPT:
             kept.append(found)
+
+    def _is_excused(self, found: Presence, owned: frozenset[int]) -> bool:
+        end_ns = found.start_ns + found.duration_ns
+        if found.intruder == found.owner:
+            return self._exceptions.may_stray(found.owner, owned, found.start_ns, end_ns)
+        intruder = self._owners.get(found.intruder)
+        lost = (None if intruder is None else intruder.cpus) or self._exceptions.promised(found.intruder)
+        return lost is not None and self._exceptions.may_intrude(found.intruder, lost, found.start_ns, end_ns)
 
     def _forget_past(self) -> None:
         needed_ns = min((owner.since_ns for owner in self._owners.values() if owner.cpus is None), default=None)

@@ -1,14 +1,18 @@
-"""Runs the churn in a guest and judges what comes back while it runs."""
+"""Runs the churn in a guest, and judges what comes back when all of it is known."""
 
 import json
 import queue
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from integration.guest.guest import Guest
 from integration.overlap import workload
+from integration.overlap.disturbance import CpusChanged, Fault
+from integration.overlap.events import Event
+from integration.overlap.exceptions import AgentsRecord, Line, lines
 from integration.overlap.intervals import Findings, Merge, Witness
 from integration.overlap.ring_buffer import LostEventsError, Pages
 from integration.overlap.wire import Kind, Records, nanoseconds
@@ -31,11 +35,9 @@ class Evidence:
     seconds: float
     """In the guest, from the first arrival to the last event."""
     losses: dict[str, int]
-    launcher_stayed: bool
-    kills: int
-    """Of the agent."""
-    hotplugs: int
-    """A CPU went offline and came back."""
+    faults: dict[Fault, int]
+    """How often each was done."""
+    journal: tuple[Line, ...]
     waits_seconds: tuple[float, ...]
     """From each manifest's change to its effect."""
 
@@ -43,10 +45,7 @@ class Evidence:
     def gaps(self) -> tuple[str, ...]:
         """Reasons why the record may be incomplete."""
         losses = tuple(f"{count} {kind}" for kind, count in self.losses.items() if count)
-        moved = (
-            () if self.launcher_stayed else ("the launcher was replaced: its successor's children are not recorded",)
-        )
-        return (*self.findings.gaps, *losses, *moved)
+        return (*self.findings.gaps, *losses)
 
     def lines(self) -> tuple[str, ...]:
         """The figures, for people."""
@@ -60,20 +59,27 @@ class Evidence:
         taken = f"{found.handovers} CPUs taken over within 10 s of another container's task"
         return (
             f"{self.pod_events} pod events in {self.seconds:.0f} s (slowest {slowest}); {record}",
-            f"{self.kills} times the agent was killed, {self.hotplugs} times a CPU went and came back",
+            "done meanwhile: "
+            + (", ".join(f"{count} {fault}" for fault, count in sorted(self.faults.items())) or "nothing"),
             f"{owners}; {stays}",
             f"{taken}, the closest after {closest}",
             f"overlaps: {found.overlap_count}, strays: {found.stray_count}, broken promises: {len(found.promises)}",
+            f"containers whose last CPU was away: {found.excused_overlap_count} overlaps, {found.excused_stray_count} strays",
+            f"the longest of these overlaps: {found.longest_excused_overlap_ns / 1e6:.1f} ms; {found.excused_starts} started short of CPUs",
         )
 
 
 @dataclass
 class _Judge:
-    witness: Witness
+    pods: str
+    """Their cgroup."""
     merge: Merge = field(default_factory=Merge)
     records: Records = field(default_factory=Records)
     pages: Pages | None = None
     waits_seconds: list[float] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    losses: list[str] = field(default_factory=list)
+    journal: tuple[Line, ...] = ()
     summary: dict[str, Any] | None = None
 
     def take(self, received: bytes) -> None:
@@ -84,31 +90,36 @@ class _Judge:
                 case Kind.PAGE:
                     self._page(cpu, content)
                 case Kind.UNTIL:
-                    self._judge_until(nanoseconds(content))
+                    self.events += self.merge.until(nanoseconds(content))
                 case Kind.POD_EVENT:
                     self.waits_seconds.append(json.loads(content)["seconds"])
+                case Kind.JOURNAL:
+                    self.journal = lines(content)
                 case Kind.SUMMARY:
                     self.summary = json.loads(content)
 
     def evidence(self) -> Evidence | None:
         if self.summary is None:
             return None
-        self._judge_until(None)
-        findings = self.witness.finish()
-        for text in self.merge.gaps:
+        self.events += self.merge.until(None)
+        changes = [CpusChanged(*change) for change in self.summary.pop("changes")]
+        witness = Witness(self._is_container, workload.EXCLUSIVE, AgentsRecord(self.journal, changes))
+        for event in self.events:
+            witness.see(event)
+        findings = witness.finish()
+        for text in (*self.merge.gaps, *self.losses):
             findings.gap(text)
-        return Evidence(findings, waits_seconds=tuple(self.waits_seconds), **self.summary)
+        return Evidence(findings, waits_seconds=tuple(self.waits_seconds), journal=self.journal, **self.summary)
+
+    def _is_container(self, cgroup: str) -> bool:
+        return cgroup.startswith(f"{self.pods}/") and "/pod" in cgroup
 
     def _page(self, cpu: int, content: bytes) -> None:
         assert self.pages, "the formats come before the first page"
         try:
             self.merge.add(self.pages.events(cpu, content))
         except LostEventsError as error:
-            self.witness.findings.gap(str(error))
-
-    def _judge_until(self, limit_ns: int | None) -> None:
-        for event in self.merge.until(limit_ns):
-            self.witness.see(event)
+            self.losses.append(str(error))
 
 
 def put_tools(guest: Guest) -> None:
@@ -123,8 +134,10 @@ def guest_module(name: str, *arguments: str) -> tuple[str, ...]:
     return ("env", f"PYTHONPATH={_GUEST_DIRECTORY}", PYTHON, "-m", f"integration.overlap.{name}", *arguments)
 
 
-def churn(guest: Guest, *, events: int, seed: int, at_once: int = 8, disturbed_every: int = 0) -> Evidence:
-    """Let that many pods arrive and depart on a node without pods; after so many of them, kill the agent or switch a CPU.
+def churn(
+    guest: Guest, *, events: int, seed: int, at_once: int = 8, disturbed_every: int = 0, faults: Sequence[Fault] = ()
+) -> Evidence:
+    """Let that many pods arrive and depart on a node without pods; after so many of them, do one or several of the faults.
 
     Raises:
         ProofError: it did not come to its end; with what the churn and the agent said last.
@@ -132,9 +145,10 @@ def churn(guest: Guest, *, events: int, seed: int, at_once: int = 8, disturbed_e
     """
     put_tools(guest)
     pods = guest.run("systemctl show --property ControlGroup --value nodeagent-pods.service").stdout.strip()
-    judge = _Judge(Witness(lambda cgroup: cgroup.startswith(f"{pods}/") and "/pod" in cgroup, workload.EXCLUSIVE))
+    judge = _Judge(pods)
     output: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    options = (f"--events={events}", f"--seed={seed}", f"--at-once={at_once}", f"--disturbed-every={disturbed_every}")
+    options = [f"--events={events}", f"--seed={seed}", f"--at-once={at_once}", f"--disturbed-every={disturbed_every}"]
+    options += [f"--fault={fault}" for fault in faults]
     request = guest.start(guest_module("churn", *options), on_output=output.put)
     print(f"churn of {events} pod events, seed {seed}", file=sys.stderr, flush=True)
     status, wait = None, guest.wait(_QUIET_SECONDS)

@@ -17,7 +17,9 @@ class Kind(enum.IntEnum):
     """A time; every event before it has been sent."""
     POD_EVENT = 4
     """JSON: what happened to a pod."""
-    SUMMARY = 5
+    JOURNAL = 5
+    """What was logged in the run, a JSON object a line."""
+    SUMMARY = 6
     """JSON: counts of the whole run. Comes last."""
 
 

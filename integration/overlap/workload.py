@@ -18,6 +18,8 @@ READY = DIRECTORY / "ready"
 EXCLUSIVE = "exclusive"
 SHARED = "shared-busy"
 
+_GRACE_SECONDS = 10
+"""Every program ends on SIGTERM: none is killed, unless nobody has asked it to end."""
 # Built-ins only, up to the marker: the first thing that the process does is to say which CPUs it may use.
 _TELL = f"""
 while read -r key cpus; do [ "$key" = Cpus_allowed_list: ] && break; done </proc/self/status
@@ -78,7 +80,7 @@ def install() -> None:
 
 
 def manifest(plan: PodPlan) -> str:
-    spec: dict[str, object] = {"terminationGracePeriodSeconds": 2}
+    spec: dict[str, object] = {"terminationGracePeriodSeconds": _GRACE_SECONDS}
     if plan.cpus:
         script = _TELL + (_EXCLUSIVE_ONCE if plan.is_short else _EXCLUSIVE_LOOP)
         spec["containers"] = [

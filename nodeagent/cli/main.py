@@ -70,7 +70,7 @@ def _buffered_output() -> Iterator[None]:
 
 def _answered(arguments: list[str] | None) -> int:
     try:
-        with _written():
+        with written():
             return _run(_options(sys.argv[1:] if arguments is None else arguments))
     except NodeAgentError as err:
         complain(f"nodeagent: {err.message}\nhint: {err.hint}\n")
@@ -101,7 +101,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _written() -> Iterator[None]:
+def written() -> Iterator[None]:
     """Flush all output at the end, also after `--help` and after an error."""
     try:
         try:

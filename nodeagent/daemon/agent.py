@@ -4,23 +4,24 @@ Every turn is the same turn, be it the first after a start, a timer's or an even
 """
 
 import os
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from typing import Protocol
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import shortfalls
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.ancestor_cpusets import withheld
-from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, OWN_DIRECTORIES, Kernel, desired_cgroups
+from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, Kernel, desired_cgroups
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.metrics.agent_metrics import MOVED
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
+from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
+from nodeagent.core.model.config import Config
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, latest_ms, moved, with_endings
 from nodeagent.core.numa.resource_manager import Shortfall
@@ -36,6 +37,7 @@ from nodeagent.core.turn.actions import (
     stopping,
 )
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
+from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.step import EventKind, Turn, World, step
 from nodeagent.daemon.clock import Clock
 from nodeagent.daemon.drift import as_desired, corrected
@@ -43,13 +45,13 @@ from nodeagent.daemon.execution import ExecutionResult, answered, carry_out
 from nodeagent.daemon.kept import POLL_SECONDS, Kept
 from nodeagent.daemon.logs import Log, about, log_event
 from nodeagent.daemon.machine import Machine
-from nodeagent.daemon.manifest_list import ManifestList, NoManifests
 from nodeagent.daemon.metrics_recorder import MetricsRecorder, Stopwatch
 from nodeagent.daemon.problems import refused_change, shadow, told_withheld
-from nodeagent.daemon.reattach import bring_home
+from nodeagent.daemon.reattach import reattach
 from nodeagent.daemon.records import Recorder, held_off
 from nodeagent.daemon.recovery import Recovery, recovery_document, tell_refused
 from nodeagent.daemon.reloading import check_takeover, promises_on
+from nodeagent.daemon.requests import Requests
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.troubles import Trouble, attempted, owner_of, trouble_of
 from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
@@ -65,21 +67,16 @@ _WITHHELD = "withheld"
 _ASTRAY = "astray"
 
 
-class Requests(Struct):
-    """UIDs of pods that others ask to do something about."""
+class PodReader(Protocol):
+    """Where a source of pods is read. It wakes the deciding thread itself when there is something new."""
 
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    pending: set[str] = field(default_factory=set)
+    def look(self, *, rescan: bool) -> PodSource:
+        """Give what it says; with `rescan` as it is now, else as of the last look."""
+        ...
 
-    def add(self, uid: str) -> None:
-        with self.lock:
-            self.pending.add(uid)
-
-    def take(self) -> frozenset[str]:
-        with self.lock:
-            taken = frozenset(self.pending)
-            self.pending.clear()
-            return taken
+    def follow(self, config: Config) -> None:
+        """Take over another configuration."""
+        ...
 
 
 class Agent:
@@ -92,7 +89,7 @@ class Agent:
         *,
         tree: CgroupTree,
         runner: Runner,
-        manifests: ManifestList | NoManifests,
+        sources: Sequence[PodReader],
         recorder: Recorder,
         log: Log,
         wakeups: Wakeups,
@@ -104,8 +101,9 @@ class Agent:
         self.state = state
         self.tree = tree
         self.runner = runner
-        self.manifests = manifests
+        self.sources = sources
         self.recorder = recorder
+        recorder.begin(node, state.promises)
         self.log = log
         self.wakeups = wakeups
         self.recovery = recovery
@@ -113,10 +111,7 @@ class Agent:
         """Called after each part of a turn: a file, a decision, a write, an action."""
         self.has_reconciled = False
         """A turn has been done from its beginning to its end, if only without being saved."""
-        self.retries = Requests()
-        """To decide again on refused pods."""
-        self.releases = Requests()
-        """To end pods whatever their manifests say."""
+        self.requests = Requests()
         self.metrics = MetricsRecorder(node, state.promises)
         self.view = NodeView(node, state, str(tree.root), is_live=True)
         """What others see: one immutable value per turn, replaced as a whole."""
@@ -135,7 +130,8 @@ class Agent:
         """
         check_takeover(self.node, self.state, node)
         self.node = node
-        self.manifests.patience_seconds = node.config.file_check_frequency_ms / 1000
+        for source in self.sources:
+            source.follow(node.config)
 
     def turn(self, reasons: frozenset[WakeUpReason]) -> float:
         """Do one turn.
@@ -145,14 +141,13 @@ class Agent:
 
         """
         began = time.monotonic()
-        if reasons & {WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason.TIMER, WakeUpReason.RELOAD}:
-            self._follow_machine()
-        troubles = [*self._kept.machine_trouble]
-        manifests = self.manifests.look(
-            rescan=bool(reasons & {WakeUpReason.START, WakeUpReason.MANIFESTS, WakeUpReason.TIMER, WakeUpReason.RELOAD})
+        self._follow_machine(
+            rescan=bool(reasons & {WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason.TIMER, WakeUpReason.RELOAD})
         )
-        for source, problems in groupby(manifests.new_problems, key=lambda problem: problem.source):
-            self.log.warning("manifest_refused", source=source, problems=[problem.text for problem in problems])
+        troubles = [*self._kept.machine_trouble]
+        rescan = bool(reasons & {WakeUpReason.START, WakeUpReason.MANIFESTS, WakeUpReason.TIMER, WakeUpReason.RELOAD})
+        sources = tuple(source.look(rescan=rescan) for source in self.sources)
+        self._tell_problems(sources)
         looked = self.runner.look()
         runs = None if isinstance(looked, Trouble) else looked
         observed = self._read(runs)
@@ -160,19 +155,18 @@ class Agent:
         if isinstance(observed, Trouble):
             return self._tell(None, runs, troubles, began, _RETRY_SECONDS)
         now_ms = self._follow_clock()
+        asked = self.requests.take()
         world = World(
             config=self.node.config,
             managers=self.node.managers,
             allocatable=self.node.allocatable,
-            manifests=manifests.pods,
-            unreadable=manifests.unreadable,
-            misspelt=manifests.misspelt,
+            sources=sources,
             runs=runs,
             observed=observed,
-            is_blind=manifests.is_blind,
             now_ms=now_ms,
-            retried=self.retries.take(),
-            released=self.releases.take(),
+            retried=frozenset().union(*(request.retried for request in asked)),
+            released=frozenset().union(*(request.released for request in asked)),
+            signalled=self.runner.signalled,
         )
         watch = Stopwatch(alive=self._alive)
         decided = step(self._on_this_machine(), world, watch.decide)
@@ -186,17 +180,34 @@ class Agent:
         self._log_events(decided, outcome, began)
         drift = corrected(outcome, self._kept.settled, self.state, self.log)
         if reasons & {WakeUpReason.START, WakeUpReason.CGROUPS, WakeUpReason.TIMER}:
-            drift += self._bring_home(world, outcome)
+            drift += self._reattach(world, outcome)
         self.metrics.count(decided, outcome, drift, watch.took_ms)
         troubles += self.recorder.project(self.node, self.state.promises)
         self._kept = replace(self._kept, settled=as_desired(self._wanted(world), outcome))
-        return self._tell(decided, runs, troubles, began, self._pause(decided, world, troubles))
+        pause = self._tell(decided, runs, troubles, began, self._pause(decided, world, troubles))
+        self.requests.answer(self.view)
+        return pause
 
-    def _follow_machine(self) -> None:
-        """Take over that CPUs, memory or huge pages have come or gone, or that CPUs are kept from the pods or given back."""
+    def _tell_problems(self, sources: tuple[PodSource, ...]) -> None:
+        """Log what is wrong with manifests, each problem once while it lasts."""
+        problems = tuple(problem for source in sources for problem in source.problems)
+        told = frozenset(self._kept.source_problems)
+        new = (problem for problem in problems if problem not in told)
+        for source, group in groupby(new, key=lambda problem: problem.source):
+            self.log.warning("manifest_refused", source=source, problems=[problem.text for problem in group])
+        self._kept = replace(self._kept, source_problems=problems)
+
+    def _follow_machine(self, *, rescan: bool) -> None:
+        """Take over that CPUs, memory or huge pages have come or gone, or that CPUs are kept from the pods or given back.
+
+        The kernel notifies nobody of CPUs that are withheld: without a rescan too, they are looked at before anything is decided.
+        """
         try:
-            self._kept = replace(self._kept, whole=self._machine.look(self._kept.whole))
-            kept = withheld(self.tree.chain())
+            chain = self.tree.chain()
+            if chain == self._kept.chain and not rescan:
+                return
+            self._kept = replace(self._kept, whole=self._machine.look(self._kept.whole), chain=chain)
+            kept = withheld(chain)
         except (SysfsError, CgroupError) as err:
             self._kept = replace(self._kept, machine_trouble=(trouble_of(err),))
             return
@@ -270,7 +281,7 @@ class Agent:
             self._kept = replace(self._kept, settled_on=self.node.managers, held_off=())
             return None
         state = replace(decided.state, generation=self.state.generation + 1)
-        broken = violations(self.node.managers, state)
+        broken = tuple(violation.text for violation in violations(self.node.managers, state))
         assert not broken, f"a decision breaks a promise: {broken}"
         try:
             self.recorder.save(self.node, state)
@@ -345,9 +356,9 @@ class Agent:
             case Forget(run_ids):
                 return self.runner.forget(run_ids)
 
-    def _bring_home(self, world: World, outcome: ExecutionResult) -> tuple[str, ...]:
+    def _reattach(self, world: World, outcome: ExecutionResult) -> tuple[str, ...]:
         """Put processes back into their containers. What was put back, for the metric."""
-        back, troubles = bring_home(self.state, world.runs or {}, outcome.ready, self.tree, self.log)
+        back, troubles = reattach(self.state, world.runs or {}, outcome.ready, self.tree, self.log)
         self.notices.pop(_ASTRAY, None)
         if troubles:
             self.notices[_ASTRAY] = "; ".join(troubles)
@@ -392,7 +403,8 @@ class Agent:
         began: float,
         pause: float,
     ) -> float:
-        """Publish what readers see, and log each trouble once while it lasts."""
+        """Publish what readers see, and log each trouble once while it lasts, however many have met it."""
+        troubles = list(dict.fromkeys(troubles))
         for trouble in troubles:
             if trouble not in self._kept.troubles:
                 self.log.error("trouble", **trouble.about, problem=str(trouble))
@@ -403,9 +415,9 @@ class Agent:
         is_whole = decided is not None and runs is not None
         self.has_reconciled |= is_whole
         # A wrong manifest has been told when it was found: it is no trouble of the agent's own.
-        changes = ((entry.source, refused_change(entry)) for entry in self.state.entries)
+        changes = ((entry.origin.name, refused_change(entry)) for entry in self.state.entries)
         manifests = [
-            *((p.source, p.text) for p in self.manifests.problems),
+            *((p.source, p.text) for p in self._kept.source_problems),
             *self._kept.shadows,
             *((source, text) for source, text in changes if text is not None),
         ]

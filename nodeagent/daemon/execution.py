@@ -1,6 +1,6 @@
 """Carries out a plan, change by change, and reports the outcome: written, failed, held back. The order is the plan's.
 
-What a failure means is `core/write_failures`'s; here it is answered: looked at again at once, soon, or at the next reconcile.
+core/cgroups/write_failures.py decides what a failure means; here it is answered: looked at again at once, soon, or at the next reconcile.
 """
 
 from collections.abc import Callable, Iterable, Mapping

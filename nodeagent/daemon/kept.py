@@ -6,9 +6,11 @@ from msgspec import Struct
 
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.model.cgroup import DesiredCgroup
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.numa.resource_manager import Shortfall
+from nodeagent.core.turn.pod_sources import ManifestProblem
 from nodeagent.daemon.execution import FailureResponse
 from nodeagent.daemon.troubles import Trouble
 
@@ -22,6 +24,8 @@ class Kept(Struct, frozen=True):
     """The machine with the CPUs that cgroups above the pods' one withhold."""
     is_saved: bool
     """The state on disk is the present one."""
+    chain: tuple[tuple[str, CpuSet], ...] = ()
+    """The CPUs of the pods' cgroup and of all above it, as they were when the machine was looked at."""
     save_failed: bool = False
     """In the last turn."""
     held_off: tuple[PodEntry, ...] = ()
@@ -33,6 +37,8 @@ class Kept(Struct, frozen=True):
     """What is done about cgroup writes that failed."""
     troubles: frozenset[Trouble] = frozenset()
     """Those that the log has told of, and that last."""
+    source_problems: tuple[ManifestProblem, ...] = ()
+    """What is wrong with manifests, as of the last turn."""
     shadows: tuple[tuple[str, str], ...] = ()
     """Files whose pods don't count, and why, as of the last turn."""
     shortfalls: Mapping[Shortfall, Mapping[str, str]] = {}

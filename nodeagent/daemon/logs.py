@@ -102,7 +102,11 @@ def log_event(log: Log, event: TurnEvent, state: NodeState, extra: Mapping[str, 
         extra: what the turn as a whole took (writes, duration).
 
     """
-    fields: dict[str, str | int] = {**about(event.pod, event.container), "source": event.source, **dict(event.fields)}
+    fields: dict[str, str | int] = {
+        **about(event.pod, event.container),
+        "source": event.origin.name,
+        **dict(event.fields),
+    }
     if event.kind is EventKind.POD_ADMITTED:
         own = {c.name: state.promises.own_set(event.pod.uid, c.name) for c in event.pod.containers}
         fields["cpus"] = " ".join(f"{name}={cpus}" for name, cpus in own.items() if cpus is not None) or "shared"

@@ -1,34 +1,19 @@
-"""The manifest directory as the deciding thread uses it: pods in order, problems once per file, nothing parsed twice."""
+"""The manifest directory as the deciding thread uses it: pods in order, what is wrong with files, nothing parsed twice."""
 
 import time
 from collections.abc import Callable
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
-from nodeagent.core.turn.manifests import Manifest
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.state import Origin
+from nodeagent.core.turn.pod_sources import Manifest, ManifestProblem, PodSource
 from nodeagent.edge.manifest_watch import ManifestWatch, ManifestWatchError
 from nodeagent.edge.manifests import ManifestDirectoryError, ManifestFile, ManifestScan, scan_manifests
 from nodeagent.edge.open_files import writers_of
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, RefusedPod, parse_manifest
 
 Documents = tuple[ManifestPod | RefusedPod, ...]
-
-
-class ManifestProblem(Struct, frozen=True):
-    source: str
-    text: str
-
-
-class ManifestLook(Struct, frozen=True):
-    pods: tuple[Manifest, ...] = ()
-    unreadable: frozenset[str] = frozenset()
-    misspelt: frozenset[str] = frozenset()
-    problems: tuple[ManifestProblem, ...] = ()
-    new_problems: tuple[ManifestProblem, ...] = ()
-    """Those that the look before did not have."""
-    is_blind: bool = False
-    """The directory can't be read."""
 
 
 class ManifestList:
@@ -51,18 +36,19 @@ class ManifestList:
         self._others: dict[str, float] = {}
         """Files that are no manifests for their names, with when they were first seen: editors' own ones go again at once."""
         self._parsed: dict[str, tuple[bytes, Documents]] = {}
-        self._last: ManifestLook | None = None
+        self._last: PodSource | None = None
 
-    def at_start(self) -> tuple[Manifest, ...]:
-        """Give the valid pods there are before the first turn. What is wrong is still to be told by the first look."""
-        pods = self.look(rescan=True).pods
-        self._last = None
-        return pods
+    def follow(self, config: Config) -> None:
+        """Take over what may change of the configuration."""
+        self.patience_seconds = config.file_check_frequency_ms / 1000
 
-    def look(self, *, rescan: bool) -> ManifestLook:
+    def look(self, *, rescan: bool) -> PodSource:
         """Give the valid pods; with `rescan`, or at the first look, of the directory as it is now."""
-        if self._last is not None and not rescan:
-            return replace(self._last, new_problems=())
+        if self._last is None or rescan:
+            self._last = self._read()
+        return self._last
+
+    def _read(self) -> PodSource:
         draft = _LookDraft()
         try:
             self._watch.renew()
@@ -72,7 +58,7 @@ class ManifestList:
             scan = scan_manifests(self.directory)
         except ManifestDirectoryError as err:
             problem = ManifestProblem(self.directory, f"{err.message} ({err.hint})")
-            return self._told(ManifestLook(is_blind=True, problems=(problem,)))
+            return PodSource(is_blind=True, problems=(problem,))
         parsed: dict[str, tuple[bytes, Documents]] = {}
         self._follow_writers(scan)
         for file in scan.files:
@@ -99,10 +85,8 @@ class ManifestList:
             way_out = f"name it so, or hide it: `mv {name} .{name}`"
             text = f"it is not read: only *.yaml, *.yml and *.json are manifests ({way_out})"
             draft.problems.append(ManifestProblem(name, text))
-        return self._told(
-            ManifestLook(
-                tuple(draft.pods), frozenset(draft.unreadable), frozenset(draft.misspelt), tuple(draft.problems)
-            )
+        return PodSource(
+            tuple(draft.pods), frozenset(draft.unreadable), frozenset(draft.misspelt), tuple(draft.problems)
         )
 
     def _follow_writers(self, scan: ManifestScan) -> None:
@@ -121,28 +105,8 @@ class ManifestList:
                     "let it close the file, or write elsewhere and rename it into place"
                 )
 
-    @property
-    def problems(self) -> tuple[ManifestProblem, ...]:
-        """Found by the last look."""
-        return () if self._last is None else self._last.problems
-
     def close(self) -> None:
         self._watch.stop()
-
-    def _told(self, look: ManifestLook) -> ManifestLook:
-        known = frozenset(self._last.problems if self._last is not None else ())
-        self._last = replace(look, new_problems=tuple(p for p in look.problems if p not in known))
-        return self._last
-
-
-class NoManifests:
-    """For an agent that is to look at no manifest: nothing is new, and nothing ends for want of one."""
-
-    patience_seconds = 0.0
-    problems: tuple[ManifestProblem, ...] = ()
-
-    def look(self, *, rescan: bool) -> ManifestLook:  # noqa: ARG002 - as the list of a directory has it
-        return ManifestLook(is_blind=True)
 
 
 class _OpenFile(Struct):
@@ -171,7 +135,7 @@ class _LookDraft(Struct):
     def add_documents(self, source: str, documents: Documents) -> None:
         for document in documents:
             if isinstance(document, ManifestPod):
-                self.pods.append(Manifest(document.pod, source, document.unused_fields, document.notes))
+                self.pods.append(Manifest(document.pod, Origin(source), document.unused_fields, document.notes))
                 continue
             self.problems += [ManifestProblem(source, str(finding)) for finding in document.findings]
             if document.name is None:

@@ -45,14 +45,14 @@ class Stopwatch(Struct):
 class MetricsRecorder:
     def __init__(self, node: NodeSetup, promises: Promises) -> None:
         self._totals = MetricTotals()
-        self._totals.delta(started_deltas(node.managers, promises))
+        self._totals.add(started_deltas(node.managers, promises))
         self.exposition = Exposition(self._snapshot({}), aliases=node.config.metrics_aliases)
 
     def count(
         self, decided: Turn, outcome: ExecutionResult, drift: Sequence[str], admissions_ms: Sequence[int]
     ) -> None:
         """Count one turn. `drift` is what was put back, by what it was."""
-        self._totals.delta(decided.deltas)
+        self._totals.add(decided.deltas)
         for milliseconds in admissions_ms:
             self._totals.observe(TOPOLOGY_DURATION, milliseconds)
         self._totals.count(names.CGROUP_WRITES, amount=len(outcome.written))

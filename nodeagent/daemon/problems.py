@@ -8,7 +8,7 @@ from nodeagent.core.turn.step import TurnEvent
 def shadow(event: TurnEvent) -> tuple[str, str]:
     """Give the file that doesn't count, and why."""
     fields = dict(event.fields)
-    return event.source, (
+    return event.origin.name, (
         f"pod {event.pod.full_name} has the {fields['same']} of one in {fields['first_source']}, which counts: "
         "remove one of the two manifests"
     )

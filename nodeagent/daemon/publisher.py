@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -10,6 +10,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.logs import Log
 from nodeagent.daemon.reloading import check_takeover
+from nodeagent.daemon.requests import Request
 from nodeagent.daemon.startup import load_node
 from nodeagent.daemon.wakeups import WakeUpReason
 from nodeagent.edge.listening import ListenError, group_id, listen
@@ -21,6 +22,7 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_names import find_pod
 from nodeagent.formats.node_view import NodeView, view_document
 from nodeagent.formats.syntax.bind_address import BindAddress, UnixAddress, parse_bind_address
+from nodeagent.formats.wire.api_messages import MAX_TURN_SECONDS
 
 API_SOCKET = "agent.sock"
 GROUP = "nodeagent"
@@ -67,6 +69,7 @@ class Publisher:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._agent.requests.close()
         self._undo.close()
 
     def listen(self) -> None:
@@ -107,8 +110,7 @@ class Publisher:
         refusal = entry.refusal or entry.change_refusal
         if refusal is None:
             raise NodeAgentError(f"pod {entry.pod.full_name} is not refused", hint="see `nodeagent inspect`")
-        self._agent.retries.add(entry.pod.uid)
-        self._agent.wakeups.wake(WakeUpReason.REQUEST)
+        self._ask(Request(retried=frozenset({entry.pod.uid})))
         return {"pod": entry.pod.full_name, "uid": entry.pod.uid, "refusedBefore": refusal.reason}
 
     def _release(self, arguments: Mapping[str, Any]) -> dict[str, object]:
@@ -121,8 +123,13 @@ class Publisher:
             entries = [find_pod(state, str(name)) for name in names]
         else:
             raise NodeAgentError("no pods were named", hint="name them: `nodeagent release POD…`, or `--all`")
-        released = [entry for entry in entries if entry.is_active]
-        for entry in released:
-            self._agent.releases.add(entry.pod.uid)
+        released = [entry.pod.uid for entry in entries if entry.is_active]
+        self._ask(Request(released=frozenset(released)))
+        return {"released": released}
+
+    def _ask(self, request: Request) -> None:
+        """Have a turn take up a request, and wait for its end. If none comes in time, one will take it up later all the same."""
+        self._agent.requests.put(request)
         self._agent.wakeups.wake(WakeUpReason.REQUEST)
-        return {"released": [entry.pod.uid for entry in released]}
+        with suppress(TimeoutError):
+            request.answer.result(MAX_TURN_SECONDS)

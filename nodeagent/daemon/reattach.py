@@ -3,7 +3,6 @@
 from collections.abc import Collection
 from typing import Protocol
 
-from nodeagent.core.cgroups.desired_cgroups import container_path
 from nodeagent.core.model.state import NodeState, run_id
 from nodeagent.core.turn.lifecycle import Runs
 from nodeagent.daemon.logs import Log, about
@@ -20,7 +19,7 @@ class ProcessMover(Protocol):
         """Put it there again; raises CgroupError."""
 
 
-def bring_home(
+def reattach(
     state: NodeState, runs: Runs, ready: Collection[str], tree: ProcessMover, log: Log
 ) -> tuple[int, list[str]]:
     """Look for them and put them back.
@@ -39,7 +38,7 @@ def bring_home(
     back, troubles = 0, []
     for entry in state.entries:
         for status in entry.containers:
-            run, path = runs.get(run_id(entry, status)), container_path(entry, status.name)
+            run, path = runs.get(run_id(entry, status)), entry.container_path(status.name)
             if run is None or run.pid is None or run.start_ticks is None or path not in ready:
                 continue
             if status.stop_by_ms is not None:

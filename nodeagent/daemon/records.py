@@ -33,6 +33,11 @@ class Recorder:
         self._encoder = StateEncoder()
         self._written: dict[str, bytes] = {}
         """What each checkpoint was last made to hold by this process."""
+        self._left: dict[str, bytes] = {}
+
+    def begin(self, node: NodeSetup, promises: Promises) -> None:
+        """Take note of what an agent that has made these promises left in kubelet's files: that is nobody else's."""
+        self._left = checkpoints(node, promises)
 
     def save(self, node: NodeSetup, state: NodeState) -> None:
         """Make a state durable: from here on it has happened.
@@ -84,7 +89,7 @@ class Recorder:
         path = str(self._directory / name)
         before = self._written.get(name)
         found = state_files.read(path, max_bytes=MAX_CHECKPOINT_BYTES)
-        if before is None and found is not None and found != content:
+        if before is None and found is not None and found not in {content, self._left.get(name)}:
             self._judge_what_was_there(name, found)
         if before is not None and found != before:
             self._log.warning(

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import resume, shortfalls
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.cgroups.desired_cgroups import container_path
 from nodeagent.core.model.cgroup import ObservedCgroups
 from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records, Unreadable
@@ -21,7 +20,7 @@ from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, PodEntry, RecordedRefusal
 from nodeagent.core.turn.adoption import claims_of, found
 from nodeagent.core.turn.lifecycle import Runs
-from nodeagent.core.turn.manifests import Manifest, wanted
+from nodeagent.core.turn.pod_sources import Manifest, wanted
 from nodeagent.core.turn.recovery import Claim, Deviation, Settled, settled
 from nodeagent.core.turn.step import EventKind, new_entry
 from nodeagent.daemon.logs import Log, about
@@ -113,14 +112,14 @@ def _carried_over(node: NodeSetup, saved: SavedState, look: Callable[[], Evidenc
     if isinstance(promises, StartRefused):
         problems = [promises.message]
     elif promises is not None:
-        problems = list(violations(node.managers, replace(saved.state, promises=promises)))
+        problems = [v.text for v in violations(node.managers, replace(saved.state, promises=promises))]
         if not problems and not shortfalls(node.managers, promises):
             return _taken_as_it_is(saved.state, replace(saved.state, promises=promises))
     evidence = look()
     if evidence is None:
         return None
     claims = tuple(
-        Claim(entry.pod, saved.state.promises.of_pod(entry.pod.uid), _is_running(entry, evidence.observed))
+        Claim(entry.pod, saved.state.promises.of_pod(entry.pod.uid), _stays(entry, evidence.observed))
         for entry in saved.state.entries
         if entry.is_active
     )
@@ -141,9 +140,10 @@ def _taken_as_it_is(before: NodeState, after: NodeState) -> Start:
     return Start(after, Recovery((f"the machine or its reservation differs from {STATE_FILE}: accepted",)))
 
 
-def _is_running(entry: PodEntry, observed: ObservedCgroups) -> bool:
-    groups = [observed.get(container_path(entry, status.name)) for status in entry.containers]
-    return any(group is not None and group.is_populated for group in groups)
+def _stays(entry: PodEntry, observed: ObservedCgroups) -> bool:
+    """Whether a pod keeps what it holds: it has processes, or is being ended and needs nothing else in place of it."""
+    groups = [observed.get(entry.container_path(status.name)) for status in entry.containers]
+    return entry.deleting_since_ms is not None or any(group is not None and group.is_populated for group in groups)
 
 
 def _judged(entry: PodEntry, placed: Settled, now_ms: int) -> PodEntry:
@@ -237,5 +237,5 @@ def tell(recovery: Recovery, log: Log) -> None:
 def tell_refused(entry: PodEntry, log: Log) -> None:
     """Log a refusal that no turn has decided on."""
     if entry.refusal is not None:
-        fields = {"source": entry.source, "reason": entry.refusal.reason, "message": entry.refusal.message}
+        fields = {"source": entry.origin.name, "reason": entry.refusal.reason, "message": entry.refusal.message}
         log.warning(EventKind.POD_REFUSED.value, **about(entry.pod), **fields)

@@ -14,16 +14,17 @@ from pathlib import Path
 from msgspec import Struct
 
 from nodeagent.core.admission.node_setup import NodeSetup
-from nodeagent.core.cgroups.desired_cgroups import OWN_DIRECTORIES
 from nodeagent.core.cgroups.write_order import RemoveCgroup
+from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.machine import Machine
-from nodeagent.daemon.manifest_list import ManifestList, NoManifests
+from nodeagent.daemon.manifest_list import ManifestList
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.recovery import Evidence, start_state
+from nodeagent.daemon.requests import Request
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.daemon.troubles import Trouble
@@ -94,7 +95,7 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
 
     watch = ManifestWatch(config.static_pod_path, lambda: None)
     with closing(ManifestList(config.static_pod_path, watch, patience_seconds=0)) as manifests:
-        start = start_state(node, manifests.at_start(), time.time_ns() // 1_000_000, look)
+        start = start_state(node, manifests.look(rescan=True).pods, time.time_ns() // 1_000_000, look)
     if start is None:
         raise DrainError(f"running processes cannot be seen: {trouble}", hint="`systemctl status nodeagent-launcher`")
     log = make_log(io.StringIO())  # who calls tells what happens, of the states
@@ -103,7 +104,7 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
         start.state,
         tree=pods.tree,
         runner=pods.runner,
-        manifests=NoManifests(),
+        sources=(),
         recorder=Recorder(
             config.state_directory, log, unusable=() if start.recovery is None else start.recovery.unusable
         ),
@@ -126,8 +127,7 @@ def drain(agent: Agent, tell: Callable[[NodeState], None], deadline: float) -> N
         DrainError: it has passed.
 
     """
-    for entry in agent.state.entries:
-        agent.releases.add(entry.pod.uid)
+    agent.requests.put(Request(released=frozenset(entry.pod.uid for entry in agent.state.entries)))
     reasons = frozenset({WakeUpReason.START})
     while True:
         pause = agent.turn(reasons)

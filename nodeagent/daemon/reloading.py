@@ -42,7 +42,7 @@ def check_takeover(before: NodeSetup, state: NodeState, after: NodeSetup) -> Non
         broken = (
             (promises.message,)
             if isinstance(promises, StartRefused)
-            else violations(after.managers, replace(state, promises=promises))
+            else tuple(v.text for v in violations(after.managers, replace(state, promises=promises)))
         )
     if broken:
         raise StartError(

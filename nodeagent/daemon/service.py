@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nodeagent import __version__
 from nodeagent.core.admission.node_setup import NodeSetup
-from nodeagent.core.cgroups.desired_cgroups import OWN_DIRECTORIES
+from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.heartbeat import Heartbeat
@@ -77,7 +77,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
         patience_seconds=config.file_check_frequency_ms / 1000,
         alive=heart.beat,
     )
-    pods, now_ms = manifests.at_start(), time.time_ns() // 1_000_000
+    pods, now_ms = manifests.look(rescan=True).pods, time.time_ns() // 1_000_000
     is_strict = config.state_recovery == "strict"
     start = Start(load_state(node, pods, now_ms)) if is_strict else None
     client = LauncherClient(Path(config.launcher_socket))
@@ -97,7 +97,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
         state,
         tree=tree,
         runner=runner,
-        manifests=manifests,
+        sources=(manifests,),
         recorder=Recorder(
             config.state_directory, log, unusable=() if start.recovery is None else start.recovery.unusable
         ),

@@ -11,7 +11,7 @@ from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.records import Records
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.turn.manifests import Manifest
+from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.core.turn.step import new_entry
 from nodeagent.daemon.startup import (
     CPU_CHECKPOINT,
@@ -60,9 +60,9 @@ def load_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) ->
                 f'{path} was written under {field} "{before}", the configuration says "{policy}"',
                 hint=f"set {field} back to {before} (`nodeagent config show` prints every field), or {way_out}",
             )
-    broken = violations(node.managers, saved.state)
+    broken = "; ".join(violation.text for violation in violations(node.managers, saved.state))
     if broken:
-        raise StartError(f"{path} does not fit this machine and configuration: {'; '.join(broken)}", hint=way_out)
+        raise StartError(f"{path} does not fit this machine and configuration: {broken}", hint=way_out)
     return saved.state
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Self
 
-from nodeagent.core.cgroups.desired_cgroups import container_path, pod_path
 from nodeagent.core.model.state import NodeState
 from nodeagent.daemon.logs import about
 from nodeagent.edge.cgroupfs import CgroupError
@@ -40,9 +39,9 @@ def attempted(do: Callable[[], None], fields: Mapping[str, str]) -> Trouble | No
 def owner_of(state: NodeState, path: str) -> dict[str, str]:
     """Give the fields of the pod, or of its container, whose cgroup that is; of another cgroup none."""
     for entry in state.entries:
-        if path == pod_path(entry):
+        if path == entry.pod_path:
             return about(entry.pod)
         for container in entry.pod.containers:
-            if path == container_path(entry, container.name):
+            if path == entry.container_path(container.name):
                 return about(entry.pod, container.name)
     return {}

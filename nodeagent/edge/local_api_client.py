@@ -7,9 +7,11 @@ import time
 from typing import Any
 
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.wire.api_messages import ApiSyntaxError, Failure, parse_reply, print_request
+from nodeagent.formats.wire.api_messages import MAX_TURN_SECONDS, ApiSyntaxError, Failure, parse_reply, print_request
 
 MAX_REPLY_BYTES = 64 * 1024 * 1024
+TURN_CALL_SECONDS = MAX_TURN_SECONDS + 10.0
+"""For operations that are answered when a turn has taken them up."""
 _CHUNK_BYTES = 1 << 18
 
 

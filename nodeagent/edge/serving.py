@@ -21,6 +21,7 @@ T = TypeVar("T")
 SlotHolder = int | None
 """Whose a place is: the user id of a Unix socket's client; None for TCP, where the kernel doesn't know it."""
 _CALL_SECONDS = 10.0
+_LAST_ANSWERS_SECONDS = 1.0
 _ACCEPT_PAUSE_SECONDS = 1.0
 _READS_TO_PART = 4
 _SO_PEERGROUPS = 59
@@ -112,7 +113,7 @@ class Server:
             asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     def close(self) -> None:
-        """Stop listening, drop what is open, and remove the file of a Unix socket."""
+        """Stop listening, drop what is open but the answers that come now, and remove the file of a Unix socket."""
         name = self._listener.getsockname() if self._listener.family == socket.AF_UNIX else None
         self._thread.run(self._close())
         if name and not name.startswith("\0"):
@@ -122,6 +123,8 @@ class Server:
     async def _close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._listener)
         self._listener.close()
+        if self._answering:
+            await asyncio.wait(self._answering, timeout=_LAST_ANSWERS_SECONDS)
         tasks = [*self._reading, *self._answering, *self._parting]
         for task in tasks:
             task.cancel()

@@ -49,7 +49,7 @@ def _lines(checkpoint: Checkpoint) -> Iterator[str]:
     if checkpoint.saved is not None:
         state = checkpoint.saved.state
         yield f"generation {state.generation}, {counted(len(state.entries), 'pod')} known:"
-        yield from (f"  {e.pod.full_name} ({e.pod.uid}): {e.phase.value}, {e.source}" for e in state.entries)
+        yield from (f"  {e.pod.full_name} ({e.pod.uid}): {e.phase.value}, {e.origin.name}" for e in state.entries)
 
 
 def _rows(uid: str, pod: PodPromises) -> Iterator[tuple[str, str, str]]:

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from nodeagent.core.cgroups.desired_cgroups import pod_path
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.promises import Promises
@@ -27,7 +26,7 @@ def plan_document(state: NodeState, entry: PodEntry) -> Document:
         "terminationGracePeriodSeconds": entry.pod.termination_grace_seconds,
         "cpus": str(cpus),
         "memoryNodes": str(nodes),
-        "cgroup": pod_path(entry) if entry.is_active else None,
+        "cgroup": entry.pod_path if entry.is_active else None,
     }
 
 
@@ -79,7 +78,7 @@ def longest_end_seconds(entries: Collection[PodEntry]) -> int:
 
 def _waves(entry: PodEntry) -> Iterator[list[str]]:
     """The containers that have processes, or may have, in the order in which they are stopped."""
-    there = [c for c, s in entry.pairs() if s.is_started or not c.command]
+    there = [c for c, s in entry.pairs() if s.is_started or not c.is_launched]
     first = [c.name for c in there if c.kind is not ContainerKind.SIDECAR]
     if first:
         yield first
@@ -106,7 +105,7 @@ def _held_text(cpus: str, nodes: str) -> str:
 
 def _container_events(entry: PodEntry, was: ContainerStatus, status: ContainerStatus, now_ms: int) -> Iterator[str]:
     name = f"{entry.pod.full_name} {status.name}"
-    has_processes = was.is_started or not entry.pod.container(status.name).command
+    has_processes = was.is_started or not entry.pod.container(status.name).is_launched
     if status.stop_by_ms is not None and was.stop_by_ms is None and has_processes:
         seconds = max(0, status.stop_by_ms - now_ms + 999) // 1000
         yield f"{name}: SIGTERM; SIGKILL if it still runs in {counted(seconds, 'second')}"

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from nodeagent.cli.support import manifest_changes, manifest_decisions
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.state import PodEntry, QosClass, RecordedRefusal, RefusedChange
+from nodeagent.core.model.state import Origin, PodEntry, QosClass, RecordedRefusal, RefusedChange
 from nodeagent.daemon import startup
 from nodeagent.edge.manifests import SUFFIXES, locked_manifests
 from nodeagent.edge.state_files import temporary_path
@@ -521,7 +521,7 @@ def test_a_pod_that_is_ending_comes_back_when_it_has_ended(agent: Live) -> None:
 def test_a_refused_pod_that_is_applied_again_stays_refused_and_that_is_said(agent: Live) -> None:
     refused = agent.runs(SMALL)
     entry = PodEntry(
-        refused, QosClass.BURSTABLE, "small.yaml", NOW_MS, RecordedRefusal("OutOfpods", "too many", NOW_MS)
+        refused, QosClass.BURSTABLE, Origin("small.yaml"), NOW_MS, RecordedRefusal("OutOfpods", "too many", NOW_MS)
     )
     agent.entries = (*agent.entries[:-1], entry)
     status, out, err = agent("apply", written("small.yaml", SMALL))
@@ -571,7 +571,10 @@ def test_a_wait_for_a_decision_that_is_a_refusal(agent: Live) -> None:
         if agent.asked > 1 and len(agent.entries) == 1:
             refused = agent.runs(SMALL)
             why = RecordedRefusal("OutOfpods", "too many", NOW_MS)
-            agent.entries = (*agent.entries[:-1], PodEntry(refused, QosClass.BURSTABLE, "small.yaml", NOW_MS, why))
+            agent.entries = (
+                *agent.entries[:-1],
+                PodEntry(refused, QosClass.BURSTABLE, Origin("small.yaml"), NOW_MS, why),
+            )
 
     agent.act = refuse
     status, out, err = agent("apply", written("small.yaml", SMALL), "--wait")

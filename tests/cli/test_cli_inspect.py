@@ -18,11 +18,10 @@ import yaml
 from msgspec.structs import replace
 
 from nodeagent.cli.command_line import COMMANDS
-from nodeagent.cli.commands import retry
-from nodeagent.cli.commands.exec import CommandError, _become
+from nodeagent.cli.commands.exec import CommandError, become
 from nodeagent.cli.main import main
 from nodeagent.cli.support import known_state
-from nodeagent.core.cgroups.desired_cgroups import Kernel, pod_path
+from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
@@ -135,6 +134,8 @@ class Host:
     def retry(self, arguments: Mapping[str, Any]) -> dict[str, str]:
         """Decide as the test wants it."""
         entry = self.world.state.entries[-1]
+        if not self.refusals and entry.refusal is not None:  # no turn came in time
+            return {"pod": entry.pod.full_name, "uid": entry.pod.uid, "refusedBefore": entry.refusal.reason}
         if entry.refused_change is not None:
             again = self.refusals.pop()
             change = None if again is None else replace(entry.refused_change, refusal=again)
@@ -782,11 +783,11 @@ def test_exec_refuses_with_the_reason(words, change, message, live, told):
         case "finished":
             live.world.state = replace(live.world.state, entries=(replace(entry, outcome=Phase.SUCCEEDED),))
         case "drifted":
-            (live.cgroups / pod_path(entry) / "app" / "cpuset.cpus").write_text("4095")
+            (live.cgroups / entry.pod_path / "app" / "cpuset.cpus").write_text("4095")
         case "no cgroups":
             subprocess.run(["rm", "-r", live.cgroups], check=True)
         case "used below":
-            child = live.cgroups / pod_path(entry) / "slot" / "ctr"
+            child = live.cgroups / entry.pod_path / "slot" / "ctr"
             child.mkdir()
             (child / "cgroup.events").write_text("populated 1\nfrozen 0\n")
         case "refused":
@@ -809,7 +810,7 @@ def test_exec_is_for_root(live):
 
 def test_a_command_that_is_not_there_is_127():
     with pytest.raises(CommandError) as caught:
-        _become(["/nowhere/to-be-found"])
+        become(["/nowhere/to-be-found"])
     assert caught.value.exit_status == 127
     assert "'/nowhere/to-be-found'" in caught.value.message
     assert caught.value.hint
@@ -817,7 +818,7 @@ def test_a_command_that_is_not_there_is_127():
 
 def test_a_command_that_cannot_be_run_leaves_signals_as_they_were(tmp_path):
     with pytest.raises(CommandError):
-        _become([str(tmp_path)])
+        become([str(tmp_path)])
     assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN
 
 
@@ -826,14 +827,14 @@ def test_a_command_that_cannot_be_run_is_126(tmp_path):
     (tmp_path / "data").chmod(0o755)
     for path in (tmp_path, tmp_path / "data"):
         with pytest.raises(CommandError) as caught:
-            _become([str(path)])
+            become([str(path)])
         assert caught.value.exit_status == 126
 
 
 def test_what_it_becomes_has_the_commands_status_and_ignores_no_more_signals_than_the_caller():
     shown = "grep SigIgn /proc/self/status"
     caller = subprocess.run(["sh", "-c", shown], capture_output=True, text=True, check=True)
-    program = f"from nodeagent.cli.commands.exec import _become; _become(['sh', '-c', '{shown}; exit 7'])"
+    program = f"from nodeagent.cli.commands.exec import become; become(['sh', '-c', '{shown}; exit 7'])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (7, "")
     # signals 32 and 33 are the C library's: whether a shell was started with them ignored depends on how Python spawned it
@@ -902,16 +903,12 @@ def test_retry_as_json_is_as_its_schema_says(live, told, refusal, status, admitt
     assert (document["refusal"] or {}).get("message") == (None if refusal is None else "none left")
 
 
-def test_retry_as_yaml_of_a_pod_that_is_not_decided(live, told, monkeypatch):
+def test_retry_as_yaml_of_a_pod_that_is_not_decided(live, told):
     live.refuse()
-    live.refusals = [RecordedRefusal("OutOfpods", "none left", 2)]
-    monkeypatch.setattr(retry, "_WAIT_SECONDS", 0)
     status, out, err = told("retry", "default/big", "--socket", str(live.socket), "-o", "yaml")
     document = yaml.safe_load(out)
     json_schema.check(document, "retry")
     assert (status, err, document["admitted"], document["refusal"]) == (1, "", None, None)
-    live.refuse()
-    live.refusals = [None]
     assert "is not decided yet" in failed(told("retry", "default/big", "--socket", str(live.socket)))
 
 

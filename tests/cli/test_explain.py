@@ -120,7 +120,7 @@ def test_the_words_need_no_list_of_all_that_each_node_has_left(told: Told, monke
     def never(*_: object) -> None:
         pytest.fail("of n pods these are n² holders")
 
-    monkeypatch.setattr(explanation, "rooms", never)
+    monkeypatch.setattr(explanation, "headroom", never)
     file = manifest("pods.yaml", *(pod(name, container("app", "2", "1Gi")) for name in ("a", "b")))
     assert told("explain", "-f", file, "--topology", MACHINE, "--config", "config.yaml")[0] == 0
 

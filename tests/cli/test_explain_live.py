@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.core.model.state import PodEntry, QosClass, RecordedRefusal
+from nodeagent.core.model.state import Origin, PodEntry, QosClass, RecordedRefusal
 from tests.cli.test_cli_inspect import Host, host, live, told
 from tests.cli.test_sources import described, root
 from tests.support import json_schema
@@ -45,7 +45,7 @@ def test_a_pod_of_the_node_is_explained_as_it_was_decided(live: Host, told: Told
 def test_a_refused_pod_that_fits_by_now_is_told_with_the_command_that_admits_it(live: Host, told: Told) -> None:
     refused = pod("late", container("app"))
     entry = PodEntry(
-        refused, QosClass.BEST_EFFORT, "late.yaml", NOW_MS, RecordedRefusal("OutOfpods", "too many", NOW_MS)
+        refused, QosClass.BEST_EFFORT, Origin("late.yaml"), NOW_MS, RecordedRefusal("OutOfpods", "too many", NOW_MS)
     )
     live.world.state = replace(live.world.state, entries=(*live.world.state.entries, entry))
     status, out, err = told("explain", "late", *socket_of(live))

@@ -27,7 +27,7 @@ from nodeagent.edge.local_api_client import ApiError, call
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
 from nodeagent.views.wording.refusal_advice import next_step
 from tests.support import inspected_nodes as inspected, json_schema
-from tests.support.daemon_model import Client, Daemon, Steps, Tree, daemon_node, watched
+from tests.support.daemon_model import Client, Daemon, Steps, Tree, answered, daemon_node, watched
 from tests.support.inspected_nodes import World
 from tests.support.machine_tree import Machine as MachineTree
 from tests.support.node_model import Agent, CrashError, Machine, started
@@ -167,13 +167,12 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
 
 
 def ask(daemon: Daemon, **arguments: Any) -> Any:
-    return call(f"{daemon.directory}/{API_SOCKET}", "release", **arguments)
+    return answered(daemon, lambda: call(f"{daemon.directory}/{API_SOCKET}", "release", **arguments))
 
 
 def test_a_request_is_saved_before_anything_is_signalled(daemon: Daemon) -> None:
-    assert ask(daemon, pods=["web"]) == {"released": ["uid-web"]}
     before = len(daemon.steps.done)
-    daemon.turn()
+    assert ask(daemon, pods=["web"]) == {"released": ["uid-web"]}
     steps = daemon.steps.done[before:]
     assert steps.index(f"replace {STATE_FILE}") < min(i for i, step in enumerate(steps) if step.startswith("signal "))
     entry = decode_state((daemon.directory / STATE_FILE).read_bytes()).state.entry("uid-web")
@@ -200,7 +199,7 @@ def test_a_request_that_names_nobody_is_refused(daemon: Daemon, arguments: dict[
 def test_one_wrong_name_releases_nobody(daemon: Daemon) -> None:
     with pytest.raises(ApiError, match="no pod 'wep' is known"):
         ask(daemon, pods=["web", "wep"])
-    assert daemon.agent.releases.take() == frozenset()
+    assert daemon.agent.requests.take() == ()
 
 
 def test_a_full_disk_keeps_no_pod_from_ending_and_is_told(daemon: Daemon) -> None:
@@ -253,6 +252,7 @@ def asking(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Daemon:
     )
     monkeypatch.setattr(command, "time", seconds)
     monkeypatch.setattr(command, "known_from", known)
+    monkeypatch.setattr(command, "call", lambda *words, **more: answered(daemon, lambda: call(*words, **more)))
     return daemon
 
 
@@ -344,7 +344,7 @@ def test_a_dry_run_as_json_says_what_would_come_back(asking: Daemon, capsys: pyt
         ("web", "planned", "1,4-5"),
         ("other", "planned", "2"),
     ]
-    assert asking.agent.releases.take() == frozenset()
+    assert asking.agent.requests.take() == ()
 
 
 def test_what_does_not_end_in_time_is_named(asking: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
@@ -367,7 +367,7 @@ def test_an_agent_that_goes_meanwhile_is_told(asking: Daemon, monkeypatch: pytes
     def gone(path: str, op: str, **more: Any) -> Any:
         if op == "state":
             return call(f"{path}.gone", op)
-        return call(path, op, **more)
+        return answered(asking, lambda: call(path, op, **more))
 
     monkeypatch.setattr(command, "call", gone)
     assert main(["release", "web"]) == 1
@@ -378,7 +378,7 @@ def test_an_agent_that_goes_meanwhile_is_told(asking: Daemon, monkeypatch: pytes
 def test_files_are_not_purged_under_a_running_agent(asking: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["release", "--all", "--purge"]) == 1
     assert "systemctl stop nodeagent" in capsys.readouterr().err
-    assert asking.agent.releases.take() == frozenset()
+    assert asking.agent.requests.take() == ()
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from tests.support.strategies import Add, Event, even_machines, happen, lived, l
 examples = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
-def none_of(found: Iterable[str]) -> None:
+def none_of(found: Iterable[object]) -> None:
     listed = list(found)
     assert listed == []
 

@@ -13,7 +13,7 @@ from nodeagent.core.admission.managers import Managers, violations
 from nodeagent.core.model.config import Errata
 from nodeagent.core.model.promises import Promises
 from nodeagent.formats.scenario.scenario import Document, Scenario, ScenarioStep, scenario_from_text
-from nodeagent.views.simulate.scenario_replay import _Replay, replay
+from nodeagent.views.simulate.scenario_replay import Replay, replay
 from tests.support.decision_vectors import FILES, QUARTERS, difference, quarter_of_commit, vectors
 
 COUNTS = {
@@ -52,7 +52,7 @@ def test_decides_as_the_reference(chosen: tuple[str, list[dict[str, Any]]]) -> N
     assert not found, f"{len(found)} differ, the first are\n" + "\n".join(found[:5])
 
 
-class Watched(_Replay):
+class Watched(Replay):
     """A replay under `fixed`, and what is wrong with it."""
 
     def __init__(self, scenario: Scenario) -> None:
@@ -62,7 +62,8 @@ class Watched(_Replay):
     def step(self, managers: Managers, step: ScenarioStep) -> Document:
         before, pods = self.promises, self.pods
         shown = super().step(managers, step)
-        wrong = list(violations(managers, self.promises, self.pods)) if self.is_swept or step.op == "restart" else []
+        is_whole = self.is_swept or step.op == "restart"
+        wrong = [v.text for v in violations(managers, self.promises, self.pods)] if is_whole else []
         if step.op == "restart":
             if "error" in shown or self.pods != pods:
                 wrong.append(f"a restart refused: {shown}")

@@ -23,7 +23,7 @@ from nodeagent.daemon.publisher import API_SOCKET, Publisher
 from nodeagent.daemon.wakeups import WakeUpReason
 from nodeagent.edge.local_api_client import ApiError, call
 from tests.daemon.test_load import MACHINE_64, Quick, agent_of, directories, live
-from tests.support.daemon_model import Daemon
+from tests.support.daemon_model import Daemon, answered
 from tests.support.figures import Recorder, keep, tell
 from tests.support.world import node
 
@@ -136,7 +136,8 @@ class Churn:
                 case "state":
                     call(asked, "state")
                 case "retry":
-                    call(asked, "retry", pod=f"p{self.dice.randrange(10 * MOST_PODS)}")
+                    name = f"p{self.dice.randrange(10 * MOST_PODS)}"
+                    answered(self.daemon, lambda: call(asked, "retry", pod=name))
                 case _:
                     assert b"nodeagent_build_info" in scrape(self.sockets)
         except ApiError:

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.core.cgroups.desired_cgroups import container_path
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import NodeState, Phase
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
@@ -166,7 +165,7 @@ class Life:
         self.excused, self.are_alone = self.overlaps(), not scenario.shared_before
         state = self.saved()
         own = [
-            container_path(entry, name)
+            entry.container_path(name)
             for entry in (state.entries if state else ())
             for name, _ in (state.promises.of_pod(entry.pod.uid).cpus if state else ())
         ]

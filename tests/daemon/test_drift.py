@@ -220,6 +220,15 @@ def test_one_that_is_another_while_the_agent_is_away_is_made_anew_and_that_is_to
     assert told(daemon, "state_set_aside") == []
 
 
+def test_one_that_is_as_the_agent_left_it_is_none_that_differed_whoever_comes_and_goes_meanwhile(
+    daemon: Daemon,
+) -> None:
+    daemon.files.pods = (*daemon.files.pods[1:], pod("another", app(cpu="1")))
+    daemon.start()
+    daemon.rest()
+    assert told(daemon, "checkpoint_differed") == []
+
+
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(["sleep", "100"]) as process:

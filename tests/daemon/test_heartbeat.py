@@ -122,7 +122,7 @@ def test_each_new_manifest_is_a_part_of_the_turn(tmp_path: Path) -> None:
     read = []
     files = ManifestList(str(tmp_path), ManifestWatch(str(tmp_path), lambda: None), 20.0, alive=lambda: read.append(1))
     try:
-        files.at_start()
+        files.look(rescan=True)
     finally:
         files.close()
     assert len(read) == 20

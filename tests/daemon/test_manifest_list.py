@@ -52,7 +52,7 @@ def held_open(path: Path, mode: str = "a") -> Iterator[int]:
         process.communicate(b"\n")
 
 
-def test_files_that_are_no_manifests_for_their_names_are_told_of_once_when_they_stay(
+def test_files_that_are_no_manifests_for_their_names_are_a_problem_when_they_stay(
     listed: ManifestList, tmp_path: Path, clock: Clock
 ) -> None:
     for name in ("web.yaml.bak", "notes.txt", ".web.yaml.swp", "..data", "web.yaml~", "4913"):
@@ -63,11 +63,9 @@ def test_files_that_are_no_manifests_for_their_names_are_told_of_once_when_they_
     (tmp_path / "4913").unlink()
     clock.now += PATIENCE
     look = listed.look(rescan=True)
-    assert [problem.source for problem in look.new_problems] == ["notes.txt", "web.yaml.bak"]
+    assert [problem.source for problem in look.problems] == ["notes.txt", "web.yaml.bak"]
     assert "only *.yaml, *.yml and *.json are manifests" in look.problems[0].text
     assert (look.pods, look.unreadable, look.misspelt) == ((), frozenset(), frozenset())
-    again = listed.look(rescan=True)
-    assert (again.problems, again.new_problems) == (look.problems, ())
     (tmp_path / "web.yaml.bak").rename(tmp_path / "web.yaml")
     assert [problem.source for problem in listed.look(rescan=True).problems] == ["notes.txt"]
 
@@ -75,7 +73,7 @@ def test_files_that_are_no_manifests_for_their_names_are_told_of_once_when_they_
 @pytest.mark.parametrize(
     ("text", "said"), [("", "is empty"), ("# to be written\n", "holds no pod"), ("null\n", "holds no pod")]
 )
-def test_a_file_without_a_document_keeps_its_pods_and_is_told_of_once(
+def test_a_file_without_a_document_keeps_its_pods_and_is_a_problem(
     listed: ManifestList, tmp_path: Path, text: str, said: str
 ) -> None:
     path = tmp_path / "web.yaml"
@@ -86,10 +84,8 @@ def test_a_file_without_a_document_keeps_its_pods_and_is_told_of_once(
     look = listed.look(rescan=True)
 
     assert (look.pods, look.unreadable) == ((), {"web.yaml"}), "its pod stays as it is"
-    [problem] = look.new_problems
+    [problem] = look.problems
     assert said in problem.text
-    later = listed.look(rescan=True)
-    assert (later.problems, later.new_problems) == ((problem,), ())
     path.write_text("apiVersion: v1\nkind: List\nitems: []\n")
     look = listed.look(rescan=True)
     assert (look.pods, look.unreadable, look.problems) == ((), frozenset(), ())
@@ -110,7 +106,7 @@ def test_a_file_that_stays_open_for_writing_is_a_problem_after_a_while(
 
         look = listed.look(rescan=True)
 
-        [problem] = look.new_problems
+        [problem] = look.problems
         assert problem == ManifestProblem(
             "web.yaml",
             f"still open for writing after 20 s, by process {pid} ({comm(pid)}), so it is not read: "
@@ -118,8 +114,7 @@ def test_a_file_that_stays_open_for_writing_is_a_problem_after_a_while(
         )
         assert look.unreadable == {"web.yaml"}, "its pod stays as it is"
         clock.now += 500
-        later = listed.look(rescan=True)
-        assert (later.problems, later.new_problems) == ((problem,), ()), "said once"
+        assert listed.look(rescan=True).problems == (problem,), "the same text, so that it is told once"
     look = listed.look(rescan=True)
     assert ([m.pod.name for m in look.pods], look.problems) == (["web"], ())
 
@@ -179,13 +174,13 @@ def test_we_see_ourselves(tmp_path: Path) -> None:
         assert [w.pid for w in writers_of(str(tmp_path / "file"))] == [os.getpid()]
 
 
-def test_what_is_wrong_before_the_first_turn_is_told_in_it(listed: ManifestList, tmp_path: Path) -> None:
+def test_what_is_wrong_with_one_file_is_nothing_to_another(listed: ManifestList, tmp_path: Path) -> None:
     (tmp_path / "good.yaml").write_text(POD)
     (tmp_path / "wrong.yaml").write_text(POD.replace("web", "Web"))
-    assert [m.pod.name for m in listed.at_start()] == ["web"]
-    [problem] = listed.look(rescan=True).new_problems
-    assert problem.source == "wrong.yaml"
-    assert listed.look(rescan=True).new_problems == ()
+    look = listed.look(rescan=True)
+    assert [m.pod.name for m in look.pods] == ["web"]
+    assert {problem.source for problem in look.problems} == {"wrong.yaml"}
+    assert listed.look(rescan=False) is look
 
 
 def test_what_a_pod_hardly_means_comes_with_it(listed: ManifestList, tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """What the running agent answers over its socket to those who name a pod."""
 
+import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +13,15 @@ from msgspec.structs import replace
 
 from nodeagent.daemon import publisher
 from nodeagent.daemon.publisher import API_SOCKET, Publisher
+from nodeagent.daemon.requests import Request
+from nodeagent.daemon.wakeups import WakeUpReason
 from nodeagent.edge import local_api
+from nodeagent.edge.cgroupfs import CgroupError
 from nodeagent.edge.local_api_client import ApiError, call
+from nodeagent.errors import NodeAgentError
 from nodeagent.formats.node_view import NodeView, view_document
 from nodeagent.formats.wire.api_messages import print_result
-from tests.support.daemon_model import Daemon, Steps, watched
+from tests.support.daemon_model import Daemon, Steps, answered, watched
 from tests.support.node_model import Machine
 from tests.support.world import SMALL, app, node, pod
 
@@ -36,42 +42,109 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
             yield daemon
 
 
-def retry(directory: Path, name: str) -> Any:
-    return call(f"{directory}/{API_SOCKET}", "retry", pod=name)
+def retry(daemon: Daemon, name: str) -> Any:
+    return answered(daemon, lambda: ask(daemon, name))
 
 
-def test_a_name_that_two_pods_have_is_refused_and_both_are_named(daemon: Daemon, tmp_path: Path) -> None:
+def ask(daemon: Daemon, name: str) -> Any:
+    return call(f"{daemon.directory}/{API_SOCKET}", "retry", timeout_seconds=60, pod=name)
+
+
+def logged(daemon: Daemon, event: str) -> int:
+    return sum(line["event"] == event for line in daemon.said())
+
+
+def test_a_name_that_two_pods_have_is_refused_and_both_are_named(daemon: Daemon) -> None:
     with pytest.raises(ApiError) as caught:
-        retry(tmp_path, "big")
+        retry(daemon, "big")
     assert caught.value.message == "there are 2 pods 'big'"
     assert caught.value.hint.endswith(": x/big, y/big")
-    assert daemon.agent.retries.take() == frozenset()
+    assert daemon.agent.requests.take() == ()
 
 
 @pytest.mark.parametrize("name", ["y/big", "uid-y"])
-def test_a_pod_named_in_full_is_decided_again(daemon: Daemon, tmp_path: Path, name: str) -> None:
-    answer = retry(tmp_path, name)
+def test_a_pod_named_in_full_is_decided_again_when_the_answer_comes(daemon: Daemon, name: str) -> None:
+    answer = retry(daemon, name)
     assert (answer["pod"], answer["uid"], answer["refusedBefore"]) == ("y/big", "uid-y", "OutOfcpu")
-    assert daemon.agent.retries.take() == {"uid-y"}
+    assert logged(daemon, "pod_refused") == 2
 
 
-def test_a_changed_manifest_that_was_refused_is_decided_again(daemon: Daemon, tmp_path: Path) -> None:
+def test_a_changed_manifest_that_was_refused_is_decided_again(daemon: Daemon) -> None:
     small, large = daemon.files.pods
     changed = replace(small, containers=pod("big", app(cpu="98")).containers)
     daemon.files.pods = (changed, large)
     daemon.rest()
-    answer = retry(tmp_path, "x/big")
+    answer = retry(daemon, "x/big")
     assert (answer["pod"], answer["uid"], answer["refusedBefore"]) == ("x/big", "uid-x", "OutOfcpu")
-    assert daemon.agent.retries.take() == {"uid-x"}
+    assert logged(daemon, "change_refused") == 2
 
 
-def test_a_pod_that_runs_and_one_that_is_not_there_are_refused(daemon: Daemon, tmp_path: Path) -> None:
+def test_a_pod_that_runs_and_one_that_is_not_there_are_refused(daemon: Daemon) -> None:
     with pytest.raises(ApiError, match="pod x/big is not refused"):
-        retry(tmp_path, "x/big")
+        retry(daemon, "x/big")
     with pytest.raises(ApiError, match="no pod 'bigg' is known") as caught:
-        retry(tmp_path, "bigg")
+        retry(daemon, "bigg")
     assert "did you mean" in caught.value.hint
-    assert daemon.agent.retries.take() == frozenset()
+    assert daemon.agent.requests.take() == ()
+
+
+def test_a_request_waits_while_no_turn_can_look(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is decided on what can't be seen; the turn after that takes the request up."""
+
+    def unseen(_: object) -> None:
+        raise CgroupError("cannot read", path="pods", error=5, hint="see the kernel's log")
+
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask, daemon, "y/big")
+        assert WakeUpReason.REQUEST in daemon.agent.wakeups.wait(60)
+        with monkeypatch.context() as blind:
+            blind.setattr(daemon.agent.tree, "read", unseen)
+            daemon.turn(WakeUpReason.REQUEST)
+        assert (asked.done(), logged(daemon, "pod_refused")) == (False, 1)
+        daemon.turn(WakeUpReason.TIMER)
+        assert asked.result(60)["uid"] == "uid-y"
+    assert logged(daemon, "pod_refused") == 2
+
+
+def test_who_went_away_is_answered_all_the_same(daemon: Daemon) -> None:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(f"{daemon.directory}/{API_SOCKET}")
+        client.sendall(b'{"op": "retry", "pod": "y/big"}\n')
+        assert WakeUpReason.REQUEST in daemon.agent.wakeups.wait(60)
+    daemon.turn(WakeUpReason.REQUEST)
+    assert logged(daemon, "pod_refused") == 2
+    retry(daemon, "y/big")
+    assert logged(daemon, "pod_refused") == 3
+
+
+def test_a_request_that_no_turn_takes_up_in_time_is_taken_up_later(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "MAX_TURN_SECONDS", 0.01)
+    assert ask(daemon, "y/big")["uid"] == "uid-y"
+    assert logged(daemon, "pod_refused") == 1
+    daemon.turn(WakeUpReason.REQUEST)
+    assert logged(daemon, "pod_refused") == 2
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_an_agent_that_stops_answers_who_waits(daemon: Daemon, tmp_path: Path, is_taken: bool) -> None:
+    elsewhere = tmp_path / "run"
+    elsewhere.mkdir()
+    config: Any = SimpleNamespace(runtime_directory=str(elsewhere), metrics_bind_address="")
+    with ThreadPoolExecutor(1) as pool:
+        with Publisher(daemon.agent, config, daemon.agent.log):
+            asked = pool.submit(call, f"{elsewhere}/{API_SOCKET}", "retry", timeout_seconds=60, pod="y/big")
+            assert WakeUpReason.REQUEST in daemon.agent.wakeups.wait(60)
+            if is_taken:  # by a turn that doesn't come to its end
+                assert len(daemon.agent.requests.take()) == 1
+        with pytest.raises(ApiError, match="the agent stops") as caught:
+            asked.result(60)
+    assert "systemctl start nodeagent" in caught.value.hint
+    late = Request()
+    daemon.agent.requests.put(late)
+    with pytest.raises(NodeAgentError, match="the agent stops"):
+        late.answer.result(0)
 
 
 def test_an_answer_that_takes_for_ever_holds_no_decision_up(

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.core.cgroups.desired_cgroups import container_path
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import qos_class
-from nodeagent.core.model.state import ContainerStatus, PodEntry, run_id
+from nodeagent.core.model.state import ContainerStatus, Origin, PodEntry, run_id
 from nodeagent.core.turn.actions import Launch
 from nodeagent.core.turn.lifecycle import Run
 from nodeagent.daemon.runs import Runner
@@ -60,8 +59,8 @@ def first_attempt(manifest: str, attempt: int = 1) -> Launch:
     [container] = result.pod.containers
     status = ContainerStatus(container.name, attempt=attempt)
     qos = qos_class(result.pod, pod_level_resources=False)
-    entry = PodEntry(result.pod, qos, "pod.yaml", LAST_MOMENT_MS, containers=(status,))
-    return Launch(run_id(entry, status), entry, container, container_path(entry, container.name))
+    entry = PodEntry(result.pod, qos, Origin("pod.yaml"), LAST_MOMENT_MS, containers=(status,))
+    return Launch(run_id(entry, status), entry, container, entry.container_path(container.name))
 
 
 def pod_with(container: str, *, name: str = "web", namespace: str = "default", uid: str = "0c5d7a52") -> str:

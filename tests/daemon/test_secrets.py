@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.daemon.manifest_list import ManifestLook, ManifestProblem
+from nodeagent.core.turn.pod_sources import ManifestProblem, PodSource
 from nodeagent.daemon.publisher import API_SOCKET, Publisher
 from nodeagent.edge.local_api_client import call
 from nodeagent.formats.checkpoint.checkpoint_versions import checkpoint_document, read_checkpoint
@@ -63,7 +63,7 @@ def test_nothing_that_the_running_agent_says_has_a_secret(tmp_path: Path, monkey
         wrong = parse_manifest(b"kind: Pod\nmetadata: {name: a}\nspec: {containers: [{env: [PASSWORD=hunter2]}]}", "a")
         refused = [str(f) for result in wrong if isinstance(result, RefusedPod) for f in result.findings]
         problems = tuple(ManifestProblem("a", text) for text in refused)
-        daemon.files.look_again = ManifestLook(manifests(*daemon.files.pods), problems=problems, new_problems=problems)
+        daemon.files.look_again = PodSource(manifests(*daemon.files.pods), problems=problems)
         daemon.rest()
         listen_to_all()
 

@@ -13,12 +13,12 @@ from nodeagent.cli.support.configurations import load_config
 from nodeagent.core.admission.managers import Managers, build, initial
 from nodeagent.core.metrics.agent_metrics import CHANGE_REFUSALS, MANIFEST_PROBLEMS
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.state import latest_ms
-from nodeagent.core.turn.manifests import Manifest
+from nodeagent.core.model.state import Origin, latest_ms
+from nodeagent.core.turn.pod_sources import Manifest, ManifestProblem, PodSource
 from nodeagent.daemon import service
-from nodeagent.daemon.manifest_list import ManifestLook
 from nodeagent.daemon.publisher import Publisher
 from nodeagent.daemon.startup import StartError
+from nodeagent.daemon.troubles import Trouble
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
 from tests.support.world import SMALL, app, manifests, node, pod
@@ -38,20 +38,40 @@ def events(daemon: Daemon, event: str) -> list[dict[str, Any]]:
     return [line for line in daemon.said() if line["event"] == event]
 
 
+def test_what_is_wrong_with_a_manifest_is_logged_from_the_first_turn_on_and_once_while_it_lasts(daemon: Daemon) -> None:
+    wrong = PodSource(problems=tuple(ManifestProblem("web.yaml", text) for text in ("cpus: unknown", "no name")))
+    for source, lines in ((wrong, 1), (wrong, 1), (PodSource(), 1), (wrong, 2)):
+        daemon.files.look_again = source
+        if not events(daemon, "manifest_refused"):
+            daemon.start()
+        daemon.rest()
+        assert len(events(daemon, "manifest_refused")) == lines
+    line = events(daemon, "manifest_refused")[0]
+    assert (line["source"], line["problems"]) == ("web.yaml", ["cpus: unknown", "no name"])
+
+
 def test_a_manifest_that_does_not_count_is_shown_until_it_goes(daemon: Daemon) -> None:
     one = pod("a", app(cpu="1"))
     (first,) = manifests(one)
-    daemon.files.look_again = ManifestLook((first, Manifest(one, "z.yaml")))
+    daemon.files.look_again = PodSource((first, Manifest(one, Origin("z.yaml"))))
     daemon.rest()
     assert daemon.agent.view.problems == (
         "manifest z.yaml: pod default/a has the name of one in a.yaml, which counts: remove one of the two manifests",
     )
     assert f"{MANIFEST_PROBLEMS} 1.0" in daemon.agent.metrics.exposition.text().decode()
     assert len(events(daemon, "manifest_shadowed")) == 1
-    daemon.files.look_again = ManifestLook((first,))
+    daemon.files.look_again = PodSource((first,))
     daemon.rest()
     assert daemon.agent.view.problems == ()
     assert f"{MANIFEST_PROBLEMS} 0.0" in daemon.agent.metrics.exposition.text().decode()
+
+
+def test_a_trouble_that_several_containers_meet_is_one(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon.files.pods = tuple(pod(name, app(cpu="1")) for name in ("a", "b"))
+    monkeypatch.setattr(daemon.agent.runner, "launch", lambda *_: Trouble("the launcher has died"))
+    daemon.turn()
+    assert daemon.agent.view.problems == ("the launcher has died",)
+    assert [line["problem"] for line in events(daemon, "trouble")] == ["the launcher has died"]
 
 
 def test_a_change_that_is_refused_is_shown_counted_and_told_once(daemon: Daemon) -> None:
@@ -247,10 +267,10 @@ def test_what_the_launcher_saw_before_the_clock_was_set_back_does_not_lie_ahead(
 def test_what_a_manifest_hardly_means_is_logged_when_its_pod_is_decided_on_and_not_again(daemon: Daemon) -> None:
     notes = ("spec.nodeSelector: no effect here: …", "spec.containers[0].resources.limits[memory]: 64 is 64 bytes")
     wanted = (
-        Manifest(pod("a", app(cpu="1")), "a.yaml", notes=notes),
-        Manifest(pod("b", app(cpu="50")), "b.yaml", notes=notes[:1]),
+        Manifest(pod("a", app(cpu="1")), Origin("a.yaml"), notes=notes),
+        Manifest(pod("b", app(cpu="50")), Origin("b.yaml"), notes=notes[:1]),
     )
-    daemon.files.look_again = ManifestLook(wanted)
+    daemon.files.look_again = PodSource(wanted)
     daemon.rest()
     daemon.rest()
     lines = events(daemon, "manifest_note")

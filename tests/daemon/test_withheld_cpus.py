@@ -91,6 +91,18 @@ def test_who_lacks_all_shares_the_pool_and_nobody_new_is_put_there(daemon: Daemo
     assert cpus(daemon, "b") == mine
 
 
+def test_what_is_withheld_since_the_last_look_is_given_to_nobody(daemon: Daemon) -> None:
+    """Nothing tells the agent of it, and a pod that comes before the next period was put on CPUs that it could not use."""
+    free = daemon.agent.state.promises.default
+    daemon.machine.withheld = taken = CpuSet.of(min(free - daemon.agent.node.managers.reserved))
+    daemon.files.pods = (*daemon.files.pods, pod("d", app(cpu="1")))
+    daemon.turn(WakeUpReason.MANIFESTS)
+    assert not promised(daemon, "d") & taken
+    daemon.rest()
+    assert cpus(daemon, "d") == promised(daemon, "d")
+    assert [line for line in daemon.said() if line["event"] == "trouble"] == []
+
+
 def test_a_promise_that_cannot_be_kept_is_told_with_its_pod_and_when_that_is_over_too(daemon: Daemon) -> None:
     withhold(daemon, CpuSet.of(max(promised(daemon, "a"))))
     daemon.files.pods = daemon.files.pods[1:]

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from nodeagent.core.cgroups.desired_cgroups import container_path
 from nodeagent.core.cgroups.write_failures import WriteFailure, write_failure
 from nodeagent.core.cgroups.write_order import EnableControllers, MakeCgroup, RemoveCgroup, SetAttribute
 from nodeagent.core.metrics.agent_metrics import CGROUP_WRITE_ERRORS, error_label
@@ -115,7 +114,7 @@ class WhatIf:
         machine, state = self.life.machine, self.daemon.agent.state
         for entry in state.entries:
             for status in entry.containers:
-                path = container_path(entry, status.name)
+                path = entry.container_path(status.name)
                 own = state.promises.own_set(entry.pod.uid, status.name)
                 runs = {p.run_id for p in machine.groups[path].processes} if path in machine.groups else set()
                 if own is not None and runs - self.started:

@@ -1,6 +1,5 @@
 """The journal's own protocol, as a journal would read it."""
 
-import ast
 import io
 import json
 import os
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import nodeagent
 from nodeagent.daemon import logs
 from nodeagent.edge import journal
 
@@ -62,20 +60,6 @@ def test_a_line_has_its_priority_and_its_pod(listener: socket.socket, tmp_path: 
         "NODEAGENT_POD": "default/a",
         "NODEAGENT_POD_UID": "u1",
     }
-
-
-def test_only_one_place_says_whom_a_line_is_about() -> None:
-    """So that no event of a pod is missed by a search for its UID: `**about(pod)`."""
-    whom = {"pod", "pod_uid", "container"}
-    found = [
-        f"{path.name}:{call.lineno}"
-        for path in Path(nodeagent.__file__).parent.rglob("*.py")
-        for call in ast.walk(ast.parse(path.read_text()))
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
-        if call.func.attr in {"debug", "info", "warning", "error", "critical"}
-        if whom & {keyword.arg for keyword in call.keywords}
-    ]
-    assert found == []
 
 
 @pytest.mark.parametrize(("method", "priority"), [("info", "6"), ("warning", "4"), ("error", "3")])

@@ -28,7 +28,7 @@ def lines(exposition: Exposition) -> list[str]:
 
 def totals_with_everything() -> MetricTotals:
     totals = MetricTotals()
-    totals.delta([aligned("container", "physical_cpu"), assignments("cpu", "pod_shared")])
+    totals.add([aligned("container", "physical_cpu"), assignments("cpu", "pod_shared")])
     totals.observe(TOPOLOGY_DURATION, 1)
     totals.observe(m.EVENT_DURATION, 0.003)
     totals.count(m.CGROUP_WRITES, amount=7)

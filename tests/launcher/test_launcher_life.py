@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import json
 import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -19,7 +17,6 @@ from pathlib import Path
 
 import pytest
 
-import nodeagent.launcher
 from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.formats.wire import launcher_protocol as protocol
 from nodeagent.formats.wire.launcher_protocol import (
@@ -413,8 +410,6 @@ def test_both_ends_agree(launcher: LauncherProcess) -> None:
     kept = {field.name for field in dataclasses.fields(ProcessRecord)}
     assert kept - shown == {"grace_seconds", "exit_code", "signal", "core_dumped", "unknown"}
     assert shown <= kept
-    source = Path(server.__file__).read_text()
-    assert all(f'"{end}"' in source for end in UnknownEnd)
 
 
 STATUS = '"id": "a", "pid": 1, "started_at_ms": 1, "cgroup": null, "start_ticks": 1, "boot_id": "b"'
@@ -445,12 +440,3 @@ def test_unreadable_answers_are_errors(packet: bytes) -> None:
 def test_readable_counterpart_of_the_unreadable_answers() -> None:
     page = protocol.decode_list(f'{{"statuses": [{{{STATUS}}}], "more": false}}'.encode())
     assert page == protocol.Page((Running("a", 1, 1, "b", None, 1),), more=False)
-
-
-def test_the_launcher_stands_alone() -> None:
-    for path in Path(nodeagent.launcher.__file__).parent.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            for name in names:
-                assert name.startswith("nodeagent.launcher.") or name.partition(".")[0] in sys.stdlib_module_names, path

@@ -38,3 +38,14 @@ def test_every_package_of_core_and_every_ring_is_in_the_tables() -> None:
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_package_says_what_lives_in_it(package: Path) -> None:
     assert (package / "__init__.py").read_text().startswith('"""')
+
+
+def test_every_file_that_a_module_names_is_there() -> None:
+    """A path begins in nodeagent/, a bare name is of the same folder."""
+    missing = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in (ROOT / "nodeagent").rglob("*.py")
+        for name in re.findall(r"(?<![\w/.*])(?:[a-z_]+/)*[a-z_]+\.py\b", path.read_text().split('"""')[1])
+        if not ((ROOT / "nodeagent" if "/" in name else path.parent) / name).is_file()
+    ]
+    assert missing == []

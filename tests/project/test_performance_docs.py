@@ -61,12 +61,10 @@ def test_what_is_compared_takes_turns() -> None:
 
 
 def test_the_matrix_is_measured() -> None:
-    measured = cells(Clock(), every=False, repeats=1)
-    first = [next(measured) for _ in OPTIONS]
-    assert [(cell.cpus, cell.nodes, cell.pods, cell.options) for cell in first] == [
-        (16, 1, 0, name) for name in OPTIONS
-    ]
-    assert all(cell.admitted and cell.ms > 0 for cell in first)
+    first = next(cells(Clock(), every=False, repeats=1))
+    assert (first.cpus, first.nodes, first.pods, first.options) == (16, 1, 0, next(iter(OPTIONS)))
+    assert first.admitted
+    assert first.ms > 0
 
 
 def test_a_burst_is_measured() -> None:

@@ -9,24 +9,26 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from msgspec.structs import replace
 
 from nodeagent.core.admission.node_capacity import allocatable_of
 from nodeagent.core.admission.node_setup import NodeSetup as DaemonNode
+from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, Pod
 from nodeagent.core.turn.actions import Forget, KillCgroup, Launch, Terminate, TerminateAll
+from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon import agent as agent_module, clock as clock_module, runs as runs_module
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.logs import make_log
-from nodeagent.daemon.manifest_list import ManifestLook
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.recovery import Evidence, start_state, tell
 from nodeagent.daemon.runs import Runner
@@ -45,9 +47,11 @@ from nodeagent.formats.wire.launcher_protocol import (
     StartStage,
     UnknownEnd,
 )
+from tests.support.explained_events import explained_events
 from tests.support.node_model import CrashError, Machine
 from tests.support.world import Node, manifests
 
+T = TypeVar("T")
 ROOT = Path("/pods")
 
 
@@ -239,15 +243,25 @@ class Files:
     """The manifest directory."""
 
     pods: tuple[Pod, ...] = ()
-    look_again: ManifestLook | None = None
-    problems: tuple[Any, ...] = ()
+    look_again: PodSource | None = None
 
-    def at_start(self) -> tuple[Any, ...]:
-        return self.look(rescan=True).pods
-
-    def look(self, *, rescan: bool) -> ManifestLook:
+    def look(self, *, rescan: bool) -> PodSource:
         assert rescan in {True, False}
-        return self.look_again or ManifestLook(manifests(*self.pods))
+        return self.look_again or PodSource(manifests(*self.pods))
+
+    def follow(self, config: Config) -> None:
+        """Nothing of it matters here."""
+
+
+def answered(daemon: "Daemon", ask: Callable[[], T]) -> T:
+    """Let another thread ask, and the agent do the turns that somebody asks for, until there is an answer."""
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask)
+        while not asked.done():
+            reasons = daemon.agent.wakeups.wait(0.01)
+            if WakeUpReason.REQUEST in reasons:
+                daemon.turn(*reasons)
+    return asked.result()
 
 
 class _SameMachine:
@@ -274,7 +288,6 @@ class Daemon:
         node = daemon_node(self.machine.node, self.directory, **self.config)
         tree: Any = Tree(self.machine, self.steps, lambda: self.judge(self))
         client: Any = Client(self.machine, self.steps)
-        files: Any = self.files
         same: Any = _SameMachine()
         runner = Runner(client)
 
@@ -282,7 +295,7 @@ class Daemon:
             runs = runner.look()
             return Evidence(tree.read(frozenset()), {} if isinstance(runs, Trouble) else runs)
 
-        start = start_state(node, self.files.at_start(), self.machine.now_ms, look)
+        start = start_state(node, self.files.look(rescan=True).pods, self.machine.now_ms, look)
         assert start is not None
         if start.recovery is not None:
             tell(start.recovery, log)
@@ -292,7 +305,7 @@ class Daemon:
             start.state,
             tree=tree,
             runner=runner,
-            manifests=files,
+            sources=(self.files,),
             recorder=Recorder(str(self.directory), log, unusable=unusable),
             log=log,
             wakeups=Wakeups(),
@@ -319,9 +332,10 @@ class Daemon:
         return self.agent.state, groups, tuple(machine.runs.items())
 
     def said(self) -> list[dict[str, Any]]:
-        """The log. Every line about a pod is found by its UID."""
+        """The log. Every line about a pod is found by its UID, and every event in the page that explains them."""
         lines = [json.loads(line) for line in self.log.getvalue().splitlines()]
         assert [line for line in lines if ("pod" in line) != ("pod_uid" in line)] == []
+        assert {line["event"] for line in lines} <= explained_events()
         return lines
 
 

@@ -17,15 +17,14 @@ from msgspec import structs
 
 from nodeagent.core.admission.managers import start
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.cgroups.desired_cgroups import container_path
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.core.model.records import Records, Unreadable
 from nodeagent.core.model.refusals import StartRefused
-from nodeagent.core.model.state import NodeState
-from nodeagent.core.turn.manifests import Manifest
+from nodeagent.core.model.state import NodeState, Origin
+from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.core.turn.step import new_entry
 from nodeagent.daemon.startup import unsuited
 from nodeagent.edge.local_api import LocalApi
@@ -143,11 +142,11 @@ def manifest(content: bytes) -> Hashable:
 
 def can_be_kept(pod: Pod) -> None:
     assert pod_from_document(pod_to_document(pod)) == pod
-    entry = new_entry(Manifest(pod, "pod.yaml"), 1, pod_level_resources=True)
+    entry = new_entry(Manifest(pod, Origin("pod.yaml")), 1, pod_level_resources=True)
     state = NodeState(EMPTY.promises, (entry,), generation=1)
     assert decode_state(encode_state(state, {})).state == state
     for container in pod.containers:
-        parts = container_path(entry, container.name).split("/")
+        parts = entry.container_path(container.name).split("/")
         assert all(
             part not in {"", ".", ".."} and len(os.fsencode(part)) <= 255 and part.isprintable() for part in parts
         )
@@ -528,7 +527,7 @@ _MEMORY = tuple(content for name, (content, _) in versions.FILES.items() if name
 _MANIFESTS = tuple(path.read_bytes() for path in sorted(EXAMPLES.glob("*.yaml")) if b"kind: Pod" in path.read_bytes())
 _POD = next(r.pod for r in parse_manifest(_MANIFESTS[0], "") if isinstance(r, ManifestPod))
 _OWN = encode_state(
-    structs.replace(EMPTY, entries=(new_entry(Manifest(_POD, "a.yaml"), 1, pod_level_resources=True),)),
+    structs.replace(EMPTY, entries=(new_entry(Manifest(_POD, Origin("a.yaml")), 1, pod_level_resources=True),)),
     {"cpuManagerPolicy": "static", "memoryManagerPolicy": "None"},
 )
 _TRUTHS = (versions.OWN, _OWN)

@@ -20,7 +20,16 @@ from nodeagent.core.model.pod import (
     qos_class,
 )
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.core.model.state import ContainerStatus, Exit, NodeState, Phase, PodEntry, RecordedRefusal, run_id
+from nodeagent.core.model.state import (
+    ContainerStatus,
+    Exit,
+    NodeState,
+    Origin,
+    Phase,
+    PodEntry,
+    RecordedRefusal,
+    run_id,
+)
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.formats.node_view import NodeView, Observation
 
@@ -73,7 +82,7 @@ class World:
 
     def add(self, new: Pod, *statuses: ContainerStatus, **more) -> "World":
         """Decide on a pod; its containers run unless statuses are given."""
-        entry = PodEntry(new, qos_class(new, pod_level_resources=True), f"{new.name}.yaml", NOW_MS - 90_000)
+        entry = PodEntry(new, qos_class(new, pod_level_resources=True), Origin(f"{new.name}.yaml"), NOW_MS - 90_000)
         match admit(self.managers, self.state.promises, new):
             case Admitted(promises=promises):
                 entry = replace(entry, containers=statuses or tuple(running(c.name) for c in new.containers), **more)

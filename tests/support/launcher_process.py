@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.formats.wire.launcher_protocol import Exited, Running, StartRequest
 from nodeagent.launcher.records import parent_and_start_ticks
+from tests.support.explained_events import explained_events
 
 T = TypeVar("T")
 DEADLINE_SECONDS = 30.0
@@ -116,6 +118,10 @@ class LauncherProcess:
         assert end.exit_code == 0, text
         return text
 
+    def logged(self) -> set[str]:
+        """Names of the events in its log."""
+        return set(re.findall(r"^([a-z_]+)(?: [a-z_]+=.*)?$", self.errors.read_text(), re.MULTILINE))
+
     def clean_up(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.kill()
@@ -134,3 +140,4 @@ def launcher(tmp_path: Path) -> Iterator[LauncherProcess]:
     launcher.run()
     yield launcher
     launcher.clean_up()
+    assert launcher.logged() <= explained_events()

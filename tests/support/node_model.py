@@ -40,7 +40,7 @@ from nodeagent.core.turn.actions import (
     stopping,
 )
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
-from nodeagent.core.turn.manifests import Manifest, counting
+from nodeagent.core.turn.pod_sources import Manifest, PodSource, counting, offered
 from nodeagent.core.turn.step import EventKind, Turn, TurnEvent, World, step
 from nodeagent.daemon.execution import ExecutionResult, carry_out
 from nodeagent.edge.cgroupfs import CgroupError
@@ -318,6 +318,8 @@ class Agent:
         self.unreadable: frozenset[str] = frozenset()
         self.misspelt: frozenset[str] = frozenset()
         self.is_blind = False
+        """All this of the manifest directory."""
+        self.other_sources: tuple[PodSource, ...] = ()
         self.retried: frozenset[str] = frozenset()
         self.released: frozenset[str] = frozenset()
         self.disk_is_full = False
@@ -333,21 +335,23 @@ class Agent:
         self.signalled = frozenset()
         self.dies_at = None
 
+    def sources(self) -> tuple[PodSource, ...]:
+        directory = PodSource(self.wanted, self.unreadable, self.misspelt, is_blind=self.is_blind)
+        return (directory, *self.other_sources)
+
     def world(self) -> World:
         machine = self.machine
         return World(
             config=machine.node.config,
             managers=machine.node.managers,
             allocatable=machine.node.allocatable,
-            manifests=self.wanted,
-            unreadable=self.unreadable,
-            misspelt=self.misspelt,
+            sources=self.sources(),
             runs=dict(machine.runs) if machine.launcher_answers else None,
             observed=machine.observed(),
-            is_blind=self.is_blind,
             now_ms=machine.now_ms,
             retried=self.retried,
             released=self.released,
+            signalled=self.signalled,
         )
 
     def want(self, *pods: Pod) -> None:
@@ -381,7 +385,7 @@ class Agent:
     def _judge_changes(self, before: NodeState, decided: Turn) -> None:
         """A pod that runs is ended for what its manifest has become only if that fits in its place, and else is as it was (D7)."""
         of = self.machine.node
-        wanted = {name: manifest.pod for name, manifest in counting(self.wanted, before.entries)[0].items()}
+        wanted = {name: manifest.pod for name, manifest in counting(offered(self.sources()), before.entries)[0].items()}
         allocatable = of.allocatable if of.config.check_allocatable else None
         told = {event.pod.uid for event in decided.events if event.kind is EventKind.CHANGE_REFUSED}
         finished = any(event.kind is EventKind.POD_FINISHED for event in decided.events)

@@ -13,9 +13,9 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, ContainerKind, Pod, ResourceRequirements, Resources, RestartPolicy
 from nodeagent.core.model.pod_resources import with_container_defaults
 from nodeagent.core.model.quantity import Quantity
-from nodeagent.core.model.state import NodeState
+from nodeagent.core.model.state import NodeState, Origin
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
-from nodeagent.core.turn.manifests import Manifest
+from nodeagent.core.turn.pod_sources import Manifest
 
 GIB = 2**30
 PAGE = 4096
@@ -88,7 +88,7 @@ def job(name: str, *containers: Container, policy: RestartPolicy = RestartPolicy
 
 def manifests(*pods: Pod) -> tuple[Manifest, ...]:
     """One file each, named after the pod."""
-    return tuple(Manifest(p, f"{p.name}.yaml") for p in pods)
+    return tuple(Manifest(p, Origin(f"{p.name}.yaml")) for p in pods)
 
 
 # The node

@@ -9,7 +9,7 @@ from typing import NoReturn
 from nodeagent.cli.support.known_state import known_state, looked_at
 from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.cli.support.sources import add_agent_arguments
-from nodeagent.core.cgroups.desired_cgroups import container_path, desired_cgroups
+from nodeagent.core.cgroups.desired_cgroups import desired_cgroups
 from nodeagent.core.cgroups.exec_preconditions import obstacle
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import PodEntry
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
         raise
     except NodeAgentError as err:
         raise ExecError(err.message, hint=err.hint) from err
-    _become(command)
+    become(command)
 
 
 def _enter(options: argparse.Namespace) -> None:
@@ -92,7 +92,7 @@ def _enter(options: argparse.Namespace) -> None:
             f"pod {entry.pod.full_name} has no container '{options.container}'",
             hint=f"it has: {', '.join(names)}; see `nodeagent inspect {entry.pod.full_name}`",
         )
-    path = container_path(entry, options.container)
+    path = entry.container_path(options.container)
     directory = f"{known.cgroup_root}/{path}"
     expected = _expected_cpus(known, entry, options.container, directory)
     join(directory)
@@ -118,7 +118,7 @@ def _expected_cpus(known: NodeView, entry: PodEntry, container: str, directory: 
             hint="start the pods' unit: systemctl start nodeagent-pods",
         )
     wanted = () if kernel is None else desired_cgroups(view.node.config, view.node.managers, kernel, view.state)
-    path = container_path(entry, container)
+    path = entry.container_path(container)
     below = used_below(directory) if path in observed else ()
     hindrance = obstacle(entry, container, desired=wanted, observed=observed, used_below=below)
     if hindrance is not None:
@@ -126,7 +126,7 @@ def _expected_cpus(known: NodeView, entry: PodEntry, container: str, directory: 
     return next(want.cpus() for want in wanted if want.path == path)
 
 
-def _become(command: list[str]) -> NoReturn:
+def become(command: list[str]) -> NoReturn:
     """Replace this process."""
     sys.stdout.flush()
     sys.stderr.flush()

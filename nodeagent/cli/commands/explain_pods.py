@@ -13,7 +13,7 @@ from nodeagent.cli.support.pod_files import pod_files
 from nodeagent.cli.support.progress import Progress
 from nodeagent.cli.support.sources import inspect_command
 from nodeagent.cli.support.what_if_source import WhatIfNode, what_if_node
-from nodeagent.core.explain.replay_decision import retraced
+from nodeagent.core.explain.replay_decision import replay_decision
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_manifest import ManifestPod
 from nodeagent.formats.manifest.pod_names import find_pod
@@ -37,8 +37,10 @@ def explain_pods(options: argparse.Namespace) -> int:
     pods = tuple(found for file in files for found in file.pods)
     node = what_if_node(options)
     explained = _known(node, options.pod, inspect_command(options)) if options.pod is not None else _tried(node, pods)
-    rooms_too = options.output != "text"  # text output needs none
-    document = explanation(explained, config=node.config, what_if=node.what_if, where=node.where, rooms_too=rooms_too)
+    with_headroom = options.output != "text"  # text output needs none
+    document = explanation(
+        explained, config=node.config, what_if=node.what_if, where=node.where, with_headroom=with_headroom
+    )
     sys.stdout.write(printed(document, options.output, render_explanation))
     sys.stdout.flush()
     return 0 if all(pod["decision"] == "admitted" for pod in document["pods"]) else EXIT_REFUSED
@@ -51,7 +53,7 @@ def _known(node: WhatIfNode, name: str, listed_by: str) -> Iterator[Explained]:
             hint="give the pod's manifest with -f; without --empty, --root or --topology the live node is asked",
         )
     entry = find_pod(node.state, name, listed_by)
-    found = retraced(node.what_if, node.state, entry)
+    found = replay_decision(node.what_if, node.state, entry)
     explained = explained_alone(found.before, entry.pod)
     yield replace(explained, entry=entry, reproduced=found.reproduced, left_out=found.left_out)
 

@@ -14,7 +14,7 @@ from nodeagent.cli.support.places import DEFAULT_CONFIG, PODS_CGROUP
 from nodeagent.cli.support.sources import add_node_arguments, inspect_command, is_elsewhere, known_from
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.daemon.startup import StartError
-from nodeagent.edge.local_api_client import ApiUnavailable, call
+from nodeagent.edge.local_api_client import TURN_CALL_SECONDS, ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import state_from_document
 from nodeagent.formats.manifest.pod_names import find_pod
@@ -202,7 +202,12 @@ def _by_agent(options: argparse.Namespace, known: NodeView, answer: _ReleaseRepo
             answer.plan(known.state, chosen)
         return 0
     socket_path = options.socket or f"{known.node.config.runtime_directory}/agent.sock"
-    asked = call(socket_path, "release", **({"all": True} if options.all else {"pods": options.pods}))
+    asked = call(
+        socket_path,
+        "release",
+        timeout_seconds=TURN_CALL_SECONDS,
+        **({"all": True} if options.all else {"pods": options.pods}),
+    )
     uids = frozenset(map(str, asked["released"]))
     with answer.told():
         answer.plan(known.state, chosen)
@@ -220,12 +225,6 @@ def _wait(
     teller = _Teller(answer, state, uids)
     deadline = _deadline(options, tuple(e for e in state.entries if e.pod.uid in uids))
     while teller.left():
-        if time.monotonic() > deadline:
-            raise ReleaseError(
-                f"still there: {', '.join(teller.left())}",
-                hint="the agent continues, and they keep what they hold until they have gone: `nodeagent inspect POD` shows why",
-            )
-        time.sleep(_PAUSE_SECONDS)
         try:
             teller(state_from_document(call(socket_path, "state")["state"]).state)
         except ApiUnavailable as err:
@@ -233,6 +232,14 @@ def _wait(
                 f"the agent does not answer any more: {err.message}",
                 hint="start it with `systemctl start nodeagent`: it continues where it stopped",
             ) from err
+        left = teller.left()
+        if left and time.monotonic() > deadline:
+            raise ReleaseError(
+                f"still there: {', '.join(left)}",
+                hint="the agent continues, and they keep what they hold until they have gone: `nodeagent inspect POD` shows why",
+            )
+        if left:
+            time.sleep(_PAUSE_SECONDS)
 
 
 class _Teller:

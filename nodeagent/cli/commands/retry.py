@@ -2,24 +2,18 @@
 
 import argparse
 import sys
-import time
 
 from nodeagent.cli.support.documents import Document, add_output_argument, spelled
 from nodeagent.cli.support.exit_status import EXIT_ERROR
 from nodeagent.cli.support.named_files import named_path
 from nodeagent.cli.support.places import DEFAULT_SOCKET
-from nodeagent.cli.support.progress import Progress
 from nodeagent.core.model.state import PodEntry, RecordedRefusal
-from nodeagent.edge.local_api_client import ApiUnavailable, call
+from nodeagent.edge.local_api_client import TURN_CALL_SECONDS, ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import state_from_document
 from nodeagent.views.wording.refusal_advice import next_step
 
 _VERSION = 1
-_WAIT_SECONDS = 60.0
-"""An agent that decides nothing for longer is killed by its unit's watchdog (WatchdogSec)."""
-_PAUSES_SECONDS = (0.05, 1.0)
-"""The first and the longest pause between requests: each makes the agent list all pods."""
 
 
 class RetryError(NodeAgentError):
@@ -60,15 +54,16 @@ def run(options: argparse.Namespace) -> int:
 
     """
     try:
-        before = {e.pod.full_name: _decision(e) for e in _entries(options.socket)}
-        answer = call(options.socket, "retry", pod=options.pod)
+        before = frozenset(map(_decision, _entries(options.socket)))
+        answer = call(options.socket, "retry", timeout_seconds=TURN_CALL_SECONDS, pod=options.pod)
+        uid, name = str(answer["uid"]), str(answer["pod"])
+        after = (e for e in _entries(options.socket) if e.pod.full_name == name and _decision(e) not in before)
     except ApiUnavailable as err:
         raise RetryError(
             f"the agent does not answer: {err.message}",
             hint="start it with `systemctl start nodeagent`; then retry again",
         ) from err
-    uid, name = str(answer["uid"]), str(answer["pod"])
-    entry = _decided(options.socket, name, before.get(name))
+    entry = next(after, None)
     if options.output != "text":
         sys.stdout.write(spelled(_document(name, uid, entry), options.output))
         return 0 if entry is not None and _refusal(entry) is None else EXIT_ERROR
@@ -119,18 +114,3 @@ def _decision(entry: PodEntry) -> tuple[object, ...]:
 
 def _entries(socket_path: str) -> tuple[PodEntry, ...]:
     return state_from_document(call(socket_path, "state")["state"]).state.entries
-
-
-def _decided(socket_path: str, name: str, before: tuple[object, ...] | None) -> PodEntry | None:
-    """Wait for another decision on the pod than the one before."""
-    deadline = time.monotonic() + _WAIT_SECONDS
-    pause, longest = _PAUSES_SECONDS
-    with Progress("looks whether it is decided") as progress:
-        while time.monotonic() < deadline:
-            entry = next((e for e in _entries(socket_path) if e.pod.full_name == name), None)
-            if entry is not None and _decision(entry) != before:
-                return entry
-            time.sleep(pause)
-            pause = min(2 * pause, longest)
-            progress.step()
-    return None

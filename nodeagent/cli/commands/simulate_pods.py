@@ -8,7 +8,7 @@ from nodeagent.cli.support.documents import printed, spelled_xml
 from nodeagent.cli.support.pod_files import pods_of
 from nodeagent.cli.support.progress import Progress
 from nodeagent.cli.support.what_if_source import WhatIfNode, empty_node, errata_of, machine_of, what_if_node
-from nodeagent.core.explain.capacity_search import fill
+from nodeagent.core.explain.capacity_search import search_capacity
 from nodeagent.core.explain.what_if import keys_of
 from nodeagent.core.model.pod import Pod
 from nodeagent.errors import NodeAgentError
@@ -32,7 +32,7 @@ def simulate_pods(options: argparse.Namespace) -> str:
     node = what_if_node(options)
     if options.capacity:
         with Progress("copies") as progress:
-            capacity = fill(node.what_if, pods, progress.step)
+            capacity = search_capacity(node.what_if, pods, progress.step)
         found = Simulation(node.config, node.source, node.what_if, capacity.after, (), capacity, tuple(pods))
     else:
         found = _run(node, node.source, pods, _ended(node.what_if.pods, pods))

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from nodeagent.cli.support.known_state import shown_state, with_observation
 from nodeagent.cli.support.terminal import Terminal
-from nodeagent.core.cgroups.desired_cgroups import container_path
 from nodeagent.core.model.topology import Topology
 from nodeagent.edge.usage import cpu_times_us, read_usage
 from nodeagent.errors import NodeAgentError
@@ -88,7 +87,7 @@ class Watcher:
 
 
 def _sample(known: NodeView) -> UsageSample:
-    paths = [container_path(entry, c.name) for entry in known.state.entries for c in entry.containers]
+    paths = [entry.container_path(c.name) for entry in known.state.entries for c in entry.containers]
     texts = {} if known.cgroup_root is None else read_usage(known.cgroup_root, paths)
     return UsageSample(
         time.monotonic_ns() // 1000,

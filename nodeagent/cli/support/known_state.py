@@ -16,8 +16,8 @@ from nodeagent.cli.support.named_files import is_absent
 from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET, PODS_CGROUP
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.cgroups.desired_cgroups import OWN_DIRECTORIES, container_path
 from nodeagent.core.model.cgroup import ObservedCgroups
+from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet
@@ -171,7 +171,7 @@ def misfits(node: NodeSetup, saved: SavedState, path: str) -> list[str]:
         f'{path} was written under {field} "{saved.policies.get(field)}", the configuration says "{policy}"'
         for field, policy in policies_of(node.config.placement).items()
         if saved.policies.get(field) != policy
-    ] + [f"the saved state does not fit: {broken}" for broken in violations(node.managers, saved.state)]
+    ] + [f"the saved state does not fit: {broken.text}" for broken in violations(node.managers, saved.state)]
 
 
 def _launcher(node: NodeSetup, problems: list[str]) -> tuple[str | None, Mapping[str, int] | None]:
@@ -237,7 +237,7 @@ def _processes(view: NodeView) -> dict[str, tuple[int, ...]]:
         return {}
     tree = CgroupTree(view.cgroup_root)
     found = {}
-    for path in [container_path(entry, c.name) for entry in view.state.entries for c in entry.containers]:
+    for path in [entry.container_path(c.name) for entry in view.state.entries for c in entry.containers]:
         try:
             found[path] = tree.processes(path)
         except CgroupError:
@@ -249,9 +249,9 @@ def _strays(view: NodeView, processes: Mapping[str, Collection[int]]) -> dict[st
     """Find main processes that are not where they were started."""
     strays = {}
     for entry in view.state.entries:
-        for status in (status for container, status in entry.pairs() if container.command):
+        for status in (status for container, status in entry.pairs() if container.is_launched):
             pid = (view.pids or {}).get(run_id(entry, status))
-            path = container_path(entry, status.name)
+            path = entry.container_path(status.name)
             if pid is not None and pid not in processes.get(path, ()):
                 strays[path] = pid
     return strays

@@ -21,7 +21,7 @@ from nodeagent.cli.support.progress import Progress
 from nodeagent.cli.support.what_if_source import WhatIfMachine, WhatIfNode, empty_node, what_if_of
 from nodeagent.core.model.config import Config, Errata
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.state import NodeState, PodEntry
+from nodeagent.core.model.state import NodeState, Origin, PodEntry
 from nodeagent.edge import state_files
 from nodeagent.edge.manifests import SUFFIXES, ManifestFile, scan_manifests
 from nodeagent.edge.sysfs import read_machine
@@ -116,7 +116,7 @@ def _decided(entry: PodEntry | None, pod: Pod) -> PodEntry | None:
     change = entry.refused_change
     if change is None or not _is_same(change.pod, pod):
         return None
-    return PodEntry(pod, entry.qos, entry.source, change.refusal.at_ms, change.refusal)
+    return PodEntry(pod, entry.qos, entry.origin, change.refusal.at_ms, change.refusal)
 
 
 def _is_same(one: Pod, other: Pod) -> bool:
@@ -190,7 +190,7 @@ def _held(file: ManifestFile, place: ManifestPlace) -> HeldFile:
         else:
             is_understood = False
     if not is_understood:
-        named |= {name for name, entry in place.entries.items() if entry.source == file.name}
+        named |= {name for name, entry in place.entries.items() if entry.origin == Origin(file.name)}
     path = file.name if file.name == place.directory else f"{place.directory}/{file.name}"
     return HeldFile(file.name, path, file.content, pods, frozenset({*pods, *named}), file.problem)
 

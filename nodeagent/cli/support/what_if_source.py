@@ -104,7 +104,10 @@ def empty_node(machine: WhatIfMachine, config: Config, path: str, errata: Errata
     """
     node = _node(config, machine.topology, errata, path)
     return WhatIfNode(
-        WhatIf.of(node.managers, initial(node.managers), (), _room(node)), node.config, Path(path).name, machine.where
+        WhatIf.of(node.managers, initial(node.managers), (), _allocatable(node)),
+        node.config,
+        Path(path).name,
+        machine.where,
     )
 
 
@@ -134,14 +137,14 @@ def what_if_node(options: argparse.Namespace) -> WhatIfNode:
                 hint="--empty leaves them out; `nodeagent simulate --compare` decides on them again",
             )
         promises = judged
-    what_if = WhatIf.of(node.managers, promises, machine.pods, _room(node))
+    what_if = WhatIf.of(node.managers, promises, machine.pods, _allocatable(node))
     return WhatIfNode(what_if, node.config, source, machine.where, known.state)
 
 
 def what_if_of(known: NodeView) -> WhatIfNode:
     """Give this node as it is, under the configuration that it runs with."""
     state = known.state
-    what_if = WhatIf.of(known.node.managers, state.promises, state.active_pods(), _room(known.node))
+    what_if = WhatIf.of(known.node.managers, state.promises, state.active_pods(), _allocatable(known.node))
     return WhatIfNode(what_if, known.node.config, "its own", "this one", state)
 
 
@@ -164,5 +167,5 @@ def _node(config: Config, topology: Topology, errata: Errata, source: str, reser
     )
 
 
-def _room(node: NodeSetup) -> Allocatable | None:
+def _allocatable(node: NodeSetup) -> Allocatable | None:
     return node.allocatable if node.config.check_allocatable else None

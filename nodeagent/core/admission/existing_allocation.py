@@ -46,26 +46,26 @@ def kept_hints(
     names = sorted(container.name for container in pod.containers)
     if {name for name, _ in held.hints} == set(names):
         return held.hints
-    masks = {name: _place(managers, held, name) for name in names}
+    places = {name: _place(managers, held, name) for name in names}
     if topology.scope is Scope.POD:
-        together = 0
-        for mask in masks.values():
-            together |= mask
-        masks = dict.fromkeys(names, together)
-    return tuple((name, _hint(topology, mask)) for name, mask in masks.items())
+        together = NumaSet()
+        for nodes in places.values():
+            together |= nodes
+        places = dict.fromkeys(names, together)
+    return tuple((name, _hint(topology, nodes)) for name, nodes in places.items())
 
 
-def _place(managers: Sequence[ResourceManager], held: PodPromises, name: str) -> int:
-    mask = 0
+def _place(managers: Sequence[ResourceManager], held: PodPromises, name: str) -> NumaSet:
+    nodes = NumaSet()
     for manager in managers:
-        mask |= manager.place(held, name)
-    return mask
+        nodes |= manager.place(held, name)
+    return nodes
 
 
-def _hint(topology: TopologyManager, mask: int) -> Hint:
-    default = topology.rules.default_mask
-    mask = mask or default
-    return Hint(None if topology.rules.single_node and mask == default else NumaSet(mask), preferred=True)
+def _hint(topology: TopologyManager, nodes: NumaSet) -> Hint:
+    every = NumaSet(topology.rules.default_mask)
+    nodes = nodes or every
+    return Hint(None if topology.rules.single_node and nodes == every else nodes, preferred=True)
 
 
 def kept_deltas(managers: Sequence[ResourceManager], pod: PodDemand) -> MetricDeltas:

@@ -8,19 +8,20 @@ from collections.abc import Iterator
 
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.violations import Invariant, Violation
 
 
-def orphans(promises: Promises, active: tuple[Pod, ...]) -> Iterator[str]:
+def orphans(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
     """Name what is held by no active pod, or by no container of it."""
     pods = {pod.uid: pod for pod in active}
     for uid, held in promises.pods:
         pod = pods.get(uid)
         if pod is None:
-            yield f"pod {uid} holds something and is not active"
+            yield Violation(invariant=Invariant.HOLDER_IS_ACTIVE, pod=uid)
             continue
         names = {container.name for container in pod.containers}
         holders = {name for name, _ in (*held.cpus, *held.memory, *held.hints)}
         if holders <= names:
             continue
         for name in sorted(holders - names):
-            yield f"pod {uid} holds something for container {name}, which it doesn't have"
+            yield Violation(invariant=Invariant.HOLDER_IS_IN_ITS_POD, pod=uid, container=name)

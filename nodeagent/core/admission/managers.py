@@ -33,6 +33,7 @@ from nodeagent.core.model.promises import Isolation, Promises, dropped, with_pod
 from nodeagent.core.model.records import Records
 from nodeagent.core.model.refusals import Reason, StartRefused
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.model.violations import Violation
 from nodeagent.core.numa.resource_manager import Shortfall
 from nodeagent.core.numa.topology_manager import build_topology_manager, judge_policy_and_scope, judge_topology_options
 
@@ -317,7 +318,7 @@ def gauges(managers: Managers, promises: Promises) -> tuple[tuple[Series, int], 
     return tuple(each for manager in managers.providers.managers for each in manager.gauges(promises))
 
 
-def violations(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tuple[str, ...]:
+def violations(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tuple[Violation, ...]:
     """Name every invariant that the promises break (they hold without errata)."""
     return (
         *orphans(promises, active),

@@ -52,10 +52,10 @@ def on_machine(
     nothing_left = _all_reserved(config.placement, topology) if reserved is None else ()
     if isinstance(managers, tuple) or nothing_left:
         return (*(managers if isinstance(managers, tuple) else ()), *nothing_left)
-    room = allocatable_of(
+    allocatable = allocatable_of(
         config, cpu_count=len(topology.online), memory_bytes=topology.memory_bytes, hugepages=topology.hugepages
     )
-    return NodeSetup(config, topology, managers, room, reserved or managers.reserved or wanted)
+    return NodeSetup(config, topology, managers, allocatable, reserved or managers.reserved or wanted)
 
 
 def _all_reserved(placement: Placement, topology: Topology) -> tuple[StartRefused, ...]:

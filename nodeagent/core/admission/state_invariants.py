@@ -4,18 +4,27 @@ from collections import Counter
 
 from nodeagent.core.admission.managers import Managers, violations as broken_promises
 from nodeagent.core.model.state import NodeState
+from nodeagent.core.model.violations import Invariant, Violation
 
 
-def violations(managers: Managers, state: NodeState) -> tuple[str, ...]:
+def violations(managers: Managers, state: NodeState) -> tuple[Violation, ...]:
     """Name every invariant that does not hold; a state that is saved or used has none."""
     uids = Counter(e.pod.uid for e in state.entries)
     names = Counter(e.pod.full_name for e in state.entries)
     found = list(broken_promises(managers, state.promises, state.active_pods()))
-    found += [f"pod {uid} has two entries" for uid in sorted(u for u, number in uids.items() if number > 1)]
-    found += [f"pod {name} has two entries" for name in sorted(n for n, number in names.items() if number > 1)]
+    for invariant, counts in ((Invariant.ONE_ENTRY_PER_UID, uids), (Invariant.ONE_ENTRY_PER_NAME, names)):
+        twice = sorted(pod for pod, number in counts.items() if number > 1)
+        found += [Violation(invariant=invariant, pod=pod) for pod in twice]
     for entry in state.entries:
-        expected = [] if entry.refusal else [c.name for c in entry.pod.containers]
-        statuses = [c.name for c in entry.containers]
+        expected = () if entry.refusal else tuple(c.name for c in entry.pod.containers)
+        statuses = tuple(c.name for c in entry.containers)
         if statuses != expected:
-            found.append(f"pod {entry.pod.uid}: statuses of containers {statuses}, expected {expected}")
+            found.append(
+                Violation(
+                    invariant=Invariant.ONE_STATUS_PER_CONTAINER,
+                    pod=entry.pod.uid,
+                    statuses=statuses,
+                    expected_statuses=expected,
+                )
+            )
     return tuple(found)

@@ -1,6 +1,6 @@
-"""Which cgroups the pods have and what is in them: the layout (D10) and the values that follow from the promises.
+"""Which cgroups there are and what is in them: the values that follow from the promises.
 
-Knows no kernel file format and no order of writes (plan.py decides on that).
+Knows no kernel file format and no order of writes (write_order.py decides on that).
 """
 
 from collections.abc import Iterator
@@ -18,6 +18,7 @@ from nodeagent.core.model.cgroup import (
     cpu_shares,
     cpu_weight,
 )
+from nodeagent.core.model.cgroup_layout import BEST_EFFORT, BURSTABLE
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import CPU, Container, Pod, QosClass
@@ -26,10 +27,6 @@ from nodeagent.core.model.promises import Isolation, Promises
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.model.topology import Topology
 
-BURSTABLE = "burstable"
-BEST_EFFORT = "besteffort"
-_PARENT = {QosClass.GUARANTEED: "", QosClass.BURSTABLE: BURSTABLE + "/", QosClass.BEST_EFFORT: BEST_EFFORT + "/"}
-OWN_DIRECTORIES = frozenset({BURSTABLE, BEST_EFFORT})
 CONTROLLERS = frozenset({"cpuset", "cpu", "memory"})
 _EXTRA_CONTROLLERS = frozenset({"pids", "hugetlb", "io"})
 
@@ -49,14 +46,6 @@ class Kernel(Struct, frozen=True):
         """Give it for a machine; `controllers` are those available for the pods' cgroup."""
         with_memory = NumaSet.from_ids(n.id for n in topology.numa if n.memory_bytes > 0)
         return cls(page_bytes, with_memory or NumaSet.of(0), topology.online, controllers & _EXTRA_CONTROLLERS)
-
-
-def pod_path(entry: PodEntry) -> str:
-    return f"{_PARENT[entry.qos]}pod{entry.pod.uid}"
-
-
-def container_path(entry: PodEntry, name: str) -> str:
-    return f"{pod_path(entry)}/{name}"
 
 
 def desired_cgroups(config: Config, managers: Managers, kernel: Kernel, state: NodeState) -> tuple[DesiredCgroup, ...]:
@@ -85,7 +74,7 @@ def _pod_cgroups(
     has_quota = config.cpu_cfs_quota and not _is_unlimited_pod(config, managers, state.promises, entry.pod, levels)
     pod_limit = resources.cpu_limit_milli if has_quota else None
     yield DesiredCgroup(
-        pod_path(entry),
+        entry.pod_path,
         controllers,
         (
             (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(resources.cpu_request_milli))),
@@ -129,10 +118,10 @@ def _container_cgroup(
     if cpus:
         attributes.insert(0, (Attribute.CPUSET_CPUS, cpus))
     return DesiredCgroup(
-        container_path(entry, container.name),
+        entry.container_path(container.name),
         attributes=tuple(attributes),
         is_exclusive=level is not Isolation.HOST and bool(own is not None and own & kernel.online),
-        shares_with=pod_path(entry) + "/",
+        shares_with=entry.pod_path + "/",
         is_starved=not cpus,
         is_leaf=True,
     )

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from nodeagent.core.cgroups.desired_cgroups import container_path
 from nodeagent.core.cgroups.write_order import diff
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.idset import CpuSet
@@ -38,7 +37,7 @@ def obstacle(
         used_below: names of cgroups directly below the container's that have processes.
 
     """
-    path = container_path(entry, name)
+    path = entry.container_path(name)
     return (
         _of_pod(entry)
         or _of_container(entry, name, observed.get(path))
@@ -54,18 +53,18 @@ def _of_pod(entry: PodEntry) -> Obstacle | None:
             f"change its manifest, or free what it needs and run: nodeagent retry {pod}",
         )
     if entry.deleting_since_ms is not None:
-        return Obstacle(f"pod {pod} is being ended", f"put its manifest {entry.source} back to have it run again")
+        return Obstacle(f"pod {pod} is being ended", f"put its manifest {entry.origin.name} back to have it run again")
     if entry.outcome is not None:
         return Obstacle(
             f"pod {pod} is over ({entry.outcome.value}) and has given its CPUs back",
-            f"change its manifest {entry.source}, or remove it and put it back, to have it run again",
+            f"change its manifest {entry.origin.name}, or remove it and put it back, to have it run again",
         )
     return None
 
 
 def _of_container(entry: PodEntry, name: str, there: ObservedCgroup | None) -> Obstacle | None:
     container, status = entry.pod.container(name), entry.status(name)
-    if not container.command:
+    if not container.is_launched:
         return None
     # Whatever is in a container with a command when that has ended is killed with it, and keeps it from starting.
     if not status.is_started or there is None or not there.is_populated:
@@ -131,7 +130,7 @@ def _of_intruders(
     plan = diff(desired, observed)
     mine, taken = want.exclusive_cpus(), want.exclusive_cpus() & plan.occupied
     who = list(plan.orphans) if taken else []
-    inits = {container_path(entry, c.name) for c in entry.pod.inits() if c.kind is ContainerKind.INIT}
+    inits = {entry.container_path(c.name) for c in entry.pod.inits() if c.kind is ContainerKind.INIT}
     for other in desired:
         there = observed.get(other.path)
         if other is want or not other.is_leaf or there is None or not there.is_populated or there.is_frozen:

@@ -1,4 +1,5 @@
 """The CPU manager: kubelet's policies none and static, their options, which CPUs a container gets and what comes back.
 
-A new option: options.py names and checks it, assignment.py or distribution.py follow it.
+A new option: options.py names and checks it, manager.py hands it to assignment.py or distribution.py, which implement it.
+Memory, cgroups and files are none of its business.
 """

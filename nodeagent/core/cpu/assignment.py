@@ -1,7 +1,7 @@
 """Which CPUs, given how many from where: kubelet's packed and spread orders, uncore alignment included.
 
 The order in which groups are looked at is the policy: groups with fewer free CPUs first, so that large ones stay intact. Knows
-no pods. Distribution across NUMA nodes builds on this (cpu_distribution.py).
+no pods. Distribution across NUMA nodes builds on this (distribution.py).
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from nodeagent.core.cpu.layout import CpuGroup, CpuLayout, Nesting
 from nodeagent.core.cpu.observing import PickObserver, Rule, Took
+from nodeagent.core.model.idset import CpuMask
 
 
 class CpuShortage(Struct, frozen=True):
@@ -34,19 +35,19 @@ class Picking(Struct, frozen=True):
     """Is told every group that is taken; decides nothing."""
 
 
-def shortage(requested: int, available: int) -> CpuShortage:
+def shortage(requested: int, available: CpuMask) -> CpuShortage:
     return CpuShortage(
         f"not enough cpus available to satisfy request: requested={requested}, available={available.bit_count()}"
     )
 
 
-def pick(picking: Picking, available: int, count: int) -> int | CpuShortage:
-    """Pick `count` CPUs out of a set of available ones; all sets are bitmasks."""
+def pick(picking: Picking, available: CpuMask, count: int) -> CpuMask | CpuShortage:
+    """Pick `count` CPUs out of a set of available ones."""
     if count < 1:
-        return 0
-    if count > (available & picking.layout.online).bit_count():
+        return CpuMask(0)
+    free = CpuMask(available & picking.layout.online)
+    if count > free.bit_count():
         return shortage(count, available)
-    free = available & picking.layout.online
     if picking.whole_cores:
         free = picking.layout.whole_cores(free)
         if not picking.layout.adds_up(free, count):
@@ -58,7 +59,7 @@ def pick(picking: Picking, available: int, count: int) -> int | CpuShortage:
     if not picking.spread:
         picker.take_whole_cores()
     picker.take_single_cpus()
-    return CpuShortage("failed to allocate cpus") if picker.need > 0 else picker.result
+    return CpuShortage("failed to allocate cpus") if picker.need > 0 else CpuMask(picker.result)
 
 
 class _Picker:
@@ -79,7 +80,7 @@ class _Picker:
         self.free &= ~cpus
         self.need -= cpus.bit_count()
         if self.picking.observer is not None:
-            self.picking.observer(Took(rule, cpus))
+            self.picking.observer(Took(rule, CpuMask(cpus)))
 
     def take_groups(self, groups: Iterable[CpuGroup], rule: Rule) -> None:
         """Take each group that is not larger than what is needed; larger ones are passed over."""
@@ -94,7 +95,7 @@ class _Picker:
         layout = self.layout
         if not self.picking.whole_cores or layout.core_size is not None:
             return True
-        return layout.adds_up(self.free & ~group.cpus, self.need - group.size)
+        return layout.adds_up(CpuMask(self.free & ~group.cpus), self.need - group.size)
 
     def is_takeable(self, cpus: int) -> bool:
         # Lists are made when a phase starts. A group that lies in two larger ones is in a list twice; by averages, a core can
@@ -109,7 +110,7 @@ class _Picker:
             self.take_groups(whole(), rule)
 
     def whole_nodes(self) -> list[CpuGroup]:
-        return [g for g in ordered_nodes(self.layout, self.free) if (g.cpus & self.free) == g.cpus]
+        return [g for g in ordered_nodes(self.layout, CpuMask(self.free)) if (g.cpus & self.free) == g.cpus]
 
     def whole_sockets(self) -> list[CpuGroup]:
         ordered = _ordered_sockets(self.layout, self.free)
@@ -181,7 +182,7 @@ class _Picker:
                 rest ^= lowest
 
 
-def ordered_nodes(layout: CpuLayout, free: int) -> list[CpuGroup]:
+def ordered_nodes(layout: CpuLayout, free: CpuMask) -> list[CpuGroup]:
     """NUMA nodes with free CPUs, the fullest first; on a machine with larger sockets, socket by socket."""
     if layout.numa_first:
         return _ordered(layout.nodes, free)
@@ -199,11 +200,11 @@ def _ordered_cores(layout: CpuLayout, free: int) -> Iterator[CpuGroup]:
 
 
 def _ordered_outer(layout: CpuLayout, free: int) -> list[CpuGroup]:
-    return _ordered_sockets(layout, free) if layout.numa_first else ordered_nodes(layout, free)
+    return _ordered_sockets(layout, free) if layout.numa_first else ordered_nodes(layout, CpuMask(free))
 
 
 def _ordered_uncores(layout: CpuLayout, free: int) -> list[CpuGroup]:
-    return list(_within(layout.uncores_of_nodes, ordered_nodes(layout, free), free))
+    return list(_within(layout.uncores_of_nodes, ordered_nodes(layout, CpuMask(free)), free))
 
 
 def _within(inner_of: Nesting, outer_order: list[CpuGroup], free: int) -> Iterator[CpuGroup]:

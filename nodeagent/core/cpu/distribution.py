@@ -13,6 +13,7 @@ from msgspec import Struct
 from nodeagent.core.cpu.assignment import CpuShortage, Picking, ordered_nodes, pick, shortage
 from nodeagent.core.cpu.layout import CpuGroup
 from nodeagent.core.cpu.observing import Spread
+from nodeagent.core.model.idset import CpuMask
 
 _INFINITE = float("inf")
 
@@ -50,15 +51,15 @@ class _NodeChoice(Struct, frozen=True):
     balance: float
 
 
-def distribute(distributing: Distributing, available: int, count: int) -> int | CpuShortage:
-    """Pick `count` CPUs out of the available ones, evenly over NUMA nodes; sets are bitmasks."""
+def distribute(distributing: Distributing, available: CpuMask, count: int) -> CpuMask | CpuShortage:
+    """Pick `count` CPUs out of the available ones, evenly over NUMA nodes."""
     picking, size = distributing.picking, distributing.group_size
     if count % size:
         return pick(picking, available, count)
     if count < 1:
-        return 0
+        return CpuMask(0)
     layout = picking.layout
-    free = available & layout.online
+    free = CpuMask(available & layout.online)
     if count > free.bit_count():
         return shortage(count, available)
     nodes = ordered_nodes(layout, free)
@@ -139,7 +140,7 @@ def _absorbed(after: list[int], nodes: list[int], rest: int, size: int) -> list[
 
 def _allocate(
     distributing: Distributing, nodes: list[CpuGroup], free: int, count: int, k: int, choice: _NodeChoice
-) -> int | CpuShortage:
+) -> CpuMask | CpuShortage:
     size = distributing.group_size
     share = count // k // size * size
     result = 0
@@ -147,7 +148,7 @@ def _allocate(
     for x in choice.nodes.elements():
         if observer is not None:
             observer(Spread(nodes[x].id, share, is_remainder=False))
-        picked = pick(distributing.picking, free & ~result & nodes[x].cpus, share)
+        picked = pick(distributing.picking, CpuMask(free & ~result & nodes[x].cpus), share)
         # Too few on a node that was never checked (Erratum.COMBINATIONS_OVERWRITTEN): nothing from there.
         result |= picked if isinstance(picked, int) else 0
     rest = count - share * k
@@ -155,7 +156,7 @@ def _allocate(
     while rest > 0 and moved:
         moved = False
         for x in choice.remainder.elements():
-            inside = free & ~result & nodes[x].cpus
+            inside = CpuMask(free & ~result & nodes[x].cpus)
             if rest > 0 and inside.bit_count() >= size:
                 if observer is not None:
                     observer(Spread(nodes[x].id, size, is_remainder=True))
@@ -166,7 +167,7 @@ def _allocate(
     missing = count - result.bit_count()
     if missing > 0:
         return CpuShortage(f"accounting error, not enough CPUs allocated, remaining: {missing}")
-    return result
+    return CpuMask(result)
 
 
 def _combinations(

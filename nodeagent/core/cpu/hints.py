@@ -3,6 +3,7 @@
 from nodeagent.core.cpu.manager import CpuManager, reusable_cpus
 from nodeagent.core.cpu.pods import check_pod
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.idset import CpuMask, NumaMask
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.numa.hint_family import HintFamily, Hints
 from nodeagent.core.numa.node_search import Cover
@@ -47,7 +48,7 @@ def _hints(manager: CpuManager, available: int, reusable: int, count: int) -> Hi
     Preferred are those of the fewest nodes that could hold as many on an empty machine.
     """
     layout = manager.layout
-    available = manager.usable(available | reusable) & ~reusable if manager.picking.whole_cores else available
+    available = manager.usable(CpuMask(available | reusable)) & ~reusable if manager.picking.whole_cores else available
     smallest = layout.fewest_nodes(count)
     wanted_sockets = None
     if manager.options.align_by_socket and (nodes_per_socket := len(layout.nodes) // layout.socket_count):
@@ -70,14 +71,16 @@ def _family(
     """Describe the same where there are too many sets to list them."""
     nodes = manager.layout.nodes
     cover = Cover(
-        universe=sum(1 << node.id for node in nodes),
+        universe=NumaMask(sum(1 << node.id for node in nodes)),
         needs=(missing,),
         amounts=tuple((node.id, ((available & node.cpus).bit_count(),)) for node in nodes),
-        forced=sum(1 << node.id for node in nodes if node.cpus & reusable),
+        forced=NumaMask(sum(1 << node.id for node in nodes if node.cpus & reusable)),
     )
     if cover.is_empty:
         return ()
-    sockets: tuple[int, ...] = ()
+    sockets: tuple[NumaMask, ...] = ()
     if wanted_sockets is not None:
-        sockets = tuple(sum(1 << n.id for n in nodes if n.cpus & socket.cpus) for socket in manager.layout.sockets)
+        sockets = tuple(
+            NumaMask(sum(1 << n.id for n in nodes if n.cpus & socket.cpus)) for socket in manager.layout.sockets
+        )
     return HintFamily((), cover, smallest, sockets, wanted_sockets)

@@ -7,10 +7,11 @@ from nodeagent.core.model.demand import qualifies_alone
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, ContainerKind, Pod
 from nodeagent.core.model.promises import PodPromises, Promises
+from nodeagent.core.model.violations import Invariant, Violation
 from nodeagent.core.numa.resource_manager import Shortfall
 
 
-def cpu_violations(manager: CpuManager, promises: Promises, active: tuple[Pod, ...]) -> Iterator[str]:
+def cpu_violations(manager: CpuManager, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
     """Name what is wrong with who holds what."""
     if not manager.static:
         return
@@ -22,7 +23,7 @@ def cpu_violations(manager: CpuManager, promises: Promises, active: tuple[Pod, .
             yield from pod_violations(pod, held)
 
 
-def _node_violations(manager: CpuManager, promises: Promises) -> Iterator[str]:
+def _node_violations(manager: CpuManager, promises: Promises) -> Iterator[Violation]:
     default = promises.default
     given = CpuSet()
     for uid, held in promises.pods:
@@ -30,17 +31,17 @@ def _node_violations(manager: CpuManager, promises: Promises) -> Iterator[str]:
         for _, cpus in held.cpus:
             mine |= cpus
         if not mine.isdisjoint(given):
-            yield f"pod {uid} holds CPUs {mine & given} that another pod holds too"
+            yield Violation(invariant=Invariant.PODS_SHARE_NO_CPUS, pod=uid, cpus=mine & given)
         given |= mine
     # Promised CPUs that went offline stay promised; the shared pool has exactly the rest of what is there.
     expected = CpuSet(manager.universe) - given
     if default != expected:
-        yield f"the shared pool has CPUs {default}, what no pod holds is {expected}"
+        yield Violation(invariant=Invariant.SHARED_POOL_HAS_THE_REST, cpus=default, expected_cpus=expected)
     if not manager.reserved.isdisjoint(given):
-        yield f"reserved CPUs {manager.reserved & given} are held by a pod"
+        yield Violation(invariant=Invariant.RESERVED_CPUS_ARE_FREE, cpus=manager.reserved & given)
 
 
-def pod_violations(pod: Pod, held: PodPromises) -> Iterator[str]:
+def pod_violations(pod: Pod, held: PodPromises) -> Iterator[Violation]:
     """CPUs within a pod: only what never runs at the same time, or shares the pod's pool, may overlap."""
     if held.pod_cpus is None and len(held.cpus) < 2:
         return
@@ -51,10 +52,22 @@ def pod_violations(pod: Pod, held: PodPromises) -> Iterator[str]:
         if cpus is None:
             continue
         if held.pod_cpus is not None and not cpus <= held.pod_cpus:
-            yield f"pod {pod.uid}, container {container.name}: CPUs {cpus} are not all of the pod's {held.pod_cpus}"
+            yield Violation(
+                invariant=Invariant.CPUS_ARE_OF_THE_POD,
+                pod=pod.uid,
+                container=container.name,
+                cpus=cpus,
+                expected_cpus=held.pod_cpus,
+            )
         for other, taken in beside:
             if not cpus.isdisjoint(taken) and not _may_overlap(held, other, container):
-                yield f"pod {pod.uid}, container {container.name}: CPUs {cpus & taken} are held by {other.name} too"
+                yield Violation(
+                    invariant=Invariant.CONTAINERS_SHARE_NO_CPUS,
+                    pod=pod.uid,
+                    container=container.name,
+                    beside=other.name,
+                    cpus=cpus & taken,
+                )
         if container.kind is not ContainerKind.INIT:
             # Sidecars go on; a plain init container has ended before anything after it starts.
             beside.append((container, cpus))

@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
+from nodeagent.core.model.idset import CpuMask, NumaMask
 from nodeagent.core.model.topology import Groups, Topology
 from nodeagent.core.numa.hints import masks_by_size
 
@@ -14,17 +15,17 @@ class CpuGroup(Struct, frozen=True):
     """A core, an uncore cache, a NUMA node or a socket."""
 
     id: int
-    cpus: int
+    cpus: CpuMask
     size: int
 
 
 class NodeSet(Struct, frozen=True):
     """A set of NUMA nodes that have CPUs."""
 
-    mask: int
+    mask: NumaMask
     nodes: int
     """How many."""
-    cpus: int
+    cpus: CpuMask
     size: int
     sockets: int
     """How many sockets its nodes touch."""
@@ -35,7 +36,7 @@ Nesting = Mapping[int, tuple[CpuGroup, ...]]
 
 
 class CpuLayout(Struct, frozen=True):
-    online: int
+    online: CpuMask
     cpu_count: int
     """As kubelet counts: on machines without NUMA directories offline CPUs too."""
     cores: tuple[CpuGroup, ...]
@@ -86,13 +87,13 @@ class CpuLayout(Struct, frozen=True):
             smallest_large=min((group.size for group in (*nodes, *sockets)), default=0),
         )
 
-    def cpus_of_nodes(self, nodes: int) -> int:
+    def cpus_of_nodes(self, nodes: NumaMask) -> CpuMask:
         """All CPUs of a set of NUMA nodes."""
         bits = 0
         for node in self.nodes:
             if nodes >> node.id & 1:
                 bits |= node.cpus
-        return bits
+        return CpuMask(bits)
 
     def fewest_nodes(self, count: int) -> int:
         """How many nodes so many CPUs take on an empty machine; all if there are not so many."""
@@ -108,15 +109,15 @@ class CpuLayout(Struct, frozen=True):
             sets.append(NodeSet(mask, mask.bit_count(), cpus, cpus.bit_count(), touched))
         return tuple(sets)
 
-    def whole_cores(self, cpus: int) -> int:
+    def whole_cores(self, cpus: CpuMask) -> CpuMask:
         """Those of the CPUs whose core is in the set as a whole."""
         bits = 0
         for core in self.cores:
             if core.cpus & cpus == core.cpus:
                 bits |= core.cpus
-        return bits
+        return CpuMask(bits)
 
-    def adds_up(self, cpus: int, count: int) -> bool:
+    def adds_up(self, cpus: CpuMask, count: int) -> bool:
         """Whether some of these whole cores have exactly so many CPUs together."""
         if self.core_size is not None:
             return count % self.core_size == 0 and count <= cpus.bit_count()
@@ -135,13 +136,13 @@ class CpuLayout(Struct, frozen=True):
                 step *= 2
         return bool(sums >> count & 1)
 
-    def with_siblings(self, cpus: int) -> int:
+    def with_siblings(self, cpus: CpuMask) -> CpuMask:
         """These CPUs and all that share a core with one of them."""
         bits = 0
         for core in self.cores:
             if core.cpus & cpus:
                 bits |= core.cpus
-        return bits
+        return CpuMask(bits)
 
 
 def _groups(groups: Groups) -> tuple[CpuGroup, ...]:

@@ -1,7 +1,7 @@
 """The CPU manager's policies none and static: who gets which CPUs, and what comes back.
 
 A decision takes promises and gives the next ones, with the metrics that moved. Knows topology hints as masks; knows no cgroup, no
-file and no clock. Pods with resources of their own are split up in cpu_pods.py.
+file and no clock. Pods with resources of their own are split up in pods.py.
 """
 
 from msgspec import Struct
@@ -31,9 +31,9 @@ from nodeagent.core.metrics.manager_metrics import (
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.errata import Erratum, reproduced
-from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.idset import CpuMask, CpuSet, NumaMask
 from nodeagent.core.model.pod import ContainerKind
-from nodeagent.core.model.promises import CpuReuse, PodPromises, Promises, dropped, put, with_pod
+from nodeagent.core.model.promises import CpuReuse, Promises, dropped, put, with_pod
 from nodeagent.core.model.refusals import Reason, Refusal, StartRefused, unexpected
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.numa import hint_family
@@ -47,21 +47,21 @@ class CpuManager(Struct, frozen=True):
     layout: CpuLayout
     options: CpuOptions
     reserved: CpuSet
-    reserved_cores: int
+    reserved_cores: CpuMask
     """The reserved CPUs and all that share a core with one of them."""
-    universe: int
+    universe: CpuMask
     """What the default set may consist of: all CPUs, without the reserved ones if they are strictly reserved."""
     picking: Picking
     distributing: Distributing | None
     quirks: frozenset[Erratum]
-    grantable: int = -1
-    """CPUs that may be given exclusively, as a mask; all but under `isolatedCPUs: only`."""
-    preferred: int = 0
+    grantable: CpuMask = CpuMask(-1)
+    """CPUs that may be given exclusively; all but under `isolatedCPUs: only`."""
+    preferred: CpuMask = CpuMask(0)
     """CPUs to be given first where they suffice (`isolatedCPUs: prefer`)."""
     node_sets: tuple[NodeSet, ...] = ()
     """Every set of NUMA nodes, in the order of hints; empty if nobody asks for hints, or if there are too many."""
 
-    def assign(self, available: int, count: int) -> int | CpuShortage:
+    def assign(self, available: CpuMask, count: int) -> CpuMask | CpuShortage:
         """Choose CPUs by the configured options."""
         if self.distributing is None:
             return pick(self.picking, available, count)
@@ -74,17 +74,17 @@ class CpuManager(Struct, frozen=True):
         """Who wants to know how CPUs are chosen; nobody, as a rule, and then nothing is put together for it."""
         return self.picking.observer
 
-    def usable(self, cpus: int) -> int:
+    def usable(self, cpus: CpuMask) -> CpuMask:
         """Those of these CPUs that can be given to anybody: under full-pcpus-only, whole cores."""
         return self.layout.whole_cores(cpus) if self.picking.whole_cores else cpus
 
-    def free_pool(self, promises: Promises) -> int:
+    def free_pool(self, promises: Promises) -> CpuMask:
         """The shared pool without the reserved CPUs."""
-        return promises.default.bits & ~self.reserved.bits
+        return CpuMask(promises.default.bits & ~self.reserved.bits)
 
-    def free_cpus(self, promises: Promises) -> int:
+    def free_cpus(self, promises: Promises) -> CpuMask:
         """What may still be given exclusively."""
-        return self.free_pool(promises) & self.grantable
+        return CpuMask(self.free_pool(promises) & self.grantable)
 
 
 def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | tuple[StartRefused, ...]:
@@ -110,7 +110,7 @@ def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | 
     reserved = _reserved(placement, layout, CpuOptions() if configured else options)
     if isinstance(reserved, StartRefused):
         return (*refused, reserved)
-    isolated = topology.isolated.bits & layout.online & ~reserved.bits
+    isolated = CpuMask(topology.isolated.bits & layout.online & ~reserved.bits)
     if placement.isolated_cpus == "only" and not isolated:
         refused.append(
             StartRefused(
@@ -216,7 +216,7 @@ def _cpu_manager(
         options=options,
         reserved=reserved,
         reserved_cores=layout.with_siblings(reserved.bits),
-        universe=layout.online & ~(reserved.bits if options.strict_cpu_reservation else 0),
+        universe=CpuMask(layout.online & ~(reserved.bits if options.strict_cpu_reservation else 0)),
         picking=picking,
         distributing=distributing,
         quirks=quirks,
@@ -256,17 +256,14 @@ def allocate_container(
         return Allocation(_with_reuse(promises, pod.uid, container.kind, held), (requests, *full))
     mask = promises.hint(pod.uid, container.name).mask
     chosen = choose_near(
-        manager, manager.free_cpus(promises) | reusable, container.cpus, None if mask is None else mask.bits
+        manager, CpuMask(manager.free_cpus(promises) | reusable), container.cpus, None if mask is None else mask.bits
     )
     if isinstance(chosen, CpuShortage):
         return _failed(manager, promises, (requests,), unexpected(chosen.message))
     cpus = CpuSet(chosen)
     of_pod = promises.of_pod(pod.uid)
-    sets = put(of_pod.cpus, container.name, cpus)
-    given = PodPromises(sets, of_pod.pod_cpus, of_pod.memory, of_pod.pod_memory, of_pod.hints)
-    pods = promises.pods.put(pod.uid, given)
-    left = promises.default - cpus
-    after = Promises(left, pods, promises.memory, promises.cpu_reuse, promises.memory_reuse)
+    given = replace(of_pod, cpus=put(of_pod.cpus, container.name, cpus))
+    after = replace(promises, default=promises.default - cpus, pods=promises.pods.put(pod.uid, given))
     deltas = (
         requests,
         *full,
@@ -277,7 +274,7 @@ def allocate_container(
     return Allocation(_with_reuse(after, pod.uid, container.kind, cpus), deltas)
 
 
-def check_full_cores(manager: CpuManager, promises: Promises, count: int, reusable: int) -> Refusal | None:
+def check_full_cores(manager: CpuManager, promises: Promises, count: int, reusable: CpuMask) -> Refusal | None:
     """Refuse what isn't whole cores (full-pcpus-only)."""
     layout, whole_only = manager.layout, manager.picking.whole_cores
     per_core = layout.per_core
@@ -287,9 +284,9 @@ def check_full_cores(manager: CpuManager, promises: Promises, count: int, reusab
             f"SMT Alignment Error: requested {count} cpus not multiple cpus per core = {per_core}",
         )
     # kubelet leaves out cores that are half reserved, but counts CPUs of cores that are half in use.
-    free = manager.usable(manager.free_cpus(promises) | reusable)
+    free = manager.usable(CpuMask(manager.free_cpus(promises) | reusable))
     if not whole_only:
-        free = promises.default.bits & ~manager.reserved_cores & manager.grantable
+        free = CpuMask(promises.default.bits & ~manager.reserved_cores & manager.grantable)
     available = free.bit_count()
     if not layout.adds_up(free, count) if whole_only else count > available:
         return Refusal(
@@ -300,9 +297,9 @@ def check_full_cores(manager: CpuManager, promises: Promises, count: int, reusab
     return None
 
 
-def choose_near(manager: CpuManager, available: int, count: int, mask: int | None) -> int | CpuShortage:
+def choose_near(manager: CpuManager, available: CpuMask, count: int, mask: NumaMask | None) -> CpuMask | CpuShortage:
     """Choose from the NUMA nodes of the mask first, then from everywhere; preferred CPUs where they suffice for both."""
-    preferred = available & manager.preferred
+    preferred = CpuMask(available & manager.preferred)
     if preferred and _suffices(manager, preferred, available, count, mask):
         chosen = _choose_near(manager, preferred, count, mask, isolated=True)
         if not isinstance(chosen, CpuShortage):
@@ -310,19 +307,22 @@ def choose_near(manager: CpuManager, available: int, count: int, mask: int | Non
     return _choose_near(manager, available, count, mask)
 
 
-def _suffices(manager: CpuManager, preferred: int, available: int, count: int, mask: int | None) -> bool:
+def _suffices(manager: CpuManager, preferred: CpuMask, available: CpuMask, count: int, mask: NumaMask | None) -> bool:
     """Whether as many are there, and as many on the NUMA nodes of the mask, as if all available ones were chosen from."""
-    aligned = -1 if mask is None else _aligned_cpus(manager, mask)
-    near = min(count, manager.usable(available & aligned).bit_count())
-    return manager.usable(preferred & aligned).bit_count() >= near and manager.usable(preferred).bit_count() >= count
+    aligned = CpuMask(-1) if mask is None else _aligned_cpus(manager, mask)
+    near = min(count, manager.usable(CpuMask(available & aligned)).bit_count())
+    return (
+        manager.usable(CpuMask(preferred & aligned)).bit_count() >= near
+        and manager.usable(preferred).bit_count() >= count
+    )
 
 
 def _choose_near(
-    manager: CpuManager, available: int, count: int, mask: int | None, *, isolated: bool = False
-) -> int | CpuShortage:
-    near = 0
+    manager: CpuManager, available: CpuMask, count: int, mask: NumaMask | None, *, isolated: bool = False
+) -> CpuMask | CpuShortage:
+    near = CpuMask(0)
     if mask is not None:
-        there = manager.usable(available & _aligned_cpus(manager, mask))
+        there = manager.usable(CpuMask(available & _aligned_cpus(manager, mask)))
         wanted = _near_count(manager, available, there, count)
         if manager.observer is not None:
             manager.observer(Choosing(Source.HINT, there, wanted, isolated))
@@ -330,25 +330,26 @@ def _choose_near(
         if isinstance(chosen, CpuShortage):
             return chosen
         near = chosen
+    left, missing = CpuMask(available & ~near), count - near.bit_count()
     if manager.observer is not None:
         source = Source.ANYWHERE if mask is None else Source.ELSEWHERE
-        manager.observer(Choosing(source, available & ~near, count - near.bit_count(), isolated))
-    rest = manager.assign(available & ~near, count - near.bit_count())
-    return rest if isinstance(rest, CpuShortage) else near | rest
+        manager.observer(Choosing(source, left, missing, isolated))
+    rest = manager.assign(left, missing)
+    return rest if isinstance(rest, CpuShortage) else CpuMask(near | rest)
 
 
-def _near_count(manager: CpuManager, available: int, there: int, count: int) -> int:
+def _near_count(manager: CpuManager, available: CpuMask, there: CpuMask, count: int) -> int:
     """As many as there are, or as are wanted."""
     near = min(count, there.bit_count())
     layout = manager.layout
     if manager.picking.whole_cores and layout.core_size is None:
-        elsewhere = layout.whole_cores(available & ~there)
+        elsewhere = layout.whole_cores(CpuMask(available & ~there))
         while near and not (layout.adds_up(there, near) and layout.adds_up(elsewhere, count - near)):
             near -= 1
     return near
 
 
-def _aligned_cpus(manager: CpuManager, mask: int) -> int:
+def _aligned_cpus(manager: CpuManager, mask: NumaMask) -> CpuMask:
     cpus = manager.layout.cpus_of_nodes(mask)
     if not manager.options.align_by_socket:
         return cpus
@@ -356,19 +357,19 @@ def _aligned_cpus(manager: CpuManager, mask: int) -> int:
     for socket in manager.layout.sockets:
         if socket.cpus & cpus:
             bits |= socket.cpus
-    return bits
+    return CpuMask(bits)
 
 
-def reusable_cpus(promises: Promises, uid: str) -> int:
+def reusable_cpus(promises: Promises, uid: str) -> CpuMask:
     """CPUs that the pod's next container may take over from its init containers."""
     reuse = promises.cpu_reuse
-    return reuse.cpus.bits if reuse is not None and reuse.pod_uid == uid else 0
+    return reuse.cpus.bits if reuse is not None and reuse.pod_uid == uid else CpuMask(0)
 
 
 def _with_reuse(promises: Promises, uid: str, kind: ContainerKind, own: CpuSet) -> Promises:
     """Let later containers of the pod draw on what an init container got, until another takes it. Other pods' sets end."""
-    so_far = reusable_cpus(promises, uid)
-    reusable = CpuSet(so_far | own.bits if kind is ContainerKind.INIT else so_far & ~own.bits)
+    so_far = CpuSet(reusable_cpus(promises, uid))
+    reusable = so_far | own if kind is ContainerKind.INIT else so_far - own
     reuse = CpuReuse(uid, reusable) if reusable else None
     return promises if reuse == promises.cpu_reuse else replace(promises, cpu_reuse=reuse)
 
@@ -378,7 +379,7 @@ def _failed(manager: CpuManager, promises: Promises, deltas: MetricDeltas, refus
     return Allocation(promises, (*deltas, plus(CPU_ERRORS), allocation_errors("cpu", "node"), *full), refusal)
 
 
-def taken_deltas(manager: CpuManager, after: Promises, cpus: int) -> MetricDeltas:
+def taken_deltas(manager: CpuManager, after: Promises, cpus: CpuMask) -> MetricDeltas:
     """What moves when CPUs were newly taken from the node."""
     deltas: MetricDeltas = ()
     if cpus.bit_count() == 1 or any(not cpus & ~uncore.cpus for uncore in manager.layout.uncores):
@@ -428,7 +429,7 @@ def release_pod_set(manager: CpuManager, promises: Promises, uid: str) -> tuple[
 def _released(manager: CpuManager, promises: Promises, cpus: CpuSet) -> tuple[Promises, MetricDeltas]:
     if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
         # What went offline meanwhile is nobody's until it returns.
-        cpus = CpuSet(cpus.bits & manager.universe)
+        cpus &= CpuSet(manager.universe)
     after = replace(promises, default=promises.default | cpus)
     if Erratum.GAUGES_DRIFT not in manager.quirks:
         return after, ()

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from nodeagent.core.model.idset import CpuMask
+
 
 class Rule(enum.StrEnum):
     """Why these CPUs were taken together."""
@@ -34,7 +36,7 @@ class Choosing(Struct, frozen=True):
     """CPUs are going to be chosen."""
 
     source: Source
-    available: int
+    available: CpuMask
     count: int
     isolated: bool = False
     """Only CPUs isolated at boot are looked at (isolatedCPUs: prefer). If too few suit, another choice follows."""
@@ -52,7 +54,7 @@ class Spread(Struct, frozen=True):
 
 class Took(Struct, frozen=True):
     rule: Rule
-    cpus: int
+    cpus: CpuMask
 
 
 PickObserver = Callable[[Choosing | Spread | Took], None]

@@ -22,7 +22,7 @@ from nodeagent.core.metrics.manager_metrics import (
 )
 from nodeagent.core.model.demand import PodDemand
 from nodeagent.core.model.errata import Erratum
-from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.idset import CpuMask, CpuSet
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import Reason, Refusal, unexpected
@@ -73,7 +73,7 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
     if refusal is not None:
         return _failed(promises, (), refusal)
     if manager.options.full_pcpus_only:
-        refusal = check_full_cores(manager, promises, pod.cpus, 0) or _check_slices(manager, promises, pod)
+        refusal = check_full_cores(manager, promises, pod.cpus, CpuMask(0)) or _check_slices(manager, promises, pod)
         if refusal is not None:
             return _failed(promises, (), refusal)
     mask = promises.hint(pod.uid, pod.containers[0].name).mask
@@ -102,7 +102,7 @@ def _check_slices(manager: CpuManager, promises: Promises, pod: PodDemand) -> Re
     """Refuse exclusive slices that are no whole cores (kubelet hands out halves: Erratum.HALF_CORES_HANDED_OUT)."""
     if not manager.picking.whole_cores:
         return None
-    checks = (check_full_cores(manager, promises, c.cpus, 0) for c in pod.containers if c.cpus)
+    checks = (check_full_cores(manager, promises, c.cpus, CpuMask(0)) for c in pod.containers if c.cpus)
     return next((refusal for refusal in checks if refusal is not None), None)
 
 
@@ -113,21 +113,21 @@ def _failed(promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Alloc
 class _Parts(Struct, frozen=True):
     """A pod's set, split up."""
 
-    slices: tuple[tuple[str, int], ...]
+    slices: tuple[tuple[str, CpuMask], ...]
     deltas: MetricDeltas
     """What was counted: up to the container for which too few were left, where there is one."""
     shortage: CpuShortage | None = None
 
 
-def _partition(manager: CpuManager, pod: PodDemand, whole: int) -> _Parts:
+def _partition(manager: CpuManager, pod: PodDemand, whole: CpuMask) -> _Parts:
     """Split the pod's set among its containers."""
-    slices: list[tuple[str, int]] = []
+    slices: list[tuple[str, CpuMask]] = []
     deltas: list[MetricDelta] = []
     sharing: list[str] = []
-    waiting: list[tuple[str, int, int]] = []
+    waiting: list[tuple[str, int, CpuMask]] = []
     pool = whole
 
-    def given(name: str, count: int, available: int) -> int | CpuShortage:
+    def given(name: str, count: int, available: CpuMask) -> CpuMask | CpuShortage:
         deltas.append(plus(CPU_REQUESTS))
         if manager.observer is not None:
             manager.observer(Choosing(Source.POD, available, count, container=name))
@@ -151,9 +151,9 @@ def _partition(manager: CpuManager, pod: PodDemand, whole: int) -> _Parts:
             if isinstance(chosen, CpuShortage):
                 return _Parts((), tuple(deltas), chosen)
             if container.kind is not ContainerKind.INIT:
-                pool &= ~chosen
+                pool = CpuMask(pool & ~chosen)
     for name, count, at_hand in waiting:
-        chosen = given(name, count, at_hand & ~pool)
+        chosen = given(name, count, CpuMask(at_hand & ~pool))
         if isinstance(chosen, CpuShortage):
             return _Parts((), tuple(deltas), chosen)
     deltas += [assignments("cpu", "pod_shared")] * len(sharing)

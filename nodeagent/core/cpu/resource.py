@@ -20,9 +20,11 @@ from nodeagent.core.metrics.manager_metrics import (
     plus,
 )
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.idset import CpuSet, NumaMask, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.violations import Violation
 from nodeagent.core.numa.hint_family import Hints
 from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE
 from nodeagent.core.numa.resource_manager import Allocation, ResourceHints, Shortfall
@@ -51,7 +53,7 @@ class CpuResource(Struct, frozen=True):
         manager = self.manager
         if not manager.static:
             return None
-        cpus = manager.layout.cpus_of_nodes(1 << node)
+        cpus = manager.layout.cpus_of_nodes(NumaMask(1 << node))
         whole = (cpus & ~manager.reserved.bits).bit_count()
         return (promises.exclusive().bits & cpus).bit_count() * 100 // whole if whole else 0
 
@@ -64,9 +66,9 @@ class CpuResource(Struct, frozen=True):
     def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
         return held.pod_cpus is not None or bool(held.cpus) or not (self.manager.static and pod.cpus)
 
-    def place(self, held: PodPromises, name: str) -> int:
-        own = held.own_set(name)
-        return 0 if own is None else sum(1 << node.id for node in self.manager.layout.nodes if node.cpus & own.bits)
+    def place(self, held: PodPromises, name: str) -> NumaSet:
+        own = held.own_set(name) or CpuSet()
+        return NumaSet.from_ids(node.id for node in self.manager.layout.nodes if node.cpus & own.bits)
 
     def found_deltas(self, container: ContainerDemand) -> MetricDeltas:
         if not self.is_asked(container):
@@ -103,7 +105,7 @@ class CpuResource(Struct, frozen=True):
             ),
         )
 
-    def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[str]:
+    def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
         return cpu_violations(self.manager, promises, active)
 
     def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.cpu.manager import CpuManager
 from nodeagent.core.model.errata import Erratum
-from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
+from nodeagent.core.model.idset import CpuMask, CpuSet, IdSetSyntaxError
 from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.model.records import CpuRecord, Unreadable
@@ -95,7 +95,7 @@ def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartR
     present = default | given_cpus(promises)
     if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
         # CPUs that went offline are still promised: they may come back.
-        present = CpuSet(present.bits & manager.layout.online)
+        present &= CpuSet(manager.layout.online)
     if present.bits != manager.universe:
         return StartRefused(
             f'current set of available CPUs "{CpuSet(manager.universe)}" doesn\'t match with CPUs in state "{present}"',
@@ -108,7 +108,7 @@ def _held_twice(promises: Promises) -> StartRefused | None:
     """Look for CPUs of a pod that another one has too, or that are in the shared pool."""
     given = CpuSet()
     for uid, pod in promises.pods:
-        mine = CpuSet(_all_cpus(pod))
+        mine = CpuSet(CpuMask(_all_cpus(pod)))
         if not mine.isdisjoint(given):
             return StartRefused(f'pod: {uid} cpuset: "{mine}" overlaps with "{mine & given}" of other pods', _FILE)
         if not mine.isdisjoint(promises.default):
@@ -122,7 +122,7 @@ def given_cpus(promises: Promises) -> CpuSet:
     given = 0
     for _, pod in promises.pods:
         given |= _all_cpus(pod)
-    return CpuSet(given)
+    return CpuSet(CpuMask(given))
 
 
 def _all_cpus(pod: PodPromises) -> int:

@@ -25,7 +25,7 @@ class Capacity(Struct, frozen=True):
     decision: Rejected | Insufficient | None
 
 
-def fill(what_if: WhatIf, pods: Sequence[Pod], fitted: Callable[[], None] = lambda: None) -> Capacity:
+def search_capacity(what_if: WhatIf, pods: Sequence[Pod], fitted: Callable[[], None] = lambda: None) -> Capacity:
     """Admit copies of the pods, all of them in order, until one is refused.
 
     Args:

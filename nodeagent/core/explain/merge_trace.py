@@ -1,6 +1,8 @@
 """A merge of hints, told step by step: what each resource says of each set of NUMA nodes, which set won, and why the others lost.
 
-The winner is taken from the merge itself (hints.py, hint_family.py); here only the reasons are found, by the same orders. Decides nothing.
+The winner is taken from the merge itself (core/numa/hints.py, core/numa/hint_family.py).
+Here only the reasons are found, by the same orders.
+Decides nothing.
 """
 
 import enum
@@ -13,7 +15,7 @@ from nodeagent.core.admission.affinity_score import preferred_of_two
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.one_pod import MergeReport
 from nodeagent.core.model.demand import PodDemand
-from nodeagent.core.model.idset import NumaSet
+from nodeagent.core.model.idset import NumaMask, NumaSet
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.numa.hint_family import MAX_STEPS, HintFamily, Hints
 from nodeagent.core.numa.hints import fitness, non_preferred_rank, wanted_count
@@ -92,8 +94,8 @@ def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod
     ids = [node.id for node in managers.topology.numa]
     every = len(ids) <= _MAX_ENUMERATED
     listed = {m for _, hints in report.hints for m in _listed(hints)}
-    single = {1 << node for node in ids}
-    small = (sum(1 << node for node in chosen) for size in range(1, len(ids) + 1) for chosen in combinations(ids, size))
+    single = [NumaMask(1 << node) for node in ids]
+    small = (NumaMask(sum(chosen)) for size in range(1, len(ids) + 1) for chosen in combinations(single, size))
     masks = {*islice(small, max(0, _MOST_SETS - len(listed))), *single, *listed}
     winner = rules.default_mask if merged.mask is None and merged.preferred else merged.mask
     opinions = {mask: tuple((name, _opinion(hints, mask)) for name, hints in report.hints) for mask in masks}
@@ -130,13 +132,13 @@ def _silent(report: MergeReport, pod: PodDemand) -> tuple[str, ...]:
 _OFFERS = (Opinion.PREFERRED, Opinion.POSSIBLE)
 
 
-def _listed(hints: Hints) -> Iterable[int]:
+def _listed(hints: Hints) -> Iterable[NumaMask]:
     if isinstance(hints, HintFamily):
         return (mask for mask, _ in hints.listed)
     return (mask for mask, _ in hints if mask is not None)
 
 
-def _opinion(hints: Hints, mask: int) -> Opinion:
+def _opinion(hints: Hints, mask: NumaMask) -> Opinion:
     if isinstance(hints, HintFamily):
         if hints.prefers(mask):
             return Opinion.PREFERRED
@@ -152,7 +154,7 @@ def _opinion(hints: Hints, mask: int) -> Opinion:
 class _SetJudge:
     """Finds why a set lost against the winner of one merge."""
 
-    def __init__(self, managers: Managers, promises: Promises, report: MergeReport, winner: int | None) -> None:
+    def __init__(self, managers: Managers, promises: Promises, report: MergeReport, winner: NumaMask | None) -> None:
         self._managers = managers
         self._promises = promises
         self._merged = report.merged
@@ -160,7 +162,7 @@ class _SetJudge:
         self._topology = managers.providers.topology
         self._hints = [hints for _, hints in report.hints]
 
-    def verdict(self, mask: int, opinions: tuple[tuple[str, Opinion], ...]) -> tuple[Verdict, tuple[str, ...]]:
+    def verdict(self, mask: NumaMask, opinions: tuple[tuple[str, Opinion], ...]) -> tuple[Verdict, tuple[str, ...]]:
         if mask == self._winner:
             return Verdict.WINS, ()
         lacking = tuple(name for name, opinion in opinions if opinion is Opinion.NO)
@@ -184,7 +186,7 @@ class _SetJudge:
         families = [hints.fewest_nodes(Steps(MAX_STEPS)) for hints in self._hints if isinstance(hints, HintFamily)]
         return max([listed, *families])
 
-    def _node_verdict(self, mask: int, winner: int) -> Verdict:
+    def _node_verdict(self, mask: NumaMask, winner: NumaMask) -> Verdict:
         if mask.bit_count() > winner.bit_count():
             return Verdict.MORE_NODES
         if self._topology.prefer_most_allocated:

@@ -7,7 +7,7 @@ from operator import or_
 from msgspec import Struct
 
 from nodeagent.core.admission.managers import Managers
-from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.idset import CpuMask, CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 
@@ -20,16 +20,16 @@ class HeldOnNode(Struct, frozen=True):
     cpus: CpuSet
 
 
-class MemoryRoom(Struct, frozen=True):
+class MemoryHeadroom(Struct, frozen=True):
     resource: str
     allocatable_bytes: int
     free_bytes: int
 
 
-class Room(Struct, frozen=True):
-    """One NUMA node."""
+class NodeHeadroom(Struct, frozen=True):
+    """What one NUMA node has left."""
 
-    node: int
+    id: int
     cpus: CpuSet
     free: CpuSet
     """What may still be given exclusively."""
@@ -42,13 +42,15 @@ class Room(Struct, frozen=True):
     caches: int
     reserved: CpuSet
     holders: tuple[HeldOnNode, ...]
-    memory: tuple[MemoryRoom, ...]
+    memory: tuple[MemoryHeadroom, ...]
     """Empty under memory manager policy None."""
     group: NumaSet | None
     """The group of nodes that memory here is given from; None: it is not used in a group."""
 
 
-def rooms(managers: Managers, promises: Promises, pods: Iterable[Pod], lent: CpuSet = CpuSet()) -> tuple[Room, ...]:
+def headroom(
+    managers: Managers, promises: Promises, pods: Iterable[Pod], lent: CpuSet = CpuSet()
+) -> tuple[NodeHeadroom, ...]:
     """Look at every NUMA node, those without CPUs too.
 
     Args:
@@ -66,20 +68,22 @@ def rooms(managers: Managers, promises: Promises, pods: Iterable[Pod], lent: Cpu
     held.sort(key=lambda holder: (holder.pod, holder.container or ""))
     cpu = managers.providers.cpu
     free = CpuSet(cpu.free_cpus(promises)) | lent if cpu.static else CpuSet()
-    return tuple(_room(managers, promises, node.id, held, free) for node in managers.topology.numa)
+    return tuple(_node_headroom(managers, promises, node.id, held, free) for node in managers.topology.numa)
 
 
-def _room(managers: Managers, promises: Promises, node: int, held: list[HeldOnNode], all_free: CpuSet) -> Room:
+def _node_headroom(
+    managers: Managers, promises: Promises, node: int, held: list[HeldOnNode], all_free: CpuSet
+) -> NodeHeadroom:
     topology = managers.topology
     cpus = topology.nodes.get(node, CpuSet())
     free = all_free & cpus
     bits = free.bits
     cores = [core.bits for core in topology.cores_of_nodes.get(node, ()) if core.bits & bits == core.bits]
-    whole = CpuSet(reduce(or_, cores, 0))
+    whole = CpuSet(CpuMask(reduce(or_, cores, 0)))
     caches = topology.uncores_of_nodes.get(node, ())
     books = next((n for n in promises.memory if n.id == node), None)
-    return Room(
-        node=node,
+    return NodeHeadroom(
+        id=node,
         cpus=cpus,
         free=free,
         whole_cores=len(cores),
@@ -90,6 +94,6 @@ def _room(managers: Managers, promises: Promises, node: int, held: list[HeldOnNo
         holders=tuple(HeldOnNode(h.pod, h.container, h.cpus & cpus) for h in held if h.cpus.bits & cpus.bits),
         memory=()
         if books is None
-        else tuple(MemoryRoom(resource, t.allocatable, max(0, t.free)) for resource, t in books.tables),
+        else tuple(MemoryHeadroom(resource, t.allocatable, max(0, t.free)) for resource, t in books.tables),
         group=None if books is None or len(books.cells) < 2 else books.cells,
     )

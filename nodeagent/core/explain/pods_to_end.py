@@ -17,7 +17,7 @@ _MOST_SETS = 300
 """Of so many sets of pods each is tried, the smallest first; of more, one is improved pod by pod."""
 
 
-def removals(attempts: Attempts) -> Iterator[Remedy]:
+def pods_to_end(attempts: Attempts) -> Iterator[Remedy]:
     """Find the pods of which one is enough, those that hold least; else several, none of which could stay."""
     sizes = {pod.uid: _size(attempts, pod) for pod in attempts.what_if.pods}
     short = attempts.refusal

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.admission.node_capacity import Insufficient
-from nodeagent.core.explain.pods_to_end import removals
+from nodeagent.core.explain.pods_to_end import pods_to_end
 from nodeagent.core.explain.remedy import Attempts, Remedy, RequestChange
-from nodeagent.core.explain.smaller_requests import other_requests
+from nodeagent.core.explain.smaller_requests import smaller_requests
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.pod import Pod
@@ -41,9 +41,9 @@ def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None
         tried: called after each decision.
     """
     kinds = {
-        RequestChange.REQUEST: other_requests,
+        RequestChange.REQUEST: smaller_requests,
         RequestChange.CONFIGURATION: _configurations,
-        RequestChange.REMOVAL: removals,
+        RequestChange.REMOVAL: pods_to_end,
     }
     found: list[Remedy] = []
     all_tried = True
@@ -68,13 +68,13 @@ def _configurations(attempts: Attempts) -> Iterator[Remedy]:
             yield Remedy(RequestChange.CONFIGURATION, (field,), (), before, after)
     short = attempts.refusal
     if isinstance(short, Insufficient) and short.resource == "pods" and attempts.what_if.allocatable is not None:
-        room, wanted = attempts.what_if.allocatable, short.used + 1
-        narrow = [bound for bound in room.bounds if bound[1] * bound[2] < wanted]
+        allocatable, wanted = attempts.what_if.allocatable, short.used + 1
+        narrow = [bound for bound in allocatable.bounds if bound[1] * bound[2] < wanted]
         if len(narrow) == 1:  # else one field alone can't do
             ((name, most, times),) = narrow
             fewest = -(-wanted // times)
-            pods = min((fewest if field == name else value) * each for field, value, each in room.bounds)
-            if attempts.admits(what_if=replace(attempts.what_if, allocatable=replace(room, pods=pods))):
+            pods = min((fewest if field == name else value) * each for field, value, each in allocatable.bounds)
+            if attempts.admits(what_if=replace(attempts.what_if, allocatable=replace(allocatable, pods=pods))):
                 yield Remedy(RequestChange.CONFIGURATION, (name,), (), str(most), str(fewest))
 
 

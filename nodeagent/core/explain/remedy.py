@@ -1,4 +1,4 @@
-"""A change after which a refused pod is admitted, and the trials that show it. Knows no search."""
+"""A change after which a refused pod is admitted, and the attempts that show it. Knows no search."""
 
 import enum
 from collections.abc import Callable

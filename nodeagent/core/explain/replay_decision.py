@@ -14,7 +14,7 @@ from nodeagent.core.model.promises import PodPromises
 from nodeagent.core.model.state import NodeState, PodEntry
 
 
-class Retraced(Struct, frozen=True):
+class ReplayedDecision(Struct, frozen=True):
     """A decision taken again."""
 
     before: WhatIf
@@ -26,7 +26,7 @@ class Retraced(Struct, frozen=True):
     """Pods that were decided on later, and are therefore not on that node."""
 
 
-def retraced(what_if: WhatIf, state: NodeState, entry: PodEntry) -> Retraced:
+def replay_decision(what_if: WhatIf, state: NodeState, entry: PodEntry) -> ReplayedDecision:
     """Decide again on a pod of the state.
 
     Args:
@@ -39,12 +39,12 @@ def retraced(what_if: WhatIf, state: NodeState, entry: PodEntry) -> Retraced:
     after = state.entries[position + 1 :] if entry.is_active else ()
     later = tuple(e.pod for e in after if e.is_active)
     tries = [later, ()] if later else [()]
-    found: list[Retraced] = []
+    found: list[ReplayedDecision] = []
     for pods in tries:
         before = what_if.without(frozenset({uid, *(pod.uid for pod in pods)}))
         again = trace(before, entry.pod)
         same = _is_same(what_if, entry, again)
-        found.append(Retraced(before, again, same, tuple(pod.full_name for pod in pods)))
+        found.append(ReplayedDecision(before, again, same, tuple(pod.full_name for pod in pods)))
         if same:
             return found[-1]
     # Neither is how it was: then the node as it is now says more.

@@ -50,7 +50,7 @@ _Search = Callable[[Attempts, _Sought], int | None]
 """Find what it could ask for."""
 
 
-def other_requests(attempts: Attempts) -> Sequence[Remedy]:
+def smaller_requests(attempts: Attempts) -> Sequence[Remedy]:
     """Change the manifest: one amount, the same amount of several containers, or several amounts of one container.
 
     Where none of these is enough alone, the pod's own amounts change with its containers'.

@@ -13,7 +13,7 @@ from nodeagent.core.cpu.observing import Choosing, Rule, Source, Spread, Took
 from nodeagent.core.explain.merge_trace import MergeTrace, trace_merge
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.demand import PodDemand, demand_of
-from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.idset import CpuMask, CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Blocks, Hint, Promises
 
@@ -162,7 +162,7 @@ def _choices(picks: list[Choosing | Spread | Took]) -> tuple[CpuChoice, ...]:
     return tuple(choice for choice in choices if choice.count > 0)
 
 
-def _group(rule: Rule, cpus: int, share: Spread | None) -> TakenTogether:
+def _group(rule: Rule, cpus: CpuMask, share: Spread | None) -> TakenTogether:
     if share is None:
         return TakenTogether(rule, CpuSet(cpus))
     return TakenTogether(rule, CpuSet(cpus), share.node, share.is_remainder)

@@ -1,6 +1,6 @@
 """A node to try decisions out on: what the daemon would decide about a pod, with the pods there are, or other ones, or other rules.
 
-The same steps as a turn of the daemon takes (step.py), on values that nobody keeps.
+The same steps as a turn of the daemon takes (core/turn/step.py), on values that nobody keeps.
 """
 
 from msgspec import Struct, field

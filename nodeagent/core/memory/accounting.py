@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from nodeagent.core.model.idset import NumaSet
+from nodeagent.core.model.idset import NumaMask, NumaSet
 from nodeagent.core.model.pod import MEMORY
 from nodeagent.core.model.promises import Blocks, MemoryNode, MemoryTable
 from nodeagent.core.model.topology import Topology
@@ -118,6 +118,6 @@ def breaks_group(machine: NodeAccounts, nodes: NumaSet) -> bool:
     return any(node.id in nodes and node.assignments > 0 and node.cells != nodes for node in machine)
 
 
-def used_cells(machine: NodeAccounts) -> Iterable[tuple[int, int]]:
-    """(bit of a node in use, bits of the group it is used in)."""
-    return ((1 << node.id, node.cells.bits) for node in machine if node.assignments > 0)
+def used_cells(machine: NodeAccounts) -> Iterable[tuple[NumaMask, NumaMask]]:
+    """(a node in use, the group it is used in)."""
+    return ((NumaMask(1 << node.id), node.cells.bits) for node in machine if node.assignments > 0)

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from nodeagent.core.memory.accounting import UINT64, NodeAccounts, used_cells
 from nodeagent.core.model.demand import Amounts
-from nodeagent.core.model.idset import NumaSet
+from nodeagent.core.model.idset import NumaMask, NumaSet
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.numa import hint_family
 from nodeagent.core.numa.hint_family import MAX_STEPS, HintFamily, Hints
@@ -20,7 +20,7 @@ from nodeagent.core.numa.node_search import Cover, Steps, fittest_cover, narrowe
 class NodeGroups(Struct, frozen=True):
     """Every set of NUMA nodes that memory can come from, in the order of hints; empty if there are too many."""
 
-    masks: tuple[int, ...]
+    masks: tuple[NumaMask, ...]
 
     @classmethod
     def of(cls, machine: NodeAccounts) -> "NodeGroups":
@@ -66,17 +66,17 @@ class _Books(Struct, frozen=True):
     machine: NodeAccounts
     tables: list[tuple[str, int, list[tuple[int, int, int]]]]
     """(resource, bytes asked for, [(bit of the node, allocatable, free)])"""
-    reusable: Mapping[tuple[int, str], int]
+    reusable: Mapping[tuple[NumaMask, str], int]
     """Bytes that the pod may take over, by exactly this group and resource."""
-    used: tuple[tuple[int, int], ...]
-    grouped: int
+    used: tuple[tuple[NumaMask, NumaMask], ...]
+    grouped: NumaMask
     """Nodes in a group of several."""
 
-    def could_hold(self, mask: int) -> bool:
+    def could_hold(self, mask: NumaMask) -> bool:
         """Whether the group is large enough when nothing is taken."""
         return all(sum(a for bit, a, _ in table if mask & bit) & UINT64 >= size for _, size, table in self.tables)
 
-    def fits(self, mask: int) -> bool:
+    def fits(self, mask: NumaMask) -> bool:
         """Whether the group mixes with no other, and has enough free."""
         if mask & self.grouped if mask.bit_count() == 1 else any(mask & bit and c != mask for bit, c in self.used):
             return False
@@ -102,7 +102,7 @@ def _books(promises: Promises, uid: str, amounts: Amounts) -> _Books:
     for node in machine:
         if len(node.cells) > 1:
             grouped |= 1 << node.id
-    return _Books(machine, tables, reusable, tuple(used_cells(machine)), grouped)
+    return _Books(machine, tables, reusable, tuple(used_cells(machine)), NumaMask(grouped))
 
 
 def _listed(groups: NodeGroups, books: _Books) -> Hints:
@@ -119,7 +119,7 @@ def _listed(groups: NodeGroups, books: _Books) -> Hints:
 
 def _family(books: _Books) -> Hints:
     """Describe the same: single nodes and groups that exist already are listed; unused nodes can make up any new group."""
-    every = [1 << node.id for node in books.machine]
+    every = [NumaMask(1 << node.id) for node in books.machine]
     best = _fewest(books)
     in_use = 0
     for bit, _ in books.used:
@@ -135,23 +135,23 @@ def _family(books: _Books) -> Hints:
 
 
 def _fewest(books: _Books) -> int:
-    every = [1 << node.id for node in books.machine]
+    every = [NumaMask(1 << node.id) for node in books.machine]
     narrow = narrowest(_cover(books, every, allocatable=True), Steps(MAX_STEPS))
     return len(every) if narrow is None else narrow.bit_count()
 
 
-def _cover(books: _Books, nodes: list[int], *, allocatable: bool) -> Cover:
+def _cover(books: _Books, nodes: list[NumaMask], *, allocatable: bool) -> Cover:
     """All sets of these nodes (bits) that have enough: one at least of what is allocatable, two at least of what is free."""
     tables = [{bit: a if allocatable else min(a, f) for bit, a, f in table} for _, _, table in books.tables]
     return Cover(
-        universe=sum(nodes),
+        universe=NumaMask(sum(nodes)),
         needs=tuple(size for _, size, _ in books.tables),
         amounts=tuple((bit.bit_length() - 1, tuple(table.get(bit, 0) for table in tables)) for bit in nodes),
         least=1 if allocatable else 2,
     )
 
 
-def _best_covered(family: HintFamily, inside: int) -> list[tuple[int, bool]]:
+def _best_covered(family: HintFamily, inside: NumaMask) -> list[tuple[NumaMask, bool]]:
     """The best preferred set of the cover that contains these nodes, or else its narrowest one."""
     if family.cover is None:
         return []

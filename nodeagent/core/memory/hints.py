@@ -5,6 +5,7 @@ from nodeagent.core.memory.manager import MemoryManager, regenerated
 from nodeagent.core.memory.pods import check_pod
 from nodeagent.core.model.demand import Amounts, ContainerDemand, PodDemand
 from nodeagent.core.model.errata import Erratum
+from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.numa.hint_family import Hints
 
@@ -43,11 +44,11 @@ def pod_hints(manager: MemoryManager, promises: Promises, pod: PodDemand) -> Mem
 
 def _from_all_blocks(held: PodPromises, amounts: Amounts) -> MemoryHints:
     """Lead to the nodes of what the pod holds, per resource."""
-    masks: dict[str, int] = {}
+    nodes: dict[str, NumaSet] = {}
     for _, blocks in held.memory:
         for block in blocks:
-            masks[block.resource] = masks.get(block.resource, 0) | block.nodes.bits
-    return tuple((resource, ((masks[resource], True),)) for resource, _ in amounts if resource in masks)
+            nodes[block.resource] = nodes.get(block.resource, NumaSet()) | block.nodes
+    return tuple((resource, ((nodes[resource].bits, True),)) for resource, _ in amounts if resource in nodes)
 
 
 def _regenerated(held: PodPromises, name: str, amounts: Amounts) -> MemoryHints:

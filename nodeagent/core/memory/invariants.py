@@ -6,23 +6,21 @@ from nodeagent.core.memory.manager import MemoryManager
 from nodeagent.core.memory.restore import books_differ, charged_blocks
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.violations import Invariant, Violation
 from nodeagent.core.numa.resource_manager import Shortfall
 
 
-def memory_violations(manager: MemoryManager, promises: Promises) -> Iterator[str]:
+def memory_violations(manager: MemoryManager, promises: Promises) -> Iterator[Violation]:
     """Name what is wrong with the books."""
     if not manager.static:
         return
     for node in promises.memory:
         for resource, table in node.tables:
             if table.reserved + table.free != table.allocatable:
-                yield (
-                    f"NUMA node {node.id}: {table.reserved} + {table.free} bytes of {resource} reserved and free, "
-                    f"{table.allocatable} allocatable"
-                )
+                yield Violation(invariant=Invariant.MEMORY_ADDS_UP, node=node.id, resource=resource, table=table)
     difference = books_differ(manager, promises)
     if difference is not None:
-        yield difference
+        yield Violation(invariant=Invariant.MEMORY_IS_OF_THE_PROMISES, difference=difference)
 
 
 def memory_shortfalls(manager: MemoryManager, promises: Promises) -> Iterator[Shortfall]:

@@ -1,7 +1,7 @@
 """The memory manager's policies None and Static: which container's memory comes from which NUMA nodes, and what comes back.
 
 A decision takes promises and gives the next ones, with the metrics that moved. Pods with resources of their own are in
-memory_pods.py, the books in memory_accounting.py.
+pods.py, the books in accounting.py.
 """
 
 from msgspec import Struct

@@ -18,10 +18,12 @@ from nodeagent.core.memory.restore import validated_memory
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MEMORY_REQUESTS, MetricDeltas, plus
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import MEMORY, ContainerKind, Pod
 from nodeagent.core.model.podmap import Fold
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.violations import Violation
 from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE
 from nodeagent.core.numa.resource_manager import Allocation, ResourceHints, Shortfall
 
@@ -67,11 +69,11 @@ class MemoryResource(Struct, frozen=True):
     def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
         return held.pod_memory is not None or bool(held.memory) or not (self.manager.static and pod.memory)
 
-    def place(self, held: PodPromises, name: str) -> int:
-        mask = 0
+    def place(self, held: PodPromises, name: str) -> NumaSet:
+        nodes = NumaSet()
         for block in held.blocks(name) or ():
-            mask |= block.nodes.bits
-        return mask
+            nodes |= block.nodes
+        return nodes
 
     def found_deltas(self, container: ContainerDemand) -> MetricDeltas:
         return (plus(MEMORY_REQUESTS),) if self.is_asked(container) else ()
@@ -94,7 +96,7 @@ class MemoryResource(Struct, frozen=True):
     def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:  # noqa: ARG002 -- it has counters only
         return ()
 
-    def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[str]:  # noqa: ARG002 -- its books know no pods
+    def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:  # noqa: ARG002 -- its books know no pods
         return memory_violations(self.manager, promises)
 
     def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:

@@ -44,8 +44,8 @@ class MetricTotals(Struct):
     _counters: dict[Series, int] = field(default_factory=lambda: dict.fromkeys(start_series("counter"), 0))
     _histograms: dict[str, _Histogram] = field(default_factory=_histograms)
 
-    def delta(self, deltas: Iterable[MetricDelta]) -> None:
-        """Add the managers' movements up. Those of gauges are left out: gauges come from the state (D4)."""
+    def add(self, deltas: Iterable[MetricDelta]) -> None:
+        """Add up what decisions move. Those of gauges are left out: gauges come from the state (D4)."""
         for delta in deltas:
             if _SPECS[delta.series.name].kind == "counter":
                 assert not delta.absolute
@@ -61,9 +61,9 @@ class MetricTotals(Struct):
 
     def observe(self, name: str, value: float) -> None:
         """Add an observation, in the unit that ends the metric's name."""
-        tally = self._histograms[name]
-        tally.counts[bisect.bisect_left(tally.bounds, value)] += 1
-        tally.total += value
+        histogram = self._histograms[name]
+        histogram.counts[bisect.bisect_left(histogram.bounds, value)] += 1
+        histogram.total += value
 
     def snapshot(self, gauges: Mapping[Series, int]) -> MetricsSnapshot:
         """Freeze the totals, with the gauges as the state has them; a gauge that isn't given is 0."""

@@ -1,10 +1,13 @@
 """Immutable sets of CPU ids and of NUMA node ids: an int bitmask inside, two types so that they cannot be swapped.
 
+The bitmask alone has its kind, too: searches over many sets work on bare masks. What is calculated from masks is an int until it is
+given a kind again, where it leaves a module.
+
 Knows the canonical text of such sets (ascending, runs as `a-b`), which the kernel and kubelet share; nothing of machines.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Self
+from typing import NewType, Self
 
 from msgspec import Struct
 
@@ -12,6 +15,11 @@ from nodeagent.core.model.go_text import go_quoted
 
 MAX_ID = 65_535
 """Largest id accepted in text. The kernel's CONFIG_NR_CPUS is at most 8,192; the bound keeps a hostile `0-9999999999` cheap."""
+
+CpuMask = NewType("CpuMask", int)
+"""Bit n: logical CPU n."""
+NumaMask = NewType("NumaMask", int)
+"""Bit n: NUMA node n."""
 
 
 class IdSetSyntaxError(ValueError):
@@ -109,10 +117,14 @@ class _IdSet(Struct, frozen=True):
 class CpuSet(_IdSet, frozen=True):
     """Logical CPUs, by their Linux numbers."""
 
+    bits: CpuMask = CpuMask(0)
+
     __str__ = _IdSet.__str__
 
 
 class NumaSet(_IdSet, frozen=True):
     """NUMA nodes, by their Linux numbers."""
+
+    bits: NumaMask = NumaMask(0)
 
     __str__ = _IdSet.__str__

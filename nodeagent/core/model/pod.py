@@ -74,6 +74,11 @@ class Container(Struct, frozen=True):
     restart_policy: RestartPolicy | None = None
     """The container's own policy, where it has one; None: the pod's."""
 
+    @property
+    def is_launched(self) -> bool:
+        """Whether the launcher starts its processes, and tells of their end; else others enter its cgroup when they like."""
+        return bool(self.command)
+
 
 class Pod(Struct, frozen=True):
     uid: str

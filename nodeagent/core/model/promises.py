@@ -11,7 +11,7 @@ from typing import TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.idset import CpuMask, CpuSet, NumaSet
 from nodeagent.core.model.podmap import Fold, PodMap
 
 V = TypeVar("V")
@@ -155,7 +155,7 @@ class Promises(Struct, frozen=True):
 
     def exclusive(self) -> CpuSet:
         """The union of all own sets."""
-        return CpuSet(self.pods.fold(_OWN_SETS))
+        return CpuSet(CpuMask(self.pods.fold(_OWN_SETS)))
 
     @property
     def containers(self) -> Iterator[tuple[str, str, CpuSet]]:

@@ -7,6 +7,7 @@ from hashlib import sha256
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nodeagent.core.model.cgroup_layout import pod_path
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, ContainerKind, Pod, QosClass
 from nodeagent.core.model.promises import Promises
@@ -100,14 +101,25 @@ class RefusedChange(Struct, frozen=True):
     refusal: RecordedRefusal
 
 
+MANIFEST_DIRECTORY = "manifests"
+"""The source of pods that every node has."""
+
+
+class Origin(Struct, frozen=True):
+    """Where a pod comes from."""
+
+    name: str
+    """What the source has it under: in the manifest directory the file's name."""
+    source: str = MANIFEST_DIRECTORY
+
+
 class PodEntry(Struct, frozen=True):
     """A pod that was decided on: admitted (holding its promises until it is gone or finished) or refused."""
 
     pod: Pod
     qos: QosClass
     """As it was when decided on: the cgroup's place follows from it."""
-    source: str
-    """The manifest's file name."""
+    origin: Origin
     decided_at_ms: int
     refusal: RecordedRefusal | None = None
     containers: tuple[ContainerStatus, ...] = ()
@@ -140,6 +152,15 @@ class PodEntry(Struct, frozen=True):
             return self.outcome
         return Phase.RUNNING if all(_has_begun(c, s) for c, s in self.pairs()) else Phase.PENDING
 
+    @property
+    def pod_path(self) -> str:
+        """Its cgroup, relative to the pods' cgroup."""
+        return pod_path(self.qos, self.pod.uid)
+
+    def container_path(self, name: str) -> str:
+        """Give a container's cgroup, relative to the pods' cgroup."""
+        return f"{self.pod_path}/{name}"
+
     def pairs(self) -> Iterator[tuple[Container, ContainerStatus]]:
         """Give each container with its status; those of a refused pod have none."""
         return zip(self.pod.containers if self.refusal is None else (), self.containers, strict=True)
@@ -155,7 +176,7 @@ def _has_begun(container: Container, status: ContainerStatus) -> bool:
     """Kubelet's test (getPhase): init containers have succeeded, all others have run, if only once."""
     if container.kind is ContainerKind.INIT:
         return status.exit is not None and status.exit.is_success
-    return status.was_running or not container.command
+    return status.was_running or not container.is_launched
 
 
 class NodeState(Struct, frozen=True):

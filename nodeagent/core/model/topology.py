@@ -10,7 +10,7 @@ from types import MappingProxyType
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.idset import CpuMask, CpuSet, NumaSet
 
 
 class Cpu(Struct, frozen=True):
@@ -193,7 +193,7 @@ def _grouped(pairs: Iterable[tuple[int, int]]) -> Groups:
     masks: dict[int, int] = {}
     for group, cpu in pairs:
         masks[group] = masks.get(group, 0) | 1 << cpu
-    return MappingProxyType({group: CpuSet(masks[group]) for group in sorted(masks)})
+    return MappingProxyType({group: CpuSet(CpuMask(masks[group])) for group in sorted(masks)})
 
 
 def _members(pairs: Iterable[tuple[int, CpuSet]]) -> Mapping[int, tuple[CpuSet, ...]]:

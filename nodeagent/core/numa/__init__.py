@@ -1,4 +1,5 @@
 """NUMA hints, their merge into one, sets of nodes that have enough of everything, and the topology manager's policies.
 
-Knows of resources only that they have hints: what CPUs and memory are like is for core/cpu and core/memory.
+Of a resource it knows only what every manager of one offers (resource_manager.py): what CPUs and memory are like is for core/cpu and
+core/memory.
 """

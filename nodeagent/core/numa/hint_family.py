@@ -10,6 +10,7 @@ from functools import partial
 
 from msgspec import Struct
 
+from nodeagent.core.model.idset import NumaMask
 from nodeagent.core.numa.hints import HintList, Merged, MergeRules, fitness
 from nodeagent.core.numa.node_search import Cover, Steps, both, fittest_cover, fittest_remainder, narrowest
 
@@ -21,22 +22,22 @@ MAX_STEPS = 20_000
 
 
 class HintFamily(Struct, frozen=True):
-    listed: tuple[tuple[int, bool], ...]
+    listed: tuple[tuple[NumaMask, bool], ...]
     """(mask, preferred)"""
     cover: Cover | None
     preferred_count: int
     """Sets of the cover that have so many nodes are preferred."""
-    sockets: tuple[int, ...] = ()
+    sockets: tuple[NumaMask, ...] = ()
     """The nodes of each socket, where `preferred_sockets` is given."""
     preferred_sockets: int | None = None
     """Sets of the cover on so many sockets are preferred, too."""
 
-    def prefers(self, mask: int) -> bool:
+    def prefers(self, mask: NumaMask) -> bool:
         return any(hint == (mask, True) for hint in self.listed) or (
             self.cover is not None and self.is_preferred(mask) and self.cover.contains(mask)
         )
 
-    def is_preferred(self, mask: int) -> bool:
+    def is_preferred(self, mask: NumaMask) -> bool:
         """Of a set of the cover."""
         return mask.bit_count() == self.preferred_count or (
             self.preferred_sockets is not None
@@ -47,7 +48,8 @@ class HintFamily(Struct, frozen=True):
         """List the preferred hints of one node."""
         masks = {mask for mask, preferred in self.listed if preferred and mask.bit_count() == 1}
         if self.cover is not None:
-            masks |= {1 << node for node, _ in self.cover.amounts if self.prefers(1 << node)}
+            nodes = (NumaMask(1 << node) for node, _ in self.cover.amounts)
+            masks |= {node for node in nodes if self.prefers(node)}
         return tuple((mask, True) for mask in sorted(masks))
 
     def fewest_nodes(self, steps: Steps) -> int:
@@ -72,13 +74,13 @@ def merge_families(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> M
     return Merged(_best_non_preferred(rules, lists, steps), preferred=False)
 
 
-def _best_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> int | None:
+def _best_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> NumaMask | None:
     families = _distinct(each for each in lists if isinstance(each, HintFamily))
     listed = [each for each in lists if not isinstance(each, HintFamily) and (None, True) not in each]
     if listed:
         common = {mask for mask, preferred in listed[0] if preferred and mask is not None}
         found = {m for m in common if all((m, True) in each for each in listed) and all(f.prefers(m) for f in families)}
-        return min((mask & rules.default_mask for mask in found), key=fitness(rules), default=None)
+        return min((NumaMask(mask & rules.default_mask) for mask in found), key=fitness(rules), default=None)
     found = {
         mask
         for family in families
@@ -96,7 +98,7 @@ def _distinct(families: Iterator[HintFamily]) -> list[HintFamily]:
     return list(dict.fromkeys(families))
 
 
-def _preferred_of_covers(rules: MergeRules, families: Sequence[HintFamily], steps: Steps) -> int | None:
+def _preferred_of_covers(rules: MergeRules, families: Sequence[HintFamily], steps: Steps) -> NumaMask | None:
     covers = [family.cover for family in families if family.cover is not None]
     if len(covers) < len(families):
         return None
@@ -116,11 +118,11 @@ def _preferred_of_covers(rules: MergeRules, families: Sequence[HintFamily], step
     return None
 
 
-def _prefer(families: Sequence[HintFamily], mask: int) -> bool:
+def _prefer(families: Sequence[HintFamily], mask: NumaMask) -> bool:
     return all(family.is_preferred(mask) for family in families)
 
 
-def _best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> int:
+def _best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> NumaMask:
     """Rank as `hints.merge` does: masks of the size that every list can be narrowed to, then smaller ones, then larger."""
     fewest = {each: each.fewest_nodes(steps) for each in _distinct(e for e in lists if isinstance(e, HintFamily))}
     wanted = max(
@@ -139,13 +141,13 @@ def _best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps)
     return rules.default_mask
 
 
-def _choices(rules: MergeRules, lists: Sequence[Hints]) -> list[tuple[int, list[Cover]]]:
+def _choices(rules: MergeRules, lists: Sequence[Hints]) -> list[tuple[NumaMask, list[Cover]]]:
     """Take a listed mask from each list, or its cover: the intersections of what is listed, with the covers taken beside it.
 
     The masks are narrowed to the nodes that all those covers know.
     """
     covers: dict[Cover, int] = {}
-    choices: set[tuple[int, tuple[int, ...]]] = {(rules.default_mask, ())}
+    choices: set[tuple[NumaMask, tuple[int, ...]]] = {(rules.default_mask, ())}
     for each in lists:
         if isinstance(each, HintFamily):
             masks = {mask for mask, _ in each.listed}
@@ -153,7 +155,7 @@ def _choices(rules: MergeRules, lists: Sequence[Hints]) -> list[tuple[int, list[
         else:
             masks = {rules.default_mask if mask is None else mask for mask, _ in each}
             number = None
-        choices = {(a & b, taken) for a, taken in choices for b in masks if a & b} | (
+        choices = {(NumaMask(a & b), taken) for a, taken in choices for b in masks if a & b} | (
             set() if number is None else {(a, (*taken, number)) for a, taken in choices}
         )
     known = list(covers)
@@ -161,13 +163,13 @@ def _choices(rules: MergeRules, lists: Sequence[Hints]) -> list[tuple[int, list[
     for mask, taken in choices:
         common = mask
         for number in taken:
-            common &= known[number].universe
+            common = NumaMask(common & known[number].universe)
         if common:
             narrowed.append((common, [known[number] for number in taken]))
     return narrowed
 
 
-def _remainder(rules: MergeRules, mask: int, covers: Sequence[Cover], count: int, steps: Steps) -> int | None:
+def _remainder(rules: MergeRules, mask: NumaMask, covers: Sequence[Cover], count: int, steps: Steps) -> NumaMask | None:
     if mask.bit_count() <= count or not covers:
         return mask if mask.bit_count() == count else None
     return fittest_remainder(mask, covers, count, steps, rules.distances)

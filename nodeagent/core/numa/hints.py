@@ -1,6 +1,6 @@
 """NUMA hints of the managers, and their merge into one, by kubelet's rules, without multiplying the lists out.
 
-A hint is a set of NUMA nodes (bitmask) and whether it is preferred. Knows no resources and no pods.
+A hint is a set of NUMA nodes and whether it is preferred. Knows no resources and no pods.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,7 +8,9 @@ from itertools import combinations
 
 from msgspec import Struct
 
-HintList = tuple[tuple[int | None, bool], ...]
+from nodeagent.core.model.idset import NumaMask
+
+HintList = tuple[tuple[NumaMask | None, bool], ...]
 """(mask, preferred) in the order given; a mask of None means any node. An empty list: cannot be satisfied."""
 
 DONT_CARE: HintList = ((None, True),)
@@ -19,7 +21,7 @@ Comparison = Callable[[int, int], int | None]
 
 
 class MergeRules(Struct, frozen=True):
-    default_mask: int
+    default_mask: NumaMask
     """All NUMA nodes of the machine."""
     single_node: bool
     """Policy single-numa-node."""
@@ -28,14 +30,14 @@ class MergeRules(Struct, frozen=True):
 
 
 class Merged(Struct, frozen=True):
-    mask: int | None
+    mask: NumaMask | None
     preferred: bool
 
 
-def masks_by_size(nodes: Sequence[int]) -> tuple[int, ...]:
+def masks_by_size(nodes: Sequence[int]) -> tuple[NumaMask, ...]:
     """All non-empty sets of these nodes: by size, and within a size in lexicographic order."""
     bits = [1 << node for node in nodes]
-    return tuple(sum(chosen) for size in range(1, len(bits) + 1) for chosen in combinations(bits, size))
+    return tuple(NumaMask(sum(chosen)) for size in range(1, len(bits) + 1) for chosen in combinations(bits, size))
 
 
 def merge(rules: MergeRules, lists: Sequence[HintList], compare: Comparison | None = None) -> Merged:
@@ -62,10 +64,10 @@ def merge(rules: MergeRules, lists: Sequence[HintList], compare: Comparison | No
     return Merged(min(masks, key=non_preferred_rank(rules, wanted_count(lists))), preferred=False)
 
 
-def _preferred(rules: MergeRules, lists: Sequence[HintList]) -> set[int]:
+def _preferred(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask]:
     """Give the masks on which all lists agree as preferred."""
-    common: set[int] | None = None
-    anywhere: set[int] = set()
+    common: set[NumaMask] | None = None
+    anywhere: set[NumaMask] = set()
     for hints in lists:
         masks = {mask for mask, preferred in hints if preferred}
         if None in masks:
@@ -75,15 +77,15 @@ def _preferred(rules: MergeRules, lists: Sequence[HintList]) -> set[int]:
             common = mine if common is None else common & mine
     if common is None:
         common = anywhere | {rules.default_mask}
-    return {mask for mask in (m & rules.default_mask for m in common) if mask}
+    return {NumaMask(mask) for mask in (m & rules.default_mask for m in common) if mask}
 
 
-def _intersections(rules: MergeRules, lists: Sequence[HintList]) -> set[int]:
+def _intersections(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask]:
     """Give what one hint out of each list can have in common."""
     found = {rules.default_mask}
     for hints in lists:
         masks = {rules.default_mask if mask is None else mask for mask, _ in hints}
-        found = {mask for mask in {a & b for a in found for b in masks} if mask}
+        found = {NumaMask(mask) for mask in {a & b for a in found for b in masks} if mask}
     return found
 
 
@@ -93,11 +95,11 @@ def wanted_count(lists: Iterable[HintList]) -> int:
     return max(narrowest, default=0)
 
 
-def non_preferred_rank(rules: MergeRules, wanted: int) -> Callable[[int], tuple[int, int, tuple[int, int, int]]]:
+def non_preferred_rank(rules: MergeRules, wanted: int) -> Callable[[NumaMask], tuple[int, int, tuple[int, int, int]]]:
     """Rank masks: first those of the size that every list can be narrowed to, then smaller ones (the largest first), then larger."""
     fit = fitness(rules)
 
-    def rank(mask: int) -> tuple[int, int, tuple[int, int, int]]:
+    def rank(mask: NumaMask) -> tuple[int, int, tuple[int, int, int]]:
         size = mask.bit_count()
         if size == wanted:
             return 0, 0, fit(mask)
@@ -106,13 +108,13 @@ def non_preferred_rank(rules: MergeRules, wanted: int) -> Callable[[int], tuple[
     return rank
 
 
-def fitness(rules: MergeRules) -> Callable[[int], tuple[int, int, int]]:
+def fitness(rules: MergeRules) -> Callable[[NumaMask], tuple[int, int, int]]:
     """Rank masks: fewer nodes, then closer ones where distances count, then the lower value. The lowest is the fittest."""
     distances = rules.distances
     if distances is None or rules.single_node:
         return _narrowest
 
-    def closest(mask: int) -> tuple[int, int, int]:
+    def closest(mask: NumaMask) -> tuple[int, int, int]:
         nodes = [node for node in distances if mask >> node & 1]
         # Averages over masks of one size compare like sums.
         return len(nodes), sum(distances[a][b] for a in nodes for b in nodes), mask
@@ -120,18 +122,18 @@ def fitness(rules: MergeRules) -> Callable[[int], tuple[int, int, int]]:
     return closest
 
 
-def _narrowest(mask: int) -> tuple[int, int, int]:
+def _narrowest(mask: NumaMask) -> tuple[int, int, int]:
     return mask.bit_count(), 0, mask
 
 
-def _most_wanted(masks: Iterable[int], compare: Comparison) -> int:
+def _most_wanted(masks: Iterable[NumaMask], compare: Comparison) -> NumaMask:
     """Fold over single nodes in ascending order: pairwise preferences need not be transitive, so the order is part of the rule."""
-    best: int | None = None
+    best: NumaMask | None = None
     for mask in sorted(masks, key=_narrowest):
         if best is None:
             best = mask
         elif best.bit_count() == mask.bit_count() == 1:
             wanted = compare(best.bit_length() - 1, mask.bit_length() - 1)
-            best = best if wanted is None else 1 << wanted
+            best = best if wanted is None else NumaMask(1 << wanted)
     assert best is not None
     return best

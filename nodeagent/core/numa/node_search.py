@@ -1,4 +1,4 @@
-"""Sets of NUMA nodes that have enough of everything, found without listing them all. Knows bitmasks and amounts, no managers.
+"""Sets of NUMA nodes that have enough of everything, found without listing them all. Knows masks and amounts, no managers.
 
 Two questions, one search. A *cover*: which nodes have enough together? A *remainder*: which nodes are left if every other node is
 given up by at least one of several covers? Nodes are decided on from the highest id down, leaving out before keeping, so that
@@ -12,6 +12,8 @@ from itertools import accumulate
 from typing import Any
 
 from msgspec import Struct
+
+from nodeagent.core.model.idset import NumaMask
 
 Distances = Mapping[int, Mapping[int, int]]
 """Node → node → distance."""
@@ -36,12 +38,12 @@ class Steps(Struct):
 class Cover(Struct, frozen=True):
     """All sets of nodes out of `universe` that contain `forced`, have at least `least` nodes, and enough of every amount."""
 
-    universe: int
+    universe: NumaMask
     needs: tuple[int, ...]
     """How much of each amount."""
     amounts: tuple[tuple[int, AmountsByNode], ...]
     """(node, what it has of each amount) for every node of the universe, ascending."""
-    forced: int = 0
+    forced: NumaMask = NumaMask(0)
     least: int = 1
 
     @property
@@ -51,20 +53,20 @@ class Cover(Struct, frozen=True):
             bool(self.forced & ~self.universe) or self.universe.bit_count() < self.least or not self.has(self.universe)
         )
 
-    def has(self, mask: int) -> bool:
+    def has(self, mask: NumaMask) -> bool:
         """Whether these nodes have enough of every amount."""
         kept = [amounts for node, amounts in self.amounts if mask >> node & 1]
         return all(sum(amounts[k] for amounts in kept) >= need for k, need in enumerate(self.needs))
 
-    def contains(self, mask: int) -> bool:
+    def contains(self, mask: NumaMask) -> bool:
         return (
             not mask & ~self.universe and not self.forced & ~mask and mask.bit_count() >= self.least and self.has(mask)
         )
 
-    def within(self, universe: int, *, forced: int = 0) -> "Cover":
+    def within(self, universe: NumaMask, *, forced: NumaMask = NumaMask(0)) -> "Cover":
         """Narrow it down."""
         kept = tuple(item for item in self.amounts if universe >> item[0] & 1)
-        return Cover(self.universe & universe, self.needs, kept, self.forced | forced, self.least)
+        return Cover(NumaMask(self.universe & universe), self.needs, kept, NumaMask(self.forced | forced), self.least)
 
     def fewest(self) -> int:
         """Give a lower bound on how many nodes are needed: each amount by itself, from the nodes that have most of it."""
@@ -77,10 +79,10 @@ class Cover(Struct, frozen=True):
 
 def both(covers: Sequence[Cover]) -> Cover:
     """The sets that all of them have in common."""
-    universe, forced = covers[0].universe, 0
+    universe, forced = covers[0].universe, NumaMask(0)
     for cover in covers:
-        universe &= cover.universe
-        forced |= cover.forced
+        universe = NumaMask(universe & cover.universe)
+        forced = NumaMask(forced | cover.forced)
     tables = [dict(cover.amounts) for cover in covers]
     return Cover(
         universe,
@@ -101,9 +103,9 @@ def fittest_cover(
     steps: Steps,
     *,
     distances: Distances | None = None,
-    sockets: Sequence[int] = (),
-    is_allowed: Callable[[int], bool] | None = None,
-) -> int | None:
+    sockets: Sequence[NumaMask] = (),
+    is_allowed: Callable[[NumaMask], bool] | None = None,
+) -> NumaMask | None:
     """Find the fittest set of exactly `count` nodes: with the least distances if they count, then of the lowest mask.
 
     Args:
@@ -126,7 +128,7 @@ def fittest_cover(
     return _fittest(problem, left, steps, cover.forced, distances, is_allowed)
 
 
-def narrowest(cover: Cover, steps: Steps) -> int | None:
+def narrowest(cover: Cover, steps: Steps) -> NumaMask | None:
     """Find the set of the fewest nodes, and of those the one with the lowest mask."""
     for count in range(cover.fewest(), cover.universe.bit_count() + 1):
         found = fittest_cover(cover, count, steps)
@@ -136,8 +138,8 @@ def narrowest(cover: Cover, steps: Steps) -> int | None:
 
 
 def fittest_remainder(
-    universe: int, covers: Sequence[Cover], count: int, steps: Steps, distances: Distances | None = None
-) -> int | None:
+    universe: NumaMask, covers: Sequence[Cover], count: int, steps: Steps, distances: Distances | None = None
+) -> NumaMask | None:
     """Find the fittest `count` nodes of `universe` that some sets, one out of each cover, have in common, and no others of it.
 
     Every node that isn't kept is missing in one set at least: that cover gives it up, and can't give up more than it has
@@ -146,24 +148,24 @@ def fittest_remainder(
     ids = [node for node, _ in reversed(covers[0].amounts) if universe >> node & 1]
     if count == len(ids):
         return universe
-    return _fittest(_GivingUp(ids, covers), count, steps, 0, distances, None)
+    return _fittest(_GivingUp(ids, covers), count, steps, NumaMask(0), distances, None)
 
 
 def _fittest(
     problem: "_Covering | _GivingUp",
     count: int,
     steps: Steps,
-    kept: int,
+    forced: NumaMask,
     distances: Distances | None,
-    is_allowed: Callable[[int], bool] | None,
-) -> int | None:
+    is_allowed: Callable[[NumaMask], bool] | None,
+) -> NumaMask | None:
     """Go through all choices of `count` more nodes in ascending order of their masks, as far as need be."""
     ids = problem.ids
     kinds = _kinds(problem, distances)
-    best: int | None = None
+    best: NumaMask | None = None
     best_cost = 0
     dead_ends = set()
-    pending: list[tuple[int, int, int, State, int]] = [(0, kept, count, problem.start, 0)]
+    pending: list[tuple[int, int, int, State, int]] = [(0, forced, count, problem.start, 0)]
     while pending and not steps.are_over:
         steps.taken += 1
         position, kept, left, state, kept_kinds = pending.pop()
@@ -177,11 +179,12 @@ def _fittest(
         ):
             continue
         if not ahead:
-            if is_allowed is not None and not is_allowed(kept):
+            found = NumaMask(kept)
+            if is_allowed is not None and not is_allowed(found):
                 continue
             if distances is None:
-                return kept
-            best, best_cost = kept, _least_cost(distances, kept, (), 0)
+                return found
+            best, best_cost = found, _least_cost(distances, kept, (), 0)
             continue
         if distances is None and is_allowed is None:
             # Whoever comes here again has a higher mask, and the same ahead.
@@ -242,7 +245,7 @@ class _Covering:
     """Nodes that have enough together. The state: what is missing of each amount."""
 
     def __init__(
-        self, nodes: Sequence[tuple[int, AmountsByNode]], missing: AmountsByNode, sockets: Sequence[int]
+        self, nodes: Sequence[tuple[int, AmountsByNode]], missing: AmountsByNode, sockets: Sequence[NumaMask]
     ) -> None:
         self.ids = [node for node, _ in nodes]
         self.start: State = missing
@@ -295,21 +298,21 @@ class _GivingUp:
         return state
 
     def with_left_out(self, state: State, node: int) -> Iterable[State]:
-        for place, (number, room, over) in enumerate(state):
-            if not room or self.covers[number].forced >> node & 1 or (place and state[place - 1] == state[place]):
+        for place, (number, spare, over) in enumerate(state):
+            if not spare or self.covers[number].forced >> node & 1 or (place and state[place - 1] == state[place]):
                 continue
             left = tuple(amount - given for amount, given in zip(over, self.tables[number][node], strict=True))
             if min(left, default=0) >= 0:
-                yield tuple(sorted((*state[:place], (number, room - 1, left), *state[place + 1 :])))
+                yield tuple(sorted((*state[:place], (number, spare - 1, left), *state[place + 1 :])))
 
     def is_hopeless(self, state: State, position: int, left: int) -> bool:
         least = self.least[position]
         to_give = len(self.ids) - position - left
-        for number, room, over in state:
+        for number, spare, over in state:
             if to_give <= 0:
                 return False
             can = (bisect_right(sums, amount) for sums, amount in zip(least[number], over, strict=True))
-            to_give -= min((room, *can))
+            to_give -= min((spare, *can))
         return to_give > 0
 
 

@@ -12,9 +12,11 @@ from msgspec import Struct
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MetricDeltas
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
+from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.model.refusals import Refusal, StartRefused
+from nodeagent.core.model.violations import Violation
 from nodeagent.core.numa.hint_family import Hints
 
 ResourceHints = tuple[tuple[str, Hints], ...]
@@ -73,8 +75,8 @@ class ResourceManager(Protocol):
     def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
         """Whether the pod as a whole has what it asks for."""
 
-    def place(self, held: PodPromises, name: str) -> int:
-        """The NUMA nodes on which the container has something, as a mask."""
+    def place(self, held: PodPromises, name: str) -> NumaSet:
+        """The NUMA nodes on which the container has something."""
 
     def found_deltas(self, container: ContainerDemand) -> MetricDeltas:
         """What is counted when a container is found with what it asks for, as kubelet counts it."""
@@ -101,7 +103,7 @@ class ResourceManager(Protocol):
     def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:
         """Its gauges, computed from the state."""
 
-    def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[str]:
+    def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
         """Name the invariants that the promises break."""
 
     def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from nodeagent.core.cgroups.desired_cgroups import container_path
 from nodeagent.core.model.pod import Container
 from nodeagent.core.model.state import NodeState, PodEntry, run_id
 from nodeagent.core.turn.step import World
@@ -66,7 +65,7 @@ def actions(state: NodeState, world: World, ready: frozenset[str], signalled: fr
         return
     for entry in state.entries:
         for container, status in entry.pairs():
-            path = container_path(entry, status.name)
+            path = entry.container_path(status.name)
             there = world.observed.get(path)
             populated = there is not None and there.is_populated
             attempt = run_id(entry, status)
@@ -74,13 +73,13 @@ def actions(state: NodeState, world: World, ready: frozenset[str], signalled: fr
             is_running = run is not None and run.exit is None
             if status.stop_by_ms is not None:
                 is_late = world.now_ms >= status.stop_by_ms
-                if populated and (is_late or (container.command and not is_running)):
+                if populated and (is_late or (container.is_launched and not is_running)):
                     yield KillCgroup(path)
                 elif is_late and is_running:
                     yield KillMain(attempt)  # it has left, and cgroup.kill does not reach it
                 elif (populated or is_running) and not is_late and attempt not in signalled:
                     yield Terminate(attempt) if is_running else TerminateAll(attempt, path)
-            elif container.command and populated and not is_running:
+            elif container.is_launched and populated and not is_running:
                 # What the main process left behind goes with it; and whom nobody can wait for must not keep the container from starting.
                 yield KillCgroup(path)
             elif status.is_started and run is None and path in ready and not populated:

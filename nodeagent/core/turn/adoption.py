@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.one_pod import is_by_pod
-from nodeagent.core.cgroups.desired_cgroups import container_path
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.demand import PodDemand, demand_of
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
@@ -56,7 +55,7 @@ def found(
         by_prefix.setdefault(before + slash, {})[tail] = run
     for entry in entries:
         past = _past(entry, by_prefix)
-        there = [observed.get(container_path(entry, c.name)) for c in entry.containers]
+        there = [observed.get(entry.container_path(c.name)) for c in entry.containers]
         if not past and not any(there) and entry.pod.uid not in recorded:
             continue
         is_running = any(group is not None and group.is_populated for group in there)
@@ -102,11 +101,11 @@ def _with_past(
     for position, container in enumerate(entry.pod.containers):
         if container.name in past:
             _, attempt, run = past[container.name]
-            group = observed.get(container_path(entry, container.name))
+            group = observed.get(entry.container_path(container.name))
             oom_kills = 0 if group is None else group.oom_kills
             started = ContainerStatus(container.name, attempt, run.started_at_ms, oom_kills_seen=oom_kills)
             statuses.append(replace(started, exit=run.exit))
-        elif container.command and _is_passed(entry.pod, position, past):
+        elif container.is_launched and _is_passed(entry.pod, position, past):
             # Its end was read and forgotten. An init container was followed by others only if it succeeded;
             # of any other nobody knows: that counts as a failure.
             code = 0 if container.kind is ContainerKind.INIT else None
@@ -127,7 +126,7 @@ def _is_passed(pod: Pod, position: int, past: Mapping[str, tuple[int, int, Run]]
 
 
 def _held(managers: Managers, entry: PodEntry, observed: ObservedCgroups, recorded: PodPromises) -> PodPromises:
-    groups = {c.name: observed.get(container_path(entry, c.name)) for c in entry.containers}
+    groups = {c.name: observed.get(entry.container_path(c.name)) for c in entry.containers}
     found = _found(managers, entry, groups)
     if any(_contradicts(recorded, name, group) for name, group in groups.items()):
         return found

@@ -1,4 +1,4 @@
-"""Whether a pod's changed manifest could be followed: a trial, of which nobody keeps more than the answer (D7). Counts nothing."""
+"""Whether a pod's changed manifest could be followed: tried out, and nobody keeps more than the answer (D7). Counts nothing."""
 
 from msgspec import Struct
 
@@ -8,7 +8,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 
 
-class Room(Struct, frozen=True):
+class Occupancy(Struct, frozen=True):
     """What is promised on a node, and what the pods that hold it have asked for."""
 
     promises: Promises
@@ -17,24 +17,24 @@ class Room(Struct, frozen=True):
 
 
 def exchanged(
-    room: Room, new: Pod, managers: Managers, allocatable: Allocatable | None
-) -> Room | Insufficient | Rejected:
+    before: Occupancy, new: Pod, managers: Managers, allocatable: Allocatable | None
+) -> Occupancy | Insufficient | Rejected:
     """Let a pod take the place of those that have its name or its UID.
 
     Args:
-        room: as it is.
+        before: what the pods hold now.
         new: who comes when they have gone.
         managers: of the node.
         allocatable: None: the node's capacity is not checked before the managers decide.
 
     Returns:
-        The room after that, or why it is refused.
+        What they hold after that, or why it is refused.
 
     """
     gate = managers.placement.gate("PodLevelResources")
-    promises, usage = room.promises, room.usage
-    left = tuple(pod for pod in room.pods if pod.uid != new.uid and pod.full_name != new.full_name)
-    for pod in room.pods:
+    promises, usage = before.promises, before.usage
+    left = tuple(pod for pod in before.pods if pod.uid != new.uid and pod.full_name != new.full_name)
+    for pod in before.pods:
         if pod.uid != new.uid and pod.full_name != new.full_name:
             continue
         promises, _ = remove_pod(managers, promises, pod.uid)
@@ -46,4 +46,4 @@ def exchanged(
     decision = admit(managers, promises, new)
     if isinstance(decision, Rejected):
         return decision
-    return Room(decision.promises, (*left, new), usage.plus(new, pod_level_resources=gate))
+    return Occupancy(decision.promises, (*left, new), usage.plus(new, pod_level_resources=gate))

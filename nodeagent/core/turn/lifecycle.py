@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodeagent.core.cgroups.desired_cgroups import container_path
 from nodeagent.core.model.cgroup import ObservedCgroups
 from nodeagent.core.model.pod import Container, ContainerKind, Pod, RestartPolicy
 from nodeagent.core.model.state import ContainerStatus, Exit, Phase, PodEntry, run_id
@@ -65,18 +64,20 @@ def _observed(
     return replace(status, exit=ended, oom_kills_seen=oom_kills)
 
 
-def advance(entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int) -> PodEntry:
-    """Decide on the next starts and stops of an admitted pod."""
+def advance(
+    entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int, signalled: frozenset[str] = frozenset()
+) -> PodEntry:
+    """Decide on the next starts and stops of an admitted pod. `signalled`: run ids whose processes got their SIGTERM."""
     grace_ms = entry.pod.termination_grace_seconds * 1000
     if entry.deleting_since_ms is not None:
-        return _stop_in_order(entry, runs, observed, entry.deleting_since_ms + grace_ms, now_ms)
+        return _stop_in_order(entry, runs, observed, entry.deleting_since_ms + grace_ms, now_ms, signalled)
     if entry.outcome is not None:
         return entry
     outcome = _outcome(entry, runs, observed)
     if outcome is not None:
         return replace(entry, outcome=outcome)
     if _init_failed(entry) or _apps_are_over(entry):
-        return _stop_in_order(entry, runs, observed, now_ms + grace_ms, now_ms)
+        return _stop_in_order(entry, runs, observed, now_ms + grace_ms, now_ms, signalled)
     return _start_in_order(entry, observed, now_ms)
 
 
@@ -92,7 +93,7 @@ def is_unsettled(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool
     for container, status in entry.pairs():
         run = runs.get(run_id(entry, status))
         if _is_alive(entry, status, runs, observed):
-            if status.stop_by_ms is not None or (container.command and not _has_main(entry, status, runs)):
+            if status.stop_by_ms is not None or (container.is_launched and not _has_main(entry, status, runs)):
                 return True
         elif status.is_started and run is None and status.stop_by_ms is None:
             return True
@@ -107,14 +108,14 @@ def wake_at_ms(entry: PodEntry, now_ms: int) -> int | None:
     if not entry.is_active:
         return None
     moments = [next_start_at_ms(entry, c.name) for c in entry.containers]
-    moments += [s.stop_by_ms for c, s in entry.pairs() if s.is_started or not c.command]
+    moments += [s.stop_by_ms for c, s in entry.pairs() if s.is_started or not c.is_launched]
     return min((moment for moment in moments if moment is not None and moment > now_ms), default=None)
 
 
 def next_start_at_ms(entry: PodEntry, name: str) -> int | None:
     """Give the earliest moment of a container's next start, the past if it only waits for its turn. None: it is not to start again."""
     container, status = entry.pod.container(name), entry.status(name)
-    if not entry.is_active or entry.deleting_since_ms is not None or not container.command:
+    if not entry.is_active or entry.deleting_since_ms is not None or not container.is_launched:
         return None
     if status.is_started or status.stop_by_ms is not None:
         return None
@@ -134,7 +135,7 @@ def _start_in_order(entry: PodEntry, observed: ObservedCgroups, now_ms: int) -> 
                     return entry  # those after it may be given its CPUs
             case ContainerKind.SIDECAR:
                 entry = _start_if_due(entry, container, status, observed, now_ms)
-                if container.command and not is_passed and not entry.status(container.name).is_running:
+                if container.is_launched and not is_passed and not entry.status(container.name).is_running:
                     return entry
             case ContainerKind.APP:
                 entry = _start_if_due(entry, container, status, observed, now_ms)
@@ -144,7 +145,7 @@ def _start_in_order(entry: PodEntry, observed: ObservedCgroups, now_ms: int) -> 
 def _start_if_due(
     entry: PodEntry, container: Container, status: ContainerStatus, observed: ObservedCgroups, now_ms: int
 ) -> PodEntry:
-    if not container.command or status.is_started or not _is_to_run(entry.pod, container, status):
+    if not container.is_launched or status.is_started or not _is_to_run(entry.pod, container, status):
         return entry
     if _is_populated(entry, container.name, observed) or now_ms < _restart_at_ms(status):
         return entry
@@ -199,7 +200,7 @@ def _ran_long(status: ContainerStatus) -> bool:
 
 def _apps_are_over(entry: PodEntry) -> bool:
     return all(
-        bool(c.command) and s.exit is not None and not _is_to_run(entry.pod, c, s)
+        c.is_launched and s.exit is not None and not _is_to_run(entry.pod, c, s)
         for c, s in entry.pairs()
         if c.kind is ContainerKind.APP
     )
@@ -225,13 +226,25 @@ def _outcome(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> Phase | 
     return Phase.SUCCEEDED if all(s.exit is not None and s.exit.is_success for s in apps) else Phase.FAILED
 
 
-def _stop_in_order(entry: PodEntry, runs: Runs, observed: ObservedCgroups, stop_by_ms: int, now_ms: int) -> PodEntry:
-    """Stop apps and init containers first; sidecars after them, the last one first (KEP-753)."""
+def _stop_in_order(
+    entry: PodEntry,
+    runs: Runs,
+    observed: ObservedCgroups,
+    stop_by_ms: int,
+    now_ms: int,
+    signalled: frozenset[str],
+) -> PodEntry:
+    """Stop apps and init containers first; sidecars after them, the last one first (KEP-753).
+
+    Whoever got no SIGTERM while his time ran out, because launcher or agent were away, gets his time from now on.
+    """
     waves = [[s for c, s in entry.pairs() if c.kind is not ContainerKind.SIDECAR]]
     waves += [[s] for c, s in reversed(tuple(entry.pairs())) if c.kind is ContainerKind.SIDECAR]
     for wave in waves:
         for status in wave:
-            if status.stop_by_ms is None:
+            is_late = status.stop_by_ms is not None and status.stop_by_ms <= now_ms
+            is_unasked = is_late and _is_there_to_ask(entry, status, runs, observed)
+            if status.stop_by_ms is None or (is_unasked and run_id(entry, status) not in signalled):
                 entry = entry.with_status(replace(status, stop_by_ms=max(stop_by_ms, now_ms + MIN_GRACE_MS)))
         if any(_is_alive(entry, status, runs, observed) for status in wave):
             break
@@ -242,16 +255,23 @@ def _is_alive(entry: PodEntry, status: ContainerStatus, runs: Runs, observed: Ob
     return _is_populated(entry, status.name, observed) or _has_main(entry, status, runs)
 
 
+def _is_there_to_ask(entry: PodEntry, status: ContainerStatus, runs: Runs, observed: ObservedCgroups) -> bool:
+    """Whether somebody can get SIGTERM. What a main process has left behind is killed without."""
+    if entry.pod.container(status.name).command:
+        return _has_main(entry, status, runs)
+    return _is_populated(entry, status.name, observed)
+
+
 def _has_main(entry: PodEntry, status: ContainerStatus, runs: Runs) -> bool:
     run = runs.get(run_id(entry, status))
     return run is not None and run.exit is None
 
 
 def _is_populated(entry: PodEntry, name: str, observed: ObservedCgroups) -> bool:
-    there = observed.get(container_path(entry, name))
+    there = observed.get(entry.container_path(name))
     return there is not None and there.is_populated
 
 
 def _oom_kills(entry: PodEntry, status: ContainerStatus, observed: ObservedCgroups) -> int:
-    there = observed.get(container_path(entry, status.name))
+    there = observed.get(entry.container_path(status.name))
     return status.oom_kills_seen if there is None else there.oom_kills

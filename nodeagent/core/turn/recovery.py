@@ -31,8 +31,8 @@ class Claim(Struct, frozen=True):
 
     pod: Pod
     held: PodPromises
-    is_running: bool
-    """It has processes: it stays, whatever can be had for it."""
+    stays: bool
+    """It has processes, or ends: it stays where it is, whatever can be had for it."""
 
 
 class Deviation(Struct, frozen=True):
@@ -223,7 +223,7 @@ def _completed(managers: Managers, promises: Promises, claim: Claim) -> Promises
     held = promises.of_pod(claim.pod.uid)
     demand = demand_of(managers.rules, claim.pod)
     lacks = _lacks(managers, demand, held)
-    waits = not claim.is_running and _is_offline(managers, held)
+    waits = not claim.stays and _is_offline(managers, held)
     if not lacks and not waits:
         return _with_hints(managers, promises, claim.pod)
     topped = None if waits else _topped_up(managers, promises, demand)
@@ -239,7 +239,7 @@ def _completed(managers: Managers, promises: Promises, claim: Claim) -> Promises
             return decision.promises
     assert last is not None
     # CPUs that are only offline may return: until then D14 holds.
-    return promises if claim.is_running or not lacks else last
+    return promises if claim.stays or not lacks else last
 
 
 def _without_inits(managers: Managers, promises: Promises, pod: Pod) -> Promises:

@@ -13,20 +13,20 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, Report, admit, remove_pod, start_container
 from nodeagent.core.admission.node_capacity import Allocatable, Usage, insufficient, usage_of
-from nodeagent.core.cgroups.desired_cgroups import OWN_DIRECTORIES, pod_path
 from nodeagent.core.metrics.deltas import MetricDelta
 from nodeagent.core.model.cgroup import ObservedCgroups
+from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.refusals import RELEASED
-from nodeagent.core.model.state import ContainerStatus, NodeState, PodEntry, RecordedRefusal, RefusedChange
+from nodeagent.core.model.state import ContainerStatus, NodeState, Origin, PodEntry, RecordedRefusal, RefusedChange
 from nodeagent.core.turn import lifecycle
 from nodeagent.core.turn.adoption import found, populated_pods
-from nodeagent.core.turn.changes import Room, exchanged
+from nodeagent.core.turn.changes import Occupancy, exchanged
 from nodeagent.core.turn.lifecycle import Runs
-from nodeagent.core.turn.manifests import Manifest, counting
+from nodeagent.core.turn.pod_sources import Manifest, PodSource, counting, is_unclear, offered
 from nodeagent.core.turn.recovery import settled
 
 
@@ -36,22 +36,18 @@ class World(Struct, frozen=True):
     config: Config
     managers: Managers
     allocatable: Allocatable
-    manifests: tuple[Manifest, ...]
-    """In (file name, document) order."""
-    unreadable: frozenset[str]
-    """Files that are there and cannot be understood now: the pods that came from them stay as they are."""
-    misspelt: frozenset[str]
-    """`namespace/name` of pods whose manifest is there and invalid now: they stay as they are."""
+    sources: tuple[PodSource, ...]
+    """In the order in which their manifests count. Pods of which their own source can say nothing now stay as they are."""
     runs: Runs | None
     """None: the launcher doesn't answer."""
     observed: ObservedCgroups
     now_ms: int
-    is_blind: bool = False
-    """The manifest directory can't be read: every pod stays as it is."""
     retried: frozenset[str] = frozenset()
     """UIDs of pods on which, or on whose changed manifests, somebody asked to decide again."""
     released: frozenset[str] = frozenset()
     """UIDs of pods that somebody asked to end, whatever their manifests say."""
+    signalled: frozenset[str] = frozenset()
+    """Run ids whose processes got their SIGTERM from this process."""
 
 
 class EventKind(enum.Enum):
@@ -77,7 +73,7 @@ class TurnEvent(Struct, frozen=True):
 
     kind: EventKind
     pod: Pod
-    source: str
+    origin: Origin
     container: str | None = None
     fields: tuple[tuple[str, str | int], ...] = ()
     report: Report | None = None
@@ -128,16 +124,13 @@ def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Tu
     draft = _Draft(state)
     if world.runs is not None:
         draft = _observe(draft, world.runs, world)
-    wanted, shadowed = counting(world.manifests, state.entries)
+    wanted, shadowed = counting(offered(world.sources), state.entries)
     draft = draft.plus(draft.state, *(_shadowed_event(m, by) for m, by in shadowed))
-    successors: Mapping[str, Manifest] = {}
-    if not world.is_blind:
-        draft = _follow_files(draft, wanted, world)
-        successors = _successors(draft.state, wanted, world)
-        draft = _end_unwanted(draft, wanted, successors, world)
+    draft = _follow_files(draft, wanted, world)
+    successors = _successors(draft.state, wanted, world)
+    draft = _end_unwanted(draft, wanted, successors, world)
     draft = _remove_gone(_end_released(draft, world), wanted, successors, world)
-    if not world.is_blind:
-        draft = _try_changes(_admit_new(draft, wanted, world, decide), successors, world)
+    draft = _try_changes(_admit_new(draft, wanted, world, decide), successors, world)
     before = draft.state.entries
     if world.runs is not None:
         draft = _advance(draft, world)
@@ -158,7 +151,7 @@ def _observe(draft: _Draft, runs: Runs, world: World) -> _Draft:
         for old, new in zip(entry.containers, after.containers, strict=True):
             if new.exit is not None and old.exit is None:
                 events.append(
-                    TurnEvent(EventKind.CONTAINER_EXITED, entry.pod, entry.source, new.name, _exit_fields(new))
+                    TurnEvent(EventKind.CONTAINER_EXITED, entry.pod, entry.origin, new.name, _exit_fields(new))
                 )
         draft = draft.plus(draft.state.with_entry(after), *events)
     return draft
@@ -179,28 +172,31 @@ def _exit_fields(status: ContainerStatus) -> tuple[tuple[str, str | int], ...]:
 def _shadowed_event(manifest: Manifest, by: Manifest) -> TurnEvent:
     same = "name" if manifest.pod.full_name == by.pod.full_name else "uid"
     return TurnEvent(
-        EventKind.MANIFEST_SHADOWED, manifest.pod, manifest.source, None, (("same", same), ("first_source", by.source))
+        EventKind.MANIFEST_SHADOWED,
+        manifest.pod,
+        manifest.origin,
+        None,
+        (("same", same), ("first_source", by.origin.name)),
     )
 
 
 def _is_wanted(entry: PodEntry, wanted: dict[str, Manifest], world: World) -> bool:
     manifest = wanted.get(entry.pod.full_name)
-    if manifest is not None and (manifest.pod == entry.pod or manifest.source == entry.source):
+    if manifest is not None and (manifest.pod == entry.pod or manifest.origin == entry.origin):
         return manifest.pod == entry.pod
     # While a pod's own file can't be understood, another file's pod of that name does not take its place.
-    return entry.source in world.unreadable or entry.pod.full_name in world.misspelt
+    return is_unclear(entry, world.sources)
 
 
 def _follow_files(draft: _Draft, wanted: dict[str, Manifest], world: World) -> _Draft:
     """Take over where pods come from now: a file may be renamed. One that is there and can't be understood now is still the pod's own."""
     for entry in draft.state.entries:
-        if entry.source in world.unreadable or entry.pod.full_name in world.misspelt:
-            continue
         manifest = wanted.get(entry.pod.full_name)
-        if manifest is not None and manifest.pod == entry.pod:
-            followed = replace(entry, source=manifest.source, refused_change=None)
-            if followed != entry:
-                draft = draft.plus(draft.state.with_entry(followed))
+        if manifest is None or manifest.pod != entry.pod:
+            continue
+        followed = replace(entry, origin=manifest.origin, refused_change=None)
+        if followed != entry and not is_unclear(entry, world.sources):
+            draft = draft.plus(draft.state.with_entry(followed))
     return draft
 
 
@@ -223,12 +219,12 @@ def _end_unwanted(
         if entry.is_active and entry.pod.uid in successors:
             continue
         is_wanted = _is_wanted(entry, wanted, world)
-        is_retried = entry.refusal is not None and entry.pod.uid in world.retried
+        is_retried = entry.refusal is not None and entry.pod.uid in world.retried and entry.pod.full_name in wanted
         if entry.deleting_since_ms is not None or (is_wanted and not is_retried):
             continue
         if not entry.is_active:
             rest = tuple(e for e in draft.state.entries if e.pod.uid != entry.pod.uid)
-            events = () if is_wanted else (TurnEvent(EventKind.POD_REMOVED, entry.pod, entry.source),)
+            events = () if is_wanted else (TurnEvent(EventKind.POD_REMOVED, entry.pod, entry.origin),)
             draft = draft.plus(replace(draft.state, entries=rest), *events)
             continue
         draft = _ending(draft, entry, world)
@@ -239,7 +235,7 @@ def _ending(draft: _Draft, entry: PodEntry, world: World) -> _Draft:
     ending = lifecycle.advance(
         replace(entry, deleting_since_ms=world.now_ms), world.runs or {}, world.observed, world.now_ms
     )
-    return draft.plus(draft.state.with_entry(ending), TurnEvent(EventKind.POD_ENDING, entry.pod, entry.source))
+    return draft.plus(draft.state.with_entry(ending), TurnEvent(EventKind.POD_ENDING, entry.pod, entry.origin))
 
 
 def _try_changes(draft: _Draft, successors: Mapping[str, Manifest], world: World) -> _Draft:
@@ -258,22 +254,22 @@ def _try_changes(draft: _Draft, successors: Mapping[str, Manifest], world: World
     gate = world.config.placement.gate("PodLevelResources")
     allocatable = world.allocatable if world.config.check_allocatable else None
     pods = draft.state.active_pods()
-    now = then = Room(draft.state.promises, pods, usage_of(pods, pod_level_resources=gate))
+    now = then = Occupancy(draft.state.promises, pods, usage_of(pods, pod_level_resources=gate))
     for entry in draft.state.entries:
         if entry.is_active and entry.deleting_since_ms is not None and entry.pod.uid in successors:
             after = exchanged(then, successors[entry.pod.uid].pod, world.managers, allocatable)
-            then = after if isinstance(after, Room) else then
+            then = after if isinstance(after, Occupancy) else then
     for entry, manifest in tried:
-        answers = [exchanged(room, manifest.pod, world.managers, allocatable) for room in (now, then)]
-        refused = next((answer for answer in answers if not isinstance(answer, Room)), None)
+        answers = [exchanged(held, manifest.pod, world.managers, allocatable) for held in (now, then)]
+        refused = next((answer for answer in answers if not isinstance(answer, Occupancy)), None)
         if refused is None:
-            (_, then) = cast("list[Room]", answers)
+            (_, then) = cast("list[Occupancy]", answers)
             draft = _ending(draft, replace(entry, refused_change=None), world)
         else:
             refusal = RecordedRefusal(refused.reason, refused.message, world.now_ms)
-            stays = replace(entry, source=manifest.source, refused_change=RefusedChange(manifest.pod, refusal))
+            stays = replace(entry, origin=manifest.origin, refused_change=RefusedChange(manifest.pod, refusal))
             fields = (("reason", refusal.reason), ("message", refusal.message))
-            event = TurnEvent(EventKind.CHANGE_REFUSED, entry.pod, manifest.source, None, fields)
+            event = TurnEvent(EventKind.CHANGE_REFUSED, entry.pod, manifest.origin, None, fields)
             draft = draft.plus(draft.state.with_entry(stays), *_noted(manifest), event)
     return draft
 
@@ -309,14 +305,14 @@ def _remove_gone(
         promises, deltas = remove_pod(world.managers, draft.state.promises, entry.pod.uid)
         rest = tuple(e for e in draft.state.entries if e.pod.uid != entry.pod.uid)
         state = replace(draft.state, promises=promises, entries=rest)
-        removed = TurnEvent(EventKind.POD_REMOVED, entry.pod, entry.source)
-        if entry.is_released and (world.is_blind or _is_as_it_was(entry, wanted, successors, world)):
+        removed = TurnEvent(EventKind.POD_REMOVED, entry.pod, entry.origin)
+        if entry.is_released and _is_as_it_was(entry, wanted, successors, world):
             stays = _released(entry, world)
             others = {key for e in rest for key in (("name", e.pod.full_name), ("uid", e.pod.uid))}
             if others.isdisjoint((("name", stays.pod.full_name), ("uid", stays.pod.uid))):
                 place = draft.state.entries.index(entry)
                 state = replace(state, entries=(*rest[:place], stays, *rest[place:]))
-                removed = TurnEvent(EventKind.POD_RELEASED, entry.pod, entry.source)
+                removed = TurnEvent(EventKind.POD_RELEASED, entry.pod, entry.origin)
         draft = draft.plus(state, removed, deltas=deltas)
     return draft
 
@@ -336,7 +332,7 @@ def _released(entry: PodEntry, world: World) -> PodEntry:
     refusal = RecordedRefusal(RELEASED, "it was ended by `nodeagent release`", world.now_ms)
     pod = entry.pod if entry.refused_change is None else entry.refused_change.pod
     gate = world.config.placement.gate("PodLevelResources")
-    entry = new_entry(Manifest(pod, entry.source), world.now_ms, pod_level_resources=gate)
+    entry = new_entry(Manifest(pod, entry.origin), world.now_ms, pod_level_resources=gate)
     return replace(entry, refusal=refusal, containers=())
 
 
@@ -364,18 +360,18 @@ def _adopt_running(draft: _Draft, new: list[Manifest], world: World) -> tuple[_D
     gate = world.config.placement.gate("PodLevelResources")
     running = populated_pods(world.observed) if new else frozenset()
     entries = [(m, new_entry(m, world.now_ms, pod_level_resources=gate)) for m in new]
-    there = [entry for _, entry in entries if pod_path(entry) in running]
-    left = [manifest for manifest, entry in entries if pod_path(entry) not in running]
+    there = [entry for _, entry in entries if entry.pod_path in running]
+    left = [manifest for manifest, entry in entries if entry.pod_path not in running]
     if not there or world.runs is None:  # nobody can say what they are: they wait as they are
         return draft, left
     pods = found(world.managers, there, observed=world.observed, runs=world.runs, recorded={}, now_ms=world.now_ms)
     placed = settled(world.managers, tuple(pod.claim for pod in pods), draft.state.promises)
     assert not placed.refused, "who runs is never refused"
     state = replace(draft.state, promises=placed.promises, entries=(*draft.state.entries, *(pod.entry for pod in pods)))
-    events = [TurnEvent(EventKind.POD_ADOPTED, pod.entry.pod, pod.entry.source) for pod in pods]
-    sources = {pod.entry.pod.uid: pod.entry.source for pod in pods}
+    events = [TurnEvent(EventKind.POD_ADOPTED, pod.entry.pod, pod.entry.origin) for pod in pods]
+    origins = {pod.entry.pod.uid: pod.entry.origin for pod in pods}
     events += [
-        TurnEvent(EventKind.PROMISE_CHANGED, each.pod, sources[each.pod.uid], each.container, each.fields)
+        TurnEvent(EventKind.PROMISE_CHANGED, each.pod, origins[each.pod.uid], each.container, each.fields)
         for each in placed.differences
     ]
     return draft.plus(state, *events), left
@@ -383,7 +379,7 @@ def _adopt_running(draft: _Draft, new: list[Manifest], world: World) -> tuple[_D
 
 def _cpus_of_orphans(state: NodeState, world: World) -> CpuSet:
     """CPUs on which processes run that no pod owns: whoever is promised them has to wait for their end."""
-    owned = {pod_path(entry) for entry in state.entries if entry.is_active}
+    owned = {entry.pod_path for entry in state.entries if entry.is_active}
     unknown = populated_pods(world.observed) - owned - {"", *OWN_DIRECTORIES}
     cpus = CpuSet()
     for path, group in world.observed.items() if unknown else ():
@@ -409,13 +405,13 @@ def _decide(draft: _Draft, manifest: Manifest, usage: Usage, orphans: CpuSet, wo
         case Admitted():
             after = replace(state, promises=decision.promises, entries=(*state.entries, entry))
             fields = (("qos", entry.qos.value), ("unused_fields", " ".join(manifest.unused_fields)))
-            event = TurnEvent(EventKind.POD_ADMITTED, pod, manifest.source, None, fields, decision.report)
+            event = TurnEvent(EventKind.POD_ADMITTED, pod, manifest.origin, None, fields, decision.report)
             return draft.plus(after, event, deltas=decision.deltas)
 
 
 def _noted(manifest: Manifest) -> Iterator[TurnEvent]:
     for note in manifest.notes:
-        yield TurnEvent(EventKind.MANIFEST_NOTE, manifest.pod, manifest.source, None, (("problem", note),))
+        yield TurnEvent(EventKind.MANIFEST_NOTE, manifest.pod, manifest.origin, None, (("problem", note),))
 
 
 def new_entry(manifest: Manifest, now_ms: int, *, pod_level_resources: bool) -> PodEntry:
@@ -423,7 +419,7 @@ def new_entry(manifest: Manifest, now_ms: int, *, pod_level_resources: bool) -> 
     pod = manifest.pod
     qos = qos_class(pod, pod_level_resources=pod_level_resources)
     return PodEntry(
-        pod, qos, manifest.source, now_ms, containers=tuple(ContainerStatus(c.name) for c in pod.containers)
+        pod, qos, manifest.origin, now_ms, containers=tuple(ContainerStatus(c.name) for c in pod.containers)
     )
 
 
@@ -435,7 +431,7 @@ def _refused(
     return draft.plus(
         after,
         TurnEvent(
-            EventKind.POD_REFUSED, entry.pod, entry.source, None, (("reason", reason), ("message", message)), report
+            EventKind.POD_REFUSED, entry.pod, entry.origin, None, (("reason", reason), ("message", message)), report
         ),
     )
 
@@ -450,7 +446,7 @@ def _advance(draft: _Draft, world: World) -> _Draft:
     for entry in draft.state.entries:
         if entry.refusal is not None or (entry.outcome is not None and entry.deleting_since_ms is None):
             continue
-        after = lifecycle.advance(entry, world.runs or {}, world.observed, world.now_ms)
+        after = lifecycle.advance(entry, world.runs or {}, world.observed, world.now_ms, world.signalled)
         if after == entry:
             continue
         promises = draft.state.promises
@@ -461,12 +457,12 @@ def _advance(draft: _Draft, world: World) -> _Draft:
                 promises = start_container(world.managers, promises, entry.pod, new.name)
                 events.append(
                     TurnEvent(
-                        EventKind.CONTAINER_STARTING, entry.pod, entry.source, new.name, (("restarts", new.restarts),)
+                        EventKind.CONTAINER_STARTING, entry.pod, entry.origin, new.name, (("restarts", new.restarts),)
                     )
                 )
         if after.outcome is not None:
             events.append(
-                TurnEvent(EventKind.POD_FINISHED, entry.pod, entry.source, None, (("phase", after.outcome.value),))
+                TurnEvent(EventKind.POD_FINISHED, entry.pod, entry.origin, None, (("phase", after.outcome.value),))
             )
             after = _with_last_cpus(after, promises)
             promises, deltas = remove_pod(world.managers, promises, entry.pod.uid)

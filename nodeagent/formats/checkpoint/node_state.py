@@ -25,7 +25,17 @@ from nodeagent.core.model.promises import (
     PodPromises,
     Promises,
 )
-from nodeagent.core.model.state import ContainerStatus, Exit, NodeState, Phase, PodEntry, RecordedRefusal, RefusedChange
+from nodeagent.core.model.state import (
+    MANIFEST_DIRECTORY,
+    ContainerStatus,
+    Exit,
+    NodeState,
+    Origin,
+    Phase,
+    PodEntry,
+    RecordedRefusal,
+    RefusedChange,
+)
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_fields import pod_to_document
 from nodeagent.formats.manifest.pod_manifest import named_pod_from_document
@@ -291,7 +301,8 @@ def _entry_document(entry: PodEntry) -> Document:
     document: Document = {
         "pod": pod_to_document(entry.pod),
         "qos": entry.qos.value,
-        "source": entry.source,
+        "source": entry.origin.name,
+        "podSource": None if entry.origin.source == MANIFEST_DIRECTORY else entry.origin.source,
         "decidedAtMs": entry.decided_at_ms,
         "containers": [_status_document(status) for status in entry.containers],
         "deletingSinceMs": entry.deleting_since_ms,
@@ -313,7 +324,7 @@ def _entry(document: JsonValue) -> PodEntry:
     entry = PodEntry(
         pod=pod,
         qos=document.field("qos").one_of(QosClass),
-        source=document.field("source").text(),
+        origin=_origin(document),
         decided_at_ms=document.field("decidedAtMs").whole(),
         refusal=None if refusal is None else _refusal(refusal),
         containers=containers.each(_status),
@@ -326,6 +337,11 @@ def _entry(document: JsonValue) -> PodEntry:
     if [status.name for status in entry.containers] != expected:
         raise MisfitError(f"{containers.path}: must be those of the pod's containers {expected}")
     return entry
+
+
+def _origin(entry: JsonValue) -> Origin:
+    source = entry.optional("podSource")
+    return Origin(entry.field("source").text(), MANIFEST_DIRECTORY if source is None else source.text())
 
 
 def _manifest_pod(document: JsonValue) -> Pod:

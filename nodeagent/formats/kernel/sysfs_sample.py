@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from nodeagent.core.model.idset import MAX_ID, CpuSet, IdSetSyntaxError
+from nodeagent.core.model.idset import MAX_ID, CpuMask, CpuSet, IdSetSyntaxError
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.syntax.findings import shown
 
@@ -122,7 +122,7 @@ class SysfsSample(Struct, frozen=True):
         words = text.strip().split(",")
         if not all(re.fullmatch(r"[0-9a-fA-F]{1,8}", word) for word in words) or len(words) * 8 > _MAX_MAP_DIGITS:
             raise self.error(path, "expected a CPU mask such as 00000000,0000ff0f", value=text.strip())
-        return CpuSet(int("".join(word.zfill(8) for word in words), 16))
+        return CpuSet(CpuMask(int("".join(word.zfill(8) for word in words), 16)))
 
     def total_memory_bytes(self, path: str) -> int | None:
         """The `MemTotal` of a meminfo file; None: there is no such file."""

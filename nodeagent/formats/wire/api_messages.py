@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 from msgspec import Struct
 
 MAX_REQUEST_BYTES = 64 * 1024
+MAX_TURN_SECONDS = 60.0
+"""How long a request may wait for a turn: an agent that does none for longer is ended by its unit's watchdog (WatchdogSec)."""
 
 
 class ApiSyntaxError(ValueError):

@@ -1,6 +1,6 @@
 """An explanation as a document of plain values: the decision, its steps, what was missing, what would help. docs/explain.md describes it.
 
-Words for people are explanation_words' and explanation_text's.
+Words for people are in words.py and text.py.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from msgspec import Struct
 from nodeagent.core.admission.managers import Admitted, Managers, isolation
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.merge_trace import MergeTrace
-from nodeagent.core.explain.numa_headroom import Room, rooms
+from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
 from nodeagent.core.explain.remedies import Remedies
 from nodeagent.core.explain.remedy import Remedy
 from nodeagent.core.explain.trace import CpuChoice, CpuStep, MemoryStep, Trace, TraceStep
@@ -44,7 +44,7 @@ class Explained(Struct, frozen=True):
 
 
 def explanation(
-    explained: Iterable[Explained], *, config: Config, what_if: WhatIf, where: str, rooms_too: bool = True
+    explained: Iterable[Explained], *, config: Config, what_if: WhatIf, where: str, with_headroom: bool = True
 ) -> Document:
     """Describe everything.
 
@@ -53,13 +53,13 @@ def explanation(
         config: as decided under.
         what_if: the node.
         where: the machine, in a few words.
-        rooms_too: with what each NUMA node has left at each decision, and who holds the rest: of n pods, that is n² holders.
+        with_headroom: with what each NUMA node has left at each decision, and who holds the rest: of n pods, that is n² holders.
     """
     return {
         "configuration": configuration(config),
         "kind": "Explanation",
         "machine": machine(what_if.managers.topology, what_if.managers.reserved, where),
-        "pods": [_pod(each, rooms_too=rooms_too) for each in explained],
+        "pods": [_pod(each, with_headroom=with_headroom) for each in explained],
         "version": VERSION,
     }
 
@@ -91,7 +91,7 @@ def machine(topology: Topology, reserved: CpuSet, where: str) -> Document:
     }
 
 
-def _pod(explained: Explained, *, rooms_too: bool) -> Document:
+def _pod(explained: Explained, *, with_headroom: bool) -> Document:
     trace = explained.trace
     pod, decision = trace.pod, trace.decision
     gate = explained.before.managers.placement.gate("PodLevelResources")
@@ -105,7 +105,7 @@ def _pod(explained: Explained, *, rooms_too: bool) -> Document:
         "message": None if isinstance(decision, Admitted) else decision.message,
         "name": pod.name,
         "namespace": pod.namespace,
-        "nodes": [room_document(room) for room in _rooms(explained)] if rooms_too else [],
+        "nodes": [headroom_document(node) for node in _headroom(explained)] if with_headroom else [],
         "notes": list(explained.notes),
         "qos": qos_class(pod, pod_level_resources=gate).value,
         "reason": None if isinstance(decision, Admitted) else str(decision.reason),
@@ -117,9 +117,9 @@ def _pod(explained: Explained, *, rooms_too: bool) -> Document:
     }
 
 
-def _rooms(explained: Explained) -> tuple[Room, ...]:
+def _headroom(explained: Explained) -> tuple[NodeHeadroom, ...]:
     before = explained.before
-    return rooms(before.managers, before.promises, before.pods)
+    return headroom(before.managers, before.promises, before.pods)
 
 
 def placed_containers(managers: Managers, pod: Pod, decision: Admitted, promises: Promises) -> list[Document]:
@@ -182,21 +182,21 @@ def _remedy(remedy: Remedy) -> Document:
     }
 
 
-def room_document(room: Room) -> Document:
+def headroom_document(node: NodeHeadroom) -> Document:
     """Describe what a NUMA node has left."""
     return {
-        "caches": room.caches,
-        "cpus": str(room.cpus),
-        "free": str(room.free),
-        "freeCount": len(room.free),
-        "group": None if room.group is None else str(room.group),
-        "holders": [{"container": h.container, "cpus": str(h.cpus), "pod": h.pod} for h in room.holders],
-        "memory": {m.resource: {"allocatable": m.allocatable_bytes, "free": m.free_bytes} for m in room.memory},
-        "node": room.node,
-        "reserved": str(room.reserved),
-        "splitCpus": str(room.split),
-        "wholeCaches": room.whole_caches,
-        "wholeCores": room.whole_cores,
+        "caches": node.caches,
+        "cpus": str(node.cpus),
+        "free": str(node.free),
+        "freeCount": len(node.free),
+        "group": None if node.group is None else str(node.group),
+        "holders": [{"container": h.container, "cpus": str(h.cpus), "pod": h.pod} for h in node.holders],
+        "memory": {m.resource: {"allocatable": m.allocatable_bytes, "free": m.free_bytes} for m in node.memory},
+        "node": node.id,
+        "reserved": str(node.reserved),
+        "splitCpus": str(node.split),
+        "wholeCaches": node.whole_caches,
+        "wholeCores": node.whole_cores,
     }
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from nodeagent.core.explain.numa_headroom import Room
+from nodeagent.core.explain.numa_headroom import NodeHeadroom
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.memory.groups import fewest_nodes
 from nodeagent.core.model.demand import Amounts
@@ -41,17 +41,17 @@ class Demanded(Struct, frozen=True):
         """Say that so much is missing."""
         return f"{bytes_text(amount) if self.resource else amount} short"
 
-    def free(self, room: Room) -> int:
+    def free(self, node: NodeHeadroom) -> int:
         """How much of it a node can still give."""
         if not self.resource:
-            return len(room.free - room.split if self.whole_cores else room.free)
-        return next((m.free_bytes for m in room.memory if m.resource == self.resource), 0)
+            return len(node.free - node.split if self.whole_cores else node.free)
+        return next((m.free_bytes for m in node.memory if m.resource == self.resource), 0)
 
-    def has(self, room: Room) -> int:
+    def has(self, node: NodeHeadroom) -> int:
         """How much of it a node could give if nobody were there."""
         if not self.resource:
-            return len(room.cpus)
-        return next((m.allocatable_bytes for m in room.memory if m.resource == self.resource), 0)
+            return len(node.cpus)
+        return next((m.allocatable_bytes for m in node.memory if m.resource == self.resource), 0)
 
 
 def demands_of(cpus: int, memory: Amounts, before: WhatIf) -> list[Demanded]:
@@ -73,20 +73,20 @@ def wanted_where(demands: Iterable[Demanded]) -> str:
     return f"each on the fewest NUMA nodes that could hold it: {each}"
 
 
-def lacking(demands: Sequence[Demanded], nodes: Sequence[Room]) -> Iterator[str]:
+def lacking(demands: Sequence[Demanded], nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
     """Say what the nodes together have too little of, then each node: those first that come nearest."""
     yield from lacking_in_all([demand for demand in demands if demand.nodes > 1], nodes)
-    told = [(_distance(demands, room), room.node, text) for room in nodes if (text := _of_node(demands, room))]
+    told = [(_distance(demands, node), node.id, text) for node in nodes if (text := _of_node(demands, node))]
     told.sort()
     yield from (text for _, _, text in told[:MOST_NODES])
     if len(told) > MOST_NODES:
         yield f"and {counted(len(told) - MOST_NODES, 'NUMA node')} that {'have' if len(told) > MOST_NODES + 1 else 'has'} less"
 
 
-def lacking_in_all(demands: Iterable[Demanded], nodes: Sequence[Room]) -> Iterator[str]:
+def lacking_in_all(demands: Iterable[Demanded], nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
     """Say of what all nodes together, or as many as are wanted, have too little."""
     for demand in demands:
-        free = sorted((demand.free(room) for room in nodes), reverse=True)
+        free = sorted((demand.free(node) for node in nodes), reverse=True)
         most = sum(free[: demand.nodes])
         if sum(free) < demand.amount:
             yield f"in all {demand.can_give(sum(free))} can still be given: {demand.short(demand.amount - sum(free))}"
@@ -94,39 +94,39 @@ def lacking_in_all(demands: Iterable[Demanded], nodes: Sequence[Room]) -> Iterat
             yield f"no {demand.nodes} NUMA nodes have more than {demand.can_give(most)} free together: {demand.short(demand.amount - most)}"
 
 
-def _distance(demands: Sequence[Demanded], room: Room) -> int:
+def _distance(demands: Sequence[Demanded], node: NodeHeadroom) -> int:
     """How far a node is from what is wanted of the first resource (CPUs, if any are): of it alone, or of all that it has."""
     demand = demands[0]
-    return (demand.amount if demand.nodes == 1 else demand.has(room)) - demand.free(room)
+    return (demand.amount if demand.nodes == 1 else demand.has(node)) - demand.free(node)
 
 
-def _of_node(demands: Sequence[Demanded], room: Room) -> str:
+def _of_node(demands: Sequence[Demanded], node: NodeHeadroom) -> str:
     """Say what a node has too little of; nothing if it has all that could be wanted of it."""
     parts = []
     for demand in demands:
-        free, has = demand.free(room), demand.has(room)
-        if demand.resource and not room.memory:
+        free, has = demand.free(node), demand.has(node)
+        if demand.resource and not node.memory:
             continue
         of = "" if demand.resource else f" of {has}"
-        if demand.whole_cores and room.split:
-            of += f" ({room.split} are halves of cores)"
+        if demand.whole_cores and node.split:
+            of += f" ({node.split} are halves of cores)"
         if demand.nodes == 1 and free < demand.amount:
             parts.append(f"{demand.can_give(free)} free{of}, {demand.short(demand.amount - free)}")
         elif demand.nodes > 1 and free < has:
             parts.append(f"{demand.can_give(free)} free{of or f', of {bytes_text(has)}'}")
-    if room.group is not None and any(demand.resource for demand in demands):
-        parts.append(f"its memory is given only together with that of NUMA {room.group}")
+    if node.group is not None and any(demand.resource for demand in demands):
+        parts.append(f"its memory is given only together with that of NUMA {node.group}")
     if not parts:
         return ""
-    return f"NUMA {room.node}: {'; '.join(parts)}{taken_text(room)}"
+    return f"NUMA {node.id}: {'; '.join(parts)}{taken_text(node)}"
 
 
-def taken_text(room: Room) -> str:
+def taken_text(node: NodeHeadroom) -> str:
     """Say who has its CPUs, in brackets; nothing if nobody has."""
-    holders = [f"{h.pod} {h.container or ''}".rstrip() + f" has {h.cpus}" for h in room.holders]
+    holders = [f"{h.pod} {h.container or ''}".rstrip() + f" has {h.cpus}" for h in node.holders]
     more = len(holders) - _MOST_HOLDERS
     held = ", ".join(holders if more <= 0 else [*holders[:_MOST_HOLDERS], f"and {more} more (-o json has all)"])
-    reserved = f"reserved {room.reserved}" if room.reserved else ""
+    reserved = f"reserved {node.reserved}" if node.reserved else ""
     taken = "; ".join(part for part in (held, reserved) if part)
     return f" ({taken})" if taken else ""
 

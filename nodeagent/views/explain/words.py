@@ -1,4 +1,4 @@
-"""A refusal in plain words: what was missing where, and what would help. Single sentences; layout is explanation_text's."""
+"""A refusal in plain words: what was missing where, and what would help. Single sentences; the layout is in text.py."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -7,7 +7,7 @@ from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.cpu.pods import check_pod as check_cpus
 from nodeagent.core.explain.merge_trace import MergeTrace, Opinion
-from nodeagent.core.explain.numa_headroom import Room, rooms
+from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
 from nodeagent.core.explain.remedy import Remedy, RequestChange
 from nodeagent.core.explain.trace import CpuStep, MemoryStep, Trace
 from nodeagent.core.explain.what_if import WhatIf
@@ -46,7 +46,7 @@ def why_refused(before: WhatIf, trace: Trace) -> list[str]:
     there = decision.attempted  # with what the pod's containers before this one have got
     reuse = there.cpu_reuse
     lent = CpuSet() if reuse is None or reuse.pod_uid != trace.pod.uid else reuse.cpus
-    nodes = rooms(before.managers, there, (*before.pods, trace.pod), lent)
+    nodes = headroom(before.managers, there, (*before.pods, trace.pod), lent)
     if isinstance(last, MergeTrace):
         return [*_merge(before, trace, last, nodes), *_reusable(before, there, trace.pod.uid, lent)]
     if isinstance(last, CpuStep):
@@ -115,7 +115,7 @@ def _wanted(trace: Trace, container: str | None) -> tuple[str, int, Amounts]:
     return f"container {container}", demand.cpus, demand.memory or ()
 
 
-def _merge(before: WhatIf, trace: Trace, merge: MergeTrace, nodes: tuple[Room, ...]) -> Iterator[str]:
+def _merge(before: WhatIf, trace: Trace, merge: MergeTrace, nodes: tuple[NodeHeadroom, ...]) -> Iterator[str]:
     over = _over_budget(before, trace) if merge.container is None else None
     if over is not None:
         yield over
@@ -127,7 +127,7 @@ def _merge(before: WhatIf, trace: Trace, merge: MergeTrace, nodes: tuple[Room, .
     demands = demands_of(cpus, memory, before)
     where = "on a single NUMA node" if single else wanted_where(demands)
     yield f"{who} wants {_wants(cpus, memory)} {where} (topologyManagerPolicy {topology.policy.value})"
-    largest = {demand: max((demand.has(room) for room in nodes), default=0) for demand in demands}
+    largest = {demand: max((demand.has(node) for node in nodes), default=0) for demand in demands}
     too_large = [demand for demand in demands if single and demand.amount > largest[demand]]
     if too_large:
         yield from (
@@ -178,14 +178,14 @@ def _wants(cpus: int, memory: Amounts) -> str:
     return " and ".join(parts) or "nothing of its own"
 
 
-def _cpus(before: WhatIf, trace: Trace, step: CpuStep, nodes: tuple[Room, ...]) -> Iterator[str]:
+def _cpus(before: WhatIf, trace: Trace, step: CpuStep, nodes: tuple[NodeHeadroom, ...]) -> Iterator[str]:
     who, cpus, _ = _wanted(trace, step.container)
     layout = before.managers.providers.cpu.layout
-    free = sum(len(room.free) for room in nodes)
+    free = sum(len(node.free) for node in nodes)
     options = before.managers.providers.cpu.options
     if options.full_pcpus_only:
-        cores = sum(room.whole_cores for room in nodes)
-        split = [str(room.split) for room in nodes if room.split]
+        cores = sum(node.whole_cores for node in nodes)
+        split = [str(node.split) for node in nodes if node.split]
         yield f"{who} wants {counted(cpus, 'CPU')}, and full-pcpus-only gives whole cores of {layout.per_core} only"
         odd = [(f"container {c.name}", c.cpus) for c in trace.demand.containers if c.cpus % (layout.per_core or 1)]
         if cpus % (layout.per_core or 1):
@@ -201,19 +201,19 @@ def _cpus(before: WhatIf, trace: Trace, step: CpuStep, nodes: tuple[Room, ...]) 
         yield "isolatedCPUs is only: no other CPUs than the isolated ones are given"
 
 
-def _holders(nodes: tuple[Room, ...]) -> Iterator[str]:
-    having = [room for room in nodes if room.cpus]
-    for room in having[:MOST_NODES]:
-        yield f"NUMA {room.node}: {len(room.free)} of {len(room.cpus)} free{taken_text(room)}"
+def _holders(nodes: tuple[NodeHeadroom, ...]) -> Iterator[str]:
+    having = [node for node in nodes if node.cpus]
+    for node in having[:MOST_NODES]:
+        yield f"NUMA {node.id}: {len(node.free)} of {len(node.cpus)} free{taken_text(node)}"
     yield from _others(having)
 
 
-def _others(nodes: Sequence[Room]) -> Iterator[str]:
+def _others(nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
     if len(nodes) > MOST_NODES:
         yield f"and {counted(len(nodes) - MOST_NODES, 'NUMA node')} more (-o json has all)"
 
 
-def _memory(before: WhatIf, trace: Trace, step: MemoryStep, nodes: tuple[Room, ...]) -> Iterator[str]:
+def _memory(before: WhatIf, trace: Trace, step: MemoryStep, nodes: tuple[NodeHeadroom, ...]) -> Iterator[str]:
     who, _, memory = _wanted(trace, step.container)
     wanted = ", ".join(f"{bytes_text(size)} of {resource}" for resource, size in memory)
     first = (
@@ -221,13 +221,13 @@ def _memory(before: WhatIf, trace: Trace, step: MemoryStep, nodes: tuple[Room, .
     )
     yield f"{who} wants {wanted}{first}"
     yield from lacking_in_all(demands_of(0, memory, before), nodes)
-    for room in nodes[:MOST_NODES]:
-        free = {m.resource: m.free_bytes for m in room.memory}
+    for node in nodes[:MOST_NODES]:
+        free = {m.resource: m.free_bytes for m in node.memory}
         amounts = ", ".join(f"{_amount(r, free.get(r, 0))} of {r}" for r, _ in memory)
-        group = "" if room.group is None else f", given only together with that of NUMA {room.group}"
-        yield f"NUMA {room.node}: free are {amounts}{group}"
+        group = "" if node.group is None else f", given only together with that of NUMA {node.group}"
+        yield f"NUMA {node.id}: free are {amounts}{group}"
     yield from _others(nodes)
-    total = {r: sum(m.free_bytes for room in nodes for m in room.memory if m.resource == r) for r, _ in memory}
+    total = {r: sum(m.free_bytes for node in nodes for m in node.memory if m.resource == r) for r, _ in memory}
     if all(total[resource] >= size for resource, size in memory):
         yield "in all there is enough; but a NUMA node whose memory is in use by itself, or in a group, can't be taken into another group"
 

@@ -5,7 +5,6 @@ from typing import Any
 from msgspec import Struct
 
 from nodeagent.core.admission.managers import Managers, isolation
-from nodeagent.core.cgroups.desired_cgroups import container_path
 from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, DesiredCgroup, ObservedCgroup
 from nodeagent.core.model.demand import why_shared
 from nodeagent.core.model.idset import CpuSet
@@ -36,7 +35,7 @@ class ContainerView(Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        return container_path(self.entry, self.container.name)
+        return self.entry.container_path(self.container.name)
 
     @property
     def managers(self) -> Managers:
@@ -150,12 +149,12 @@ def _state(observed: ContainerView) -> Document:
 
 def _state_and_reason(observed: ContainerView) -> tuple[str, str | None]:
     entry, status = observed.entry, observed.status
-    if observed.container.command and status.exit is not None:
+    if observed.container.is_launched and status.exit is not None:
         return _ended(observed, status.exit)
     runs = _runs(observed)
-    if observed.container.command and runs is None:
+    if observed.container.is_launched and runs is None:
         return "Unknown", None
-    if observed.container.command and not runs:
+    if observed.container.is_launched and not runs:
         if not entry.is_active or entry.deleting_since_ms is not None:
             return "Exited", "NeverStarted" if status.attempt == 0 else "NotYetObserved"
         if status.started_at_ms is not None:
@@ -170,7 +169,7 @@ def _state_and_reason(observed: ContainerView) -> tuple[str, str | None]:
         if status.stop_by_ms is not None and observed.is_populated
         else None
     )
-    return ("Running" if observed.container.command else "Open"), reason
+    return ("Running" if observed.container.is_launched else "Open"), reason
 
 
 def _runs(observed: ContainerView) -> bool | None:
@@ -231,7 +230,7 @@ def _notes(observed: ContainerView, own: CpuSet | None, lacking: int) -> list[st
             f"CPUs {unspread} are isolated (isolcpus): the kernel spreads no load over them, "
             "so give each process or thread its own (taskset -c)"
         )
-    if observed.container.command and observed.status.exit is not None and observed.is_populated:
+    if observed.container.is_launched and observed.status.exit is not None and observed.is_populated:
         notes.append("processes are left after its main one has ended")
     root = (observed.view.observed.cgroups or {}).get("")
     if observed.entry.is_active and root is not None:

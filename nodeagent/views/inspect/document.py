@@ -7,7 +7,7 @@ only add words. Names are camelCase, times milliseconds since the epoch, CPU and
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nodeagent.core.cgroups.desired_cgroups import container_path, desired_cgroups, pod_path, shared_pool
+from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, shared_pool
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroup
 from nodeagent.core.model.host_processes import HostProcesses
@@ -82,8 +82,8 @@ def has_difference(document: Document) -> bool:
 def _owned(entry: PodEntry) -> list[tuple[str, tuple[str, str | None]]]:
     pod = entry.pod.full_name
     return [
-        (pod_path(entry), (pod, None)),
-        *((container_path(entry, c.name), (pod, c.name)) for c in entry.containers),
+        (entry.pod_path, (pod, None)),
+        *((entry.container_path(c.name), (pod, c.name)) for c in entry.containers),
     ]
 
 
@@ -171,15 +171,15 @@ def _pod(
     view: NodeView, entry: PodEntry, wanted: Mapping[str, DesiredCgroup], differing: frozenset[str], places: Places
 ) -> Document:
     pod = entry.pod
-    there = (view.observed.cgroups or {}).get(pod_path(entry))
+    there = (view.observed.cgroups or {}).get(entry.pod_path)
     containers = []
     for container, status in entry.pairs():
-        path = container_path(entry, container.name)
+        path = entry.container_path(container.name)
         subject = ContainerView(view, entry, container, status, wanted.get(path), is_different=path in differing)
         containers.append(container_document(subject, places))
     pool = view.state.promises.pod_set(pod.uid)
     return {
-        "cgroup": None if entry.refusal is not None else pod_path(entry),
+        "cgroup": None if entry.refusal is not None else entry.pod_path,
         "containers": containers,
         "decidedAtMs": entry.decided_at_ms,
         "deletingSinceMs": entry.deleting_since_ms,
@@ -191,7 +191,7 @@ def _pod(
         "qos": entry.qos.value,
         "refusal": _refusal(entry, entry.refusal),
         "refusedChange": _refusal(entry, entry.change_refusal),
-        "source": entry.source,
+        "source": entry.origin.name,
         "starved": any(c["starved"] for c in containers),
         "uid": pod.uid,
     }

@@ -9,13 +9,13 @@ from nodeagent.core.admission.managers import Admitted, Rejected
 from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.capacity_search import Capacity
-from nodeagent.core.explain.numa_headroom import Room, rooms
+from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
 from nodeagent.core.explain.what_if import WhatIf, keys_of
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Isolation
-from nodeagent.views.explain.document import configuration, machine, placed_containers, room_document
+from nodeagent.views.explain.document import configuration, headroom_document, machine, placed_containers
 
 Document = dict[str, Any]
 VERSION = 1
@@ -119,18 +119,18 @@ def _replaced(pods: Sequence[Pod]) -> list[bool]:
 
 def left_on(what_if: WhatIf) -> tuple[list[Document], int, int]:
     """Give what each NUMA node has left, how many CPUs that is in all, and at most for one container on one node."""
-    left = rooms(what_if.managers, what_if.promises, what_if.pods)
+    left = headroom(what_if.managers, what_if.promises, what_if.pods)
     usable = what_if.managers.providers.cpu.usable
     return (
-        [{**room_document(room), "fragmentationPercent": _fragmentation(room)} for room in left],
-        sum(len(room.free) for room in left),
-        max((len(CpuSet(usable(room.free.bits))) for room in left), default=0),
+        [{**headroom_document(node), "fragmentationPercent": _fragmentation(node)} for node in left],
+        sum(len(node.free) for node in left),
+        max((len(CpuSet(usable(node.free.bits))) for node in left), default=0),
     )
 
 
-def _fragmentation(room: Room) -> int:
+def _fragmentation(node: NodeHeadroom) -> int:
     """How much of the free CPUs is no whole core."""
-    return 100 * len(room.split) // len(room.free) if room.free else 0
+    return 100 * len(node.split) // len(node.free) if node.free else 0
 
 
 def _pod(run: Simulation, pod: Pod, decision: Admitted | Rejected | Insufficient, *, replaced: bool) -> Document:

@@ -47,12 +47,12 @@ class Replayed(Struct, frozen=True):
 
 def replay(scenario: Scenario) -> Document:
     """Replay one scenario from its start."""
-    return _Replay(scenario).run()
+    return Replay(scenario).run()
 
 
 def replayed(scenario: Scenario) -> Replayed:
     """Replay one scenario from its start, and keep the node as it is in the end."""
-    going = _Replay(scenario)
+    going = Replay(scenario)
     result = going.run()
     refused = "startError" in result or any(step["op"] == "restart" and "error" in step for step in result["steps"])
     if refused or going.managers is None:
@@ -85,7 +85,7 @@ class _File(Struct):
             self.text = self.encoded
 
 
-class _Replay:
+class Replay:
     """One replay under way: the files, the metrics and the running pods. Lives for one call."""
 
     def __init__(self, scenario: Scenario) -> None:
@@ -266,7 +266,7 @@ def timed_adds(scenario: Scenario, clock_ns: Callable[[], int]) -> list[int]:
         scenario: as read.
         clock_ns: tells the time; core and formats have no clock of their own.
     """
-    going = _Replay(scenario)
+    going = Replay(scenario)
     times = []
     try:
         managers = going.start()

@@ -7,31 +7,32 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.affinity_score import preferred_of_two
-from nodeagent.core.admission.existing_allocation import holds_all, kept_deltas, kept_hints
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected, build
-from nodeagent.core.cpu import hints as cpu_hints, manager as cpu_manager, pods as cpu_pods
-from nodeagent.core.cpu.assignment import CpuShortage, Picking, pick
-from nodeagent.core.cpu.distribution import Distributing, _deviation, _rounded, distribute
-from nodeagent.core.cpu.layout import CpuLayout
 from nodeagent.core.cpu.options import OPTIONS
 from nodeagent.core.metrics.deltas import Series
-from nodeagent.core.metrics.manager_metrics import CPU_PER_NUMA, CPU_REQUESTS, MEMORY_REQUESTS, aligned, plus, set_gauge
+from nodeagent.core.metrics.manager_metrics import (
+    CPU_PER_NUMA,
+    CPU_REQUESTS,
+    MEMORY_REQUESTS,
+    TOPOLOGY_REQUESTS,
+    aligned,
+    plus,
+    set_gauge,
+)
 from nodeagent.core.model.config import Errata, Placement
-from nodeagent.core.model.demand import ContainerDemand, PodDemand, WhyShared, demand_of
+from nodeagent.core.model.demand import PodDemand, WhyShared, demand_of
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.core.model.pod import ContainerKind, Pod
+from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.podmap import PodMap
 from nodeagent.core.model.promises import Block, CpuReuse, Hint, Isolation, PodPromises, Promises
 from nodeagent.core.model.records import CpuRecord, Records, Unreadable
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
-from nodeagent.core.numa.hint_family import HintFamily, merge_families
-from nodeagent.core.numa.hints import HintList, Merged, MergeRules, merge
-from nodeagent.core.numa.node_search import Steps
-from nodeagent.core.numa.topology_manager import Scope, TopologyPolicy, affinity_refusal
+from nodeagent.core.numa.hints import UNSATISFIABLE
 from tests.support.builders import (
     ALPHA,
     MACHINE_A,
+    MACHINE_B,
     PLRM,
     admitted,
     amounts,
@@ -47,12 +48,13 @@ from tests.support.builders import (
 KUBELET, FIXED = Errata.KUBELET_1_36, Errata.FIXED
 
 
-def text(result: int | CpuShortage) -> str:
-    return result.message if isinstance(result, CpuShortage) else str(CpuSet(result))
-
-
-def bits(cpus: str) -> int:
-    return CpuSet.parse(cpus).bits
+def given(node: Managers, free: str, count: int, near: int | None = None) -> str:
+    """The CPUs that a container of this size gets where only these are free beside the reserved ones, or why it gets none."""
+    hint = Hint(None if near is None else NumaSet(near), preferred=False)
+    pods = PodMap().put("p", PodPromises(hints=(("a", hint),)))
+    promises = replace(core.initial(node), default=CpuSet.parse(free) | node.reserved, pods=pods)
+    decision = core.admit(node, promises, pod("p", app("a", str(count))))
+    return str(decision.promises.own_set("p", "a")) if isinstance(decision, Admitted) else decision.message
 
 
 def refusal(node: Managers, one: Pod) -> str:
@@ -67,105 +69,101 @@ def demanded(node: Managers, one: Pod) -> PodDemand:
 
 # Picking
 
-NESTED = CpuLayout.of(machine(nodes=4, cores=2, sockets=2))
+NESTED = machine(nodes=4, cores=2, sockets=2)
 """16 CPUs in 2 sockets of 2 nodes of 2 cores; siblings are c and c + 8, socket 0 has 0-3 and 8-11."""
-LAYOUT_A = CpuLayout.of(MACHINE_A)
-LAYOUT_B = CpuLayout.of(machine(sockets=1, cores_per_uncore=2))
 
 
-@pytest.mark.parametrize("averages", [False, True])
-def test_a_whole_socket_is_one_of_which_nothing_is_in_use(averages: bool) -> None:
-    assert text(pick(Picking(NESTED, averages=averages), bits("1-15"), 8)) == "4-7,12-15"
+@pytest.mark.parametrize("errata", [KUBELET, FIXED])
+def test_a_whole_socket_is_one_of_which_nothing_is_in_use(errata: Errata) -> None:
+    assert given(managers(NESTED, reserved="0", errata=errata), "1-15", 8) == "4-7,12-15"
 
 
-THREES = CpuLayout.of(machine(nodes=1, cores=6, cores_per_uncore=3))
-CACHES = CpuLayout.of(
-    Topology.of(
-        [Cpu(c, c, 0, c // 4, uncore) for c, uncore in enumerate((1, 1, 0, 0, 0, 0, 2, 2))],
-        [NumaNode(0, 0), NumaNode(1, 0)],
-    )
+THREES = machine(nodes=1, cores=6, cores_per_uncore=3)
+CACHES = Topology.of(
+    [Cpu(c, c, 0, c // 4, uncore) for c, uncore in enumerate((1, 1, 0, 0, 0, 0, 2, 2))],
+    [NumaNode(0, 0), NumaNode(1, 0)],
 )
 """One cache lies in both nodes: 2-5."""
 ALIGNED = [
-    (LAYOUT_B, "0,2-15", 1, "0", "9", "one CPU, of the lowest core of its cache"),
-    (LAYOUT_B, "0,2-15", 2, "0,8", "0,8", "a core"),
-    (LAYOUT_B, "0,2-15", 5, "0,2-3,10-11", "0,2,8-10", "a cache, and one CPU of the lowest core of another"),
+    (MACHINE_B, "0,2-15", 1, "0", "9", "one CPU, of the lowest core of its cache"),
+    (MACHINE_B, "0,2-15", 2, "0,8", "0,8", "a core"),
+    (MACHINE_B, "0,2-15", 5, "0,2-3,10-11", "0,2,8-10", "a cache, and one CPU of the lowest core of another"),
     (THREES, "0,3-5,9-11", 3, "3-4,9", "0,3,9", "a core and a half of a larger cache"),
     (CACHES, "0-1,4-7", 1, "0", "0", "a cache that lies in another node, too, comes with the CPUs that are here"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("layout", "available", "count", "aligned_set", "packed_set"), [c[:5] for c in ALIGNED], ids=[c[5] for c in ALIGNED]
+    ("topology", "free", "count", "aligned_set", "packed_set"), [c[:5] for c in ALIGNED], ids=[c[5] for c in ALIGNED]
 )
-def test_parts_of_caches(layout: CpuLayout, available: str, count: int, aligned_set: str, packed_set: str) -> None:
-    assert text(pick(Picking(layout, align_uncore=True), bits(available), count)) == aligned_set
-    assert text(pick(Picking(layout), bits(available), count)) == packed_set
-
-
-def test_a_shortage_says_what_is_there_in_whole_cores() -> None:
-    found = pick(Picking(LAYOUT_A, whole_cores=True), bits("0-7,8"), 4)
-    assert text(found) == "not enough cpus available to satisfy request: requested=4, available=2"
+def test_parts_of_caches(topology: Topology, free: str, count: int, aligned_set: str, packed_set: str) -> None:
+    reserved = "2" if topology is CACHES else "1"
+    by_cache = managers(topology, reserved=reserved, options=("prefer-align-cpus-by-uncorecache",))
+    assert given(by_cache, free, count) == aligned_set
+    assert given(managers(topology, reserved=reserved), free, count) == packed_set
 
 
 # Distribution
 
+SPREAD = ("distribute-cpus-across-numa",)
+
 
 @pytest.mark.parametrize(
-    ("available", "count", "size", "expected"),
+    ("node", "free", "count", "expected"),
     [
-        ("0,4", 2, 2, "0,4"),  # no node has a whole group: packed after all
-        ("0-15", 11, 1, "0-2,4-6,8-10,12-13"),  # two left over, both from the node that has most
+        # No node has a whole group: packed after all.
+        (managers(reserved="1", options=("full-pcpus-only", *SPREAD), errata=KUBELET), "0,4", 2, "0,4"),
+        # Two left over, both from the node that has most.
+        (managers(machine(nodes=3), reserved="16", options=SPREAD), "0-15", 11, "0-2,4-6,8-10,12-13"),
     ],
+    ids=["no groups", "three nodes"],
 )
-def test_distribution_where_nodes_are_uneven(available: str, count: int, size: int, expected: str) -> None:
-    layout = LAYOUT_A if size == 2 else CpuLayout.of(machine(nodes=3))
-    assert text(distribute(Distributing(Picking(layout), size), bits(available), count)) == expected
+def test_distribution_where_nodes_are_uneven(node: Managers, free: str, count: int, expected: str) -> None:
+    assert given(node, free, count) == expected
 
 
-def test_a_combination_of_three_is_three_nodes_in_the_reference_too() -> None:
+@pytest.mark.parametrize("errata", [KUBELET, FIXED])
+def test_a_combination_of_three_is_three_nodes_in_the_reference_too(errata: Errata) -> None:
     """Its arrays have room for four then (Erratum.COMBINATIONS_OVERWRITTEN)."""
-    layout = CpuLayout.of(machine(nodes=4, cores=2))
-    for overwritten in (False, True):
-        found = distribute(Distributing(Picking(layout), 1, overwritten), bits("0-15"), 9)
-        assert text(found) == "0-5,8,10,12"
+    five = machine(nodes=5, cores=2, sockets=1)
+    assert given(managers(five, reserved="8", options=SPREAD, errata=errata), "0-7,10-17", 9) == "0-5,10,12,14"
 
 
 @pytest.mark.parametrize(
-    ("available", "count", "expected"),
+    ("free", "count", "expected"),
     [("0-23", 9, "0-8"), ("0-23", 24, "0-23"), ("0,2,4-23", 4, "4-7"), ("0,2,4,6,8-23", 3, "8-10")],
 )
-def test_distribution_on_more_nodes_than_kubelet_takes(available: str, count: int, expected: str) -> None:
-    """Twelve nodes of two CPUs: as few as can be, and the first of equals."""
-    layout = CpuLayout.of(machine(nodes=12, cores=2, threads=1, sockets=1))
-    assert text(distribute(Distributing(Picking(layout), 1), bits(available), count)) == expected
+def test_distribution_on_more_nodes_than_kubelet_takes(free: str, count: int, expected: str) -> None:
+    """Twelve nodes of two CPUs, and one that is reserved: as few as can be, and the first of equals."""
+    node = managers(machine(nodes=13, cores=2, threads=1, sockets=1), reserved="24-25", options=SPREAD)
+    assert given(node, free, count) == expected
 
 
 @pytest.mark.parametrize(
-    ("values", "expected"),
-    [([4, 2], 1.0), ([1, 0, 0], 0.471), ([3, 3, 3], 0.0), ([8, 1, 1], 3.3), ([0, 0, 0, 1], 0.433)],
+    ("nodes", "cores", "free", "count", "expected"),
+    [
+        (8, 4, "0-1,4,8,12-13,16,20-23", 10, "0-1,4,8,12-13,16,20-22"),  # without rounding 13 stays free
+        (6, 8, "0-1,8-11,16-21,24-26,32-33", 14, "0-1,8-9,16-20,24-26,32-33"),  # rounded down, 10-11 would be taken
+    ],
 )
-def test_the_deviation_in_thousandths(values: list[int], expected: float) -> None:
-    assert _deviation(values) == expected
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [(0.0004, 0.0), (0.0005, 0.001), (0.0006, 0.001), (0.001, 0.001), (1.2345, 1.235), (2.0, 2.0)],
-)
-def test_halves_are_rounded_up(value: float, expected: float) -> None:
-    assert _rounded(value) == expected
+def test_deviations_are_compared_in_thousandths_and_halves_are_rounded_up(
+    nodes: int, cores: int, free: str, count: int, expected: str
+) -> None:
+    one_socket = machine(nodes=nodes, cores=cores, threads=1, sockets=1)
+    assert given(managers(one_socket, reserved=str(nodes * cores - 1), options=SPREAD), free, count) == expected
 
 
 # CPU hints
 
 
 def listed(node: Managers, promises: Promises, one: Pod, name: str | None = None) -> Any:
-    demand = demanded(node, one)
-    if name is None:
-        return cpu_hints.pod_hints(node.providers.cpu, promises, demand)
-    container = next(c for c in demand.containers if c.name == name)
-    return cpu_hints.container_hints(node.providers.cpu, promises, demand, container)
+    """The CPU manager's hints for a container, or for the pod as a whole."""
+    demand, cpu = demanded(node, one), node.providers.managers[0]
+    containers = {c.name: c for c in demand.containers}
+    ((_, hints),) = (
+        cpu.pod_hints(promises, demand) if name is None else cpu.container_hints(promises, demand, containers[name])
+    )
+    return hints
 
 
 @pytest.mark.parametrize("errata", [KUBELET, FIXED])
@@ -176,7 +174,7 @@ def test_hints_of_a_container_that_has_its_cpus_lead_to_them(errata: Errata) -> 
     assert str(promises.own_set("p1", "a")) == "1,9"
     assert listed(node, promises, one, "a") == ((1, True), (3, False))
     assert listed(node, promises, pod("p2", app("a", "2")), "a") == ((1, True), (2, True), (3, False))
-    assert listed(node, promises, pod("p1", app("a", "3")), "a") == ()
+    assert listed(node, promises, pod("p1", app("a", "3")), "a") == UNSATISFIABLE
 
 
 def test_hints_of_a_pod_contain_what_it_has() -> None:
@@ -215,16 +213,14 @@ def test_only_whole_cores_count_for_those_who_get_whole_cores() -> None:
     assert found == ((1, True), (2, True), (3, False))
 
 
-@pytest.mark.parametrize(("count", "expected"), [(1, 1), (6, 1), (7, 2), (8, 2), (9, 2)])
-def test_the_fewest_nodes_are_the_largest_ones(count: int, expected: int) -> None:
-    cpus = [Cpu(c, c, 0, 0 if c < 2 else 1) for c in range(8)]
-    layout = CpuLayout.of(Topology.of(cpus, [NumaNode(0, 0), NumaNode(1, 0)]))
-    assert layout.fewest_nodes(count) == expected
-
-
-def test_averages_are_per_group() -> None:
-    layout = CpuLayout.of(machine(nodes=4, cores=2, sockets=2, cores_per_uncore=2))
-    assert (layout.per_core, layout.per_socket, layout.per_uncore) == (2, 8, 4)
+@pytest.mark.parametrize(("count", "preferred"), [(1, [1, 2]), (3, [2]), (6, [2]), (7, []), (8, [3])])
+def test_the_fewest_nodes_are_the_largest_ones(count: int, preferred: list[int]) -> None:
+    """Three CPUs and seven, of which one of each is reserved: those count."""
+    cpus = [Cpu(c, c, 0, 0 if c < 3 else 1) for c in range(10)]
+    topology = Topology.of(cpus, [NumaNode(0, 0), NumaNode(1, 0)])
+    node = managers(topology, reserved="0,9", topology_manager_policy="best-effort")
+    found = listed(node, core.initial(node), pod("p", app("a", str(count))), "a")
+    assert [mask for mask, is_preferred in found if is_preferred] == preferred
 
 
 # Choosing near the hint
@@ -252,14 +248,14 @@ ODD = Topology.of(
 )
 def test_whole_cores_near_the_hint(topology: Topology, available: str, count: int, expected: str) -> None:
     node = managers(topology, reserved="7" if topology is UNEVEN else "5", options=("full-pcpus-only",))
-    assert text(cpu_manager.choose_near(node.providers.cpu, bits(available), count, 0b01)) == expected
+    assert given(node, available, count, near=0b01) == expected
 
 
 def test_a_hint_of_two_sockets_is_both_of_them() -> None:
-    node = managers(options=("align-by-socket",), gates=ALPHA)
-    assert text(cpu_manager.choose_near(node.providers.cpu, bits("0-6,8-14"), 10, 0b11)) == "0-4,8-12"
-    assert text(cpu_manager.choose_near(node.providers.cpu, bits("0-6,8-14"), 4, 0b10)) == "4-5,12-13"
-    assert text(cpu_manager.choose_near(node.providers.cpu, bits("0-6,8-14"), 4, 0b01)) == "0-1,8-9"
+    node = managers(reserved="7,15", options=("align-by-socket",), gates=ALPHA)
+    assert given(node, "0-6,8-14", 10, near=0b11) == "0-4,8-12"
+    assert given(node, "0-6,8-14", 4, near=0b10) == "4-5,12-13"
+    assert given(node, "0-6,8-14", 4, near=0b01) == "0-1,8-9"
 
 
 def test_whole_cores_are_distributed_over_nodes() -> None:
@@ -286,10 +282,10 @@ def test_half_a_core_is_not_available(count: str, message: str) -> None:
 def test_what_is_held_is_allocated_again_and_lent_on(kind: Any) -> None:
     node = managers(errata=KUBELET)
     one = pod("p", kind("c", "2"), app("z", "2"))
-    demand = demanded(node, one)
-    first = cpu_manager.allocate_container(node.providers.cpu, core.initial(node), demand, demand.containers[0])
+    demand, cpu = demanded(node, one), node.providers.managers[0]
+    first = cpu.allocate_container(core.initial(node), demand, demand.containers[0])
     after = replace(first.promises, cpu_reuse=CpuReuse("other", CpuSet.of(5)))
-    again = cpu_manager.allocate_container(node.providers.cpu, after, demand, demand.containers[0])
+    again = cpu.allocate_container(after, demand, demand.containers[0])
     assert str(again.promises.own_set("p", "c")) == "1,9"
     assert again.promises.cpu_reuse == (CpuReuse("p", CpuSet.of(1, 9)) if kind is init else None)
     assert again.deltas == (plus(CPU_REQUESTS),)
@@ -299,7 +295,7 @@ def test_what_is_held_is_allocated_again_and_lent_on(kind: Any) -> None:
 def test_gauges_of_nodes_carry_their_number() -> None:
     node = managers(errata=KUBELET)
     promises = admitted(node, pod("p", app("a", "3")), pod("q", app("a", "8")))
-    deltas = cpu_manager.start_deltas(node.providers.cpu, promises)
+    deltas = core.started_deltas(node, promises)
     assert deltas[2:] == (set_gauge(CPU_PER_NUMA, 3, numa_node="0"), set_gauge(CPU_PER_NUMA, 8, numa_node="1"))
     assert deltas[0].amount == 1000 * 3
     assert deltas[1].amount == 11
@@ -307,10 +303,10 @@ def test_gauges_of_nodes_carry_their_number() -> None:
 
 def test_only_kubelet_moves_gauges_and_only_where_it_gives_cpus() -> None:
     fixed = managers()
-    assert cpu_manager.start_deltas(fixed.providers.cpu, core.initial(fixed)) == ()
+    assert core.started_deltas(fixed, core.initial(fixed)) == ()
     without = build(MACHINE_A, Placement(errata=KUBELET))
     assert isinstance(without, Managers)
-    assert cpu_manager.start_deltas(without.providers.cpu, core.initial(without)) == ()
+    assert core.started_deltas(without, core.initial(without)) == ()
 
 
 BUDGETS = [
@@ -341,9 +337,8 @@ BUDGETS = [
 @pytest.mark.parametrize(("containers", "message"), BUDGETS, ids=[str(n) for n in range(len(BUDGETS))])
 def test_budgets_of_pods(containers: tuple[Any, ...], message: str | None) -> None:
     node = managers(topology_manager_policy="best-effort", topology_manager_scope="pod", gates=PLRM)
-    demand = demanded(node, pod("p", *containers, whole=amounts("6", "8Gi")))
-    found = cpu_pods.check_pod(node.providers.cpu, demand)
-    assert (found.message if found else None) == message
+    decision = core.admit(node, core.initial(node), pod("p", *containers, whole=amounts("6", "8Gi")))
+    assert (decision.message if isinstance(decision, Rejected) else None) == message
 
 
 # Starts that are refused
@@ -439,7 +434,7 @@ def test_booleans_as_go_reads_them(value: bool) -> None:
         placed = Placement(**STATIC, cpu_manager_policy_options=(("strict-cpu-reservation", word),))
         built = build(MACHINE_A, placed)
         assert isinstance(built, Managers)
-        assert built.providers.cpu.options.strict_cpu_reservation is value
+        assert str(core.initial(built).default) == ("1-15" if value else "0-15")
 
 
 @pytest.mark.parametrize("word", ["", "yes", "tRUE", "2", " true", "on"])
@@ -517,9 +512,10 @@ def test_numbers_as_go_reads_them(number: str, message: str | None) -> None:
 
 def test_policy_none_has_no_scope_and_no_rules() -> None:
     node = managers(topology_manager_scope="pod")
-    topology = node.providers.topology
-    assert (topology.policy, topology.scope.value) == (TopologyPolicy.NONE, "container")
-    assert (topology.rules.default_mask, topology.rules.single_node) == (0b11, False)
+    decision = core.admit(node, core.initial(node), pod("p", app("a", "10"), app("b", "2")))
+    assert isinstance(decision, Admitted)
+    assert decision.report.merges == ()
+    assert decision.promises.of_pod("p").hints == ()
 
 
 CPU_FILE = (
@@ -575,29 +571,7 @@ def test_what_a_pod_holds_beside_its_containers_is_not_free_after_a_start() -> N
     assert core.resume(node, promises) == promises
 
 
-# Hints, merged and compared
-
-
-@pytest.mark.parametrize(
-    ("lists", "expected"),
-    [
-        ((((1, False),), ((2, False),)), (0b11, False)),
-        ((((1, True),), ((2, True),)), (0b11, False)),
-        ((((1, False),), ((3, True),)), (0b01, False)),
-        ((), (0b11, True)),
-        ((((1, True), (3, False)), ((None, True),)), (0b01, True)),
-    ],
-)
-def test_merged(lists: Any, expected: tuple[int, bool]) -> None:
-    found = merge(MergeRules(0b11, single_node=False), lists)
-    assert (found.mask, found.preferred) == expected
-
-
-def test_the_narrowest_of_what_lists_and_families_prefer() -> None:
-    both: HintList = ((0b011, True), (0b100, True))
-    rules = MergeRules(0b111, single_node=False)
-    for lists in ([both, HintFamily(both, None, 1)], [HintFamily(both, None, 1)], [HintFamily(both, None, 2), both]):
-        assert merge_families(rules, lists, Steps(100)) == Merged(0b100, preferred=True)
+# Nodes, compared
 
 
 @pytest.mark.parametrize(
@@ -619,26 +593,25 @@ def test_nodes_that_can_give_nothing_have_given_nothing() -> None:
 @pytest.mark.parametrize(
     ("scope", "managed", "message"),
     [
-        (Scope.POD, False, "Resources cannot be allocated with Topology locality"),
+        ("pod", False, "Resources cannot be allocated with Topology locality"),
+        ("pod", True, "Pod Scope pod with pod-level resources failed admission under pod-scope topology manager"),
         (
-            Scope.POD,
-            True,
-            "Pod Scope pod with pod-level resources failed admission under pod-scope topology manager",
-        ),
-        (
-            Scope.CONTAINER,
+            "container",
             True,
             "Pod Scope pod with pod-level resources failed admission with a container-level topology manager",
         ),
     ],
 )
-def test_words_of_a_refused_merge(scope: Scope, managed: bool, message: str) -> None:
-    found = affinity_refusal(scope, is_managed_pod=managed)
+def test_words_of_a_refused_merge(scope: str, managed: bool, message: str) -> None:
+    node = managers(gates=PLRM, topology_manager_policy="single-numa-node", topology_manager_scope=scope)
+    found = core.admit(node, core.initial(node), pod("p", app("a", "10"), whole=amounts("10") if managed else None))
+    assert isinstance(found, Rejected)
     assert (found.reason.value, found.message) == ("TopologyAffinityError", message)
 
 
 # Pods that hold all they ask for
 
+SCOPES = ("container", "pod")
 HINT = Hint(NumaSet.of(0), preferred=True)
 BLOCK = Block(NumaSet.of(1), "memory", 2**30)
 
@@ -668,14 +641,28 @@ HOLDINGS: list[tuple[str, Pod, PodPromises, bool, bool, bool]] = [
 ]
 
 
+def readmitted(node: Managers, one: Pod, held: PodPromises) -> Admitted | Rejected:
+    """Admit a pod again that runs and holds this."""
+    promises = replace(core.initial(node), pods=PodMap().put(one.uid, held))
+    ((_, decision),) = core.readmit(node, promises, (one,)).results
+    return decision
+
+
+def is_kept(node: Managers, one: Pod, held: PodPromises, is_running: bool) -> bool:
+    """Whether the pod is left as it is: nobody is asked for hints."""
+    promises = replace(core.initial(node), pods=PodMap().put(one.uid, held))
+    decision = readmitted(node, one, held) if is_running else core.admit(node, promises, one)
+    return decision.report.merges == ()
+
+
 @pytest.mark.parametrize(
     ("one", "held", "by_pod", "is_running", "expected"), [c[1:] for c in HOLDINGS], ids=[c[0] for c in HOLDINGS]
 )
 def test_does_a_pod_hold_all(one: Pod, held: PodPromises, by_pod: bool, is_running: bool, expected: bool) -> None:
-    node = holding_node()
-    providers = node.providers
-    found = holds_all(providers.managers, held, demanded(node, one), by_pod=by_pod, is_running=is_running)
-    assert found is expected
+    assert (
+        is_kept(holding_node(topology_manager_scope="pod" if by_pod else "container"), one, held, is_running)
+        is expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -688,38 +675,38 @@ def test_does_a_pod_hold_all(one: Pod, held: PodPromises, by_pod: bool, is_runni
     ],
 )
 def test_init_containers_that_have_run_lack_nothing(held: PodPromises, is_running: bool, expected: bool) -> None:
-    node = managers()
-    one = pod("p", init("i", "2"), app("a", "500m"))
-    found = holds_all(node.providers.managers, held, demanded(node, one), by_pod=False, is_running=is_running)
-    assert found is expected
+    node = managers(topology_manager_policy="best-effort")
+    assert is_kept(node, pod("p", init("i", "2"), app("a", "500m")), held, is_running) is expected
 
 
 def test_kept_hints_lead_to_where_the_containers_are() -> None:
-    held = PodPromises((("a", CpuSet.of(1, 9)), ("b", CpuSet.of(4, 12))), None, MEMORY)
-    container, single = holding_node(), managers(topology_manager_policy="single-numa-node")
-    by_pod = holding_node(topology_manager_scope="pod")
+    sets = PodPromises((("a", CpuSet.of(1, 9)), ("b", CpuSet.of(4, 12))))
+    by_cpu, by_pod = (managers(topology_manager_policy="best-effort", topology_manager_scope=s) for s in SCOPES)
+    single = managers(topology_manager_policy="single-numa-node")
 
-    def kept(node: Managers, found: PodPromises) -> dict[str, Hint]:
-        demand = demanded(node, pod("p", app("a", "2"), app("b", "2")))
-        return dict(kept_hints(node.providers.topology, node.providers.managers, found, demand))
+    def kept(node: Managers, held: PodPromises, cpu: str = "2") -> dict[str, Hint]:
+        decision = readmitted(node, pod("p", app("a", cpu), app("b", cpu)), held)
+        assert isinstance(decision, Admitted)
+        return dict(decision.promises.of_pod("p").hints)
 
     def hint(*nodes: int) -> Hint:
         return Hint(NumaSet.of(*nodes), preferred=True)
 
-    assert kept(container, held) == {"a": hint(0, 1), "b": hint(1)}
-    assert kept(container, replace(held, memory=())) == {"a": hint(0), "b": hint(1)}
-    assert kept(by_pod, replace(held, memory=())) == {"a": hint(0, 1), "b": hint(0, 1)}
-    assert kept(container, PodPromises()) == {"a": hint(0, 1), "b": hint(0, 1)}
-    assert kept(single, PodPromises()) == {"a": Hint(None, preferred=True), "b": Hint(None, preferred=True)}
+    assert kept(holding_node(), replace(sets, memory=MEMORY)) == {"a": hint(0, 1), "b": hint(1)}
+    assert kept(by_cpu, sets) == {"a": hint(0), "b": hint(1)}
+    assert kept(by_pod, sets) == {"a": hint(0, 1), "b": hint(0, 1)}
+    assert kept(by_cpu, PodPromises(), "500m") == {"a": hint(0, 1), "b": hint(0, 1)}
+    assert kept(single, PodPromises(), "500m") == {"a": Hint(None, preferred=True), "b": Hint(None, preferred=True)}
     stored = (("a", HINT), ("b", HINT))
-    assert kept(container, replace(held, hints=stored)) == dict(stored)
+    assert kept(by_cpu, replace(sets, hints=stored)) == dict(stored)
 
 
 def test_what_is_kept_is_counted_as_kubelet_counts_it() -> None:
     node = holding_node(options=("full-pcpus-only",))
-    deltas = kept_deltas(node.providers.managers, demanded(node, pod("p", app("a", "2"), app("b", "500m"))))
+    first, *deltas = readmitted(node, pod("p", app("a", "2"), app("b", "500m")), PodPromises(CPUS, None, MEMORY)).deltas
+    assert first == plus(TOPOLOGY_REQUESTS)
     full = aligned("container", "physical_cpu")
-    assert deltas == (plus(CPU_REQUESTS), full, plus(MEMORY_REQUESTS), plus(MEMORY_REQUESTS))
+    assert deltas == [plus(CPU_REQUESTS), full, plus(MEMORY_REQUESTS), plus(MEMORY_REQUESTS)]
     assert [each.series for each in deltas] == [
         Series("kubelet_cpu_manager_pinning_requests_total"),
         Series(
@@ -747,13 +734,6 @@ def test_the_words_for_sharing() -> None:
         "its pod has resources of its own and the gate PodLevelResourceManagers is off",
         "it runs in its pod's shared pool",
     ]
-
-
-def test_who_says_nothing_asks_for_nothing() -> None:
-    assert ContainerDemand("a", ContainerKind.APP, 1).memory == ()
-    assert PodDemand("p", True, False, False, (), 0).memory == ()
-    assert Hint() == Hint(None, preferred=False)
-    assert str(CpuSet.parse("65535")) == "65535"
 
 
 # Admission again

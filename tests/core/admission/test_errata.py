@@ -26,10 +26,10 @@ from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import PodPromises, Promises, with_pod
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import Reason, StartRefused
-from nodeagent.core.model.state import NodeState
+from nodeagent.core.model.state import NodeState, Origin
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.numa.resource_manager import Shortfall
-from nodeagent.core.turn.manifests import Manifest
+from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.core.turn.step import new_entry
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
@@ -611,7 +611,7 @@ def test_18_shared_containers_leave_first(errata: Errata) -> None:
     easy, alone = pod("easy", shared("s")), pod("alone", app("a", "2"))
     before = admitted(node, core.initial(node), easy)
     after = admitted(node, before, alone)
-    entries = [new_entry(Manifest(one, "m.yaml"), 0, pod_level_resources=True) for one in (easy, alone)]
+    entries = [new_entry(Manifest(one, Origin("m.yaml")), 0, pod_level_resources=True) for one in (easy, alone)]
     config, kernel = Config(placement=node.placement), Kernel(4096, NumaSet.of(0, 1), node.topology.online)
     desired_by_path = [
         desired_cgroups(config, node, kernel, NodeState(promises, tuple(entries[:count])))

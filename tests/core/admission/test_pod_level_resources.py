@@ -22,9 +22,9 @@ from nodeagent.core.model.promises import Isolation, Promises
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.records import Records
 from nodeagent.core.model.refusals import Reason, StartRefused
-from nodeagent.core.model.state import NodeState
+from nodeagent.core.model.state import NodeState, Origin
 from nodeagent.core.numa.hints import DONT_CARE
-from nodeagent.core.turn.manifests import Manifest
+from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.core.turn.step import new_entry
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state
@@ -562,7 +562,7 @@ def test_kep_isolation_levels_and_their_quota() -> None:
 
 def quotas(on: Managers, promises: Promises, one: Pod) -> dict[str, float | None]:
     """CPUs that a cgroup's quota allows, the pod's under the empty name; None: it has none."""
-    entry = new_entry(Manifest(one, "p.yaml"), 0, pod_level_resources=True)
+    entry = new_entry(Manifest(one, Origin("p.yaml")), 0, pod_level_resources=True)
     kernel = Kernel(4096, NumaSet.of(0, 1), on.topology.online)
     found: dict[str, float | None] = {}
     for want in desired_cgroups(Config(placement=on.placement), on, kernel, NodeState(promises, (entry,))):

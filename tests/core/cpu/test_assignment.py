@@ -37,6 +37,16 @@ def test_packed(available: str, count: int, expected: str, averages: bool) -> No
     assert picked(Picking(LAYOUT_A, averages=averages), available, count) == expected
 
 
+def test_a_shortage_says_what_is_there_in_whole_cores() -> None:
+    expected = "not enough cpus available to satisfy request: requested=4, available=2"
+    assert picked(Picking(LAYOUT_A, whole_cores=True), "0-7,8", 4) == expected
+
+
+def test_averages_are_per_group() -> None:
+    layout = CpuLayout.of(machine(nodes=4, cores=2, sockets=2, cores_per_uncore=2))
+    assert (layout.per_core, layout.per_socket, layout.per_uncore) == (2, 8, 4)
+
+
 @pytest.mark.parametrize(("count", "expected"), [(8, "0-3,8-11"), (4, "0-3"), (9, "0-4,8-11")])
 def test_spread_takes_no_cores_but_whole_sockets(count: int, expected: str) -> None:
     assert picked(Picking(LAYOUT_A, spread=True), "0-15", count) == expected

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted, Rejected, remove_pod
-from nodeagent.core.explain.replay_decision import Retraced, retraced
+from nodeagent.core.explain.replay_decision import ReplayedDecision, replay_decision
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
@@ -34,10 +34,10 @@ def gone(made: World, name: str) -> World:
     return made
 
 
-def again(made: World, name: str) -> Retraced:
+def again(made: World, name: str) -> ReplayedDecision:
     what_if = WhatIf.of(made.managers, made.state.promises, made.state.active_pods())
     entry = next(e for e in made.state.entries if e.pod.name == name)
-    return retraced(what_if, made.state, entry)
+    return replay_decision(what_if, made.state, entry)
 
 
 def test_a_pod_is_decided_on_without_those_that_came_later() -> None:

@@ -7,10 +7,8 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Managers, Rejected, build
-from nodeagent.core.memory import hints as memory_hints, manager as memory_manager, pods as memory_pods
 from nodeagent.core.memory.accounting import breaks_group, charge, free_of, initial_machine, release, take, used_cells
 from nodeagent.core.memory.groups import NodeGroups, best_group, calculated_hints
-from nodeagent.core.memory.restore import books_differ
 from nodeagent.core.model.config import Errata, Placement, ReservedMemory
 from nodeagent.core.model.demand import PodDemand, demand_of, why_shared
 from nodeagent.core.model.idset import NumaSet
@@ -23,6 +21,8 @@ from nodeagent.core.model.records import MemoryRecord, Records, Unreadable
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.core.numa import hint_family
+from nodeagent.core.numa.hints import DONT_CARE
+from nodeagent.core.numa.resource_manager import ResourceHints, ResourceManager
 from tests.support.builders import (
     GIB,
     MACHINE_A,
@@ -49,6 +49,23 @@ def node_of(topology: Topology = MACHINE_A, **more: Any) -> Managers:
 
 def demanded(node: Managers, one: Pod) -> PodDemand:
     return demand_of(node.rules, one)
+
+
+def memory_of(node: Managers) -> ResourceManager:
+    _, memory = node.providers.managers
+    return memory
+
+
+def chosen(node: Managers, promises: Promises, one: Pod, hint: Hint) -> NumaSet | str:
+    """The nodes that container a of the pod gets its memory from under this hint, or why it gets none."""
+    held = replace(promises.of_pod(one.uid), hints=(("a", hint),))
+    hinted, demand = replace(promises, pods=promises.pods.put(one.uid, held)), demanded(node, one)
+    made = memory_of(node).allocate_container(hinted, demand, demand.containers[0])
+    if made.refusal is not None:
+        return made.refusal.message.removeprefix("Allocate failed due to ").removesuffix(", which is unexpected")
+    blocks = made.promises.of_pod(one.uid).blocks("a")
+    assert blocks
+    return blocks[0].nodes
 
 
 # The books
@@ -168,12 +185,10 @@ def test_groups_that_are_described_are_those_that_are_listed(monkeypatch: pytest
 # Hints of containers and pods
 
 
-def listed(node: Managers, promises: Promises, one: Pod, name: str | None = None) -> Any:
+def listed(node: Managers, promises: Promises, one: Pod, name: str) -> ResourceHints:
     demand = demanded(node, one)
-    if name is None:
-        return memory_hints.pod_hints(node.providers.memory, promises, demand)
     container = next(c for c in demand.containers if c.name == name)
-    return memory_hints.container_hints(node.providers.memory, promises, demand, container)
+    return memory_of(node).container_hints(promises, demand, container)
 
 
 @BOTH
@@ -183,7 +198,7 @@ def test_memory_that_is_held_leads_to_its_node(errata: Errata) -> None:
     promises = admitted(node, one)
     assert dict(promises.of_pod("p").memory)["a"] == (Block(ONE, "memory", 8 * GIB),)
     assert listed(node, promises, one, "a") == (("memory", ((2, True),)),)
-    assert listed(node, promises, pod("p", app("a", "1", "1Gi")), "a") == ()
+    assert listed(node, promises, pod("p", app("a", "1", "1Gi")), "a") == (("memory", DONT_CARE),)
     assert listed(node, promises, pod("q", app("a", "1", "1Gi")), "a") == (("memory", ((1, True),)),)
 
 
@@ -195,27 +210,23 @@ def test_only_guaranteed_pods_get_hints() -> None:
     assert not demand.is_guaranteed
     asking = replace(demand.containers[0], memory=(("memory", GIB),))
     asked = replace(demand, containers=(asking,), memory=asking.memory)
-    initial = core.initial(node)
-    assert memory_hints.container_hints(node.providers.memory, initial, asked, asking) == ()
-    assert memory_hints.pod_hints(node.providers.memory, initial, asked) == ()
-    assert memory_hints.pod_hints(node.providers.memory, initial, replace(asked, is_guaranteed=True)) != ()
+    initial, memory, no_matter = core.initial(node), memory_of(node), (("memory", DONT_CARE),)
+    assert memory.container_hints(initial, asked, asking) == no_matter
+    assert memory.pod_hints(initial, asked) == no_matter
+    assert memory.pod_hints(initial, replace(asked, is_guaranteed=True)) != no_matter
 
 
 def test_what_init_containers_had_counts_in_hints() -> None:
     """7 GiB are left on node 0 and 8 on node 1: the init container's 7 are taken over by the app."""
     node = node_of(topology_manager_policy="single-numa-node")
-    demand = demanded(node, pod("p", app("a", "1", "7Gi")))
+    one = pod("p", app("a", "1", "7Gi"))
     empty = core.initial(node)
     taken = replace(empty, memory=take(empty.memory, ZERO, "memory", 7 * GIB))
     lent = replace(taken, memory_reuse=MemoryReuse("p", (((ZERO, "memory"), 7 * GIB),)))
-    manager = node.providers.memory
-    assert memory_hints.container_hints(manager, lent, demand, demand.containers[0])[0][1][0] == (1, True)
-    assert memory_hints.container_hints(manager, taken, demand, demand.containers[0])[0][1][0] == (2, True)
-    amounts_asked = demand.containers[0].memory
-    assert amounts_asked is not None
-    chosen = memory_manager.choose_nodes(manager, lent, "p", amounts_asked, Hint())
-    assert chosen == ZERO
-    assert memory_manager.choose_nodes(manager, lent, "q", amounts_asked, Hint()) == ONE
+    assert listed(node, lent, one, "a")[0][1][0] == (1, True)
+    assert listed(node, taken, one, "a")[0][1][0] == (2, True)
+    assert chosen(node, lent, one, UNSURE) == ZERO
+    assert chosen(node, lent, pod("q", app("a", "1", "7Gi")), UNSURE) == ONE
 
 
 @pytest.mark.parametrize(("errata", "expected"), [(KUBELET, ((1, True),)), (FIXED, ((3, True),))])
@@ -225,8 +236,7 @@ def test_a_pod_s_hints_come_from_all_that_it_holds(errata: Errata, expected: Any
     promises = replace(core.initial(node), pods=PodMap().put("p", PodPromises(memory=blocks)))
     asked = pod("p", app("a", "1", "2Gi"), app("b", "1", "1Gi"))
     demand = replace(demanded(node, asked), memory=(("memory", 2 * GIB),))
-    found = memory_hints.pod_hints(node.providers.memory, promises, demand)
-    assert found == (("memory", expected),)
+    assert memory_of(node).pod_hints(promises, demand) == (("memory", expected),)
 
 
 # Choosing nodes
@@ -280,34 +290,24 @@ def test_nodes_are_chosen_under_the_hint(
     policy: str, taken: tuple[tuple[NumaSet, int], ...], gib: int, hint: Hint, expected: Any
 ) -> None:
     node = node_of(topology_manager_policy=policy)
-    found = memory_manager.choose_nodes(
-        node.providers.memory, crowded(node, *taken), "p", (("memory", gib * GIB),), hint
-    )
-    assert found == expected
+    assert chosen(node, crowded(node, *taken), pod("p", app("a", "1", f"{gib}Gi")), hint) == expected
 
 
 def test_no_default_is_preferred_where_one_node_would_do_when_empty() -> None:
     node = node_of(topology_manager_policy="none")
-    found = memory_manager.choose_nodes(
-        node.providers.memory, crowded(node, (TWO, 1)), "p", (("memory", 2 * GIB),), SURE
-    )
-    assert found == NOT_PREFERRED
+    assert chosen(node, crowded(node, (TWO, 1)), pod("p", app("a", "1", "2Gi")), SURE) == NOT_PREFERRED
 
 
 def test_no_extension_is_preferred_where_one_node_would_do_when_empty() -> None:
     node = node_of(topology_manager_policy="best-effort")
-    found = memory_manager.choose_nodes(
-        node.providers.memory, crowded(node, (TWO, 1)), "p", (("memory", 2 * GIB),), Hint(ZERO, preferred=True)
-    )
-    assert found == NOT_EXTENDED
+    one = pod("p", app("a", "1", "2Gi"))
+    assert chosen(node, crowded(node, (TWO, 1)), one, Hint(ZERO, preferred=True)) == NOT_EXTENDED
 
 
 def test_pages_that_no_node_has_are_named() -> None:
     node = node_of()
-    found = memory_manager.choose_nodes(
-        node.providers.memory, core.initial(node), "p", (("hugepages-1Gi", GIB), ("memory", GIB)), UNSURE
-    )
-    assert found == "[memorymanager] no NUMA node has hugepages-1Gi"
+    one = pod("p", app("a", "1", "1Gi", hugepages_1Gi="1Gi"))
+    assert chosen(node, core.initial(node), one, UNSURE) == "[memorymanager] no NUMA node has hugepages-1Gi"
 
 
 # Allocation and release
@@ -317,14 +317,14 @@ def test_pages_that_no_node_has_are_named() -> None:
 def test_memory_that_is_held_is_allocated_again(errata: Errata) -> None:
     node = node_of(errata=errata)
     demand = demanded(node, pod("p", init("i", "1"), app("a", "1")))
-    manager = node.providers.memory
-    first = memory_manager.allocate_container(manager, core.initial(node), demand, demand.containers[0])
+    memory = memory_of(node)
+    first = memory.allocate_container(core.initial(node), demand, demand.containers[0])
     forgotten = replace(first.promises, memory_reuse=None)
-    again = memory_manager.allocate_container(manager, forgotten, demand, demand.containers[0])
+    again = memory.allocate_container(forgotten, demand, demand.containers[0])
     assert again.promises == first.promises
     assert again.promises.memory_reuse == MemoryReuse("p", (((ZERO, "memory"), GIB),))
     assert len(again.deltas) == 1
-    then = memory_manager.allocate_container(manager, again.promises, demand, demand.containers[1])
+    then = memory.allocate_container(again.promises, demand, demand.containers[1])
     assert then.promises.memory_reuse is None
     assert [n.tables for n in then.promises.memory] == [n.tables for n in first.promises.memory]
     assert [n.assignments for n in then.promises.memory] == [2, 0]
@@ -341,8 +341,8 @@ def test_init_containers_lend_every_resource() -> None:
         app("a", "1", "512Mi"),
     )
     demand = demanded(node, one)
-    manager = node.providers.memory
-    first = memory_manager.allocate_container(manager, core.initial(node), demand, demand.containers[0])
+    memory = memory_of(node)
+    first = memory.allocate_container(core.initial(node), demand, demand.containers[0])
     lent = first.promises.memory_reuse
     assert lent is not None
     assert lent.amounts == (
@@ -350,7 +350,7 @@ def test_init_containers_lend_every_resource() -> None:
         ((ZERO, "hugepages-2Mi"), 64 << 20),
         ((ZERO, "memory"), GIB),
     )
-    second = memory_manager.allocate_container(manager, first.promises, demand, demand.containers[1])
+    second = memory.allocate_container(first.promises, demand, demand.containers[1])
     left = second.promises.memory_reuse
     assert left is not None
     assert left.amounts[-1] == ((ZERO, "memory"), GIB // 2)
@@ -387,11 +387,10 @@ def test_of_what_nobody_lent_all_is_taken() -> None:
         ("hugepages-2Mi", 0),
         ("memory", GIB),
     )
-    first = memory_manager.allocate_container(
-        node.providers.memory, core.initial(node), demand, demand.containers[0]
-    ).promises
+    memory = memory_of(node)
+    first = memory.allocate_container(core.initial(node), demand, demand.containers[0]).promises
     assert first.memory_reuse == MemoryReuse("p", (((ZERO, "memory"), GIB),))
-    second = memory_manager.allocate_container(node.providers.memory, first, demand, demand.containers[1]).promises
+    second = memory.allocate_container(first, demand, demand.containers[1]).promises
     taken = {resource: table.reserved for resource, table in second.memory[0].tables}
     assert taken == {"hugepages-1Gi": 0, "hugepages-2Mi": 64 << 20, "memory": GIB}
 
@@ -403,11 +402,11 @@ def test_a_pod_s_blocks_without_containers_come_back() -> None:
     held = promises.of_pod("p")
     assert held.pod_memory == (Block(ZERO, "memory", 4 * GIB),)
     orphaned = replace(promises, pods=promises.pods.put("p", replace(held, memory=())))
-    manager = node.providers.memory
-    after = memory_manager.release_pod_blocks(manager, orphaned, "p")
+    memory = memory_of(node)
+    after, _ = memory.release_pod(orphaned, "p")
     assert after.memory == core.initial(node).memory
     assert after.of_pod("p").pod_memory is None
-    assert memory_manager.release_pod_blocks(manager, promises, "p") == promises
+    assert memory.release_pod(promises, "p") == (promises, ())
     gone, _ = core.remove_pod(node, promises, "p")
     assert gone == core.initial(node)
 
@@ -468,8 +467,8 @@ POD_BUDGETS: list[tuple[str, tuple[Container, ...], str | None]] = [
 @pytest.mark.parametrize(("containers", "message"), [c[1:] for c in POD_BUDGETS], ids=[c[0] for c in POD_BUDGETS])
 def test_memory_budgets_of_pods(containers: tuple[Container, ...], message: str | None) -> None:
     node = node_of(PAGED, gates=PLRM, topology_manager_policy="best-effort", topology_manager_scope="pod")
-    found = memory_pods.check_pod(node.providers.memory, demanded(node, pod("p", *containers, whole=WHOLE)))
-    assert (found.message if found else None) == message
+    made = memory_of(node).allocate_pod(core.initial(node), demanded(node, pod("p", *containers, whole=WHOLE)))
+    assert (made.refusal.message if made.refusal else None) == message
 
 
 def test_a_pod_that_fits_nowhere_is_refused() -> None:
@@ -580,11 +579,12 @@ def test_reservations_that_are_refused(placement: Placement, message: str) -> No
 def test_any_reservation_of_whole_bytes_is_accepted(amount: str) -> None:
     built = build(PAGED, reserved((0, {"memory": amount})))
     assert isinstance(built, Managers)
-    table = built.providers.memory.machine[0].table("memory")
+    table = core.initial(built).memory[0].table("memory")
     assert table is not None
     assert table.system_reserved == Quantity.parse(amount).value()
 
 
+DIFFER = "[memorymanager] the expected machine state is different from the real one"
 MEMORY_FILE = (
     "could not restore state from checkpoint: {}, please drain this node and delete the memory manager checkpoint file "
     '"/var/lib/kubelet/memory_manager_state" before restarting Kubelet'
@@ -616,12 +616,16 @@ def test_files_that_are_refused(record: Any, message: str, errata: Errata) -> No
 
 def test_books_of_another_machine_differ() -> None:
     """kubelet says so and refuses; without errata they are made anew."""
-    differ = "[memorymanager] the expected machine state is different from the real one"
     strict, fixed = node_of(errata=KUBELET), node_of()
     one = pod("p", app("a", "1", "2Gi"))
-    for node in (strict, fixed):
+
+    def started(node: Managers, stored: Promises) -> Promises | str:
+        found = core.start_memory(node, stored, Records())
+        return found if isinstance(found, Promises) else found.message
+
+    for node, is_strict in ((strict, True), (fixed, False)):
         promises = admitted(node, one)
-        assert books_differ(node.providers.memory, promises) is None
+        assert started(node, promises) == promises
         foreign = replace(promises.memory[1], id=5)
         counted = replace(promises.memory[0], assignments=2)
         celled = replace(promises.memory[0], cells=TWO)
@@ -632,17 +636,20 @@ def test_books_of_another_machine_differ() -> None:
             (celled, promises.memory[1]),
             core.initial(node).memory,
         ):
-            assert books_differ(node.providers.memory, replace(promises, memory=stored)) == differ
-    gone = admitted(strict, one)
-    far = replace(gone, pods=PodMap().put("p", PodPromises(memory=(("a", (Block(NumaSet.of(7), "memory", 1),)),))))
-    assert books_differ(strict.providers.memory, far) == (
+            assert started(node, replace(promises, memory=stored)) == (DIFFER if is_strict else promises)
+    held = admitted(strict, one)
+
+    def holding(block: Block) -> Promises:
+        return replace(held, pods=PodMap().put("p", PodPromises(memory=(("a", (block,)),))))
+
+    far, odd = holding(Block(NumaSet.of(7), "memory", 1)), holding(Block(ZERO, "hugepages-1Gi", 1))
+    assert started(strict, far) == (
         "[memorymanager] (pod: p, container: a) the memory assignment uses the NUMA that does not exist"
     )
-    assert books_differ(fixed.providers.memory, far) == differ
-    odd = replace(gone, pods=PodMap().put("p", PodPromises(memory=(("a", (Block(ZERO, "hugepages-1Gi", 1),)),))))
-    assert books_differ(strict.providers.memory, odd) == (
+    assert started(strict, odd) == (
         "[memorymanager] (pod: p, container: a) the memory assignment uses memory resource that does not exist"
     )
+    assert started(fixed, far) == replace(far, memory=core.initial(fixed).memory)
 
 
 # What pods ask for

@@ -86,7 +86,7 @@ def test_kubelets_series_from_the_start() -> None:
     } <= begun
 
 
-def test_series_from_the_start_are_the_series_that_moves_name() -> None:
+def test_series_from_the_start_are_the_series_that_deltas_name() -> None:
     begun = set(start_series("counter"))
     for delta in (aligned("pod", "numa_node"), allocations("memory", "pod")):
         assert delta.series in begun
@@ -94,8 +94,8 @@ def test_series_from_the_start_are_the_series_that_moves_name() -> None:
 
 def test_managers_counters_add_up_and_their_gauges_are_left_to_the_state() -> None:
     totals = MetricTotals()
-    totals.delta([allocations("cpu", "node", 3), allocations("cpu", "node"), gauge(CPU_SHARED_POOL, -4000)])
-    totals.delta([set_gauge("kubelet_cpu_manager_allocation_per_numa", 4, numa_node="0")])
+    totals.add([allocations("cpu", "node", 3), allocations("cpu", "node"), gauge(CPU_SHARED_POOL, -4000)])
+    totals.add([set_gauge("kubelet_cpu_manager_allocation_per_numa", 4, numa_node="0")])
     snapshot = totals.snapshot({Series(CPU_SHARED_POOL): 8000})
     assert snapshot.counters[allocations("cpu", "node").series] == 4
     assert snapshot.gauges[Series(CPU_SHARED_POOL)] == 8000
@@ -105,7 +105,7 @@ def test_managers_counters_add_up_and_their_gauges_are_left_to_the_state() -> No
 def test_a_counter_that_kubelet_names_only_when_it_moves() -> None:
     totals = MetricTotals()
     new = Series("resource_manager_allocations_total", (("resource_name", "x"), ("source", "node")))
-    totals.delta([MetricDelta(new, 2)])
+    totals.add([MetricDelta(new, 2)])
     assert totals.snapshot({}).counters[new] == 2
 
 

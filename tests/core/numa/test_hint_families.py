@@ -1,6 +1,7 @@
-"""Described hints against listed ones: their merge on small machines, whole decisions, and the reference's vectors."""
+"""Merges by hand, and described hints against listed ones: their merge on small machines, whole decisions, and the reference's vectors."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -8,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.numa import hint_family
 from nodeagent.core.numa.hint_family import HintFamily, Hints, merge_families
-from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE, HintList, MergeRules, masks_by_size, merge
+from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE, HintList, Merged, MergeRules, masks_by_size, merge
 from nodeagent.core.numa.node_search import Cover, Steps, narrowest
 from nodeagent.formats.scenario.scenario import scenario_from_text
 from nodeagent.views.simulate.scenario_replay import replay
@@ -21,6 +22,28 @@ DISTANCES = {
     a: {b: 10 if a == b else 12 if a // 2 == b // 2 else 20 + abs(a - b) for b in range(NODES)} for a in range(NODES)
 }
 SOCKETS = (0b00011, 0b01100, 0b10000)
+
+
+@pytest.mark.parametrize(
+    ("lists", "expected"),
+    [
+        ((((1, False),), ((2, False),)), (0b11, False)),
+        ((((1, True),), ((2, True),)), (0b11, False)),
+        ((((1, False),), ((3, True),)), (0b01, False)),
+        ((), (0b11, True)),
+        ((((1, True), (3, False)), ((None, True),)), (0b01, True)),
+    ],
+)
+def test_merged(lists: Any, expected: tuple[int, bool]) -> None:
+    found = merge(MergeRules(0b11, single_node=False), lists)
+    assert (found.mask, found.preferred) == expected
+
+
+def test_the_narrowest_of_what_lists_and_families_prefer() -> None:
+    both: HintList = ((0b011, True), (0b100, True))
+    rules = MergeRules(0b111, single_node=False)
+    for lists in ([both, HintFamily(both, None, 1)], [HintFamily(both, None, 1)], [HintFamily(both, None, 2), both]):
+        assert merge_families(rules, lists, Steps(100)) == Merged(0b100, preferred=True)
 
 
 @st.composite

@@ -7,7 +7,16 @@ from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import ObservedCgroup
 from nodeagent.core.model.pod import Container, QosClass
-from nodeagent.core.model.state import ContainerStatus, Exit, NodeState, Phase, PodEntry, RecordedRefusal, run_id
+from nodeagent.core.model.state import (
+    ContainerStatus,
+    Exit,
+    NodeState,
+    Origin,
+    Phase,
+    PodEntry,
+    RecordedRefusal,
+    run_id,
+)
 from nodeagent.core.turn.actions import Action, Forget, KillCgroup, KillMain, Launch, Terminate, TerminateAll, actions
 from nodeagent.core.turn.lifecycle import Run
 from nodeagent.core.turn.step import World
@@ -22,7 +31,7 @@ def entry_of(status: ContainerStatus, container: Container | None = None) -> Pod
     return PodEntry(
         pod("a", container or app()),
         qos=QosClass.GUARANTEED,
-        source="a.yaml",
+        origin=Origin("a.yaml"),
         decided_at_ms=START_MS,
         containers=(status,),
     )
@@ -51,8 +60,6 @@ def decide(
         NODE.managers,
         NODE.allocatable,
         (),
-        frozenset(),
-        frozenset(),
         runs=runs,
         observed=observed(populated=populated),
         now_ms=now_ms,

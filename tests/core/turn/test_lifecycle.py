@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.pod import Container, Pod, QosClass, RestartPolicy
-from nodeagent.core.model.state import ContainerStatus, Exit, Phase, PodEntry, moved
+from nodeagent.core.model.state import ContainerStatus, Exit, Origin, Phase, PodEntry, moved
 from nodeagent.core.turn.lifecycle import advance, next_start_at_ms, wake_at_ms
 from nodeagent.core.turn.step import EventKind
-from tests.support.node_model import Agent, Machine, started
+from tests.support.node_model import Agent, CrashError, Machine, started
 from tests.support.world import app, cgroup_only, init, job, node, pod, sidecar
 
 ALWAYS, ON_FAILURE, NEVER = RestartPolicy.ALWAYS, RestartPolicy.ON_FAILURE, RestartPolicy.NEVER
@@ -147,7 +147,7 @@ def test_the_step_of_a_container_that_fails_for_months_stays_bounded() -> None:
     entry = PodEntry(
         pod("a"),
         qos=QosClass.BEST_EFFORT,
-        source="a.yaml",
+        origin=Origin("a.yaml"),
         decided_at_ms=0,
         containers=(ContainerStatus("app", attempt=10**6, started_at_ms=0, exit=ended, backoff_step=10**6),),
     )
@@ -421,6 +421,37 @@ def test_a_grace_period_lasts_as_long_when_the_clock_is_set(by_ms: int) -> None:
     machine.set_clock(by_ms)
     agent.state = moved(agent.state, by_ms)
     is_killed_after_the_grace_period(machine, agent)
+
+
+@pytest.mark.parametrize("kind", [app(), cgroup_only()], ids=["command", "slot"])
+@pytest.mark.parametrize("who", ["launcher", "agent"])
+def test_who_could_not_be_asked_in_his_grace_period_is_asked_before_he_is_killed(who: str, kind: Container) -> None:
+    machine = Machine(NODE)
+    machine.stubborn = {"app"}
+    agent = Agent(machine)
+    agent.want(pod("a", kind, termination_grace_seconds=7))
+    agent.rest()
+    if not kind.command:
+        machine.enter(next(path for path in machine.groups if path.endswith("/slot")), stubborn=True)
+    agent.want()
+    if who == "launcher":
+        machine.launcher_answers = False
+        agent.rest()
+        machine.now_ms += 8 * SECOND
+        machine.launcher_answers = True
+    else:
+        agent.dies_at = agent.effects + 1  # it has saved that the pod is to end
+        with pytest.raises(CrashError):
+            agent.turn()
+        machine.now_ms += 8 * SECOND
+        agent.restart()
+    agent.rest()
+    assert [kind for kind, _ in machine.signals] == ["TERM"]
+    assert agent.last.wake_at_ms == machine.now_ms + 2 * SECOND
+    machine.now_ms += 2 * SECOND
+    agent.rest()
+    assert [kind for kind, _ in machine.signals] == ["TERM", "KILL"]
+    assert agent.state.entries == ()
 
 
 def test_a_process_that_ends_on_sigterm_is_not_killed() -> None:

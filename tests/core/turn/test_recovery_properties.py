@@ -29,7 +29,7 @@ def lived_through(node: Managers, events: list[Event]) -> tuple[Promises, tuple[
 def expect_sound(node: Managers, claims: tuple[Claim, ...], made: Settled) -> tuple[Pod, ...]:
     """Give the pods that were kept."""
     refused = {uid for uid, _ in made.refused}
-    assert all(not claim.is_running for claim in claims if claim.pod.uid in refused), "who runs is never refused"
+    assert all(not claim.stays for claim in claims if claim.pod.uid in refused), "who runs is never refused"
     kept = tuple(claim.pod for claim in claims if claim.pod.uid not in refused)
     assert violations(node, made.promises, kept) == ()
     assert [*invariants.shared_cpus(node, made.promises, kept)] == []
@@ -105,7 +105,7 @@ def test_on_any_other_node_the_promises_are_sound(
     claims = claims_of(promises, active, running)
     made = settled(now, claims)
     kept = expect_sound(now, claims, made)
-    again = settled(now, tuple(Claim(pod, made.promises.of_pod(pod.uid), is_running=True) for pod in kept))
+    again = settled(now, tuple(Claim(pod, made.promises.of_pod(pod.uid), stays=True) for pod in kept))
     sets = {(uid, name): cpus for uid, name, cpus in made.promises.containers}
     assert {key: again.promises.own_set(*key) for key in sets} == sets, "once made anew, they stay"
 

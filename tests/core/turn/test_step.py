@@ -1,6 +1,7 @@
 """One turn's decision: identity, order, duplicates and refusals of pods (D7), who holds what until when (D11), room (D6)."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -11,16 +12,19 @@ from nodeagent.core.model.demand import WhyShared
 from nodeagent.core.model.pod import Container, Pod, ResourceRequirements, Resources, RestartPolicy
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.state import (
+    MANIFEST_DIRECTORY,
     ContainerStatus,
     Exit,
     NodeState,
+    Origin,
     Phase,
     PodEntry,
     RecordedRefusal,
     moved,
     run_id,
 )
-from nodeagent.core.turn.manifests import Manifest
+from nodeagent.core.model.violations import Invariant
+from nodeagent.core.turn.pod_sources import Manifest, PodSource
 from nodeagent.core.turn.step import EventKind, TurnEvent, World, new_entry, step
 from tests.support.node_model import Agent, Machine, started
 from tests.support.world import (
@@ -59,7 +63,7 @@ def refused(agent: Agent) -> dict[str, str]:
 
 
 def file(name: str, *pods: Pod) -> tuple[Manifest, ...]:
-    return tuple(Manifest(p, name) for p in pods)
+    return tuple(Manifest(p, Origin(name)) for p in pods)
 
 
 # Order and identity (D7)
@@ -154,7 +158,7 @@ def test_of_two_files_with_one_name_the_first_wins_and_the_other_is_reported() -
     assert shadowed == TurnEvent(
         EventKind.MANIFEST_SHADOWED,
         pod("a", uid="two"),
-        "2.yaml",
+        Origin("2.yaml"),
         None,
         (("same", "name"), ("first_source", "1.yaml")),
     )
@@ -188,7 +192,7 @@ def test_a_pod_that_runs_keeps_its_name_and_its_uid_against_a_file_that_comes_la
     assert len(machine.starts) == 1
     assert machine.signals == []
     (shadowed,) = [event for event in agent.turn_events if event.kind is EventKind.MANIFEST_SHADOWED]
-    assert (shadowed.source, dict(shadowed.fields)["first_source"]) == ("a-backup.yaml", "bench.yaml")
+    assert (shadowed.origin.name, dict(shadowed.fields)["first_source"]) == ("a-backup.yaml", "bench.yaml")
     agent.wanted = stray
     agent.settle()
     assert [e.pod for e in agent.state.entries] == [stray[0].pod], (
@@ -203,7 +207,7 @@ def test_a_pod_whose_file_is_renamed_runs_on_beside_another_file_of_its_name() -
     agent.rest()
     agent.wanted = file("a-backup.yaml", pod("bench", uid="two")) + file("z.yaml", BENCH[0].pod)
     agent.settle()
-    assert [(e.pod.uid, e.source) for e in agent.state.entries] == [("one", "z.yaml")]
+    assert [(e.pod.uid, e.origin.name) for e in agent.state.entries] == [("one", "z.yaml")]
     assert len(machine.starts) == 1
 
 
@@ -227,7 +231,7 @@ def test_a_file_that_cannot_be_understood_for_a_while_still_counts_before_its_co
     agent.unreadable = agent.misspelt = frozenset()
     agent.wanted = copy + file("bench.yaml", pod("bench", app(cpu="2"), uid="two"))
     agent.settle()
-    assert [(e.pod.uid, e.source) for e in agent.state.entries] == [("two", "bench.yaml")]
+    assert [(e.pod.uid, e.origin.name) for e in agent.state.entries] == [("two", "bench.yaml")]
 
 
 def finish(agent: Agent) -> None:
@@ -294,7 +298,7 @@ def test_a_file_that_is_renamed_changes_nothing_but_where_the_pod_is_said_to_com
     machine, agent = begin(pod("a"))
     agent.wanted = file("z.yaml", pod("a"))
     agent.rest()
-    assert entry(agent).source == "z.yaml"
+    assert entry(agent).origin.name == "z.yaml"
     assert len(machine.starts) == 1
     agent.wanted, agent.unreadable = (), frozenset({"z.yaml"})
     agent.rest()
@@ -376,7 +380,117 @@ def test_nothing_is_admitted_blindly() -> None:
     assert names(agent) == []
 
 
+# Several sources
+
+
+UNITS = "units"
+
+
+def of_units(*pods: Pod, name: str = "a.yaml", **more: Any) -> PodSource:
+    """Another source than the manifest directory, which has its pods under a name that is a file's there, too."""
+    return PodSource(tuple(Manifest(p, Origin(name, UNITS)) for p in pods), name=UNITS, **more)
+
+
+def sourced(agent: Agent) -> dict[str, str]:
+    return {e.pod.name: e.origin.source for e in agent.state.entries}
+
+
+def begin_with_both() -> tuple[Machine, Agent]:
+    machine = Machine(NODE)
+    agent = Agent(machine)
+    agent.want(pod("a", app(cpu="2")))
+    agent.other_sources = (of_units(pod("b", app(cpu="2"))),)
+    agent.rest()
+    assert sourced(agent) == {"a": MANIFEST_DIRECTORY, "b": UNITS}
+    return machine, agent
+
+
+@pytest.mark.parametrize(
+    ("silent", "other"),
+    [
+        ((of_units(is_blind=True),), "blind"),
+        ((of_units(unreadable=frozenset({"a.yaml"})),), "unreadable"),
+        ((of_units(misspelt=frozenset({"default/b"})),), "misspelt"),
+        ((), "gone"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_a_source_that_says_nothing_keeps_its_own_pods_and_no_others(silent: tuple[PodSource, ...], other: str) -> None:
+    _, agent = begin_with_both()
+    agent.want()
+    agent.other_sources = silent
+    agent.settle()
+    agent.restart()
+    agent.settle()
+    assert sourced(agent) == {"b": UNITS}, other
+    agent.other_sources = (of_units(),)
+    agent.settle()
+    assert agent.state.entries == ()
+
+
+def test_the_other_sources_pods_come_and_go_while_the_directory_cannot_be_read() -> None:
+    _, agent = begin_with_both()
+    agent.wanted, agent.is_blind = (), True
+    agent.other_sources = (of_units(pod("c")),)
+    agent.settle()
+    assert sourced(agent) == {"a": MANIFEST_DIRECTORY, "c": UNITS}
+
+
+@pytest.mark.parametrize("trouble", [unreadable, misspelt])
+def test_what_is_wrong_in_one_source_is_nothing_to_a_pod_of_that_name_in_another(
+    trouble: Callable[[Agent], None],
+) -> None:
+    agent = Agent(Machine(NODE))
+    agent.other_sources = (of_units(pod("a")),)
+    agent.rest()
+    agent.wanted = file("a.yaml", pod("a"))
+    trouble(agent)
+    agent.other_sources = (of_units(),)
+    agent.settle()
+    assert agent.state.entries == ()
+
+
+def test_of_two_sources_with_one_name_the_first_wins_and_who_is_there_keeps_it() -> None:
+    agent = Agent(Machine(NODE))
+    agent.other_sources = (of_units(pod("a", uid="units")),)
+    agent.wanted = file("a.yaml", pod("a", uid="file"))
+    agent.rest()
+    assert [e.pod.uid for e in agent.state.entries] == ["file"]
+    assert next(agent.told(EventKind.MANIFEST_SHADOWED)).origin == Origin("a.yaml", UNITS)
+    agent.want()
+    agent.settle()
+    assert [e.pod.uid for e in agent.state.entries] == ["units"], "the shadow steps in when the first goes"
+    agent.wanted = file("a.yaml", pod("a", uid="file"))
+    agent.settle()
+    assert [e.pod.uid for e in agent.state.entries] == ["units"], (
+        "under the same name in another source it is another's"
+    )
+
+
+def test_a_pod_goes_over_to_another_source_that_has_it_and_not_from_one_that_says_nothing() -> None:
+    machine, agent = begin_with_both()
+    agent.other_sources = (of_units(is_blind=True),)
+    agent.want(pod("a", app(cpu="2")), pod("b", app(cpu="2")))
+    agent.settle()
+    assert sourced(agent) == {"a": MANIFEST_DIRECTORY, "b": UNITS}
+    agent.other_sources = (of_units(),)
+    agent.settle()
+    assert sourced(agent) == {"a": MANIFEST_DIRECTORY, "b": MANIFEST_DIRECTORY}
+    assert len(machine.starts) == 2
+
+
 # Refusals
+
+
+@pytest.mark.parametrize("trouble", [unreadable, misspelt, blind])
+def test_a_refusal_stays_when_it_is_retried_while_its_file_cannot_be_understood(
+    trouble: Callable[[Agent], None],
+) -> None:
+    _, agent = begin(pod("a", app(cpu="2000")), pod("b"))
+    trouble(agent)
+    agent.retried = frozenset({"uid-a"})
+    agent.rest()
+    assert refused(agent) == {"a": "OutOfcpu"}
 
 
 def test_a_refusal_is_final_until_the_manifest_changes() -> None:
@@ -594,20 +708,24 @@ def test_a_turn_is_a_function_of_state_and_world() -> None:
     assert step(agent.state, world).state == agent.state
 
 
+def broken(state: NodeState) -> list[Invariant]:
+    return [violation.invariant for violation in violations(NODE.managers, state)]
+
+
 def test_a_state_with_two_entries_of_one_pod_is_named_broken() -> None:
     _, agent = begin(pod("a"), pod("b"))
     doubled = replace(agent.state, entries=agent.state.entries + agent.state.entries[:1])
-    assert "pod uid-a has two entries" in violations(NODE.managers, doubled)
+    assert Invariant.ONE_ENTRY_PER_UID in broken(doubled)
     renamed = replace(agent.state.entries[1], pod=replace(agent.state.entries[1].pod, name="a"))
-    assert violations(NODE.managers, replace(agent.state, entries=(agent.state.entries[0], renamed)))
+    assert broken(replace(agent.state, entries=(agent.state.entries[0], renamed))) == [Invariant.ONE_ENTRY_PER_NAME]
     cut = replace(agent.state.entries[0], containers=())
-    assert violations(NODE.managers, agent.state.with_entry(cut))
+    assert broken(agent.state.with_entry(cut)) == [Invariant.ONE_STATUS_PER_CONTAINER]
 
 
 def test_promises_of_a_pod_that_is_not_active_are_named_broken() -> None:
     _, agent = begin(pod("a", app(cpu="2")))
     over = replace(agent.state.entries[0], outcome=Phase.SUCCEEDED)
-    assert violations(NODE.managers, agent.state.with_entry(over))
+    assert broken(agent.state.with_entry(over)) == [Invariant.HOLDER_IS_ACTIVE]
 
 
 def test_an_empty_world_changes_nothing() -> None:
@@ -616,9 +734,7 @@ def test_an_empty_world_changes_nothing() -> None:
         NODE.config,
         NODE.managers,
         NODE.allocatable,
-        (),
-        frozenset(),
-        frozenset(),
+        (PodSource(),),
         runs={},
         observed={},
         now_ms=START_MS,

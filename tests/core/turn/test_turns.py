@@ -13,16 +13,16 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers, build, isolation, resume
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.cgroups.desired_cgroups import BEST_EFFORT, BURSTABLE, container_path, pod_path
 from nodeagent.core.cgroups.exec_preconditions import obstacle
 from nodeagent.core.cgroups.write_order import Change, SetAttribute
 from nodeagent.core.model.cgroup import Attribute, CpuMax
+from nodeagent.core.model.cgroup_layout import BEST_EFFORT, BURSTABLE
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod, ResourceRequirements, RestartPolicy
 from nodeagent.core.model.promises import Isolation
-from nodeagent.core.model.state import NodeState, Phase, PodEntry
+from nodeagent.core.model.state import NodeState, Origin, Phase, PodEntry
 from nodeagent.core.turn.actions import Launch
-from nodeagent.core.turn.manifests import Manifest
+from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.formats.checkpoint.node_state import decode_state
 from tests.support.node_model import Agent, CrashError, Group, Machine, Process
 from tests.support.world import SMALL, Node, app, burstable, cgroup_only, exclusive, init, node, pod, sidecar
@@ -62,7 +62,7 @@ class WatchedAgent(Agent):
         for entry in state.entries:
             for container in entry.pod.containers if entry.is_active else ():
                 own = state.promises.own_set(entry.pod.uid, container.name) or CpuSet()
-                found[container_path(entry, container.name)] = (own & online or pool, bool(own & online))
+                found[entry.container_path(container.name)] = (own & online or pool, bool(own & online))
         return found
 
     def overlaps(self) -> Overlaps:
@@ -87,7 +87,7 @@ class WatchedAgent(Agent):
     def _is_pool_of_one_pod(self, path: str, owner: str) -> bool:
         state = self.promised()
         levels = {
-            container_path(e, c.name): (e.pod.uid, isolation(self.machine.node.managers, state.promises, e.pod, c.name))
+            e.container_path(c.name): (e.pod.uid, isolation(self.machine.node.managers, state.promises, e.pod, c.name))
             for e in state.entries
             for c in e.pod.containers
         }
@@ -223,7 +223,9 @@ class Turns(RuleBasedStateMachine):
 
     def _publish(self) -> None:
         readable = {s: p for s, p in sorted(self.files.items()) if s not in self.agent.unreadable}
-        self.agent.wanted = tuple(Manifest(p, s) for s, p in readable.items() if p.full_name not in self.agent.misspelt)
+        self.agent.wanted = tuple(
+            Manifest(p, Origin(s)) for s, p in readable.items() if p.full_name not in self.agent.misspelt
+        )
 
     @rule(
         source=SOURCES,
@@ -269,7 +271,7 @@ class Turns(RuleBasedStateMachine):
         self._publish()
         before = self._ending()
         self._turns(1)
-        kept = {e.pod.uid for e in self.agent.state.entries if e.source == source and e.pod == self.files[source]}
+        kept = {e.pod.uid for e in self.agent.state.entries if e.origin.name == source and e.pod == self.files[source]}
         assert self._ending().isdisjoint(kept - before), "a pod whose manifest was spoilt stays as it is"
 
     def _ending(self) -> set[str]:
@@ -325,7 +327,7 @@ class Turns(RuleBasedStateMachine):
         entry = picked(self.agent.state.entries, pick)
         for _ in range(rounds):
             for run_id in self.machine.running():
-                if entry is not None and self.machine.path_of(run_id).startswith(pod_path(entry) + "/"):
+                if entry is not None and self.machine.path_of(run_id).startswith(entry.pod_path + "/"):
                     self.machine.exit(run_id)
             self._turns(1)
 
@@ -360,7 +362,7 @@ class Turns(RuleBasedStateMachine):
             obstacle(entry, c.name, desired=wanted, observed=observed, used_below=()) is None
             for entry in self.agent.state.entries
             for c in entry.pod.containers
-            if container_path(entry, c.name) == path
+            if entry.container_path(c.name) == path
         )
 
     @rule(is_there=st.booleans(), cpus=CPUS, turns=COUNTS)
@@ -383,7 +385,7 @@ class Turns(RuleBasedStateMachine):
 
     def _coming(self) -> list[str]:
         """Where the containers of the manifests are, or will be."""
-        places = {entry.pod: pod_path(entry) for entry in self.agent.state.entries}
+        places = {entry.pod: entry.pod_path for entry in self.agent.state.entries}
         names = ("", BURSTABLE + "/", BEST_EFFORT + "/")
         new = [f"{name}pod{p.uid}" for p in self.files.values() if p not in places for name in names]
         return [f"{above}/{kind}{n}" for above in (*places.values(), *new) for kind in MAKE for n in range(2)]
@@ -502,7 +504,7 @@ class Turns(RuleBasedStateMachine):
             asked = entry.pod if entry.refused_change is None or not entry.is_active else entry.refused_change.pod
             assert asked in [m.pod for m in agent.wanted]
             cpus = agent.cpus_of(agent.state)
-            starved = [c for c in entry.pod.containers if not cpus.get(container_path(entry, c.name), (CpuSet(),))[0]]
+            starved = [c for c in entry.pod.containers if not cpus.get(entry.container_path(c.name), (CpuSet(),))[0]]
             if entry.phase in {Phase.RUNNING, Phase.PENDING} and not starved:
                 left = [
                     c.name for c, s in entry.pairs() if c.command and not s.is_running and self._is_there(entry, c.name)
@@ -512,7 +514,7 @@ class Turns(RuleBasedStateMachine):
                 assert running or not all(c.command for c in entry.pod.containers), f"{entry.pod.name} does nothing"
 
     def _is_there(self, entry: PodEntry, name: str) -> bool:
-        return self.machine.is_populated(container_path(entry, name))
+        return self.machine.is_populated(entry.container_path(name))
 
     # What always holds
 

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from nodeagent.cli.main import main
 from nodeagent.core.model.records import Unreadable
-from nodeagent.core.model.state import NodeState, RecordedRefusal
-from nodeagent.core.turn.manifests import Manifest
+from nodeagent.core.model.state import NodeState, Origin, RecordedRefusal
+from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.core.turn.step import new_entry
 from nodeagent.formats.checkpoint.checkpoint_versions import (
     WRITABLE,
@@ -302,7 +302,7 @@ def test_show_is_legible(tmp_path: Path, run: Run) -> None:
 
 
 def with_a_refusal(state: NodeState) -> NodeState:
-    entry = new_entry(Manifest(pod("a", app("app", "1")), "a.yaml"), 5, pod_level_resources=True)
+    entry = new_entry(Manifest(pod("a", app("app", "1")), Origin("a.yaml")), 5, pod_level_resources=True)
     return replace(state, entries=(replace(entry, refusal=RecordedRefusal("OutOfcpu", "no", 5), containers=()),))
 
 

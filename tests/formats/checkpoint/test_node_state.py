@@ -23,7 +23,17 @@ from nodeagent.core.model.promises import (
     PodPromises,
     Promises,
 )
-from nodeagent.core.model.state import ContainerStatus, Exit, NodeState, Phase, PodEntry, RecordedRefusal, RefusedChange
+from nodeagent.core.model.state import (
+    MANIFEST_DIRECTORY,
+    ContainerStatus,
+    Exit,
+    NodeState,
+    Origin,
+    Phase,
+    PodEntry,
+    RecordedRefusal,
+    RefusedChange,
+)
 from nodeagent.formats.checkpoint.node_state import (
     VERSION,
     NodeStateError,
@@ -130,7 +140,7 @@ def entries(draw: st.DrawFn) -> PodEntry:
         of,
         refused_change=draw(st.none() | change),
         qos=draw(st.sampled_from(QosClass)),
-        source=draw(TEXTS),
+        origin=draw(st.builds(Origin, TEXTS, st.just(MANIFEST_DIRECTORY) | TEXTS)),
         decided_at_ms=draw(TIMES),
         refusal=refusal,
         containers=() if refusal else tuple(draw(statuses(c.name)) for c in of.containers),
@@ -151,6 +161,14 @@ def test_what_is_written_is_read_back(state: NodeState) -> None:
     assert saved.state == state
     assert saved.policies == POLICIES
     assert encode_state(saved.state, saved.policies) == content, "equal states are equal bytes"
+
+
+@pytest.mark.parametrize(("source", "written"), [(MANIFEST_DIRECTORY, None), ("units", "units")])
+def test_a_pods_source_is_written_if_it_is_not_the_manifest_directory(source: str, written: str | None) -> None:
+    entry = PodEntry(pod("a"), QosClass.BURSTABLE, Origin("a", source), 1, containers=(ContainerStatus("app"),))
+    document = state_document(NodeState(Promises(), (entry,)), POLICIES)
+    assert (document["entries"][0]["source"], document["entries"][0].get("podSource")) == ("a", written)
+    assert state_from_document(document).state.entries == (entry,)
 
 
 @given(STATES)
@@ -565,7 +583,7 @@ def test_quantities_however_written_come_back_as_they_were(resources: dict[str, 
 def assert_kept(of: Pod) -> None:
     assert pod_from_document(pod_to_document(of)) == of
     entry = PodEntry(
-        of, QosClass.BURSTABLE, "p.json", 1, containers=tuple(ContainerStatus(c.name) for c in of.containers)
+        of, QosClass.BURSTABLE, Origin("p.json"), 1, containers=tuple(ContainerStatus(c.name) for c in of.containers)
     )
     state = NodeState(Promises(), (entry,))
     assert decode_state(encode_state(state, POLICIES)).state == state

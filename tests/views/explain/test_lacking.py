@@ -5,7 +5,7 @@ from itertools import accumulate
 import pytest
 
 from nodeagent.core.admission.managers import initial
-from nodeagent.core.explain.numa_headroom import MemoryRoom, Room
+from nodeagent.core.explain.numa_headroom import MemoryHeadroom, NodeHeadroom
 from nodeagent.core.explain.trace import trace
 from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.config import Errata
@@ -15,12 +15,12 @@ from nodeagent.views.explain.words import why_refused
 from tests.support.builders import GIB, MACHINE_A, PLRM, amounts, app, managers, pod, shared
 
 
-def room(node: int, *, free: int, of: int, memory: tuple[int, int] | None = None) -> Room:
+def headroom(node: int, *, free: int, of: int, memory: tuple[int, int] | None = None) -> NodeHeadroom:
     """A node with so many CPUs free, and so many GiB of memory of so many, if its memory is managed."""
-    rooms = () if memory is None else (MemoryRoom("memory", memory[1] * GIB, memory[0] * GIB),)
+    tables = () if memory is None else (MemoryHeadroom("memory", memory[1] * GIB, memory[0] * GIB),)
     cpus = CpuSet.from_ids(range(node * of, (node + 1) * of))
-    return Room(
-        node=node,
+    return NodeHeadroom(
+        id=node,
         cpus=cpus,
         free=CpuSet.from_ids(list(cpus)[:free]),
         whole_cores=free,
@@ -29,15 +29,15 @@ def room(node: int, *, free: int, of: int, memory: tuple[int, int] | None = None
         caches=0,
         reserved=CpuSet(),
         holders=(),
-        memory=rooms,
+        memory=tables,
         group=None,
     )
 
 
-def demands_for(cpus: int, gib: int, nodes: list[Room]) -> list[Demanded]:
+def demands_for(cpus: int, gib: int, nodes: list[NodeHeadroom]) -> list[Demanded]:
     """As on nodes where nobody is."""
-    memory = [each for room in nodes for each in room.memory]
-    demands = [Demanded("", cpus, _fewest(cpus, [len(room.cpus) for room in nodes]))] if cpus else []
+    memory = [each for node in nodes for each in node.memory]
+    demands = [Demanded("", cpus, _fewest(cpus, [len(node.cpus) for node in nodes]))] if cpus else []
     if gib and memory:
         demands.append(Demanded("memory", gib * GIB, _fewest(gib * GIB, [each.allocatable_bytes for each in memory])))
     return demands
@@ -53,28 +53,28 @@ def _fewest(amount: int, sizes: list[int]) -> int:
         (
             4,
             0,
-            [room(0, free=1, of=4), room(1, free=3, of=4), room(2, free=4, of=4)],
+            [headroom(0, free=1, of=4), headroom(1, free=3, of=4), headroom(2, free=4, of=4)],
             "on a single NUMA node",
             ["NUMA 1: 3 CPUs free of 4, 1 short", "NUMA 0: 1 CPU free of 4, 3 short"],
         ),
         (
             9,
             0,
-            [room(0, free=4, of=4), room(1, free=2, of=4)],
+            [headroom(0, free=4, of=4), headroom(1, free=2, of=4)],
             "on 2 NUMA nodes, the fewest that could hold it",
             ["in all 6 CPUs can still be given: 3 short", "NUMA 1: 2 CPUs free of 4"],
         ),
         (
             10,
             0,
-            [room(0, free=2, of=4), room(1, free=4, of=8), room(2, free=8, of=8)],
+            [headroom(0, free=2, of=4), headroom(1, free=4, of=8), headroom(2, free=8, of=8)],
             "on 2 NUMA nodes, the fewest that could hold it",
             ["NUMA 0: 2 CPUs free of 4", "NUMA 1: 4 CPUs free of 8"],
         ),
         (
             0,
             12,
-            [room(0, free=4, of=4, memory=(6, 8)), room(1, free=4, of=4, memory=(0, 8))],
+            [headroom(0, free=4, of=4, memory=(6, 8)), headroom(1, free=4, of=4, memory=(0, 8))],
             "on 2 NUMA nodes, the fewest that could hold it",
             [
                 "in all 6Gi of memory can still be given: 6Gi short",
@@ -85,14 +85,14 @@ def _fewest(amount: int, sizes: list[int]) -> int:
         (
             4,
             99,
-            [room(0, free=0, of=4), room(1, free=4, of=4)],
+            [headroom(0, free=0, of=4), headroom(1, free=4, of=4)],
             "on a single NUMA node",
             ["NUMA 0: 0 CPUs free of 4, 4 short"],
         ),
         (
             1,
             3,
-            [room(0, free=0, of=4), room(1, free=0, of=4, memory=(2, 8))],
+            [headroom(0, free=0, of=4), headroom(1, free=0, of=4, memory=(2, 8))],
             "on a single NUMA node",
             ["NUMA 0: 0 CPUs free of 4, 1 short", "NUMA 1: 0 CPUs free of 4, 1 short; 2Gi of memory free, 1Gi short"],
         ),
@@ -106,7 +106,7 @@ def _fewest(amount: int, sizes: list[int]) -> int:
         "memory that one has not",
     ],
 )
-def test_what_is_lacking(cpus: int, gib: int, nodes: list[Room], where: str, told: list[str]) -> None:
+def test_what_is_lacking(cpus: int, gib: int, nodes: list[NodeHeadroom], where: str, told: list[str]) -> None:
     demands = demands_for(cpus, gib, nodes)
     assert wanted_where(demands) == where
     assert list(lacking(demands, nodes)) == told
@@ -116,7 +116,7 @@ def test_what_is_lacking(cpus: int, gib: int, nodes: list[Room], where: str, tol
     ("more", "end"), [(0, None), (1, "and 1 NUMA node that has less"), (2, "and 2 NUMA nodes that have less")]
 )
 def test_of_many_nodes_the_nearest_are_told(more: int, end: str | None) -> None:
-    nodes = [room(node, free=node, of=MOST_NODES + more) for node in range(MOST_NODES + more)]
+    nodes = [headroom(node, free=node, of=MOST_NODES + more) for node in range(MOST_NODES + more)]
     told = list(lacking([Demanded("", MOST_NODES + more, 1)], nodes))
     assert told[0].startswith(f"NUMA {MOST_NODES + more - 1}: ")
     assert told[MOST_NODES:] == ([] if end is None else [end])

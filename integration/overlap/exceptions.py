@@ -1,0 +1,153 @@
+"""The claim's only exception (D14), as the agent itself has recorded it: a container none of whose CPUs is there.
+
+The kernel lets such a container run wherever its parent may, until the agent has seen that and put it into the shared pool. There it
+stays until its CPUs are back and the agent has seen that, too. What the agent has seen is what it has logged; when CPUs went and came
+back, whoever took them has recorded. All times are of the monotonic clock, which nobody sets.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from integration.overlap.disturbance import CpusChanged
+from integration.overlap.events import cpu_list
+
+_AGENT = ("nodeagent.service", "nodeagent-kubelet-order.service")
+_ALL_OFFLINE = re.compile(r"CPUs (\S+) of \1 are offline")
+
+
+class Span(NamedTuple):
+    start_ns: float
+    end_ns: float
+
+    def holds(self, start_ns: int, end_ns: int) -> bool:
+        return self.start_ns <= start_ns and end_ns <= self.end_ns
+
+
+class Exceptions(Protocol):
+    def promised(self, cgroup: str) -> frozenset[int] | None:
+        """The CPUs that the agent has promised to an exclusive container; None: no record of it says so."""
+
+    def may_lack(self, cgroup: str, cpus: frozenset[int], at_ns: int) -> bool:
+        """Whether some of the container's CPUs are away, or were and the agent has not given them back yet."""
+
+    def may_stray(self, cgroup: str, cpus: frozenset[int], start_ns: int, end_ns: int) -> bool:
+        """Whether none of the container's CPUs was there all the time, or the agent had not brought it back to them yet."""
+
+    def may_intrude(self, cgroup: str, cpus: frozenset[int], start_ns: int, end_ns: int) -> bool:
+        """Whether all that time the container had lost its last CPU and the agent had not found a place for it yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Of the journal."""
+
+    at_ns: int
+    """When the journal got it."""
+    unit: str
+    priority: int
+    text: str
+    fields: dict[str, Any]
+    """Of a line that is a JSON object."""
+
+    @property
+    def event(self) -> str:
+        return str(self.fields.get("event", ""))
+
+    def is_about(self, cgroup: str) -> bool:
+        return cgroup.endswith(f"/pod{self.fields.get('pod_uid')}/{self.fields.get('container')}")
+
+
+def lines(journal: bytes) -> tuple[Line, ...]:
+    return tuple(_line(json.loads(text)) for text in journal.splitlines())
+
+
+def _line(entry: dict[str, Any]) -> Line:
+    text = str(entry.get("MESSAGE", ""))
+    fields = {}
+    if text.startswith("{"):
+        try:
+            fields = json.loads(text)
+        except ValueError:  # somebody else's
+            fields = {}
+    unit = str(entry.get("UNIT") or entry.get("_SYSTEMD_UNIT", ""))
+    return Line(int(entry["__MONOTONIC_TIMESTAMP"]) * 1000, unit, int(entry.get("PRIORITY", 6)), text, fields)
+
+
+class AgentsRecord:
+    """Exceptions by what the agent logged and which CPUs were taken from it."""
+
+    def __init__(self, journal: Iterable[Line], changes: Iterable[CpusChanged]) -> None:
+        self._log = [line for line in journal if line.unit in _AGENT and line.event]
+        self._changes = [(change, frozenset(change.available)) for change in changes]
+        self._promised = dict(self._admitted())
+
+    def promised(self, cgroup: str) -> frozenset[int] | None:
+        pod, _, container = cgroup.rpartition("/")
+        return self._promised.get((pod.rpartition("/pod")[2], container))
+
+    def may_lack(self, cgroup: str, cpus: frozenset[int], at_ns: int) -> bool:
+        return any(span.holds(at_ns, at_ns) for span in self._until_restored(cgroup, lambda there: not cpus <= there))
+
+    def may_stray(self, cgroup: str, cpus: frozenset[int], start_ns: int, end_ns: int) -> bool:
+        spans = self._until_restored(cgroup, lambda there: not cpus & there)
+        return any(span.holds(start_ns, end_ns) for span in spans)
+
+    def may_intrude(self, cgroup: str, cpus: frozenset[int], start_ns: int, end_ns: int) -> bool:
+        return any(span.holds(start_ns, end_ns) for span in self._until_placed(cgroup, cpus))
+
+    def _admitted(self) -> Iterator[tuple[tuple[str, str], frozenset[int]]]:
+        for line in self._log:
+            if line.event == "pod_admitted" and line.fields["cpus"] != "shared":
+                for own in line.fields["cpus"].split():
+                    container, _, cpus = own.partition("=")
+                    yield (line.fields["pod_uid"], container), cpu_list(cpus)
+
+    def _until_restored(self, cgroup: str, is_lost: Callable[[frozenset[int]], bool]) -> Iterator[Span]:
+        """From each loss until the agent, knowing that it is over, has done what follows."""
+        start_ns: int | None = None
+        for number, (change, there) in enumerate(self._changes):
+            if is_lost(there):
+                start_ns = change.before_ns if start_ns is None else start_ns
+            elif start_ns is not None:
+                end_ns = self._restored_ns(cgroup, start_ns, change)
+                again = (later.before_ns for later, left in self._changes[number + 1 :] if is_lost(left))
+                if end_ns <= next(again, math.inf):
+                    yield Span(start_ns, end_ns)
+                    start_ns = None
+        if start_ns is not None:
+            yield Span(start_ns, math.inf)
+
+    def _restored_ns(self, cgroup: str, lost_ns: int, back: CpusChanged) -> float:
+        told = [line for line in self._log if line.is_about(cgroup) and line.at_ns >= lost_ns]
+        ends = [line.at_ns for line in told if line.event == "promise_kept_again" and line.at_ns >= back.before_ns]
+        if any(line.event == "started" and line.at_ns >= lost_ns for line in self._log):
+            # an agent that starts when it is over has nothing to say of it, but has looked
+            ends += [line.at_ns for line in self._log if line.event == "ready" and line.at_ns >= back.before_ns]
+        if ends:
+            return min(ends)
+        return math.inf if any(line.event == "promise_short" for line in told) else back.after_ns
+
+    def _until_placed(self, cgroup: str, cpus: frozenset[int]) -> Iterator[Span]:
+        """From each loss of the last CPU until the agent says that it has seen it; or until one is back."""
+        placed = [
+            line.at_ns
+            for line in self._log
+            if line.event == "promise_short" and line.is_about(cgroup) and _ALL_OFFLINE.search(line.fields["problem"])
+        ]
+        start_ns: int | None = None
+        for change, there in self._changes:
+            if cpus & there:
+                if start_ns is not None:
+                    yield Span(start_ns, min([change.after_ns, *(at for at in placed if at >= start_ns)]))
+                start_ns = None
+            elif start_ns is None:
+                start_ns = change.before_ns
+        if start_ns is not None:
+            yield Span(start_ns, min([math.inf, *(at for at in placed if at >= start_ns)]))
+
+
+NO_EXCEPTIONS: Exceptions = AgentsRecord((), ())

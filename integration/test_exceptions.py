@@ -1,0 +1,130 @@
+"""The judge of overlaps excuses what the agent's record accounts for, and nothing else."""
+
+import json
+
+import pytest
+
+from integration.overlap.disturbance import CpusChanged
+from integration.overlap.events import Attach, Event, Exec, Exit, Fork, Switch, Told
+from integration.overlap.exceptions import AgentsRecord, lines
+from integration.overlap.intervals import Findings, Witness
+
+LONE, OTHER = "/pods/podlone/app", "/pods/podother/app"
+UNIT = "nodeagent.service"
+ALL = (0, 1, 2, 3)
+PROGRAM = "exclusive"
+
+
+def entry(at_us: int, event: str, **fields: str) -> bytes:
+    message = {"event": event, "pod_uid": "lone", "container": "app", **fields}
+    return json.dumps(
+        {"__MONOTONIC_TIMESTAMP": str(at_us), "_SYSTEMD_UNIT": UNIT, "MESSAGE": json.dumps(message)}
+    ).encode()
+
+
+ADMITTED = entry(1, "pod_admitted", cpus="app=1")
+SHORT = entry(50, "promise_short", problem="pod lone, container app: CPUs 1 of 1 are offline")
+KEPT = entry(90, "promise_kept_again", problem="pod lone, container app: CPUs 1 of 1 are offline")
+LOST = (CpusChanged(0, 1_000, ALL), CpusChanged(40_000, 41_000, (0, 2, 3)), CpusChanged(80_000, 81_000, ALL))
+
+
+def started(pid: int, cgroup: str, at_ns: int, cpu: int, *told: int, asked: int = 1) -> list[Event]:
+    return [
+        Fork(at_ns, 0, 1, pid),
+        Attach(at_ns + 1, 0, pid, cgroup),
+        Exec(at_ns + 2, cpu, pid, pid, PROGRAM),
+        Told(at_ns + 3, cpu, pid, asked, frozenset(told)),
+    ]
+
+
+def on_cpu(pid: int, cpu: int, start_ns: int, end_ns: int) -> list[Event]:
+    return [Switch(start_ns, cpu, 0, pid), Switch(end_ns, cpu, pid, 0)]
+
+
+def judged(*events: list[Event], journal: tuple[bytes, ...], changes: tuple[CpusChanged, ...] = LOST) -> Findings:
+    witness = Witness(lambda cgroup: "/pod" in cgroup, PROGRAM, AgentsRecord(lines(b"\n".join(journal)), changes))
+    for event in sorted((event for part in events for event in part), key=lambda event: event.at_ns):
+        witness.see(event)
+    return witness.finish()
+
+
+def lone_on(cpu: int, start_ns: int, end_ns: int, *journal: bytes, changes: tuple[CpusChanged, ...] = LOST) -> Findings:
+    """What is found of a container with CPU 1 that is on another one for a while, beside a container with CPU 2."""
+    return judged(
+        started(11, LONE, 2_000, 1, 1),
+        started(12, OTHER, 3_000, 2, 2),
+        on_cpu(11, cpu, start_ns, end_ns),
+        [Exit(200_000, 0, 11), Exit(200_001, 0, 12)],
+        journal=(ADMITTED, *journal),
+        changes=changes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("start_ns", "end_ns", "faults"),
+    [(41_000, 50_000, 0), (41_000, 50_001, 1), (39_999, 45_000, 2), (60_000, 61_000, 1), (95_000, 96_000, 2)],
+    ids=[
+        "before the agent has seen it",
+        "longer",
+        "with its CPU there",
+        "when the agent has seen it",
+        "when all is over",
+    ],
+)
+def test_on_anothers_cpu_only_until_the_agent_has_seen_the_loss(start_ns: int, end_ns: int, faults: int) -> None:
+    found = lone_on(2, start_ns, end_ns, SHORT, KEPT)
+    assert len(found.faults) == faults
+    assert (found.excused_overlap_count, found.excused_stray_count) == (int(faults == 0), int(faults < 2))
+
+
+@pytest.mark.parametrize(
+    ("start_ns", "end_ns", "faults"),
+    [(41_000, 50_000, 0), (60_000, 61_000, 0), (85_000, 90_000, 0), (85_000, 90_001, 1), (95_000, 96_000, 1)],
+    ids=["at once", "when the agent has seen it", "until it is brought back", "longer", "when all is over"],
+)
+def test_in_the_pool_until_the_agent_has_brought_it_back(start_ns: int, end_ns: int, faults: int) -> None:
+    assert len(lone_on(3, start_ns, end_ns, SHORT, KEPT).faults) == faults
+
+
+def test_an_agent_that_starts_in_between_has_brought_it_back_when_it_is_ready() -> None:
+    restarted = (SHORT, entry(70, "started"), entry(95, "ready"))
+    assert not lone_on(3, 85_000, 95_000, *restarted).faults
+    assert len(lone_on(3, 85_000, 95_001, *restarted).faults) == 1
+
+
+@pytest.mark.parametrize("left", [ALL, (0, 1, 3)], ids=["none", "another"])
+def test_no_word_of_the_agent_excuses_who_has_his_cpu(left: tuple[int, ...]) -> None:
+    changes = (CpusChanged(0, 1_000, ALL), CpusChanged(40_000, 41_000, left))
+    assert len(lone_on(3, 45_000, 46_000, SHORT, changes=changes).faults) == 1
+
+
+def test_what_the_agent_has_not_seen_ends_when_the_cpu_is_back() -> None:
+    assert not lone_on(2, 79_000, 81_000).faults
+    assert len(lone_on(2, 79_000, 81_001).faults) == 2
+
+
+def test_others_stay_off_a_cpu_that_is_away() -> None:
+    found = judged(
+        started(11, LONE, 2_000, 1, 1),
+        started(12, OTHER, 3_000, 2, 2),
+        on_cpu(12, 1, 85_000, 86_000),
+        [Exit(200_000, 0, 11), Exit(200_001, 0, 12)],
+        journal=(ADMITTED, SHORT, KEPT),
+    )
+    assert len(found.faults) == 2
+
+
+@pytest.mark.parametrize(
+    ("at_ns", "told", "excused"),
+    [(45_000, (0,), 1), (45_000, (0, 3), 0), (2_000, (0,), 0)],
+    ids=["one is away", "another one instead", "all are there"],
+)
+def test_a_container_may_start_with_fewer_cpus_while_some_are_away(
+    at_ns: int, told: tuple[int, ...], excused: int
+) -> None:
+    admitted = entry(1, "pod_admitted", cpus="app=0-1" if excused or told == (0,) else "app=0-2")
+    asked = 2 if told == (0,) else 3
+    found = judged(
+        started(11, LONE, at_ns, 0, *told, asked=asked), [Exit(200_000, 0, 11)], journal=(admitted, SHORT, KEPT)
+    )
+    assert (found.excused_starts, len(found.promises)) == (excused, 1 - excused)

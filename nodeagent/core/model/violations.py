@@ -1,0 +1,79 @@
+"""What can be wrong with promises and with the node's state, as values: which invariant does not hold, for whom, and what was found."""
+
+import enum
+
+from msgspec import Struct
+
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.promises import MemoryTable
+
+
+class Invariant(enum.StrEnum):
+    """What must hold; the names are stable."""
+
+    HOLDER_IS_ACTIVE = "HolderIsActive"
+    HOLDER_IS_IN_ITS_POD = "HolderIsInItsPod"
+    ONE_ENTRY_PER_UID = "OneEntryPerUid"
+    ONE_ENTRY_PER_NAME = "OneEntryPerName"
+    ONE_STATUS_PER_CONTAINER = "OneStatusPerContainer"
+    PODS_SHARE_NO_CPUS = "PodsShareNoCpus"
+    SHARED_POOL_HAS_THE_REST = "SharedPoolHasTheRest"
+    RESERVED_CPUS_ARE_FREE = "ReservedCpusAreFree"
+    CPUS_ARE_OF_THE_POD = "CpusAreOfThePod"
+    CONTAINERS_SHARE_NO_CPUS = "ContainersShareNoCpus"
+    MEMORY_ADDS_UP = "MemoryAddsUp"
+    MEMORY_IS_OF_THE_PROMISES = "MemoryIsOfThePromises"
+
+
+class Violation(Struct, frozen=True, kw_only=True):
+    """One invariant that does not hold. Which fields are there hangs on the invariant; the others are as they are by default."""
+
+    invariant: Invariant
+    pod: str = ""
+    """Its UID; of ONE_ENTRY_PER_NAME its full name."""
+    container: str = ""
+    beside: str = ""
+    """The other container that holds the same CPUs."""
+    cpus: CpuSet = CpuSet()
+    expected_cpus: CpuSet = CpuSet()
+    """All that the shared pool should have, or that the pod has."""
+    statuses: tuple[str, ...] = ()
+    expected_statuses: tuple[str, ...] = ()
+    node: int | None = None
+    resource: str = ""
+    table: MemoryTable | None = None
+    difference: str = ""
+    """How the memory manager's accounting differs, in kubelet's words."""
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        who = f"pod {self.pod}, container {self.container}"
+        match self.invariant:
+            case Invariant.HOLDER_IS_ACTIVE:
+                return f"pod {self.pod} holds something and is not active"
+            case Invariant.HOLDER_IS_IN_ITS_POD:
+                return f"pod {self.pod} holds something for container {self.container}, which it doesn't have"
+            case Invariant.ONE_ENTRY_PER_UID | Invariant.ONE_ENTRY_PER_NAME:
+                return f"pod {self.pod} has two entries"
+            case Invariant.ONE_STATUS_PER_CONTAINER:
+                found, expected = list(self.statuses), list(self.expected_statuses)
+                return f"pod {self.pod}: statuses of containers {found}, expected {expected}"
+            case Invariant.PODS_SHARE_NO_CPUS:
+                return f"pod {self.pod} holds CPUs {self.cpus} that another pod holds too"
+            case Invariant.SHARED_POOL_HAS_THE_REST:
+                return f"the shared pool has CPUs {self.cpus}, what no pod holds is {self.expected_cpus}"
+            case Invariant.RESERVED_CPUS_ARE_FREE:
+                return f"reserved CPUs {self.cpus} are held by a pod"
+            case Invariant.CPUS_ARE_OF_THE_POD:
+                return f"{who}: CPUs {self.cpus} are not all of the pod's {self.expected_cpus}"
+            case Invariant.CONTAINERS_SHARE_NO_CPUS:
+                return f"{who}: CPUs {self.cpus} are held by {self.beside} too"
+            case Invariant.MEMORY_ADDS_UP:
+                assert self.table is not None
+                return (
+                    f"NUMA node {self.node}: {self.table.reserved} + {self.table.free} bytes of {self.resource} "
+                    f"reserved and free, {self.table.allocatable} allocatable"
+                )
+            case Invariant.MEMORY_IS_OF_THE_PROMISES:
+                return self.difference

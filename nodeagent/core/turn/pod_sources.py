@@ -1,0 +1,90 @@
+"""What the sources of pods say, each by itself, and which of the manifests count where several have one name or one UID (D7)."""
+
+from msgspec import Struct
+
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.state import MANIFEST_DIRECTORY, Origin, PodEntry
+
+
+class Manifest(Struct, frozen=True):
+    """One valid pod of a source."""
+
+    pod: Pod
+    origin: Origin
+    unused_fields: tuple[str, ...] = ()
+    """Given, known to Kubernetes and without effect here (D8)."""
+    notes: tuple[str, ...] = ()
+    """What is hardly meant as it is written, for the log when the pod is decided on."""
+
+
+class ManifestProblem(Struct, frozen=True):
+    source: str
+    """The manifest's file name, or the directory's."""
+    text: str
+
+
+class PodSource(Struct, frozen=True):
+    """What one source of pods says now."""
+
+    pods: tuple[Manifest, ...] = ()
+    """In order: of the manifest directory by file name and document."""
+    unreadable: frozenset[str] = frozenset()
+    """Names of manifests that are there and cannot be understood now."""
+    misspelt: frozenset[str] = frozenset()
+    """`namespace/name` of pods whose manifest is there and invalid now."""
+    problems: tuple[ManifestProblem, ...] = ()
+    is_blind: bool = False
+    """Nothing of it can be read."""
+    name: str = MANIFEST_DIRECTORY
+    """That of its pods' origins."""
+
+    def is_silent_about(self, entry: PodEntry) -> bool:
+        """Whether nobody can say what has become of the manifest of one of its pods."""
+        return self.is_blind or entry.origin.name in self.unreadable or entry.pod.full_name in self.misspelt
+
+
+def is_unclear(entry: PodEntry, sources: tuple[PodSource, ...]) -> bool:
+    """Whether a pod stays as it is because its own source can't say now what is to become of it; one that is not there can't, either."""
+    own = next((source for source in sources if source.name == entry.origin.source), None)
+    return own is None or own.is_silent_about(entry)
+
+
+def offered(sources: tuple[PodSource, ...]) -> tuple[Manifest, ...]:
+    """Give the manifests of all sources that can be read, in their order."""
+    return tuple(manifest for source in sources if not source.is_blind for manifest in source.pods)
+
+
+def wanted(manifests: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
+    """Give the manifests that count where no pod runs yet, in their order."""
+    return tuple(counting(manifests, ())[0].values())
+
+
+def counting(
+    manifests: tuple[Manifest, ...], entries: tuple[PodEntry, ...]
+) -> tuple[dict[str, Manifest], list[tuple[Manifest, Manifest]]]:
+    """Give the manifests that count, by namespace/name, and the others, each with the one that has its name or UID (D7).
+
+    A pod that was decided on keeps its name and UID while its file, or another with the same pod, is there: also one that is refused,
+    has finished or was released, as what was ended comes back by nobody's copy. Else the first source's first file has them.
+    """
+    known = {entry.pod.full_name: entry for entry in entries}
+
+    def claim(place: int) -> int:
+        manifest = manifests[place]
+        entry = known.get(manifest.pod.full_name)
+        if entry is None:
+            return 2
+        return 0 if manifest.origin == entry.origin else 1 if manifest.pod == entry.pod else 2
+
+    by_name: dict[str, int] = {}
+    by_uid: dict[str, int] = {}
+    shadowed: dict[int, int] = {}
+    for place in sorted(range(len(manifests)), key=claim):
+        pod = manifests[place].pod
+        other = by_name.get(pod.full_name, by_uid.get(pod.uid))
+        if other is not None:
+            shadowed[place] = other
+            continue
+        by_name[pod.full_name] = by_uid[pod.uid] = place
+    counting = {manifests[place].pod.full_name: manifests[place] for place in sorted(by_name.values())}
+    return counting, [(manifests[place], manifests[by]) for place, by in sorted(shadowed.items())]

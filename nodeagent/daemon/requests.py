@@ -1,0 +1,66 @@
+"""What other threads ask of the deciding one: a request waits in a queue for a turn, and is answered when that turn has ended."""
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+from msgspec import Struct, field
+
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.node_view import NodeView
+
+
+class Request(Struct, eq=False):
+    """What a turn is to take up."""
+
+    retried: frozenset[str] = frozenset()
+    """UIDs of pods on which, or on whose changed manifests, to decide again."""
+    released: frozenset[str] = frozenset()
+    """UIDs of pods to end whatever their manifests say."""
+    answer: Future[NodeView] = field(default_factory=Future)
+    """The node after the turn. An error: there was none."""
+
+
+class Requests:
+    """Any thread may put; the deciding one does the rest."""
+
+    def __init__(self) -> None:
+        self._waiting: SimpleQueue[Request] = SimpleQueue()
+        self._taken: list[Request] = []
+        """By the turn that is under way."""
+        self._is_closed = False
+
+    def put(self, request: Request) -> None:
+        self._waiting.put(request)
+        if self._is_closed:  # perhaps after the last look into the queue
+            _refuse(self._drained())
+
+    def take(self) -> tuple[Request, ...]:
+        """Give what waits for a turn."""
+        self._taken += self._drained()
+        return tuple(self._taken)
+
+    def answer(self, view: NodeView) -> None:
+        """Give those whose requests were taken the node as it is after the turn. Whether they still wait is their affair."""
+        for request in self._taken:
+            request.answer.set_result(view)
+        self._taken.clear()
+
+    def close(self) -> None:
+        """Say that there will be no further turn."""
+        self._is_closed = True
+        _refuse([*self._taken, *self._drained()])
+        self._taken.clear()
+
+    def _drained(self) -> Iterator[Request]:
+        with suppress(Empty):
+            while True:
+                yield self._waiting.get_nowait()
+
+
+def _refuse(requests: Iterable[Request]) -> None:
+    for request in requests:
+        request.answer.set_exception(
+            NodeAgentError("the agent stops, and nothing was decided", hint="`systemctl start nodeagent`, then again")
+        )

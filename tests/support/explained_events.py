@@ -1,0 +1,14 @@
+"""The events that docs/how-to/logs.md explains: what the tests' agents and launchers log is held to it."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs/how-to/logs.md"
+
+
+@cache
+def explained_events() -> frozenset[str]:
+    """Give the names in the first cells of its tables."""
+    cells = re.findall(r"^\| (`[a-z_`, ]+) \|", PAGE.read_text(), re.MULTILINE)
+    return frozenset(re.findall(r"`(\w+)`", "".join(cells)))
