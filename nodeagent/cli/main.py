@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 @contextmanager
 def _closed_output() -> Iterator[TextIO]:
-    """Give a stream on which all that is written fails as on a closed descriptor: at its next flush."""
+    """Give a stream on which every write fails as on a closed descriptor: at its next flush."""
     stream = os.fdopen(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), "w", encoding="utf-8")
     try:
         yield stream
@@ -47,7 +47,7 @@ def _closed_output() -> Iterator[TextIO]:
 
 @contextmanager
 def _buffered_output() -> Iterator[None]:
-    """Give stdout a buffer where it has none (PYTHONUNBUFFERED): without one nobody notices what was written in part."""
+    """Give stdout a buffer where it has none (PYTHONUNBUFFERED): without one, partial writes go unnoticed."""
     stream = sys.stdout
     raw = getattr(stream, "buffer", None)
     is_own = sys.__stdout__ is stream
@@ -137,7 +137,7 @@ _OUTPUT_FAILURES = {
 
 
 def _flushed_or_dropped() -> None:
-    """Write what is still to be written; where that fails, there is an error already that says more."""
+    """Write what is left; if that fails, an earlier error already says more."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -98,7 +98,7 @@ class ManifestList:
                 path = name if name == self.directory else f"{self.directory}/{name}"
                 writers = (
                     ", ".join(f"process {w.pid} ({w.name})" for w in writers_of(path))
-                    or f"whom `fuser -v {path}` names"
+                    or f"a process that `fuser -v {path}` shows"
                 )
                 file.problem = (
                     f"still open for writing after {self.patience_seconds:.0f} s, by {writers}, so it is not read: "

@@ -137,7 +137,7 @@ def _taken_as_it_is(before: NodeState, after: NodeState) -> Start:
     if before == after:
         return Start(after)
     # Pods keep all they have: only what is left for others is another.
-    return Start(after, Recovery((f"the machine or its reservation is not as {STATE_FILE} has it: taken over",)))
+    return Start(after, Recovery((f"the machine or its reservation differs from {STATE_FILE}: accepted",)))
 
 
 def _stays(entry: PodEntry, observed: ObservedCgroups) -> bool:

@@ -40,7 +40,7 @@ _LONGEST_PAUSE_SECONDS = 0.1
 
 
 class DrainError(NodeAgentError):
-    """Something of the pods is left."""
+    """Something is left of the pods."""
 
 
 class Pods(Struct, frozen=True):

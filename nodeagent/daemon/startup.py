@@ -24,7 +24,7 @@ MAX_CHECKPOINT_BYTES = 64 << 20
 
 
 class StartError(NodeAgentError):
-    """The agent cannot start until a person has changed something."""
+    """The agent cannot start until a person changes something."""
 
 
 ABSENT_HINT = (

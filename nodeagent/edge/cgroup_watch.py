@@ -31,7 +31,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class CgroupWatchError(NodeAgentError):
-    """The kernel gives no watch; the periodic look still finds every change."""
+    """The kernel refuses a watch; the periodic look still finds every change."""
 
     def __init__(self, path: str, cause: OSError) -> None:
         super().__init__(

@@ -13,7 +13,7 @@ BACKLOG = 128
 
 
 class ListenError(NodeAgentError):
-    """An address could not be listened on. `errno` is the kernel's answer, None if it was the resolver's."""
+    """Listening on an address failed. `errno` is the kernel's answer, None if it was the resolver's."""
 
     def __init__(self, message: str, *, address: BindAddress, error: int | None, hint: str) -> None:
         super().__init__(message, hint=hint)

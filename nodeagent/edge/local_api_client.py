@@ -20,7 +20,7 @@ class ApiUnavailable(NodeAgentError):  # noqa: N818 - a state of the daemon, whi
 
 
 class ApiError(NodeAgentError):
-    """The daemon answered with an error, or would not let us ask."""
+    """The daemon answered with an error, or refused the request."""
 
 
 def call(path: str, op: str, /, *, timeout_seconds: float = 10.0, **arguments: Any) -> Any:

@@ -38,7 +38,7 @@ _DirectoryIdentity = tuple[int, int]
 
 
 class ManifestWatchError(NodeAgentError):
-    """The kernel gives no watch; the periodic rescan still finds every change."""
+    """The kernel refuses a watch; the periodic rescan still finds every change."""
 
     def __init__(self, path: str, cause: OSError) -> None:
         self.path = path

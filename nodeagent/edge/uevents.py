@@ -26,7 +26,7 @@ _LOADED_AFTER_SECONDS = 60.0
 
 
 class UeventError(NodeAgentError):
-    """The kernel's uevents are not to be had."""
+    """The kernel's uevents are not available."""
 
 
 class Hotplug(enum.Enum):

@@ -43,7 +43,7 @@ Document = dict[str, Any]
 
 
 class CaptureError(NodeAgentError):
-    """A file is no capture."""
+    """A file is not a capture."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(

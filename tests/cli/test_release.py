@@ -270,7 +270,7 @@ default/web: gone; CPUs 1,4-5 are free again
 """
     )
     assert main(["release", "web"]) == 0
-    assert capsys.readouterr().out == "default/web: holds nothing (refused: Released)\nnothing was to be released\n"
+    assert capsys.readouterr().out == "default/web: holds nothing (refused: Released)\nnothing to release\n"
 
 
 def test_a_dry_run_says_the_same_and_does_nothing(asking: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
@@ -353,7 +353,7 @@ def test_what_does_not_end_in_time_is_named(asking: Daemon, capsys: pytest.Captu
     assert main(["release", "--all"]) == 1
     told = capsys.readouterr()
     assert "default/other: gone" in told.out
-    assert told.err.startswith("nodeagent: still there: default/web\nhint: the agent goes on")
+    assert told.err.startswith("nodeagent: still there: default/web\nhint: the agent continues")
     assert main(["release", "--all", "--timeout", "0", "-o", "json"]) == 1
     told = capsys.readouterr()
     assert [(pod["name"], pod["outcome"]) for pod in document(told.out)["pods"]] == [
@@ -371,7 +371,7 @@ def test_an_agent_that_goes_meanwhile_is_told(asking: Daemon, monkeypatch: pytes
 
     monkeypatch.setattr(command, "call", gone)
     assert main(["release", "web"]) == 1
-    assert "it goes on with what it was asked for" in capsys.readouterr().err
+    assert "it continues where it stopped" in capsys.readouterr().err
     asking.rest()
 
 
@@ -475,7 +475,7 @@ def test_another_node_is_only_planned_for(more: list[str], copied: Path, capsys:
     with pytest.raises(SystemExit) as ended:
         main(["release", "--all", "--root", str(copied), *more])
     assert ended.value.code == 2
-    assert "of another node than this one" in capsys.readouterr().err
+    assert "for another node, it can only show" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -172,7 +172,7 @@ def test_a_missing_configuration_of_two_is_to_be_named_with_compare(
 def test_one_configuration_twice_decides_alike(told: Told) -> None:
     words = ("--compare", "config.yaml", "config.yaml", "-f", manifest("pods.yaml", *PODS), *ON)
     assert simulated(told, *words)["differing"] == []
-    assert told("simulate", *words)[1].endswith("Both decide alike on every pod.\n")
+    assert told("simulate", *words)[1].endswith("Both make the same decision on every pod.\n")
 
 
 def test_a_directory_is_read_as_the_daemon_reads_its_manifests(told: Told) -> None:
@@ -241,7 +241,7 @@ def test_replaced_pods_are_left_out_of_a_comparison(told: Told) -> None:
     out = told("simulate", *words)[1]
     assert re.search(r"^admitted +1 of 2 +2 of 2$", out, re.MULTILINE)
     assert re.search(r"^default/web +replaced: refused: +replaced: app exclusive", out, re.MULTILINE)
-    assert out.endswith("\n1 pod of 2 marked with * are decided differently.\n")
+    assert out.endswith("\n1 pod of 2, marked with *, is decided differently.\n")
 
 
 def test_one_pod_twice_is_two_pods_of_a_capacity(told: Told) -> None:

@@ -130,7 +130,7 @@ def test_a_writer_that_the_agent_may_not_see_can_be_found_by_others(
         clock.now += PATIENCE
         [problem] = listed.look(rescan=True).problems
     assert problem.text.startswith(
-        f"still open for writing after 20 s, by whom `fuser -v {path}` names, so it is not read"
+        f"still open for writing after 20 s, by a process that `fuser -v {path}` shows, so it is not read"
     )
 
 

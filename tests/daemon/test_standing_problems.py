@@ -84,7 +84,7 @@ def test_a_change_that_is_refused_is_shown_counted_and_told_once(daemon: Daemon)
     short = "Node didn't have enough resource: cpu, requested: 400000, used: 0, capacity: 8000"
     (problem,) = daemon.agent.view.problems
     assert problem == (
-        f"manifest a.yaml: the change is refused, and pod default/a runs on as it was: OutOfcpu: {short} "
+        f"manifest a.yaml: the change is refused, and pod default/a keeps running as it was: OutOfcpu: {short} "
         "(undo the change, or make room and: nodeagent retry default/a)"
     )
     assert daemon.agent.view.is_ready

@@ -129,7 +129,7 @@ def test_dangling_and_circular_links(tmp_path: Path) -> None:
     (tmp_path / "dangling.yaml").symlink_to("nowhere")
     (tmp_path / "loop.yaml").symlink_to("loop.yaml")
     assert problem(tmp_path, "dangling.yaml").startswith(
-        f"cannot open {tmp_path}/dangling.yaml: a symbolic link to a file that isn't there"
+        f"cannot open {tmp_path}/dangling.yaml: a symbolic link to a file that doesn't exist"
     )
     assert problem(tmp_path, "loop.yaml") == f"cannot open {tmp_path}/loop.yaml: Too many levels of symbolic links"
 

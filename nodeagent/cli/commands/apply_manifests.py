@@ -119,7 +119,7 @@ def _status(options: argparse.Namespace, pods: list[Document]) -> int:
 
 
 def _is_kept_out(pod: Document) -> bool:
-    """Whether a pod that runs is not replaced by it: the agent tries a changed manifest first, and leaves it at that (D7)."""
+    """Whether it leaves a running pod in place: the agent tries a changed manifest first, and stops there if it is refused (D7)."""
     return bool(pod["restarts"] and pod["decision"] == "refused")
 
 

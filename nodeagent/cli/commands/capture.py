@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     """Write the capture.
 
     Raises:
-        NodeAgentError: the machine can't be read, the file can't be written, or what was named is not there.
+        NodeAgentError: the machine can't be read, the file can't be written, or a named file is missing.
 
     """
     write_out(options.out, encode_capture(_capture(options)).encode())
@@ -95,7 +95,7 @@ def _known(options: argparse.Namespace) -> NodeView | None:
     try:
         return known_from(options)
     except NodeAgentError as err:
-        is_named = options.config is not None and isinstance(err, StartError)  # its words on the configuration
+        is_named = options.config is not None and isinstance(err, StartError)  # what it says about the configuration
         if is_named or options.socket is not None:
             raise
         print(f"nodeagent: only the machine is captured: {err.message}", file=sys.stderr)

@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what is asked.
+    """Run the action.
 
     Raises:
         NodeAgentError: the file cannot be read, is not a checkpoint, or can't be expressed in that version.

@@ -168,7 +168,7 @@ def _kind(metavar: str) -> str:
 
 
 def _pods(current: str, given: Mapping[str, str]) -> Candidates:
-    """Name pods as short as they may be called; in full if that is what has been begun."""
+    """Name pods as briefly as possible; in full if the word already begins that way."""
     pods = pods_of(given)
     names = [pod.name for pod in pods]
     short = [(pod.name if names.count(pod.name) == 1 else pod.full_name, "") for pod in pods]

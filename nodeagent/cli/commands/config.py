@@ -97,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what is asked.
+    """Run the action.
 
     Raises:
         NodeAgentError: a file cannot be read or written, or is wrong.
@@ -178,13 +178,13 @@ class _Judged(Struct, frozen=True):
     source: str
     content: bytes
     hint: str
-    """What to do if it is wrong."""
+    """The hint if it is wrong."""
     is_text: bool = True
     """False: no person wrote these lines."""
 
 
 def _judged(options: argparse.Namespace) -> _Judged:
-    """Give the one that is named, else that of the node: of this one, or of the other one that is named."""
+    """Give the named configuration, or else that of the node: this one, or the named other one."""
     given = options.file or options.config
     if given is None and options.machine is not None:
         return _captured(options.machine)

@@ -72,13 +72,13 @@ def _place(options: argparse.Namespace) -> ManifestPlace:
     except UnknownStateError as err:
         if os.geteuid() != 0 and not isinstance(err, NeverSavedError):
             raise
-        # what is in the directory can be removed, whatever the agent thinks of it
+        # files in the directory can be removed, whatever the agent thinks of them
         return place_of(load_config(path), None, options.socket, is_live=False)
     return place_of(known.node.config, known.state, options.socket, is_live=known.is_live)
 
 
 def _chosen(words: Sequence[NamedFile], held: Sequence[HeldFile], place: ManifestPlace) -> tuple[HeldFile, ...]:
-    """Find the files that hold the pods named, and nobody else's."""
+    """Find the files that hold the named pods, and no others."""
     chosen: dict[str, HeldFile] = {}
     names: set[str] = set()
     for word in words:
@@ -193,7 +193,7 @@ def _ending(document: Document, place: ManifestPlace) -> dict[str, PodEntry]:
 
 
 def _left(options: argparse.Namespace, place: ManifestPlace, ending: dict[str, PodEntry]) -> list[str]:
-    """Wait until the pods have gone; gives those that haven't."""
+    """Wait until the pods have gone; returns those that haven't."""
 
     def left(state: NodeState) -> list[str]:
         there = {(entry.pod.uid, entry.decided_at_ms) for entry in state.entries}

@@ -31,7 +31,7 @@ class ExecError(NodeAgentError):
 
 
 class CommandError(NodeAgentError):
-    """The container was entered, and there the command could not be started."""
+    """The container was entered, but the command could not be started there."""
 
     def __init__(self, message: str, *, hint: str, exit_status: int) -> None:
         super().__init__(message, hint=hint)

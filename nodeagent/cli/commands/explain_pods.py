@@ -24,7 +24,7 @@ _REPLACED = "A pod of this name exists already: it is assumed ended, as with a c
 
 
 class ExplainError(NodeAgentError):
-    """There is nothing to explain."""
+    """Nothing to explain."""
 
 
 def explain_pods(options: argparse.Namespace) -> int:
@@ -37,7 +37,7 @@ def explain_pods(options: argparse.Namespace) -> int:
     pods = tuple(found for file in files for found in file.pods)
     node = what_if_node(options)
     explained = _known(node, options.pod, inspect_command(options)) if options.pod is not None else _tried(node, pods)
-    with_headroom = options.output != "text"  # the words for people need none
+    with_headroom = options.output != "text"  # text output needs none
     document = explanation(
         explained, config=node.config, what_if=node.what_if, where=node.where, with_headroom=with_headroom
     )

@@ -23,7 +23,7 @@ _PAUSE_SECONDS = 0.2
 
 
 class NothingComparedError(NodeAgentError):
-    """What was promised is known, what is there is not."""
+    """The promises are known, the actual values are not."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="for health checks: refused, crash-looping, degraded and starved pods and all PROBLEMS (an agent that does not run is one) "
-        "end with 3, too, and the last line counts them",
+        help="for health checks: also exit with 3 for refused, crash-looping, degraded and starved pods and all PROBLEMS (such as an agent "
+        "that is not running); the last line counts them",
     )
     parser.add_argument(
         "--no-host-processes",
@@ -126,14 +126,14 @@ def _check_watched(options: argparse.Namespace) -> None:
 
 
 def check_compared(document: Document) -> None:
-    """Do nothing if there was anything to compare with, or it is a copy that has only the promises.
+    """Accept it if there was anything to compare with, or if it is a copy that has only the promises.
 
     Raises:
         NothingComparedError: there was not.
 
     """
     if document["differences"] is None and not document["node"]["copied"]:
-        where = document["node"]["cgroupRoot"] or "nobody says where they are"
+        where = document["node"]["cgroupRoot"] or "their location is unknown"
         hint = "start them with `systemctl start nodeagent-pods`, or run this as root; PROBLEMS in `nodeagent inspect` has the reason"
         raise NothingComparedError(
             f"the pods' cgroups cannot be read ({where}), so nothing was compared with what was promised",

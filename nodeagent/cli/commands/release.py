@@ -36,7 +36,7 @@ _VERSION = 1
 _DAY_SECONDS = 86_400
 _PAUSE_SECONDS = 0.1
 _SPARE_SECONDS = 20
-"""For all that a grace period does not cover: kills, turns of the agent, a machine under load."""
+"""For everything that a grace period does not cover: kills, turns of the agent, a machine under load."""
 
 
 class ReleaseError(NodeAgentError):
@@ -56,7 +56,7 @@ nodeagent release [-o {text,json,yaml}] [--timeout SECONDS]
         action="store_true",
         help="with --all, and without a running agent: remove its state and sockets, too",
     )
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be done, in its order")
+    parser.add_argument("--dry-run", action="store_true", help="only show what would be done, in order")
     add_output_argument(parser)
     parser.add_argument(
         "--timeout",
@@ -91,14 +91,12 @@ def run(options: argparse.Namespace) -> int:
 
     """
     if bool(options.pods) == options.all:
-        options.parser.error("either name pods, or say --all" if options.all else "which pods? name them, or say --all")
+        options.parser.error("either name pods, or use --all" if options.all else "which pods? name them, or use --all")
     if options.purge and not options.all:
-        options.parser.error("--purge goes with --all only")
+        options.parser.error("--purge needs --all")
     elsewhere = is_elsewhere(options)
     if elsewhere and (options.purge or not options.dry_run):
-        options.parser.error(
-            "of another node than this one it can only be told what would be done: --dry-run, without --purge"
-        )
+        options.parser.error("for another node, it can only show what would be done: use --dry-run, without --purge")
     known = _known(options)
     is_live = not isinstance(known, NodeAgentError) and known.is_live
     if options.pods and not is_live and not elsewhere:
@@ -117,7 +115,7 @@ def _known(options: argparse.Namespace) -> NodeView | NodeAgentError:
     try:
         return known_from(options)
     except StartError:
-        raise  # without the configuration nobody knows what is whose
+        raise  # without the configuration, ownership is unknown
     except NodeAgentError as err:
         if is_elsewhere(options) or not options.all or os.geteuid() != 0:
             raise
@@ -150,18 +148,18 @@ class _ReleaseReport:
             self.say(*(["would be done, nothing is:", *told] if told else ["there are no pods"]))
 
     def removal(self, *, cgroups: str | None = None, file: str | None = None) -> None:
-        """Tell what is removed, or would be."""
+        """Report what is removed, or would be."""
         self._cgroups = cgroups or self._cgroups
         self._files += [file] if file else []
         what = f"the agent's cgroups below {cgroups}" if cgroups else file
         if not self._dry_run:
             self.say(f"removed {what}")
         elif self._output == "text":
-            that = f"the cgroups that the agent made below {cgroups} are" if cgroups else f"{file} is"
+            that = f"the cgroups that the agent created below {cgroups} are" if cgroups else f"{file} is"
             self.say(f"then: {that} removed")
 
     def problem(self, err: NodeAgentError) -> None:
-        """Tell why nobody knows the pods."""
+        """Report why the pods are unknown."""
         self._problem = err
         self.say(f"no saved state can be used: {err.message}", f"next: {err.hint}")
 
@@ -170,7 +168,7 @@ class _ReleaseReport:
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """Print the document at the end, that of an error too."""
+        """Print the document at the end, also after an error."""
         try:
             yield
         finally:
@@ -232,13 +230,13 @@ def _wait(
         except ApiUnavailable as err:
             raise ReleaseError(
                 f"the agent does not answer any more: {err.message}",
-                hint="start it with `systemctl start nodeagent`: it goes on with what it was asked for",
+                hint="start it with `systemctl start nodeagent`: it continues where it stopped",
             ) from err
         left = teller.left()
         if left and time.monotonic() > deadline:
             raise ReleaseError(
                 f"still there: {', '.join(left)}",
-                hint="the agent goes on, and they keep what they hold until they have gone: `nodeagent inspect POD` shows why",
+                hint="the agent continues, and they keep what they hold until they have gone: `nodeagent inspect POD` shows why",
             )
         if left:
             time.sleep(_PAUSE_SECONDS)
@@ -271,7 +269,7 @@ def _done(count: int, answer: _ReleaseReport) -> None:
     if count:
         answer.say(f"{counted(count, 'pod')} released; to bring one back: nodeagent retry POD, or change its manifest")
     else:
-        answer.say("nothing was to be released")
+        answer.say("nothing to release")
 
 
 def _told_without_agent(options: argparse.Namespace, known: NodeView | NodeAgentError, answer: _ReleaseReport) -> int:
@@ -313,7 +311,7 @@ def _without_agent(options: argparse.Namespace, answer: _ReleaseReport) -> int:
         with answer.told():
             count = 0
             if pods is None or agent is None:
-                answer.say("no pod runs: there is no cgroup of theirs")
+                answer.say("no pod runs: the pods have no cgroup")
             else:
                 active = tuple(entry for entry in agent.state.entries if entry.is_active)
                 count = len(active)

@@ -17,7 +17,7 @@ from nodeagent.views.simulate.pods_text import render_comparison, render_run
 
 
 class SimulateError(NodeAgentError):
-    """There is nothing to decide on."""
+    """Nothing to decide on."""
 
 
 def simulate_pods(options: argparse.Namespace) -> str:
@@ -63,7 +63,7 @@ def _run(node: WhatIfNode, source: str, pods: Sequence[Pod], ended: tuple[Pod, .
 
 
 def _ended(there: Sequence[Pod], pods: Sequence[Pod]) -> tuple[Pod, ...]:
-    """Those of the node that others replace."""
+    """The node's pods that others replace."""
     taken = frozenset[tuple[str, str]]().union(*map(keys_of, pods))
     return tuple(pod for pod in there if not taken.isdisjoint(keys_of(pod)))
 

@@ -140,7 +140,7 @@ def _instead(options: argparse.Namespace) -> Instead:
         return Instead(None, config, errata)
     machine = machine_of(argparse.Namespace(**{**vars(options), "empty": True}))
     if config is not None:
-        # says what doesn't go together, once and for all
+        # reports what doesn't match, once for all
         empty_node(machine, config, options.config, errata_of(options))
     return Instead(machine, config, errata)
 

@@ -24,7 +24,7 @@ _LEAST_PAUSE_SECONDS = 0.1
 
 
 class WatchError(NodeAgentError):
-    """There is nowhere to draw."""
+    """No terminal to draw on."""
 
 
 def watch(options: argparse.Namespace) -> int:

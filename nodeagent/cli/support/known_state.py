@@ -46,7 +46,7 @@ class UnknownStateError(NodeAgentError):
 
 
 class NeverSavedError(UnknownStateError):
-    """No agent runs, and none has saved a state."""
+    """No agent runs, and there is no saved state."""
 
 
 def known_state(config_path: str, socket: str | None, read: ViewReader | None = None) -> NodeView:
@@ -151,22 +151,22 @@ def saved_in(config: Config, root: str = "") -> SavedState | None:
 
 
 def saved_at_ms(config: Config, root: str) -> int:
-    """Say when a state that is there was saved."""
+    """Give the time when the existing state was saved."""
     return Path(root + state_path(config)).stat().st_mtime_ns // 1_000_000
 
 
 def state_path(config: Config) -> str:
-    """Say where the agent saves its state."""
+    """Give the path of the agent's state."""
     return str(Path(config.state_directory) / STATE_FILE)
 
 
 def socket_path(config: Config) -> str:
-    """Say where the agent answers."""
+    """Give the agent's socket."""
     return f"{config.runtime_directory}/{_SOCKET_NAME}"
 
 
 def misfits(node: NodeSetup, saved: SavedState, path: str) -> list[str]:
-    """Say what of a saved state does not fit the node it is shown on."""
+    """Report what in a saved state does not fit the node it is shown on."""
     return [
         f'{path} was written under {field} "{saved.policies.get(field)}", the configuration says "{policy}"'
         for field, policy in policies_of(node.config.placement).items()

@@ -6,7 +6,7 @@ from nodeagent.cli.support.numeric_arguments import seconds
 
 _DAY_SECONDS = 86_400
 SPARE_SECONDS = 20
-"""For all that a grace period does not cover: kills, turns of the agent, a machine under load."""
+"""For everything that a grace period does not cover: kills, turns of the agent, a machine under load."""
 
 
 def add_wait_arguments(parser: argparse.ArgumentParser, what: str) -> None:

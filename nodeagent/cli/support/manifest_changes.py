@@ -56,7 +56,7 @@ class ManifestPlace(Struct, frozen=True):
 
 
 class HeldFile(Struct, frozen=True):
-    """A manifest that is in place."""
+    """An installed manifest."""
 
     name: str
     path: str
@@ -70,7 +70,7 @@ class HeldFile(Struct, frozen=True):
 
 
 class PodChange(Struct, frozen=True):
-    """One pod of a manifest that is applied."""
+    """One pod of an applied manifest."""
 
     found: ManifestPod
     change: Change
@@ -79,7 +79,7 @@ class PodChange(Struct, frozen=True):
     before: Pod | None
     """What is in place under its name."""
     entry: PodEntry | None
-    """What the agent has decided on under its name."""
+    """The agent's decision under its name."""
 
     @property
     def pod(self) -> Pod:
@@ -129,18 +129,18 @@ def _without_variables(pod: Pod) -> Pod:
 
 
 class FileChange(Struct, frozen=True):
-    """One manifest that is applied."""
+    """One applied manifest."""
 
     path: str
     content: bytes
     mode: int
     is_written: bool
-    """False: this very content is there already."""
+    """False: the same content is already installed."""
     pods: tuple[PodChange, ...]
 
 
 def place_of(config: Config, state: NodeState | None, socket: str | None, *, is_live: bool) -> ManifestPlace:
-    """Say where manifests are, of a configuration and the state under it; None: nobody knows one."""
+    """Give the place of the manifests for a configuration and its state; None: unknown."""
     entries = {} if state is None else {entry.pod.full_name: entry for entry in state.entries}
     return ManifestPlace(config.static_pod_path, entries, socket or socket_path(config), is_live)
 
@@ -164,7 +164,7 @@ def manifest_node(options: argparse.Namespace) -> tuple[ManifestPlace, WhatIfNod
 
 
 def held_files(place: ManifestPlace) -> tuple[HeldFile, ...]:
-    """Read what is in place, in the order of names.
+    """Read the installed manifests, in the order of names.
 
     Raises:
         ManifestDirectoryError: it can't be read.
@@ -196,7 +196,7 @@ def _held(file: ManifestFile, place: ManifestPlace) -> HeldFile:
 
 
 def planned(files: Sequence[PodFile], place: ManifestPlace) -> tuple[FileChange, ...]:
-    """Say which file becomes what.
+    """Plan what each file becomes.
 
     Args:
         files: as they were named, all of them valid.
@@ -261,7 +261,7 @@ def _check_unique(files: Sequence[PodFile]) -> None:
 
 
 def _check_uids(files: Sequence[PodFile], held: Sequence[HeldFile], given: set[str]) -> None:
-    """Refuse a UID that another pod has: the later of the two would not count."""
+    """Refuse a UID that another pod has: the later of the two would be ignored."""
     owners: dict[str, tuple[str, str]] = {}
     for old in held:
         owners |= {pod.uid: (name, old.path) for name, pod in old.pods.items() if name not in given}

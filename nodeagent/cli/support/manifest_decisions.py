@@ -17,7 +17,7 @@ from nodeagent.views.apply.document import AppliedPod
 from nodeagent.views.release_text import longest_end_seconds
 
 _PAUSES_SECONDS = (0.05, 1.0)
-"""Between the first questions, and at most: each has the agent tell all pods."""
+"""The first and the longest pause between requests: each makes the agent list all pods."""
 
 
 class WaitError(NodeAgentError):

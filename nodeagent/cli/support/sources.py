@@ -42,7 +42,7 @@ _LONGEST_HOSTNAME = 256
 
 
 class SourceError(NodeAgentError):
-    """What was named does not say what the command needs."""
+    """The named file lacks what the command needs."""
 
 
 def add_agent_arguments(parser: argparse.ArgumentParser) -> None:

@@ -27,7 +27,7 @@ _ABSENT_HINT = "name one with --config FILE, for example examples/config.yaml (`
 
 
 class WhatIfError(NodeAgentError):
-    """There is no node to try anything out on."""
+    """No node to try decisions on."""
 
 
 class WhatIfMachine(Struct, frozen=True):

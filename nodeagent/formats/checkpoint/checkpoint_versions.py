@@ -48,7 +48,7 @@ _MEND = (
 
 
 class CheckpointError(NodeAgentError):
-    """A text is no checkpoint, is damaged, or can't be said in the version that was asked for."""
+    """A text is not a checkpoint, is damaged, or can't be expressed in the requested version."""
 
 
 class Checkpoint(Struct, frozen=True):

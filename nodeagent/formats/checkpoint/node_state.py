@@ -50,7 +50,7 @@ Document = dict[str, Any]
 
 
 class NodeStateError(NodeAgentError):
-    """The bytes are no state that this version can read. `is_newer`: a later version wrote them."""
+    """The bytes are not a state that this version can read. `is_newer`: a later version wrote them."""
 
     def __init__(self, message: str, *, is_newer: bool = False) -> None:
         way_out = "`systemctl restart nodeagent` rebuilds it from running pods (stateRecovery: recover); or drain the node, move it away"

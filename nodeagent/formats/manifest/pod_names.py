@@ -7,7 +7,7 @@ LISTED_BY = "nodeagent inspect"
 
 
 class UnknownPodError(NodeAgentError):
-    """There is no such pod, or more than one."""
+    """No such pod, or more than one."""
 
 
 def find_pods(state: NodeState, name: str, listed_by: str = LISTED_BY) -> tuple[PodEntry, ...]:

@@ -103,7 +103,7 @@ def _refuse_halves(document: Mapping[str, Any], where: str) -> None:
     """Refuse half of a surrogate pair wherever it is: it is no character, and no state file can have it."""
     findings = Findings(where)
     for path, text in _halves(document, ""):
-        findings.add(None, path, shown(text), "must not have half of a surrogate pair, which is no character")
+        findings.add(None, path, shown(text), "must not have half of a surrogate pair, which is not a character")
     if findings:
         raise DocumentError(findings.all())
 

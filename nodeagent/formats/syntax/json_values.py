@@ -42,7 +42,7 @@ def parsed(text: bytes) -> "JsonValue":
     except RecursionError as err:
         raise MisfitError("it is nested too deeply") from err
     except UnicodeEncodeError as err:
-        raise MisfitError("it has half of a surrogate pair, which is no character") from err
+        raise MisfitError("it has half of a surrogate pair, which is not a character") from err
     except ValueError as err:
         raise MisfitError(f"it is not JSON: {err}") from err
 

@@ -26,7 +26,7 @@ _LOCAL, _SAME_SOCKET, _OTHER_SOCKET = 10, 12, 20
 
 
 class TopologySpecError(NodeAgentError):
-    """A text describes no machine."""
+    """A text does not describe a machine."""
 
     exit_status = 2
     """A wrong argument."""

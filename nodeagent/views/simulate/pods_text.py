@@ -42,9 +42,9 @@ def render_comparison(document: Document, width: int = WIDTH) -> str:
         mark = "* " if name in differing and not a["replaced"] else ""
         rows.append([f"{mark}{name}", _outcome(a), _outcome(b)])
     verdict = (
-        f"{counted(len(differing), 'pod')} of {_staying(one)} marked with * are decided differently."
+        f"{counted(len(differing), 'pod')} of {_staying(one)}, marked with *, {'is' if len(differing) == 1 else 'are'} decided differently."
         if differing
-        else "Both decide alike on every pod."
+        else "Both make the same decision on every pod."
     )
     lines = [*machine_text(document["machine"], width), "", *table(rows, width), "", *broken(verdict, width)]
     lines += _ended(one, width)
