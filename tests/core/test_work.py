@@ -20,9 +20,10 @@ from nodeagent.core.numa.hints import HintList, MergeRules, masks_by_size, merge
 from nodeagent.core.numa.node_search import Steps
 from nodeagent.formats.checkpoint import node_state
 from nodeagent.formats.checkpoint.node_state import StateEncoder
-from tests.support.builders import GIB, app, machine, managers, pod
+from tests.support.builders import GIB, machine, managers
 from tests.support.node_model import started
-from tests.support.world import app as world_app, node as world_node, pod as world_pod
+from tests.support.pods import app, pod
+from tests.support.world import node as world_node
 
 # The merge of lists
 
@@ -244,7 +245,7 @@ def test_the_fuller_node_is_found_without_a_look_at_the_pods_there(monkeypatch: 
         decision = core.admit(of, promises, pod(f"p{number * 7 % 60:02}", app("c", "1", "1Mi")))
         assert isinstance(decision, Admitted)
         promises = decision.promises
-    assert promises.memory_nodes("p00", "c") == promises.memory_nodes("p59", "c")
+    assert promises.memory_nodes("uid-p00", "c") == promises.memory_nodes("uid-p59", "c")
     assert len(looked) == len(set(looked)) == 59, "each once; nobody has been decided on after the last"
 
 
@@ -262,7 +263,7 @@ def test_a_state_saved_again_spells_what_is_new(monkeypatch: pytest.MonkeyPatch)
         return pod_document(of)
 
     node = world_node()
-    pods = [world_pod(f"p{number}", world_app(cpu="1")) for number in range(12)]
+    pods = [pod(f"p{number}", app(cpu="1")) for number in range(12)]
     states = [started(node, *pods[:count])[1].state for count in (10, 12)]
     monkeypatch.setattr(node_state, "_entry_document", entry)
     monkeypatch.setattr(node_state, "_pod_document", promised)

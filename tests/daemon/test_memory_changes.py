@@ -13,7 +13,8 @@ from nodeagent.daemon.wakeups import WakeUpReason
 from tests.daemon.test_recovery import two_nodes
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
-from tests.support.world import GIB, amounts, app, exclusive, node, pod
+from tests.support.pods import amounts, app, exclusive, pod
+from tests.support.world import GIB, node
 
 NODE = two_nodes()
 MIB = 2**20

@@ -34,20 +34,8 @@ from nodeagent.daemon.strict_recovery import load_state
 from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
 from tests.core.turn.test_turns import WatchedAgent
 from tests.support.node_model import Agent, Group, started
-from tests.support.world import (
-    GIB,
-    SMALL,
-    Node,
-    amounts,
-    app,
-    burstable,
-    cgroup_only,
-    exclusive,
-    init,
-    node,
-    pod,
-    sidecar,
-)
+from tests.support.pods import amounts, app, burstable, cgroup_only, exclusive, init, pod, sidecar
+from tests.support.world import GIB, SMALL, Node, node
 
 RESERVE = amounts(None, "64Mi")
 MEMORY: dict[str, Any] = {

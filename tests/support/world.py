@@ -1,4 +1,4 @@
-"""A node in a few lines: machines, pods, manifests and what an agent is built for. The model that runs them is node_model.py."""
+"""A node in a few lines: machines and what an agent is built for. The model that runs them is node_model.py."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,12 +10,8 @@ from nodeagent.core.admission.node_capacity import Allocatable
 from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.model.config import Config, Placement
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.pod import Container, ContainerKind, Pod, ResourceRequirements, Resources, RestartPolicy
-from nodeagent.core.model.pod_resources import with_container_defaults
-from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
-from nodeagent.core.turn.manifests import Manifest
 
 GIB = 2**30
 PAGE = 4096
@@ -37,58 +33,6 @@ SMALL = Topology.of(
     [NumaNode(0, 8 * GIB, (), (10,))],
 )
 """4 cores of 2 threads, so that a few pods fill it; c and c + 4 are siblings."""
-
-
-# Pods
-
-
-def amounts(cpu: str | None = None, memory: str | None = "64Mi") -> Resources:
-    named = {"cpu": cpu, "memory": memory}
-    return Resources.of({name: Quantity.parse(text) for name, text in named.items() if text is not None})
-
-
-def exclusive(cpu: str, memory: str = "64Mi") -> ResourceRequirements:
-    return ResourceRequirements(amounts(cpu, memory), amounts(cpu, memory))
-
-
-def burstable(cpu: str = "100m", limit: str | None = None) -> ResourceRequirements:
-    return ResourceRequirements(amounts(cpu), amounts(limit) if limit else Resources())
-
-
-def app(name: str = "app", cpu: str | None = None, **more: Any) -> Container:
-    """A container with a process; with `cpu`, requests equal limits."""
-    fields: dict[str, Any] = {
-        "resources": exclusive(cpu) if cpu is not None else ResourceRequirements(),
-        "command": ("run",),
-    }
-    return Container(name, **(fields | more))
-
-
-def init(name: str = "init", cpu: str | None = None, **more: Any) -> Container:
-    return app(name, cpu, kind=ContainerKind.INIT, **more)
-
-
-def sidecar(name: str = "side", cpu: str | None = None, **more: Any) -> Container:
-    return app(name, cpu, kind=ContainerKind.SIDECAR, restart_policy=RestartPolicy.ALWAYS, **more)
-
-
-def cgroup_only(name: str = "slot", cpu: str | None = None, **more: Any) -> Container:
-    return app(name, cpu, command=(), **more)
-
-
-def pod(name: str, *containers: Container, uid: str | None = None, **more: Any) -> Pod:
-    """A pod as the manifest border gives it, with defaults applied."""
-    made = Pod(uid=uid or f"uid-{name}", namespace="default", name=name, containers=containers or (app(),), **more)
-    return with_container_defaults(made)
-
-
-def job(name: str, *containers: Container, policy: RestartPolicy = RestartPolicy.NEVER, **more: Any) -> Pod:
-    return pod(name, *containers, restart_policy=policy, **more)
-
-
-def manifests(*pods: Pod) -> tuple[Manifest, ...]:
-    """One file each, named after the pod."""
-    return tuple(Manifest(p, f"{p.name}.yaml") for p in pods)
 
 
 # The node

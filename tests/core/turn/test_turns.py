@@ -25,7 +25,8 @@ from nodeagent.core.turn.actions import Launch
 from nodeagent.core.turn.manifests import Manifest
 from nodeagent.formats.checkpoint.node_state import decode_state
 from tests.support.node_model import Agent, CrashError, Group, Machine, Process
-from tests.support.world import SMALL, Node, app, burstable, cgroup_only, exclusive, init, node, pod, sidecar
+from tests.support.pods import app, burstable, cgroup_only, exclusive, init, pod, sidecar
+from tests.support.world import SMALL, Node, node
 
 T = TypeVar("T")
 Overlaps = Mapping[tuple[str, str, str], CpuSet]
