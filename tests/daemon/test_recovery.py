@@ -31,10 +31,11 @@ from nodeagent.daemon.startup import (
 from nodeagent.daemon.strict_recovery import load_state
 from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
 from tests.core.turn.test_turns import WatchedAgent
+from tests.support.builders import GIB
 from tests.support.daemon_model import daemon_node
 from tests.support.node_model import Agent, Group, started
 from tests.support.pods import amounts, app, burstable, cgroup_only, exclusive, init, pod, sidecar
-from tests.support.world import GIB, SMALL, Node, node
+from tests.support.world import SMALL, Node, node
 
 RESERVE = amounts(None, "64Mi")
 MEMORY: dict[str, Any] = {

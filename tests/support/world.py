@@ -11,31 +11,19 @@ from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.model.config import Config, Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import NodeState
-from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.core.model.topology import Topology
+from tests.support.builders import machine
 
-GIB = 2**30
 PAGE = 4096
 START_MS = 1_700_000_000_000
-_CORES = 16
 
-MACHINE = Topology.of(
-    [
-        Cpu(id=core + 16 * thread, core=core, socket=core // 8, numa=core // 4)
-        for thread in range(2)
-        for core in range(_CORES)
-    ],
-    [NumaNode(n, 8 * GIB, (), tuple(10 if a == n else 21 for a in range(4))) for n in range(4)],
+MACHINE = machine(
+    nodes=4, cores=4, sockets=2, distances=[tuple(10 if a == n else 21 for a in range(4)) for n in range(4)]
 )
 """2 sockets of 2 NUMA nodes of 4 cores of 2 threads: 32 CPUs; c and c + 16 are siblings."""
 
-SMALL = Topology.of(
-    [Cpu(id=c, core=c % 4, socket=0, numa=0) for c in range(8)],
-    [NumaNode(0, 8 * GIB, (), (10,))],
-)
+SMALL = machine(nodes=1, cores=4)
 """4 cores of 2 threads, so that a few pods fill it; c and c + 4 are siblings."""
-
-
-# The node
 
 
 class Node(Struct, frozen=True):
