@@ -15,8 +15,8 @@ from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.turn.step import Turn, World, step
 from nodeagent.views.simulate.scenario_replay import encoded_cpus, encoded_memory
 from tests.support import world
-from tests.support.builders import GIB, managers
-from tests.support.pods import amounts, app, manifests, pod
+from tests.support.builders import GIB, managers, pod
+from tests.support.pods import amounts, app, manifests
 
 PAGES = (("hugepages-2Mi", 8 * GIB), ("hugepages-1Gi", 16 * GIB), ("hugepages-64Ki", 4 * GIB))
 MANY_NODES = ("max-allowable-numa-nodes", "64")
