@@ -26,6 +26,7 @@ from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
 from nodeagent.views.simulate.scenario_replay import timed_adds
 from tests.support import world
 from tests.support.machine_tree import Cache, Machine
+from tests.support.pods import app, pod
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def growth(clock: Clock) -> Iterator[Row]:
 def burst(*, memory: bool, present: int) -> Callable[[], list[float]]:
     """What the daemon does between reading and fsync: decide on all pods, check, encode the truth, then kubelet's files."""
     of = large_node(memory=memory)
-    pods = [world.pod(f"p{number * 7919 % 1201:04}", world.app("c", "1")) for number in range(present + BURST)]
+    pods = [pod(f"p{number * 7919 % 1201:04}", app("c", "1")) for number in range(present + BURST)]
     state = scanned(of, world.empty_state(of), pods[:present]).state
     policies = policies_of(of.config.placement)
 
@@ -182,7 +183,7 @@ def one_by_one(*, memory: bool, present: int) -> Callable[[], list[float]]:
 def restoration(clock: Clock) -> Iterator[Row]:
     for memory in (False, True):
         of = large_node(memory=memory)
-        pods = [world.pod(f"p{number:04}", world.app("c", "1")) for number in range(1000)]
+        pods = [pod(f"p{number:04}", app("c", "1")) for number in range(1000)]
         state = scanned(of, world.empty_state(of), pods).state
         content = encode_state(state, policies_of(of.config.placement))
 
@@ -208,7 +209,7 @@ def encoding(clock: Clock) -> Iterator[Row]:
     for present in (10, 100, 1000):
         of = large_node(memory=True)
         policies = policies_of(of.config.placement)
-        pods = [world.pod(f"p{number:04}", world.app("c", "1")) for number in range(present)]
+        pods = [pod(f"p{number:04}", app("c", "1")) for number in range(present)]
         state = scanned(of, world.empty_state(of), pods).state
 
         def kubelets(of: world.Node = of, state: NodeState = state) -> list[float]:

@@ -16,7 +16,8 @@ from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.step import Turn, World, step
 from nodeagent.views.simulate.scenario_replay import encoded_cpus, encoded_memory
 from tests.support import world
-from tests.support.builders import GIB, app, managers, pod
+from tests.support.builders import GIB, managers, pod
+from tests.support.pods import amounts, app, manifests
 
 PAGES = (("hugepages-2Mi", 8 * GIB), ("hugepages-1Gi", 16 * GIB), ("hugepages-64Ki", 4 * GIB))
 MANY_NODES = ("max-allowable-numa-nodes", "64")
@@ -80,7 +81,7 @@ def large_node(*, memory: bool) -> world.Node:
     """1,280 CPUs on 4 NUMA nodes: room for 1,200 pods with a CPU each."""
     fields: dict[str, Any] = {}
     if memory:
-        gib = world.amounts(None, "1Gi")
+        gib = amounts(None, "1Gi")
         fields = {
             "memory_manager_policy": "Static",
             "reserved_memory": (ReservedMemory(0, gib),),
@@ -96,7 +97,7 @@ def scanned(of: world.Node, state: NodeState, pods: Sequence[Pod]) -> Turn:
         config=of.config,
         managers=of.managers,
         allocatable=of.allocatable,
-        sources=(PodSource(world.manifests(*pods)),),
+        sources=(PodSource(manifests(*pods)),),
         runs=None,
         observed={},
         now_ms=world.START_MS,

@@ -18,8 +18,9 @@ from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
 from scripts.reference import ANSWERS
 from tests.support import json_schema
 from tests.support.described_nodes import golden
-from tests.support.inspected_nodes import World, container, pod
+from tests.support.inspected_nodes import World
 from tests.support.machine_tree import Machine
+from tests.support.pods import app, pod
 
 MACHINE = Machine(("0,4", "1,5", "2,6", "3,7"), ("0-1,4-5", "2-3,6-7"), ((0, "0-1,4-5"), (1, "2-3,6-7")))
 CONFIG, STATE = "etc/nodeagent/config.yaml", f"var/lib/nodeagent/{STATE_FILE}"
@@ -76,7 +77,7 @@ def root(tmp_path: Path) -> Path:
         (root / path).parent.mkdir(parents=True)
     (root / CONFIG).write_text("cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n")
     world = World(placement=Placement("static", reserved_system_cpus=CpuSet.of(0)))
-    world.add(pod("web", container("app", cpu="2", memory="1Gi")))
+    world.add(pod("web", app("app", cpu="2", memory="1Gi")))
     (root / STATE).write_bytes(encode_state(world.state, policies_of(world.config.placement)))
     return root
 

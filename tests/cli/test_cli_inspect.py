@@ -43,7 +43,8 @@ from nodeagent.formats.node_view import NodeView, view_document
 from nodeagent.formats.syntax.bind_address import UnixAddress
 from tests.cli.test_sources import MACHINE
 from tests.support import json_schema
-from tests.support.inspected_nodes import World, changed, container, ended, pod, running
+from tests.support.inspected_nodes import World, changed, ended, running
+from tests.support.pods import app, pod
 
 GROUP = 4242
 OTHER = 65_534
@@ -58,7 +59,7 @@ class HostWorld(World):
 
     def __init__(self) -> None:
         super().__init__(topology_of(read_machine()), Placement())
-        self.add(pod("web", container("app"), container("slot", command=())))
+        self.add(pod("web", app("app"), app("slot", command=())))
 
     @property
     def kernel(self) -> Kernel:
@@ -152,16 +153,16 @@ class Host:
         return {"pod": entry.pod.full_name, "uid": entry.pod.uid, "refusedBefore": entry.refusal.reason}
 
     def refuse(self) -> None:
-        self.world.add(pod("big", container("app")), ended("app"))
+        self.world.add(pod("big", app("app")), ended("app"))
         entry = replace(
             self.world.state.entries[-1], refusal=RecordedRefusal("OutOfcpu", "too little", 1), containers=()
         )
         self.world.state = replace(self.world.state, entries=(*self.world.state.entries[:-1], entry))
 
     def refuse_change(self) -> None:
-        self.world.add(pod("big", container("app")), running("app"))
+        self.world.add(pod("big", app("app")), running("app"))
         change = RefusedChange(
-            pod("big", container("app", cpu="400", memory="1Gi")), RecordedRefusal("OutOfcpu", "too little", 1)
+            pod("big", app("app", cpu="400", memory="1Gi")), RecordedRefusal("OutOfcpu", "too little", 1)
         )
         entry = replace(self.world.state.entries[-1], refused_change=change)
         self.world.state = replace(self.world.state, entries=(*self.world.state.entries[:-1], entry))
@@ -431,7 +432,7 @@ def test_a_refused_pod_is_shown_among_the_others(live, told):
 
 
 def test_differences_of_other_pods_do_not_count_for_one_pod(live, told):
-    live.world.add(pod("calm", container("app")))
+    live.world.add(pod("calm", app("app")))
     live.write_cgroups(live.world.observed())
     live.drift()
     assert told("inspect", "calm", *live.options)[0] == 0

@@ -12,7 +12,8 @@ from tests.cli.test_cli_inspect import Host, host, live, told
 from tests.cli.test_sources import described, root
 from tests.support import json_schema
 from tests.support.described_nodes import Told, container as limited, manifest, pod as written
-from tests.support.inspected_nodes import NOW_MS, container, pod
+from tests.support.inspected_nodes import NOW_MS
+from tests.support.pods import app, pod
 
 __all__ = ["described", "host", "live", "root", "told"]
 SHARING: dict[str, Any] = {
@@ -43,7 +44,7 @@ def test_a_pod_of_the_node_is_explained_as_it_was_decided(live: Host, told: Told
 
 
 def test_a_refused_pod_that_fits_by_now_is_told_with_the_command_that_admits_it(live: Host, told: Told) -> None:
-    refused = pod("late", container("app"))
+    refused = pod("late", app("app"))
     entry = PodEntry(
         refused, QosClass.BEST_EFFORT, Origin("late.yaml"), NOW_MS, RecordedRefusal("OutOfpods", "too many", NOW_MS)
     )
@@ -98,7 +99,7 @@ def test_pods_of_the_node_that_are_replaced_are_told(live: Host, told: Told, new
 def test_of_many_pods_that_are_replaced_eight_are_named(live: Host, told: Told, new_pod: str) -> None:
     names = [f"p{number}" for number in range(10)]
     for name in names:
-        live.world.add(pod(name, container("app")))
+        live.world.add(pod(name, app("app")))
     again = [written(name, limited("app", "10m", "1Mi")) for name in names]
     status, text, err = told("simulate", "-f", manifest(new_pod, *again), *socket_of(live))
     assert (status, err) == (0, "")

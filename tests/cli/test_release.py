@@ -26,12 +26,13 @@ from nodeagent.daemon.startup import STATE_FILE
 from nodeagent.edge.local_api_client import ApiError, call
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
 from nodeagent.views.wording.refusal_advice import next_step
-from tests.support import inspected_nodes as inspected, json_schema
+from tests.support import json_schema
 from tests.support.daemon_model import Client, Daemon, Steps, Tree, answered, daemon_node, watched
 from tests.support.inspected_nodes import World
 from tests.support.machine_tree import Machine as MachineTree
 from tests.support.node_model import Agent, CrashError, Machine, started
-from tests.support.world import SMALL, app, job, node, pod, sidecar
+from tests.support.pods import app, job, pod, sidecar
+from tests.support.world import SMALL, node
 
 NODE = node(SMALL)
 WEB = pod("web", sidecar("proxy", "1"), app(cpu="2"))
@@ -439,7 +440,7 @@ def copied(tmp_path: Path) -> Path:
     config = root / DEFAULT_CONFIG.lstrip("/")
     config.parent.mkdir(parents=True)
     config.write_text("cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n")
-    world = World().add(inspected.pod("web", inspected.container("app", cpu="2", memory="1Gi")))
+    world = World().add(pod("web", app("app", "2", "1Gi")))
     state = root / Config().state_directory.lstrip("/") / STATE_FILE
     state.parent.mkdir(parents=True)
     state.write_bytes(encode_state(world.state, policies_of(world.config.placement)))

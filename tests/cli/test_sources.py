@@ -18,8 +18,9 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.topology.topology_json import topology_document
-from tests.support.inspected_nodes import World, container, pod, running
+from tests.support.inspected_nodes import World, running
 from tests.support.machine_tree import Machine
+from tests.support.pods import app, pod
 
 MACHINE = Machine(("0,4", "1,5", "2,6", "3,7"), ("0-1,4-5", "2-3,6-7"), ((0, "0-1,4-5"), (1, "2-3,6-7")))
 STATIC = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
@@ -39,7 +40,7 @@ def root(tmp_path: Path) -> Path:
     (root / "etc/nodeagent").mkdir(parents=True)
     (root / "etc/nodeagent/config.yaml").write_text(json.dumps(STATIC))
     world = World(topology_of(read_machine(str(root))), Placement("static", reserved_system_cpus=CpuSet.of(0)))
-    world.add(pod("web", container("app", cpu="2", memory="64Mi")), running("app"))
+    world.add(pod("web", app("app", cpu="2", memory="64Mi")), running("app"))
     state = root / "var/lib/nodeagent" / STATE_FILE
     state.parent.mkdir(parents=True)
     state.write_bytes(encode_state(world.state, policies_of(world.config.placement)))

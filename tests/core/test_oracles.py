@@ -18,8 +18,9 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE, HintList, Merged, MergeRules, merge
-from tests.support.builders import GIB, app, machine, managers, pod
+from tests.support.builders import GIB, machine, managers, pod
 from tests.support.invariants import core_errors
+from tests.support.pods import app
 from tests.support.strategies import Event, even_machines, lived, lives, machines, nodes
 
 examples = settings(

@@ -1,6 +1,7 @@
 """How much work decisions take, counted in steps: never what multiplying lists out, or listing all sets of nodes, would take."""
 
 from math import comb, sqrt
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -9,10 +10,10 @@ from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, Rejected
 from nodeagent.core.admission.one_pod import MergeReport
 from nodeagent.core.cpu import distribution as cpu_distribution
-from nodeagent.core.memory import groups as memory_groups, resource as memory_resource
+from nodeagent.core.memory import groups as memory_groups
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.podmap import Fold
-from nodeagent.core.model.promises import PodPromises, Promises
+from nodeagent.core.model.podmap import Fold, PodMap
+from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.core.numa import topology_manager
 from nodeagent.core.numa.hint_family import MAX_STEPS, HintFamily
@@ -20,9 +21,10 @@ from nodeagent.core.numa.hints import HintList, MergeRules, masks_by_size, merge
 from nodeagent.core.numa.node_search import Steps
 from nodeagent.formats.checkpoint import node_state
 from nodeagent.formats.checkpoint.node_state import StateEncoder
-from tests.support.builders import GIB, app, machine, managers, pod
+from tests.support.builders import GIB, machine, managers
 from tests.support.node_model import started
-from tests.support.world import app as world_app, node as world_node, pod as world_pod
+from tests.support.pods import app, pod
+from tests.support.world import node as world_node
 
 # The merge of lists
 
@@ -226,15 +228,26 @@ def test_one_pod_more_spells_one_pod_and_joins_a_path(present: int) -> None:
     assert joins <= 20 * 2 * 35
 
 
-def test_the_fuller_node_is_found_without_a_look_at_the_pods_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def looks(monkeypatch: pytest.MonkeyPatch, empty: object) -> list[str]:
+    """Pods that are looked at, as they are, by the summary that begins with this."""
     looked: list[str] = []
-    fold = memory_resource._ALONE
+    original, counting = PodMap.fold, {}
 
-    def leaf(uid: str, held: PodPromises) -> memory_resource.BytesByNode:
-        looked.append(uid)
-        return fold.leaf(uid, held)
+    def fold(pods: PodMap[Any], by: Fold[Any, Any]) -> object:
+        def leaf(uid: str, held: object) -> object:
+            looked.append(uid)
+            return by.leaf(uid, held)
 
-    monkeypatch.setattr(memory_resource, "_ALONE", replace(fold, leaf=leaf))
+        if by.empty == empty and by not in counting:
+            counting[by] = replace(by, leaf=leaf)
+        return original(pods, counting.get(by, by))
+
+    monkeypatch.setattr(PodMap, "fold", fold)
+    return looked
+
+
+def test_the_fuller_node_is_found_without_a_look_at_the_pods_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = looks(monkeypatch, {})
     of = managers(
         machine(nodes=4, cores=160), reserved="0", topology_manager_policy="single-numa-node", gates=TOPOLOGY_ALPHA,
         topology_manager_policy_options=(("prefer-most-allocated-numa-node", "true"),), reserved_memory={0: "1Gi"},
@@ -244,28 +257,25 @@ def test_the_fuller_node_is_found_without_a_look_at_the_pods_there(monkeypatch: 
         decision = core.admit(of, promises, pod(f"p{number * 7 % 60:02}", app("c", "1", "1Mi")))
         assert isinstance(decision, Admitted)
         promises = decision.promises
-    assert promises.memory_nodes("p00", "c") == promises.memory_nodes("p59", "c")
+    assert promises.memory_nodes("uid-p00", "c") == promises.memory_nodes("uid-p59", "c")
     assert len(looked) == len(set(looked)) == 59, "each once; nobody has been decided on after the last"
 
 
 def test_a_state_saved_again_spells_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     spelt: list[str] = []
-    entry_document = node_state._entry_document
-    pod_document = node_state._pod_document
+    promised = looks(monkeypatch, ())
+    spell = node_state.pod_to_document
 
-    def entry(of: node_state.PodEntry) -> dict[str, object]:
-        spelt.append(of.pod.uid)
-        return entry_document(of)
-
-    def promised(of: node_state.PodPromises) -> dict[str, object]:
-        spelt.append("promises")
-        return pod_document(of)
+    def spelling(of: Pod) -> dict[str, object]:
+        spelt.append(of.uid)
+        return spell(of)
 
     node = world_node()
-    pods = [world_pod(f"p{number}", world_app(cpu="1")) for number in range(12)]
+    pods = [pod(f"p{number}", app(cpu="1")) for number in range(12)]
     states = [started(node, *pods[:count])[1].state for count in (10, 12)]
-    monkeypatch.setattr(node_state, "_entry_document", entry)
-    monkeypatch.setattr(node_state, "_pod_document", promised)
+    monkeypatch.setattr(node_state, "pod_to_document", spelling)
+    assert {"uid-p0", "uid-p9"} <= {*promised}
+    promised.clear()
     encoder = StateEncoder()
     first = encoder.encode(states[0], {})
     # What the pods are promised was spelt when the agent saved the state.
@@ -276,3 +286,4 @@ def test_a_state_saved_again_spells_what_is_new(monkeypatch: pytest.MonkeyPatch)
     more = replace(states[0], entries=(*states[0].entries, *states[1].entries[10:]))
     encoder.encode(more, {})
     assert spelt == ["uid-p10", "uid-p11"]
+    assert promised == []

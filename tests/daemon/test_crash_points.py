@@ -24,7 +24,8 @@ from tests.daemon.test_recovery import MEMORY, two_nodes
 from tests.support.daemon_model import Daemon, Files, Steps, watched
 from tests.support.figures import Recorder, keep, tell
 from tests.support.node_model import CrashError, Machine, Process
-from tests.support.world import SMALL, Node, app, burstable, cgroup_only, init, job, node, pod, sidecar
+from tests.support.pods import app, burstable, cgroup_only, init, job, pod, sidecar
+from tests.support.world import SMALL, Node, node
 
 OF = node(two_nodes(), **MEMORY)
 A, B = pod("a", app("app", "2")), pod("b", app("app", resources=burstable()))

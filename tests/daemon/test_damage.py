@@ -22,7 +22,8 @@ from nodeagent.formats.checkpoint.node_state import NodeStateError, decode_state
 from tests.daemon.test_recovery import MEMORY, Life, sets, two_nodes
 from tests.formats.checkpoint import test_checkpoint_versions as versions
 from tests.support.figures import Recorder, keep, tell
-from tests.support.world import app, node, pod
+from tests.support.pods import app, pod
+from tests.support.world import node
 
 Reader = Callable[[bytes], object]
 """Gives what it takes a text for; None: it refuses it."""

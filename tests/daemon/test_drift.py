@@ -20,7 +20,8 @@ from nodeagent.formats.checkpoint.cpu_checkpoint import encode_cpu_state
 from tests.daemon.test_write_failures import failure
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
-from tests.support.world import SMALL, app, cgroup_only, node, pod
+from tests.support.pods import app, cgroup_only, pod
+from tests.support.world import SMALL, node
 
 BUSY = 16
 

@@ -19,7 +19,8 @@ from nodeagent.views.inspect.text import render
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.figures import Recorder, keep, tell
 from tests.support.node_model import Machine
-from tests.support.world import SMALL, app, init, node, pod
+from tests.support.pods import app, init, pod
+from tests.support.world import SMALL, node
 
 RUNNING = (pod("a", app("app", "2")), pod("b", app("app", "1")))
 NEW = pod("new", init("first", "1"), app("app", "2"))

@@ -15,7 +15,8 @@ from nodeagent.edge.manifest_watch import ManifestWatch
 from nodeagent.edge.systemd import NotifyError, ServiceManager
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
-from tests.support.world import SMALL, app, node, pod
+from tests.support.pods import app, pod
+from tests.support.world import SMALL, node
 
 WATCHDOG_SECONDS = 60.0
 """WatchdogSec= of nodeagent.service."""

@@ -25,10 +25,11 @@ from nodeagent.core.turn.actions import Action, Launch, Terminate
 from nodeagent.daemon.manifest_list import ManifestList
 from nodeagent.daemon.wakeups import WakeUpReason
 from nodeagent.edge.manifest_watch import ManifestWatch
+from tests.support.builders import GIB
 from tests.support.daemon_model import Daemon, Steps
 from tests.support.figures import Recorder, keep, tell
 from tests.support.node_model import Machine, Process
-from tests.support.world import GIB, Node, node
+from tests.support.world import Node, node
 
 MACHINE_64 = Topology.of(
     [Cpu(id=core + 32 * t, core=core, socket=core // 16, numa=core // 16) for t in range(2) for core in range(32)],

@@ -18,7 +18,7 @@ from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 from nodeagent.formats.kernel.sysfs_witness import witness_of
 from tests.support.machine_tree import CPUS, NODES, Machine as Tree
-from tests.support.world import app, pod
+from tests.support.pods import app, pod
 
 TREE = Tree(cores=("0,4", "1,5", "2,6", "3,7"), packages=("0-7",), nodes=((0, "0-7"),))
 NODE_FILES = {

@@ -12,9 +12,11 @@ from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.daemon.requests import Request
 from nodeagent.daemon.wakeups import WakeUpReason
 from tests.daemon.test_recovery import two_nodes
+from tests.support.builders import GIB
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
-from tests.support.world import GIB, amounts, app, exclusive, node, pod
+from tests.support.pods import amounts, app, exclusive, pod
+from tests.support.world import node
 
 NODE = two_nodes()
 MIB = 2**20

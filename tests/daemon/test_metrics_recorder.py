@@ -13,10 +13,11 @@ from nodeagent.core.metrics.totals import MetricTotals
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.turn.step import admitted_beside
 from nodeagent.daemon.metrics_recorder import Stopwatch
-from tests.support.builders import MACHINE_A, app, managers, pod
+from tests.support.builders import MACHINE_A, managers
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
-from tests.support.world import SMALL, app as world_app, node, pod as world_pod
+from tests.support.pods import app, pod
+from tests.support.world import SMALL, node
 
 
 def test_each_decision_is_measured_in_whole_milliseconds_and_is_what_it_would_be() -> None:
@@ -47,7 +48,7 @@ def test_each_container_has_a_series_that_says_where_it_runs(tmp_path: Path, mon
     machine = Machine(node(SMALL))
     daemon = Daemon(machine, tmp_path, steps=Steps())
     with watched(monkeypatch, machine, daemon.steps):
-        daemon.files.pods = (world_pod("alone", world_app(cpu="2")), world_pod("shares", world_app(cpu="100m")))
+        daemon.files.pods = (pod("alone", app(cpu="2")), pod("shares", app(cpu="100m")))
         daemon.start()
         daemon.rest()
         cpus = daemon.agent.state.promises.own_set("uid-alone", "app")

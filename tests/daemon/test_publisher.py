@@ -23,7 +23,8 @@ from nodeagent.formats.node_view import NodeView, view_document
 from nodeagent.formats.wire.api_messages import print_result
 from tests.support.daemon_model import Daemon, Steps, answered, watched
 from tests.support.node_model import Machine
-from tests.support.world import SMALL, app, node, pod
+from tests.support.pods import app, pod
+from tests.support.world import SMALL, node
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.core.admission.node_capacity import allocatable_of
-from nodeagent.core.admission.node_setup import NodeSetup as DaemonNode
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.config import ReservedMemory
@@ -33,21 +31,11 @@ from nodeagent.daemon.startup import (
 from nodeagent.daemon.strict_recovery import load_state
 from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
 from tests.core.turn.test_turns import WatchedAgent
+from tests.support.builders import GIB
+from tests.support.daemon_model import daemon_node
 from tests.support.node_model import Agent, Group, started
-from tests.support.world import (
-    GIB,
-    SMALL,
-    Node,
-    amounts,
-    app,
-    burstable,
-    cgroup_only,
-    exclusive,
-    init,
-    node,
-    pod,
-    sidecar,
-)
+from tests.support.pods import amounts, app, burstable, cgroup_only, exclusive, init, pod, sidecar
+from tests.support.world import SMALL, Node, node
 
 RESERVE = amounts(None, "64Mi")
 MEMORY: dict[str, Any] = {
@@ -64,15 +52,6 @@ def two_nodes(online: int = 8, memory_bytes: int = 8 * GIB) -> Topology:
         [NumaNode(n, memory_bytes, (), (10, 20) if n == 0 else (20, 10)) for n in range(2)],
         offline=CpuSet.from_ids(range(online, 8)),
     )
-
-
-def daemon_node(of: Node, directory: Path, **config: Any) -> DaemonNode:
-    topology = of.managers.topology
-    configured = replace(of.config, state_directory=str(directory), **config)
-    room = allocatable_of(
-        configured, cpu_count=len(topology.online), memory_bytes=topology.memory_bytes, hugepages=topology.hugepages
-    )
-    return DaemonNode(configured, topology, of.managers, room, of.managers.reserved)
 
 
 class Life:

@@ -21,10 +21,11 @@ from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.text import render, render_in_full, render_wide
 from tests.edge.test_metrics import get
 from tests.support.daemon_model import Daemon, Steps, watched
-from tests.support.inspected_nodes import World, container as inspected_container, pod as inspected_pod
+from tests.support.inspected_nodes import World
 from tests.support.launcher_process import LauncherProcess
 from tests.support.node_model import Machine
-from tests.support.world import SMALL, app, manifests, node, pod
+from tests.support.pods import app, manifests, pod
+from tests.support.world import SMALL, node
 
 SECRET = "hunter2"
 ENV = (("PASSWORD", SECRET), ("URL", "https://user:$(PASSWORD)@host"))
@@ -93,18 +94,14 @@ FORMS: dict[str, Callable[[Any], str]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_no_form_of_inspect_has_a_secret(form: str) -> None:
-    made = inspected_container("app", cpu="2", memory="64Mi")
-    world = World().add(
-        inspected_pod("web", type(made)(made.name, made.kind, made.resources, ("run", "$(URL)"), env=ENV))
-    )
+    world = World().add(pod("web", app("app", "2", command=("run", "$(URL)"), env=ENV)))
     text = FORMS[form](inspection(world.view()))
     assert "web" in text
     assert SECRET not in text
 
 
 def test_what_checkpoint_shows_of_a_state_has_no_secret() -> None:
-    made = inspected_container("app", cpu="2", memory="64Mi")
-    world = World().add(inspected_pod("web", type(made)(made.name, made.kind, made.resources, ("run",), env=ENV)))
+    world = World().add(pod("web", app("app", "2", env=ENV)))
     found = read_checkpoint(encode_state(world.state, {"cpuManagerPolicy": "static", "memoryManagerPolicy": "None"}))
     assert found.problem is None
     text = json.dumps(checkpoint_document(found)) + "\n".join(render_checkpoint(found))

@@ -6,7 +6,8 @@ import pytest
 
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
-from tests.support.world import SMALL, cgroup_only, node, pod
+from tests.support.pods import cgroup_only, pod
+from tests.support.world import SMALL, node
 
 
 def test_who_entered_a_slot_is_asked_to_end_in_every_life_of_its_pod(

@@ -21,7 +21,8 @@ from nodeagent.daemon.startup import StartError
 from nodeagent.daemon.troubles import Trouble
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
-from tests.support.world import SMALL, app, manifests, node, pod
+from tests.support.pods import app, manifests, pod
+from tests.support.world import SMALL, node
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from nodeagent.daemon.troubles import Trouble, owner_of
 from nodeagent.edge.cgroupfs import CgroupError
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
-from tests.support.world import SMALL, app, init, node, pod
+from tests.support.pods import app, init, pod
+from tests.support.world import SMALL, node
 
 NEW = pod("new", init("first", "1"), app("app", "2"))
 POD = {"pod": NEW.full_name, "pod_uid": NEW.uid}

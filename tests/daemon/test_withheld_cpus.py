@@ -18,7 +18,8 @@ from nodeagent.formats.syntax.json_values import JsonValue
 from nodeagent.views.inspect.document import inspection
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
-from tests.support.world import PAGE, SMALL, app, node, pod
+from tests.support.pods import app, pod
+from tests.support.world import PAGE, SMALL, node
 
 
 @pytest.fixture

@@ -34,19 +34,20 @@ from nodeagent.formats.kernel.sysfs import topology_of
 from tests.cli.test_cli_inspect import Host
 from tests.cli.test_sources import root as root  # noqa: PLC0414 - a fixture
 from tests.support import json_schema
-from tests.support.inspected_nodes import container, everything, pod, running
+from tests.support.inspected_nodes import everything, running
+from tests.support.pods import app, pod
 
 SECRET = "hunter2-the-secret"
 
 
 def with_secret() -> Pod:
     hiding = replace(
-        container("hiding"),
+        app("hiding"),
         command=("run", f"--password={SECRET}"),
         args=(SECRET,),
         env=(("TOKEN", SECRET), (SECRET, "x")),
     )
-    return pod("keeper", hiding, container("slot", command=()))
+    return pod("keeper", hiding, app("slot", command=()))
 
 
 @pytest.fixture

@@ -13,13 +13,11 @@ from typing import Any, Self
 import pytest
 
 from integration import guests
-from integration.examination import complaints
 from integration.guest.errors import EmulatorFailedError, GuestTimeoutError
 from integration.guest.guest import Guest
 from integration.guest.pace import Pace
 from integration.guest.qemu import KVM, TCG, Accelerator
 from integration.guests import GivenUpError, Guests
-from integration.telling import Telling
 
 ROOT = Path(__file__).parents[2]
 
@@ -281,55 +279,6 @@ def test_what_passes_when_repeated_is_named_last_and_two_such_are_the_most(
     assert ("too many" in after) == (len(flaky) > 2)
 
 
-@pytest.fixture
-def told() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def telling(told: list[str]) -> Telling:
-    class Terminal:
-        def ensure_newline(self) -> None:
-            pass
-
-        def write_line(self, line: str, **_: bool) -> None:
-            told.append(re.sub(r"^\d\d:\d\d:\d\d ", "", line))
-
-    terminal: Any = Terminal()
-    return Telling(terminal)
-
-
-@pytest.mark.parametrize(
-    ("nodeid", "when", "outcome", "expected"),
-    [
-        (
-            "integration/test_a.py::b",
-            "call",
-            "rerun",
-            ["integration/test_a.py::b rerun after 3 s", "x is y", "--- log ---", "z"],
-        ),
-        ("integration/test_a.py::b", "call", "passed", ["integration/test_a.py::b passed after 3 s"]),
-        ("integration/test_a.py::b", "call", "skipped", ["integration/test_a.py::b skipped after 3 s"]),
-        ("integration/test_a.py::b", "setup", "passed", []),
-        ("tests/test_a.py::b", "call", "passed", []),
-        ("tests/test_a.py::b", "call", "failed", ["tests/test_a.py::b failed after 3 s", "x is y", "--- log ---", "z"]),
-        (
-            "integration/test_a.py::b",
-            "setup",
-            "failed",
-            ["integration/test_a.py::b failed at setup after 3 s", "x is y", "--- log ---", "z"],
-        ),
-    ],
-)
-def test_what_a_run_says_at_once(
-    nodeid: str, when: Any, outcome: Any, expected: list[str], telling: Telling, told: list[str]
-) -> None:
-    why = "x is y" if outcome in {"failed", "rerun"} else None
-    report = pytest.TestReport(nodeid, ("", 0, ""), {}, outcome, why, when, sections=[("log", "z")], duration=3.2)
-    telling.pytest_runtest_logreport(report)
-    assert told == expected
-
-
 class Hanging(Guest):
     """What is asked of it never comes to its end; each look at the clock is 100 s after the one before."""
 
@@ -375,19 +324,3 @@ def test_a_processor_that_stops_is_told_from_a_wait_in_vain(hanging: Hanging, ex
         with pytest.raises(expected):
             hanging.run("systemctl start nodeagent")
     assert looks == ["a look at it"]
-
-
-def test_a_hanging_kernels_complaints_are_told() -> None:
-    """Lines as Debian 12's kernel wrote them while an emulated CPU went on running a breakpoint that was no longer there."""
-    console = """[    3.231364] smp: Brought up 2 nodes, 16 CPUs
-[  659.982940] rcu: INFO: rcu_preempt self-detected stall on CPU
-[  659.983384] rcu: 	2-...!: (1507 ticks this GP) idle=31cc/1/0x4000000000000000 softirq=20926/20926 fqs=1
-[  659.983739] rcu: rcu_preempt kthread starved for 5259 jiffies! g112965 f0x0 RCU_GP_WAIT_FQS(5) ->state=0x0 ->cpu=12
-[  659.984790] Call Trace:
-[  660.010336] RIP: 0010:__schedule+0x1bd/0xa00
-[  660.096187] RIP: 0033:0x7fdd7cbb6350
-"""
-    lines = console.splitlines()
-    assert complaints(console) == "\n".join([lines[1], lines[3], lines[5]])
-    assert complaints(console * 100).count("\n") == 39
-    assert complaints(lines[0]) == "none"

@@ -27,8 +27,9 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import RestartPolicy
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
+from tests.support.pods import app, cgroup_only, init, pod
 from tests.support.promql import read
-from tests.support.world import SMALL, app, cgroup_only, init, node, pod
+from tests.support.world import SMALL, node
 
 Exported = Mapping[str, Mapping[str, frozenset[str]]]
 """Metric → label → the values it has."""

@@ -97,8 +97,9 @@ from nodeagent.views.wording.refusal_advice import ADVISED, next_step
 from scripts.reference_errors import errors
 from tests.core.cpu.test_cpu_manager import ALPHA, START_REFUSALS
 from tests.support.builders import GIB, MACHINE_A, PLRM, machine, managers
-from tests.support.inspected_nodes import NOW_MS, World, container, pod, resources
+from tests.support.inspected_nodes import NOW_MS, World
 from tests.support.launcher_process import LauncherProcess, launcher, wait_for
+from tests.support.pods import app, exclusive, pod
 
 __all__ = ["launcher"]
 STEP = re.compile(
@@ -567,7 +568,7 @@ WHOLE_CORES = replace(STATIC, cpu_manager_policy_options=(("full-pcpus-only", "t
 
 
 def big(cpu: str = "1", **more: Any) -> Pod:
-    return pod("big", container("app", cpu=cpu, memory="64Mi", **more))
+    return pod("big", app("app", cpu=cpu, memory="64Mi", **more))
 
 
 REASONS: list[tuple[str, Callable[[], World], str]] = [
@@ -579,9 +580,9 @@ REASONS: list[tuple[str, Callable[[], World], str]] = [
             BY_POD,
             pod(
                 "big",
-                container("app", cpu="2", memory="64Mi"),
-                container("rest"),
-                resources=resources(cpu="2", memory="256Mi"),
+                app("app", cpu="2", memory="64Mi"),
+                app("rest"),
+                resources=exclusive(cpu="2", memory="256Mi"),
             ),
         ),
         "no cpus for shared containers",

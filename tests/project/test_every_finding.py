@@ -27,7 +27,8 @@ from tests.formats.config import test_config_yaml
 from tests.formats.manifest import test_pod_manifest
 from tests.project.test_every_error import STEP
 from tests.support.builders import GIB, PLRM, admitted, managers
-from tests.support.inspected_nodes import NOW_MS, World, changed, container, ended, pod, resources, running
+from tests.support.inspected_nodes import NOW_MS, World, changed, ended, running
+from tests.support.pods import app, exclusive, pod
 
 # Documents
 
@@ -94,16 +95,16 @@ def test_every_finding_names_file_and_line() -> None:
 
 # Promises
 
-WEB = pod("web", container("app", cpu="2", memory="1Gi"))
-DB = pod("db", container("app", cpu="2", memory="1Gi"))
+WEB = pod("web", app("app", cpu="2", memory="1Gi"))
+DB = pod("db", app("app", cpu="2", memory="1Gi"))
 WITH_MEMORY = managers(reserved_memory={0: "1Gi", 1: "1Gi"}, topology_manager_policy="best-effort")
 BY_POD = managers(gates=PLRM, topology_manager_policy="best-effort", topology_manager_scope="pod")
 APART = pod(
     "web",
-    container("a", cpu="2", memory="1Gi"),
-    container("b", cpu="2", memory="1Gi"),
-    container("c"),
-    resources=resources(cpu="6", memory="4Gi"),
+    app("a", cpu="2", memory="1Gi"),
+    app("b", cpu="2", memory="1Gi"),
+    app("c"),
+    resources=exclusive(cpu="6", memory="4Gi"),
 )
 
 
@@ -203,7 +204,7 @@ def kept_out(
 
 def one(*statuses: Any, command: bool = False, **more: Any) -> World:
     fields_of_it: dict[str, Any] = {} if command else {"command": ()}
-    return World().add(pod("web", container("slot", cpu="2", memory="64Mi", **fields_of_it)), *statuses, **more)
+    return World().add(pod("web", app("slot", cpu="2", memory="64Mi", **fields_of_it)), *statuses, **more)
 
 
 def with_cgroup(change: Callable[[ObservedCgroup], ObservedCgroup]) -> Obstacle:
@@ -221,8 +222,8 @@ def refused_pod() -> Obstacle:
 
 def starved() -> Obstacle:
     strict = Placement("static", (("strict-cpu-reservation", "true"),), CpuSet.of(0))
-    world = World(placement=strict).add(pod("web", container("slot", command=())))
-    return kept_out(world.add(pod("greedy", container("app", cpu="7", memory="64Mi"))))
+    world = World(placement=strict).add(pod("web", app("slot", command=())))
+    return kept_out(world.add(pod("greedy", app("app", cpu="7", memory="64Mi"))))
 
 
 def with_an_orphan() -> Obstacle:

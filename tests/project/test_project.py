@@ -1,8 +1,5 @@
 """The project's own rules, as tests: nobody can forget a linter."""
 
-import os
-import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -73,45 +70,3 @@ SHELL = [*ROOT.glob("scripts/*.sh"), *(ROOT / "debian" / name for name in ("prei
 @pytest.mark.parametrize("path", SHELL, ids=lambda path: path.name)
 def test_shell_scripts_parse(path):
     subprocess.run(["sh", "-n", path], check=True)
-
-
-def test_the_tests_of_each_lane_run_in_one_process(tmp_path):
-    """Beside them the others, in as many processes as `make test` takes."""
-    files = {
-        1: ["integration/test_pinning.py", "integration/test_manifests_live.py"],
-        2: ["integration/test_policies.py"],
-        0: ["tests/test_x.py"],
-    }
-    options = re.search(r"^AT_ONCE := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert options
-    told = "import os, pathlib\n" + "".join(
-        f"def test_{n}(): pathlib.Path(__file__ + '.{n}').write_text(os.environ['PYTEST_XDIST_WORKER'])\n"
-        for n in range(6)
-    )
-    for directory in ("tests", "integration"):
-        (tmp_path / directory).mkdir()
-    for file in (
-        "conftest.py",
-        "integration/__init__.py",
-        "integration/lanes.py",
-        "integration/repeats.py",
-        "integration/telling.py",
-    ):
-        shutil.copy(ROOT / file, tmp_path / file)
-    for names in files.values():
-        for name in names:
-            (tmp_path / name).write_text(told)
-    subprocess.run(
-        [sys.executable, "-m", "pytest", *options[1].replace("$(PROCESSES)", "3").split(), "tests", "integration"],
-        cwd=tmp_path,
-        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
-        check=True,
-        capture_output=True,
-    )
-    workers = {
-        lane: {(tmp_path / f"{name}.{n}").read_text() for name in names for n in range(6)}
-        for lane, names in files.items()
-    }
-    assert len(workers[1]) == len(workers[2]) == 1
-    assert workers[1] != workers[2]
-    assert workers[0]

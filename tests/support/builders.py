@@ -5,10 +5,11 @@ from typing import Any
 from nodeagent.core.admission.managers import Admitted, Managers, admit, build, initial
 from nodeagent.core.model.config import Errata, Placement, ReservedMemory
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.pod import Container, ContainerKind, Pod, ResourceRequirements, Resources
+from nodeagent.core.model.pod import Container, Pod, Resources
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from tests.support import pods
 
 GIB = 2**30
 
@@ -49,35 +50,9 @@ MACHINE_B = machine(sockets=1, cores_per_uncore=2)
 """The same in one socket, with uncore caches of two cores."""
 
 
-def amounts(cpu: str | None = None, memory: str | None = "1Gi", **others: str) -> ResourceRequirements:
-    """Requests = limits; `hugepages_2Mi="1Gi"` names huge pages."""
-    named = {"cpu": cpu, "memory": memory} | {name.replace("_", "-"): text for name, text in others.items()}
-    resources = Resources.of({name: Quantity.parse(text) for name, text in named.items() if text is not None})
-    return ResourceRequirements(resources, resources)
-
-
-NOTHING = ResourceRequirements()
-
-
-def app(name: str, cpu: str | None = None, memory: str | None = "1Gi", **others: str) -> Container:
-    return Container(name, ContainerKind.APP, amounts(cpu, memory, **others))
-
-
-def init(name: str, cpu: str | None = None, memory: str | None = "1Gi") -> Container:
-    return Container(name, ContainerKind.INIT, amounts(cpu, memory))
-
-
-def sidecar(name: str, cpu: str | None = None, memory: str | None = "1Gi") -> Container:
-    return Container(name, ContainerKind.SIDECAR, amounts(cpu, memory))
-
-
-def shared(name: str, kind: ContainerKind = ContainerKind.APP) -> Container:
-    """A container without amounts of its own."""
-    return Container(name, kind, NOTHING)
-
-
-def pod(uid: str, *containers: Container, whole: ResourceRequirements | None = None) -> Pod:
-    return Pod(uid=uid, namespace="default", name=uid, containers=containers, resources=whole)
+def pod(uid: str, *containers: Container, **more: Any) -> Pod:
+    """A pod that is called by its UID: decisions know no names."""
+    return pods.pod(uid, *containers, uid=uid, **more)
 
 
 PLRM = (("PodLevelResourceManagers", True),)
@@ -124,10 +99,10 @@ def managers(
     return built
 
 
-def admitted(node: Managers, *pods: Pod) -> Promises:
+def admitted(node: Managers, *these: Pod) -> Promises:
     """What the node has promised once it has admitted these pods, one after the other."""
     promises = initial(node)
-    for one in pods:
+    for one in these:
         decision = admit(node, promises, one)
         assert isinstance(decision, Admitted), decision.message
         promises = decision.promises

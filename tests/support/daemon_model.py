@@ -49,7 +49,8 @@ from nodeagent.formats.wire.launcher_protocol import (
 )
 from tests.support.explained_events import explained_events
 from tests.support.node_model import CrashError, Machine
-from tests.support.world import Node, manifests
+from tests.support.pods import manifests
+from tests.support.world import Node
 
 T = TypeVar("T")
 ROOT = Path("/pods")

@@ -11,15 +11,12 @@ from nodeagent.core.model.config import Config, Placement
 from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import (
-    Container,
     ContainerKind,
     Pod,
     ResourceRequirements,
-    Resources,
     RestartPolicy,
     qos_class,
 )
-from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.state import (
     ContainerStatus,
     Exit,
@@ -32,6 +29,7 @@ from nodeagent.core.model.state import (
 )
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.formats.node_view import NodeView, Observation
+from tests.support.pods import amounts, app, pod
 
 NOW_MS = 1_700_000_000_000
 GIB = 2**30
@@ -47,22 +45,6 @@ def machine(offline: str = "") -> Topology:
         offline=gone,
         l3=[CpuSet.parse("0-1,4-5") - gone, CpuSet.parse("2-3,6-7") - gone],
     )
-
-
-def resources(cpu: str | None = None, memory: str | None = None, limits: tuple[str, str] | None = None, **more: str):
-    def amounts(cpu: str | None, memory: str | None) -> Resources:
-        named = {"cpu": cpu, "memory": memory, **{k.replace("_", "-"): v for k, v in more.items()}}
-        return Resources.of({k: Quantity.parse(v) for k, v in named.items() if v is not None})
-
-    return ResourceRequirements(amounts(cpu, memory), amounts(*(limits or (cpu, memory))))
-
-
-def container(name: str, *, kind: ContainerKind = ContainerKind.APP, command: tuple[str, ...] = ("run",), **amounts):
-    return Container(name, kind, resources(**amounts), command)
-
-
-def pod(name: str, *containers: Container, **more) -> Pod:
-    return Pod(f"uid-{name}", "default", name, containers, **more)
 
 
 class World:
@@ -177,27 +159,27 @@ def everything() -> tuple[World, dict[str, ObservedCgroup], NodeView]:
     world.add(
         pod(
             "web",
-            container("setup", kind=ContainerKind.INIT, cpu="2", memory="64Mi"),
-            container("app", cpu="2", memory="64Mi", hugepages_2Mi="4Mi"),
-            container("helper", cpu="500m", memory="64Mi"),
+            app("setup", kind=ContainerKind.INIT, cpu="2", memory="64Mi"),
+            app("app", cpu="2", memory="64Mi", hugepages_2Mi="4Mi"),
+            app("helper", cpu="500m", memory="64Mi"),
         ),
         ended("setup"),
         running("app"),
         running("helper", attempt=3, last_exit=Exit(NOW_MS - 61_000, signal=9, is_oom_kill=True), oom_kills_seen=2),
     )
     world.add(
-        pod("batch", container("work", cpu="500m", memory="32Mi", limits=("1500m", "128Mi"))),
+        pod("batch", app("work", resources=ResourceRequirements(amounts("500m", "32Mi"), amounts("1500m", "128Mi")))),
         ended("work", 1, attempt=4, backoff_step=3, last_exit=Exit(NOW_MS - 70_000, code=1)),
     )
-    world.add(pod("slot", container("slot", command=(), cpu="1", memory="64Mi")))
-    world.add(pod("too-big", container("app", cpu="7", memory="64Mi")))
+    world.add(pod("slot", app("slot", command=(), cpu="1", memory="64Mi")))
+    world.add(pod("too-big", app("app", cpu="7", memory="64Mi")))
     world.add(
-        pod("old", container("app", cpu="1", memory="64Mi")),
+        pod("old", app("app", cpu="1", memory="64Mi")),
         running("app", stop_by_ms=NOW_MS + 12_000),
         deleting_since_ms=NOW_MS - 18_000,
     )
-    world.add(pod("idle", container("idle")))
-    world.add(pod("job", container("once"), restart_policy=RestartPolicy.NEVER), ended("once"), outcome=Phase.SUCCEEDED)
+    world.add(pod("idle", app("idle")))
+    world.add(pod("job", app("once"), restart_policy=RestartPolicy.NEVER), ended("once"), outcome=Phase.SUCCEEDED)
     observed = world.observed()
     observed["poduid-web/app"] = changed(
         observed["poduid-web/app"], Attribute.CPUSET_CPUS, CpuSet.parse("0-7"), cpus_effective=CpuSet.parse("0-7")

@@ -45,7 +45,8 @@ from nodeagent.core.turn.step import EventKind, Turn, TurnEvent, World, step
 from nodeagent.daemon.execution import ExecutionResult, carry_out
 from nodeagent.edge.cgroupfs import CgroupError
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
-from tests.support.world import START_MS, Node, empty_state, manifests
+from tests.support.pods import manifests
+from tests.support.world import START_MS, Node, empty_state
 
 _CONTROLLER_FILES: Mapping[str, tuple[tuple[Attribute, Value], ...]] = {
     "cpuset": ((Attribute.CPUSET_CPUS, CpuSet()), (Attribute.CPUSET_MEMS, NumaSet())),

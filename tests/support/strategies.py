@@ -23,7 +23,7 @@ from nodeagent.core.model.pod import Container, ContainerKind, Pod, ResourceRequ
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
-from tests.support.builders import GIB, machine
+from tests.support.builders import GIB, machine, pod
 
 # Machines
 
@@ -176,7 +176,7 @@ def pods(draw: Any, uid: str) -> Pod:
     else:
         resources = [draw(_resources()) for _ in kinds]
     containers = tuple(Container(name, kind, r) for (name, kind), r in zip(kinds, resources, strict=True))
-    return Pod(uid=uid, namespace="default", name=uid, containers=containers, resources=whole)
+    return pod(uid, *containers, resources=whole)
 
 
 # Lives

@@ -1,4 +1,4 @@
-"""A node in a few lines: machines, pods, manifests and what an agent is built for. The model that runs them is node_model.py."""
+"""A node in a few lines: machines and what an agent is built for. The model that runs them is node_model.py."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,88 +10,20 @@ from nodeagent.core.admission.node_capacity import Allocatable
 from nodeagent.core.cgroups.desired_cgroups import Kernel
 from nodeagent.core.model.config import Config, Placement
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.pod import Container, ContainerKind, Pod, ResourceRequirements, Resources, RestartPolicy
-from nodeagent.core.model.pod_resources import with_container_defaults
-from nodeagent.core.model.quantity import Quantity
-from nodeagent.core.model.state import NodeState, Origin
-from nodeagent.core.model.topology import Cpu, NumaNode, Topology
-from nodeagent.core.turn.pod_sources import Manifest
+from nodeagent.core.model.state import NodeState
+from nodeagent.core.model.topology import Topology
+from tests.support.builders import machine
 
-GIB = 2**30
 PAGE = 4096
 START_MS = 1_700_000_000_000
-_CORES = 16
 
-MACHINE = Topology.of(
-    [
-        Cpu(id=core + 16 * thread, core=core, socket=core // 8, numa=core // 4)
-        for thread in range(2)
-        for core in range(_CORES)
-    ],
-    [NumaNode(n, 8 * GIB, (), tuple(10 if a == n else 21 for a in range(4))) for n in range(4)],
+MACHINE = machine(
+    nodes=4, cores=4, sockets=2, distances=[tuple(10 if a == n else 21 for a in range(4)) for n in range(4)]
 )
 """2 sockets of 2 NUMA nodes of 4 cores of 2 threads: 32 CPUs; c and c + 16 are siblings."""
 
-SMALL = Topology.of(
-    [Cpu(id=c, core=c % 4, socket=0, numa=0) for c in range(8)],
-    [NumaNode(0, 8 * GIB, (), (10,))],
-)
+SMALL = machine(nodes=1, cores=4)
 """4 cores of 2 threads, so that a few pods fill it; c and c + 4 are siblings."""
-
-
-# Pods
-
-
-def amounts(cpu: str | None = None, memory: str | None = "64Mi") -> Resources:
-    named = {"cpu": cpu, "memory": memory}
-    return Resources.of({name: Quantity.parse(text) for name, text in named.items() if text is not None})
-
-
-def exclusive(cpu: str, memory: str = "64Mi") -> ResourceRequirements:
-    return ResourceRequirements(amounts(cpu, memory), amounts(cpu, memory))
-
-
-def burstable(cpu: str = "100m", limit: str | None = None) -> ResourceRequirements:
-    return ResourceRequirements(amounts(cpu), amounts(limit) if limit else Resources())
-
-
-def app(name: str = "app", cpu: str | None = None, **more: Any) -> Container:
-    """A container with a process; with `cpu`, requests equal limits."""
-    fields: dict[str, Any] = {
-        "resources": exclusive(cpu) if cpu is not None else ResourceRequirements(),
-        "command": ("run",),
-    }
-    return Container(name, **(fields | more))
-
-
-def init(name: str = "init", cpu: str | None = None, **more: Any) -> Container:
-    return app(name, cpu, kind=ContainerKind.INIT, **more)
-
-
-def sidecar(name: str = "side", cpu: str | None = None, **more: Any) -> Container:
-    return app(name, cpu, kind=ContainerKind.SIDECAR, restart_policy=RestartPolicy.ALWAYS, **more)
-
-
-def cgroup_only(name: str = "slot", cpu: str | None = None, **more: Any) -> Container:
-    return app(name, cpu, command=(), **more)
-
-
-def pod(name: str, *containers: Container, uid: str | None = None, **more: Any) -> Pod:
-    """A pod as the manifest border gives it, with defaults applied."""
-    made = Pod(uid=uid or f"uid-{name}", namespace="default", name=name, containers=containers or (app(),), **more)
-    return with_container_defaults(made)
-
-
-def job(name: str, *containers: Container, policy: RestartPolicy = RestartPolicy.NEVER, **more: Any) -> Pod:
-    return pod(name, *containers, restart_policy=policy, **more)
-
-
-def manifests(*pods: Pod) -> tuple[Manifest, ...]:
-    """One file each, named after the pod."""
-    return tuple(Manifest(p, Origin(f"{p.name}.yaml")) for p in pods)
-
-
-# The node
 
 
 class Node(Struct, frozen=True):

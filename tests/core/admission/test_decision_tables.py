@@ -29,21 +29,8 @@ from nodeagent.core.model.records import CpuRecord, Records, Unreadable
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.core.numa.hints import UNSATISFIABLE
-from tests.support.builders import (
-    ALPHA,
-    MACHINE_A,
-    MACHINE_B,
-    PLRM,
-    admitted,
-    amounts,
-    app,
-    init,
-    machine,
-    managers,
-    pod,
-    shared,
-    sidecar,
-)
+from tests.support.builders import ALPHA, MACHINE_A, MACHINE_B, PLRM, admitted, machine, managers, pod
+from tests.support.pods import app, exclusive, init, shared, sidecar
 
 KUBELET, FIXED = Errata.KUBELET_1_36, Errata.FIXED
 
@@ -337,7 +324,7 @@ BUDGETS = [
 @pytest.mark.parametrize(("containers", "message"), BUDGETS, ids=[str(n) for n in range(len(BUDGETS))])
 def test_budgets_of_pods(containers: tuple[Any, ...], message: str | None) -> None:
     node = managers(topology_manager_policy="best-effort", topology_manager_scope="pod", gates=PLRM)
-    decision = core.admit(node, core.initial(node), pod("p", *containers, whole=amounts("6", "8Gi")))
+    decision = core.admit(node, core.initial(node), pod("p", *containers, resources=exclusive("6", "8Gi")))
     assert (decision.message if isinstance(decision, Rejected) else None) == message
 
 
@@ -565,7 +552,7 @@ def test_strictly_reserved_cpus_are_in_no_pool(errata: Errata) -> None:
 
 def test_what_a_pod_holds_beside_its_containers_is_not_free_after_a_start() -> None:
     node = managers(gates=PLRM, topology_manager_policy="best-effort", topology_manager_scope="pod")
-    promises = admitted(node, pod("p", app("a", "4"), whole=amounts("6", "4Gi")))
+    promises = admitted(node, pod("p", app("a", "4"), resources=exclusive("6", "4Gi")))
     assert len(promises.pod_set("p") or CpuSet()) == 6
     assert len(promises.own_set("p", "a") or CpuSet()) == 4
     assert core.resume(node, promises) == promises
@@ -604,7 +591,9 @@ def test_nodes_that_can_give_nothing_have_given_nothing() -> None:
 )
 def test_words_of_a_refused_merge(scope: str, managed: bool, message: str) -> None:
     node = managers(gates=PLRM, topology_manager_policy="single-numa-node", topology_manager_scope=scope)
-    found = core.admit(node, core.initial(node), pod("p", app("a", "10"), whole=amounts("10") if managed else None))
+    found = core.admit(
+        node, core.initial(node), pod("p", app("a", "10"), resources=exclusive("10") if managed else None)
+    )
     assert isinstance(found, Rejected)
     assert (found.reason.value, found.message) == ("TopologyAffinityError", message)
 
@@ -620,8 +609,8 @@ def holding_node(**more: Any) -> Managers:
     return managers(reserved_memory={0: "1Gi"}, gates=PLRM, topology_manager_policy="best-effort", **more)
 
 
-WHOLE = pod("p", app("a", "2"), shared("b"), whole=amounts("4", "4Gi"))
-FRACTION = pod("p", app("a", "500m"), whole=amounts("1500m", "4Gi"))
+WHOLE = pod("p", app("a", "2"), shared("b"), resources=exclusive("4", "4Gi"))
+FRACTION = pod("p", app("a", "500m"), resources=exclusive("1500m", "4Gi"))
 SINGLE = pod("p", app("a", "2"), app("b", "500m"))
 CPUS = (("a", CpuSet.of(1, 9)),)
 MEMORY = (("a", (BLOCK,)), ("b", (BLOCK,)))

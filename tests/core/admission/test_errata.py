@@ -39,20 +39,8 @@ from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state
 from nodeagent.formats.checkpoint.node_state import decode_state
 from nodeagent.formats.scenario.scenario import scenario_from_text
 from nodeagent.views.simulate.scenario_replay import encoded_cpus, encoded_memory, replay
-from tests.support.builders import (
-    ALPHA,
-    GIB,
-    MACHINE_A,
-    PLRM,
-    amounts,
-    app,
-    init,
-    machine,
-    managers,
-    pod,
-    shared,
-    sidecar,
-)
+from tests.support.builders import ALPHA, GIB, MACHINE_A, PLRM, machine, managers, pod
+from tests.support.pods import app, exclusive, init, shared, sidecar
 
 KUBELET, FIXED = Errata.KUBELET_1_36, Errata.FIXED
 BOTH = pytest.mark.parametrize("errata", [KUBELET, FIXED])
@@ -105,7 +93,7 @@ def small(errata: Errata, **more: Any) -> Managers:
     )  # fmt: skip
 
 
-TWO_OF_POD = pod("p", app("a", "1"), shared("b"), whole=amounts("2", "4Gi"))
+TWO_OF_POD = pod("p", app("a", "1"), shared("b"), resources=exclusive("2", "4Gi"))
 
 
 @BOTH
@@ -141,7 +129,7 @@ def test_1_its_memory_too(errata: Errata) -> None:
 @pytest.mark.parametrize("policy", ["restricted", "single-numa-node"])
 def test_2_hints_come_from_all_that_a_pod_holds(errata: Errata, policy: str) -> None:
     node = managers(MACHINE_A, errata=errata, gates=PLRM, topology_manager_scope="pod", topology_manager_policy=policy)
-    one = pod("p", app("a", "2"), shared("b"), whole=amounts("4", "2Gi"))
+    one = pod("p", app("a", "2"), shared("b"), resources=exclusive("4", "2Gi"))
     before = admitted(node, core.initial(node), one)
     readmitted = restarted(node, before, [one])
     if errata is FIXED:
@@ -162,7 +150,7 @@ def test_3_shared_containers_need_no_memory_of_their_own(errata: Errata, policy:
         MACHINE_A, errata=errata, gates=PLRM, topology_manager_scope=scope, topology_manager_policy=policy,
         reserved_memory={0: "1Gi"},
     )  # fmt: skip
-    one = pod("p", app("a", "2"), shared("b"), whole=amounts("4", "4Gi"))
+    one = pod("p", app("a", "2"), shared("b"), resources=exclusive("4", "4Gi"))
     if errata is FIXED:
         promises = admitted(node, core.initial(node), one)
         assert promises.of_pod("p").blocks("a") is not None
@@ -361,7 +349,7 @@ def test_15_in_pods_with_resources_of_their_own_too(errata: Errata, policy: str,
         MACHINE_A, errata=errata, gates=PLRM, topology_manager_scope="pod", topology_manager_policy=policy,
         reserved_memory={0: "1Gi"},
     )  # fmt: skip
-    one = pod("p", of("a", "1", amount), app("b", "1"), shared("c"), whole=amounts("4", "4Gi"))
+    one = pod("p", of("a", "1", amount), app("b", "1"), shared("c"), resources=exclusive("4", "4Gi"))
     if errata is FIXED:
         own = admitted(node, core.initial(node), one).of_pod("p").blocks("a") or ()
         assert [block.size_bytes for block in own] == [Quantity.parse(amount).value()]
@@ -379,7 +367,7 @@ def test_15_in_pods_with_resources_of_their_own_too(errata: Errata, policy: str,
 def test_15_parts_of_a_byte_are_refused_in_both_modes(amount: str) -> None:
     for errata in (KUBELET, FIXED):
         node = small(errata, reserved_memory={0: "1Gi"})
-        one = pod("p", app("a", "1", amount), shared("b"), whole=amounts("2", "4Gi"))
+        one = pod("p", app("a", "1", amount), shared("b"), resources=exclusive("2", "4Gi"))
         assert refused(node, core.initial(node), one) == "[memorymanager] failed to represent quantity as int64"
 
 
@@ -394,7 +382,7 @@ def test_16_unknown_page_sizes_are_named(errata: Errata) -> None:
 @BOTH
 def test_16_amounts_do_not_wrap(errata: Errata) -> None:
     node = small(errata, reserved_memory={0: "1Gi"})
-    greedy = pod("p", app("a", "1", "5Gi"), whole=amounts("2", "4Gi"))
+    greedy = pod("p", app("a", "1", "5Gi"), resources=exclusive("2", "4Gi"))
     if errata is FIXED:
         message = refused(node, core.initial(node), greedy)
         assert message == (
@@ -440,7 +428,7 @@ def test_19_whole_cores_only(errata: Errata) -> None:
         MACHINE_A, errata=errata, gates=PLRM, options=("full-pcpus-only",), topology_manager_scope="pod",
         topology_manager_policy="best-effort",
     )  # fmt: skip
-    slices = pod("p", app("a", "3"), shared("b"), whole=amounts("6", "4Gi"))
+    slices = pod("p", app("a", "3"), shared("b"), resources=exclusive("6", "4Gi"))
     if errata is FIXED:
         assert refused(half, core.initial(half), slices) == (
             "SMT Alignment Error: requested 3 cpus not multiple cpus per core = 2"
@@ -503,14 +491,14 @@ def test_21_online_cpus_may_change(errata: Errata) -> None:
 def test_24_exclusive_init_containers_stay_out_of_the_shared_pool(errata: Errata) -> None:
     node = small(errata)
     sides = (shared("s", ContainerKind.SIDECAR), init("i", "2"))
-    one = pod("p", *sides, app("a", "2"), whole=amounts("4", "4Gi"))
+    one = pod("p", *sides, app("a", "2"), resources=exclusive("4", "4Gi"))
     promises = admitted(node, core.initial(node), one)
     assert (own(promises, "p", "s"), own(promises, "p", "a")) == ("3-4", "1-2")
     assert own(promises, "p", "i") == "1-2"
-    half = pod("p", *sides, sidecar("t", "1"), app("a", "1"), whole=amounts("4", "4Gi"))
+    half = pod("p", *sides, sidecar("t", "1"), app("a", "1"), resources=exclusive("4", "4Gi"))
     promises = admitted(node, core.initial(node), half)
     assert own(promises, "p", "i") == "1-2"
-    greedy = pod("p", *sides, app("a", "1"), whole=amounts("4", "4Gi"))
+    greedy = pod("p", *sides, app("a", "1"), resources=exclusive("4", "4Gi"))
     if errata is FIXED:
         assert refused(node, core.initial(node), greedy) == (
             "pod rejected, exclusive init container requests 2 cpus beside a shared sidecar, but only 1 available outside the pod's "

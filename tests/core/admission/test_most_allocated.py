@@ -17,7 +17,8 @@ from nodeagent.core.model.promises import Block, PodPromises, Promises, with_pod
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.core.numa.hints import HintList, MergeRules, merge
-from tests.support.builders import GIB, app, machine, managers, pod
+from tests.support.builders import GIB, machine, managers, pod
+from tests.support.pods import app
 
 ALPHA = (("TopologyManagerPolicyAlphaOptions", True),)
 OPTION = (("prefer-most-allocated-numa-node", "true"),)
@@ -228,25 +229,29 @@ TWO = machine(nodes=2, cores=8, threads=1)
 def test_small_pods_gather_and_leave_room_for_large_ones(errata: Errata, on: bool, expected: list[str]) -> None:
     """A pod of 7 CPUs is on node 1 when a small one comes, and then another of 7: the small one belongs beside the first."""
     of = node(TWO, on=on, reserved="0", errata=errata)
-    filler, first = pod("filler", app("a", "1")), pod("first", app("a", "7"))
+    filler, first = pod("filler", app("a", "1", "1Gi")), pod("first", app("a", "7", "1Gi"))
     promises = core.initial(of)
     for one in (filler, first):
         promises = core.admit(of, promises, one).promises
     promises, _ = core.remove_pod(of, promises, "filler")
     assert promises.hint("first", "a").mask == NumaSet.of(1)
-    assert placed(of, pod("small", app("a", "1")), pod("large", app("a", "7")), since=promises) == expected
+    assert (
+        placed(of, pod("small", app("a", "1", "1Gi")), pod("large", app("a", "7", "1Gi")), since=promises) == expected
+    )
 
 
 def test_other_policies_ignore_it() -> None:
     for policy in ("best-effort", "restricted"):
         of = node(TWO, reserved="0", topology_manager_policy=policy)
-        assert placed(of, pod("a", app("a", "8")), pod("b", app("a", "2"))) == ["1", "0"]
+        assert placed(of, pod("a", app("a", "8", "1Gi")), pod("b", app("a", "2", "1Gi"))) == ["1", "0"]
 
 
 def test_it_looks_at_what_was_given_before_this_container() -> None:
     """In container scope a container of the same pod counts, once it has its CPUs."""
     of = node(TWO, reserved="0")
-    decision = core.admit(of, core.initial(of), pod("p", app("a", "8"), app("b", "2"), app("c", "1")))
+    decision = core.admit(
+        of, core.initial(of), pod("p", app("a", "8", "1Gi"), app("b", "2", "1Gi"), app("c", "1", "1Gi"))
+    )
     assert isinstance(decision, Admitted)
     hints = [decision.promises.hint("p", name).mask for name in "abc"]
     assert hints == [NumaSet.of(1), NumaSet.of(0), NumaSet.of(0)]
@@ -254,7 +259,7 @@ def test_it_looks_at_what_was_given_before_this_container() -> None:
 
 def test_pod_scope_asks_once() -> None:
     of = node(TWO, reserved="0", topology_manager_scope="pod")
-    pods = [pod("x", app("a", "8")), pod("y", app("a", "1"), app("b", "2"))]
+    pods = [pod("x", app("a", "8", "1Gi")), pod("y", app("a", "1", "1Gi"), app("b", "2", "1Gi"))]
     assert placed(of, *pods) == ["1", "0"]
 
 

@@ -19,8 +19,9 @@ from nodeagent.core.admission.node_capacity import (
     with_machine,
 )
 from nodeagent.core.model.config import Config
-from nodeagent.core.model.pod import Container, Pod, ResourceRequirements, Resources
+from nodeagent.core.model.pod import Pod, ResourceRequirements, Resources
 from nodeagent.core.model.quantity import Quantity
+from tests.support.pods import app, pod
 
 GI = 2**30
 
@@ -29,8 +30,8 @@ def resources(**amounts: str) -> Resources:
     return Resources.of({name.replace("_", "-"): Quantity.parse(text) for name, text in amounts.items()})
 
 
-def pod(**requests: str) -> Pod:
-    return Pod("u", "default", "p", (Container("a", resources=ResourceRequirements(resources(**requests))),))
+def asking(**requests: str) -> Pod:
+    return pod("p", app("a", resources=ResourceRequirements(resources(**requests))))
 
 
 NODE = Allocatable(3, (("cpu", 15_000), ("hugepages-2Mi", 2**22), ("memory", 4 * GI)))
@@ -42,18 +43,18 @@ def refusal(usage: Usage, new: Pod) -> tuple[str, str] | None:
 
 
 CASES = [
-    ("fits exactly", [pod(cpu="11", memory="3Gi")], pod(cpu="4", memory="1Gi"), None),
-    ("cpu", [pod(cpu="13")], pod(cpu="4"), ("OutOfcpu", "Node didn't have enough resource: cpu, requested: 4000, used: 13000, capacity: 15000")),
-    ("cpu by a thousandth", [pod(cpu="11001m")], pod(cpu="3999.1m"), ("OutOfcpu", "Node didn't have enough resource: cpu, requested: 4000, used: 11001, capacity: 15000")),
-    ("memory", [pod(memory="3Gi")], pod(memory="2Gi"), ("OutOfmemory", f"Node didn't have enough resource: memory, requested: {2 * GI}, used: {3 * GI}, capacity: {4 * GI}")),
-    ("huge pages", [pod(hugepages_2Mi="2Mi")], pod(cpu="1", hugepages_2Mi="4Mi"), ("OutOfhugepages-2Mi", f"Node didn't have enough resource: hugepages-2Mi, requested: {2**22}, used: {2**21}, capacity: {2**22}")),
-    ("a page size the node hasn't", [], pod(cpu="1", hugepages_1Gi="1Gi"), ("OutOfhugepages-1Gi", f"Node didn't have enough resource: hugepages-1Gi, requested: {GI}, used: 0, capacity: 0")),
-    ("pods", [pod(), pod(), pod()], pod(), ("OutOfpods", "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3")),
-    ("pods come first", [pod(cpu="15"), pod(), pod()], pod(cpu="1"), ("OutOfpods", "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3")),
-    ("then cpu", [pod(cpu="15", memory="4Gi")], pod(cpu="1", memory="1", hugepages_1Gi="1Gi"), ("OutOfcpu", "Node didn't have enough resource: cpu, requested: 1000, used: 15000, capacity: 15000")),
-    ("then memory", [pod(memory="4Gi")], pod(cpu="1", memory="1", hugepages_1Gi="1Gi"), ("OutOfmemory", f"Node didn't have enough resource: memory, requested: 1, used: {4 * GI}, capacity: {4 * GI}")),
-    ("what isn't asked for may be short", [pod(cpu="20")], pod(memory="1Gi"), None),
-    ("zero asks for nothing", [pod(cpu="20")], pod(cpu="0", memory="1Gi"), None),
+    ("fits exactly", [asking(cpu="11", memory="3Gi")], asking(cpu="4", memory="1Gi"), None),
+    ("cpu", [asking(cpu="13")], asking(cpu="4"), ("OutOfcpu", "Node didn't have enough resource: cpu, requested: 4000, used: 13000, capacity: 15000")),
+    ("cpu by a thousandth", [asking(cpu="11001m")], asking(cpu="3999.1m"), ("OutOfcpu", "Node didn't have enough resource: cpu, requested: 4000, used: 11001, capacity: 15000")),
+    ("memory", [asking(memory="3Gi")], asking(memory="2Gi"), ("OutOfmemory", f"Node didn't have enough resource: memory, requested: {2 * GI}, used: {3 * GI}, capacity: {4 * GI}")),
+    ("huge pages", [asking(hugepages_2Mi="2Mi")], asking(cpu="1", hugepages_2Mi="4Mi"), ("OutOfhugepages-2Mi", f"Node didn't have enough resource: hugepages-2Mi, requested: {2**22}, used: {2**21}, capacity: {2**22}")),
+    ("a page size the node hasn't", [], asking(cpu="1", hugepages_1Gi="1Gi"), ("OutOfhugepages-1Gi", f"Node didn't have enough resource: hugepages-1Gi, requested: {GI}, used: 0, capacity: 0")),
+    ("pods", [asking(), asking(), asking()], asking(), ("OutOfpods", "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3")),
+    ("pods come first", [asking(cpu="15"), asking(), asking()], asking(cpu="1"), ("OutOfpods", "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3")),
+    ("then cpu", [asking(cpu="15", memory="4Gi")], asking(cpu="1", memory="1", hugepages_1Gi="1Gi"), ("OutOfcpu", "Node didn't have enough resource: cpu, requested: 1000, used: 15000, capacity: 15000")),
+    ("then memory", [asking(memory="4Gi")], asking(cpu="1", memory="1", hugepages_1Gi="1Gi"), ("OutOfmemory", f"Node didn't have enough resource: memory, requested: 1, used: {4 * GI}, capacity: {4 * GI}")),
+    ("what isn't asked for may be short", [asking(cpu="20")], asking(memory="1Gi"), None),
+    ("zero asks for nothing", [asking(cpu="20")], asking(cpu="0", memory="1Gi"), None),
 ]  # fmt: skip
 
 
@@ -125,7 +126,7 @@ def test_the_reservation_keeps_kubelets_notation_and_drops_zero_sums() -> None:
 requests = st.dictionaries(st.sampled_from(["cpu", "memory", "hugepages_2Mi"]), st.integers(0, 9).map(str), max_size=3)
 
 
-@given(st.lists(requests.map(lambda amounts: pod(**amounts)), max_size=8), st.randoms(use_true_random=False))
+@given(st.lists(requests.map(lambda amounts: asking(**amounts)), max_size=8), st.randoms(use_true_random=False))
 def test_usage_comes_back_whatever_the_order(pods: list[Pod], random: randoms.Random) -> None:
     usage = usage_of(pods)
     assert usage.pods == len(pods)
@@ -139,7 +140,7 @@ def test_usage_comes_back_whatever_the_order(pods: list[Pod], random: randoms.Ra
 
 def test_giving_back_what_was_never_counted_is_a_bug() -> None:
     with pytest.raises(AssertionError):
-        usage_of([pod(cpu="1")]).minus(pod(cpu="2"))
+        usage_of([asking(cpu="1")]).minus(asking(cpu="2"))
 
 
 def test_the_reason_holds_name_value_and_capacity() -> None:

@@ -30,21 +30,9 @@ from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state
 from nodeagent.formats.manifest.pod_manifest import pod_from_document
 from nodeagent.views.simulate.scenario_replay import encoded_cpus, encoded_memory
-from tests.support.builders import (
-    ALPHA,
-    GIB,
-    MACHINE_A,
-    PLRM,
-    amounts,
-    app,
-    init,
-    machine,
-    managers,
-    pod,
-    shared,
-    sidecar,
-)
+from tests.support.builders import ALPHA, GIB, MACHINE_A, PLRM, machine, managers, pod
 from tests.support.invariants import memory_errors, pool_errors, shared_cpus, size_errors
+from tests.support.pods import app, exclusive, init, shared, sidecar
 
 MACHINE = machine(nodes=2, cores=8, threads=1)
 SHARED_SIDECAR = ContainerKind.SIDECAR
@@ -118,8 +106,8 @@ class Row:
     gib: Mapping[str, int] = field(default_factory=dict)
 
 
-FIVE = amounts("5", "5Gi")
-THREE_ONE_ONE = (app("c1", "3", "3Gi"), app("c2", "1"), app("c3", "1"))
+FIVE = exclusive("5", "5Gi")
+THREE_ONE_ONE = (app("c1", "3", "3Gi"), app("c2", "1", "1Gi"), app("c3", "1", "1Gi"))
 THREE_AND_SHARED = (app("c1", "3", "3Gi"), shared("c2"), shared("c3"))
 ALL_SHARED = (shared("c1"), shared("c2"), shared("c3"))
 EACH_ITS_OWN = {"c1": "1-3", "c2": "4", "c3": "5"}
@@ -128,15 +116,15 @@ NOBODY = dict.fromkeys(("c1", "c2", "c3"), "node's pool")
 ROWS = [
     Row("kep: pod scope: current behavior", "pod", pod("p", *THREE_ONE_ONE), EACH_ITS_OWN, gib={"c1": 3, "c2": 1, "c3": 1}),
     Row(
-        "kep: pod scope: all containers guaranteed", "pod", pod("p", *THREE_ONE_ONE, whole=FIVE), EACH_ITS_OWN,
+        "kep: pod scope: all containers guaranteed", "pod", pod("p", *THREE_ONE_ONE, resources=FIVE), EACH_ITS_OWN,
         gib={"c1": 3, "c2": 1, "c3": 1},
     ),
     Row(
-        "kep: pod scope: some containers guaranteed", "pod", pod("p", *THREE_AND_SHARED, whole=FIVE),
+        "kep: pod scope: some containers guaranteed", "pod", pod("p", *THREE_AND_SHARED, resources=FIVE),
         {"c1": "1-3", "c2": "4-5", "c3": "4-5"}, gib={"c1": 3, "c2": 2, "c3": 2},
     ),
     Row(
-        "kep: pod scope: no containers guaranteed", "pod", pod("p", *ALL_SHARED, whole=FIVE),
+        "kep: pod scope: no containers guaranteed", "pod", pod("p", *ALL_SHARED, resources=FIVE),
         dict.fromkeys(("c1", "c2", "c3"), "1-5"), gib={"c1": 5, "c2": 5, "c3": 5},
     ),
     Row(
@@ -144,14 +132,14 @@ ROWS = [
         {"c1": 3, "c2": 1, "c3": 1},
     ),
     Row(
-        "kep: container scope: all containers guaranteed", "container", pod("p", *THREE_ONE_ONE, whole=FIVE), EACH_ITS_OWN,
+        "kep: container scope: all containers guaranteed", "container", pod("p", *THREE_ONE_ONE, resources=FIVE), EACH_ITS_OWN,
         ("c1", "c2", "c3"), {"c1": 3, "c2": 1, "c3": 1},
     ),
     Row(
-        "kep: container scope: some containers guaranteed", "container", pod("p", *THREE_AND_SHARED, whole=FIVE),
+        "kep: container scope: some containers guaranteed", "container", pod("p", *THREE_AND_SHARED, resources=FIVE),
         NOBODY | {"c1": "1-3"}, ("c1",), {"c1": 3},
     ),
-    Row("kep: container scope: no containers guaranteed", "container", pod("p", *ALL_SHARED, whole=FIVE), NOBODY),
+    Row("kep: container scope: no containers guaranteed", "container", pod("p", *ALL_SHARED, resources=FIVE), NOBODY),
 ]  # fmt: skip
 
 
@@ -175,7 +163,7 @@ def test_table_of_allocations(row: Row, policy: str) -> None:
             assert merge.hints == (("cpu", DONT_CARE), ("memory", DONT_CARE)), "no NUMA preference"
 
 
-EMPTY_POOL = pod("p", app("c1", "3", "3Gi"), app("c2", "2"), shared("c3"), whole=FIVE)
+EMPTY_POOL = pod("p", app("c1", "3", "3Gi"), app("c2", "2", "1Gi"), shared("c3"), resources=FIVE)
 
 
 @ALIGNING
@@ -188,18 +176,18 @@ def test_table_of_allocations_kep_pod_scope_admission_failure(policy: str) -> No
 
 def test_kep_pod_scope_pod_level_unset_containers_set() -> None:
     """Alignment by the sum of the containers, exclusive allocation by each one's own resources."""
-    one = pod("p", app("a", "5"), app("b", "2"))
+    one = pod("p", app("a", "5", "1Gi"), app("b", "2", "1Gi"))
     decision = admitted(node("pod", "single-numa-node"), one)
     assert decision.promises.pod_set("p") is None
     assert cpus_of(decision.promises, one) == {"a": "1-5", "b": "6-7"}
     # Together they fit no node: refused as one, though either would fit alone.
-    wide = pod("p", app("a", "5"), app("b", "4"))
+    wide = pod("p", app("a", "5", "1Gi"), app("b", "4", "1Gi"))
     assert refused(node("pod", "single-numa-node"), wide)[0] == "TopologyAffinityError"
 
 
 def test_kep_pod_scope_pod_level_set_containers_unset() -> None:
     """Alignment and exclusive allocation for the pod; all containers share it."""
-    one = pod("p", *ALL_SHARED, whole=amounts("8", "4Gi"))
+    one = pod("p", *ALL_SHARED, resources=exclusive("8", "4Gi"))
     decision = admitted(node("pod", "single-numa-node"), one)
     assert str(decision.promises.pod_set("p")) == "8-15"
     assert set(cpus_of(decision.promises, one).values()) == {"8-15"}
@@ -208,19 +196,19 @@ def test_kep_pod_scope_pod_level_set_containers_unset() -> None:
 
 def test_kep_pod_scope_pod_level_set_containers_set() -> None:
     """Alignment for the pod; exclusive slices for guaranteed containers, and a pool for the rest."""
-    one = pod("p", *THREE_AND_SHARED, whole=amounts("8", "5Gi"))
+    one = pod("p", *THREE_AND_SHARED, resources=exclusive("8", "5Gi"))
     decision = admitted(node("pod", "single-numa-node"), one)
     assert str(decision.promises.pod_set("p")) == "8-15"
     assert cpus_of(decision.promises, one) == {"c1": "8-10", "c2": "11-15", "c3": "11-15"}
 
 
 def test_kep_container_scope_pod_level_unset_containers_set() -> None:
-    one = pod("p", app("a", "5"), app("b", "4"))
+    one = pod("p", app("a", "5", "1Gi"), app("b", "4", "1Gi"))
     assert cpus_of(admitted(node("container", "single-numa-node"), one).promises, one) == {"a": "1-5", "b": "8-11"}
 
 
 def test_kep_container_scope_pod_level_set_containers_unset() -> None:
-    one = pod("p", *ALL_SHARED, whole=FIVE)
+    one = pod("p", *ALL_SHARED, resources=FIVE)
     on = node("container", "single-numa-node")
     decision = admitted(on, one)
     assert cpus_of(decision.promises, one) == NOBODY
@@ -230,7 +218,7 @@ def test_kep_container_scope_pod_level_set_containers_unset() -> None:
 
 def test_kep_container_scope_pod_level_set_containers_set() -> None:
     """The pod's own amount doesn't matter: it could not be had from one node."""
-    one = pod("p", app("a", "5"), app("b", "4"), shared("c"), whole=amounts("12", "7Gi"))
+    one = pod("p", app("a", "5", "1Gi"), app("b", "4", "1Gi"), shared("c"), resources=exclusive("12", "7Gi"))
     decision = admitted(node("container", "single-numa-node"), one)
     assert cpus_of(decision.promises, one) == {"a": "1-5", "b": "8-11", "c": "node's pool"}
     assert decision.promises.pod_set("p") is None
@@ -238,19 +226,19 @@ def test_kep_container_scope_pod_level_set_containers_set() -> None:
 
 # KEP-5526: examples
 
-FOUR = amounts("4", "4Gi")
+FOUR = exclusive("4", "4Gi")
 POD_SCOPE_SHARED = pod(
-    "pod-scope-shared", shared("container-1"), shared("container-2"), shared("container-3"), whole=FOUR
+    "pod-scope-shared", shared("container-1"), shared("container-2"), shared("container-3"), resources=FOUR
 )
 POD_SCOPE_MIXED = pod(
-    "pod-scope-mixed", app("container-1", "2", "2Gi"), shared("container-2"), shared("container-3"), whole=FOUR
+    "pod-scope-mixed", app("container-1", "2", "2Gi"), shared("container-2"), shared("container-3"), resources=FOUR
 )
 POD_SCOPE_ADMISSION_FAILURE = pod(
     "pod-scope-admission-failure",
     app("container-1", "3", "3Gi"),
     app("container-2", "2", "2Gi"),
     shared("container-3"),
-    whole=FIVE,
+    resources=FIVE,
 )
 
 
@@ -283,7 +271,7 @@ def test_kep_example_pod_scope_3_admission_failure(policy: str) -> None:
 
 @ALIGNING
 def test_kep_example_container_scope_1_mixed_allocation(policy: str) -> None:
-    one = pod("container-scope-mixed", *POD_SCOPE_MIXED.containers, whole=FOUR)
+    one = pod("container-scope-mixed", *POD_SCOPE_MIXED.containers, resources=FOUR)
     decision = admitted(node("container", policy), one)
     pool = "node's pool"
     assert cpus_of(decision.promises, one) == {"container-1": "1-2", "container-2": pool, "container-3": pool}
@@ -294,7 +282,7 @@ def test_kep_example_container_scope_1_mixed_allocation(policy: str) -> None:
 
 @ALIGNING
 def test_kep_example_container_scope_2_pod_level_resources_only(policy: str) -> None:
-    one = pod("container-scope-pod-only", *POD_SCOPE_SHARED.containers, whole=FOUR)
+    one = pod("container-scope-pod-only", *POD_SCOPE_SHARED.containers, resources=FOUR)
     decision = admitted(node("container", policy), one)
     assert set(cpus_of(decision.promises, one).values()) == {"node's pool"}
     assert str(decision.promises.default) == "0-15"
@@ -304,46 +292,53 @@ def test_kep_example_container_scope_2_pod_level_resources_only(policy: str) -> 
 
 
 def test_kep_scenario_pod_scope_shared_only() -> None:
-    one = pod("p", shared("a"), shared("b"), whole=amounts("6", "1Gi"))
+    one = pod("p", shared("a"), shared("b"), resources=exclusive("6", "1Gi"))
     assert cpus_of(admitted(node("pod"), one).promises, one) == {"a": "1-6", "b": "1-6"}
 
 
 def test_kep_scenario_pod_scope_exclusive_only() -> None:
-    one = pod("p", app("a", "2"), app("b", "4"), whole=amounts("6", "2Gi"))
+    one = pod("p", app("a", "2", "1Gi"), app("b", "4", "1Gi"), resources=exclusive("6", "2Gi"))
     assert cpus_of(admitted(node("pod"), one).promises, one) == {"a": "1-2", "b": "3-6"}
 
 
 def test_kep_scenario_pod_scope_mixed() -> None:
-    one = pod("p", app("a", "2"), shared("b"), whole=amounts("6", "2Gi"))
+    one = pod("p", app("a", "2", "1Gi"), shared("b"), resources=exclusive("6", "2Gi"))
     assert cpus_of(admitted(node("pod"), one).promises, one) == {"a": "1-2", "b": "3-6"}
 
 
 def test_kep_scenario_pod_scope_init_containers() -> None:
     """A standard init container's CPUs are reused: for the pod's shared pool, and for exclusive slices."""
-    one = pod("p", init("i", "4"), shared("a"), shared("b"), whole=amounts("4", "1Gi"))
+    one = pod("p", init("i", "4", "1Gi"), shared("a"), shared("b"), resources=exclusive("4", "1Gi"))
     assert cpus_of(admitted(node("pod"), one).promises, one) == {"i": "1-4", "a": "1-4", "b": "1-4"}
-    one = pod("p", init("i", "4"), app("a", "3"), shared("b"), whole=amounts("4", "2Gi"))
+    one = pod("p", init("i", "4", "1Gi"), app("a", "3", "1Gi"), shared("b"), resources=exclusive("4", "2Gi"))
     assert cpus_of(admitted(node("pod"), one).promises, one) == {"i": "1-4", "a": "1-3", "b": "4"}
 
 
 def test_kep_scenario_pod_scope_sidecar() -> None:
     """A sidecar's CPUs are not reused: neither by apps nor by what starts after it."""
-    one = pod("p", sidecar("s", "2"), init("i", "3"), app("a", "1"), shared("b"), whole=amounts("5", "4Gi"))
+    one = pod(
+        "p",
+        sidecar("s", "2", "1Gi"),
+        init("i", "3", "1Gi"),
+        app("a", "1", "1Gi"),
+        shared("b"),
+        resources=exclusive("5", "4Gi"),
+    )
     assert cpus_of(admitted(node("pod"), one).promises, one) == {"s": "1-2", "i": "3-5", "a": "3", "b": "4-5"}
 
 
 def test_kep_scenario_container_scope_mixed() -> None:
-    one = pod("p", app("a", "2"), shared("b"), whole=amounts("6", "2Gi"))
+    one = pod("p", app("a", "2", "1Gi"), shared("b"), resources=exclusive("6", "2Gi"))
     assert cpus_of(admitted(node("container"), one).promises, one) == {"a": "1-2", "b": "node's pool"}
 
 
 def test_kep_scenario_containers_exceed_the_budget() -> None:
     """Sums are judged before the managers see a pod (see the manifest rules' tests); what gets here is refused all the same."""
     for greedy in (
-        pod("p", app("a", "3"), app("b", "2"), whole=amounts("4", "4Gi")),
-        pod("p", app("a", "1", "3Gi"), app("b", "1", "2Gi"), whole=amounts("4", "4Gi")),
-        pod("p", init("i", "5"), app("a", "1"), whole=amounts("4", "4Gi")),
-        pod("p", sidecar("s", "4"), app("a", "1"), whole=amounts("4", "4Gi")),
+        pod("p", app("a", "3", "1Gi"), app("b", "2", "1Gi"), resources=exclusive("4", "4Gi")),
+        pod("p", app("a", "1", "3Gi"), app("b", "1", "2Gi"), resources=exclusive("4", "4Gi")),
+        pod("p", init("i", "5", "1Gi"), app("a", "1", "1Gi"), resources=exclusive("4", "4Gi")),
+        pod("p", sidecar("s", "4", "1Gi"), app("a", "1", "1Gi"), resources=exclusive("4", "4Gi")),
     ):
         refused(node("pod", "best-effort"), greedy)
 
@@ -352,14 +347,14 @@ SMT: dict[str, Any] = {"topology": MACHINE_A, "reserved": "0,8", "options": ("fu
 
 
 def test_kep_scenario_full_pcpus_only_whole_cores() -> None:
-    one = pod("p", app("a", "2"), shared("b"), whole=amounts("4", "2Gi"))
+    one = pod("p", app("a", "2", "1Gi"), shared("b"), resources=exclusive("4", "2Gi"))
     decision = admitted(node("pod", **SMT), one)
     assert str(decision.promises.pod_set("p")) == "1-2,9-10"
     assert cpus_of(decision.promises, one) == {"a": "1,9", "b": "2,10"}
 
 
 def test_kep_scenario_full_pcpus_only_no_whole_cores() -> None:
-    one = pod("p", app("a", "2"), shared("b"), whole=amounts("5", "2Gi"))
+    one = pod("p", app("a", "2", "1Gi"), shared("b"), resources=exclusive("5", "2Gi"))
     assert refused(node("pod", **SMT), one) == (
         "SMTAlignmentError",
         "SMT Alignment Error: requested 5 cpus not multiple cpus per core = 2",
@@ -368,11 +363,13 @@ def test_kep_scenario_full_pcpus_only_no_whole_cores() -> None:
 
 def test_kep_scenario_pod_level_accounting_for_shared_containers() -> None:
     """Two pods of half the node each, whose containers ask for nothing, run side by side."""
-    first = pod("first", shared("a"), shared("b"), whole=amounts("7", "6Gi"))
-    second = pod("second", shared("a"), shared("b"), whole=amounts("8", "7Gi"))
+    first = pod("first", shared("a"), shared("b"), resources=exclusive("7", "6Gi"))
+    second = pod("second", shared("a"), shared("b"), resources=exclusive("8", "7Gi"))
     promises = admitted(node("pod", "single-numa-node"), first, second).promises
     assert [str(promises.pod_set(uid)) for uid in ("first", "second")] == ["1-7", "8-15"]
-    third = core.admit(node("pod", "single-numa-node"), promises, pod("third", shared("a"), whole=amounts("1", "1Gi")))
+    third = core.admit(
+        node("pod", "single-numa-node"), promises, pod("third", shared("a"), resources=exclusive("1", "1Gi"))
+    )
     assert isinstance(third, Rejected)
 
 
@@ -389,7 +386,9 @@ def test_kep_scenario_pod_shared_pool_cleanup() -> None:
 
 def test_kep_scenario_sequential_resource_recycle() -> None:
     on = node("pod", "single-numa-node")
-    large = [pod(uid, app("a", "5"), shared("b"), whole=amounts("7", "6Gi")) for uid in ("first", "second")]
+    large = [
+        pod(uid, app("a", "5", "1Gi"), shared("b"), resources=exclusive("7", "6Gi")) for uid in ("first", "second")
+    ]
     promises, sets = core.initial(on), []
     for one in large:
         decision = core.admit(on, promises, one)
@@ -404,20 +403,20 @@ def test_kep_scenario_sequential_resource_recycle() -> None:
 
 def test_kep_story_1_training_container_and_light_sidecars() -> None:
     lights = (shared(name, SHARED_SIDECAR) for name in ("ingestion", "logging", "monitoring"))
-    one = pod("p", *lights, app("training", "5", "4Gi"), whole=amounts("7", "6Gi"))
+    one = pod("p", *lights, app("training", "5", "4Gi"), resources=exclusive("7", "6Gi"))
     decision = admitted(node("pod", "single-numa-node"), one)
     light = dict.fromkeys(("ingestion", "logging", "monitoring"), "6-7")
     assert cpus_of(decision.promises, one) == light | {"training": "1-5"}
 
 
 def test_kep_story_2_infrastructure_sidecar() -> None:
-    one = pod("p", sidecar("nic", "2"), shared("main"), shared("tools"), whole=amounts("12", "6Gi"))
+    one = pod("p", sidecar("nic", "2", "1Gi"), shared("main"), shared("tools"), resources=exclusive("12", "6Gi"))
     decision = admitted(node("container", "single-numa-node"), one)
     assert cpus_of(decision.promises, one) == {"nic": "1-2", "main": "node's pool", "tools": "node's pool"}
 
 
 def test_kep_underutilized_pods_keep_what_they_do_not_use() -> None:
-    one = pod("p", app("a", "2"), whole=amounts("6", "4Gi"))
+    one = pod("p", app("a", "2", "1Gi"), resources=exclusive("6", "4Gi"))
     promises = admitted(node("pod"), one).promises
     assert (str(promises.pod_set("p")), cpus_of(promises, one)) == ("1-6", {"a": "1-2"})
     assert str(promises.default) == "0,7-15"
@@ -431,14 +430,14 @@ def test_kep_shared_init_containers_burst_over_all_but_earlier_sidecars() -> Non
     one = pod(
         "p",
         shared("i1", ContainerKind.INIT),
-        sidecar("s1", "1"),
+        sidecar("s1", "1", "1Gi"),
         shared("i2", ContainerKind.INIT),
         shared("s2", SHARED_SIDECAR),
-        sidecar("s3", "1"),
+        sidecar("s3", "1", "1Gi"),
         shared("i3", ContainerKind.INIT),
-        app("a", "2"),
+        app("a", "2", "1Gi"),
         shared("b"),
-        whole=amounts("7", "6Gi"),
+        resources=exclusive("7", "6Gi"),
     )
     decision = admitted(node("pod"), one)
     assert cpus_of(decision.promises, one) == {
@@ -456,11 +455,11 @@ def test_kep_a_container_qualifies_by_whole_cpus_and_equal_requests_and_limits()
 
     one = pod(
         "p",
-        app("whole", "2"),
-        app("fraction", "1500m"),
+        app("whole", "2", "1Gi"),
+        app("fraction", "1500m", "1Gi"),
         Container("burstable", ContainerKind.APP, resources("1", "2")),
         app("no-memory", "1", None),
-        whole=amounts("7", "6Gi"),
+        resources=exclusive("7", "6Gi"),
     )
     on = node("pod")
     decision = admitted(on, one)
@@ -480,7 +479,7 @@ def test_kep_a_container_qualifies_by_whole_cpus_and_equal_requests_and_limits()
 
 def test_kep_a_pod_of_part_of_a_cpu_gets_none_of_its_own() -> None:
     """Not even for containers that would qualify: all of them run in the node's shared pool."""
-    one = pod("p", app("a", "2"), shared("b"), whole=amounts("2500m", "2Gi"))
+    one = pod("p", app("a", "2", "1Gi"), shared("b"), resources=exclusive("2500m", "2Gi"))
     decision = admitted(node("pod"), one)
     assert set(cpus_of(decision.promises, one).values()) == {"node's pool"}
     assert [c.why_shared for c in decision.report.containers] == [WhyShared.FRACTIONAL_POD, WhyShared.NO_CPU_REQUEST]
@@ -488,7 +487,7 @@ def test_kep_a_pod_of_part_of_a_cpu_gets_none_of_its_own() -> None:
 
 def test_kep_policy_none_aligns_nothing() -> None:
     """Neither for the topology manager nor for the CPU manager does the pod get anything of its own."""
-    one = pod("p", app("a", "2"), shared("b"), whole=FOUR)
+    one = pod("p", app("a", "2", "1Gi"), shared("b"), resources=FOUR)
     assert cpus_of(admitted(node("pod", "none"), one).promises, one) == {"a": "1-2", "b": "node's pool"}
     idle = core.build(
         MACHINE, Placement(feature_gates=PLRM, topology_manager_policy="restricted", topology_manager_scope="pod")
@@ -504,7 +503,7 @@ def test_kep_policy_none_aligns_nothing() -> None:
 )
 @pytest.mark.parametrize("scope", ["pod", "container"])
 def test_kep_gates_off_pods_are_admitted_without_alignment(gates: tuple[tuple[str, bool], ...], scope: str) -> None:
-    one = pod("p", app("a", "2"), app("b", "1"), whole=FOUR)
+    one = pod("p", app("a", "2", "1Gi"), app("b", "1", "1Gi"), resources=FOUR)
     on = node(scope, gates=gates)
     decision = core.admit(on, core.initial(on), one)
     assert isinstance(decision, Admitted)
@@ -520,14 +519,14 @@ def test_kep_topology_option_prefer_closest_numa_nodes() -> None:
         topology_manager_policy_options=(("prefer-closest-numa-nodes", "true"),),
         reserved_memory=None,
     )
-    one = pod("p", app("a", "2"), shared("b"), whole=amounts("6", "4Gi"))
+    one = pod("p", app("a", "2", "1Gi"), shared("b"), resources=exclusive("6", "4Gi"))
     assert admitted(on, one).promises.hint("p", "a").mask == NumaSet.of(0, 3)
 
 
 def test_kep_topology_option_max_allowable_numa_nodes() -> None:
     wide = machine(nodes=9, cores=2, threads=1)
     on = node("pod", topology=wide, topology_manager_policy_options=(("max-allowable-numa-nodes", "9"),))
-    one = pod("p", app("a", "1"), shared("b"), whole=amounts("2", "2Gi"))
+    one = pod("p", app("a", "1", "1Gi"), shared("b"), resources=exclusive("2", "2Gi"))
     assert admitted(on, one).promises.hint("p", "b").mask == NumaSet.of(1)
 
 
@@ -544,7 +543,7 @@ OPTIONS: list[tuple[str, dict[str, Any], str, str]] = [
 def test_kep_cpu_option_applies_to_the_pods_total(
     option: str, more: dict[str, Any], amount: str, expected: str
 ) -> None:
-    one = pod("p", app("a", "2"), shared("b"), whole=amounts(amount, "4Gi"))
+    one = pod("p", app("a", "2", "1Gi"), shared("b"), resources=exclusive(amount, "4Gi"))
     on = node("pod", "best-effort", options=(option,), reserved_memory=None, **more)
     promises = admitted(on, one).promises
     assert str(promises.pod_set("p")) == expected
@@ -639,21 +638,21 @@ PAGE_POD_SCOPE_MIXED = pod(
     shared("metrics-sidecar", SHARED_SIDECAR),
     shared("logging-sidecar", SHARED_SIDECAR),
     app("main-app", "2", "2Gi"),
-    whole=FOUR,
+    resources=FOUR,
 )
 PAGE_EMPTY_SHARED_POOL = pod(
     "empty-shared-pool",
     sidecar("metrics-sidecar", "1", "1Gi"),
     shared("logging-sidecar", SHARED_SIDECAR),
     app("main-app", "3", "3Gi"),
-    whole=FOUR,
+    resources=FOUR,
 )
 PAGE_CONTAINER_SCOPE_MIXED = pod(
     "container-scope-mixed",
     sidecar("infrastructure-sidecar", "2", "2Gi"),
     shared("worker-1"),
     shared("worker-2"),
-    whole=FOUR,
+    resources=FOUR,
 )
 
 
@@ -675,13 +674,13 @@ def test_page_empty_shared_pool(policy: str) -> None:
 
 def test_page_empty_shared_pool_of_memory() -> None:
     """The same validation is applied for memory."""
-    one = pod("p", sidecar("s", "1", "1Gi"), shared("l", SHARED_SIDECAR), app("a", "1", "3Gi"), whole=FOUR)
+    one = pod("p", sidecar("s", "1", "1Gi"), shared("l", SHARED_SIDECAR), app("a", "1", "3Gi"), resources=FOUR)
     assert refused(node("pod", "best-effort"), one) == ("EmptyPodSharedPoolError", MEMORY_POOL)
     assert refused(node("pod", "restricted"), one) == ("TopologyAffinityError", NOT_ALIGNED)
 
 
 def test_page_wasted_resources() -> None:
-    one = pod("p", app("a", "1"), app("b", "2"), whole=amounts("6", "4Gi"))
+    one = pod("p", app("a", "1", "1Gi"), app("b", "2", "1Gi"), resources=exclusive("6", "4Gi"))
     promises = admitted(node("pod"), one).promises
     assert (str(promises.pod_set("p")), cpus_of(promises, one)) == ("1-6", {"a": "1", "b": "2-3"})
 
@@ -719,7 +718,7 @@ def test_page_cpu_quota() -> None:
 
 @pytest.mark.parametrize("scope", ["pod", "container"])
 def test_page_standard_init_containers_lend_on(scope: str) -> None:
-    one = pod("p", init("i", "3", "3Gi"), app("a", "2", "2Gi"), shared("b"), whole=FOUR)
+    one = pod("p", init("i", "3", "3Gi"), app("a", "2", "2Gi"), shared("b"), resources=FOUR)
     on = node(scope)
     promises = admitted(on, one).promises
     own = cpus_of(promises, one)
@@ -745,7 +744,7 @@ def test_page_downgrade_older_files_fit_newer_ones_do_not() -> None:
     assert isinstance(memory, StartRefused)
     assert "checkpoint is corrupted" in memory.message
     # Upgrading is transparent.
-    plain = admitted(off, pod("q", app("a", "2"))).promises
+    plain = admitted(off, pod("q", app("a", "2", "1Gi"))).promises
     newer = Records(
         decode_cpu_state(encoded_cpus(off, plain), pod_level=True, initial={}),
         decode_memory_state(encoded_memory(off, plain), pod_level=True),
@@ -758,7 +757,7 @@ def test_page_downgrade_older_files_fit_newer_ones_do_not() -> None:
 def test_page_metrics_tell_pod_from_node() -> None:
     on = node("pod")
     assert any('source="pod"' in name for name in totals(admitted(on, PAGE_POD_SCOPE_MIXED)))
-    ordinary = totals(admitted(on, pod("q", app("a", "2"))))
+    ordinary = totals(admitted(on, pod("q", app("a", "2", "1Gi"))))
     assert not any('source="pod"' in name for name in ordinary)
     assert ordinary['resource_manager_allocations_total{resource_name="cpu",source="node"}'] == 1
 
@@ -768,7 +767,12 @@ def test_containers_that_ask_for_more_cpus_than_their_pod_are_counted_as_far_as_
     """The one for which too few are left counts as a request, and as an error."""
     on = node("pod", "best-effort", errata=errata)
     one = pod(
-        "p", init("i", "1"), shared("j", ContainerKind.INIT), app("a", "2"), app("b", "1"), whole=amounts("2", "4Gi")
+        "p",
+        init("i", "1", "1Gi"),
+        shared("j", ContainerKind.INIT),
+        app("a", "2", "1Gi"),
+        app("b", "1", "1Gi"),
+        resources=exclusive("2", "4Gi"),
     )
     decision = core.admit(on, core.initial(on), one)
     assert isinstance(decision, Rejected)

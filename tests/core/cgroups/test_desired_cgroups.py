@@ -11,23 +11,10 @@ from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, DesiredCgr
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod, QosClass, ResourceRequirements
 from nodeagent.core.model.state import Phase
+from tests.support.builders import GIB
 from tests.support.node_model import Agent, Machine, started
-from tests.support.world import (
-    GIB,
-    MACHINE,
-    PAGE,
-    SMALL,
-    Node,
-    amounts,
-    app,
-    burstable,
-    cgroup_only,
-    exclusive,
-    init,
-    node,
-    pod,
-    sidecar,
-)
+from tests.support.pods import amounts, app, burstable, cgroup_only, exclusive, init, pod, sidecar
+from tests.support.world import MACHINE, PAGE, SMALL, Node, node
 
 NONE = CpuMax(None, 100_000)
 

@@ -17,7 +17,8 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.core.model.state import ContainerStatus, Phase, RecordedRefusal
 from nodeagent.edge.cgroup_entry import CgroupEntryError, join, own_cpus, used_below
-from tests.support.inspected_nodes import NOW_MS, World, changed, container, ended, pod, running
+from tests.support.inspected_nodes import NOW_MS, World, changed, ended, running
+from tests.support.pods import app, pod
 
 SLOT = "poduid-web/slot"
 UNIFIED = next(
@@ -27,7 +28,7 @@ UNIFIED = next(
 
 def made(*, command=False, statuses=(), **more):
     spec = {} if command else {"command": ()}
-    return World().add(pod("web", container("slot", cpu="2", memory="64Mi", **spec)), *statuses, **more)
+    return World().add(pod("web", app("slot", cpu="2", memory="64Mi", **spec)), *statuses, **more)
 
 
 def asked(world, observed=None, below=()):
@@ -138,7 +139,7 @@ def test_strangers_on_its_cpus_forbid():
 
 def test_another_pods_process_on_its_cpus_forbids():
     """Somebody moved it there, and it has not been put back yet."""
-    world = made().add(pod("other", container("app")), running("app"))
+    world = made().add(pod("other", app("app")), running("app"))
     observed = world.observed()
     path = "besteffort/poduid-other/app"
     assert asked(world, observed) is None
@@ -149,8 +150,8 @@ def test_another_pods_process_on_its_cpus_forbids():
 
 @pytest.mark.parametrize(("status", "is_open"), [(running("setup"), False), (ended("setup"), True)])
 def test_an_init_container_that_still_runs_on_its_cpus_forbids(status, is_open):
-    setup = container("setup", kind=ContainerKind.INIT, cpu="2", memory="64Mi")
-    slot = container("slot", command=(), cpu="2", memory="64Mi")
+    setup = app("setup", kind=ContainerKind.INIT, cpu="2", memory="64Mi")
+    slot = app("slot", command=(), cpu="2", memory="64Mi")
     world = World().add(pod("web", setup, slot), status, ContainerStatus("slot"))
     observed = world.observed()
     observed["poduid-web/setup"] = replace(observed["poduid-web/setup"], is_populated=not is_open)
@@ -161,7 +162,7 @@ def test_an_init_container_that_still_runs_on_its_cpus_forbids(status, is_open):
 
 def test_a_starved_container_forbids():
     world = World(placement=Placement("static", (("strict-cpu-reservation", "true"),), CpuSet.of(0)))
-    world.add(pod("web", container("slot", command=()))).add(pod("greedy", container("app", cpu="7", memory="64Mi")))
+    world.add(pod("web", app("slot", command=()))).add(pod("greedy", app("app", cpu="7", memory="64Mi")))
     found = obstacle(
         world.state.entries[0], "slot", desired=world.desired_cgroups(), observed=world.observed(), used_below=()
     )

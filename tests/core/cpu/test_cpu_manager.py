@@ -15,7 +15,8 @@ from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.formats.checkpoint.cpu_checkpoint import encode_cpu_state
-from tests.support.builders import MACHINE_A, PLRM, amounts, app, init, machine, managers, pod, shared, sidecar
+from tests.support.builders import MACHINE_A, PLRM, machine, managers, pod
+from tests.support.pods import app, exclusive, init, shared, sidecar
 
 BOTH = pytest.mark.parametrize("errata", list(Errata))
 REFUSED = "REFUSED"
@@ -87,7 +88,7 @@ EXAMPLES: list[tuple[str, dict[str, Any], tuple[Pod, ...], str]] = [
     (
         "pod-level resources, container scope",
         {"topology_manager_policy": "restricted", "gates": PLRM},
-        (pod("p1", app("a", "2"), shared("b"), whole=amounts("6", "4Gi")),),
+        (pod("p1", app("a", "2"), shared("b"), resources=exclusive("6", "4Gi")),),
         '{"policyName":"static","defaultCpuSet":"0,2-8,10-15","entries":{"p1":{"a":"1,9"}},"checksum":2994854007}',
     ),
 ]
@@ -149,7 +150,7 @@ POD_LEVEL = pod(
     shared("i2", ContainerKind.INIT),
     app("a", "2"),
     shared("b"),
-    whole=amounts("6", "8Gi"),
+    resources=exclusive("6", "8Gi"),
 )
 
 
@@ -176,7 +177,7 @@ def test_pod_level_resources(errata: Errata) -> None:
 
 @BOTH
 def test_empty_pod_shared_pool(errata: Errata) -> None:
-    one = pod("p1", app("a", "6"), shared("b"), whole=amounts("6", "8Gi"))
+    one = pod("p1", app("a", "6"), shared("b"), resources=exclusive("6", "8Gi"))
     for policy, reason, message in (
         (
             "best-effort",
@@ -210,7 +211,7 @@ WHY: list[tuple[Pod, str, dict[str, Any], WhyShared | None]] = [
     (pod("p", app("a", None)), "a", {}, WhyShared.NO_CPU_REQUEST),
     (pod("p", burstable("2", "3")), "b", {}, WhyShared.LIMIT_DIFFERS),
     (pod("p", app("a", "2"), burstable("2", "3")), "a", {}, WhyShared.NOT_GUARANTEED),
-    (pod("p", app("a", "2"), whole=amounts("4", "2Gi")), "a", {}, WhyShared.GATE_OFF),
+    (pod("p", app("a", "2"), resources=exclusive("4", "2Gi")), "a", {}, WhyShared.GATE_OFF),
     (POD_LEVEL, "b", {"gates": PLRM}, WhyShared.NO_CPU_REQUEST),
     (POD_LEVEL, "b", {"gates": PLRM, **POD_SCOPE}, WhyShared.POD_SHARED),
 ]

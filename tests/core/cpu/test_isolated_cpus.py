@@ -15,7 +15,7 @@ from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.topology.topology_json import topology_document, topology_from_document
 from nodeagent.views.topology.text import render_topology
 from tests.support.machine_tree import CPUS, Machine
-from tests.support.world import app, pod
+from tests.support.pods import app, pod
 
 MACHINE = Topology.of(
     (Cpu(id=c, core=c % 8, socket=c % 8 // 4, numa=c % 8 // 4) for c in range(16)), (NumaNode(n, 2**30) for n in (0, 1))

@@ -10,13 +10,14 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Phase
 from tests.support.builders import GIB, machine
-from tests.support.inspected_nodes import World, container, pod
+from tests.support.inspected_nodes import World
+from tests.support.pods import app, pod
 
 PLACEMENT = Placement("static", reserved_system_cpus=CpuSet.of(0), topology_manager_policy="single-numa-node")
 
 
 def wanting(name: str, cpu: str) -> Pod:
-    return pod(name, container("app", cpu=cpu, memory="1Mi"))
+    return pod(name, app("app", cpu=cpu, memory="1Mi"))
 
 
 def world(*pods: Pod) -> World:

@@ -23,8 +23,9 @@ from nodeagent.core.model.pod_amounts import MIB
 from nodeagent.core.model.pod_resources import with_pod_level_defaults
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
-from tests.support.builders import ALPHA, GIB, MACHINE_B, PLRM, amounts, app, init, machine, managers, pod, shared
+from tests.support.builders import ALPHA, GIB, MACHINE_B, PLRM, machine, managers, pod
 from tests.support.decision_vectors import FILES, FOLDER
+from tests.support.pods import app, exclusive, init, shared
 
 EVERY = 25
 """Of so many scenarios one is taken: the same ones each time."""
@@ -268,7 +269,7 @@ def test_memory_of_init_containers_is_not_taken_twice() -> None:
 
 def test_slices_of_a_pods_own_set_name_their_container() -> None:
     made = managers(topology_manager_policy="best-effort", topology_manager_scope="pod", gates=PLRM)
-    told = told_last(made, pod("p", app("a", "2"), shared("b"), whole=amounts("4", "4Gi")))
+    told = told_last(made, pod("p", app("a", "2"), shared("b"), resources=exclusive("4", "4Gi")))
     (step,) = (step for step in told.steps if isinstance(step, CpuStep))
     assert (step.container, len(step.cpus)) == (None, 4)
     assert [(c.source, c.container, c.count) for c in step.choices] == [(Source.HINT, None, 4), (Source.POD, "a", 2)]
@@ -401,8 +402,8 @@ def test_a_pod_whose_containers_leave_nothing_to_share_is_offered_more_of_all_th
         topology_manager_policy="best-effort", topology_manager_scope="pod", gates=PLRM, reserved_memory={0: "1Gi"}
     )
     containers = (app("a", "3", "1Gi"), app("b", "1", "1Gi"), shared("c"))
-    assert ("request", (), "5 2049Mi") in helped(made, pod("p", *containers, whole=amounts("4", "2Gi")))
-    found = helped(made, pod("p", *containers, whole=amounts("4", "3Gi")))
+    assert ("request", (), "5 2049Mi") in helped(made, pod("p", *containers, resources=exclusive("4", "2Gi")))
+    found = helped(made, pod("p", *containers, resources=exclusive("4", "3Gi")))
     assert {("request", (), "5"), ("request", ("a",), "2")} <= found
 
 
@@ -492,7 +493,7 @@ def counting(made: Managers, cpu: int, memory: str = "64Gi") -> WhatIf:
 
 def asks(name: str, cpu: str, memory: str = "1Gi") -> Pod:
     """A Burstable pod: it holds no CPU and no memory of its own."""
-    return pod(name, Container("app", resources=ResourceRequirements(amounts(cpu, memory).requests)))
+    return pod(name, Container("app", resources=ResourceRequirements(exclusive(cpu, memory).requests)))
 
 
 def test_where_the_node_is_short_the_pod_is_named_that_requests_least_of_that() -> None:
@@ -523,13 +524,13 @@ def test_cpus_of_its_own_are_offered_whole() -> None:
 
 def test_cpus_of_a_pod_whose_own_amounts_the_managers_leave_alone_are_shared() -> None:
     made = managers(machine(nodes=2, cores=8), reserved="0")
-    new = pod("new", app("app", "1"), whole=amounts("3", "2Gi"))
+    new = pod("new", app("app", "1"), resources=exclusive("3", "2Gi"))
     assert ("request", (), "2400m") in helped_on(counting(made, 6400), wants("there", "4"), new)
 
 
 def test_a_pod_as_a_whole_is_offered_less_but_not_less_than_its_containers_request() -> None:
     made = managers(machine(nodes=2, cores=8), reserved="0")
-    new = pod("new", app("app", "1", "1Gi"), whole=amounts("3", "5Gi"))
+    new = pod("new", app("app", "1", "1Gi"), resources=exclusive("3", "5Gi"))
     found = helped_on(counting(made, 31000, "7Gi"), wants("there", "4", "3Gi"), new)
     assert ("request", (), "4Gi") in found
     found = helped_on(counting(made, 31000, "7Gi"), wants("there", "4", "6656Mi"), new)
@@ -549,7 +550,7 @@ def test_a_pods_own_amount_falls_with_its_containers_where_one_alone_is_not_enou
 ) -> None:
     node = counting(managers(machine(nodes=1, cores=4), reserved="0"), 3000)
     limits = Resources.of({"cpu": Quantity.parse(whole), "memory": Quantity.parse("1Gi")})
-    new = pod("new", app("app", container, "64Mi"), whole=ResourceRequirements(limits=limits))
+    new = pod("new", app("app", container, "64Mi"), resources=ResourceRequirements(limits=limits))
     assert ("request", ("app",), less) in helped_on(node, with_pod_level_defaults(new))
 
 

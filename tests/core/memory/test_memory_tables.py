@@ -23,20 +23,8 @@ from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.core.numa import hint_family
 from nodeagent.core.numa.hints import DONT_CARE
 from nodeagent.core.numa.resource_manager import ResourceHints, ResourceManager
-from tests.support.builders import (
-    GIB,
-    MACHINE_A,
-    PLRM,
-    admitted,
-    amounts,
-    app,
-    init,
-    machine,
-    managers,
-    pod,
-    shared,
-    sidecar,
-)
+from tests.support.builders import GIB, MACHINE_A, PLRM, admitted, machine, managers, pod
+from tests.support.pods import app, exclusive, init, shared, sidecar
 
 KUBELET, FIXED = Errata.KUBELET_1_36, Errata.FIXED
 BOTH = pytest.mark.parametrize("errata", [KUBELET, FIXED])
@@ -204,7 +192,7 @@ def test_memory_that_is_held_leads_to_its_node(errata: Errata) -> None:
 
 def test_only_guaranteed_pods_get_hints() -> None:
     node = node_of(topology_manager_policy="best-effort")
-    half = ResourceRequirements(amounts("1").requests, Resources())
+    half = ResourceRequirements(exclusive("1").requests, Resources())
     burstable = pod("p", Container("a", ContainerKind.APP, half))
     demand = demanded(node, burstable)
     assert not demand.is_guaranteed
@@ -316,7 +304,7 @@ def test_pages_that_no_node_has_are_named() -> None:
 @BOTH
 def test_memory_that_is_held_is_allocated_again(errata: Errata) -> None:
     node = node_of(errata=errata)
-    demand = demanded(node, pod("p", init("i", "1"), app("a", "1")))
+    demand = demanded(node, pod("p", init("i", "1", "1Gi"), app("a", "1", "1Gi")))
     memory = memory_of(node)
     first = memory.allocate_container(core.initial(node), demand, demand.containers[0])
     forgotten = replace(first.promises, memory_reuse=None)
@@ -337,7 +325,7 @@ def test_init_containers_lend_every_resource() -> None:
     node = node_of(PAGED)
     one = pod(
         "p",
-        Container("i", ContainerKind.INIT, amounts("1", "1Gi", hugepages_2Mi="64Mi", hugepages_1Gi="1Gi")),
+        Container("i", ContainerKind.INIT, exclusive("1", "1Gi", hugepages_2Mi="64Mi", hugepages_1Gi="1Gi")),
         app("a", "1", "512Mi"),
     )
     demand = demanded(node, one)
@@ -380,8 +368,8 @@ def test_what_is_taken_over_is_counted_to_the_byte() -> None:
 
 def test_of_what_nobody_lent_all_is_taken() -> None:
     node = node_of(PAGED)
-    none = Container("i", ContainerKind.INIT, amounts("1", "1Gi", hugepages_2Mi="0"))
-    one = pod("p", none, Container("a", ContainerKind.APP, amounts("1", "1Gi", hugepages_2Mi="64Mi")))
+    none = Container("i", ContainerKind.INIT, exclusive("1", "1Gi", hugepages_2Mi="0"))
+    one = pod("p", none, Container("a", ContainerKind.APP, exclusive("1", "1Gi", hugepages_2Mi="64Mi")))
     demand = demanded(node, one)
     assert demanded(node, pod("p", replace(none, kind=ContainerKind.APP))).memory == (
         ("hugepages-2Mi", 0),
@@ -397,7 +385,7 @@ def test_of_what_nobody_lent_all_is_taken() -> None:
 
 def test_a_pod_s_blocks_without_containers_come_back() -> None:
     node = node_of(gates=PLRM, topology_manager_policy="best-effort", topology_manager_scope="pod")
-    one = pod("p", app("a", "2"), shared("b"), whole=amounts("4", "4Gi"))
+    one = pod("p", app("a", "2", "1Gi"), shared("b"), resources=exclusive("4", "4Gi"))
     promises = admitted(node, one)
     held = promises.of_pod("p")
     assert held.pod_memory == (Block(ZERO, "memory", 4 * GIB),)
@@ -413,11 +401,11 @@ def test_a_pod_s_blocks_without_containers_come_back() -> None:
 
 # Pods with resources of their own
 
-WHOLE = amounts("8", "4Gi", hugepages_2Mi="64Mi")
+WHOLE = exclusive("8", "4Gi", hugepages_2Mi="64Mi")
 
 
 def with_pages(name: str, kind: ContainerKind, memory: str, pages: str) -> Container:
-    return Container(name, kind, amounts("1", memory, hugepages_2Mi=pages))
+    return Container(name, kind, exclusive("1", memory, hugepages_2Mi=pages))
 
 
 POD_BUDGETS: list[tuple[str, tuple[Container, ...], str | None]] = [
@@ -467,13 +455,13 @@ POD_BUDGETS: list[tuple[str, tuple[Container, ...], str | None]] = [
 @pytest.mark.parametrize(("containers", "message"), [c[1:] for c in POD_BUDGETS], ids=[c[0] for c in POD_BUDGETS])
 def test_memory_budgets_of_pods(containers: tuple[Container, ...], message: str | None) -> None:
     node = node_of(PAGED, gates=PLRM, topology_manager_policy="best-effort", topology_manager_scope="pod")
-    made = memory_of(node).allocate_pod(core.initial(node), demanded(node, pod("p", *containers, whole=WHOLE)))
+    made = memory_of(node).allocate_pod(core.initial(node), demanded(node, pod("p", *containers, resources=WHOLE)))
     assert (made.refusal.message if made.refusal else None) == message
 
 
 def test_a_pod_that_fits_nowhere_is_refused() -> None:
     node = node_of(gates=PLRM, topology_manager_policy="best-effort", topology_manager_scope="pod")
-    one = pod("p", app("a", "2"), shared("b"), whole=amounts("4", "64Gi"))
+    one = pod("p", app("a", "2", "1Gi"), shared("b"), resources=exclusive("4", "64Gi"))
     decision = core.admit(node, core.initial(node), one)
     assert isinstance(decision, Rejected)
     assert decision.message == f"Allocate failed due to {NO_EXTENSION}, which is unexpected"
@@ -670,10 +658,10 @@ def test_the_peak_of_sidecars_and_init_containers() -> None:
 
 
 def test_amounts_that_are_no_whole_bytes() -> None:
-    whole = ResourceRequirements(amounts("2", "1500m").requests, amounts("2", "1500m").limits)
+    whole = ResourceRequirements(exclusive("2", "1500m").requests, exclusive("2", "1500m").limits)
     node = node_of(gates=PLRM)
     assert demanded(node, pod("p", app("a", "2", "1500m"))).memory is None
-    assert demanded(node, pod("p", app("a", "1", "1500m"), shared("b"), whole=whole)).memory is None
+    assert demanded(node, pod("p", app("a", "1", "1500m"), shared("b"), resources=whole)).memory is None
 
 
 @pytest.mark.parametrize(
@@ -686,7 +674,7 @@ def test_amounts_that_are_no_whole_bytes() -> None:
 )
 def test_why_a_container_shares(policy: str, scope: str, expected: str) -> None:
     node = managers(gates=PLRM, topology_manager_policy=policy, topology_manager_scope=scope)
-    one = pod("p", app("a", "2"), shared("b"), whole=amounts("4", "4Gi"))
+    one = pod("p", app("a", "2", "1Gi"), shared("b"), resources=exclusive("4", "4Gi"))
     found = why_shared(node.placement, one, one.containers[1])
     assert found is not None
     assert found.value == expected
@@ -694,7 +682,9 @@ def test_why_a_container_shares(policy: str, scope: str, expected: str) -> None:
 
 def test_shared_containers_ask_for_no_memory() -> None:
     node = node_of(gates=PLRM)
-    assert [c.memory for c in demanded(node, pod("p", app("a", "2"), shared("b"), whole=WHOLE)).containers] == [
+    assert [
+        c.memory for c in demanded(node, pod("p", app("a", "2", "1Gi"), shared("b"), resources=WHOLE)).containers
+    ] == [
         (("memory", GIB),),
         (),
     ]
@@ -712,9 +702,9 @@ def test_defaults_of_requests() -> None:
         {"cpu": Quantity.parse("1"), "memory": Quantity.parse("1Gi")},
         {"cpu": Quantity.parse("1")},
     ]
-    bare = pod("p", limited, whole=ResourceRequirements(quantities(cpu="2"), Resources()))
+    bare = pod("p", limited, resources=ResourceRequirements(quantities(cpu="2"), Resources()))
     assert with_pod_level_defaults(bare) == bare
-    own = pod("p", plain, whole=ResourceRequirements(Resources(), quantities(memory="2Gi")))
+    own = pod("p", plain, resources=ResourceRequirements(Resources(), quantities(memory="2Gi")))
     requested = with_pod_level_defaults(own).resources
     assert requested is not None
     assert dict(requested.requests) == {"cpu": Quantity.parse("1"), "memory": Quantity.parse("2Gi")}
@@ -722,7 +712,7 @@ def test_defaults_of_requests() -> None:
 
 def test_the_first_of_equal_peaks_gives_the_notation() -> None:
     """1Gi and 1024Mi are as much: what was counted first stands."""
-    one = pod("p", init("i", None, "1024Mi"), app("a", None, "1Gi"))
+    one = pod("p", init("i", resources=exclusive(None, "1024Mi")), app("a", resources=exclusive(None, "1Gi")))
     assert str(effective_requests(one)["memory"]) == "1Gi"
-    two = pod("p", init("i", None, "1073741824"), app("a", None, "1Gi"))
+    two = pod("p", init("i", resources=exclusive(None, "1073741824")), app("a", resources=exclusive(None, "1Gi")))
     assert str(effective_requests(two)["memory"]) == "1Gi"

@@ -7,7 +7,8 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Phase, PodEntry
 from nodeagent.core.turn.step import EventKind
 from tests.support.node_model import Agent, Machine, started
-from tests.support.world import SMALL, app, job, manifests, node, pod
+from tests.support.pods import app, job, manifests, pod
+from tests.support.world import SMALL, node
 
 NODE = node(SMALL)
 """8 CPUs, of which CPU 0 is reserved: 7 can be exclusive."""

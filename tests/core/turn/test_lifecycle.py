@@ -11,7 +11,8 @@ from nodeagent.core.model.state import ContainerStatus, Exit, Origin, Phase, Pod
 from nodeagent.core.turn.lifecycle import advance, next_start_at_ms, wake_at_ms
 from nodeagent.core.turn.step import EventKind
 from tests.support.node_model import Agent, CrashError, Machine, started
-from tests.support.world import app, cgroup_only, init, job, node, pod, sidecar
+from tests.support.pods import app, cgroup_only, init, job, pod, sidecar
+from tests.support.world import node
 
 ALWAYS, ON_FAILURE, NEVER = RestartPolicy.ALWAYS, RestartPolicy.ON_FAILURE, RestartPolicy.NEVER
 NODE = node()

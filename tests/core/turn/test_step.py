@@ -27,20 +27,8 @@ from nodeagent.core.model.violations import Invariant
 from nodeagent.core.turn.pod_sources import Manifest, PodSource
 from nodeagent.core.turn.step import EventKind, TurnEvent, World, new_entry, step
 from tests.support.node_model import Agent, Machine, started
-from tests.support.world import (
-    SMALL,
-    START_MS,
-    amounts,
-    app,
-    burstable,
-    cgroup_only,
-    empty_state,
-    init,
-    job,
-    manifests,
-    node,
-    pod,
-)
+from tests.support.pods import amounts, app, burstable, cgroup_only, init, job, manifests, pod
+from tests.support.world import SMALL, START_MS, empty_state, node
 
 NODE = node(SMALL)
 """8 CPUs, of which CPU 0 is reserved: 7 can be exclusive."""

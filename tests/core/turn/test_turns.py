@@ -25,7 +25,8 @@ from nodeagent.core.turn.actions import Launch
 from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.formats.checkpoint.node_state import decode_state
 from tests.support.node_model import Agent, CrashError, Group, Machine, Process
-from tests.support.world import SMALL, Node, app, burstable, cgroup_only, exclusive, init, node, pod, sidecar
+from tests.support.pods import app, burstable, cgroup_only, exclusive, init, pod, sidecar
+from tests.support.world import SMALL, Node, node
 
 T = TypeVar("T")
 Overlaps = Mapping[tuple[str, str, str], CpuSet]
@@ -206,14 +207,14 @@ class Turns(RuleBasedStateMachine):
         self.files: dict[str, Pod] = {}
         for source, (recipe, policy) in zip(FILES, pods, strict=False):
             self.files[source] = made(source[0], f"uid-{source[0]}", recipe, restart_policy=policy)
-        self._publish()
+        self.publish()
         self.agent.rest()
 
     def _move(self, source: str, recipe: Recipe) -> None:
         """Take a manifest away, or write one where there is none."""
         if self.files.pop(source, None) is None:
             self.files[source] = made(source[0], f"uid-{source[0]}", recipe)
-        self._publish()
+        self.publish()
 
     def _turns(self, count: int) -> None:
         for _ in range(count):
@@ -221,7 +222,7 @@ class Turns(RuleBasedStateMachine):
 
     # Manifests
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
         readable = {s: p for s, p in sorted(self.files.items()) if s not in self.agent.unreadable}
         self.agent.wanted = tuple(
             Manifest(p, Origin(s)) for s, p in readable.items() if p.full_name not in self.agent.misspelt
@@ -250,14 +251,14 @@ class Turns(RuleBasedStateMachine):
         more = {"restart_policy": policy, "termination_grace_seconds": grace_seconds}
         self.files[source] = made(name, uid or f"uid-{name}", recipe, **more)
         self.agent.unreadable -= {source}
-        self._publish()
+        self.publish()
         self._turns(turns)
 
     @rule(source=SOURCES, turns=COUNTS)
     def remove_manifest(self, source: str, turns: int) -> None:
         self.files.pop(source, None)
         self.agent.unreadable -= {source}
-        self._publish()
+        self.publish()
         self._turns(turns)
 
     @rule(source=SOURCES, whole=st.booleans())
@@ -268,7 +269,7 @@ class Turns(RuleBasedStateMachine):
             self.agent.unreadable |= {source}
         else:
             self.agent.misspelt |= {self.files[source].full_name}
-        self._publish()
+        self.publish()
         before = self._ending()
         self._turns(1)
         kept = {e.pod.uid for e in self.agent.state.entries if e.origin.name == source and e.pod == self.files[source]}
@@ -282,7 +283,7 @@ class Turns(RuleBasedStateMachine):
         for group in self.machine.groups.values():
             group.is_unkillable = False
         self.agent.unreadable, self.agent.misspelt = frozenset(), frozenset()
-        self._publish()
+        self.publish()
 
     @rule()
     def retry(self) -> None:
@@ -443,7 +444,7 @@ class Turns(RuleBasedStateMachine):
     def _end_trouble(self) -> None:
         self.machine.launcher_answers, self.agent.disk_is_full, self.agent.is_blind = True, False, False
         self.machine.broken.clear()
-        self._publish()
+        self.publish()
 
     @rule(source=SOURCES, recipe=RECIPES, effects=st.integers(0, 20))
     def die_in_a_turn(self, source: str, recipe: Recipe, effects: int) -> None:
@@ -594,7 +595,7 @@ def test_who_comes_later_waits_until_the_one_before_has_ended() -> None:
     life = alive("strict", [("app", "3"), ("app", "1")])
     life.make_stubborn(0, is_unkillable=True)
     life.files = {"a.yaml": made("a", "uid-new", [("app", "3"), ("app", "1")])}
-    life._publish()
+    life.publish()
     life.turn(3)
     life.pass_time(40, turns=3)
     assert [e.pod.uid for e in life.agent.state.entries] == ["uid-a"]
@@ -606,7 +607,7 @@ def test_a_change_that_cannot_be_followed_survives_deaths_and_troubles() -> None
     life = alive("static", [("app", "3")], [("app", "3")])
     before = life.machine.running()
     life.files["a.yaml"] = made("a", "uid-a", [("app", "3"), ("app", "2")])
-    life._publish()
+    life.publish()
     life.agent.dies_at = life.agent.effects
     with suppress(CrashError):
         life.agent.turn()

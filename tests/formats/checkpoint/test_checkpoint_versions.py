@@ -29,7 +29,8 @@ from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, 
 from tests.formats.checkpoint import test_checkpoints as samples
 from tests.formats.checkpoint.test_node_state import CONTENT
 from tests.support import inspected_nodes as inspected, json_schema
-from tests.support.world import SMALL, app, empty_state, node, pod
+from tests.support.pods import app, pod
+from tests.support.world import SMALL, empty_state, node
 
 IDS = samples.INITIAL
 CPU_4 = samples.with_data(

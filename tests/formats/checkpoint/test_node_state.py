@@ -46,7 +46,8 @@ from nodeagent.formats.checkpoint.node_state import (
 )
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest, pod_from_document, pod_to_document
 from tests.support.node_model import started
-from tests.support.world import app, cgroup_only, init, job, node, pod, sidecar
+from tests.support.pods import app, cgroup_only, init, job, pod, sidecar
+from tests.support.world import node
 
 NODE = node()
 POLICIES = {"cpuManagerPolicy": "static", "memoryManagerPolicy": "None"}

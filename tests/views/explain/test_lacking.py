@@ -12,7 +12,8 @@ from nodeagent.core.model.config import Errata
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.views.explain.lacking import MOST_NODES, Demanded, lacking, wanted_where
 from nodeagent.views.explain.words import why_refused
-from tests.support.builders import GIB, MACHINE_A, PLRM, amounts, app, managers, pod, shared
+from tests.support.builders import GIB, MACHINE_A, PLRM, managers, pod
+from tests.support.pods import app, exclusive, shared
 
 
 def headroom(node: int, *, free: int, of: int, memory: tuple[int, int] | None = None) -> NodeHeadroom:
@@ -129,7 +130,7 @@ def test_memory_that_is_not_read_as_whole_bytes_is_named(policy: str) -> None:
         reserved_memory={0: "1Gi"},
     )  # fmt: skip
     before = WhatIf.of(node, initial(node))
-    one = pod("p", app("a", "1", "1.5Gi"), shared("b"), whole=amounts("2", "4Gi"))
+    one = pod("p", app("a", "1", "1.5Gi"), shared("b"), resources=exclusive("2", "4Gi"))
     said = why_refused(before, trace(before, one))
     assert said[-1] == (
         "the memory of a is not read as whole bytes: write it without a point or m and with few digits, 1536Mi for 1.5Gi"

@@ -11,7 +11,7 @@ from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.config import Config, Errata, Placement, ReservedMemory
 from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.core.model.pod import ContainerKind, RestartPolicy
+from nodeagent.core.model.pod import ContainerKind, ResourceRequirements, RestartPolicy
 from nodeagent.core.model.refusals import Reason
 from nodeagent.core.model.state import ContainerStatus, Phase, RecordedRefusal
 from nodeagent.formats.config.effective_config import config_document, config_from_document
@@ -24,18 +24,8 @@ from nodeagent.views.wording.columns import broken, table
 from nodeagent.views.wording.cpu_places import Places, places_text
 from nodeagent.views.wording.refusal_advice import next_step
 from nodeagent.views.wording.words import ago, bytes_text, exit_text, quota_text, state_text
-from tests.support.inspected_nodes import (
-    NOW_MS,
-    World,
-    changed,
-    container,
-    ended,
-    everything,
-    idle,
-    machine,
-    pod,
-    running,
-)
+from tests.support.inspected_nodes import NOW_MS, World, changed, ended, everything, idle, machine, running
+from tests.support.pods import amounts, app, exclusive, pod
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
@@ -51,8 +41,8 @@ def one(*containers, statuses=(), topology=None, placement=None, **more):
 def documents():
     _, _, view = everything()
     starved = World(placement=Placement("static", (("strict-cpu-reservation", "true"),), CpuSet.of(0)))
-    starved.add(pod("greedy", container("app", cpu="7", memory="64Mi"))).add(pod("poor", container("app")))
-    down = World(machine("3")).add(pod("web", container("app", cpu="2", memory="64Mi")))
+    starved.add(pod("greedy", app("app", cpu="7", memory="64Mi"))).add(pod("poor", app("app")))
+    down = World(machine("3")).add(pod("web", app("app", cpu="2", memory="64Mi")))
     return {
         "idle": render(inspection(idle().view())),
         "everything": render(inspection(view)),
@@ -83,14 +73,14 @@ def long_names(count, cpus_text):
     topology = machine()
     world = World(topology)
     for number in range(count):
-        world.add(pod(f"a-pod-with-quite-a-long-name-{number:03}", container("a-container-with-a-long-name-too")))
+        world.add(pod(f"a-pod-with-quite-a-long-name-{number:03}", app("a-container-with-a-long-name-too")))
     world.state = replace(world.state, promises=replace(world.state.promises, default=CpuSet.parse(cpus_text)))
     return world
 
 
 def test_250_pods_fit_the_width_and_end_with_what_matters():
     world = long_names(250, "0-7")
-    world.add(pod("bad", container("app")), ended("app", 1, backoff_step=3, attempt=9))
+    world.add(pod("bad", app("app")), ended("app", 1, backoff_step=3, attempt=9))
     text = render(inspection(world.view()))
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
@@ -158,29 +148,29 @@ STATES = {
 @pytest.mark.parametrize("name", STATES)
 def test_state_of_a_container(name):
     status, more, expected = STATES[name]
-    world = one(container("app"), statuses=(status,), **more)
+    world = one(app("app"), statuses=(status,), **more)
     state = container_of(inspection(world.view()))["state"]
     assert (state["name"], state["reason"]) == expected
 
 
 def test_a_finished_pod_shows_the_cpus_that_it_had():
     over = replace(ended("app", 0), had_cpus=CpuSet.of(1, 5))
-    document = inspection(one(container("app"), statuses=(over,), outcome=Phase.SUCCEEDED).view())
+    document = inspection(one(app("app"), statuses=(over,), outcome=Phase.SUCCEEDED).view())
     assert container_of(document)["hadCPUs"] == "1,5"
     assert "had 1,5" in render(document)
     assert "had 1,5" in render_wide(document)
     assert "none any more: had CPUs 1,5 until its pod finished" in " ".join(render_in_full(document).split())
 
 
-@pytest.mark.parametrize(("amounts", "said"), [({}, "no memory limit"), ({"memory": "64Mi"}, "memory 64Mi")])
-def test_a_limit_that_is_not_there_is_said_as_that(amounts, said):
-    document = inspection(one(container("app", **amounts)).view())
+@pytest.mark.parametrize(("memory", "said"), [(None, "no memory limit"), ("64Mi", "memory 64Mi")])
+def test_a_limit_that_is_not_there_is_said_as_that(memory, said):
+    document = inspection(one(app("app", resources=exclusive(None, memory))).view())
     (line,) = [line for line in render_in_full(document).splitlines() if line.startswith("limits")]
     assert line.endswith(f", {said}")
 
 
 def test_wide_is_cut_by_two_blanks_whatever_a_message_says():
-    world = one(container("app"))
+    world = one(app("app"))
     refused = RecordedRefusal("OutOfcpu", "too  little\nof it:\t none", NOW_MS)
     entry = replace(world.state.entries[0], refusal=refused, containers=())
     world.state = replace(world.state, entries=(entry,))
@@ -214,13 +204,13 @@ def test_what_is_wrong_is_coloured_and_no_name_is(text, marked):
 
 
 def test_back_off_says_until_when():
-    world = one(container("app"), statuses=(ended("app", 1, backoff_step=3),))
+    world = one(app("app"), statuses=(ended("app", 1, backoff_step=3),))
     # 10 s, doubled twice, after an end 30 s ago
     assert container_of(inspection(world.view()))["state"]["nextStartAtMs"] == NOW_MS + 10_000
 
 
 def test_a_started_container_without_processes_has_ended_unseen():
-    world = one(container("app"))
+    world = one(app("app"))
     path = "besteffort/poduid-web/app"
     observed = world.observed()
     observed[path] = replace(observed[path], is_populated=False)
@@ -230,28 +220,28 @@ def test_a_started_container_without_processes_has_ended_unseen():
 
 def test_what_waits_for_an_init_container_says_so():
     world = one(
-        container("setup", kind=ContainerKind.INIT),
-        container("app"),
+        app("setup", kind=ContainerKind.INIT),
+        app("app"),
         statuses=(running("setup"), ContainerStatus("app")),
     )
     assert container_of(inspection(world.view()))["state"]["reason"] == "PodInitializing"
 
 
 def test_a_container_without_a_command_is_open():
-    world = one(container("slot", command=()))
+    world = one(app("slot", command=()))
     assert container_of(inspection(world.view()), "slot")["state"]["name"] == "Open"
 
 
 WHY = {
     "policy none": (
-        container("app", cpu="2", memory="64Mi"),
+        app("app", cpu="2", memory="64Mi"),
         {"placement": Placement()},
         "the CPU manager's policy is none",
     ),
-    "nothing asked for": (container("app"), {}, "it requests no CPU"),
-    "fraction": (container("app", cpu="1500m", memory="64Mi"), {}, "its CPU request is not a whole number"),
+    "nothing asked for": (app("app"), {}, "it requests no CPU"),
+    "fraction": (app("app", cpu="1500m", memory="64Mi"), {}, "its CPU request is not a whole number"),
     "limit": (
-        container("app", cpu="1", memory="64Mi", limits=("2", "64Mi")),
+        app("app", resources=ResourceRequirements(amounts("1"), amounts("2"))),
         {},
         "its CPU or memory limit differs from its request",
     ),
@@ -266,7 +256,7 @@ def test_says_why_a_container_is_not_exclusive(name):
 
 
 def test_policy_none_starves_nobody():
-    world = one(container("app"), placement=Placement())
+    world = one(app("app"), placement=Placement())
     document = inspection(world.view())
     found = container_of(document)
     assert (found["starved"], found["effective"]["cpus"]) == (False, "0-7")
@@ -275,7 +265,7 @@ def test_policy_none_starves_nobody():
 
 
 def test_exclusive_cpus_say_where_they_lie():
-    found = container_of(inspection(one(container("app", cpu="3", memory="64Mi")).view()))
+    found = container_of(inspection(one(app("app", cpu="3", memory="64Mi")).view()))
     assert (found["isolation"], found["whyShared"]) == ("container", None)
     assert found["promised"]["cpus"] == found["effective"]["cpus"]
     assert sum(len(CpuSet.parse(place["cpus"])) for place in found["places"]) == 3
@@ -290,7 +280,7 @@ def test_exclusive_cpus_say_where_they_lie():
     ],
 )
 def test_offline_cpus_degrade(offline, usable, note):
-    before = one(container("app", cpu="2", memory="64Mi"))
+    before = one(app("app", cpu="2", memory="64Mi"))
     world = World(machine(offline))
     world.state = before.state
     document = inspection(world.view())
@@ -323,7 +313,7 @@ RECOVERY = {
 def test_who_has_several_cpus_that_the_kernel_spreads_no_load_over_is_told(isolated: str, told: bool) -> None:
     """Two processes of a pod ran on one of its CPUs while the other idled, and nothing said so."""
     world = World(replace(machine(), isolated=CpuSet.parse(isolated)))
-    world.add(pod("web", container("app", cpu="2", memory="64Mi")))
+    world.add(pod("web", app("app", cpu="2", memory="64Mi")))
     notes = container_of(inspection(world.view()))["notes"]
     assert [note for note in notes if "spreads no load" in note] == [
         "CPUs 1,5 are isolated (isolcpus): the kernel spreads no load over them, so give each process or thread its own (taskset -c)"
@@ -334,9 +324,9 @@ def test_who_has_several_cpus_that_the_kernel_spreads_no_load_over_is_told(isola
     ("name", "made"),
     [
         ("problems", lambda: idle().view(problems=("bad.yaml:1: x",))),
-        ("refused", lambda: one(container("app", cpu="8", memory="64Mi")).view()),
-        ("crashLoops", lambda: one(container("app"), statuses=(ended("app", 1, attempt=4, backoff_step=3),)).view()),
-        ("degraded", lambda: one(container("app", cpu="2", memory="64Mi")).view()),
+        ("refused", lambda: one(app("app", cpu="8", memory="64Mi")).view()),
+        ("crashLoops", lambda: one(app("app"), statuses=(ended("app", 1, attempt=4, backoff_step=3),)).view()),
+        ("degraded", lambda: one(app("app", cpu="2", memory="64Mi")).view()),
     ],
 )
 def test_what_needs_a_person_is_counted(name, made):
@@ -352,8 +342,8 @@ def test_what_needs_a_person_is_counted(name, made):
 
 
 def test_a_node_where_all_is_well_is_healthy():
-    world = one(container("app", cpu="2", memory="64Mi"))
-    world.add(pod("job", container("once"), restart_policy=RestartPolicy.NEVER), ended("once", 1), outcome=Phase.FAILED)
+    world = one(app("app", cpu="2", memory="64Mi"))
+    world.add(pod("job", app("once"), restart_policy=RestartPolicy.NEVER), ended("once", 1), outcome=Phase.FAILED)
     document = inspection(world.view())
     assert is_healthy(document), "a job that has failed is its owner's matter"
     assert health_text(document) == "healthy"
@@ -376,7 +366,7 @@ def test_a_recovery_is_told_until_the_agent_starts_again():
 
 
 def test_who_got_fewer_cpus_than_it_asks_for_is_degraded():
-    world = one(container("app", cpu="2", memory="64Mi"))
+    world = one(app("app", cpu="2", memory="64Mi"))
     uid = world.state.entries[0].pod.uid
     promises = world.state.promises
     kept = replace(promises.of_pod(uid), cpus=(("app", CpuSet.of(1)),))
@@ -392,7 +382,7 @@ def test_who_got_fewer_cpus_than_it_asks_for_is_degraded():
 
 
 def drifted(path, change):
-    world = one(container("app", cpu="2", memory="64Mi"))
+    world = one(app("app", cpu="2", memory="64Mi"))
     observed = world.observed()
     if change is None:
         del observed[path]
@@ -498,20 +488,20 @@ def test_unknown_cgroups_are_not_taken_for_missing_ones():
     ids=["nobody can be asked", "the launcher has no such process", "the launcher has it"],
 )
 def test_a_container_runs_only_if_somebody_says_so(more, state, phase):
-    document = inspection(one(container("app")).view(cgroups=None, **more))
+    document = inspection(one(app("app")).view(cgroups=None, **more))
     [shown] = document["pods"]
     assert (state_text(container_of(document), NOW_MS), shown["phase"]) == (state, phase)
     assert document["summary"]["byPhase"] == {phase: 1}
 
 
 def test_a_start_that_was_never_confirmed_is_no_unknown_run():
-    world = one(container("app"), statuses=[ContainerStatus("app", attempt=1)])
+    world = one(app("app"), statuses=[ContainerStatus("app", attempt=1)])
     document = inspection(world.view(cgroups=None, pids=None))
     assert container_of(document)["state"]["name"] == "Waiting"
 
 
 def test_processes_that_could_not_be_counted_are_not_none():
-    world = one(container("slot", command=()))
+    world = one(app("slot", command=()))
     slot = "besteffort/poduid-web/slot"
     known = inspection(world.view())
     unread = inspection(world.view(process_counts={}))
@@ -655,7 +645,7 @@ def test_configuration_survives_the_way_to_its_readers():
             topology_manager_scope="pod",
             topology_manager_policy_options=(("prefer-closest-numa-nodes", "true"),),
             memory_manager_policy="Static",
-            reserved_memory=(ReservedMemory(1, container("x", memory="1Gi").resources.limits),),
+            reserved_memory=(ReservedMemory(1, amounts(memory="1Gi")),),
             feature_gates=(("PodLevelResourceManagers", True),),
             errata=Errata.FIXED,
         ),
@@ -664,8 +654,8 @@ def test_configuration_survives_the_way_to_its_readers():
         check_allocatable=False,
         max_pods=7,
         pods_per_core=3,
-        system_reserved=container("x", cpu="500m", memory="1Gi").resources.limits,
-        kube_reserved=container("x", memory="1536Mi").resources.limits,
+        system_reserved=amounts("500m", "1Gi"),
+        kube_reserved=amounts(memory="1536Mi"),
         eviction_memory_bytes=None,
         eviction_memory_percent="5",
         cpu_manager_reconcile_period_ms=3_000,
@@ -689,6 +679,6 @@ def test_a_threshold_that_is_no_percentage_is_refused(text: str) -> None:
 
 
 def test_restart_policy_never_leaves_nothing_to_wait_for():
-    world = World().add(pod("job", container("app"), restart_policy=RestartPolicy.NEVER), ended("app", 2))
+    world = World().add(pod("job", app("app"), restart_policy=RestartPolicy.NEVER), ended("app", 2))
     state = container_of(inspection(world.view()))["state"]
     assert (state["name"], state["nextStartAtMs"]) == ("Exited", None)

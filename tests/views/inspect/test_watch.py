@@ -41,7 +41,8 @@ from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.watch_text import Look, View, frame
 from tests.cli.test_cli_inspect import Host
 from tests.support.figures import Recorder, tell
-from tests.support.inspected_nodes import World, container, everything, idle, machine, pod
+from tests.support.inspected_nodes import World, everything, idle, machine
+from tests.support.pods import app, pod
 from tests.support.world import MACHINE
 
 CPU_STAT = "usage_usec 5000000\nuser_usec 1\nsystem_usec 2\nnr_periods 40\nnr_throttled 10\nthrottled_usec 77\n"
@@ -144,7 +145,7 @@ def test_a_frame_as_it_is_shown() -> None:
 def test_the_load_of_others_on_exclusive_cpus_is_marked(
     cpus: dict[int, int], used_milli: int | None, mark: str
 ) -> None:
-    world = World().add(pod("web", container("app", cpu="2", memory="64Mi"))).add(pod("any", container("work")))
+    world = World().add(pod("web", app("app", cpu="2", memory="64Mi"))).add(pod("any", app("work")))
     assert world.state.promises.own_set("uid-web", "app") == CpuSet.of(1, 5)
     used = {} if used_milli is None else {"poduid-web/app": ContainerRate(used_milli, None)}
     shown = frame(look(world.view(), Rates({0: 90, **cpus}, used)), View(120))
@@ -224,7 +225,7 @@ def test_nothing_in_it_acts_on_the_terminal() -> None:
 def test_a_refresh_with_250_pods_fits_into_its_second_many_times(record_property: Recorder) -> None:
     world = World(MACHINE, Placement("static", reserved_system_cpus=CpuSet.of(0)))
     for number in range(250):
-        world.add(pod(f"pod-{number}", container("app", cpu="100m", memory="8Mi")))
+        world.add(pod(f"pod-{number}", app("app", cpu="100m", memory="8Mi")))
     read, view = ViewReader(), world.view()
     document = JsonValue(view_document(view))
     usage = {path: container_usage(CPU_STAT, NUMA_STAT) for path in view.observed.cgroups or {}}

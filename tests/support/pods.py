@@ -1,0 +1,65 @@
+"""Pods, their containers and what these ask for, a line each: as the manifest border gives them, with defaults applied."""
+
+from typing import Any
+
+from nodeagent.core.model.pod import Container, ContainerKind, Pod, ResourceRequirements, Resources, RestartPolicy
+from nodeagent.core.model.pod_resources import with_container_defaults
+from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.state import Origin
+from nodeagent.core.turn.pod_sources import Manifest
+
+
+def amounts(cpu: str | None = None, memory: str | None = "64Mi", **pages: str) -> Resources:
+    """`hugepages_2Mi="1Gi"` names huge pages."""
+    named = {"cpu": cpu, "memory": memory} | {name.replace("_", "-"): text for name, text in pages.items()}
+    return Resources.of({name: Quantity.parse(text) for name, text in named.items() if text is not None})
+
+
+def exclusive(cpu: str | None = None, memory: str | None = "64Mi", **pages: str) -> ResourceRequirements:
+    """Requests equal limits: CPUs of its own, if they are whole."""
+    return ResourceRequirements(amounts(cpu, memory, **pages), amounts(cpu, memory, **pages))
+
+
+def burstable(cpu: str = "100m", limit: str | None = None) -> ResourceRequirements:
+    return ResourceRequirements(amounts(cpu), amounts(limit) if limit else Resources())
+
+
+def app(name: str = "app", cpu: str | None = None, memory: str = "64Mi", **more: Any) -> Container:
+    """A container with a process; with `cpu`, requests equal limits."""
+    pages = {key: more.pop(key) for key in tuple(more) if key.startswith("hugepages_")}
+    fields: dict[str, Any] = {
+        "resources": exclusive(cpu, memory, **pages) if cpu is not None else ResourceRequirements(),
+        "command": ("run",),
+    }
+    return Container(name, **(fields | more))
+
+
+def init(name: str = "init", cpu: str | None = None, memory: str = "64Mi", **more: Any) -> Container:
+    return app(name, cpu, memory, kind=ContainerKind.INIT, **more)
+
+
+def sidecar(name: str = "side", cpu: str | None = None, memory: str = "64Mi", **more: Any) -> Container:
+    return app(name, cpu, memory, kind=ContainerKind.SIDECAR, restart_policy=RestartPolicy.ALWAYS, **more)
+
+
+def shared(name: str, kind: ContainerKind = ContainerKind.APP) -> Container:
+    """A container without amounts of its own."""
+    return app(name, kind=kind)
+
+
+def cgroup_only(name: str = "slot", cpu: str | None = None, **more: Any) -> Container:
+    return app(name, cpu, command=(), **more)
+
+
+def pod(name: str, *containers: Container, uid: str | None = None, **more: Any) -> Pod:
+    made = Pod(uid=uid or f"uid-{name}", namespace="default", name=name, containers=containers or (app(),), **more)
+    return with_container_defaults(made)
+
+
+def job(name: str, *containers: Container, policy: RestartPolicy = RestartPolicy.NEVER, **more: Any) -> Pod:
+    return pod(name, *containers, restart_policy=policy, **more)
+
+
+def manifests(*pods: Pod) -> tuple[Manifest, ...]:
+    """One file each, named after the pod."""
+    return tuple(Manifest(p, Origin(f"{p.name}.yaml")) for p in pods)
