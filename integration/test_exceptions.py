@@ -23,8 +23,8 @@ def entry(at_us: int, event: str, **fields: str) -> bytes:
 
 
 ADMITTED = entry(1, "pod_admitted", cpus="app=1")
-SHORT = entry(50, "promise_short", problem="pod lone, container app: CPUs 1 of 1 are offline")
-KEPT = entry(90, "promise_kept_again", problem="pod lone, container app: CPUs 1 of 1 are offline")
+PROBLEM = "pod lone, container app: CPUs 1 of 1 are offline"
+SHORT, KEPT = entry(50, "promise_short", problem=PROBLEM), entry(90, "promise_kept_again", problem=PROBLEM)
 LOST = (CpusChanged(0, 1_000, ALL), CpusChanged(40_000, 41_000, (0, 2, 3)), CpusChanged(80_000, 81_000, ALL))
 
 
@@ -90,6 +90,12 @@ def test_an_agent_that_starts_in_between_has_brought_it_back_when_it_is_ready() 
     restarted = (SHORT, entry(70, "started"), entry(95, "ready"))
     assert not lone_on(3, 85_000, 95_000, *restarted).faults
     assert len(lone_on(3, 85_000, 95_001, *restarted).faults) == 1
+
+
+def test_one_that_starts_before_and_is_ready_after_the_return_has_still_to_bring_it_back() -> None:
+    restarted = (entry(70, "started"), entry(82, "promise_short", problem=PROBLEM), entry(83, "ready"), KEPT)
+    assert not lone_on(3, 85_000, 90_000, *restarted).faults
+    assert len(lone_on(3, 85_000, 90_001, *restarted).faults) == 1
 
 
 @pytest.mark.parametrize("left", [ALL, (0, 1, 3)], ids=["none", "another"])

@@ -122,14 +122,20 @@ class AgentsRecord:
             yield Span(start_ns, math.inf)
 
     def _restored_ns(self, cgroup: str, lost_ns: int, back: CpusChanged) -> float:
-        told = [line for line in self._log if line.is_about(cgroup) and line.at_ns >= lost_ns]
+        log = [line for line in self._log if line.at_ns >= lost_ns]
+        told = [line for line in log if line.is_about(cgroup)]
+        short_ns = [line.at_ns for line in told if line.event == "promise_short"]
         ends = [line.at_ns for line in told if line.event == "promise_kept_again" and line.at_ns >= back.before_ns]
-        if any(line.event == "started" and line.at_ns >= lost_ns for line in self._log):
-            # an agent that starts when it is over has nothing to say of it, but has looked
-            ends += [line.at_ns for line in self._log if line.event == "ready" and line.at_ns >= back.before_ns]
+        started_ns = [line.at_ns for line in log if line.event == "started"]
+        for line in log:
+            if line.event == "ready" and line.at_ns >= back.before_ns:
+                since_ns = max((at for at in started_ns if at <= line.at_ns), default=None)
+                # an agent that starts when it is over has nothing to say of it, but has looked
+                if since_ns is not None and not any(since_ns <= at <= line.at_ns for at in short_ns):
+                    ends.append(line.at_ns)
         if ends:
             return min(ends)
-        return math.inf if any(line.event == "promise_short" for line in told) else back.after_ns
+        return math.inf if short_ns else back.after_ns
 
     def _until_placed(self, cgroup: str, cpus: frozenset[int]) -> Iterator[Span]:
         """From each loss of the last CPU until the agent says that it has seen it; or until one is back."""
