@@ -126,7 +126,8 @@ class Disturbance:
             case Fault.AGENT_RELOADED:
                 _systemctl("reload", "--no-block", _AGENT)
             case Fault.LAUNCHER_KILLED:
-                _systemctl("kill", "--signal=KILL", _LAUNCHER)
+                # not what it is just starting: a pod that is never restarted would have failed by that
+                _systemctl("kill", "--signal=KILL", "--kill-whom=main", _LAUNCHER)
             case Fault.LAUNCHER_REPLACED:
                 _systemctl("reload", "--no-block", _LAUNCHER)
             case Fault.SYSTEMD_RELOADED:

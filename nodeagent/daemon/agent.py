@@ -200,7 +200,7 @@ class Agent:
     def _follow_machine(self, *, rescan: bool) -> None:
         """Take over that CPUs, memory or huge pages have come or gone, or that CPUs are kept from the pods or given back.
 
-        The kernel notifies nobody of CPUs that are withheld: without a rescan too, they are looked at before anything is decided.
+        No reason to wake tells of CPUs that are withheld: without a rescan too, they are looked at before anything is decided.
         """
         try:
             chain = self.tree.chain()

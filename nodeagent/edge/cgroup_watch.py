@@ -1,4 +1,5 @@
-"""Wakes when somebody writes to the pods' cgroups, creates or removes one, or the last process leaves one. Carries no data.
+"""Wakes when somebody writes to the pods' cgroups, creates or removes one, or the last process leaves one, and when a cgroup above is
+given other CPUs. Carries no data.
 
 inotify sees writes to cgroup files like those to any other, and the kernel's own changes of `cgroup.events` (cgroup-v2.rst, "Interface
 Files"). It doesn't announce its own changes of `*.effective`: the periodic look finds those.
@@ -97,6 +98,8 @@ class _Watching:
         self._wake = wake
         self._paths: dict[int, str] = {}
         """Of the watched directories, by watch."""
+        self._above: set[int] = set()
+        """Watches of the files by which cgroups above are given CPUs."""
         self._kernel = _checked(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK), root)
         try:
             self._stopping = os.eventfd(0, os.EFD_CLOEXEC)
@@ -108,6 +111,7 @@ class _Watching:
         except OSError:
             os.close(self._kernel)
             raise
+        self._look_above(root)
         self._look_below(root)
         self._thread = threading.Thread(target=self._follow, name="cgroup-watch", daemon=True)
         self._thread.start()
@@ -137,11 +141,22 @@ class _Watching:
         if mask & _IGNORED:
             return self._paths.pop(watch, None) == self._root
         if not mask & _IS_DIRECTORY:
-            return bool(mask & _MODIFY) and name in _FILES
+            return bool(mask & _MODIFY) and (name in _FILES or watch in self._above)
         parent = self._paths.get(watch)
         if mask & (_CREATE | _MOVED_TO) and parent is not None:
             self._add_if_there(f"{parent}/{name}")
         return True
+
+    def _look_above(self, path: str) -> None:
+        for directory in Path(path).parents:
+            file = directory / Attribute.CPUSET_CPUS.value
+            if not file.exists():
+                return
+            try:
+                self._above.add(_checked(_libc.inotify_add_watch(self._kernel, os.fsencode(file), _MODIFY), str(file)))
+            except OSError as err:
+                self.failure = err
+                return
 
     def _look_below(self, path: str) -> None:
         try:

@@ -43,6 +43,19 @@ def test_writes_and_directories_wake_at_every_depth(root: Path, watch: CgroupWat
     assert wakes.during((root / "podc" / "app").mkdir)
 
 
+def test_other_cpus_for_a_cgroup_above_wake_and_nothing_else_there(
+    root: Path, watch: CgroupWatch, wakes: Wakes
+) -> None:
+    above = root.parent / "cpuset.cpus"
+    above.write_text("0-7\n")
+    watch.renew()
+    (root.parent / "cpu.weight").write_text("100\n")
+    (root.parent / "other").mkdir()
+    with above.open("r+b", buffering=0) as file:
+        assert wakes.during(lambda: file.write(b"0-5\n"))
+    assert wakes.count == 1
+
+
 def test_directories_that_are_made_while_others_are_taken_in_are_watched_once_and_all(
     root: Path, watch: CgroupWatch, wakes: Wakes
 ) -> None:
