@@ -2,7 +2,7 @@
 
 import pytest
 
-from integration.guest.base import base_of, download_wheels, test_dependencies
+from integration.guest.base import base_of, dependencies_of_tests, download_wheels
 from integration.guest.cache import REPOSITORY
 from integration.guest.images import guest_image
 from integration.guest.releases import DEBIAN_13
@@ -25,5 +25,5 @@ RUN = f"""
 def test_the_tests_of_the_host_pass_on_debian_13s_python(tmp_path_factory: pytest.TempPathFactory) -> None:
     guest_image(DEBIAN_13)  # the tree is made for it
     wheels = tmp_path_factory.mktemp("wheels")
-    download_wheels(DEBIAN_13, wheels, test_dependencies())
+    download_wheels(DEBIAN_13, wheels, dependencies_of_tests())
     in_copy_of(base_of(DEBIAN_13).root, RUN, mounts=((REPOSITORY, "/mnt"), (wheels, "/media")))

@@ -78,7 +78,7 @@ def _build_dependencies() -> tuple[str, ...]:
     return (*_project()["build-system"]["requires"], "wheel")
 
 
-def test_dependencies() -> tuple[str, ...]:
+def dependencies_of_tests() -> tuple[str, ...]:
     """What running the tests of the host needs beside the program's own."""
     wanted = ("pytest", "hypothesis", "prometheus-client", "PyYAML")
     return tuple(one for one in _project()["project"]["optional-dependencies"]["dev"] if one.startswith(wanted))

@@ -50,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name in ("verify", "show"):
         add_output_argument(made[name])
     convert = made["convert"]
-    convert.add_argument("--to", choices=WRITABLE, required=True, help="the version to write")
+    versions = ", ".join(WRITABLE)
+    convert.add_argument("--to", choices=WRITABLE, required=True, metavar="VERSION", help=f"one of {versions}")
     add_out_argument(convert, "the file to write; it must not exist yet")
     convert.add_argument(
         "--containers",
