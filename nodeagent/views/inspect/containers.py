@@ -72,7 +72,7 @@ def container_document(observed: ContainerView, places: Places) -> Document:
     level = isolation(observed.managers, observed.promises, entry.pod, container.name) if entry.is_active else None
     nodes = observed.promises.memory_nodes(uid, container.name)
     usable = own & topology.online if own is not None else CpuSet()
-    lie = usable or (observed.cgroup.cpus_effective if observed.cgroup is not None else None)
+    lie = usable or (None if observed.cgroup is None or observed.is_starved else observed.cgroup.cpus_effective)
     lacking = lacking_cpus(observed.managers, observed.promises, entry.pod, container.name) if entry.is_active else 0
     return {
         "cgroup": observed.path,
@@ -220,7 +220,7 @@ def _notes(observed: ContainerView, own: CpuSet | None, lacking: int) -> list[st
     if own is not None and not own <= online:
         notes.append(
             f"degraded: its CPUs {own - online} are offline"
-            + ("" if own & online else "; it runs in the shared pool until they return")
+            + ("" if own & online or observed.is_starved else "; it runs in the shared pool until they return")
         )
     if observed.is_starved:
         notes.append("starved: no CPU is left for it, so it is frozen until the shared pool has one")

@@ -289,6 +289,22 @@ def test_offline_cpus_degrade(offline, usable, note):
     assert not has_difference(document)
 
 
+def test_who_has_no_cpu_left_lies_nowhere():
+    """Frozen, though the kernel gives the cgroup its parent's CPUs."""
+    strict = Placement("static", (("strict-cpu-reservation", "true"),), CpuSet.of(0, 4))
+    before = one(app("app", cpu="2", memory="64Mi"), placement=strict)
+    before.add(pod("greedy", app("app", cpu="4", memory="64Mi")))
+    lost = before.state.promises.own_set(before.state.entries[0].pod.uid, "app")
+    world = World(machine(str(lost)), placement=strict)
+    world.state = before.state
+    found = container_of(inspection(world.view()))
+    assert (found["starved"], found["state"]["reason"], found["places"]) == (True, "Starved", [])
+    assert found["notes"] == [
+        f"degraded: its CPUs {lost} are offline",
+        "starved: no CPU is left for it, so it is frozen until the shared pool has one",
+    ]
+
+
 RECOVERY = {
     "problems": [
         "cannot use /var/lib/nodeagent/nodeagent_state: the checksum does not match: the file is truncated or damaged"
