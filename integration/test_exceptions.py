@@ -6,7 +6,7 @@ import pytest
 
 from integration.overlap.disturbance import CpusChanged
 from integration.overlap.events import Attach, Event, Exec, Exit, Fork, Switch, Told
-from integration.overlap.exceptions import AgentsRecord, lines
+from integration.overlap.exceptions import RESCAN_NS, SLACK_NS, AgentsRecord, lines
 from integration.overlap.intervals import Findings, Witness
 
 LONE, OTHER = "/pods/podlone/app", "/pods/podother/app"
@@ -96,6 +96,35 @@ def test_one_that_starts_before_and_is_ready_after_the_return_has_still_to_bring
     restarted = (entry(70, "started"), entry(82, "promise_short", problem=PROBLEM), entry(83, "ready"), KEPT)
     assert not lone_on(3, 85_000, 90_000, *restarted).faults
     assert len(lone_on(3, 85_000, 90_001, *restarted).faults) == 1
+
+
+LATE_NS = 81_000 + RESCAN_NS + SLACK_NS
+"""By then an agent has to have seen that the CPU is back."""
+BACK_LATE = entry(LATE_NS // 1000 + 50, "promise_kept_again", problem=PROBLEM)
+
+
+@pytest.mark.parametrize("more", [(), (BACK_LATE,)], ids=["never", "late"])
+@pytest.mark.parametrize(("late_ns", "faults"), [(0, 0), (1, 1)])
+def test_an_agent_that_does_not_bring_it_back_in_time_is_at_fault(
+    late_ns: int, faults: int, more: tuple[bytes, ...]
+) -> None:
+    found = judged(
+        started(11, LONE, 2_000, 1, 1),
+        on_cpu(11, 3, LATE_NS - 1_000, LATE_NS + late_ns),
+        [Exit(LATE_NS + 1_000_000, 0, 11)],
+        journal=(ADMITTED, SHORT, *more),
+    )
+    assert len(found.faults) == faults
+
+
+@pytest.mark.parametrize(("late_ns", "broken"), [(-10, 0), (1, 1)])
+def test_who_starts_short_long_after_the_return_has_a_broken_promise(late_ns: int, broken: int) -> None:
+    found = judged(
+        started(11, LONE, LATE_NS + late_ns, 0, 0, asked=2),
+        [Exit(LATE_NS + 1_000_000, 0, 11)],
+        journal=(entry(1, "pod_admitted", cpus="app=0-1"), SHORT),
+    )
+    assert len(found.promises) == broken
 
 
 @pytest.mark.parametrize("left", [ALL, (0, 1, 3)], ids=["none", "another"])

@@ -17,6 +17,10 @@ from integration.overlap.events import cpu_list
 
 _AGENT = ("nodeagent.service", "nodeagent-kubelet-order.service")
 _ALL_OFFLINE = re.compile(r"CPUs (\S+) of \1 are offline")
+RESCAN_NS = 10_000_000_000
+"""`cpuManagerReconcilePeriod` of the guest: by then the agent looks, if nothing has told it before."""
+SLACK_NS = 20_000_000_000
+"""For a look that comes late, and an agent that is just being started again, on a busy guest."""
 
 
 class Span(NamedTuple):
@@ -107,7 +111,7 @@ class AgentsRecord:
                     yield (line.fields["pod_uid"], container), cpu_list(cpus)
 
     def _until_restored(self, cgroup: str, is_lost: Callable[[frozenset[int]], bool]) -> Iterator[Span]:
-        """From each loss until the agent, knowing that it is over, has done what follows."""
+        """From each loss until the agent, knowing that it is over, has done what follows, or should have."""
         start_ns: int | None = None
         for number, (change, there) in enumerate(self._changes):
             if is_lost(there):
@@ -133,9 +137,9 @@ class AgentsRecord:
                 # an agent that starts when it is over has nothing to say of it, but has looked
                 if since_ns is not None and not any(since_ns <= at <= line.at_ns for at in short_ns):
                     ends.append(line.at_ns)
-        if ends:
-            return min(ends)
-        return math.inf if short_ns else back.after_ns
+        if not ends and not short_ns:
+            return back.after_ns
+        return min([back.after_ns + RESCAN_NS + SLACK_NS, *ends])
 
     def _until_placed(self, cgroup: str, cpus: frozenset[int]) -> Iterator[Span]:
         """From each loss of the last CPU until the agent says that it has seen it; or until one is back."""
