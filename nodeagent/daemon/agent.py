@@ -203,8 +203,8 @@ class Agent:
         No reason to wake tells of CPUs that are withheld: without a rescan too, they are looked at before anything is decided.
         """
         try:
-            chain = self.tree.chain()
-            if chain == self._kept.chain and not rescan:
+            chain = self.tree.chain() or self._kept.chain
+            if chain == self._kept.chain and not rescan and not self._kept.machine_trouble:
                 return
             self._kept = replace(self._kept, whole=self._machine.look(self._kept.whole), chain=chain)
             kept = withheld(chain)

@@ -200,10 +200,10 @@ class CgroupTree:
                 return None
             raise _failure(f"read {file}", file, err) from err
 
-    def chain(self) -> tuple[tuple[str, CpuSet], ...]:
+    def chain(self) -> tuple[tuple[str, CpuSet], ...] | None:
         """Read the effective CPUs of the pods' cgroup and of all above it: (path, CPUs), from the root of all cgroups down.
 
-        Nothing where one of them has none: a cgroup is not there, or without the controller cpuset.
+        None where one of them has none: a cgroup is not there, or without the controller cpuset, if only while systemd enables it.
 
         Raises:
             CgroupError: a file cannot be read, or holds what the kernel would not write.
@@ -215,9 +215,9 @@ class CgroupTree:
                 break
             cpus = self._effective(str(directory), EFFECTIVE_CPUS, CpuSet)
             if not cpus:
-                return ()
+                return None
             found.append((str(directory), cpus))
-        return tuple(reversed(found))
+        return tuple(reversed(found)) or None
 
     def apply(self, change: Change) -> None:
         """Carry out one change and, where the kernel may grant something else than was asked for, look what it granted.

@@ -1,5 +1,6 @@
 """A cgroup above the pods' one may be given fewer CPUs, as `AllowedCPUs=` of its unit does: that is as if they went offline."""
 
+import errno
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,6 +105,37 @@ def test_what_is_withheld_since_the_last_look_is_given_to_nobody(daemon: Daemon)
     assert [line for line in daemon.said() if line["event"] == "trouble"] == []
 
 
+@pytest.mark.parametrize("reason", [WakeUpReason.MANIFESTS, WakeUpReason.TIMER])
+def test_where_the_chain_cannot_be_told_for_a_moment_what_was_known_of_it_counts(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, reason: WakeUpReason
+) -> None:
+    """A cgroup above shows no CPUs while systemd enables its controllers again: what it withheld was granted in that turn."""
+    taken = CpuSet.of(min(daemon.agent.state.promises.default - daemon.agent.node.managers.reserved))
+    withhold(daemon, taken)
+    daemon.files.pods = (*daemon.files.pods, pod("d", app(cpu="1")))
+    with monkeypatch.context() as moment:
+        moment.setattr(daemon.agent.tree, "chain", lambda: None)
+        daemon.turn(reason)
+    assert not promised(daemon, "d") & taken
+    assert any("keeps CPUs" in problem for problem in daemon.agent.view.problems)
+
+
+@pytest.mark.parametrize("taken", ["0", ""], ids=["something is withheld", "nothing"])
+def test_the_trouble_of_a_chain_that_could_not_be_read_ends_when_it_can(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, taken: str
+) -> None:
+    def unreadable() -> None:
+        raise CgroupError("cannot read it", path="/pods", error=errno.EIO, hint="h")
+
+    withhold(daemon, CpuSet.parse(taken))
+    with monkeypatch.context() as moment:
+        moment.setattr(daemon.agent.tree, "chain", unreadable)
+        daemon.turn(WakeUpReason.MANIFESTS)
+    assert any("cannot read it" in problem for problem in daemon.agent.view.problems)
+    daemon.turn(WakeUpReason.MANIFESTS)
+    assert not any("cannot read it" in problem for problem in daemon.agent.view.problems)
+
+
 def test_a_promise_that_cannot_be_kept_is_told_with_its_pod_and_when_that_is_over_too(daemon: Daemon) -> None:
     withhold(daemon, CpuSet.of(max(promised(daemon, "a"))))
     daemon.files.pods = daemon.files.pods[1:]
@@ -188,9 +220,9 @@ def test_the_chain_is_read_from_the_root_down(tmp_path: Path) -> None:
 
 
 def test_where_a_cgroup_has_no_cpuset_nothing_is_known(tmp_path: Path) -> None:
-    assert tree(tmp_path / "a").chain() == () if (tmp_path / "a").mkdir() is None else False
-    (tmp_path / "b").mkdir()
-    assert tree(tmp_path / "b", "0-7\n", "\n", "0-7\n").chain() == ()
+    for name, texts in {"a": (), "b": ("0-7\n", "\n", "0-7\n"), "c": ("0-7\n", "0-7\n", None)}.items():
+        (tmp_path / name).mkdir()
+        assert tree(tmp_path / name, *texts).chain() is None
 
 
 def test_what_the_kernel_would_not_write_is_told(tmp_path: Path) -> None:

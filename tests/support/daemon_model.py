@@ -163,7 +163,7 @@ class Tree:
     def read(self, _own: frozenset[str]) -> dict[str, Any]:
         return self.machine.observed()
 
-    def chain(self) -> tuple[tuple[str, CpuSet], ...]:
+    def chain(self) -> tuple[tuple[str, CpuSet], ...] | None:
         above = self.machine.node.kernel.online
         return ((str(self.root.parent), above), (str(self.root), above - self.machine.withheld))
 
