@@ -13,7 +13,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import shortfalls
-from nodeagent.core.admission.node_setup import NodeSetup, on_machine
+from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.ancestor_cpusets import withheld
 from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, Kernel, desired_cgroups
@@ -44,7 +44,7 @@ from nodeagent.daemon.drift import as_desired, corrected
 from nodeagent.daemon.execution import ExecutionResult, answered, carry_out
 from nodeagent.daemon.kept import POLL_SECONDS, Kept
 from nodeagent.daemon.logs import Log, about, log_event
-from nodeagent.daemon.machine import Machine
+from nodeagent.daemon.machine import Machine, on_what_is_there
 from nodeagent.daemon.metrics_recorder import MetricsRecorder, Stopwatch
 from nodeagent.daemon.problems import refused_change, shadow, told_withheld
 from nodeagent.daemon.reattach import reattach
@@ -218,9 +218,12 @@ class Agent:
         before = self.node.topology
         if topology == before and not self._kept.machine_trouble:
             return
-        node = on_machine(self.node.config, topology, self.node.reserved)
-        judged = promises_on(node, self.state.promises) if isinstance(node, NodeSetup) else None
-        refusals = node if isinstance(node, tuple) else (judged,) if isinstance(judged, StartRefused) else ()
+        node, refusals = on_what_is_there(self.node, topology)
+        judged = None if refusals else promises_on(node, self.state.promises)
+        if isinstance(judged, StartRefused):
+            node, refusals = replace(self.node, topology=topology), (judged,)
+        self.node = node
+        self._kept = replace(self._kept, machine_trouble=())
         if refusals:
             why = "; ".join(refused.told for refused in refusals)
             trouble = f"the machine has changed, and pods cannot be placed on it as it is: {why}"
@@ -228,11 +231,6 @@ class Agent:
                 "bring back what is missing, or drain the node and correct what `nodeagent config validate` reports"
             )
             self._kept = replace(self._kept, machine_trouble=(Trouble(f"{trouble} ({way_out})"),))
-            # Running containers keep to the CPUs that are there.
-            self.node = replace(self.node, topology=topology)
-        elif isinstance(node, NodeSetup):
-            self.node = node
-            self._kept = replace(self._kept, machine_trouble=())
         if topology != before:
             self.log.warning(
                 "machine_changed",

@@ -1,6 +1,12 @@
 """Rereads the machine periodically: CPUs, memory and huge pages come and go while pods run."""
 
+from msgspec.structs import replace
+
+from nodeagent.core.admission.node_setup import NodeSetup, on_machine
+from nodeagent.core.cgroups.ancestor_cpusets import withheld
+from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
+from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.sysfs import read_machine, read_witness
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.kernel.sysfs_witness import Witness, witness_of
@@ -27,3 +33,18 @@ class Machine:
         # Only now: a reading that failed is to be done again.
         self._witness = witness
         return topology
+
+
+def on_what_is_there(node: NodeSetup, topology: Topology) -> tuple[NodeSetup, tuple[StartRefused, ...]]:
+    """Give a node on another machine. If its configuration is refused there, who runs keeps to the CPUs that there are even so."""
+    found = on_machine(node.config, topology, node.reserved)
+    return (found, ()) if isinstance(found, NodeSetup) else (replace(node, topology=topology), found)
+
+
+def without_withheld(node: NodeSetup, tree: CgroupTree) -> NodeSetup:
+    """Give a node as its first turn will have it. Cgroups that cannot be read are left to that turn to report."""
+    try:
+        kept = withheld(tree.chain() or ())
+    except CgroupError:
+        return node
+    return on_what_is_there(node, node.topology.without(kept.cpus))[0] if kept.cpus else node

@@ -14,7 +14,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.heartbeat import Heartbeat
 from nodeagent.daemon.logs import Log, make_log
-from nodeagent.daemon.machine import Machine
+from nodeagent.daemon.machine import Machine, without_withheld
 from nodeagent.daemon.manifest_list import ManifestList
 from nodeagent.daemon.publisher import Publisher
 from nodeagent.daemon.records import Recorder
@@ -86,6 +86,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
         return 0  # told to stop before the launcher was there
     tree, runner = CgroupTree(root), Runner(client)
     if start is None:
+        node = without_withheld(node, tree)
         start = start_state(node, pods, now_ms, lambda: _what_runs(tree, runner, wakeups, manager, log))
     if start is None:
         return 0  # told to stop before it could be seen what runs

@@ -157,6 +157,41 @@ def test_a_start_sees_it_too(daemon: Daemon) -> None:
     assert cpus(daemon, "a") == promised(daemon, "a") - daemon.machine.withheld
 
 
+def test_a_start_places_nobody_on_what_is_withheld(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rebooted, with one of the pod's CPUs reserved now, and others, that would be its next ones, withheld."""
+
+    def restarted(directory: Path, taken: CpuSet) -> tuple[CpuSet, Daemon]:
+        directory.mkdir()
+        machine = Machine(node(SMALL, reserved="0"))
+        daemon = Daemon(machine, directory, steps=Steps())
+        with watched(monkeypatch, machine, daemon.steps):
+            daemon.files.pods = (pod("a", app(cpu="2")),)
+            daemon.start()
+            daemon.rest()
+            before = promised(daemon, "a")
+        rebooted = Machine(node(SMALL, reserved=f"0,{min(before)}"))
+        rebooted.withheld, rebooted.now_ms = taken, machine.now_ms + 1000
+        daemon.machine = rebooted
+        with watched(monkeypatch, rebooted, daemon.steps):
+            daemon.start()
+            daemon.turn(WakeUpReason.START)
+            daemon.rest()
+        return promised(daemon, "a"), daemon
+
+    next_ones, _ = restarted(tmp_path / "whole", CpuSet())
+    placed, daemon = restarted(tmp_path / "withheld", next_ones)
+    assert len(placed) == 2
+    assert not placed & next_ones
+    assert [
+        problem for problem in daemon.agent.view.problems if "offline" in problem and "keeps CPUs" not in problem
+    ] == []
+    assert [line for line in daemon.said() if line["event"] == "machine_changed"] == []
+    daemon.machine.withheld = CpuSet()
+    daemon.turn(WakeUpReason.TIMER)
+    assert next_ones <= daemon.agent.node.topology.online
+    assert promised(daemon, "a") == placed
+
+
 @pytest.mark.parametrize("taken", ["one of a pod", "all that are reserved"])
 def test_commands_see_the_machine_that_the_agent_decides_on(daemon: Daemon, taken: str) -> None:
     """The files of /sys say nothing of what is withheld: a command that read them again found differences that nobody puts right."""

@@ -24,11 +24,13 @@ from nodeagent.core.admission.node_setup import NodeSetup as DaemonNode
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, Pod
+from nodeagent.core.model.topology import Topology
 from nodeagent.core.turn.actions import Forget, KillCgroup, Launch, Terminate, TerminateAll
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon import agent as agent_module, clock as clock_module, runs as runs_module
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.logs import make_log
+from nodeagent.daemon.machine import without_withheld
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.recovery import Evidence, start_state, tell
 from nodeagent.daemon.runs import Runner
@@ -265,9 +267,12 @@ def answered(daemon: "Daemon", ask: Callable[[], T]) -> T:
     return asked.result()
 
 
+@dataclass
 class _SameMachine:
-    def look(self, known: Any) -> Any:
-        return known
+    topology: Topology
+
+    def look(self, _known: Topology) -> Topology:
+        return self.topology
 
 
 @dataclass
@@ -286,10 +291,11 @@ class Daemon:
     def start(self) -> Agent:
         """A new process, up to its first turn."""
         log = make_log(self.log)
-        node = daemon_node(self.machine.node, self.directory, **self.config)
+        whole = daemon_node(self.machine.node, self.directory, **self.config)
         tree: Any = Tree(self.machine, self.steps, lambda: self.judge(self))
         client: Any = Client(self.machine, self.steps)
-        same: Any = _SameMachine()
+        same: Any = _SameMachine(whole.topology)
+        node = without_withheld(whole, tree)
         runner = Runner(client)
 
         def look() -> Evidence:
