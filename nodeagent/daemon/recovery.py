@@ -119,7 +119,7 @@ def _carried_over(node: NodeSetup, saved: SavedState, look: Callable[[], Evidenc
     if evidence is None:
         return None
     claims = tuple(
-        Claim(entry.pod, saved.state.promises.of_pod(entry.pod.uid), _stays(entry, evidence.observed))
+        _claim(entry, saved.state.promises.of_pod(entry.pod.uid), evidence.observed)
         for entry in saved.state.entries
         if entry.is_active
     )
@@ -136,14 +136,14 @@ def _carried_over(node: NodeSetup, saved: SavedState, look: Callable[[], Evidenc
 def _taken_as_it_is(before: NodeState, after: NodeState) -> Start:
     if before == after:
         return Start(after)
-    # Pods keep all they have: only what is left for others is another.
+    # Pods keep all they have, but those that end: only what is left for others is another.
     return Start(after, Recovery((f"the machine or its reservation differs from {STATE_FILE}: accepted",)))
 
 
-def _stays(entry: PodEntry, observed: ObservedCgroups) -> bool:
-    """Whether a pod keeps what it holds: it has processes, or is being ended and needs nothing else in place of it."""
+def _claim(entry: PodEntry, held: PodPromises, observed: ObservedCgroups) -> Claim:
     groups = [observed.get(entry.container_path(status.name)) for status in entry.containers]
-    return entry.deleting_since_ms is not None or any(group is not None and group.is_populated for group in groups)
+    runs = any(group is not None and group.is_populated for group in groups)
+    return Claim(entry.pod, held, stays=runs, ends=not runs and entry.deleting_since_ms is not None)
 
 
 def _judged(entry: PodEntry, placed: Settled, now_ms: int) -> PodEntry:

@@ -445,16 +445,24 @@ def test_cpus_that_are_gone_are_replaced_for_pods_without_processes_only(tmp_pat
     life.go_on(found)
 
 
-def test_cpus_that_are_gone_are_not_replaced_for_a_pod_that_is_ending(tmp_path: Path) -> None:
-    """Its processes may have ended already: it is to give its CPUs back, and the state of all is as good as it was."""
+@pytest.mark.parametrize(
+    ("now", "kept"),
+    [(node(two_nodes(6)), "2,6"), (node(two_nodes(), reserved="0,6"), "2"), (node(two_nodes(), reserved="0,2,6"), "")],
+    ids=["offline", "reserved", "all reserved"],
+)
+def test_cpus_that_are_gone_are_not_replaced_for_a_pod_that_is_ending(tmp_path: Path, now: Node, kept: str) -> None:
+    """Its processes have ended already: it is to give its CPUs back."""
     life = Life(tmp_path, node(two_nodes()), pod("a", app("app", "2")), pod("b", app("app", "2")))
     entry = life.before.entries[1]
     ending = life.before.with_entry(replace(entry, deleting_since_ms=life.machine.now_ms))
     (tmp_path / STATE_FILE).write_bytes(encode_state(ending, policies_of(life.of.config.placement)))
     life.reboot()
-    found = life.start(node(two_nodes(6)))
-    assert sets(found.state) == sets(life.before)
-    assert recovery(found).unusable == ()
+    found = life.start(now)
+    others = {key: cpus for key, cpus in sets(life.before).items() if key[0] != entry.pod.uid}
+    own = {(entry.pod.uid, "app"): CpuSet.parse(kept)} if kept else {}
+    assert sets(found.state) == {**others, **own}
+    assert recovery(found).refused == ()
+    assert recovery(found).unusable == (() if kept == "2,6" else (STATE_FILE,))
     assert recovery(found).differences == ()
     life.go_on(found)
 

@@ -32,7 +32,9 @@ class Claim(Struct, frozen=True):
     pod: Pod
     held: PodPromises
     stays: bool
-    """It has processes, or ends: it stays where it is, whatever can be had for it."""
+    """It has processes: it stays where it is, whatever can be had for it."""
+    ends: bool = False
+    """It has none, and is to give back what it holds: it keeps what it may, and gets nothing in place of the rest."""
 
 
 class Deviation(Struct, frozen=True):
@@ -88,7 +90,7 @@ def settled(managers: Managers, claims: Sequence[Claim], promises: Promises | No
     differences = [
         difference
         for claim in claims
-        if claim.pod.uid not in gone
+        if claim.pod.uid not in gone and not claim.ends
         for difference in _differences(managers, claim, balanced)
     ]
     return Settled(balanced, tuple(refused), tuple(differences))
@@ -220,6 +222,8 @@ def _is_asked_for(container: ContainerDemand, held: dict[str, int]) -> bool:
 
 def _completed(managers: Managers, promises: Promises, claim: Claim) -> Promises | Rejected:
     """Get a pod what it lacks, moving as little of it as possible."""
+    if claim.ends:
+        return promises
     held = promises.of_pod(claim.pod.uid)
     demand = demand_of(managers.rules, claim.pod)
     lacks = _lacks(managers, demand, held)

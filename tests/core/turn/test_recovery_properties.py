@@ -21,6 +21,14 @@ def claims_of(promises: Promises, active: tuple[Pod, ...], running: frozenset[in
     return tuple(Claim(pod, promises.of_pod(pod.uid), n in running) for n, pod in enumerate(active))
 
 
+def expect_nothing_new(claim: Claim, promises: Promises) -> None:
+    after = promises.of_pod(claim.pod.uid)
+    assert all(cpus <= (claim.held.own_set(name) or CpuSet()) for name, cpus in after.cpus)
+    assert after.pod_cpus in {None, claim.held.pod_cpus}
+    assert set(after.memory) <= set(claim.held.memory)
+    assert after.pod_memory in {None, claim.held.pod_memory}
+
+
 def lived_through(node: Managers, events: list[Event]) -> tuple[Promises, tuple[Pod, ...]]:
     *_, last = lived(node, events)
     return last.after, last.pods
@@ -30,15 +38,22 @@ def expect_sound(node: Managers, claims: tuple[Claim, ...], made: Settled) -> tu
     """Give the pods that were kept."""
     refused = {uid for uid, _ in made.refused}
     assert all(not claim.stays for claim in claims if claim.pod.uid in refused), "who runs is never refused"
+    assert all(not claim.ends for claim in claims if claim.pod.uid in refused), "nor who ends"
     kept = tuple(claim.pod for claim in claims if claim.pod.uid not in refused)
     assert violations(node, made.promises, kept) == ()
     assert [*invariants.shared_cpus(node, made.promises, kept)] == []
     assert [*invariants.pool_errors(node, made.promises)] == []
+    ending = {claim.pod.uid: claim for claim in claims if claim.ends}
+    for claim in ending.values():
+        expect_nothing_new(claim, made.promises)
+        assert all(difference.pod != claim.pod for difference in made.differences)
     for pod in kept:
         for container in pod.containers:
             own = made.promises.own_set(pod.uid, container.name)
             wanted = invariants.wanted_cpus(_generous(node), pod, container)
             assert len(own or ()) <= max(wanted, len(made.promises.pod_set(pod.uid) or ()))
+            if pod.uid in ending:
+                continue
             told = [d for d in made.differences if (d.pod, d.container, d.resource) == (pod, container.name, "CPUs")]
             before = next(c.held.own_set(container.name) for c in claims if c.pod is pod)
             assert bool(told) >= (own != before), "what is not as it was is told"
@@ -97,15 +112,22 @@ def test_a_gate_that_is_turned_moves_nobody(node: Managers, events: list[Event],
 
 
 @EXAMPLES
-@given(nodes(), lives(), nodes(), RUNNING)
+@given(nodes(), lives(), nodes(), RUNNING, RUNNING)
 def test_on_any_other_node_the_promises_are_sound(
-    was: Managers, events: list[Event], now: Managers, running: frozenset[int]
+    was: Managers, events: list[Event], now: Managers, running: frozenset[int], ending: frozenset[int]
 ) -> None:
     promises, active = lived_through(was, events)
-    claims = claims_of(promises, active, running)
+    claims = tuple(
+        replace(claim, ends=not claim.stays and n in ending)
+        for n, claim in enumerate(claims_of(promises, active, running))
+    )
     made = settled(now, claims)
     kept = expect_sound(now, claims, made)
-    again = settled(now, tuple(Claim(pod, made.promises.of_pod(pod.uid), stays=True) for pod in kept))
+    left = (claim for claim in claims if claim.pod in kept)
+    again = settled(
+        now,
+        tuple(replace(c, held=made.promises.of_pod(c.pod.uid), stays=not c.ends) for c in left),
+    )
     sets = {(uid, name): cpus for uid, name, cpus in made.promises.containers}
     assert {key: again.promises.own_set(*key) for key in sets} == sets, "once made anew, they stay"
 
@@ -127,7 +149,8 @@ def hostile_claims(draw: Any) -> tuple[Claim, ...]:
         memory = tuple((name, draw(blocks)) for name in chosen if draw(st.booleans()))
         hints = tuple((name, Hint(draw(st.none() | groups), draw(st.booleans()))) for name in chosen)
         held = PodPromises(own, draw(sets), memory, draw(st.none() | blocks), hints if draw(st.booleans()) else ())
-        claims.append(Claim(pod, held, draw(st.booleans())))
+        stays, ends = draw(st.sampled_from([(True, False), (False, False), (False, True)]))
+        claims.append(Claim(pod, held, stays, ends))
     return tuple(claims)
 
 
