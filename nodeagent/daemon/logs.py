@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
-from typing import TextIO
+from typing import Literal, Protocol, TextIO
 
 import structlog
 
@@ -17,7 +17,50 @@ from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.step import EventKind, TurnEvent
 from nodeagent.edge.journal import Journal, is_journal
 
-Log = structlog.typing.FilteringBoundLogger
+AgentEvent = Literal[
+    "started",
+    "ready",
+    "stopped",
+    "start_refused",
+    "reload_refused",
+    "configuration_reloaded",
+    "configuration_note",
+    "configuration_not_kept",
+    "unused_kubelet_fields",
+    "waiting_for_launcher",
+    "waiting_to_recover",
+    "state_recovered",
+    "state_set_aside",
+    "checkpoint_changed_by_others",
+    "checkpoint_differed",
+    "manifest_refused",
+    "machine_changed",
+    "clock_stepped",
+    "promise_short",
+    "promise_kept_again",
+    "cgroup_drift_corrected",
+    "process_brought_back",
+    "trouble",
+    "trouble_over",
+    "cgroups_unwatched",
+    "hotplug_unwatched",
+    "not_served",
+    "served_again",
+    "serving_failed",
+]
+"""Every event but those of turns (EventKind). docs/how-to/logs.md explains each."""
+
+
+class Log(Protocol):
+    """structlog's logger, for these events only."""
+
+    def info(self, event: AgentEvent | EventKind, /, **fields: object) -> None: ...
+
+    def warning(self, event: AgentEvent | EventKind, /, **fields: object) -> None: ...
+
+    def error(self, event: AgentEvent, /, **fields: object) -> None: ...
+
+
 _AS_JSON = structlog.processors.JSONRenderer(sort_keys=True)
 _PRIORITIES = {"debug": "7", "info": "6", "warning": "4", "error": "3", "critical": "2"}
 """syslog's, by structlog's method."""
@@ -119,4 +162,4 @@ def log_event(log: Log, event: TurnEvent, state: NodeState, extra: Mapping[str, 
             )
     fields.update(extra)
     write = log.warning if event.kind in _WARNINGS else log.info
-    write(event.kind.value, **{key: value for key, value in fields.items() if value != ""})
+    write(event.kind, **{key: value for key, value in fields.items() if value != ""})

@@ -229,7 +229,7 @@ def tell(recovery: Recovery, log: Log) -> None:
     """Log it, a line for each thing that a person may want to look at."""
     log.warning("state_recovered", problems=list(recovery.problems), adopted=list(recovery.adopted))
     for difference in recovery.differences:
-        log.warning("promise_changed", **about(difference.pod, difference.container), **dict(difference.fields))
+        log.warning(EventKind.PROMISE_CHANGED, **about(difference.pod, difference.container), **dict(difference.fields))
     for entry in recovery.refused:
         tell_refused(entry, log)
 
@@ -238,4 +238,4 @@ def tell_refused(entry: PodEntry, log: Log) -> None:
     """Log a refusal that no turn has decided on."""
     if entry.refusal is not None:
         fields = {"source": entry.origin.name, "reason": entry.refusal.reason, "message": entry.refusal.message}
-        log.warning(EventKind.POD_REFUSED.value, **about(entry.pod), **fields)
+        log.warning(EventKind.POD_REFUSED, **about(entry.pod), **fields)

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
@@ -181,10 +182,10 @@ def test_the_reference_names_every_command_metric_and_reason(made: dict[Path, st
     assert "there is no file … | make one with `nodeagent capture --out FILE`" in text["errors"]
 
 
-def test_every_event_of_a_turn_is_explained_and_every_field_of_the_journal() -> None:
-    """All others are held to the page where they are logged: tests/support/daemon_model.py and launcher_process.py."""
+def test_every_event_is_explained_and_every_field_of_the_journal() -> None:
+    """The launcher's are held to the page where they are logged: tests/support/launcher_process.py."""
     page = (DOCS / "how-to" / "logs.md").read_text()
-    assert {event.value for event in EventKind} <= explained_events()
+    assert {*EventKind, *get_args(logs.AgentEvent)} <= explained_events()
     given = {"POD", "POD_UID", "CONTAINER", "EVENT"}
     assert set(re.findall(r"^\| `NODEAGENT_(\w+)`", page, re.MULTILINE)) == given
     fields = set(re.findall(r"NODEAGENT_(\w+)", str(logs.__doc__)))

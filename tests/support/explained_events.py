@@ -1,4 +1,4 @@
-"""The events that docs/how-to/logs.md explains: what the tests' agents and launchers log is held to it."""
+"""The events that docs/how-to/logs.md explains: the agent's are held to it, and what the tests' launchers log."""
 
 import re
 from functools import cache

@@ -50,7 +50,7 @@ class World(Struct, frozen=True):
     """Run ids whose processes got their SIGTERM from this process."""
 
 
-class EventKind(enum.Enum):
+class EventKind(enum.StrEnum):
     """What can happen to a pod or container; the value is the log event's name."""
 
     POD_ADMITTED = "pod_admitted"
