@@ -64,9 +64,7 @@ def _observed(
     return replace(status, exit=ended, oom_kills_seen=oom_kills)
 
 
-def advance(
-    entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int, signalled: frozenset[str] = frozenset()
-) -> PodEntry:
+def advance(entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int, signalled: frozenset[str]) -> PodEntry:
     """Decide on the next starts and stops of an admitted pod. `signalled`: run ids whose processes got their SIGTERM."""
     grace_ms = entry.pod.termination_grace_seconds * 1000
     if entry.deleting_since_ms is not None:

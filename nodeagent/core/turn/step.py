@@ -232,9 +232,8 @@ def _end_unwanted(
 
 
 def _ending(draft: _Draft, entry: PodEntry, world: World) -> _Draft:
-    ending = lifecycle.advance(
-        replace(entry, deleting_since_ms=world.now_ms), world.runs or {}, world.observed, world.now_ms
-    )
+    ending = replace(entry, deleting_since_ms=world.now_ms)
+    ending = lifecycle.advance(ending, world.runs or {}, world.observed, world.now_ms, world.signalled)
     return draft.plus(draft.state.with_entry(ending), TurnEvent(EventKind.POD_ENDING, entry.pod, entry.origin))
 
 

@@ -153,7 +153,7 @@ def test_the_step_of_a_container_that_fails_for_months_stays_bounded() -> None:
         containers=(ContainerStatus("app", attempt=10**6, started_at_ms=0, exit=ended, backoff_step=10**6),),
     )
     assert next_start_at_ms(entry, "app") == 300 * SECOND
-    again = advance(entry, {}, {}, 300 * SECOND).status("app")
+    again = advance(entry, {}, {}, 300 * SECOND, frozenset()).status("app")
     assert again.attempt == 10**6 + 1
     assert again.backoff_step < 100
 
@@ -453,6 +453,30 @@ def test_who_could_not_be_asked_in_his_grace_period_is_asked_before_he_is_killed
     agent.rest()
     assert [kind for kind, _ in machine.signals] == ["TERM", "KILL"]
     assert agent.state.entries == ()
+
+
+@pytest.mark.parametrize("how", ["removed", "released", "changed"])
+def test_a_sidecar_whose_time_is_over_is_killed_though_its_pod_is_to_end_now_for_another_reason(how: str) -> None:
+    machine = Machine(NODE)
+    machine.stubborn = {"side"}
+    agent = Agent(machine)
+    agent.want(job("a", sidecar(), app(), termination_grace_seconds=3600))
+    agent.rest()
+    machine.exit(machine.run_of("app"))
+    agent.rest()
+    machine.now_ms += HOUR
+    match how:
+        case "removed":
+            agent.want()
+        case "released":
+            agent.released = frozenset({"uid-a"})
+        case _:
+            agent.want(job("a", app("new")))
+    agent.rest()
+    assert [(kind, name.split("/")[-1 if kind == "KILL" else 1]) for kind, name in machine.signals] == [
+        ("TERM", "side"),
+        ("KILL", "side"),
+    ]
 
 
 def test_a_process_that_ends_on_sigterm_is_not_killed() -> None:
