@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.pod import Container, Pod, QosClass, RestartPolicy
 from nodeagent.core.model.state import ContainerStatus, Exit, Origin, Phase, PodEntry, moved
+from nodeagent.core.turn.actions import Terminate, TerminateAll
 from nodeagent.core.turn.lifecycle import advance, next_start_at_ms, wake_at_ms
 from nodeagent.core.turn.step import EventKind
 from tests.support.node_model import Agent, CrashError, Machine, started
@@ -426,7 +427,9 @@ def test_a_grace_period_lasts_as_long_when_the_clock_is_set(by_ms: int) -> None:
 
 @pytest.mark.parametrize("kind", [app(), cgroup_only()], ids=["command", "slot"])
 @pytest.mark.parametrize("who", ["launcher", "agent"])
-def test_who_could_not_be_asked_in_his_grace_period_is_asked_before_he_is_killed(who: str, kind: Container) -> None:
+def test_a_container_that_nobody_could_ask_in_its_grace_period_is_asked_before_it_is_killed(
+    who: str, kind: Container
+) -> None:
     machine = Machine(NODE)
     machine.stubborn = {"app"}
     agent = Agent(machine)
@@ -452,6 +455,23 @@ def test_who_could_not_be_asked_in_his_grace_period_is_asked_before_he_is_killed
     machine.now_ms += 2 * SECOND
     agent.rest()
     assert [kind for kind, _ in machine.signals] == ["TERM", "KILL"]
+    assert agent.state.entries == ()
+
+
+@pytest.mark.parametrize("kind", [app(), cgroup_only()], ids=["command", "slot"])
+def test_a_container_that_cannot_be_sent_sigterm_is_killed_after_its_grace_period(kind: Container) -> None:
+    machine, agent = run(pod("a", kind, termination_grace_seconds=7))
+    if not kind.command:
+        machine.enter("besteffort/poduid-a/slot")
+    machine.is_deaf = True
+    agent.want()
+    for _ in range(7):
+        agent.rest()
+        assert machine.populated() != ()
+        assert [type(action) for action in agent.actions()] == [Terminate if kind.command else TerminateAll]
+        machine.now_ms += SECOND
+    agent.rest()
+    assert [kind for kind, _ in machine.signals] == ["KILL"]
     assert agent.state.entries == ()
 
 
