@@ -1,5 +1,6 @@
 """Processes that are to end are asked first, in each life of their pod."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from nodeagent.core.model.pod import Container
 from nodeagent.daemon.wakeups import WakeUpReason
 from tests.support.daemon_model import DEAF, Daemon, Steps, watched
 from tests.support.node_model import Machine
-from tests.support.pods import app, cgroup_only, pod
+from tests.support.pods import app, cgroup_only, job, pod, sidecar
 from tests.support.world import SMALL, node
 
 
@@ -55,3 +56,28 @@ def test_a_container_that_cannot_be_sent_sigterm_is_killed_after_its_grace_perio
         daemon.rest()
         assert machine.signals == [("KILL", path)]
         assert (agent.state.entries, agent.asked, agent.view.problems) == ((), frozenset(), ())
+
+
+@pytest.mark.parametrize("is_full", [False, True], ids=["saved", "disk full"])
+def test_an_agent_that_was_away_for_the_grace_period_of_a_pod_that_finishes_asks_before_it_kills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_full: bool
+) -> None:
+    machine = Machine(node(SMALL))
+    machine.stubborn = {"side"}
+    daemon = Daemon(machine, tmp_path, steps=Steps())
+    with watched(monkeypatch, machine, daemon.steps):
+        daemon.files.pods = (job("a", sidecar(), app(), termination_grace_seconds=10),)
+        daemon.start()
+        daemon.rest()
+        machine.exit(machine.run_of("app"))
+        while not machine.signals:
+            daemon.turn()
+        machine.now_ms += 11_000
+        daemon.start()
+        daemon.steps.fails = lambda _number, _call: errno.ENOSPC if is_full else None
+        daemon.turn(WakeUpReason.START)
+        for seconds in (9, 1):
+            assert [kind for kind, _ in machine.signals] == ["TERM", "TERM"]
+            machine.now_ms += seconds * 1000
+            daemon.turn(WakeUpReason.TIMER)
+        assert [kind for kind, _ in machine.signals] == ["TERM", "TERM", "KILL"]
