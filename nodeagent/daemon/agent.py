@@ -111,6 +111,10 @@ class Agent:
         """Called after each part of a turn: a file, a decision, a write, an action."""
         self.has_reconciled = False
         """A turn has been done from its beginning to its end, if only without being saved."""
+        self.signalled: frozenset[str] = frozenset()
+        """Run ids of containers that are being stopped and whose processes got their SIGTERM."""
+        self.asked: frozenset[str] = frozenset()
+        """Those, and the ones to whose processes it could not be sent: that is tried again, but puts off no SIGKILL."""
         self.requests = Requests()
         self.metrics = MetricsRecorder(node, state.promises)
         self.view = NodeView(node, state, str(tree.root), is_live=True)
@@ -155,7 +159,7 @@ class Agent:
         if isinstance(observed, Trouble):
             return self._tell(None, runs, troubles, began, _RETRY_SECONDS)
         now_ms = self._follow_clock()
-        asked = self.requests.take()
+        requests = self.requests.take()
         world = World(
             config=self.node.config,
             managers=self.node.managers,
@@ -164,9 +168,9 @@ class Agent:
             runs=runs,
             observed=observed,
             now_ms=now_ms,
-            retried=frozenset().union(*(request.retried for request in asked)),
-            released=frozenset().union(*(request.released for request in asked)),
-            signalled=self.runner.signalled,
+            retried=frozenset().union(*(request.retried for request in requests)),
+            released=frozenset().union(*(request.released for request in requests)),
+            asked=self.asked,
         )
         watch = Stopwatch(alive=self._alive)
         decided = step(self._on_this_machine(), world, watch.decide)
@@ -332,8 +336,9 @@ class Agent:
         return outcome, tuple(orphans)
 
     def _act(self, world: World, outcome: ExecutionResult) -> tuple[Trouble, ...]:
-        self.runner.signalled &= stopping(self.state)
-        done = [self._do(action) for action in actions(self.state, world, outcome.ready, self.runner.signalled)]
+        ending = stopping(self.state)
+        self.signalled, self.asked = self.signalled & ending, self.asked & ending
+        done = [self._do(action) for action in actions(self.state, world, outcome.ready, self.signalled)]
         return tuple(trouble for trouble in done if trouble is not None)
 
     def _do(self, action: Action) -> Trouble | None:
@@ -342,17 +347,22 @@ class Agent:
             case Launch():
                 return self.runner.launch(action, self.node.config, str(self.tree.root))
             case Terminate(run_id):
-                return self.runner.terminate(run_id)
+                return self._note_asked(run_id, self.runner.terminate(run_id))
             case TerminateAll(run_id, path):
-                trouble = attempted(partial(self.tree.terminate, path), owner_of(self.state, path))
-                self.runner.signalled |= {run_id} if trouble is None else frozenset()
-                return trouble
+                return self._note_asked(
+                    run_id, attempted(partial(self.tree.terminate, path), owner_of(self.state, path))
+                )
             case KillCgroup(path):
                 return attempted(partial(self.tree.kill, path), owner_of(self.state, path))
             case KillMain(run_id):
                 return self.runner.kill(run_id)
             case Forget(run_ids):
                 return self.runner.forget(run_ids)
+
+    def _note_asked(self, run_id: str, trouble: Trouble | None) -> Trouble | None:
+        self.asked |= {run_id}
+        self.signalled |= {run_id} if trouble is None else frozenset()
+        return trouble
 
     def _reattach(self, world: World, outcome: ExecutionResult) -> tuple[str, ...]:
         """Put processes back into their containers. What was put back, for the metric."""

@@ -35,8 +35,6 @@ class Runner:
         self._client = client
         self._failed: dict[str, Run] = {}
         """Starts that came to nothing: the launcher keeps no record of them."""
-        self.signalled: frozenset[str] = frozenset()
-        """Run ids whose processes got their SIGTERM; the agent drops those that are no longer being stopped."""
 
     def look(self) -> dict[str, Run] | Trouble:
         """Give all runs there are, or why they cannot be seen."""
@@ -91,7 +89,6 @@ class Runner:
     def terminate(self, run_id: str) -> Trouble | None:
         try:
             self._client.signal(run_id, _SIGTERM)
-            self.signalled |= {run_id}
         except LauncherError as err:
             return trouble_of(err)
         return None

@@ -205,7 +205,7 @@ def test_random_churn_makes_nothing_grow(tmp_path: Path, record_property: Record
         daemon.rest()
         assert [path for path in machine.groups if "pod" in path] == []
         assert not machine.runs
-        assert agent.runner.signalled == frozenset()
+        assert agent.signalled == frozenset()
         assert (state / "nodeagent_state").stat().st_size < 2000, "nothing is kept of those that went"
     quarter = LOOKS // 4
     warm, late = sizes[quarter : 2 * quarter], sizes[-quarter:]

@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +39,7 @@ from nodeagent.daemon.troubles import Trouble
 from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupError
+from nodeagent.edge.launcher import LauncherError
 from nodeagent.formats.wire.launcher_protocol import (
     Exited,
     Killed,
@@ -55,6 +57,7 @@ from tests.support.world import Node
 
 T = TypeVar("T")
 ROOT = Path("/pods")
+DEAF = "cannot send SIGTERM"
 
 
 def daemon_node(of: Node, directory: Path, **config: Any) -> DaemonNode:
@@ -187,6 +190,8 @@ class Tree:
         self.after()
 
     def terminate(self, path: str) -> None:
+        if self.machine.is_deaf:
+            raise CgroupError(DEAF, path=path, error=errno.EINVAL, hint="it is denied on purpose")
         self.steps.take(f"terminate {path}")
         self.machine.act(TerminateAll("", path))
         self.after()
@@ -228,7 +233,9 @@ class Client:
             return StartFailed(request.id, StartStage.EXEC, errno.ENOENT, run.exit.start_error)
         return self._status(run)
 
-    def signal(self, run_id: str, _number: int) -> bool:
+    def signal(self, run_id: str, number: int) -> bool:
+        if self.machine.is_deaf and number == signal.SIGTERM:
+            raise LauncherError(ROOT, DEAF)
         self.steps.take(f"signal {run_id}")
         self.machine.act(Terminate(run_id))
         return True

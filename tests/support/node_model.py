@@ -93,6 +93,8 @@ class Machine:
         self.strays: list[Process] = []
         """Main processes that have left their container's cgroup."""
         self.launcher_answers = True
+        self.is_deaf = False
+        """No process can be sent SIGTERM."""
         self.unstartable: set[str] = set()
         """Names of containers whose program isn't there."""
         self.stubborn: set[str] = set()
@@ -313,6 +315,7 @@ class Agent:
         self.saves = 0
         self.state = empty_state(machine.node)
         self.signalled: frozenset[str] = frozenset()
+        self.asked: frozenset[str] = frozenset()
         self.events: list[TurnEvent] = []
         self.turn_events: tuple[TurnEvent, ...] = ()
         self.wanted: tuple[Manifest, ...] = ()
@@ -333,7 +336,7 @@ class Agent:
     def restart(self) -> None:
         """A new process: it knows what was saved, and nothing else."""
         self.state = decode_state(self.saved).state
-        self.signalled = frozenset()
+        self.signalled = self.asked = frozenset()
         self.dies_at = None
 
     def sources(self) -> tuple[PodSource, ...]:
@@ -352,7 +355,7 @@ class Agent:
             now_ms=machine.now_ms,
             retried=self.retried,
             released=self.released,
-            signalled=self.signalled,
+            asked=self.asked,
         )
 
     def want(self, *pods: Pod) -> None:
@@ -374,12 +377,16 @@ class Agent:
         wanted = self.desired_cgroups()
         plan = diff(wanted, world.observed)
         outcome = carry_out(plan, wanted, _Recording(self))
-        self.signalled &= stopping(self.state)
+        ending = stopping(self.state)
+        self.signalled, self.asked = self.signalled & ending, self.asked & ending
         for action in actions(self.state, world, outcome.ready, self.signalled):
             self._effect()
-            self.machine.act(action)
             if isinstance(action, Terminate | TerminateAll):
+                self.asked |= {action.run_id}
+                if self.machine.is_deaf:
+                    continue
                 self.signalled |= {action.run_id}
+            self.machine.act(action)
         self.check()
         return outcome
 

@@ -198,13 +198,18 @@ class NodeState(Struct, frozen=True):
 
 
 def with_endings(state: NodeState, decided: NodeState) -> NodeState:
-    """Take over of a decision only which pods are to end: what a restart would decide again, so it need not be saved to be done."""
+    """Take over of a decision only which pods are to end, and when containers that are being stopped already are killed.
+
+    A restart would decide it again, so it need not be saved to be done.
+    """
     for entry in state.entries:
         after = decided.entry(entry.pod.uid)
-        if after is None or after.deleting_since_ms is None:
+        if after is None or all(status.stop_by_ms is None for status in after.containers):
             continue
+        is_deleted = after.deleting_since_ms is not None
         statuses = tuple(
-            replace(old, stop_by_ms=new.stop_by_ms) for old, new in zip(entry.containers, after.containers, strict=True)
+            replace(old, stop_by_ms=new.stop_by_ms) if is_deleted or old.stop_by_ms is not None else old
+            for old, new in zip(entry.containers, after.containers, strict=True)
         )
         ending = replace(entry, deleting_since_ms=after.deleting_since_ms, is_released=after.is_released)
         state = state.with_entry(replace(ending, containers=statuses))

@@ -64,20 +64,18 @@ def _observed(
     return replace(status, exit=ended, oom_kills_seen=oom_kills)
 
 
-def advance(
-    entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int, signalled: frozenset[str] = frozenset()
-) -> PodEntry:
-    """Decide on the next starts and stops of an admitted pod. `signalled`: run ids whose processes got their SIGTERM."""
+def advance(entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int, asked: frozenset[str]) -> PodEntry:
+    """Decide on the next starts and stops of an admitted pod. `asked`: run ids to whose processes SIGTERM was sent, if in vain."""
     grace_ms = entry.pod.termination_grace_seconds * 1000
     if entry.deleting_since_ms is not None:
-        return _stop_in_order(entry, runs, observed, entry.deleting_since_ms + grace_ms, now_ms, signalled)
+        return _stop_in_order(entry, runs, observed, entry.deleting_since_ms + grace_ms, now_ms, asked)
     if entry.outcome is not None:
         return entry
     outcome = _outcome(entry, runs, observed)
     if outcome is not None:
         return replace(entry, outcome=outcome)
     if _init_failed(entry) or _apps_are_over(entry):
-        return _stop_in_order(entry, runs, observed, now_ms + grace_ms, now_ms, signalled)
+        return _stop_in_order(entry, runs, observed, now_ms + grace_ms, now_ms, asked)
     return _start_in_order(entry, observed, now_ms)
 
 
@@ -232,11 +230,13 @@ def _stop_in_order(
     observed: ObservedCgroups,
     stop_by_ms: int,
     now_ms: int,
-    signalled: frozenset[str],
+    asked: frozenset[str],
 ) -> PodEntry:
     """Stop apps and init containers first; sidecars after them, the last one first (KEP-753).
 
-    Whoever got no SIGTERM while his time ran out, because launcher or agent were away, gets his time from now on.
+    A process that nobody has tried to ask while its time ran out, because launcher or agent were away, is asked before it is killed. It
+    then has what is left of the grace period since its pod was deleted, but at least MIN_GRACE_MS; in a pod that finishes, a whole grace
+    period. That happens once, as a SIGTERM that fails counts as well: SIGKILL comes whatever signals fail.
     """
     waves = [[s for c, s in entry.pairs() if c.kind is not ContainerKind.SIDECAR]]
     waves += [[s] for c, s in reversed(tuple(entry.pairs())) if c.kind is ContainerKind.SIDECAR]
@@ -244,7 +244,7 @@ def _stop_in_order(
         for status in wave:
             is_late = status.stop_by_ms is not None and status.stop_by_ms <= now_ms
             is_unasked = is_late and _is_there_to_ask(entry, status, runs, observed)
-            if status.stop_by_ms is None or (is_unasked and run_id(entry, status) not in signalled):
+            if status.stop_by_ms is None or (is_unasked and run_id(entry, status) not in asked):
                 entry = entry.with_status(replace(status, stop_by_ms=max(stop_by_ms, now_ms + MIN_GRACE_MS)))
         if any(_is_alive(entry, status, runs, observed) for status in wave):
             break
@@ -256,7 +256,7 @@ def _is_alive(entry: PodEntry, status: ContainerStatus, runs: Runs, observed: Ob
 
 
 def _is_there_to_ask(entry: PodEntry, status: ContainerStatus, runs: Runs, observed: ObservedCgroups) -> bool:
-    """Whether somebody can get SIGTERM. What a main process has left behind is killed without."""
+    """Whether there is a process that can be sent SIGTERM. What a main process has left behind is killed without."""
     if entry.pod.container(status.name).command:
         return _has_main(entry, status, runs)
     return _is_populated(entry, status.name, observed)

@@ -46,8 +46,8 @@ class World(Struct, frozen=True):
     """UIDs of pods on which, or on whose changed manifests, somebody asked to decide again."""
     released: frozenset[str] = frozenset()
     """UIDs of pods that somebody asked to end, whatever their manifests say."""
-    signalled: frozenset[str] = frozenset()
-    """Run ids whose processes got their SIGTERM from this process."""
+    asked: frozenset[str] = frozenset()
+    """Run ids to whose processes this process has sent SIGTERM, or has tried to."""
 
 
 class EventKind(enum.StrEnum):
@@ -232,9 +232,8 @@ def _end_unwanted(
 
 
 def _ending(draft: _Draft, entry: PodEntry, world: World) -> _Draft:
-    ending = lifecycle.advance(
-        replace(entry, deleting_since_ms=world.now_ms), world.runs or {}, world.observed, world.now_ms
-    )
+    ending = replace(entry, deleting_since_ms=world.now_ms)
+    ending = lifecycle.advance(ending, world.runs or {}, world.observed, world.now_ms, world.asked)
     return draft.plus(draft.state.with_entry(ending), TurnEvent(EventKind.POD_ENDING, entry.pod, entry.origin))
 
 
@@ -446,7 +445,7 @@ def _advance(draft: _Draft, world: World) -> _Draft:
     for entry in draft.state.entries:
         if entry.refusal is not None or (entry.outcome is not None and entry.deleting_since_ms is None):
             continue
-        after = lifecycle.advance(entry, world.runs or {}, world.observed, world.now_ms, world.signalled)
+        after = lifecycle.advance(entry, world.runs or {}, world.observed, world.now_ms, world.asked)
         if after == entry:
             continue
         promises = draft.state.promises

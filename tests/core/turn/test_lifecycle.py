@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.pod import Container, Pod, QosClass, RestartPolicy
 from nodeagent.core.model.state import ContainerStatus, Exit, Origin, Phase, PodEntry, moved
+from nodeagent.core.turn.actions import Terminate, TerminateAll
 from nodeagent.core.turn.lifecycle import advance, next_start_at_ms, wake_at_ms
 from nodeagent.core.turn.step import EventKind
 from tests.support.node_model import Agent, CrashError, Machine, started
@@ -153,7 +154,7 @@ def test_the_step_of_a_container_that_fails_for_months_stays_bounded() -> None:
         containers=(ContainerStatus("app", attempt=10**6, started_at_ms=0, exit=ended, backoff_step=10**6),),
     )
     assert next_start_at_ms(entry, "app") == 300 * SECOND
-    again = advance(entry, {}, {}, 300 * SECOND).status("app")
+    again = advance(entry, {}, {}, 300 * SECOND, frozenset()).status("app")
     assert again.attempt == 10**6 + 1
     assert again.backoff_step < 100
 
@@ -426,7 +427,9 @@ def test_a_grace_period_lasts_as_long_when_the_clock_is_set(by_ms: int) -> None:
 
 @pytest.mark.parametrize("kind", [app(), cgroup_only()], ids=["command", "slot"])
 @pytest.mark.parametrize("who", ["launcher", "agent"])
-def test_who_could_not_be_asked_in_his_grace_period_is_asked_before_he_is_killed(who: str, kind: Container) -> None:
+def test_a_container_that_nobody_could_ask_in_its_grace_period_is_asked_before_it_is_killed(
+    who: str, kind: Container
+) -> None:
     machine = Machine(NODE)
     machine.stubborn = {"app"}
     agent = Agent(machine)
@@ -453,6 +456,47 @@ def test_who_could_not_be_asked_in_his_grace_period_is_asked_before_he_is_killed
     agent.rest()
     assert [kind for kind, _ in machine.signals] == ["TERM", "KILL"]
     assert agent.state.entries == ()
+
+
+@pytest.mark.parametrize("kind", [app(), cgroup_only()], ids=["command", "slot"])
+def test_a_container_that_cannot_be_sent_sigterm_is_killed_after_its_grace_period(kind: Container) -> None:
+    machine, agent = run(pod("a", kind, termination_grace_seconds=7))
+    if not kind.command:
+        machine.enter("besteffort/poduid-a/slot")
+    machine.is_deaf = True
+    agent.want()
+    for _ in range(7):
+        agent.rest()
+        assert machine.populated() != ()
+        assert [type(action) for action in agent.actions()] == [Terminate if kind.command else TerminateAll]
+        machine.now_ms += SECOND
+    agent.rest()
+    assert [kind for kind, _ in machine.signals] == ["KILL"]
+    assert agent.state.entries == ()
+
+
+@pytest.mark.parametrize("how", ["removed", "released", "changed"])
+def test_a_sidecar_whose_time_is_over_is_killed_though_its_pod_is_to_end_now_for_another_reason(how: str) -> None:
+    machine = Machine(NODE)
+    machine.stubborn = {"side"}
+    agent = Agent(machine)
+    agent.want(job("a", sidecar(), app(), termination_grace_seconds=3600))
+    agent.rest()
+    machine.exit(machine.run_of("app"))
+    agent.rest()
+    machine.now_ms += HOUR
+    match how:
+        case "removed":
+            agent.want()
+        case "released":
+            agent.released = frozenset({"uid-a"})
+        case _:
+            agent.want(job("a", app("new")))
+    agent.rest()
+    assert [(kind, name.split("/")[-1 if kind == "KILL" else 1]) for kind, name in machine.signals] == [
+        ("TERM", "side"),
+        ("KILL", "side"),
+    ]
 
 
 def test_a_process_that_ends_on_sigterm_is_not_killed() -> None:

@@ -20,8 +20,9 @@ from nodeagent.core.model.cgroup_layout import BEST_EFFORT, BURSTABLE
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod, ResourceRequirements, RestartPolicy
 from nodeagent.core.model.promises import Isolation
-from nodeagent.core.model.state import NodeState, Origin, Phase, PodEntry
+from nodeagent.core.model.state import NodeState, Origin, Phase, PodEntry, run_id as id_of
 from nodeagent.core.turn.actions import Launch
+from nodeagent.core.turn.lifecycle import MIN_GRACE_MS
 from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.formats.checkpoint.node_state import decode_state
 from tests.support.node_model import Agent, CrashError, Group, Machine, Process
@@ -41,13 +42,40 @@ class WatchedAgent(Agent):
         self._read_from, self._read = self.saved, self.state
         self.excused: Overlaps = {}
         """What others had brought about when the turn began: it may only shrink."""
+        self.put_off: set[str] = set()
+        """Runs of which this process has put SIGKILL off."""
         self.forced: set[str] = set()
         """Cgroups into which somebody put a process by force: it has that container's CPUs, and so some of those before it in the pod."""
 
     def turn(self) -> Any:
         self.excused = self.overlaps()
         self.machine.now_ms += 1
-        return super().turn()
+        before = self.state
+        outcome = super().turn()
+        self._judge_endings(before)
+        return outcome
+
+    def restart(self) -> None:
+        super().restart()
+        self.put_off.clear()
+
+    def _judge_endings(self, before: NodeState) -> None:
+        """SIGKILL is put off once, for no longer than a grace period lasts, and else comes in time, whatever signals fail."""
+        machine = self.machine
+        ends = {id_of(entry, status): status.stop_by_ms for entry in before.entries for status in entry.containers}
+        for entry in self.state.entries if machine.launcher_answers else ():
+            longest_ms = max(entry.pod.termination_grace_seconds * 1000, MIN_GRACE_MS)
+            for status in entry.containers:
+                name, path, end_ms = id_of(entry, status), entry.container_path(status.name), status.stop_by_ms
+                if end_ms is None:
+                    continue
+                assert end_ms <= machine.now_ms + longest_ms, f"{name} has more than its grace period left"
+                if end_ms > (ends.get(name) or end_ms):
+                    assert name not in self.put_off, f"the end of {name} is put off again and again"
+                    self.put_off.add(name)
+                is_there = path in machine.groups and machine.is_populated(path)
+                hangs = is_there and machine.groups[path].is_unkillable
+                assert end_ms > machine.now_ms or not is_there or hangs, f"{name} is not killed in time"
 
     def promised(self) -> NodeState:
         """What a restart would find."""
@@ -282,6 +310,7 @@ class Turns(RuleBasedStateMachine):
     def mend(self) -> None:
         for group in self.machine.groups.values():
             group.is_unkillable = False
+        self.machine.is_deaf = False
         self.agent.unreadable, self.agent.misspelt = frozenset(), frozenset()
         self.publish()
 
@@ -331,6 +360,11 @@ class Turns(RuleBasedStateMachine):
                 if entry is not None and self.machine.path_of(run_id).startswith(entry.pod_path + "/"):
                     self.machine.exit(run_id)
             self._turns(1)
+
+    @rule(is_deaf=st.booleans())
+    def lose_signals(self, *, is_deaf: bool) -> None:
+        """SIGTERM fails, or is sent again."""
+        self.machine.is_deaf = is_deaf
 
     @rule(pick=PICKS, is_unkillable=st.booleans())
     def make_stubborn(self, pick: int, *, is_unkillable: bool) -> None:
@@ -601,6 +635,24 @@ def test_who_comes_later_waits_until_the_one_before_has_ended() -> None:
     assert [e.pod.uid for e in life.agent.state.entries] == ["uid-a"]
     life.calm_down()
     assert life.machine.running_containers() == ("poduid-new/app0", "poduid-new/app1")
+
+
+def test_sigkill_is_put_off_once_though_sigterm_fails() -> None:
+    life = alive("static", [("app", "1")], [("slot", "1")])
+    life.enter(1, turns=1, stubborn=True)
+    life.lose_signals(is_deaf=True)
+    life.files.clear()
+    life.publish()
+    life.machine.launcher_answers = False
+    life.turn(1)
+    life.pass_time(40, turns=1)
+    life.machine.launcher_answers = True
+    for _ in range(3):
+        life.turn(1)
+        life.machine.now_ms += 1000
+    life.turn(2)
+    assert life.machine.signals == [("KILL", "poduid-a/app0"), ("KILL", "poduid-b/slot0")]
+    assert life.agent.state.entries == ()
 
 
 def test_a_change_that_cannot_be_followed_survives_deaths_and_troubles() -> None:
