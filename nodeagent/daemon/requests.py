@@ -19,7 +19,7 @@ class Request(Struct, eq=False):
     released: frozenset[str] = frozenset()
     """UIDs of pods to end whatever their manifests say."""
     answer: Future[NodeView] = field(default_factory=Future)
-    """The node after the turn. An error: there was none."""
+    """The node after the turn. An error: there was none. Cancelled: nobody waits for it any more."""
 
 
 class Requests:
@@ -44,7 +44,8 @@ class Requests:
     def answer(self, view: NodeView) -> None:
         """Give those whose requests were taken the node as it is after the turn. Whether they still wait is their affair."""
         for request in self._taken:
-            request.answer.set_result(view)
+            if request.answer.set_running_or_notify_cancel():
+                request.answer.set_result(view)
         self._taken.clear()
 
     def close(self) -> None:
@@ -61,6 +62,9 @@ class Requests:
 
 def _refuse(requests: Iterable[Request]) -> None:
     for request in requests:
-        request.answer.set_exception(
-            NodeAgentError("the agent stops, and nothing was decided", hint="`systemctl start nodeagent`, then again")
-        )
+        if request.answer.set_running_or_notify_cancel():
+            request.answer.set_exception(
+                NodeAgentError(
+                    "the agent stops, and nothing was decided", hint="`systemctl start nodeagent`, then again"
+                )
+            )

@@ -3,7 +3,7 @@
 import socket
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -105,6 +105,21 @@ def test_a_request_waits_while_no_turn_can_look(daemon: Daemon, monkeypatch: pyt
         daemon.turn(WakeUpReason.TIMER)
         assert asked.result(60)["uid"] == "uid-y"
     assert logged(daemon, "pod_refused") == 2
+
+
+def test_many_that_wait_for_a_turn_keep_nobody_else_waiting(daemon: Daemon) -> None:
+    path = f"{daemon.directory}/{API_SOCKET}"
+    with ThreadPoolExecutor(40) as pool:
+        asked = [pool.submit(ask, daemon, "y/big") for _ in range(40)]
+        with pytest.raises(NodeAgentError, match=r"wait for the agent's next turn already|too many connections"):
+            next(as_completed(asked, 60)).result()
+        with pytest.raises(ApiError, match="no configuration at /nonexistent"):
+            call(path, "judge", config="/nonexistent")
+        assert call(path, "state")["state"]
+        while not all(one.done() for one in asked):
+            if WakeUpReason.REQUEST in daemon.agent.wakeups.wait(0.01):
+                daemon.turn(WakeUpReason.REQUEST)
+    assert {one.result()["uid"] for one in asked if one.exception() is None} == {"uid-y"}
 
 
 def test_who_went_away_is_answered_all_the_same(daemon: Daemon) -> None:
