@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from math import inf
 from types import TracebackType
 from typing import Any, Self
 
@@ -128,10 +129,12 @@ class Publisher:
         else:
             raise NodeAgentError("no pods were named", hint="name them: `nodeagent release POD…`, or `--all`")
         released = [entry.pod.uid for entry in entries if entry.is_active]
-        await self._ask(Request(released=frozenset(released)))
+        wait = arguments.get("waitSeconds")
+        if released:
+            await self._ask(Request(released=frozenset(released)), wait if isinstance(wait, int | float) else inf)
         return {"released": released}
 
-    async def _ask(self, request: Request) -> None:
+    async def _ask(self, request: Request, wait_seconds: float = inf) -> None:
         """Have a turn take up a request, and wait for its end. If none comes in time, one will take it up later all the same."""
         if self._asking >= _MOST_ASKING:
             raise NodeAgentError(
@@ -143,7 +146,7 @@ class Publisher:
         self._asking += 1
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(MAX_TURN_SECONDS):
+                async with asyncio.timeout(min(wait_seconds, MAX_TURN_SECONDS)):
                     await asyncio.wrap_future(request.answer)
         finally:
             self._asking -= 1

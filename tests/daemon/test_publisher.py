@@ -171,6 +171,20 @@ def test_many_that_wait_for_a_turn_keep_nobody_else_waiting(daemon: Daemon) -> N
     assert {one.result()["uid"] for one in asked if one.exception() is None} == {"uid-y"}
 
 
+def test_nothing_to_release_is_answered_without_a_turn(daemon: Daemon) -> None:
+    assert call(f"{daemon.directory}/{API_SOCKET}", "release", pods=["y/big"]) == {"released": []}
+    assert daemon.agent.requests.take() == ()
+
+
+@pytest.mark.parametrize("seconds", [0, 0.01, -1])
+def test_a_release_waits_for_a_turn_no_longer_than_it_is_told(daemon: Daemon, seconds: float) -> None:
+    asked = call(f"{daemon.directory}/{API_SOCKET}", "release", pods=["x/big"], waitSeconds=seconds)
+    assert asked == {"released": ["uid-x"]}
+    daemon.turn(WakeUpReason.REQUEST)
+    (entry, _) = daemon.agent.state.entries
+    assert entry.is_released
+
+
 def test_who_went_away_is_answered_all_the_same(daemon: Daemon) -> None:
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(f"{daemon.directory}/{API_SOCKET}")
