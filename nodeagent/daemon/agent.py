@@ -37,7 +37,7 @@ from nodeagent.core.turn.actions import (
     stopping,
 )
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
-from nodeagent.core.turn.pod_sources import PodSource
+from nodeagent.core.turn.pod_sources import PodSource, is_unclear
 from nodeagent.core.turn.step import EventKind, Turn, World, step
 from nodeagent.daemon.clock import Clock
 from nodeagent.daemon.drift import as_desired, corrected
@@ -65,6 +65,7 @@ _RETRY_SECONDS = 1.0
 _LONGEST_POLL_SECONDS = 1.0
 _WITHHELD = "withheld"
 _ASTRAY = "astray"
+_DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_REFUSED, EventKind.CHANGE_REFUSED})
 
 
 class PodReader(Protocol):
@@ -156,10 +157,12 @@ class Agent:
         runs = None if isinstance(looked, Trouble) else looked
         observed = self._read(runs)
         troubles += [found for found in (looked, observed) if isinstance(found, Trouble)]
-        if isinstance(observed, Trouble):
-            return self._tell(None, runs, troubles, began, _RETRY_SECONDS)
-        now_ms = self._follow_clock()
         requests = self.requests.take()
+        if isinstance(observed, Trouble):
+            pause = self._tell(None, runs, troubles, began, _RETRY_SECONDS)
+            self.requests.answer(self.view, {entry.pod.uid: observed for entry in self.state.entries})
+            return pause
+        now_ms = self._follow_clock()
         world = World(
             config=self.node.config,
             managers=self.node.managers,
@@ -179,6 +182,7 @@ class Agent:
         if unsaved is not None:
             troubles.append(unsaved)
             decided, watch = self._without_saving(decided), Stopwatch()
+        undone = self._undone(world, decided, unsaved)
         outcome, orphans = self._write(world)
         troubles += [*self._kept.answer.troubles, *orphans, *self._act(world, outcome)]
         self._log_events(decided, outcome, began)
@@ -189,7 +193,7 @@ class Agent:
         troubles += self.recorder.project(self.node, self.state.promises)
         self._kept = replace(self._kept, settled=as_desired(self._wanted(world), outcome))
         pause = self._tell(decided, runs, troubles, began, self._pause(decided, world, troubles))
-        self.requests.answer(self.view)
+        self.requests.answer(self.view, undone)
         return pause
 
     def _tell_problems(self, sources: tuple[PodSource, ...]) -> None:
@@ -310,6 +314,18 @@ class Agent:
             if entry.pod.uid not in before and entry.refusal is not None:
                 self.metrics.count_refusal(entry.refusal.reason)
                 tell_refused(entry, self.log)
+
+    def _undone(self, world: World, decided: Turn, unsaved: Trouble | None) -> dict[str, str]:
+        """Give the pods that are not decided again although somebody asked for it, and why."""
+        again = {event.pod.uid for event in decided.events if event.kind in _DECISIONS}
+        return {
+            entry.pod.uid: unsaved or f"manifest {entry.origin.name} cannot be read or is invalid"
+            for entry in self.state.entries
+            if entry.pod.uid in world.retried - again
+            and (entry.refusal or entry.change_refusal)
+            and entry.deleting_since_ms is None
+            and (unsaved or is_unclear(entry, world.sources))
+        }
 
     def _wanted(self, world: World) -> tuple[DesiredCgroup, ...]:
         """Say what every cgroup is to hold. Without a launcher nothing can be started, and no cgroup is made for it: the pods' unit may be

@@ -1,8 +1,10 @@
 """What clients can query from the running agent: the local API and the metrics, served beside the deciding thread."""
 
+import asyncio
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from math import inf
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,6 +28,8 @@ from nodeagent.formats.wire.api_messages import MAX_TURN_SECONDS
 
 API_SOCKET = "agent.sock"
 GROUP = "nodeagent"
+_MOST_ASKING = LocalApi.bounds.connections // 2
+"""Clients that wait for a turn. The other places stay for those who are answered at once."""
 
 
 class Publisher:
@@ -42,6 +46,8 @@ class Publisher:
         self._spelt_of: NodeView | None = None
         self._spelt: dict[str, object] = {}
         """The last view asked for, in the serving thread."""
+        self._asking = 0
+        """Clients that wait for a turn, in the serving thread."""
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
@@ -53,7 +59,6 @@ class Publisher:
                 owner=os.geteuid(),
                 group=self._group,
             )
-            undo.callback(api.close)
             self._unheard["the agent's socket"] = UnixAddress(f"{self._config.runtime_directory}/{API_SOCKET}"), api
             if self._config.metrics_bind_address:
                 pages = MetricsPages(
@@ -98,22 +103,22 @@ class Publisher:
             self._spelt, self._spelt_of = view_document(view), view
         return self._spelt
 
-    def _judge(self, arguments: Mapping[str, Any]) -> dict[str, object]:
+    async def _judge(self, arguments: Mapping[str, Any]) -> dict[str, object]:
         """Say whether a configuration could be taken over now, with the pods there are; nothing is taken over."""
         view, path = self._agent.view, str(arguments.get("config"))
-        check_takeover(view.node, view.state, load_node(path))
+        await asyncio.to_thread(lambda: check_takeover(view.node, view.state, load_node(path)))
         return {"config": path}
 
-    def _retry(self, arguments: Mapping[str, Any]) -> dict[str, object]:
+    async def _retry(self, arguments: Mapping[str, Any]) -> dict[str, object]:
         """Decide again on a refused pod, or on a refused change of one, named by uid, namespace/name or name."""
         entry = find_pod(self._agent.view.state, str(arguments.get("pod")))
         refusal = entry.refusal or entry.change_refusal
         if refusal is None:
             raise NodeAgentError(f"pod {entry.pod.full_name} is not refused", hint="see `nodeagent inspect`")
-        self._ask(Request(retried=frozenset({entry.pod.uid})))
+        await self._ask(Request(retried=frozenset({entry.pod.uid})))
         return {"pod": entry.pod.full_name, "uid": entry.pod.uid, "refusedBefore": refusal.reason}
 
-    def _release(self, arguments: Mapping[str, Any]) -> dict[str, object]:
+    async def _release(self, arguments: Mapping[str, Any]) -> dict[str, object]:
         """End pods, named by uid, namespace/name or name, or all there are, although their manifests are there."""
         state = self._agent.view.state
         names = arguments.get("pods")
@@ -124,12 +129,24 @@ class Publisher:
         else:
             raise NodeAgentError("no pods were named", hint="name them: `nodeagent release POD…`, or `--all`")
         released = [entry.pod.uid for entry in entries if entry.is_active]
-        self._ask(Request(released=frozenset(released)))
+        wait = arguments.get("waitSeconds")
+        if released:
+            await self._ask(Request(released=frozenset(released)), wait if isinstance(wait, int | float) else inf)
         return {"released": released}
 
-    def _ask(self, request: Request) -> None:
+    async def _ask(self, request: Request, wait_seconds: float = inf) -> None:
         """Have a turn take up a request, and wait for its end. If none comes in time, one will take it up later all the same."""
+        if self._asking >= _MOST_ASKING:
+            raise NodeAgentError(
+                f"{self._asking} requests wait for the agent's next turn already, and nothing was noted",
+                hint="try again in a second; `journalctl -u nodeagent` says what holds the agent up",
+            )
         self._agent.requests.put(request)
         self._agent.wakeups.wake(WakeUpReason.REQUEST)
-        with suppress(TimeoutError):
-            request.answer.result(MAX_TURN_SECONDS)
+        self._asking += 1
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(wait_seconds, MAX_TURN_SECONDS)):
+                    await asyncio.wrap_future(request.answer)
+        finally:
+            self._asking -= 1

@@ -1,6 +1,9 @@
-"""What other threads ask of the deciding one: a request waits in a queue for a turn, and is answered when that turn has ended."""
+"""What other threads ask of the deciding one: a request waits in a queue for a turn, and is answered when that turn has ended.
 
-from collections.abc import Iterable, Iterator
+What a turn could not do stays noted for the next one, but nobody waits for that.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -9,6 +12,8 @@ from msgspec import Struct, field
 
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.node_view import NodeView
+
+_NOTED = "the agent keeps the request in mind until it can decide or is stopped: see `nodeagent inspect`"
 
 
 class Request(Struct, eq=False):
@@ -19,16 +24,16 @@ class Request(Struct, eq=False):
     released: frozenset[str] = frozenset()
     """UIDs of pods to end whatever their manifests say."""
     answer: Future[NodeView] = field(default_factory=Future)
-    """The node after the turn. An error: there was none."""
+    """The node after the turn. An error: there was none, or it could not do it. Cancelled: nobody waits for it any more."""
 
 
 class Requests:
-    """Any thread may put; the deciding one does the rest."""
+    """Any thread may put; the deciding one does the rest. What is noted is about pods that there are, each once."""
 
     def __init__(self) -> None:
         self._waiting: SimpleQueue[Request] = SimpleQueue()
         self._taken: list[Request] = []
-        """By the turn that is under way."""
+        """By the turn that is under way; after it, as one, what it could not do."""
         self._is_closed = False
 
     def put(self, request: Request) -> None:
@@ -41,11 +46,28 @@ class Requests:
         self._taken += self._drained()
         return tuple(self._taken)
 
-    def answer(self, view: NodeView) -> None:
-        """Give those whose requests were taken the node as it is after the turn. Whether they still wait is their affair."""
-        for request in self._taken:
-            request.answer.set_result(view)
-        self._taken.clear()
+    def answer(self, view: NodeView, undone: Mapping[str, str]) -> None:
+        """Give those whose requests were taken the node as it is after the turn.
+
+        Args:
+            view: the node.
+            undone: UIDs of pods for which the turn could not do what was asked, and why. It stays noted.
+
+        """
+        taken, self._taken = self._taken, []
+        noted = Request()
+        for request in taken:
+            retried, released = (uids & undone.keys() for uids in (request.retried, request.released))
+            noted.retried, noted.released = noted.retried | retried, noted.released | released
+            if not request.answer.set_running_or_notify_cancel():
+                continue
+            why = next((undone[uid] for uid in sorted(retried | released)), None)
+            if why is None:
+                request.answer.set_result(view)
+            else:
+                request.answer.set_exception(NodeAgentError(f"nothing is decided yet: {why}", hint=_NOTED))
+        if noted.retried or noted.released:
+            self._taken.append(noted)
 
     def close(self) -> None:
         """Say that there will be no further turn."""
@@ -61,6 +83,9 @@ class Requests:
 
 def _refuse(requests: Iterable[Request]) -> None:
     for request in requests:
-        request.answer.set_exception(
-            NodeAgentError("the agent stops, and nothing was decided", hint="`systemctl start nodeagent`, then again")
-        )
+        if request.answer.set_running_or_notify_cancel():
+            request.answer.set_exception(
+                NodeAgentError(
+                    "the agent stops, and nothing was decided", hint="`systemctl start nodeagent`, then again"
+                )
+            )

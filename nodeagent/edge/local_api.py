@@ -1,8 +1,6 @@
 """The local API's answers: permissions, and which function answers. Knows neither sockets nor what the operations mean."""
 
-import asyncio
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from nodeagent.errors import NodeAgentError
@@ -19,12 +17,13 @@ from nodeagent.formats.wire.exchange import Bounds, Broken, Peer
 
 Operation = Callable[[Mapping[str, Any]], Any]
 """Takes a request's arguments and gives what JSON can hold; a NodeAgentError is the answer's error."""
+WaitingOperation = Callable[[Mapping[str, Any]], Awaitable[Any]]
+"""The same, for an answer that has to be waited for."""
 
 _NEXT_STEPS = {
     Broken.BUG: "`journalctl -u nodeagent` has what happened: please report it",
     Broken.BUSY: "wait a second; `ss -xp` shows who keeps connections to the agent's socket",
 }
-_WRITERS = 4
 _ROOT = 0
 
 
@@ -34,7 +33,8 @@ class LocalApi:
     Args:
         reads: operations for the owner, root and the group. They run in the serving thread: quick ones, on immutable values only. An
             answer that is the same object as the one before it is not encoded again.
-        writes: operations for the owner and root. They may wait, with a deadline of their own.
+        writes: operations for the owner and root. They run in the serving thread, too, and wait there without blocking it, with a deadline
+            of their own.
         owner: user id that the agent runs as.
         group: group whose members may read; None: there is none.
 
@@ -44,7 +44,7 @@ class LocalApi:
     terminator = b"\n"
 
     def __init__(
-        self, *, reads: Mapping[str, Operation], writes: Mapping[str, Operation], owner: int, group: int | None
+        self, *, reads: Mapping[str, Operation], writes: Mapping[str, WaitingOperation], owner: int, group: int | None
     ) -> None:
         assert not reads.keys() & writes.keys()
         self._reads = reads
@@ -52,7 +52,6 @@ class LocalApi:
         self._owner = owner
         self._group = group
         self._printed, self._printed_of = b"", object()
-        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="local-api-write")
 
     async def answer(self, request: bytes, peer: Peer | None) -> bytes:
         assert peer is not None, "the local API is for Unix sockets"
@@ -83,8 +82,7 @@ class LocalApi:
             )
         if request.op in self._writes:
             if is_owner:
-                write = self._writes[request.op]
-                return await asyncio.get_running_loop().run_in_executor(self._writers, write, request.arguments)
+                return await self._writes[request.op](request.arguments)
             raise _refused(request.op, peer, "run as root (`sudo nodeagent …`)")
         known = ", ".join(sorted({*self._reads, *self._writes}))
         raise NodeAgentError(
@@ -96,10 +94,6 @@ class LocalApi:
         return print_failure(
             Failure(why.value, _NEXT_STEPS.get(why, "at most 64 KiB within 5 s, one request a connection"))
         )
-
-    def close(self) -> None:
-        """Let go of the threads of `writes`; what they are doing ends by its own deadline."""
-        self._writers.shutdown(wait=False, cancel_futures=True)
 
 
 def _refused(op: str, peer: Peer, hint: str) -> NodeAgentError:

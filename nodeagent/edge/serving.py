@@ -1,6 +1,7 @@
 """Serves bounded exchanges (one request, one answer, goodbye) in one thread of its own, whatever clients do.
 
-Decides which clients are dropped when they are too many or too slow. Knows no protocol; a protocol's answer must not block.
+Decides which clients are dropped when they are too many or too slow. Knows no protocol; a protocol's answer may wait, but not
+block the thread, and how many may wait at once is the protocol's to bound.
 """
 
 import asyncio

@@ -284,7 +284,7 @@ def test_the_running_agent_is_asked_whether_it_fits_what_runs(told: Told, tmp_pa
     file, socket = written(tmp_path, "maxPods: 7\n"), str(tmp_path / "s")
     asked: list[str] = []
 
-    def judge(arguments: Mapping[str, Any]) -> dict[str, str]:
+    async def judge(arguments: Mapping[str, Any]) -> dict[str, str]:
         asked.append(arguments["config"])
         if len(asked) > 1:
             raise NodeAgentError(
@@ -305,7 +305,6 @@ def test_the_running_agent_is_asked_whether_it_fits_what_runs(told: Told, tmp_pa
         assert "many" in told("validate", wrong, "--running", "--socket", socket)[2]
     finally:
         server.close()
-        api.close()
         thread.stop()
     assert (asked, bugs) == ([file, file], [])
     assert told("validate", file, "--running", "--alone")[0] == 2

@@ -125,14 +125,14 @@ class Host:
             group=GROUP,
         )
         server = thread.serve(listen(UnixAddress(str(self.socket)), group=GROUP if os.geteuid() == 0 else None), api)
-        self._close = [server.close, api.close, thread.stop]
+        self._close = [server.close, thread.stop]
 
     def told(self) -> NodeView:
         """What the agent says."""
         pids = {run_id(e, s): os.getpid() for e in self.world.state.entries for s in e.containers if s.is_started}
         return NodeView(self.world.node, self.world.state, str(self.cgroups), pids, is_live=True, is_ready=True)
 
-    def retry(self, arguments: Mapping[str, Any]) -> dict[str, str]:
+    async def retry(self, arguments: Mapping[str, Any]) -> dict[str, str]:
         """Decide as the test wants it."""
         entry = self.world.state.entries[-1]
         if not self.refusals and entry.refusal is not None:  # no turn came in time

@@ -364,6 +364,29 @@ def test_what_does_not_end_in_time_is_named(asking: Daemon, capsys: pytest.Captu
     assert "nodeagent: still there: default/web\n" in told.err
 
 
+@pytest.mark.parametrize(("words", "seconds"), [(["--timeout", "5"], 5.0), ([], 52.0)])
+def test_the_wait_for_a_turn_is_part_of_the_timeout(
+    asking: Daemon, monkeypatch: pytest.MonkeyPatch, capsys: Any, words: list[str], seconds: float
+) -> None:
+    """No turn comes: the agent answers when the time is up, and the command waits no longer."""
+    waits: list[float] = []
+
+    def slow(path: str, op: str, **more: Any) -> Any:
+        if op == "state":
+            return call(path, op)
+        waits.append(more.pop("waitSeconds"))
+        asking.machine.now_ms += round(waits[-1] * 1000)
+        return call(path, op, waitSeconds=0, **more)
+
+    monkeypatch.setattr(command, "call", slow)
+    began_ms = asking.machine.now_ms
+    assert main(["release", "web", *words]) == 1
+    assert "still there: default/web" in capsys.readouterr().err
+    assert waits == [seconds]
+    assert asking.machine.now_ms - began_ms <= (seconds + 1) * 1000
+    asking.rest()
+
+
 def test_an_agent_that_goes_meanwhile_is_told(asking: Daemon, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     def gone(path: str, op: str, **more: Any) -> Any:
         if op == "state":

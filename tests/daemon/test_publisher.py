@@ -1,9 +1,10 @@
 """What the running agent answers over its socket to those who name a pod."""
 
+import errno
 import socket
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon import publisher
 from nodeagent.daemon.publisher import API_SOCKET, Publisher
 from nodeagent.daemon.requests import Request
@@ -89,22 +91,98 @@ def test_a_pod_that_runs_and_one_that_is_not_there_are_refused(daemon: Daemon) -
     assert daemon.agent.requests.take() == ()
 
 
-def test_a_request_waits_while_no_turn_can_look(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is decided on what can't be seen; the turn after that takes the request up."""
+def test_a_request_stays_noted_while_no_turn_can_look(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is decided on what can't be seen, and who asked is told so; the turn after that takes the request up."""
 
     def unseen(_: object) -> None:
         raise CgroupError("cannot read", path="pods", error=5, hint="see the kernel's log")
 
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(ask, daemon, "y/big")
-        assert WakeUpReason.REQUEST in daemon.agent.wakeups.wait(60)
-        with monkeypatch.context() as blind:
-            blind.setattr(daemon.agent.tree, "read", unseen)
-            daemon.turn(WakeUpReason.REQUEST)
-        assert (asked.done(), logged(daemon, "pod_refused")) == (False, 1)
+    with monkeypatch.context() as blind:
+        blind.setattr(daemon.agent.tree, "read", unseen)
+        with pytest.raises(ApiError) as caught:
+            retry(daemon, "y/big")
         daemon.turn(WakeUpReason.TIMER)
-        assert asked.result(60)["uid"] == "uid-y"
+    assert caught.value.message == "nothing is decided yet: cannot read (see the kernel's log)"
+    assert "keeps the request in mind" in caught.value.hint
+    assert logged(daemon, "pod_refused") == 1
+    daemon.turn(WakeUpReason.TIMER)
+    daemon.turn(WakeUpReason.TIMER)
     assert logged(daemon, "pod_refused") == 2
+
+
+def test_a_request_that_could_not_be_saved_stays_noted(daemon: Daemon) -> None:
+    daemon.steps.fails = lambda _number, _call: errno.ENOSPC
+    daemon.machine.now_ms += 1000
+    with pytest.raises(ApiError, match=r"nothing is decided yet: .*No space left on device"):
+        retry(daemon, "y/big")
+    daemon.turn(WakeUpReason.TIMER)
+    assert logged(daemon, "pod_refused") == 1
+    daemon.steps.fails = lambda _number, _call: None
+    daemon.rest()
+    assert logged(daemon, "pod_refused") == 2
+
+
+@pytest.mark.parametrize(
+    "silent", [PodSource(is_blind=True), PodSource(misspelt=frozenset({"x/big", "y/big"}))], ids=["blind", "misspelt"]
+)
+@pytest.mark.parametrize(("name", "event"), [("y/big", "pod_refused"), ("x/big", "change_refused")])
+def test_a_retry_stays_noted_while_nobody_knows_what_the_manifest_is(
+    daemon: Daemon, silent: PodSource, name: str, event: str
+) -> None:
+    small, large = daemon.files.pods
+    daemon.files.pods = (replace(small, containers=pod("big", app(cpu="98")).containers), large)
+    daemon.rest()
+    assert logged(daemon, event) == 1
+    daemon.files.look_again = silent
+    with pytest.raises(ApiError, match=r"nothing is decided yet: manifest .* cannot be read or is invalid"):
+        retry(daemon, name)
+    daemon.rest()
+    assert logged(daemon, event) == 1
+    daemon.files.look_again = None
+    daemon.rest()
+    daemon.rest()
+    assert logged(daemon, event) == 2
+
+
+def test_what_is_noted_is_about_pods_that_are_there(daemon: Daemon) -> None:
+    daemon.files.look_again = PodSource(is_blind=True)
+    for _ in range(3):
+        with pytest.raises(ApiError, match="nothing is decided yet"):
+            retry(daemon, "y/big")
+    (noted,) = daemon.agent.requests.take()
+    assert (noted.retried, noted.released) == ({"uid-y"}, frozenset())
+    daemon.files.look_again, daemon.files.pods = None, daemon.files.pods[:1]
+    daemon.rest()
+    assert daemon.agent.requests.take() == ()
+
+
+def test_many_that_wait_for_a_turn_keep_nobody_else_waiting(daemon: Daemon) -> None:
+    path = f"{daemon.directory}/{API_SOCKET}"
+    with ThreadPoolExecutor(40) as pool:
+        asked = [pool.submit(ask, daemon, "y/big") for _ in range(40)]
+        with pytest.raises(NodeAgentError, match=r"wait for the agent's next turn already|too many connections"):
+            next(as_completed(asked, 60)).result()
+        with pytest.raises(ApiError, match="no configuration at /nonexistent"):
+            call(path, "judge", config="/nonexistent")
+        assert call(path, "state")["state"]
+        while not all(one.done() for one in asked):
+            if WakeUpReason.REQUEST in daemon.agent.wakeups.wait(0.01):
+                daemon.turn(WakeUpReason.REQUEST)
+    assert {one.result()["uid"] for one in asked if one.exception() is None} == {"uid-y"}
+
+
+def test_nothing_to_release_is_answered_without_a_turn(daemon: Daemon) -> None:
+    assert call(f"{daemon.directory}/{API_SOCKET}", "release", pods=["y/big"]) == {"released": []}
+    assert daemon.agent.requests.take() == ()
+
+
+@pytest.mark.parametrize("seconds", [0, 0.01, -1])
+def test_a_release_waits_for_a_turn_no_longer_than_it_is_told(daemon: Daemon, seconds: float) -> None:
+    asked = call(f"{daemon.directory}/{API_SOCKET}", "release", pods=["x/big"], waitSeconds=seconds)
+    assert asked == {"released": ["uid-x"]}
+    daemon.turn(WakeUpReason.REQUEST)
+    (entry, _) = daemon.agent.state.entries
+    assert entry.is_released
 
 
 def test_who_went_away_is_answered_all_the_same(daemon: Daemon) -> None:

@@ -1,3 +1,4 @@
+import asyncio
 import json
 import os
 import socket
@@ -15,7 +16,7 @@ import msgspec
 import pytest
 
 from nodeagent.edge.listening import listen
-from nodeagent.edge.local_api import LocalApi
+from nodeagent.edge.local_api import LocalApi, WaitingOperation
 from nodeagent.edge.local_api_client import ApiError, ApiUnavailable, call
 from nodeagent.edge.serving import Server, ServingThread
 from nodeagent.errors import NodeAgentError
@@ -45,6 +46,10 @@ def crash(_: Mapping[str, Any]) -> None:
     raise KeyError("secret")
 
 
+async def written(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(arguments)
+
+
 class Daemon:
     def __init__(self, directory: Path, kind: type[LocalApi]) -> None:
         self.path = str(directory / "api.sock")
@@ -57,18 +62,17 @@ class Daemon:
             "unprintable": lambda _: {1, 2},
             "large": lambda arguments: "x" * arguments["bytes"],
         }
-        writes: dict[str, Callable[[Mapping[str, Any]], Any]] = {"retry": dict, "wait": self._wait}
+        writes: dict[str, WaitingOperation] = {"retry": written, "wait": self._wait}
         self.thread = ServingThread(lambda _, err: self.bugs.append(err))
         self.api = kind(reads=reads, writes=writes, owner=os.geteuid(), group=GROUP)
         self.server: Server = self.thread.serve(listen(UnixAddress(self.path)), self.api)
 
-    def _wait(self, _: Mapping[str, Any]) -> bool:
-        return self.release.wait(30)
+    async def _wait(self, _: Mapping[str, Any]) -> bool:
+        return await asyncio.to_thread(self.release.wait, 30)
 
     def stop(self) -> None:
         self.release.set()
         self.server.close()
-        self.api.close()
         self.thread.stop()
 
 

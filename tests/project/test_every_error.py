@@ -238,11 +238,10 @@ def ask_an_agent(directory: Path, op: str) -> object:
         return call(str(directory / "agent.sock"), op, pod="web")
     finally:
         server.close()
-        api.close()
         thread.stop()
 
 
-def no_such_pod(_: object) -> object:
+async def no_such_pod(_: object) -> object:
     return find_pods(NodeState(EMPTY), "web")
 
 

@@ -462,7 +462,7 @@ SAMPLE = read_machine(str(TREE.grow(Path(_HELD.name, "machine"))))
 LOOP = asyncio.new_event_loop()
 
 
-def _no_pod(_: Mapping[str, Any]) -> None:
+async def _no_pod(_: Mapping[str, Any]) -> None:
     raise NodeAgentError("no such pod", hint="look")
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _VERSION = 1
 _DAY_SECONDS = 86_400
 _PAUSE_SECONDS = 0.1
+_ANSWER_SECONDS = 10.0
 _SPARE_SECONDS = 20
 """For everything that a grace period does not cover: kills, turns of the agent, a machine under load."""
 
@@ -202,10 +203,13 @@ def _by_agent(options: argparse.Namespace, known: NodeView, answer: _ReleaseRepo
             answer.plan(known.state, chosen)
         return 0
     socket_path = options.socket or f"{known.node.config.runtime_directory}/agent.sock"
+    deadline = _deadline(options, tuple(entry for entry in chosen if entry.is_active))
+    wait_seconds = deadline - time.monotonic()
     asked = call(
         socket_path,
         "release",
-        timeout_seconds=TURN_CALL_SECONDS,
+        timeout_seconds=min(wait_seconds + _ANSWER_SECONDS, TURN_CALL_SECONDS),
+        waitSeconds=wait_seconds,
         **({"all": True} if options.all else {"pods": options.pods}),
     )
     uids = frozenset(map(str, asked["released"]))
@@ -214,16 +218,13 @@ def _by_agent(options: argparse.Namespace, known: NodeView, answer: _ReleaseRepo
         for entry in chosen:
             if entry.pod.uid not in uids:
                 answer.say(*plan_text(plan_document(known.state, entry)))
-        _wait(options, known.state, uids, socket_path, answer)
+        _wait(known.state, uids, socket_path, answer, deadline)
         _done(len(uids), answer)
     return 0
 
 
-def _wait(
-    options: argparse.Namespace, state: NodeState, uids: frozenset[str], socket_path: str, answer: _ReleaseReport
-) -> None:
+def _wait(state: NodeState, uids: frozenset[str], socket_path: str, answer: _ReleaseReport, deadline: float) -> None:
     teller = _Teller(answer, state, uids)
-    deadline = _deadline(options, tuple(e for e in state.entries if e.pod.uid in uids))
     while teller.left():
         try:
             teller(state_from_document(call(socket_path, "state")["state"]).state)
