@@ -29,7 +29,7 @@ GROUP = "nodeagent"
 
 
 class Publisher:
-    """Serves from entering to leaving the `with` block."""
+    """Serves while the `with` block runs."""
 
     def __init__(self, agent: Agent, config: Config, log: Log) -> None:
         self._agent = agent
@@ -38,10 +38,10 @@ class Publisher:
         self._thread = ServingThread(lambda doing, err: log.error("serving_failed", doing=doing, problem=str(err)))
         self._group: int | None = None
         self._unheard: dict[str, tuple[BindAddress, Service]] = {}
-        """What is not listened to yet, by what it is."""
+        """Sockets that could not be opened yet, by what they serve."""
         self._spelt_of: NodeView | None = None
         self._spelt: dict[str, object] = {}
-        """The last view asked for, in the serving thread."""
+        """The last view requested, in the serving thread."""
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
@@ -73,7 +73,7 @@ class Publisher:
         self._undo.close()
 
     def listen(self) -> None:
-        """Serve what isn't served yet. An address that can't be had is told, and tried again: pods come first."""
+        """Serve what isn't served yet. An address that can't be bound is reported and retried: pods come first."""
         for what, (address, service) in tuple(self._unheard.items()):
             try:
                 server = self._thread.serve(listen(address, group=self._group), service)
@@ -92,20 +92,20 @@ class Publisher:
         return None if view.is_ready else "; ".join(view.problems) or "the first reconcile is not finished"
 
     def _state(self, _: Mapping[str, Any]) -> dict[str, object]:
-        """Spell each view once: a flood of questions must not take the deciding thread's time."""
+        """Spell each view once: a flood of requests must not take the deciding thread's time."""
         view = self._agent.view
         if view is not self._spelt_of:
             self._spelt, self._spelt_of = view_document(view), view
         return self._spelt
 
     def _judge(self, arguments: Mapping[str, Any]) -> dict[str, object]:
-        """Say whether a configuration could be taken over now, with the pods there are; nothing is taken over."""
+        """Report whether a configuration could be applied now, with the current pods; nothing is applied."""
         view, path = self._agent.view, str(arguments.get("config"))
         check_takeover(view.node, view.state, load_node(path))
         return {"config": path}
 
     def _retry(self, arguments: Mapping[str, Any]) -> dict[str, object]:
-        """Decide again on a refused pod, or on a refused change of one, named by uid, namespace/name or name."""
+        """Decide again on a refused pod, or on a refused change of a pod, named by uid, namespace/name or name."""
         entry = find_pod(self._agent.view.state, str(arguments.get("pod")))
         refusal = entry.refusal or entry.change_refusal
         if refusal is None:
@@ -114,7 +114,7 @@ class Publisher:
         return {"pod": entry.pod.full_name, "uid": entry.pod.uid, "refusedBefore": refusal.reason}
 
     def _release(self, arguments: Mapping[str, Any]) -> dict[str, object]:
-        """End pods, named by uid, namespace/name or name, or all there are, although their manifests are there."""
+        """End pods, named by uid, namespace/name or name, or all pods, although their manifests are there."""
         state = self._agent.view.state
         names = arguments.get("pods")
         if arguments.get("all") is True:
@@ -128,7 +128,7 @@ class Publisher:
         return {"released": released}
 
     def _ask(self, request: Request) -> None:
-        """Have a turn take up a request, and wait for its end. If none comes in time, one will take it up later all the same."""
+        """Have a turn handle a request, and wait for its end. If none comes in time, a later one still handles it."""
         self._agent.requests.put(request)
         self._agent.wakeups.wake(WakeUpReason.REQUEST)
         with suppress(TimeoutError):

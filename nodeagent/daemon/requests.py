@@ -12,14 +12,14 @@ from nodeagent.formats.node_view import NodeView
 
 
 class Request(Struct, eq=False):
-    """What a turn is to take up."""
+    """What a turn should handle."""
 
     retried: frozenset[str] = frozenset()
-    """UIDs of pods on which, or on whose changed manifests, to decide again."""
+    """UIDs of pods to decide on again, or whose changed manifests to decide on again."""
     released: frozenset[str] = frozenset()
     """UIDs of pods to end whatever their manifests say."""
     answer: Future[NodeView] = field(default_factory=Future)
-    """The node after the turn. An error: there was none."""
+    """The node after the turn. An error: there was no turn."""
 
 
 class Requests:
@@ -28,27 +28,27 @@ class Requests:
     def __init__(self) -> None:
         self._waiting: SimpleQueue[Request] = SimpleQueue()
         self._taken: list[Request] = []
-        """By the turn that is under way."""
+        """Taken by the current turn."""
         self._is_closed = False
 
     def put(self, request: Request) -> None:
         self._waiting.put(request)
-        if self._is_closed:  # perhaps after the last look into the queue
+        if self._is_closed:  # possibly after the last look into the queue
             _refuse(self._drained())
 
     def take(self) -> tuple[Request, ...]:
-        """Give what waits for a turn."""
+        """Return what waits for a turn."""
         self._taken += self._drained()
         return tuple(self._taken)
 
     def answer(self, view: NodeView) -> None:
-        """Give those whose requests were taken the node as it is after the turn. Whether they still wait is their affair."""
+        """Answer the requests that were taken with the node as it is after the turn. Their threads may have stopped waiting."""
         for request in self._taken:
             request.answer.set_result(view)
         self._taken.clear()
 
     def close(self) -> None:
-        """Say that there will be no further turn."""
+        """Announce that there will be no further turn."""
         self._is_closed = True
         _refuse([*self._taken, *self._drained()])
         self._taken.clear()
