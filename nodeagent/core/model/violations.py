@@ -1,4 +1,4 @@
-"""What can be wrong with promises and with the node's state, as values: which invariant does not hold, for whom, and what was found."""
+"""What can be wrong with promises and with the node's state, as values: which invariant is violated, where, and what was found."""
 
 import enum
 
@@ -26,17 +26,17 @@ class Invariant(enum.StrEnum):
 
 
 class Violation(Struct, frozen=True, kw_only=True):
-    """One invariant that does not hold. Which fields are there hangs on the invariant; the others are as they are by default."""
+    """One violated invariant. Which fields are set depends on the invariant; the others keep their defaults."""
 
     invariant: Invariant
     pod: str = ""
-    """Its UID; of ONE_ENTRY_PER_NAME its full name."""
+    """Its UID; for ONE_ENTRY_PER_NAME its full name."""
     container: str = ""
     beside: str = ""
     """The other container that holds the same CPUs."""
     cpus: CpuSet = CpuSet()
     expected_cpus: CpuSet = CpuSet()
-    """All that the shared pool should have, or that the pod has."""
+    """Everything that the shared pool should have, or that the pod has."""
     statuses: tuple[str, ...] = ()
     expected_statuses: tuple[str, ...] = ()
     node: int | None = None
