@@ -1,6 +1,6 @@
-"""Whether another process may enter a container's cgroup now; if not, why. Knows no file system: what lives below the cgroup is told.
+"""Whether another process may enter a container's cgroup now; if not, why. Knows no file system: the caller passes what lives below it.
 
-Who enters gets what the container was promised, or doesn't get in: never "nearly" its CPUs.
+A process that enters gets what the container was promised, or doesn't get in: never "nearly" its CPUs.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def obstacle(
     observed: ObservedCgroups,
     used_below: Sequence[str],
 ) -> Obstacle | None:
-    """Say what keeps a process from entering a container.
+    """Return what keeps a process from entering a container.
 
     Args:
         entry: the pod.
@@ -35,7 +35,6 @@ def obstacle(
         desired: of all pods.
         observed: of all pods.
         used_below: names of cgroups directly below the container's that have processes.
-
     """
     path = entry.container_path(name)
     return (
@@ -66,7 +65,7 @@ def _of_container(entry: PodEntry, name: str, there: ObservedCgroup | None) -> O
     container, status = entry.pod.container(name), entry.status(name)
     if not container.is_launched:
         return None
-    # Whatever is in a container with a command when that has ended is killed with it, and keeps it from starting.
+    # Any process left in a container whose command has ended is killed with it, and keeps it from starting.
     if not status.is_started or there is None or not there.is_populated:
         return Obstacle(
             f"container {name} of pod {entry.pod.full_name} does not run now",
@@ -126,7 +125,7 @@ def _of_values(want: DesiredCgroup, there: ObservedCgroup) -> Obstacle | None:
 def _of_intruders(
     entry: PodEntry, want: DesiredCgroup, desired: Sequence[DesiredCgroup], observed: ObservedCgroups
 ) -> Obstacle | None:
-    """Somebody is on its exclusive CPUs: the promise is not kept yet, or they are still an init container's."""
+    """Others are on its exclusive CPUs: the promise is not kept yet, or an init container still has them."""
     plan = diff(desired, observed)
     mine, taken = want.exclusive_cpus(), want.exclusive_cpus() & plan.occupied
     who = list(plan.orphans) if taken else []
