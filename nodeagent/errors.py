@@ -20,7 +20,7 @@ def _line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Give a text with everything escaped that a terminal could act on: controls, line ends, changes of direction, half characters."""
+    """Return a text with everything escaped that a terminal could act on: controls, line ends, changes of direction, half characters."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 @contextmanager
 def _closed_output() -> Iterator[TextIO]:
-    """Give a stream on which every write fails as on a closed descriptor: at its next flush."""
+    """Return a stream on which every write fails as on a closed descriptor: at its next flush."""
     stream = os.fdopen(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), "w", encoding="utf-8")
     try:
         yield stream

@@ -24,7 +24,7 @@ _BELOW_PREFIX = "share/nodeagent of the environment that holds nodeagent"
 
 
 def man_pages(place: str = _BELOW_PREFIX) -> dict[str, str]:
-    """Give every page by its file's name: one of the program, and one of each of its commands.
+    """Return every page by its file's name: one of the program, and one of each of its commands.
 
     Args:
         place: where documents and examples will lie.

@@ -66,7 +66,7 @@ def join(directory: str) -> None:
 
 
 def own_cgroup() -> str:
-    """Give the cgroup v2 path of this process as the kernel shows it.
+    """Return the cgroup v2 path of this process as the kernel shows it.
 
     Raises:
         CgroupEntryError: /proc/self/cgroup has none.
@@ -86,7 +86,7 @@ def own_cgroup() -> str:
 
 
 def own_cpus() -> CpuSet:
-    """Give the CPUs on which this process may run (`Cpus_allowed_list`).
+    """Return the CPUs on which this process may run (`Cpus_allowed_list`).
 
     Raises:
         CgroupEntryError: /proc/self/status does not say.

@@ -178,7 +178,7 @@ def add_watch(instance: int, path: str) -> int:
 
 
 def _events(read: bytes) -> Iterator[tuple[int, int, str]]:
-    """Give watch, mask and name of each event."""
+    """Return watch, mask and name of each event."""
     at = 0
     while at < len(read):
         watch, mask, _, length = _HEADER.unpack_from(read, at)

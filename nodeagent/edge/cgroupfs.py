@@ -89,7 +89,7 @@ def _is_cgroup(directory: Path) -> bool:
 
 
 def _oom_kills(events: Mapping[str, int]) -> int:
-    """Give how many processes the kernel has killed for memory, from `memory.events`.
+    """Return how many processes the kernel has killed for memory, from `memory.events`.
 
     Where the cgroup dies as a whole (memory.oom.group), the chosen process is killed first and then once more with all the others;
     `oom_kill` counts both (mm/oom_kill.c, oom_kill_process), unless it had ended before the second. `oom_group_kill` (kernel 5.17)
@@ -183,7 +183,7 @@ class CgroupTree:
             raise _malformed(self.root / path / name, str(err)) from err
 
     def _text(self, path: str, name: str) -> str | None:
-        """Give a file's content; None if it isn't there: its controller isn't enabled, or the cgroup just went."""
+        """Return a file's content; None if it isn't there: its controller isn't enabled, or the cgroup just went."""
         file = os.path.join(self.root, path, name)  # noqa: PTH118 - thousands a turn; an absolute path stays what it is
         try:
             descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
@@ -251,7 +251,7 @@ class CgroupTree:
                 raise
 
     def processes(self, path: str) -> tuple[int, ...]:
-        """Give the ids of the processes of a cgroup and of those below it, each once; of one that isn't there, none."""
+        """Return the ids of the processes of a cgroup and of those below it, each once; of one that isn't there, none."""
         here = [int(line) for line in (self._text(path, "cgroup.procs") or "").split()]
         return tuple(dict.fromkeys((*here, *self._processes_below(path))))
 

@@ -126,7 +126,7 @@ def scan_manifests(path: str) -> ManifestScan:
 
 
 def _names(directory: int) -> tuple[list[str], int, tuple[str, ...]]:
-    """Give the names of the manifests that are read, how many there are beyond them, and the names of other files."""
+    """Return the names of the manifests that are read, how many there are beyond them, and the names of other files."""
     count = 0
     others: list[str] = []
 
@@ -186,7 +186,7 @@ def _read(directory: int | None, name: str, path: str, most: int) -> ManifestFil
 
 
 def _shown(name: str) -> str:
-    """Give a name that can be printed: the name itself, if it can be."""
+    """Return a name that can be printed: the name itself, if it can be."""
     shown = os.fsencode(name).decode("utf-8", "backslashreplace")
     return shown if shown.isprintable() and "\\x" not in shown else ascii(name)[1:-1]
 

@@ -97,7 +97,7 @@ class Exposition:
         self._published = _Published(snapshot, self._process, aliases=aliases)
 
     def text(self) -> bytes:
-        """Give the exposition (see CONTENT_TYPE). Only ever asked for by one thread."""
+        """Return the exposition (see CONTENT_TYPE). Only ever asked for by one thread."""
         published, now = self._published, time.monotonic()
         if published is not self._text_of or now >= self._text_at + _SAME_FOR_SECONDS:
             self._text = generate_latest(published)

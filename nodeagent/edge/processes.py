@@ -59,7 +59,7 @@ def may_run_on(cpus: CpuSet, *, excluding: Callable[[int], bool]) -> ProcessScan
 
 
 def of_caller() -> frozenset[int]:
-    """Give this process, what it was called from (shell, sudo, session), and what is beside it in its pipeline: they go when it is done.
+    """Return this process, what it was called from (shell, sudo, session), and what is beside it in its pipeline: they go when it is done.
 
     What started the session, as sshd or cron, is in another cgroup, or has pid 1, and stays the host's.
     """

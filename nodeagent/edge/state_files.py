@@ -129,7 +129,7 @@ def _sync_directory(path: str) -> None:
 
 
 def read(path: str, *, max_bytes: int, follow_symlinks: bool = False) -> bytes | None:
-    """Give the file's content; None if there is no such file.
+    """Return the file's content; None if there is no such file.
 
     Args:
         path: the file.
@@ -188,7 +188,7 @@ def _read_up_to(descriptor: int, limit_bytes: int) -> bytes:
 
 
 def set_aside(path: str) -> str:
-    """Give a file (or whatever lies there) that can't be used a second name, `PATH.aside-N`; nothing is ever overwritten.
+    """Return a file (or whatever lies there) that can't be used a second name, `PATH.aside-N`; nothing is ever overwritten.
 
     A file keeps its first name until the next write replaces it, so a crash in between finds it again, and no third name is made
     for it. What is no file is renamed.

@@ -15,7 +15,7 @@ class UsageText(Struct, frozen=True):
 
 
 def cpu_times_us() -> tuple[tuple[int, int], ...]:
-    """Give busy and whole time of every CPU that is online, in the order of their ids, in microseconds since boot.
+    """Return busy and whole time of every CPU that is online, in the order of their ids, in microseconds since boot.
 
     Waiting for a device is not being busy.
     """

@@ -138,7 +138,7 @@ def without_secrets(state: NodeState) -> NodeState:
 
 
 def _texts(observed: ObservedCgroup) -> dict[str, str]:
-    """Give the cgroup's files as the kernel has them."""
+    """Return the cgroup's files as the kernel has them."""
     effective = {EFFECTIVE_CPUS: observed.cpus_effective, EFFECTIVE_MEMS: observed.mems_effective}
     return {
         "cgroup.controllers": " ".join(sorted(observed.controllers)),

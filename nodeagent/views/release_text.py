@@ -39,7 +39,7 @@ def outcome_document(plan: Document, after: NodeState) -> Document:
 
 
 def plan_text(plan: Document) -> list[str]:
-    """Give a pod's plan as lines."""
+    """Return a pod's plan as lines."""
     name = f"{plan['namespace']}/{plan['name']}"
     if plan["outcome"] == "nothing":
         why = plan["phase"] if plan["refusal"] is None else f"refused: {plan['refusal']}"
@@ -88,7 +88,7 @@ def _waves(entry: PodEntry) -> Iterator[list[str]]:
 
 
 def _held(promises: Promises, entry: PodEntry) -> tuple[CpuSet, NumaSet]:
-    """Give the CPUs and the memory nodes that come back. In a pool nothing is one pod's alone."""
+    """Return the CPUs and the memory nodes that come back. In a pool nothing is one pod's alone."""
     uid = entry.pod.uid
     cpus, nodes = promises.pod_set(uid) or CpuSet(), NumaSet()
     for container in entry.pod.containers:

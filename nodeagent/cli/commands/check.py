@@ -133,7 +133,7 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 
 def _node(options: argparse.Namespace, topology: Topology) -> NodeSetup:
-    """Give the configuration of `--config`, or else the agent's; if it never ran, the one that it would start with."""
+    """Return the configuration of `--config`, or else the agent's; if it never ran, the one that it would start with."""
     if options.config is not None:
         return node_of(load_config(options.config), topology, options.config)
     try:

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def answer_to(command: Command, words: list[str]) -> Candidates:
-    """Give the possible completions of the last word.
+    """Return the possible completions of the last word.
 
     Args:
         command: whose words they are.

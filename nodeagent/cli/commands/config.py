@@ -184,7 +184,7 @@ class _Judged(Struct, frozen=True):
 
 
 def _judged(options: argparse.Namespace) -> _Judged:
-    """Give the named configuration, or else that of the node: this one, or the named other one."""
+    """Return the named configuration, or else that of the node: this one, or the named other one."""
     given = options.file or options.config
     if given is None and options.machine is not None:
         return _captured(options.machine)

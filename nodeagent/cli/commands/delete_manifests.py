@@ -186,7 +186,7 @@ def _pod_document(full_name: str, entry: PodEntry | None, other: str | None) -> 
 
 
 def _ending(document: Document, place: ManifestPlace) -> dict[str, PodEntry]:
-    """Give the pods that end or are forgotten, by namespace/name: not those that another file holds, too."""
+    """Return the pods that end or are forgotten, by namespace/name: not those that another file holds, too."""
     pods = [pod for file in document["files"] for pod in file["pods"] if pod["alsoIn"] is None]
     names = {name_of(pod) for pod in pods}
     return {name: entry for name, entry in place.entries.items() if name in names}

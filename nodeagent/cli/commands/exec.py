@@ -108,7 +108,7 @@ _AGAIN = "it may just be changing: try again, and see `nodeagent inspect`"
 
 
 def _expected_cpus(known: NodeView, entry: PodEntry, container: str, directory: str) -> CpuSet:
-    """Give the CPUs that the command is to have, if the container can be entered at all."""
+    """Return the CPUs that the command is to have, if the container can be entered at all."""
     view = looked_at(known)
     observed, kernel = view.observed.cgroups or {}, view.kernel
     if entry.is_active and kernel is None:

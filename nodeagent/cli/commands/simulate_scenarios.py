@@ -58,7 +58,7 @@ class Instead(Struct, frozen=True):
     errata: Errata | None
 
     def read(self, line: bytes, where: str) -> Scenario:
-        """Give the scenario to replay.
+        """Return the scenario to replay.
 
         Raises:
             ScenarioError: the line is none.
@@ -150,7 +150,7 @@ def _document(result: Mapping[str, object], output: str) -> str:
 
 
 def _lines(path: NamedFile) -> Iterator[tuple[int, bytes]]:
-    """Give every line that isn't blank, with its number."""
+    """Return every line that isn't blank, with its number."""
     try:
         with _opened(path) as file:
             number = 1

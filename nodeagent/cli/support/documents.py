@@ -31,7 +31,7 @@ def add_out_argument(parser: argparse.ArgumentParser, what: str = "the file to w
 
 
 def printed(document: Document, output: str, render: Callable[[Document], str]) -> str:
-    """Give the text to print, with its last line's end.
+    """Return the text to print, with its last line's end.
 
     Args:
         document: of plain values.
@@ -42,7 +42,7 @@ def printed(document: Document, output: str, render: Callable[[Document], str]) 
 
 
 def spelled(document: Document, output: str) -> str:
-    """Give a document as `json` or `yaml`, with its last line's end.
+    """Return a document as `json` or `yaml`, with its last line's end.
 
     All else than printable ASCII is escaped: so it is the same, and is read as what it was, whatever stdout has characters for.
     """
@@ -57,12 +57,12 @@ def spelled(document: Document, output: str) -> str:
 
 
 def json_line(document: Document) -> str:
-    """Give a document as `spelled` does, as one line of JSON."""
+    """Return a document as `spelled` does, as one line of JSON."""
     return ascii_json(document) + "\n"
 
 
 def spelled_xml(text: str) -> str:
-    """Give XML with all else than ASCII as references, as `spelled` escapes it."""
+    """Return XML with all else than ASCII as references, as `spelled` escapes it."""
     return text.encode("ascii", "xmlcharrefreplace").decode()
 
 

@@ -32,7 +32,7 @@ class NamedPod(Struct, frozen=True):
 
 
 def pods_of(given: Mapping[str, str]) -> tuple[NamedPod, ...]:
-    """Give the node's pods, as far as they are known.
+    """Return the node's pods, as far as they are known.
 
     Args:
         given: what has been typed already: of `socket`, `root` and `machine` the values say which node it is.

@@ -151,17 +151,17 @@ def saved_in(config: Config, root: str = "") -> SavedState | None:
 
 
 def saved_at_ms(config: Config, root: str) -> int:
-    """Give the time when the existing state was saved."""
+    """Return the time when the existing state was saved."""
     return Path(root + state_path(config)).stat().st_mtime_ns // 1_000_000
 
 
 def state_path(config: Config) -> str:
-    """Give the path of the agent's state."""
+    """Return the path of the agent's state."""
     return str(Path(config.state_directory) / STATE_FILE)
 
 
 def socket_path(config: Config) -> str:
-    """Give the agent's socket."""
+    """Return the agent's socket."""
     return f"{config.runtime_directory}/{_SOCKET_NAME}"
 
 
@@ -232,7 +232,7 @@ def _observed_cgroups(root: str | None, problems: list[str]) -> ObservedCgroups 
 
 
 def _processes(view: NodeView) -> dict[str, tuple[int, ...]]:
-    """Give the processes of all containers by cgroup path. What can't be read is left out: it is shown as 0 processes."""
+    """Return the processes of all containers by cgroup path. What can't be read is left out: it is shown as 0 processes."""
     if view.cgroup_root is None:
         return {}
     tree = CgroupTree(view.cgroup_root)

@@ -108,7 +108,7 @@ def decision_on(change: PodChange, state: NodeState) -> PodEntry | None:
 
 
 def _decided(entry: PodEntry | None, pod: Pod) -> PodEntry | None:
-    """Give the decision on a pod that is known under its name; one on what a running pod's manifest has become is like a pod's own."""
+    """Return the decision on a pod that is known under its name; one on what a running pod's manifest has become is like a pod's own."""
     if entry is None or entry.deleting_since_ms is not None:
         return None
     if _is_same(entry.pod, pod):
@@ -140,7 +140,7 @@ class FileChange(Struct, frozen=True):
 
 
 def place_of(config: Config, state: NodeState | None, socket: str | None, *, is_live: bool) -> ManifestPlace:
-    """Give the place of the manifests for a configuration and its state; None: unknown."""
+    """Return the place of the manifests for a configuration and its state; None: unknown."""
     entries = {} if state is None else {entry.pod.full_name: entry for entry in state.entries}
     return ManifestPlace(config.static_pod_path, entries, socket or socket_path(config), is_live)
 

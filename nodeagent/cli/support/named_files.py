@@ -31,7 +31,7 @@ def named_path(word: str) -> str:
 
 
 def file_type(path: str) -> int | None:
-    """Give the type of what lies there, such as stat.S_IFREG; None: nothing, or it may not be looked at, as whoever reads it is told."""
+    """Return the type of what lies there, such as stat.S_IFREG; None: nothing, or it may not be looked at, as whoever reads it is told."""
     try:
         return stat.S_IFMT(Path(path).stat().st_mode)
     except OSError:
@@ -82,7 +82,7 @@ class NamedFile(str):
             )
 
     def read(self, max_bytes: int) -> bytes | None:
-        """Give the file's content; None if there is no such file.
+        """Return the file's content; None if there is no such file.
 
         Raises:
             StateFileError: it cannot be read, is neither a file nor a pipe, or is larger than that; or nothing at all came through a

@@ -18,7 +18,7 @@ def whole_number(text: str) -> int:
 
 
 def seconds(low: float, high: float) -> Callable[[str], float]:
-    """Give what reads a number of seconds from `low` to `high`, and raises argparse.ArgumentTypeError of all else."""
+    """Return what reads a number of seconds from `low` to `high`, and raises argparse.ArgumentTypeError of all else."""
 
     def read(text: str) -> float:
         with suppress(ValueError):

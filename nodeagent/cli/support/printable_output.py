@@ -54,7 +54,7 @@ def printable_output() -> Iterator[None]:
 
 
 def unescaped() -> TextIO:
-    """Give stdout as it is, for what moves the cursor."""
+    """Return stdout as it is, for what moves the cursor."""
     return sys.stdout.stream if isinstance(sys.stdout, _PrintableOutput) else sys.stdout
 
 

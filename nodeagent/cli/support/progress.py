@@ -19,7 +19,7 @@ class Progress:
     """Counts steps from entering to leaving the `with` block; the bar goes away at its end."""
 
     def __init__(self, what: str, total: int | None = None, *, beside_output: bool = False) -> None:
-        """Give what is counted, in the plural.
+        """Return what is counted, in the plural.
 
         Args:
             what: as in `37 scenarios`.

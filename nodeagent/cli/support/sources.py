@@ -89,7 +89,7 @@ def add_machine_arguments(parser: argparse.ArgumentParser, *, described: bool = 
 
 
 def topology_from(options: argparse.Namespace) -> Topology:
-    """Give the machine alone. Neither an agent nor a configuration is needed.
+    """Return the machine alone. Neither an agent nor a configuration is needed.
 
     Raises:
         NodeAgentError: it can't be read.
@@ -101,7 +101,7 @@ def topology_from(options: argparse.Namespace) -> Topology:
 
 
 def known_from(options: argparse.Namespace) -> NodeView:
-    """Give the node with what was promised on it.
+    """Return the node with what was promised on it.
 
     Of this node a running agent says its configuration; of another one `--config` counts before what was captured.
 
@@ -117,7 +117,7 @@ def known_from(options: argparse.Namespace) -> NodeView:
 
 
 def shown_from(options: argparse.Namespace) -> NodeView:
-    """Give what `known_from` does, for who only looks: a wrong configuration does not keep one from seeing the pods that run.
+    """Return what `known_from` does, for who only looks: a wrong configuration does not keep one from seeing the pods that run.
 
     Raises:
         NodeAgentError: as there.
@@ -242,7 +242,7 @@ def _copied(root: str, config_path: str | None) -> NodeView:
 
 
 def hostname_below(root: str) -> str:
-    """Give the name of a node whose file system was copied; empty: it isn't there to be read."""
+    """Return the name of a node whose file system was copied; empty: it isn't there to be read."""
     for path in ("proc/sys/kernel/hostname", "etc/hostname"):
         try:
             content = state_files.read(f"{root}/{path}", max_bytes=_LONGEST_HOSTNAME)

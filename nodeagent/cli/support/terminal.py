@@ -65,7 +65,7 @@ class Terminal:
         self._undo.close()
 
     def size(self) -> tuple[int, int]:
-        """Give columns and lines, as they are now. A terminal that has none is taken for one of 80 by 24."""
+        """Return columns and lines, as they are now. A terminal that has none is taken for one of 80 by 24."""
         size = os.get_terminal_size(sys.stdout.fileno())
         return size.columns or 80, size.lines or 24
 

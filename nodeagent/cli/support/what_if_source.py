@@ -91,7 +91,7 @@ def errata_of(options: argparse.Namespace) -> Errata:
 
 
 def empty_node(machine: WhatIfMachine, config: Config, path: str, errata: Errata) -> WhatIfNode:
-    """Give the machine as a node without pods.
+    """Return the machine as a node without pods.
 
     Args:
         machine: as found.
@@ -142,7 +142,7 @@ def what_if_node(options: argparse.Namespace) -> WhatIfNode:
 
 
 def what_if_of(known: NodeView) -> WhatIfNode:
-    """Give this node as it is, under the configuration that it runs with."""
+    """Return this node as it is, under the configuration that it runs with."""
     state = known.state
     what_if = WhatIf.of(known.node.managers, state.promises, state.active_pods(), _allocatable(known.node))
     return WhatIfNode(what_if, known.node.config, "its own", "this one", state)

@@ -23,7 +23,7 @@ Sets = Mapping[str, str]
 
 
 def encode_cpu_state(policy: str, promises: Promises, *, pod_level: bool) -> str:
-    """Give the file's text.
+    """Return the file's text.
 
     Args:
         policy: the CPU manager's.
@@ -292,7 +292,7 @@ def read_cpu_contents(text: str) -> CpuContents:
 
 
 def encode_cpu_state_1(policy: str, default: str, containers: Mapping[str, str]) -> str:
-    """Give the text of a file of version 1 (kubelet up to 1.17): sets by container id."""
+    """Return the text of a file of version 1 (kubelet up to 1.17): sets by container id."""
     listed = sorted(containers.items())
     members = [f'"policyName":{quoted(policy)}', f'"defaultCpuSet":"{default}"']
     if listed:

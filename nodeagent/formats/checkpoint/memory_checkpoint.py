@@ -24,7 +24,7 @@ _NAMES = ("policyName", "machineState", "entries", "podEntries", "checksum")
 
 
 def encode_memory_state(policy: str, promises: Promises, *, pod_level: bool) -> str:
-    """Give the file's text.
+    """Return the file's text.
 
     Args:
         policy: the memory manager's.

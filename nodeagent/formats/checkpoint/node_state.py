@@ -103,7 +103,7 @@ def _with_header(body: bytes) -> bytes:
 
 
 def state_document(state: NodeState, policies: Mapping[str, str]) -> Document:
-    """Give the state as JSON values, for those who may know everything: the file's second line."""
+    """Return the state as JSON values, for those who may know everything: the file's second line."""
     return {
         "generation": state.generation,
         "policies": dict(policies),
@@ -113,7 +113,7 @@ def state_document(state: NodeState, policies: Mapping[str, str]) -> Document:
 
 
 def public_document(state: NodeState, policies: Mapping[str, str]) -> Document:
-    """Give the state without the containers' variables, which may hold secrets: for the local API, and to be printed."""
+    """Return the state without the containers' variables, which may hold secrets: for the local API, and to be printed."""
     document = state_document(state, policies)
     entries = document["entries"]
     for spec in (each["pod"]["spec"] for entry in entries for each in (entry, entry.get("refusedChange")) if each):

@@ -257,7 +257,7 @@ class _ConfigReader:
         return replace(placement, feature_gates=self._gates(dict(placement.feature_gates)))
 
     def _gates(self, given: Mapping[str, bool]) -> tuple[tuple[str, bool], ...]:
-        """Give those that change what the agent does; kubelet has many that don't."""
+        """Return those that change what the agent does; kubelet has many that don't."""
         gates: dict[str, bool] = {}
         for stage, names in GATES_OF_A_STAGE.items():
             gates |= {name: given[stage] for name in names if stage in given}

@@ -13,7 +13,7 @@ class CgroupValueError(ValueError):
 
 
 def print_value(value: Value) -> str:
-    """Give the text to write."""
+    """Return the text to write."""
     match value:
         case CpuSet() | NumaSet():
             assert value, "an empty cpuset must never be written: the kernel would grant the parent's"

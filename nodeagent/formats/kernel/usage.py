@@ -77,7 +77,7 @@ def rates(before: UsageSample, after: UsageSample) -> Rates:
 
 
 def remote_bytes(usage: ContainerUsage, near: NumaSet) -> int | None:
-    """Give how much of a container's memory lies on NUMA nodes that none of its CPUs belong to."""
+    """Return how much of a container's memory lies on NUMA nodes that none of its CPUs belong to."""
     if usage.memory_bytes is None:
         return None
     return sum(size for node, size in usage.memory_bytes.items() if node not in near)

@@ -109,7 +109,7 @@ def _refuse_halves(document: Mapping[str, Any], where: str) -> None:
 
 
 def _halves(value: object, path: str) -> Iterator[tuple[str, str]]:
-    """Give each text with such a half, and its place; of a field's name that of the object."""
+    """Return each text with such a half, and its place; of a field's name that of the object."""
     if isinstance(value, str):
         if _HALF.search(value):
             yield path, value
@@ -174,7 +174,7 @@ def _part(problems: list[str], read: Callable[[], T]) -> T | None:
 
 
 def _outline(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Give the scenario without the machine, the configuration and the pods, which have readers of their own."""
+    """Return the scenario without the machine, the configuration and the pods, which have readers of their own."""
     plain = {name: {} if name in MACHINE_FIELDS else value for name, value in document.items()}
     if isinstance(plain.get("config"), dict):
         plain["config"] = {}

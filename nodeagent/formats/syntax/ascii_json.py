@@ -4,7 +4,7 @@ import json
 
 
 def ascii_json(document: object, *, indent: int | None = None) -> str:
-    """Give a document as JSON with sorted keys, all else than printable ASCII escaped; without `indent` as one line."""
+    """Return a document as JSON with sorted keys, all else than printable ASCII escaped; without `indent` as one line."""
     separators = (",", ":") if indent is None else None
     text = json.dumps(document, indent=indent, sort_keys=True, separators=separators)
     return text.replace("\x7f", "\\u007f")  # the one control character that JSON takes as it is

@@ -31,11 +31,11 @@ class Piece:
         self._added: dict[int, int] = {}
 
     def then(self, other: "Piece") -> "Piece":
-        """Give both in one, a blank between them."""
+        """Return both in one, a blank between them."""
         return Piece(b"%b %b" % (self.data, other.data))
 
     def after(self, state: int) -> int:
-        """Give the state that follows."""
+        """Return the state that follows."""
         low = state & 0xFF
         added = self._added.get(low)
         if added is None:

@@ -64,7 +64,7 @@ class JsonValue(Struct, frozen=True):
         return found
 
     def optional(self, name: str) -> "JsonValue | None":
-        """Give a field of an object; None: it is missing, or null."""
+        """Return a field of an object; None: it is missing, or null."""
         value = self.object().get(name)
         return None if value is None else JsonValue(value, self._at(name))
 

@@ -123,7 +123,7 @@ def _events(text: str, findings: Findings) -> Iterator[yaml.Event]:
 
 
 def _explained(err: yaml.MarkedYAMLError) -> str:
-    """Give libyaml's own bound, which from 0.2.6 on it may reach while it looks ahead, in the words of the lower one here."""
+    """Return libyaml's own bound, which from 0.2.6 on it may reach while it looks ahead, in the words of the lower one here."""
     return _TOO_DEEP if "nesting depth" in (err.problem or "") else ""
 
 

@@ -55,7 +55,7 @@ class Demanded(Struct, frozen=True):
 
 
 def demands_of(cpus: int, memory: Amounts, before: WhatIf) -> list[Demanded]:
-    """Give a demand for each resource of which anything is wanted; memory counts where the nodes' memory is managed."""
+    """Return a demand for each resource of which anything is wanted; memory counts where the nodes' memory is managed."""
     cpu, books = before.managers.providers.cpu, before.promises
     demands = [Demanded("", cpus, cpu.layout.fewest_nodes(cpus), cpu.picking.whole_cores)] if cpus else []
     wanted = tuple((resource, size) for resource, size in memory if size and books.memory)

@@ -208,7 +208,7 @@ def _candidates(step: Document) -> list[list[str]]:
 
 
 def _alike(step: Document) -> dict[tuple[str, ...], list[str]]:
-    """Give the sets that fare alike, by what is said of them."""
+    """Return the sets that fare alike, by what is said of them."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for candidate in step["candidates"]:
         cells = (*candidate["opinions"].values(), _verdict(candidate, step))

@@ -86,5 +86,5 @@ def _asked(effective: str) -> str:
 
 
 def spelled(value: Value) -> str:
-    """Give the kernel's text; an empty set, which is never written but may be found, is the empty text."""
+    """Return the kernel's text; an empty set, which is never written but may be found, is the empty text."""
     return "" if isinstance(value, (CpuSet, NumaSet)) and not value else print_value(value)

@@ -195,7 +195,7 @@ def _row(name: str, container: Document, look: Look) -> tuple[tuple[int, int, in
 
 
 def _others(container: Document, look: Look) -> int:
-    """Give the load on a container's own CPUs that is not its own, in percent of one CPU; 0: none to speak of, or not known."""
+    """Return the load on a container's own CPUs that is not its own, in percent of one CPU; 0: none to speak of, or not known."""
     own = CpuSet.parse(container["promised"]["cpus"] or "")
     runs = container["state"]["name"] in {"Running", "Open"}
     is_known = container["cgroup"] in look.rates.containers and all(cpu in look.rates.cpus for cpu in own)

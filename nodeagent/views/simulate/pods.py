@@ -77,7 +77,7 @@ def _machine(run: Simulation, where: str) -> Document:
 
 
 def _own(pod: Document) -> Document:
-    """Give what was decided on the pod alone: who shares is where all who share are."""
+    """Return what was decided on the pod alone: who shares is where all who share are."""
     containers = [{**c, "cpus": ""} if c["isolation"] == Isolation.HOST.value else c for c in pod["containers"]]
     return {**pod, "containers": containers}
 
@@ -118,7 +118,7 @@ def _replaced(pods: Sequence[Pod]) -> list[bool]:
 
 
 def left_on(what_if: WhatIf) -> tuple[list[Document], int, int]:
-    """Give what each NUMA node has left, how many CPUs that is in all, and at most for one container on one node."""
+    """Return what each NUMA node has left, how many CPUs that is in all, and at most for one container on one node."""
     left = headroom(what_if.managers, what_if.promises, what_if.pods)
     usable = what_if.managers.providers.cpu.usable
     return (

@@ -237,13 +237,13 @@ def _readmission(uid: str, result: Admitted | Rejected) -> Document:
 
 
 def encoded_cpus(managers: Managers, promises: Promises) -> str:
-    """Give the text of cpu_manager_state."""
+    """Return the text of cpu_manager_state."""
     gates = managers.rules.gates
     return encode_cpu_state(managers.placement.cpu_manager_policy, promises, pod_level=gates.pod_level_managers)
 
 
 def encoded_memory(managers: Managers, promises: Promises) -> str:
-    """Give the text of memory_manager_state."""
+    """Return the text of memory_manager_state."""
     gates = managers.rules.gates
     return encode_memory_state(managers.placement.memory_manager_policy, promises, pod_level=gates.pod_level_managers)
 

@@ -41,7 +41,7 @@ class _Object(Struct):
         return True
 
     def holder(self, cpus: CpuSet) -> "_Object":
-        """Give the outermost box with these CPUs, else the innermost that has them among others."""
+        """Return the outermost box with these CPUs, else the innermost that has them among others."""
         if self.cpus == cpus:
             return self
         below = next((child for child in self.children if cpus <= child.cpus), None) if cpus else None
@@ -118,7 +118,7 @@ def _caches(topology: Topology) -> Iterator[_Object]:
 
 
 def _dies(topology: Topology) -> Iterator[_Object]:
-    """Give the dies of packages that have several."""
+    """Return the dies of packages that have several."""
     members: dict[int, dict[int, CpuSet]] = {}
     for cpu in topology.cpus:
         if cpu.die is not None:

@@ -33,7 +33,7 @@ Paint = Callable[[str, str], str]
 
 
 def terminal_paint(owner: Mapping[int, str]) -> Paint:
-    """Give the colours of these owners, for a terminal."""
+    """Return the colours of these owners, for a terminal."""
     numbers = pod_numbers(owner)
     codes = _SGR | {label: _SGR_OF_PODS[number % len(_SGR_OF_PODS)] for label, number in numbers.items()}
 
