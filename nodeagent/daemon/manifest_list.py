@@ -76,9 +76,7 @@ class ManifestList:
             self._alive()
         self._parsed = parsed
         if scan.unread:
-            draft.problems.append(
-                ManifestProblem(self.directory, f"{scan.unread} files are too many and were not read")
-            )
+            draft.problems.append(ManifestProblem(self.directory, f"too many files: {scan.unread} were not read"))
         now = self._clock()
         self._others = {name: self._others.get(name, now) for name in scan.others}
         for name in (name for name, since in self._others.items() if now - since >= self.patience_seconds):

@@ -95,7 +95,9 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
     with closing(ManifestList(config.static_pod_path, watch, patience_seconds=0)) as manifests:
         start = start_state(node, manifests.look(rescan=True).pods, time.time_ns() // 1_000_000, look)
     if start is None:
-        raise DrainError(f"running processes cannot be seen: {trouble}", hint="`systemctl status nodeagent-launcher`")
+        raise DrainError(
+            f"cannot find out which processes run: {trouble}", hint="`systemctl status nodeagent-launcher`"
+        )
     log = make_log(io.StringIO())  # the caller reports what happens, from the states
     return Agent(
         node,

@@ -62,5 +62,5 @@ class Requests:
 def _refuse(requests: Iterable[Request]) -> None:
     for request in requests:
         request.answer.set_exception(
-            NodeAgentError("the agent stops, and nothing was decided", hint="`systemctl start nodeagent`, then again")
+            NodeAgentError("the agent is stopping, nothing was decided", hint="`systemctl start nodeagent`, then again")
         )

@@ -210,7 +210,7 @@ def _cgroup_of_pods(client: LauncherClient, wakeups: Wakeups, manager: ServiceMa
         else:
             if cgroup is None:
                 raise StartError(
-                    "the launcher has no cgroup of its own, and cgroupRoot is not configured",
+                    "the launcher reports no cgroup for pods, and cgroupRoot is not configured",
                     hint="start it with --cgroup DIR, or by systemd (nodeagent-pods.service), or set cgroupRoot",
                 )
             return cgroup
@@ -236,7 +236,7 @@ def _what_runs(
                 return Evidence(seen, runs)
         if troubles != said:
             log.warning("waiting_to_recover", problems=troubles)
-            manager.status("waiting: the state is rebuilt from running pods, which cannot be seen")
+            manager.status("waiting: the state is rebuilt from running pods, which cannot be read yet")
             said = troubles
         manager.ping_watchdog()
         if WakeUpReason.STOP in wakeups.wait(_LAUNCHER_WAIT_SECONDS):

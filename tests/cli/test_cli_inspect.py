@@ -769,7 +769,7 @@ def test_topology_draws_owners_in_every_picture(live, told):
         (["wbe", "app"], None, "no pod 'wbe' is known"),
         (["web", "../web/app"], None, "pod default/web has no container '../web/app'"),
         (["web", "app"], "terminating", "pod default/web is being ended"),
-        (["web", "app"], "finished", "pod default/web is over (Succeeded)"),
+        (["web", "app"], "finished", "pod default/web has finished (Succeeded)"),
         (["web", "app"], "drifted", "cpuset.cpus of besteffort/poduid-web/app is '4095'"),
         (["web", "slot"], "no cgroups", "the pods' cgroup cannot be read"),
         (["web", "slot"], "used below", "is the parent of other cgroups (ctr)"),

@@ -42,7 +42,7 @@ class Usage(Struct, frozen=True):
             amounts[name] = amounts.get(name, 0) + sign * amount
         moved = Usage(self.pods + sign, tuple(sorted(item for item in amounts.items() if item[1])))
         assert moved.pods >= 0
-        assert all(amount > 0 for _, amount in moved.amounts), "a pod was given back that was never counted"
+        assert all(amount > 0 for _, amount in moved.amounts), "a pod was removed that was never counted"
         return moved
 
 

@@ -52,11 +52,11 @@ def _of_pod(entry: PodEntry) -> Obstacle | None:
             f"change its manifest, or free what it needs and run: nodeagent retry {pod}",
         )
     if entry.deleting_since_ms is not None:
-        return Obstacle(f"pod {pod} is being ended", f"put its manifest {entry.origin.name} back to have it run again")
+        return Obstacle(f"pod {pod} is being ended", f"to run it again, put its manifest {entry.origin.name} back")
     if entry.outcome is not None:
         return Obstacle(
-            f"pod {pod} is over ({entry.outcome.value}) and has given its CPUs back",
-            f"change its manifest {entry.origin.name}, or remove it and put it back, to have it run again",
+            f"pod {pod} has finished ({entry.outcome.value}) and released its CPUs",
+            f"to run it again, change its manifest {entry.origin.name}, or remove it and put it back",
         )
     return None
 
@@ -68,8 +68,8 @@ def _of_container(entry: PodEntry, name: str, there: ObservedCgroup | None) -> O
     # Any process left in a container whose command has ended is killed with it, and keeps it from starting.
     if not status.is_started or there is None or not there.is_populated:
         return Obstacle(
-            f"container {name} of pod {entry.pod.full_name} does not run now",
-            f"wait until it does: nodeagent inspect {entry.pod.full_name}",
+            f"container {name} of pod {entry.pod.full_name} is not running",
+            f"wait until it is: nodeagent inspect {entry.pod.full_name}",
         )
     if status.stop_by_ms is not None:
         return Obstacle(
@@ -106,17 +106,17 @@ def _of_cgroup(
 
 
 def _of_values(want: DesiredCgroup, there: ObservedCgroup) -> Obstacle | None:
-    next_step = "nodeagent puts it right within its reconcile period: try again, and see `nodeagent inspect`"
+    next_step = "nodeagent corrects it within its reconcile period: try again, and see `nodeagent inspect`"
     for attribute in (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS):
         if there.get(attribute) != want.get(attribute):
             found = there.get(attribute)
             return Obstacle(
-                f"{attribute.value} of {want.path} is '{'' if found is None else found}', promised is '{want.get(attribute)}'",
+                f"{attribute.value} of {want.path} is '{'' if found is None else found}' instead of the promised '{want.get(attribute)}'",
                 next_step,
             )
     if there.cpus_effective != want.cpus():
         return Obstacle(
-            f"cpuset.cpus.effective of {want.path} is '{there.cpus_effective or ''}', promised is '{want.cpus()}'",
+            f"cpuset.cpus.effective of {want.path} is '{there.cpus_effective or ''}' instead of the promised '{want.cpus()}'",
             next_step,
         )
     return None
@@ -144,5 +144,5 @@ def _of_intruders(
     names = f" ({', '.join(who)})" if who else ""
     return Obstacle(
         f"processes of another cgroup{names} may run on its exclusive CPUs {taken}",
-        "wait until they have ended or left, or see `nodeagent inspect` for who they are and how to end them",
+        "wait until they have ended or left; `nodeagent inspect` lists them and shows how to end them",
     )

@@ -36,6 +36,4 @@ def memory_shortfalls(manager: MemoryManager, promises: Promises) -> Iterator[Sh
     for node in promises.memory:
         for resource, table in node.tables:
             if table.free < 0:
-                yield Shortfall(
-                    f"NUMA node {node.id}: {-table.free} bytes more of {resource} are promised than there are"
-                )
+                yield Shortfall(f"NUMA node {node.id}: {-table.free} more bytes of {resource} are promised than it has")

@@ -24,7 +24,7 @@ from nodeagent.core.model.promises import Block, Blocks, Promises
 from nodeagent.core.model.refusals import Reason, Refusal, unexpected
 from nodeagent.core.numa.resource_manager import Allocation
 
-_REPRESENTABLE = "amounts that are no whole bytes are refused before"
+_REPRESENTABLE = "amounts that aren't whole bytes were refused before"
 
 
 def check_pod(manager: MemoryManager, pod: PodDemand) -> Refusal | None:

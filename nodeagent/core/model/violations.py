@@ -51,9 +51,9 @@ class Violation(Struct, frozen=True, kw_only=True):
         who = f"pod {self.pod}, container {self.container}"
         match self.invariant:
             case Invariant.HOLDER_IS_ACTIVE:
-                return f"pod {self.pod} holds something and is not active"
+                return f"pod {self.pod} is not active, but holds CPUs or memory"
             case Invariant.HOLDER_IS_IN_ITS_POD:
-                return f"pod {self.pod} holds something for container {self.container}, which it doesn't have"
+                return f"pod {self.pod} holds CPUs or memory for container {self.container}, which it doesn't have"
             case Invariant.ONE_ENTRY_PER_UID | Invariant.ONE_ENTRY_PER_NAME:
                 return f"pod {self.pod} has two entries"
             case Invariant.ONE_STATUS_PER_CONTAINER:
@@ -62,13 +62,13 @@ class Violation(Struct, frozen=True, kw_only=True):
             case Invariant.PODS_SHARE_NO_CPUS:
                 return f"pod {self.pod} holds CPUs {self.cpus} that another pod holds too"
             case Invariant.SHARED_POOL_HAS_THE_REST:
-                return f"the shared pool has CPUs {self.cpus}, what no pod holds is {self.expected_cpus}"
+                return f"the shared pool has CPUs {self.cpus}, but no pod holds {self.expected_cpus}"
             case Invariant.RESERVED_CPUS_ARE_FREE:
                 return f"reserved CPUs {self.cpus} are held by a pod"
             case Invariant.CPUS_ARE_OF_THE_POD:
-                return f"{who}: CPUs {self.cpus} are not all of the pod's {self.expected_cpus}"
+                return f"{who}: CPUs {self.cpus} are not all among the pod's {self.expected_cpus}"
             case Invariant.CONTAINERS_SHARE_NO_CPUS:
-                return f"{who}: CPUs {self.cpus} are held by {self.beside} too"
+                return f"{who}: CPUs {self.cpus} are also held by container {self.beside}"
             case Invariant.MEMORY_ADDS_UP:
                 assert self.table is not None
                 return (

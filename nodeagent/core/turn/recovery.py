@@ -83,7 +83,7 @@ def settled(managers: Managers, claims: Sequence[Claim], promises: Promises | No
         else:
             promises = after
     balanced = resume(managers, promises)
-    assert not isinstance(balanced, StartRefused), f"what was placed anew does not fit: {balanced}"
+    assert not isinstance(balanced, StartRefused), f"what was placed again does not fit: {balanced}"
     gone = {uid for uid, _ in refused}
     differences = [
         difference
@@ -331,7 +331,7 @@ def _why_elsewhere(managers: Managers, stood: NumaSet, *, lacks: bool) -> str:
     if lacks:
         parts.append(f"degraded: no NUMA node has room for what it asks for; {_AGAIN}")
     elif not parts:
-        parts.append("memory of its own is to be had now" if not stood else "its memory could not stay where it was")
+        parts.append("memory of its own is available now" if not stood else "its memory could not stay where it was")
     return "; ".join(parts)
 
 
@@ -360,11 +360,11 @@ def _why(managers: Managers, pod: Pod, promises: Promises, had: CpuSet, has: Cpu
     if lost & managers.reserved:
         parts.append(f"CPUs {lost & managers.reserved} are reserved")
     if lost & others:
-        parts.append(f"CPUs {lost & others} are another pod's")
+        parts.append(f"CPUs {lost & others} belong to another pod")
     if lost - managers.topology.online:
         parts.append(f"CPUs {lost - managers.topology.online} are not online")
     if len(has) < wanted:
-        parts.append(f"degraded: of {wanted} CPUs of its own it has {len(has)}, more are not to be had; {_AGAIN}")
+        parts.append(f"degraded: has {len(has)} of {wanted} CPUs of its own, no more are available; {_AGAIN}")
     elif not parts:
-        parts.append("whole CPUs of its own are to be had now" if not had else "its set could not stay as it was")
+        parts.append("whole CPUs of its own are available now" if not had else "its set could not stay as it was")
     return "; ".join(parts)

@@ -366,7 +366,7 @@ def _adopt_running(draft: _Draft, new: list[Manifest], world: World) -> tuple[_D
         return draft, left
     pods = found(world.managers, there, observed=world.observed, runs=world.runs, recorded={}, now_ms=world.now_ms)
     placed = settled(world.managers, tuple(pod.claim for pod in pods), draft.state.promises)
-    assert not placed.refused, "who runs is never refused"
+    assert not placed.refused, "running pods are never refused"
     state = replace(draft.state, promises=placed.promises, entries=(*draft.state.entries, *(pod.entry for pod in pods)))
     events = [TurnEvent(EventKind.POD_ADOPTED, pod.entry.pod, pod.entry.origin) for pod in pods]
     origins = {pod.entry.pod.uid: pod.entry.origin for pod in pods}

@@ -207,7 +207,7 @@ def _why_shared(observed: ContainerView, level: Isolation | None) -> str | None:
     why = why_shared(observed.managers.placement, observed.entry.pod, observed.container)
     if level is Isolation.POD:
         return "it runs in its pod's shared pool" + ("" if why is None else f": {why.value}")
-    return "it could not be given CPUs of its own when the state was recovered" if why is None else why.value
+    return "it could not get CPUs of its own when the state was recovered" if why is None else why.value
 
 
 def _notes(observed: ContainerView, own: CpuSet | None, lacking: int) -> list[str]:

@@ -29,7 +29,7 @@ def lived_through(node: Managers, events: list[Event]) -> tuple[Promises, tuple[
 def expect_sound(node: Managers, claims: tuple[Claim, ...], made: Settled) -> tuple[Pod, ...]:
     """Give the pods that were kept."""
     refused = {uid for uid, _ in made.refused}
-    assert all(not claim.stays for claim in claims if claim.pod.uid in refused), "who runs is never refused"
+    assert all(not claim.stays for claim in claims if claim.pod.uid in refused), "running pods are never refused"
     kept = tuple(claim.pod for claim in claims if claim.pod.uid not in refused)
     assert violations(node, made.promises, kept) == ()
     assert [*invariants.shared_cpus(node, made.promises, kept)] == []
