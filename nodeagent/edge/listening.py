@@ -62,8 +62,7 @@ def listen(address: BindAddress, *, group: int | None = None) -> socket.socket:
         group: the group that may connect to a Unix socket besides its owner; None: nobody else.
 
     Raises:
-        ListenError: it cannot be had, for instance because somebody listens there.
-
+        ListenError: it can't be created, for instance because somebody already listens there.
     """
     try:
         match address:

@@ -18,7 +18,7 @@ from nodeagent.formats.wire.api_messages import (
 from nodeagent.formats.wire.exchange import Bounds, Broken, Peer
 
 Operation = Callable[[Mapping[str, Any]], Any]
-"""Takes a request's arguments and gives what JSON can hold; a NodeAgentError is the answer's error."""
+"""Takes a request's arguments and returns what JSON can hold; a NodeAgentError becomes the error of the reply."""
 
 _NEXT_STEPS = {
     Broken.BUG: "`journalctl -u nodeagent` has what happened: please report it",
@@ -32,12 +32,11 @@ class LocalApi:
     """A service for `ServingThread.serve`.
 
     Args:
-        reads: operations for the owner, root and the group. They run in the serving thread: quick ones, on immutable values only. An
-            answer that is the same object as the one before it is not encoded again.
+        reads: operations for the owner, root and the group. They run in the serving thread: quick ones, on immutable values only. An answer
+            that is the same object as the previous one is not encoded again.
         writes: operations for the owner and root. They may wait, with a deadline of their own.
         owner: user id that the agent runs as.
         group: group whose members may read; None: there is none.
-
     """
 
     bounds = Bounds(connections=32, request_bytes=MAX_REQUEST_BYTES, read_seconds=5.0, write_seconds=10.0)
@@ -98,7 +97,7 @@ class LocalApi:
         )
 
     def close(self) -> None:
-        """Let go of the threads of `writes`; what they are doing ends by its own deadline."""
+        """Abandon the threads of `writes`; what they are doing ends by its own deadline."""
         self._writers.shutdown(wait=False, cancel_futures=True)
 
 
