@@ -1,4 +1,4 @@
-"""The `config` object of a simulation scenario → Placement. It names amounts a KubeletConfiguration spells differently."""
+"""The `config` object of a simulation scenario → Placement. It has amounts that a KubeletConfiguration spells differently."""
 
 from collections.abc import Mapping
 
