@@ -41,7 +41,7 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE, f"nodeagent: {printable(message)}\nhint: {self.prog} --help lists the arguments\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Name the word that was probably meant, where argparse only lists them all."""
+        """Suggest the word that was probably meant, where argparse only lists them all."""
         if action.choices is not None and value not in action.choices:
             from nodeagent.formats.syntax.fields import nearest
 

@@ -89,8 +89,7 @@ def _known(options: argparse.Namespace) -> NodeView | None:
     """Return what is known about the agent on a machine that has been read; None: nothing.
 
     Raises:
-        NodeAgentError: of what was named.
-
+        NodeAgentError: something that was named can't be read.
     """
     try:
         return known_from(options)

@@ -109,7 +109,7 @@ def _is_file(word: NamedFile) -> bool:
 
 
 def _itself(word: NamedFile, held: Iterable[HeldFile]) -> HeldFile | None:
-    """Find the manifest in place that was named by its path."""
+    """Find the installed manifest that was named by its path."""
     if word.is_pipe:
         return None
     path = os.path.realpath(Path(word).parent)

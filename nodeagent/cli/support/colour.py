@@ -1,4 +1,4 @@
-"""Whether a command's text is coloured, and how wide it may be: the option and the conventions that decide where it isn't given."""
+"""Whether a command's text is coloured, and how wide it may be: the option and the conventions that decide if it isn't given."""
 
 import argparse
 import os
