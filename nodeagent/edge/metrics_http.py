@@ -34,7 +34,7 @@ class MetricsPages:
         self._content_type = content_type
         self._checks = checks
 
-    async def answer(self, request: bytes, peer: Peer | None) -> bytes:  # noqa: ARG002 - whoever may connect may read
+    async def answer(self, request: bytes, peer: Peer | None) -> bytes:  # noqa: ARG002 - anyone who may connect may read
         method, _, rest = request.partition(b"\r\n")[0].partition(b" ")
         target, _, version = rest.partition(b" ")
         if not version.startswith(b"HTTP/1.") or not target.startswith(b"/"):

@@ -281,7 +281,7 @@ def test_wrong_arguments_are_exit_status_2_and_say_usage_and_next_step(words, to
         (["release", "--all", "--timeout", "86401"], "'86401' is not a number of seconds from 0 to 86400"),
         (["topology", "--root"], "--root"),
         (["completion"], "required: bash|zsh|fish"),
-        (["completion", "csh"], "'csh' is none of bash, zsh, fish"),
+        (["completion", "csh"], "'csh' is not one of bash, zsh, fish"),
     ],
 )
 def test_a_complaint_about_arguments_names_what_was_given(words, value, told):

@@ -47,7 +47,7 @@ next: nodeagent inspect, then a space and TAB, names the pods"""
 
 def _shell(text: str) -> str:
     if text not in {*SCRIPTS, _ASKED}:
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(SCRIPTS)}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(SCRIPTS)}")
     return text
 
 

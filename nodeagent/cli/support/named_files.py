@@ -26,7 +26,7 @@ def named_path(word: str) -> str:
         argparse.ArgumentTypeError: it is empty, like an unset variable; that means neither a default nor a directory.
     """
     if not word:
-        raise argparse.ArgumentTypeError("'' is no path; if it was a variable, it is not set")
+        raise argparse.ArgumentTypeError("'' is not a path; if it was a variable, it is not set")
     return word
 
 

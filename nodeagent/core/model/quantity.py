@@ -53,7 +53,7 @@ class Quantity(Struct, frozen=True):
         """Read a quantity.
 
         Raises:
-            QuantitySyntaxError: the text is no quantity, or it is over 64 characters.
+            QuantitySyntaxError: the text is not a quantity, or it is over 64 characters.
         """
         match = _PATTERN.fullmatch(text) if len(text) <= _MAX_TEXT else None
         if match is None or not (match["whole"] or match["fraction"]):

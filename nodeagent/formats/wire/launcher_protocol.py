@@ -69,8 +69,8 @@ class StartRequest(Struct, frozen=True):
     uid: int | None = None  # None = the launcher's, root
     gid: int | None = None
     groups: tuple[int, ...] = ()  # supplementary; where any of the three is given these replace root's
-    log_file: str | None = None  # takes the output where there is no journal
-    grace_seconds: int = 30  # between SIGTERM and SIGKILL when the launcher itself is told to stop
+    log_file: str | None = None  # receives the output if there is no journal
+    grace_seconds: int = 30  # between SIGTERM and SIGKILL when the launcher itself has to stop
 
 
 class Returned(Struct, frozen=True):

@@ -95,8 +95,8 @@ def lacking_in_all(demands: Iterable[Demanded], nodes: Sequence[NodeHeadroom]) -
 
 
 def _distance(demands: Sequence[Demanded], node: NodeHeadroom) -> int:
-    """How far a node is from the requested amount of the first resource (CPUs, if requested): counting only that resource, or
-    everything.
+    """How far the free amount of the first resource (CPUs, if requested) falls short: of the request if one node could hold it, otherwise
+    of everything that the node has.
     """
     demand = demands[0]
     return (demand.amount if demand.nodes == 1 else demand.has(node)) - demand.free(node)

@@ -208,7 +208,7 @@ def _attention(document: Document, width: int | None) -> list[str]:
 
 
 def _noticeable_pods(document: Document, width: int | None) -> Iterator[str]:
-    """Summarizes: in a long listing the few that matter are hard to find."""
+    """List the pods that need attention: they are hard to find in a long listing."""
     if len(document["pods"]) <= _FEW_PODS:
         return
     found = [line for pod in document["pods"] for line in _noticeable(pod, document["atMs"])]

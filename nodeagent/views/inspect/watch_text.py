@@ -59,7 +59,7 @@ class Frame(Struct, frozen=True):
     heading: int
     """The line that is the table's heading."""
     offset: int
-    """The requested offset, limited by the number of rows."""
+    """The view's, limited by the number of rows."""
     page: int
     """Rows that are visible."""
 
