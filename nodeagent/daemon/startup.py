@@ -44,12 +44,11 @@ def config_content(
 
     Args:
         path: the file.
-        absent_hint: what to do if there is none.
-        read: gives the content of a path, at most so many bytes, or None where nothing is.
+        absent_hint: what to do if it doesn't exist.
+        read: returns a file's content, up to a number of bytes, or None if there is no file.
 
     Raises:
         StartError: it is missing, or cannot be read.
-
     """
     try:
         content = read(path, MAX_CONFIG_BYTES)

@@ -2,15 +2,14 @@
 
 The order is the promise that no exclusive CPU has two users at any moment:
 
-1. empty cgroups that are no longer desired are removed; new ones are made and controllers enabled, from the top down
-2. whoever is on CPUs that are not to be its own leaves them: exclusive cgroups that shrink, then all shared ones; those for which
-   no CPU is left are frozen
-3. exclusive CPUs are granted, and everything else that differs is written
-4. thawing
+1. Remove empty cgroups that are no longer desired; create new ones and enable controllers, from the top down.
+2. Vacate CPUs: exclusive cgroups that shrink come first, then all shared ones; freeze those that no CPU is left for.
+3. Grant exclusive CPUs, and write everything else that differs.
+4. Thaw.
 
-Whoever carries the changes out stops at `vacates` that failed: a later change that `grants` one of these CPUs must not run.
-Only differences are written: an idle machine sees no write (kernel 6.1 resets a thread's own affinity on every cpuset write).
-Knows neither pods nor the file system.
+If a change that `vacates` CPUs fails, a later change that `grants` one of them must not be carried out. Only differences are
+written: an idle machine sees no write (kernel 6.1 resets a thread's own affinity on every cpuset write). Knows neither pods nor
+the file system.
 """
 
 from collections.abc import Iterable, Iterator

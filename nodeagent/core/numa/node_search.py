@@ -140,7 +140,7 @@ def narrowest(cover: Cover, steps: Steps) -> NumaMask | None:
 def fittest_remainder(
     universe: NumaMask, covers: Sequence[Cover], count: int, steps: Steps, distances: Distances | None = None
 ) -> NumaMask | None:
-    """Find the best `count` nodes of `universe` that some sets, one out of each cover, have in common, and no others of it.
+    """Find the best `count` nodes of `universe` that can be the intersection, within it, of sets taken one from each cover.
 
     Every node that isn't kept is missing in at least one set: that cover gives it up, and can't give up more than it can spare. (Covers may
     repeat. None of them may be empty, and `universe` must lie in all of theirs.)

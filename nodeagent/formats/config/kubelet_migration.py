@@ -102,7 +102,7 @@ def _commented(key: str, reason: str, own: list[str]) -> list[str]:
 
 
 def _rewritten(root: MapNode, reasons: dict[str, str]) -> str:
-    """Write the values anew."""
+    """Rewrite the values."""
     result = [f"kind: {KIND}"]
     for entry in root:
         own = yaml_lines({entry.key: _plain(entry.value)})
