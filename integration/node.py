@@ -305,7 +305,8 @@ class Node:
 
     def footprint(self) -> str:
         """Every process of the pods and every value that the agent writes, on a node whose agent has done everything that follows from its
-        state."""
+        state.
+        """
         self._settled()
         self._wait_told(self.state())
         files = [

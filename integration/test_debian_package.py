@@ -1,5 +1,6 @@
 """The Debian package on a node: installed without a network, upgraded under a pod, not removable under it, and finally purged
-completely."""
+completely.
+"""
 
 import pytest
 

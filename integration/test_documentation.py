@@ -173,7 +173,8 @@ def fitting(text: str) -> str:
 
 def carry_out(reader: Reader, command: Shown) -> None:
     """Type a command of a page: it prints what is shown. Commands that only look are repeated until they do, because their result takes a
-    moment."""
+    moment.
+    """
     expected = VARYING.sub("N", command.output).splitlines()
     printed = ""
 

@@ -134,7 +134,8 @@ def test_the_pods_unit_stops_and_starts(node: Node) -> None:
 
 def test_the_pods_unit_starts_where_a_cgroup_was_left(node: Node) -> None:
     """systemd puts a main process into the unit's own cgroup, which the kernel refuses if there are controlled sub-cgroups. It tries
-    again."""
+    again.
+    """
     node.apply(pod("one", container("app", SLEEP, cpu="2")))
     node.wait_running("one")
     node.run("systemctl stop nodeagent nodeagent-pods")

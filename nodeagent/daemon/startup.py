@@ -15,7 +15,8 @@ from nodeagent.formats.kernel.sysfs import topology_of
 STATE_FILE = "nodeagent_state"
 LAST_CONFIG = "last_config.yaml"
 """The configuration that the agent last ran with, in the state directory: for commands, when no agent runs and its configuration is
-invalid."""
+invalid.
+"""
 EX_CONFIG = 78
 """sysexits.h: something in the configuration or the state that starting again can't fix."""
 MAX_CONFIG_BYTES = 1 << 20
@@ -64,7 +65,7 @@ def load_node(path: str, root: str = "/") -> NodeSetup:
 
     Raises:
         StartError: the configuration is missing or invalid, or does not fit this machine: kubelet would not start either, with these words.
-        The message has every finding, one per line.
+            The message has every finding, one per line.
     """
     from nodeagent.formats.config.config_yaml import judged_config  # noqa: PLC0415 - commands that ask the agent do without YAML
 

@@ -27,7 +27,8 @@ MAX_TOTAL_BYTES = 64 << 20
 
 SUFFIXES = (".yaml", ".yml", ".json")
 """File names of manifests. Anything else in the directory (`web.yaml.bak`, `notes.txt`, an editor's own files) is ignored: it has no
-pods."""
+pods.
+"""
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",

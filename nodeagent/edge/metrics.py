@@ -16,7 +16,8 @@ from nodeagent.core.metrics.totals import Distribution, MetricsSnapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """The only format served, whatever a scraper prefers: two of kubelet's counters don't end in `_total`, which OpenMetrics can't express.
-kubelet serves only this one, too."""
+kubelet serves only this one, too.
+"""
 _SAME_FOR_SECONDS = 1.0
 """How long a text is served again if no new snapshot came: a flood of scrapes costs one rendering per second."""
 _TOTAL = "_total"

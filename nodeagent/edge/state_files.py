@@ -71,7 +71,7 @@ def write_atomically(path: str, content: bytes, *, mode: int = 0o600, hint: str 
 
     Raises:
         StateFileError: the file holds the old content. Only if the directory could not be synced at the end it holds the new one, which a
-        power failure may undo; writing again is right in every case.
+            power failure may undo; writing again is right in every case.
     """
     temporary = temporary_path(path)
     try:

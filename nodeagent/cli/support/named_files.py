@@ -86,7 +86,7 @@ class NamedFile(str):
 
         Raises:
             StateFileError: it can't be read, is neither a file nor a pipe, or is too large; or a pipe was empty: its writer may have
-            failed, which no reader can see.
+                failed, which no reader can see.
         """
         if hasattr(self, "_content"):
             return self._content

@@ -37,7 +37,8 @@ class Quantity(Struct, frozen=True):
     notation: Notation = Notation.DECIMAL_SI
     decimal_form: bool = False
     """Written so that Kubernetes doesn't read it as int64, even if it is whole: with a fraction (`1.5Gi`, `2.0`), in thousandths (`2000m`),
-    or with more digits than its fast path takes (`100Ti`)."""
+    or with more digits than its fast path takes (`100Ti`).
+    """
 
     @classmethod
     def of(cls, whole: int) -> "Quantity":

@@ -77,7 +77,8 @@ class Topology(Struct, frozen=True, dict=True):  # the dictionary holds cached p
     """As kubelet counts CPUs: differs from the online ones only on machines without NUMA directories."""
     skipped: CpuSet = field(default_factory=CpuSet)
     """Online CPUs that kubelet doesn't see and that are therefore never allocated: without topology files, or in no NUMA node's
-    directory."""
+    directory.
+    """
     isolated: CpuSet = field(default_factory=CpuSet)
     """CPUs excluded from the kernel's load balancing since boot (kernel parameter isolcpus)."""
     nohz_full: CpuSet = field(default_factory=CpuSet)
