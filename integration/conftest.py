@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _place(item: pytest.Item) -> tuple[int, bool]:
-    """Place it so that no kind of guest is booted twice in one lane."""
+    """Assign it to a lane so that no kind of guest is booted twice in one lane."""
     return _ORDER.index(_kind_of(item)), _reinstalls(item)
 
 
@@ -41,7 +41,7 @@ def _place(item: pytest.Item) -> tuple[int, bool]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Have a failed test's report say what its guest looked like."""
+    """Add to a failed test's report what its guest looked like."""
     report = yield
     if report.failed and _kind_of(item):
         report.sections += item.config.stash[_GUESTS].failed(None if call.excinfo is None else call.excinfo.value)
@@ -50,7 +50,7 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """Turn a guest off after its last test and what that leaves to do: an idle one takes processor time from the others."""
+    """Turn a guest off after its last test and that test's teardown: an idle guest takes processor time from the others."""
     try:
         return (yield)
     finally:
@@ -68,11 +68,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 _GUESTS = pytest.StashKey[Guests]()
 _ORDER = ("", "four_nodes", "four_caches", "two_sockets")
-"""Debian 13 first: its image is made while the other lane makes that of Debian 12."""
+"""Debian 13 first: its image is built while the other lane builds that of Debian 12."""
 
 
 def _kind_of(item: pytest.Item) -> str:
-    """Which guest a test is for, empty for none."""
+    """The guest that a test needs, empty for none."""
     if lane_of(item.nodeid) is None:
         return ""
     parameters = getattr(getattr(item, "callspec", None), "params", {}).values()

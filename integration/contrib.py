@@ -63,5 +63,5 @@ def filled_in(expression: str) -> str:
 
 
 def named_labels(text: str) -> frozenset[str]:
-    """Labels that a legend or an annotation puts in."""
+    """Labels that a legend or an annotation inserts."""
     return frozenset(re.findall(r"\{\{\s*(?:\$labels\.)?(\w+)[^}]*\}\}", text))

@@ -1,4 +1,4 @@
-"""`make demo`: the main job on a real kernel. Every phase is printed with the time it took; nothing is staged but the machine."""
+"""`make demo`: the main job on a real kernel. Every phase is printed with the time it took; only the machine is emulated."""
 
 import re
 import sys
@@ -19,7 +19,7 @@ STEPS = (
     ("init-and-sidecar", "init container, sidecar and app: the app takes over what its init container had"),
 )
 _UNTOLD = re.compile(r"process_|python_|\w+_(bucket|created)\b")
-"""Series of the process and its interpreter, and what only details another series."""
+"""Series of the process and its interpreter, and those that only detail another series."""
 
 
 def main() -> int:
@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def demonstrate(node: Node) -> bool:
-    """Show the main job on a node without pods; whether a restart of the agent left everything as it was."""
+    """Show the main job on a node without pods; return whether a restart of the agent left everything as it was."""
     show(node, "The machine, as nodeagent sees it", "nodeagent topology")
     before = node.metrics()
     for name, what in STEPS:

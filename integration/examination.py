@@ -1,4 +1,4 @@
-"""What a failed test's guest looks like, for whoever reads the report: there is no guest any more then."""
+"""What a failed test's guest looked like, for readers of the report: the guest is gone by then."""
 
 import re
 import time
@@ -8,7 +8,7 @@ from integration.guest.guest import Guest
 from integration.node import ROOT
 
 _SHOWN = {
-    # no agent stops one: where not even `true` comes to its end, that is the emulator's doing
+    # the agent stops no command: if not even `true` ends, that is the emulator's fault
     "CPUs on which a program came to its end": (
         "for n in $(sed -n 's/^processor.*: //p' /proc/cpuinfo); do taskset -c $n true && echo -n \"$n \" & done; wait"
     ),
@@ -23,11 +23,11 @@ _SHOWN = {
 _COMPLAINT = re.compile(r"INFO: |BUG: |WARNING: |Oops|Kernel panic|kthread starved|RIP: 0010:")
 _MOST_COMPLAINTS = 40
 _MOST_SECONDS = 60
-"""For all that is asked, at once: of a guest that hangs there is nothing to wait for."""
+"""For all queries, at once: there is no point in waiting for a hanging guest."""
 
 
 def examined(guest: Guest) -> str:
-    """Give what can still be asked of the guest; of what isn't answered in time, the beginning."""
+    """Return the answers of the guest; of what isn't answered in time, the beginning."""
     parts = [f"the kernel's complaints:\n{complaints(guest.console_text())}"]
     ends = time.monotonic() + _MOST_SECONDS
     try:
@@ -42,6 +42,6 @@ def examined(guest: Guest) -> str:
 
 
 def complaints(console: str) -> str:
-    """Give the first things that the kernel complained of on its console, and where its CPUs were then, of a guest that hangs, too."""
+    """Return the first problems that the kernel reported on its console, and where its CPUs were then, even for a hanging guest."""
     found = [line for line in console.splitlines() if _COMPLAINT.search(line)]
     return "\n".join(found[:_MOST_COMPLAINTS]) or "none"

@@ -1,4 +1,4 @@
-"""The manifests of examples/, each with the configuration that it is for and what its comment says that it gets."""
+"""The manifests of examples/, each with the configuration that it is for and the allocation that its comment promises."""
 
 import re
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class Example:
 
 
 def configurations() -> dict[Path, tuple[Example, ...]]:
-    """Give the examples by their configuration: the nearest config.yaml, in the manifest's directory or above."""
+    """Return the examples by their configuration: the nearest config.yaml, in the manifest's directory or above."""
     found: dict[Path, list[Example]] = {}
     for path in sorted(EXAMPLES.rglob("*.yaml")):
         if path.name != "config.yaml":

@@ -1,4 +1,4 @@
-"""The guests of one process of tests: each kind booted when a test needs it, and taken for all that come after, while none fails."""
+"""The guests of one process of tests: each kind is booted when a test needs it, and reused for all later tests until one fails."""
 
 from contextlib import ExitStack
 
@@ -18,11 +18,11 @@ KINDS: dict[str, tuple[int, Machine, tuple[str, ...]]] = {
 }
 """Debian release, machine, and what is added to the kernel's command line."""
 _MOST_FAILURES, _MOST_WAITS_IN_VAIN = 10, 4
-"""Of tests in one process, before the others are not tried: each takes a new guest, and a wait in vain minutes besides. More waits than
-the flaky tests of a green run have (integration/repeats.py), and those of a test that fails twice.
+"""Failed tests in one process before the others are skipped: each takes a new guest, and minutes of waiting in vain. The limit allows more
+waits than the flaky tests of a green run have (integration/repeats.py), and those of a test that fails twice.
 """
 _MOST_BOOTS = 2
-"""In vain, one after the other, of one kind."""
+"""Failed boots in a row, of one kind."""
 
 
 class GivenUpError(Exception):
@@ -44,9 +44,9 @@ class Guests:
         """What the guest looked like when a wait was in vain."""
 
     def of(self, kind: str, *, configured: bool) -> Guest:
-        """The running guest of that kind, or a new one. What couldn't be booted, once repeated, isn't tried again.
+        """The running guest of that kind, or a new one. A kind that can't be booted, even when repeated, isn't tried again.
 
-        `configured`: without pods and on the usual configuration; else the test sees to both.
+        `configured`: without pods and on the usual configuration; otherwise the test takes care of both.
         """
         if self._failures >= _MOST_FAILURES or self._waits_in_vain >= _MOST_WAITS_IN_VAIN:
             raise GivenUpError(
@@ -80,7 +80,7 @@ class Guests:
         self._usual = guest.get(CONFIG)
 
     def failed(self, error: BaseException | None) -> list[tuple[str, str]]:
-        """Note that a test has failed, with its own or its teardown's error; what is to be said of its guest, under a title."""
+        """Note that a test has failed, with its own or its teardown's error; adds what is known about its guest, under a title."""
         if self._is_spoilt or isinstance(error, GivenUpError):
             return []
         self._failures += 1

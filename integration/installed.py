@@ -1,9 +1,9 @@
-"""nodeagent taken off a guest, which is one that never had it then. No later test gets it, see the marker `reinstalls`."""
+"""Removes nodeagent from a guest, as if it had never been installed. No later test gets the guest, see the marker `reinstalls`."""
 
 from integration.node import Node
 
 _NOT_OURS = ("/usr/src/*", "/tmp/*", "*/nodeagent-guest*")
-"""What guests are made with, and what a test has put there."""
+"""What guests are built with, and what a test has put there."""
 
 
 def uninstall(node: Node) -> None:
@@ -12,7 +12,7 @@ def uninstall(node: Node) -> None:
 
 
 def traces(node: Node, *elsewhere: str) -> list[str]:
-    """Find all that is of nodeagent: files (but those that match `elsewhere`), cgroups, units, the group."""
+    """Find everything that belongs to nodeagent: files (except those that match `elsewhere`), cgroups, units, the group."""
     places = " ".join(f"-not -path '{path}'" for path in (*_NOT_OURS, *elsewhere))
     found = node.run(f"find / -xdev -name '*nodeagent*' {places}").stdout.splitlines()
     found += node.run("ls -d /run/nodeagent* /sys/fs/cgroup/nodeagent.slice/*.service", check=False).stdout.splitlines()

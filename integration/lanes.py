@@ -1,7 +1,7 @@
-"""Which tests in guests may run beside which: two processes take a lane each, for which root's conftest.py cares.
+"""Which tests in guests may run at the same time: two processes take a lane each, assigned by the root's conftest.py.
 
-An emulated machine keeps little more than one processor busy. Only the second lane needs other machines than the one with two
-sockets, so that no more than four guests are booted, and one more after each failure.
+An emulated machine keeps little more than one processor busy. Only the second lane needs other machines than the one with two sockets, so
+that no more than four guests are booted, and one more after each failure.
 """
 
 SECOND_LANE = (

@@ -1,6 +1,6 @@
-"""A guest as the tests see it: manifests in, what the node shows out. Waits for facts, with deadlines that suit an emulated machine.
+"""A guest as the tests see it: manifests in, what the node shows out. Waits for states, with deadlines that suit an emulated machine.
 
-Nothing is read of a node where pods come or go that nobody has waited for: a test that forgets one fails each time, not now and then.
+Reading a node is refused while pods come or go that no wait has named: a test that forgets one fails every time, not occasionally.
 """
 
 import json
@@ -20,7 +20,7 @@ ROOT = "/sys/fs/cgroup/nodeagent.slice/nodeagent-pods.service"
 WAIT_SECONDS = 10
 _BETWEEN_LOOKS_SECONDS = 0.1
 READY = "systemctl start nodeagent"
-"""A command that waits, without asking all the time, until the agent that is being started is ready."""
+"""A command that waits, without polling, until the agent that is being started is ready."""
 
 Document = dict[str, Any]
 T = TypeVar("T")
@@ -29,7 +29,7 @@ T = TypeVar("T")
 def container(
     name: str, command: list[str] | None, *, cpu: str | None = None, memory: str = "16Mi", limit_cpu: str | None = None
 ) -> Document:
-    """A container that asks for the same as its limit; without `cpu` for nothing."""
+    """A container whose request equals its limit; without `cpu` it asks for nothing."""
     made: Document = {"name": name}
     if command is not None:
         made["command"] = command
@@ -65,13 +65,13 @@ class Node:
         return self.guest.run(command, check=check, timeout_seconds=timeout_seconds)
 
     def apply(self, *pods: Document) -> None:
-        """Put manifests in, each in a file of its own, renamed into place."""
+        """Install manifests, each in its own file, renamed into place."""
         for one in pods:
             name = one["metadata"]["name"]
             self.put_manifest(f"{name}.json", json.dumps(one), name)
 
     def put_manifest(self, file: str, content: str | bytes, *names: str) -> None:
-        """Put a file in as it is, with the names of its pods."""
+        """Write a file as it is, with the names of its pods."""
         self._under_way.update(names)
         self.guest.put(f"{MANIFESTS}/{file}", content)
 
@@ -80,7 +80,7 @@ class Node:
         self.run("rm " + " ".join(shlex.quote(f"{MANIFESTS}/{name}.json") for name in names))
 
     def clear(self) -> None:
-        """Take all pods away and wait until they are gone, with the service running."""
+        """Remove all pods and wait until they are gone, with the service running."""
         self.run(f"rm -rf {MANIFESTS}/* {MANIFESTS}/.??*; systemctl reset-failed; systemctl start nodeagent")
         self.wait(lambda state: not state["entries"], "no pod to be left", of=self._under_way)
 
@@ -101,7 +101,7 @@ class Node:
         of: Iterable[str] = (),
         seconds: float = WAIT_SECONDS,
     ) -> Document:
-        """Wait until something holds of the saved state. `of`: the pods that this is about, all that come or go among them."""
+        """Wait until a condition holds for the saved state. `of`: the pods concerned, including all that come or go."""
         self._name(of)
 
         def look() -> Document | None:
@@ -119,13 +119,13 @@ class Node:
         self._settled()
 
     def _settled(self) -> None:
-        """See that there is nothing of which it depends on the moment whether it is there."""
+        """Make sure that no pod is coming or going: otherwise the result would depend on timing."""
         assert not self._under_way, f"{', '.join(sorted(self._under_way))}: come or go, and no wait names them"
 
     def wait_running(self, *names: str, refused: Iterable[str] = (), seconds: float = WAIT_SECONDS) -> Document:
-        """Wait until these pods are there whole, and the others are refused.
+        """Wait until these pods are complete, and the others are refused.
 
-        Every container that has a command has been seen to run, and one without has its cgroup.
+        Every container that has a command has been observed to run, and one without has its cgroup.
         """
         others = set(refused)
 
@@ -177,7 +177,7 @@ class Node:
         return [int(line) for line in self.value(cgroup, "cgroup.procs").split()]
 
     def inspect(self) -> Document:
-        """Look as the agent tells it, once it tells what is saved: that is saved first."""
+        """Return the agent's view once it includes what is saved: saving comes first."""
         self._settled()
         saved = self.state().get("generation", 0)
 
@@ -195,12 +195,12 @@ class Node:
         return self.run(f"nodeagent inspect {name} --no-host-processes", check=False).stdout
 
     def metrics(self) -> dict[str, float]:
-        """By series, as exposed: `name{label="value"}`; of the state that is saved now, which the metrics follow at the turn's end."""
+        """By series, as exposed: `name{label="value"}`; for the state that is saved now, which the metrics follow at the turn's end."""
         self._settled()
         return self._wait_told(self.state())
 
     def _wait_told(self, state: Document) -> dict[str, float]:
-        """Wait until the agent tells of a saved state, which it does once all that follows from it is done; gives its metrics."""
+        """Wait until the agent publishes a saved state, which it does after everything that follows from it; return its metrics."""
         saved = state.get("generation", 0)
 
         def look() -> dict[str, float] | None:
@@ -237,7 +237,7 @@ class Node:
     def journal(self, cursor: str, unit: str = "nodeagent") -> list[str]:
         """What a unit has written since then.
 
-        journalctl isn't asked for the unit: with a cursor of another unit's entry, that of systemd 252 leaves out the first that fits.
+        journalctl isn't asked for the unit: with a cursor of another unit's entry, systemd 252's version leaves out the first match.
         """
         fields = "--output-fields=MESSAGE,_SYSTEMD_UNIT"
         text = self.run(f"journalctl --after-cursor='{cursor}' -o json --all {fields} -q").stdout
@@ -245,7 +245,7 @@ class Node:
         return [entry["MESSAGE"] for entry in entries if entry.get("_SYSTEMD_UNIT") == f"{unit}.service"]
 
     def wait_log(self, cursor: str, *events: str, of: Iterable[str] = ()) -> Document:
-        """Wait for the agent to write a line of one of these events. `of`: the pods whose coming or going it tells."""
+        """Wait for the agent to write a line of one of these events. `of`: the pods whose coming or going it reports."""
         self._under_way -= set(of)
 
         def look() -> Document | None:
@@ -254,7 +254,7 @@ class Node:
         return self.until(look, lambda: f"no {' or '.join(events)} in the log: {self.log(cursor)}")
 
     def until(self, look: Callable[[], T | None], problem: Callable[[], str], seconds: float = WAIT_SECONDS) -> T:
-        """Look until there is something to see, and pause as long as a look took: it takes processor time from what is waited for."""
+        """Look until there is a result, and pause as long as a look took: looking takes processor time from what is waited for."""
         wait = self.guest.wait(seconds)
         while True:
             began = time.monotonic()
@@ -269,7 +269,7 @@ class Node:
         return int(self.run(f"systemctl show -P MainPID {unit}").stdout)
 
     def configure(self, text: str) -> None:
-        """Have the agent, without pods, on another configuration. The next test finds the usual one again."""
+        """Run the agent, without pods, on another configuration. The next test finds the usual one again."""
         config = text.encode()
         if self.run("systemctl is-active --quiet nodeagent", check=False).returncode != 0:
             self.guest.put(CONFIG, config)  # with the one of before it may not start
@@ -278,19 +278,19 @@ class Node:
         self.reload()
 
     def reload(self) -> None:
-        """Have the agent take over its changed configuration."""
+        """Make the agent apply its changed configuration."""
         cursor = self.cursor()
         self.run("systemctl reload nodeagent")
         told = self.wait_log(cursor, "configuration_reloaded", "reload_refused")
         assert told["event"] == "configuration_reloaded", told
 
     def unit(self, *properties: str, name: str = "nodeagent") -> dict[str, str]:
-        """What systemd says of a unit."""
+        """The properties of a unit, from systemd."""
         options = " ".join(f"-p {one}" for one in properties)
         return dict(line.split("=", 1) for line in self.run(f"systemctl show {name} {options}").stdout.splitlines())
 
     def restart_agent(self) -> None:
-        """As an upgrade does; returns when it is ready."""
+        """Restart the agent as an upgrade does; returns when it is ready."""
         self.run("systemctl restart nodeagent")
 
     def kill_agent(self) -> None:
@@ -304,7 +304,9 @@ class Node:
         return text[0], text[1]
 
     def footprint(self) -> str:
-        """Every process of the pods and every value that the agent writes, of a node whose agent has done what follows from its state."""
+        """Every process of the pods and every value that the agent writes, on a node whose agent has done everything that follows from its
+        state.
+        """
         self._settled()
         self._wait_told(self.state())
         files = [
@@ -321,7 +323,7 @@ class Node:
 
 
 def until_replaced(pid: int) -> str:
-    """Give the script that waits until another process is the agent."""
+    """Return the script that waits until another process is the agent."""
     procs = "/sys/fs/cgroup/system.slice/nodeagent.service/cgroup.procs"
     return f"until read -r pid <{procs} && [ $pid -ne {pid} ]; do sleep 0.2; done 2>/dev/null"
 

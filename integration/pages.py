@@ -1,12 +1,12 @@
 """The blocks of commands in README and docs/ (`sh`): where each is typed, and which are not, with the reason. `console` blocks are all run.
 
-tests/project/test_documentation.py sees to it that this has every block, once.
+tests/project/test_documentation.py makes sure that this has every block, once.
 """
 
 from scripts.shown import ROOT, Block, blocks
 
 README = "../README.md"
-"""Pages are named as seen from docs/."""
+"""Pages are named relative to docs/."""
 ON_NODE = frozenset(
     {
         "capture.md",
@@ -44,7 +44,7 @@ UNTYPED = {
 
 
 def blocks_of(page: str) -> list[Block]:
-    """Give the blocks of commands that a page has."""
+    """Return the blocks of commands that a page has."""
     return [block for block in blocks((ROOT / "docs" / page).read_text()) if block.language == "sh"]
 
 
@@ -53,6 +53,6 @@ def first_command(block: Block) -> str:
 
 
 def is_untyped(page: str, block: Block) -> bool:
-    """Whether it is for nobody who is at a node."""
+    """Whether nobody would type it on a node."""
     keys = {(page, first_command(block)), (page, "")}
     return bool(keys & (UNTYPED.keys() | HERE))

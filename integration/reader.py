@@ -1,6 +1,6 @@
-"""The reader of README and docs/, who is at the node as an ordinary user and types what is shown there: sudo only where it is shown.
+"""The reader of README and docs/, an ordinary user of the node who types what is shown there: sudo only where it is shown.
 
-Each line is typed in a new login, so that groups are those that the line before has left.
+Each line is typed in a new login, so that the groups are those that the previous line has left.
 """
 
 import re
@@ -11,7 +11,7 @@ from integration.node import MANIFESTS, Node
 
 HOME = "/home/reader"
 JOIN = "sudo usermod -aG nodeagent $USER"
-"""What lets somebody ask the agent, as the pages say it."""
+"""What permits a user to query the agent, as documented."""
 _SUDOERS = "reader ALL=(ALL) NOPASSWD: ALL\nDefaults env_keep += WHEELS\n"
 _LOGIN = (
     *("setpriv", "--reuid=reader", "--regid=reader", "--init-groups"),
@@ -22,7 +22,7 @@ _LOGIN = (
 
 
 _CHANGES = re.compile(r"\bnodeagent (apply|delete) ")
-"""Commands that put manifests in place, or take them away."""
+"""Commands that install or remove manifests."""
 
 
 class Reader:
@@ -36,7 +36,7 @@ class Reader:
         self.node.run("userdel --remove reader && rm /etc/sudoers.d/reader")
 
     def has(self, path: str, content: str | bytes, mode: int = 0o644) -> None:
-        """Give the reader a file; a relative path begins at home."""
+        """Give the reader a file; a relative path starts at home."""
         place = path if path.startswith("/") else f"{HOME}/{path}"
         self.node.guest.put(place, content, mode)
         if not path.startswith("/"):
@@ -48,20 +48,20 @@ class Reader:
             self.node.guest.put(f"{HOME}/wheels/{wheel.name}", wheel.read_bytes())
 
     def types(self, line: str, *, directory: str = HOME) -> Completed:
-        """Have a line typed, and wait for its end. What becomes of manifests, one sees before the next line."""
+        """Type a line, and wait for its end. The effects on manifests are awaited before the next line."""
         done = self.node.guest.run((*_LOGIN, line), check=False, timeout_seconds=30, cwd=directory)
         if MANIFESTS in line or _CHANGES.search(line):
             self.node.wait_decided()
         return done
 
     def ends(self, line: str, statuses: frozenset[int] = frozenset({0}), *, directory: str = HOME) -> Completed:
-        """Have a line typed, and see it end as it should."""
+        """Type a line, and check that it ends as expected."""
         done = self.types(line, directory=directory)
         assert done.returncode in statuses, f"{done.returncode} of $ {line}\n{done.stdout}{done.stderr}"
         return done
 
     def watches(self, line: str, until: str, *, directory: str = HOME) -> str:
-        """Have a line typed on a terminal, and q once something is drawn; what was drawn."""
+        """Type a line on a terminal, and q once something is drawn; return what was drawn."""
         drawn = bytearray()
         guest = self.node.guest
         request = guest.start((*_LOGIN, line), cwd=directory, terminal=(40, 100, "xterm"), on_output=drawn.extend)

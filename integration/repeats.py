@@ -1,7 +1,7 @@
-"""The verdict on a run in which tests in guests were repeated: what has passed the second time, in a fresh guest, is flaky.
+"""The verdict on a run in which tests in guests were repeated: a test that passes the second time, in a fresh guest, is flaky.
 
-A red run means a defect; a machine that is too slow for a moment is none. But flaky tests hide defects: a run names each in its last
-lines, and one with several is red. pytest-rerunfailures does the repeating (integration/conftest.py says of which tests).
+A red run means a defect; a machine that is briefly too slow is none. But flaky tests hide defects: a run lists each in its last lines, and
+one with several is red. pytest-rerunfailures does the repeating (integration/conftest.py selects the tests).
 """
 
 from collections.abc import Generator
@@ -9,9 +9,9 @@ from collections.abc import Generator
 import pytest
 
 MOST_FLAKY = 2
-"""In a green run."""
+"""Maximum in a green run."""
 _MOST_LINES = 20
-"""Of a failure's text: the whole of it was printed when it happened."""
+"""Maximum of a failure's text: all of it was printed when it happened."""
 
 
 class Repeats:
@@ -29,7 +29,7 @@ class Repeats:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
-        """Speak last, after the summary."""
+        """Report last, after the summary."""
         yield
         flaky = {nodeid: text for nodeid, text in self._first_failures.items() if nodeid not in self._failed}
         if not flaky:

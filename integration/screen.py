@@ -1,4 +1,4 @@
-"""A terminal on the node, as somebody who sits at it sees it: keys go in, what is shown comes out. It is tmux in the guest."""
+"""A terminal on the node, as a user sees it: keys go in, what is shown comes out. It is tmux in the guest."""
 
 import shlex
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ _PROMPT = "node# "
 
 @dataclass(frozen=True)
 class Screen:
-    """Made by `screen_of`."""
+    """Created by `screen_of`."""
 
     node: Node
 
@@ -42,7 +42,7 @@ class Screen:
         holds: Callable[[list[str]], bool],
         what: str,
     ) -> list[str]:
-        """Wait until something holds of what is shown: no lines at all, while a program clears the screen."""
+        """Wait until a condition holds for what is shown: no lines at all, while a program clears the screen."""
 
         def look() -> list[str] | None:
             lines = self.lines()
@@ -51,7 +51,7 @@ class Screen:
         return self.node.until(look, lambda: f"waited in vain for {what}:\n" + "\n".join(self.lines()))
 
     def run(self, line: str) -> list[str]:
-        """Type a command on a blank screen; wait for the next prompt, and give what is shown before it."""
+        """Type a command on a blank screen; wait for the next prompt, and return what is shown before it."""
         self.type("clear")
         self.wait(_is_prompt_alone, "a blank screen")
         self.type(line)

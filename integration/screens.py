@@ -1,4 +1,4 @@
-"""`make screens`: the screenshots of docs/screens, of commands that are typed on a node in a guest, as pictures that any browser draws."""
+"""`make screens`: the screenshots of docs/screens, of commands typed on a node in a guest, as pictures that any browser draws."""
 
 import html
 import io
@@ -27,7 +27,7 @@ COMMANDS = {
     "topology": ("nodeagent topology", 70),
     "explain": ("nodeagent explain large", 70),
 }
-"""Name of the picture: what is typed, and lines that surely suffice."""
+"""Name of the picture: what is typed, and a number of lines that always suffices."""
 WATCH = ("nodeagent inspect --watch", 24)
 
 
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def screens(node: Node) -> Iterator[tuple[str, str, str]]:
-    """Put pods on a node that has none, and give each picture's name, what is typed for it, and what the screen shows then, coloured."""
+    """Create pods on a node that has none; return each picture's name, what is typed for it, and what the screen shows then, in colour."""
     for name in sorted(PODS):  # one after the other: pods are shown in the order in which they came
         node.put_manifest(f"{name}.yaml", (EXAMPLES / f"{name}.yaml").read_bytes(), name)
         node.wait_running(name)
@@ -73,12 +73,12 @@ def is_measured(shown: list[str]) -> bool:
 
 
 def _shown(screen: Screen) -> str:
-    """Give what is on the screen, without the shell's own lines."""
+    """Return what is on the screen, without the shell's own lines."""
     return "\n".join(line for line in screen.coloured().splitlines() if not line.startswith("node#"))
 
 
 def stable(lines: list[str]) -> list[str]:
-    """Leave out of what a screen shows what is different each time: loads, their marks, amounts, ages, host processes, and the spaces."""
+    """Remove from a screen what is different each time: loads, their marks, amounts, ages, host processes, and the spaces."""
     kept, skipping = [], False
     for line in lines:
         skipping = line.startswith("HOST PROCESSES") or (skipping and not line.startswith("no difference"))
@@ -97,7 +97,7 @@ def drawn_lines(picture: str) -> list[str]:
 
 
 def drawn(text: str, title: str, name: str) -> str:
-    """Give the SVG picture of a terminal's text."""
+    """Return the SVG picture of a terminal's text."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print(Text.from_ansi(text))
     picture = console.export_svg(title=title, unique_id=name)
@@ -112,7 +112,7 @@ _INDENTED = re.compile(r'x="([\d.]+)"( y="[\d.]+") textLength="([\d.]+)"([^>]*>)
 
 
 def _moved(found: re.Match[str]) -> str:
-    """Begin an indented text further right: some programs draw no spaces at a text's beginning."""
+    """Move an indented text to the right: some programs draw no spaces at the beginning of a text."""
     x, y, length, rest, spaces, text = found.groups()
     count = spaces.count("&") * float(length) / len(html.unescape(spaces + text))
     return f'x="{float(x) + count:g}"{y} textLength="{float(length) - count:g}"{rest}{text}'

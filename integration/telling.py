@@ -1,4 +1,4 @@
-"""What a run of tests says while it goes on."""
+"""Progress reports during a run of tests."""
 
 import time
 
@@ -8,7 +8,7 @@ from integration.lanes import lane_of
 
 
 class Telling:
-    """Tells at once how a test in a guest has ended, and why any has failed: a run that is cut off has no summary."""
+    """Reports at once how a test in a guest has ended, and why it failed: a run that is cut off has no summary."""
 
     def __init__(self, terminal: pytest.TerminalReporter) -> None:
         self._terminal = terminal

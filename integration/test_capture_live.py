@@ -1,4 +1,4 @@
-"""A real node in a file, and judged: the file answers as the node did, holds no secret, and a fresh node is fit."""
+"""A capture of a real node: it gives the same answers as the node, holds no secret, and a fresh node passes `check`."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What kubelet's users expect of containers: order, restarts, ends and how they ended, also over the agent's own end and the launcher's."""
+"""What kubelet's users expect of containers: order, restarts, ends and exit codes, even if agent or launcher die."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def node(two_sockets: Guest) -> Node:
 
 
 def status(state: Document, pod_name: str, container_name: str) -> Document:
-    """What the state says of a container; empty before its pod has been decided on."""
+    """The state's status of a container; empty before its pod has been decided on."""
     entry = next((e for e in state["entries"] if e["pod"]["metadata"]["name"] == pod_name), None)
     found: Document = next((c for c in entry["containers"] if c["name"] == container_name), {}) if entry else {}
     return found
@@ -87,7 +87,7 @@ def test_exit_codes_and_restart_counts_are_kept_over_the_agents_absence(node: No
 
 
 def test_the_launchers_end_is_not_the_pods_end(node: Node) -> None:
-    """Whoever the dead launcher was the parent of goes on; only its exit code is nobody's to know, as after kubelet's loss of one."""
+    """The dead launcher's children keep running; only their exit codes are lost, as when kubelet loses one."""
     node.run("rm -f /run/go; mkfifo /run/go")
     wait = "read -r _ </run/go; exit 17"
     node.apply(
@@ -117,7 +117,7 @@ def test_a_pod_gets_its_grace_period_and_then_ends(node: Node) -> None:
     node.apply(pod("polite", container("app", ["sh", "-c", polite], cpu="1"), terminationGracePeriodSeconds=3600))
     node.wait_running("polite")
     node.delete("polite")
-    node.wait_gone("polite")  # whoever ends when asked isn't waited for
+    node.wait_gone("polite")  # a process that ends when asked isn't waited for
 
     assert node.run("cat /run/said").stdout == "asked\n"
 

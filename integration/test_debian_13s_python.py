@@ -1,4 +1,4 @@
-"""The tests of the host on Debian 13's own Python, in the tree that its guests are made of: emulated, they would take hours."""
+"""The tests of the host on Debian 13's own Python, in the tree that its guests are built from: emulated, they would take hours."""
 
 import pytest
 

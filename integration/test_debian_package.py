@@ -1,4 +1,6 @@
-"""The Debian package on a node: installed without a network, upgraded under a pod, refused to go under it, and gone without a trace."""
+"""The Debian package on a node: installed without a network, upgraded under a pod, not removable under it, and finally purged
+completely.
+"""
 
 import pytest
 
@@ -36,14 +38,14 @@ IN_A_TREE = f"""
 
 @pytest.mark.parametrize("release", [DEBIAN_12, pytest.param(DEBIAN_13, marks=pytest.mark.long)], ids=str)
 def test_a_package_comes_is_upgraded_and_goes_without_a_trace_where_no_systemd_runs(release: Release) -> None:
-    """As in an image that is made. In the tree that guests are made of, which takes seconds; the others take minutes."""
+    """As when an image is built: in the tree of the guests, which takes seconds; the others take minutes."""
     packages = debian_packages(release)
     in_copy_of(base_of(release).root, IN_A_TREE, mounts=((packages.directory, "/mnt"),))
 
 
 @pytest.fixture(params=["two_sockets", "four_nodes"])
 def node(request: pytest.FixtureRequest) -> Node:
-    """A node with `make install`'s nodeagent, as all the others."""
+    """A node with `make install`'s nodeagent, like all others."""
     guest: Guest = request.getfixturevalue(request.param)
     node = Node(guest)
     node.run("sed -i /path-exclude/d /etc/dpkg/dpkg.cfg.d/*")  # guests do without manual pages and documents

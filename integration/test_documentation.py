@@ -1,4 +1,4 @@
-"""What README and docs/ tell an operator to type, typed on a node by an ordinary user, word for word; UNTYPED has what isn't, and why.
+"""What README and docs/ show an operator to type, typed on a node by an ordinary user, word for word; UNTYPED has what isn't, and why.
 
 Commands that need no node run in tests/project/test_documentation.py and tests/project/test_readme.py.
 """
@@ -26,7 +26,7 @@ STATUSES = {
     "nodeagent check": frozenset({0, 3}),  # the guest's kernel is no pinned machine's
     "sudo nodeagent check --fix": frozenset({0, 3}),
 }
-"""What else than 0 the commands end with here."""
+"""Exit statuses other than 0 that are expected here."""
 SMALLER = (
     ("memory: 4Gi", "memory: 64Mi"),
     (", hugepages-1Gi: 2Gi", ""),
@@ -42,7 +42,7 @@ FILES = {
     "pod.yaml": (ROOT / "examples" / "guaranteed.yaml").read_text(),
     "pods/pod.yaml": (ROOT / "examples" / "guaranteed.yaml").read_text(),
 }
-"""What the pages leave to the reader to have: of what a page shows itself, that counts."""
+"""What the pages expect the reader to have; files that a page shows itself take precedence."""
 WEB = "4c1b9a"
 """UID of the pod that the pages call default/web."""
 PROGRAMS = ("forwarder", "forwarder-control")
@@ -76,7 +76,7 @@ def test_the_tutorial_goes_as_it_is_written(reader: Reader) -> None:
 
 
 def test_the_demo_comes_to_its_end(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
-    """`make demo`, but for the boot."""
+    """`make demo`, except the boot."""
     assert demonstrate(node)
     told = capsys.readouterr().out
     assert re.search(r"^/proc/\d+/cgroup:0::.*/worker\nCpus_allowed_list:\t2-3\n", told, re.MULTILINE)
@@ -88,7 +88,7 @@ def test_the_demo_comes_to_its_end(node: Node, capsys: pytest.CaptureFixture[str
 def test_the_readme_goes_as_it_is_written_where_nodeagent_never_was(node: Node) -> None:
     """Install, upgrade, the first pod, a refusal, the other commands, and uninstall: every block, in its order.
 
-    Not `make demo` and `make test`: a guest in a guest. The upgrade is one under a pod of ours, which README says stays.
+    Not `make demo` and `make test`: a guest in a guest. The upgrade happens under a pod of ours, which README promises to leave alone.
     """
     uninstall(node)
     assert traces(node) == []
@@ -172,7 +172,9 @@ def fitting(text: str) -> str:
 
 
 def carry_out(reader: Reader, command: Shown) -> None:
-    """Type a command of a page: it prints what is shown. What only looks is typed again until it does, as what it shows takes a moment."""
+    """Type a command of a page: it prints what is shown. Commands that only look are repeated until they do, because their result takes a
+    moment.
+    """
     expected = VARYING.sub("N", command.output).splitlines()
     printed = ""
 

@@ -1,4 +1,4 @@
-"""Every manifest in examples/ on the configuration beside it: what its comment says is what the kernel lets its processes have."""
+"""Every manifest in examples/ on the configuration beside it: the kernel lets its processes have what its comment promises."""
 
 import re
 from dataclasses import dataclass
@@ -94,7 +94,7 @@ def test_a_pod_joins_the_one_before_it(four_nodes: Guest) -> None:
 
 
 def installed(node: Node, directory: Path) -> Document:
-    """Run the agent on a directory's configuration with all of its manifests, and give what it says of them once all is settled."""
+    """Run the agent on a directory's configuration with all of its manifests, and return its report once everything is settled."""
     node.configure((directory / "config.yaml").read_text())
     refused = {example.name for example in ALL[directory] if example.refused is not None}
     names = {example.name for example in ALL[directory]}
@@ -106,7 +106,7 @@ def installed(node: Node, directory: Path) -> Document:
 
 
 def checked(node: Node, directory: Path, inspected: Document) -> dict[tuple[str, str], Had]:
-    """Compare comments, what `inspect` says and what the kernel does, and give the latter for each process, by pod and container."""
+    """Compare comments, the output of `inspect` and the kernel's values; return the latter for each process, by pod and container."""
     assert inspected["differences"] == []
     pods = {pod["name"]: pod for pod in inspected["pods"]}
     assert pods.keys() == {example.name for example in ALL[directory]}
@@ -144,7 +144,7 @@ def checked(node: Node, directory: Path, inspected: Document) -> dict[tuple[str,
 
 
 def allowed(node: Node, example: Example, told: Document) -> Had:
-    """What a container's process may use; where there is none, what one that enters it may use."""
+    """What a container's process may use; without one, what a process that enters it may use."""
     if told["state"]["name"] == "Open":
         entered = "sh -c 'grep -E ^.*s_allowed_list: /proc/self/status'"
         text = node.run(f"nodeagent exec {example.name} {told['name']} -- {entered}").stdout
@@ -161,7 +161,7 @@ def quota(directory: Path, example: Example, name: str, share: Share) -> str:
     if share.level == "pod":
         assert share.cpus is not None
         return f"{share.cpus * 100_000} 100000"
-    # without a limit of its own a container has its pod's
+    # without its own limit a container has its pod's
     return WHOLE_POD if directory == CONTAINER_SCOPE else LIMITS.get((example.name, name), UNLIMITED)
 
 

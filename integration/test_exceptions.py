@@ -49,7 +49,7 @@ def judged(*events: list[Event], journal: tuple[bytes, ...], changes: tuple[Cpus
 
 
 def lone_on(cpu: int, start_ns: int, end_ns: int, *journal: bytes, changes: tuple[CpusChanged, ...] = LOST) -> Findings:
-    """What is found of a container with CPU 1 that is on another one for a while, beside a container with CPU 2."""
+    """The findings for a container with CPU 1 that is on another one for a while, next to a container with CPU 2."""
     return judged(
         started(11, LONE, 2_000, 1, 1),
         started(12, OTHER, 3_000, 2, 2),

@@ -1,4 +1,4 @@
-"""Nothing that happens to the agent or its state loses a promise, makes one twice, or touches a process: proven on real kernels."""
+"""Nothing that happens to the agent or its state breaks a promise, makes one twice, or touches a process: proven on real kernels."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ SHARED = pod("shared", container("app", SLEEP, cpu="100m", limit_cpu="200m"))
 NEW = pod("new", container("app", SLEEP, cpu="2"), init=(container("first", ["true"], cpu="2"),))
 KILLS, KILLS_LONG = 2, 50
 STARTS = 1
-"""Killed in the short form: the host's tests kill each (tests/daemon/test_crash_points.py)."""
+"""Steps at which the short form kills: the host's tests cover every step (tests/daemon/test_crash_points.py)."""
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def processes(node: Node) -> dict[str, tuple[str, str]]:
 
 
 def pinned(running: dict[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
-    """Those that are to move for nothing: on CPUs of their own."""
+    """Those that must not move without need: on CPUs of their own."""
     return {key: place for key, place in running.items() if "/poduid-pinned/" in place[0]}
 
 
@@ -61,7 +61,7 @@ def judge_alone(state: Document, running: dict[str, tuple[str, str]]) -> None:
 
 @dataclass(frozen=True)
 class Quiet:
-    """What there is when nothing is under way."""
+    """What exists when nothing is in progress."""
 
     promises: Document
     groups: tuple[str, ...]
@@ -77,7 +77,7 @@ def quiet(node: Node) -> Quiet:
 
 
 def spread(count: int, changes: list[str]) -> list[int]:
-    """So many steps, first and last among them, the middle one alone; the same more than once if there are fewer."""
+    """This many steps, including the first and the last, a single one in the middle; repeated if there are fewer."""
     assert changes
     if count == 1:
         return [(len(changes) + 1) // 2]
@@ -127,7 +127,7 @@ def test_killed_at_any_step_it_goes_on_as_if_nothing_had_been(
                 node.delete("new")
             node.wait_gone("new")
             survived(f"removal: {removal[removed - 1]}", before)
-        # few: a start that finds all as it was saved changes nothing else
+        # few: a start that finds everything as it was saved changes nothing else
         starts = spread(len(start) if is_long else STARTS, start)
         for number in starts:
             with agent.death():
@@ -147,12 +147,12 @@ def test_killed_at_any_step_it_goes_on_as_if_nothing_had_been(
 
 OWN = (f"{STATE}/", "/sys/fs/cgroup/nodeagent.slice/nodeagent-pods.service/")
 CHANNELS = ("socket:", "UNIX", "pipe:", "anon_inode:", "NETLINK", "TCP", "/dev/null")
-"""What a call may write to without changing anything, as strace -y calls it."""
+"""What a call may write to without changing anything, in strace -y's spelling."""
 
 
 @pytest.mark.long
 def test_what_can_be_killed_before_is_all_that_is_changed(node: Node, record_property: Recorder) -> None:
-    """The kernel's word on the list of steps: strace sees nothing else that changes a file or a process, and nothing outside."""
+    """The kernel's check of the list of steps: strace sees no other change of a file or a process, and none outside."""
     with mortal(node) as agent:
         agent.dies_at(NEVER)
         with traced(node, node.main_pid()) as seen:
@@ -160,7 +160,7 @@ def test_what_can_be_killed_before_is_all_that_is_changed(node: Node, record_pro
             node.wait_running("new")
             node.delete("new")
             node.wait_gone("new")
-            node.inspect()  # it tells of a turn when that is over
+            node.inspect()  # it reports a turn when that is over
         steps = agent.changes()
     real = [change for change in seen if not change.path.startswith(CHANNELS)]
     outside = [change.says for change in real if not change.path.startswith(OWN)]
@@ -179,7 +179,7 @@ KINDS = {"open", "os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir"}
 
 
 def damage(node: Node, *names: str) -> bytes:
-    """Stop the agent and cut the ends of its files off; gives what the first of them holds then."""
+    """Stop the agent and cut off the ends of its files; returns what the first of them holds then."""
     node.run("systemctl stop nodeagent")
     node.run(f"cd {STATE}; for f in {' '.join(names)}; do truncate -s -20 $f; done")
     return node.guest.get(f"{STATE}/{names[0]}")
@@ -206,7 +206,7 @@ def test_a_damaged_state_is_set_aside_and_made_anew_of_what_runs(node: Node) -> 
 
 
 def test_what_a_recovery_finds_otherwise_is_told_by_pod_and_container(node: Node) -> None:
-    """While the agent is away somebody takes a CPU from a container; no file is left that says what it was promised."""
+    """While the agent is away, somebody takes a CPU from a container; no file is left that records what it was promised."""
     node.apply(PINNED, SHARED)
     node.wait_running("pinned", "shared")
     cgroup, cursor = node.cgroup("pinned", "app"), node.cursor()
@@ -248,7 +248,7 @@ def test_strict_recovery_refuses_to_start_and_is_not_started_again(node: Node) -
 
 @dataclass(frozen=True)
 class Disk:
-    """A file system for the state directory, and what goes wrong with it."""
+    """A file system for the state directory, and its faults."""
 
     error: str
     says: str
@@ -273,7 +273,7 @@ class Disk:
 
 
 def device(target: str) -> str:
-    """Put another device under the file system, as a disk that fails does; nothing is flushed or waited for before."""
+    """Put another device under the file system, like a failing disk; nothing is flushed or awaited before."""
     return (
         f"dmsetup suspend --nolockfs --noflush failing; dmsetup load failing --table '0 16384 {target}';"
         " dmsetup resume failing"

@@ -1,4 +1,4 @@
-"""CPUs and huge pages come and go under running pods: nothing that needn't moves, and everything returns."""
+"""CPUs and huge pages come and go under running pods: nothing moves without need, and everything returns."""
 
 import json
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def members(text: str) -> list[int]:
 
 
 def switch(node: Node, cpu: int, value: int) -> float:
-    """Take a CPU away or bring it back; the guest's time after it."""
+    """Take a CPU away or bring it back; returns the guest's time after that."""
     return float(node.run(f"echo {value} >{CPUS}/cpu{cpu}/online; date +%s.%N").stdout)
 
 
@@ -226,7 +226,7 @@ TAKE_A_BLOCK = """
 cd /sys/devices/system/node/node1
 for block in $(ls -dr memory[0-9]*); do echo offline >$block/state && readlink -f $block && exit; done
 """
-"""The last one first: its pages are of the kind that the kernel can move (the guest's `movablecore`)."""
+"""The last one first: its pages can be moved by the kernel (the guest's `movablecore`)."""
 
 
 @pytest.mark.configures
@@ -245,7 +245,7 @@ def test_a_nodes_memory_goes_and_comes_back_without_a_restart(four_nodes: Guest)
         node.wait(lambda _: memory_of(node) == {**totals, "1": totals["1"] - size}, "node 1 to have a block less")
         assert node.footprint() == before
     finally:
-        # the block has taken along those of its node's free huge pages that lay in it
+        # the removed block contained those of its node's free huge pages that lay in it
         node.run(f"echo online >{block}/state; echo {huge_pages} >{HUGE_PAGES}")
     node.wait(lambda _: memory_of(node) == totals, "node 1 to have all of its memory")
     assert int(node.run(f"cat {HUGE_PAGES}").stdout) == huge_pages

@@ -7,7 +7,7 @@ from integration.node import ROOT, STATE, Node, container, pod
 from tests.support.figures import Recorder, tell
 
 TELL = "grep -h _allowed_list /proc/self/status | tr '\\n' ' ' >/run/$0; echo >>/run/$0; exec sleep infinity"
-"""The first thing that the process does is to write down where it may run, into the file that is named by `$0`."""
+"""First the process writes down where it may run, into the file named by `$0`."""
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_an_agent_that_goes_and_comes_moves_nothing(node: Node, what: str) -> No
 
 
 def test_a_threads_own_affinity_survives_all_that_changes_no_set(node: Node) -> None:
-    """Kernel 6.1 forgets a thread's own affinity whenever its cpuset is written, also with the value that it has (D13)."""
+    """Kernel 6.1 forgets a thread's own affinity whenever its cpuset is written, even with the same value (D13)."""
     node.apply(
         pod("pinned", container("app", ["sleep", "infinity"], cpu="4")),
         pod("shared", container("app", ["sleep", "infinity"])),
@@ -81,7 +81,7 @@ def test_a_threads_own_affinity_survives_all_that_changes_no_set(node: Node) -> 
 
 
 def narrow(node: Node, cgroup: str, cpus: str) -> dict[int, str]:
-    """Let the cgroup's process choose the last of its CPUs by itself."""
+    """Make the cgroup's process choose the last of its CPUs by itself."""
     (pid,) = node.pids(cgroup)
     last = cpus.replace(",", "-").split("-")[-1]
     node.run(f"taskset -pc {last} {pid}")

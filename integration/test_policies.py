@@ -1,4 +1,4 @@
-"""Every policy in the running daemon: what was decided is what the kernel lets the processes use."""
+"""Every policy in the running daemon: the kernel lets the processes use what was decided."""
 
 import json
 import re
@@ -24,7 +24,7 @@ reservedMemory:
   - {{numaNode: 0, limits: {{memory: 100Mi}}}}
 """
 TOUCH = "import time; x = bytearray(b'x') * (48 << 20); open('/run/touched', 'w').write('yes\\n'); time.sleep(1e9)"
-"""Puts 48 MiB of its own into memory."""
+"""Allocates 48 MiB of memory of its own."""
 
 
 def with_options(policy_options: str) -> str:
@@ -46,7 +46,7 @@ def members(text: str) -> set[int]:
 
 
 def pages_by_node(node: Node, pid: int) -> dict[int, int]:
-    """The memory that a process alone has: pages on each node, as numa_maps counts them. Files may have been read by others before."""
+    """The private memory of a process: pages on each node, as numa_maps counts them. Files may have been read by others before."""
     text = node.run(f"grep anon= /proc/{pid}/numa_maps | grep -v file=").stdout
     pages: dict[int, int] = {}
     for numa, count in re.findall(r" N(\d+)=(\d+)", text):
@@ -127,7 +127,7 @@ def test_huge_pages_are_counted_by_node(four_nodes: Guest) -> None:
     assert len([1 for name in names if node.allowed(node.pids(node.cgroup(name, "app"))[0])[1] in "0123"]) == 4
 
     node.apply(hungry("late"))
-    # as kubelet: no node at all has these huge pages left, which is no hint, and so no topology error
+    # like kubelet: no node has these huge pages left, which is no hint, and so not a topology error
     assert refusal(node.wait_refused("late"), "late")[0] == "UnexpectedAdmissionError"
 
 

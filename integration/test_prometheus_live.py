@@ -1,4 +1,4 @@
-"""A Prometheus server scrapes the node with the files of contrib/: every rule and every panel of the dashboard is asked there."""
+"""A Prometheus server scrapes the node with the files of contrib/: every rule and every panel of the dashboard is queried there."""
 
 import json
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ class Server:
         self.node = node
 
     def start(self) -> None:
-        """As the example configuration says, but for the intervals, which are long enough for a slow guest's scrape."""
+        """As in the example configuration, except the intervals, which are long enough for a slow guest's scrape."""
         self.node.run(
             f"rm -rf {PLACE}; mkdir {PLACE}; cp {CONTRIB}/*.yml {PLACE};"
             f" sed -i 's/: 15s/: 3s/; s/scrape_interval: 3s/&\\n  scrape_timeout: 3s/' {PLACE}/prometheus.yml;"
@@ -51,7 +51,7 @@ class Server:
         return [json.loads(line) for line in asked.stdout.splitlines()]
 
     def samples(self, query: str) -> dict[str, float]:
-        """What a query gives, by labels."""
+        """The result of a query, by labels."""
         (answer,) = self.ask(query)
         assert answer["status"] == "success", answer
         return {
@@ -62,7 +62,7 @@ class Server:
         }
 
     def without_result(self, queries: list[str]) -> set[str]:
-        """The queries that give nothing; one that is wrong, or answered with a warning, fails at once."""
+        """The queries without a result; one that is wrong, or answered with a warning, fails at once."""
         answers = dict(zip(queries, self.ask(*queries), strict=True))
         assert {q: a for q, a in answers.items() if a["status"] != "success" or a.get("warnings")} == {}
         return {query for query, answer in answers.items() if not answer["data"]["result"]}
@@ -74,7 +74,7 @@ class Server:
         return {rule["name"]: rule.get("lastError") or rule["health"] for rule in shown}
 
     def wait(self, query: str, expected: dict[str, float]) -> None:
-        """Wait until a query gives just this."""
+        """Wait until a query has exactly this result."""
         self.node.wait(lambda _: self.samples(query) == expected, f"{query} to be {expected}")
 
 

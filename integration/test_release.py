@@ -1,4 +1,4 @@
-"""Pods are ended by hand, with the agent running and without it, and the node is given back."""
+"""Pods are ended by hand, with the agent running and without it, and the node is released."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The screenshots in docs/screens show what the commands print: on a node as in the pictures, but for what is different each time."""
+"""The screenshots in docs/screens show what the commands print: on a node as in the pictures, except what is different each time."""
 
 import pytest
 from rich.text import Text

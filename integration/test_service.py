@@ -1,4 +1,4 @@
-"""The service as systemd and the people of the node see it: readiness, watchdog, rights, a Unix socket for metrics, removal."""
+"""The service as systemd and the users of the node see it: readiness, watchdog, permissions, a Unix socket for metrics, removal."""
 
 import json
 
@@ -133,7 +133,9 @@ def test_the_pods_unit_stops_and_starts(node: Node) -> None:
 
 
 def test_the_pods_unit_starts_where_a_cgroup_was_left(node: Node) -> None:
-    """systemd puts a main process into the unit's own cgroup, which the kernel refuses beside controlled sub-cgroups. It tries again."""
+    """systemd puts a main process into the unit's own cgroup, which the kernel refuses if there are controlled sub-cgroups. It tries
+    again.
+    """
     node.apply(pod("one", container("app", SLEEP, cpu="2")))
     node.wait_running("one")
     node.run("systemctl stop nodeagent nodeagent-pods")

@@ -88,7 +88,7 @@ def test_a_pinned_pod_on_debian_13(four_nodes: Guest) -> None:
 
 @pytest.mark.parametrize("narrowed", [pytest.param("0", marks=pytest.mark.long), "0,12-13"])
 def test_an_own_affinity_survives_changes_of_the_pool_on_debian_13(four_nodes: Guest, narrowed: str) -> None:
-    """Kernel 6.12 keeps what a thread asked for, also when its cpuset changes."""
+    """Kernel 6.12 keeps the requested affinity of a thread, even when its cpuset changes."""
     node = Node(four_nodes)
     node.apply(pod("shared", container("app", SLEEP)))
     node.wait_running("shared")

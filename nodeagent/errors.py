@@ -1,11 +1,11 @@
 """The errors that come from outside. A refusal of a pod is a value (see core), a bug is an assert; everything else is one of these."""
 
 _MOST_CHARACTERS = 10_000
-"""Of one line: a damaged file may hold a name of megabytes."""
+"""Per line: a damaged file may hold a name of megabytes."""
 
 
 class NodeAgentError(Exception):
-    """Something outside went wrong: a message that names the thing and its value, and the next step; both safe to print."""
+    """Something outside went wrong: a message that names the object and its value, and the next step; both safe to print."""
 
     def __init__(self, message: str, *, hint: str) -> None:
         self.message = "\n".join(map(_line, message.split("\n")))
@@ -20,7 +20,7 @@ def _line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Give a text with everything escaped that a terminal could act on: controls, line ends, changes of direction, half characters."""
+    """Return a text with everything escaped that a terminal could act on: controls, line ends, changes of direction, half characters."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

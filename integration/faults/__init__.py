@@ -1,1 +1,1 @@
-"""Ends the agent in the middle of its work, in a guest: at a step that is chosen, not at a moment that happens to be."""
+"""Ends the agent in the middle of its work, in a guest: at a chosen step, not at a random time."""

@@ -13,9 +13,9 @@ from typing import Any
 
 DIRECTORY = Path("/run/faults")
 ORDER = DIRECTORY / "order"
-"""`PID STEP`: that process is to die before that one of the changes it makes from now on."""
+"""`PID STEP`: that process must die before that one of the changes it makes from now on."""
 START_ORDER = DIRECTORY / "now"
-"""`STEP`: the process that is being started is to die before that change."""
+"""`STEP`: the process that is being started must die before that change."""
 SAID = "change"
 _PLACES = ("/var/lib/nodeagent/", "/sys/fs/cgroup/")
 _CHANGES = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir"}

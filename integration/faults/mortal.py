@@ -22,7 +22,7 @@ class Mortal:
         self._cursor = ""
 
     def dies_at(self, step: int) -> None:
-        """Order the agent that runs to die before that change, and to tell of each."""
+        """Order the running agent to die before that change, and to report each change."""
         self._cursor = self._node.cursor()
         self._node.guest.put(str(ORDER), f"{self._node.main_pid()} {step}")
 
@@ -32,14 +32,14 @@ class Mortal:
         self._node.guest.put(str(DIRECTORY / "next"), str(step))
 
     def changes(self) -> list[str]:
-        """What the agent has told since the last order."""
+        """What the agent has reported since the last order."""
         self._node.run("journalctl --sync")
         lines = self._node.journal(self._cursor)
         return [line.split(maxsplit=2)[2] for line in lines if line.startswith(f"{SAID} ")]
 
     @contextmanager
     def death(self) -> Iterator[None]:
-        """Do what brings the ordered death about; then a successor is ready."""
+        """Do what triggers the ordered death; afterwards a successor is ready."""
         before = self._node.main_pid()
         yield
         self._node.run(
@@ -50,7 +50,7 @@ class Mortal:
 
 @contextmanager
 def mortal(node: Node) -> Iterator[Mortal]:
-    """Run the agent, for a while, so that it can be told when to die."""
+    """Run the agent for a while in a way that lets tests order its death."""
     node.guest.put(str(DIRECTORY / "sitecustomize.py"), (Path(__file__).parent / "dying.py").read_bytes())
     node.guest.put(_DROP_IN, _UNIT)
     node.run("systemctl daemon-reload; systemctl restart nodeagent")

@@ -1,4 +1,4 @@
-"""What the agent changes as the kernel is asked for it: strace's words, read."""
+"""The agent's changes as system calls: parses strace's output."""
 
 import re
 from collections.abc import Iterator
@@ -87,7 +87,7 @@ def changes(text: str) -> Iterator[Change]:
 
 @contextmanager
 def traced(node: Node, pid: int) -> Iterator[list[Change]]:
-    """Watch a process; what it changed is there after the block."""
+    """Watch a process; its changes are available after the block."""
     calls = ",".join((*_FILES, *_DESCRIPTORS, *_PROCESSES))
     found: list[Change] = []
     node.run(

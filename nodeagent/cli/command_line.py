@@ -41,7 +41,7 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE, f"nodeagent: {printable(message)}\nhint: {self.prog} --help lists the arguments\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Name the word that was probably meant, where argparse only lists them all."""
+        """Suggest the word that was probably meant, where argparse only lists them all."""
         if action.choices is not None and value not in action.choices:
             from nodeagent.formats.syntax.fields import nearest
 
@@ -66,12 +66,12 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
-    """Give the parser of all commands; only the named command gets its arguments."""
+    """Return the parser of all commands; only the named command gets its arguments."""
     return parsers_for(words)[0]
 
 
 def parsers_for(words: Sequence[str]) -> tuple[CommandParser, dict[str, CommandParser]]:
-    """Give the parser of all commands, and that of each, by its name."""
+    """Return the parser of all commands, and that of each, by its name."""
     parser = CommandParser(
         prog="nodeagent",
         description="Pins pods to whole CPUs close to their memory.",

@@ -1,4 +1,4 @@
-"""The `nodeagent` command: finds the subcommand, prints errors with their next step, gives the exit code."""
+"""The `nodeagent` command: finds the subcommand, prints errors with their next step, returns the exit code."""
 
 import argparse
 import errno
@@ -25,10 +25,11 @@ class OutputError(NodeAgentError):
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     with Path(os.devnull).open("r+", encoding="utf-8") as nothing, _closed_output() as closed:
-        # what we were started without: stdin is empty, stderr takes everything, and of stdout it is told once it is written to
+        # streams that are missing at the start: stdin is empty, stderr accepts everything, and a missing stdout is reported when it is
+        # written to
         sys.stdin, sys.stdout, sys.stderr = sys.stdin or nothing, sys.stdout or closed, sys.stderr or nothing
         for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # a terminal or a file of few characters: what it lacks is spelled
+            if isinstance(stream, io.TextIOWrapper):  # a terminal or a file with few characters: escape those it lacks
                 stream.reconfigure(errors="backslashreplace")
         with _buffered_output(), printable_output():
             return _answered(arguments)
@@ -36,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 @contextmanager
 def _closed_output() -> Iterator[TextIO]:
-    """Give a stream on which every write fails as on a closed descriptor: at its next flush."""
+    """Return a stream on which every write fails like on a closed descriptor: at its next flush."""
     stream = os.fdopen(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), "w", encoding="utf-8")
     try:
         yield stream
@@ -47,7 +48,7 @@ def _closed_output() -> Iterator[TextIO]:
 
 @contextmanager
 def _buffered_output() -> Iterator[None]:
-    """Give stdout a buffer where it has none (PYTHONUNBUFFERED): without one, partial writes go unnoticed."""
+    """Add a buffer to stdout if it has none (PYTHONUNBUFFERED): without one, partial writes go unnoticed."""
     stream = sys.stdout
     raw = getattr(stream, "buffer", None)
     is_own = sys.__stdout__ is stream
@@ -116,7 +117,7 @@ def written() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as err:
-        # Of a file there is its name, and the edges turn what they meet into errors of their own.
+        # A file has a name, and the edges turn its failures into errors of their own.
         if err.errno not in _OUTPUT_FAILURES or err.filename is not None:
             raise
         drop(sys.stdout)

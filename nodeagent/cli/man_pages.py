@@ -1,7 +1,7 @@
-"""The manual pages, made from the command line's definitions in man(7) syntax. A module of its own for the installation:
+"""The manual pages, generated from the command line's definitions in man(7) syntax. A module of its own for the installation:
 
 `python -m nodeagent.cli.man_pages SHARE FISH [DOCUMENTS]` writes them, and the shells' completions, where `man` and the shells look for
-them. DOCUMENTS is where documents and examples will lie, which is not where this program lies while a package is made.
+them. DOCUMENTS is where documents and examples will be, which is not where this program is while a package is built.
 """
 
 import importlib
@@ -20,15 +20,14 @@ from nodeagent.cli.support.help_text import documents
 SECTION = 8
 _PROGRAM = "nodeagent"
 _BELOW_PREFIX = "share/nodeagent of the environment that holds nodeagent"
-"""Where a wheel puts them; its maker does not know the environment."""
+"""Where a wheel installs them; its builder does not know the environment."""
 
 
 def man_pages(place: str = _BELOW_PREFIX) -> dict[str, str]:
-    """Give every page by its file's name: one of the program, and one of each of its commands.
+    """Return every page by its file name: one of the program, and one of each of its commands.
 
     Args:
-        place: where documents and examples will lie.
-
+        place: where documents and examples will be.
     """
     top = command_of(parser_for(()))
     top = replace(top, epilog=top.epilog.replace(documents(), place))
@@ -44,10 +43,9 @@ def write_all(share: Path, fish: Path, place: str = _BELOW_PREFIX) -> None:
     """Write the pages and the completions.
 
     Args:
-        share: /usr/local/share, or what stands for it.
-        fish: /etc/fish/completions, or what stands for it.
-        place: where documents and examples will lie.
-
+        share: /usr/local/share, or its equivalent.
+        fish: /etc/fish/completions, or its equivalent.
+        place: where documents and examples will be.
     """
     files = {share / f"man/man{SECTION}/{name}": text for name, text in man_pages(place).items()}
     files |= {share / place: SCRIPTS[shell] for shell, place in PLACES.items()}
@@ -119,7 +117,7 @@ def _bold(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Escape a line, which may begin with what would be a request."""
+    """Escape a line, which could begin like a request."""
     escaped = _escaped(text)
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped
 

@@ -1,6 +1,6 @@
-"""The agent: one thread that wakes up, looks, decides, saves, writes, starts and stops, and tells.
+"""The agent: one thread that wakes up, observes, decides, saves, writes, starts and stops, and reports.
 
-Every turn is the same turn, be it the first after a start, a timer's or an event's.
+Every turn is the same, whether it is the first after a start or caused by a timer or an event.
 """
 
 import os
@@ -69,19 +69,19 @@ _DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_REFUSED, EventKind
 
 
 class PodReader(Protocol):
-    """Where a source of pods is read. It wakes the deciding thread itself when there is something new."""
+    """A source of pods. It wakes the deciding thread itself when there is something new."""
 
     def look(self, *, rescan: bool) -> PodSource:
-        """Give what it says; with `rescan` as it is now, else as of the last look."""
+        """Return what the source has; with `rescan` as it is now, otherwise as of the last look."""
         ...
 
     def follow(self, config: Config) -> None:
-        """Take over another configuration."""
+        """Apply another configuration."""
         ...
 
 
 class Agent:
-    """The deciding thread's object; other threads touch only `wakeups`, the requests and the last `view`."""
+    """The deciding thread's object; other threads use only `wakeups`, the requests and the last `view`."""
 
     def __init__(
         self,
@@ -124,14 +124,13 @@ class Agent:
         self._clock = Clock(latest_ms(state))
         self._kept = Kept(node.managers, node.topology, is_saved=recovery is None)
         self.notices: dict[str, str] = {}
-        """What else is wrong for the time being, by what it is about; set by others on the deciding thread."""
+        """Other current problems, by subject; set by others on the deciding thread."""
 
     def change_node(self, node: NodeSetup) -> None:
-        """Take over another configuration.
+        """Apply another configuration.
 
         Raises:
-            StartError: the promises made don't fit it, or a field changed that only a restart can follow. Nothing has changed then.
-
+            StartError: it doesn't fit the promises made, or changes a field that needs a restart. Nothing has changed then.
         """
         check_takeover(self.node, self.state, node)
         self.node = node
@@ -143,7 +142,6 @@ class Agent:
 
         Returns:
             Seconds after which to look again even if nothing wakes the agent.
-
         """
         began = time.monotonic()
         self._follow_machine(
@@ -197,7 +195,7 @@ class Agent:
         return pause
 
     def _tell_problems(self, sources: tuple[PodSource, ...]) -> None:
-        """Log what is wrong with manifests, each problem once while it lasts."""
+        """Log problems with manifests, each once while it lasts."""
         problems = tuple(problem for source in sources for problem in source.problems)
         told = frozenset(self._kept.source_problems)
         new = (problem for problem in problems if problem not in told)
@@ -206,7 +204,7 @@ class Agent:
         self._kept = replace(self._kept, source_problems=problems)
 
     def _follow_machine(self, *, rescan: bool) -> None:
-        """Take over that CPUs, memory or huge pages have come or gone, or that CPUs are kept from the pods or given back.
+        """Notice CPUs, memory or huge pages that have come or gone, and CPUs that were withheld from the pods or returned to them.
 
         No reason to wake tells of CPUs that are withheld: without a rescan too, they are looked at before anything is decided.
         """
@@ -249,7 +247,7 @@ class Agent:
             )
 
     def _follow_clock(self) -> int:
-        """Give the time. What the state remembers of it is set as the clock was."""
+        """Return the time. The times that the state remembers are shifted as the clock was set."""
         now_ms, set_by_ms = self._clock.read()
         if set_by_ms:
             self.log.warning("clock_stepped", by_ms=set_by_ms)
@@ -258,7 +256,7 @@ class Agent:
         return now_ms
 
     def _on_this_machine(self) -> NodeState:
-        """Give the state as it is on the machine there is now. It stays a proposal until a turn has saved it."""
+        """Return the state adapted to the machine as it is now. It stays a proposal until a turn has saved it."""
         if self._kept.settled_on is self.node.managers:
             return self.state
         promises = promises_on(self.node, self.state.promises)
@@ -266,7 +264,7 @@ class Agent:
         return replace(self.state, promises=promises)
 
     def _read(self, runs: Mapping[str, Run] | None) -> ObservedCgroups | Trouble:
-        """Give the pods' cgroups, or why they may not be written to. systemd makes its units' cgroups itself, and nobody else may (D9)."""
+        """Return the pods' cgroups, or why they can't be written. systemd creates its units' cgroups itself, and nobody else may (D9)."""
         try:
             observed = self.tree.read(OWN_DIRECTORIES)
         except CgroupError as err:
@@ -274,7 +272,7 @@ class Agent:
         if self.node.config.cgroup_root:
             return observed
         root = observed.get("")
-        # Between its making and the launcher's start systemd puts the unit's first process there: no controllers then.
+        # Between creating it and starting the launcher, systemd puts the unit's first process there: no controllers then.
         if root is not None and (runs is not None or root.subtree_control >= CONTROLLERS):
             return observed
         how = "is not there" if root is None else "is new"
@@ -282,7 +280,7 @@ class Agent:
         return Trouble(f"the pods' unit is not ready: {self.tree.root} {how} ({way_out})")
 
     def _save(self, decided: Turn) -> Trouble | None:
-        """Make the decision durable before anything follows from it. Without that it has not happened: why it is not."""
+        """Make the decision durable before acting on it. A decision that can't be saved has not happened: return the reason."""
         if decided.state == self.state and self._kept.is_saved:
             self._kept = replace(self._kept, settled_on=self.node.managers, held_off=())
             return None
@@ -294,7 +292,7 @@ class Agent:
         except StateFileError as err:
             self.metrics.count_failed_save(err.errno)
             self._hold_off(state, err)
-            # It is tried again even if there is nothing left to decide: that tells whether the trouble is over.
+            # Retry even if there is nothing left to decide: that shows whether the problem is over.
             self._kept = replace(self._kept, is_saved=False)
             return trouble_of(err)
         self.state = state
@@ -302,12 +300,12 @@ class Agent:
         return None
 
     def _without_saving(self, decided: Turn) -> Turn:
-        """Do what may be done though it is not saved: end what is to end, perhaps that makes room. Nothing is given, nothing given back."""
+        """Do what may be done without saving it: end the pods that must end, which may free space. Nothing is allocated or released."""
         self.state = with_endings(self.state, decided.state)
         return Turn(self.state, tuple(event for event in decided.events if event.kind is EventKind.POD_ENDING))
 
     def _hold_off(self, decided: NodeState, err: StateFileError) -> None:
-        """Refuse what can't be made durable (E22). The refusal is no state: it ends with the trouble."""
+        """Refuse what can't be made durable (E22). The refusal isn't part of the state: it ends with the problem."""
         before = {entry.pod.uid for entry in self._kept.held_off}
         self._kept = replace(self._kept, held_off=held_off(self.state, decided, err))
         for entry in self._kept.held_off:
@@ -328,8 +326,8 @@ class Agent:
         }
 
     def _wanted(self, world: World) -> tuple[DesiredCgroup, ...]:
-        """Say what every cgroup is to hold. Without a launcher nothing can be started, and no cgroup is made for it: the pods' unit may be
-        stopping, and systemd could not remove its cgroup, nor start the unit in what is left of it (D9).
+        """Compute what every cgroup should hold. Without a launcher nothing can be started, and no cgroup is created for it: the pods' unit
+        may be stopping; systemd could not remove its cgroup, nor start the unit in what is left of it (D9).
         """
         root = world.observed.get("")
         kernel = Kernel.of(self.node.topology, _PAGE_BYTES, root.controllers if root else frozenset())
@@ -337,7 +335,7 @@ class Agent:
         return wanted if world.runs is not None else tuple(want for want in wanted if want.path in world.observed)
 
     def _write(self, world: World) -> tuple[ExecutionResult, tuple[Trouble, ...]]:
-        """Give what was written, and who runs where no pod is."""
+        """Return what was written, and where orphaned processes run."""
         wanted = self._wanted(world)
         plan: Plan = diff(wanted, world.observed)
         outcome = carry_out(plan, wanted, self.tree, self._alive)
@@ -381,7 +379,7 @@ class Agent:
         return trouble
 
     def _reattach(self, world: World, outcome: ExecutionResult) -> tuple[str, ...]:
-        """Put processes back into their containers. What was put back, for the metric."""
+        """Move processes back into their containers. Returns what was moved, for the metric."""
         back, troubles = reattach(self.state, world.runs or {}, outcome.ready, self.tree, self.log)
         self.notices.pop(_ASTRAY, None)
         if troubles:
@@ -402,7 +400,7 @@ class Agent:
         self._kept = replace(self._kept, shadows=tuple(shadows))
 
     def _pause(self, decided: Turn, world: World, troubles: list[Trouble]) -> float:
-        """Say how long nothing can change by itself."""
+        """Compute how long nothing can change by itself."""
         pauses = [self.node.config.rescan_period_ms / 1000]
         if decided.wake_at_ms is not None:
             pauses.append(max(0.0, (decided.wake_at_ms - world.now_ms) / 1000))
@@ -427,7 +425,7 @@ class Agent:
         began: float,
         pause: float,
     ) -> float:
-        """Publish what readers see, and log each trouble once while it lasts, however many have met it."""
+        """Publish what readers see, and log each problem once while it lasts, however many pods it affects."""
         troubles = list(dict.fromkeys(troubles))
         for trouble in troubles:
             if trouble not in self._kept.troubles:
@@ -438,7 +436,7 @@ class Agent:
         self._tell_shortfalls()
         is_whole = decided is not None and runs is not None
         self.has_reconciled |= is_whole
-        # A wrong manifest has been told when it was found: it is no trouble of the agent's own.
+        # An invalid manifest was logged when it was found: it is not a problem of the agent itself.
         changes = ((entry.origin.name, refused_change(entry)) for entry in self.state.entries)
         manifests = [
             *((p.source, p.text) for p in self._kept.source_problems),

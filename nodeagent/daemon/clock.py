@@ -1,18 +1,17 @@
-"""The wall clock as the agent reads it: what time it is, and by how much the clock was set since. Knows nothing that waits for a moment."""
+"""The wall clock as the agent reads it: the time, and by how much the clock was set since the last reading. Knows nothing of waits."""
 
 import time
 
 _SMALLEST_STEP_MS = 1_000
-"""What is less keeps until it has added up: clocks are read one after the other, and seconds are what pods wait for."""
+"""Smaller differences are ignored until they add up: the clocks are read one after the other, and pods wait for seconds."""
 _READING_MS = 100
 
 
 class Clock:
-    """The wall clock, followed from its making on.
+    """The wall clock, followed from creation on.
 
     Args:
-        passed_ms: a moment that has passed. A clock that is behind it was set back meanwhile, by so much at least.
-
+        passed_ms: a time that has passed. A clock that is behind it was set back in the meantime, by at least the difference.
     """
 
     def __init__(self, passed_ms: int = 0) -> None:
@@ -20,7 +19,7 @@ class Clock:
         self._lead_ms = lead_ms + max(0, passed_ms - now_ms)
 
     def read(self) -> tuple[int, int]:
-        """Give the wall clock's time, and by how much it was set since this was last said; both in milliseconds."""
+        """Return the wall clock's time, and by how much it was set since the last call; both in milliseconds."""
         now_ms, lead_ms = _read()
         set_by_ms = lead_ms - self._lead_ms
         if abs(set_by_ms) <= _SMALLEST_STEP_MS:
@@ -30,13 +29,13 @@ class Clock:
 
 
 def _read() -> tuple[int, int]:
-    """Give the wall clock's time, and by how much it is ahead of the time since boot.
+    """Return the wall clock's time, and by how much it is ahead of the time since boot.
 
-    Nobody can set CLOCK_BOOTTIME, it goes on while the machine sleeps, and NTP slows both clocks alike (clock_gettime(2)).
+    CLOCK_BOOTTIME can't be set, it keeps running while the machine sleeps, and NTP slows both clocks alike (clock_gettime(2)).
     """
     while True:
         before_ms, now_ms, after_ms = _boot_ms(), time.time_ns() // 1_000_000, _boot_ms()
-        if after_ms - before_ms <= _READING_MS:  # else this process was kept waiting between the two
+        if after_ms - before_ms <= _READING_MS:  # else this process was delayed between the two
             return now_ms, now_ms - after_ms
 
 

@@ -14,17 +14,16 @@ from nodeagent.daemon.troubles import owner_of
 def corrected(
     outcome: ExecutionResult, settled: Mapping[str, DesiredCgroup], state: NodeState, log: Log
 ) -> tuple[str, ...]:
-    """Find the changes that put back what somebody else had changed.
+    """Find the changes that restored what somebody else had changed.
 
     Args:
         outcome: of this turn.
-        settled: the cgroups as the turn before left them, each as it was desired.
+        settled: the cgroups as the previous turn left them, only those that were as desired.
         state: whose pods the cgroups belong to.
-        log: told of each change.
+        log: gets each change.
 
     Returns:
-        What was put back, as the metric calls it.
-
+        What was restored, as the metric calls it.
     """
     found = [(change.path, fields) for change in outcome.written if (fields := _corrected(change, settled)) is not None]
     for path, fields in found:
@@ -33,7 +32,7 @@ def corrected(
 
 
 def as_desired(wanted: tuple[DesiredCgroup, ...], outcome: ExecutionResult) -> dict[str, DesiredCgroup]:
-    """Give the cgroups with which a turn has come to its end, by path: what is still to be done in one is nobody else's change."""
+    """Return the cgroups as of the end of a turn, by path: what is still to be done in one is not a foreign change."""
     undone = {change.path for change, _ in outcome.failed} | {change.path for change in outcome.held_back}
     return {want.path: want for want in wanted if want.path not in undone}
 

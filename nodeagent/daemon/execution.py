@@ -1,6 +1,6 @@
 """Carries out a plan, change by change, and reports the outcome: written, failed, held back. The order is the plan's.
 
-core/cgroups/write_failures.py decides what a failure means; here it is answered: looked at again at once, soon, or at the next reconcile.
+core/cgroups/write_failures.py decides what a failure means; the response is here: look again at once, soon, or at the next reconcile.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +19,7 @@ _RETRY_SECONDS = 1.0
 
 
 class CgroupWriter(Protocol):
-    """What a plan is carried out on."""
+    """Carries out the changes of a plan."""
 
     def apply(self, change: Change) -> None:
         """Carry out one change; raises CgroupError."""
@@ -29,31 +29,30 @@ class ExecutionResult(Struct, frozen=True):
     written: tuple[Change, ...]
     failed: tuple[tuple[Change, CgroupError], ...]
     held_back: tuple[Change, ...]
-    """Not tried: a cgroup above, a CPU that must be left first or the CPUs to thaw on were not to be had; or one below is left."""
+    """Not tried: a cgroup above is missing, CPUs are not vacated or not available for thawing, or a cgroup below is left."""
     ready: frozenset[str]
     """Cgroups for processes that hold what is promised, with nobody else on their exclusive CPUs."""
 
 
 class FailureResponse(Struct, frozen=True):
-    """What is done about the writes of one turn that failed."""
+    """The response to the failed writes of one turn."""
 
     has_vanished: bool = False
-    """A cgroup or file was gone when its write came to it."""
+    """A cgroup or file had disappeared before it was written."""
     troubles: tuple[Trouble, ...] = ()
     pause_seconds: float | None = None
-    """After which to look again. None: the next reconcile is soon enough."""
+    """Time after which to look again. None: the next reconcile is soon enough."""
 
 
 def answered(
     outcome: ExecutionResult, before: FailureResponse, owner: Callable[[str], Mapping[str, str]]
 ) -> FailureResponse:
-    """Answer each failure by its class.
+    """Respond to each failure by its class.
 
     Args:
         outcome: of this turn.
-        before: the answer of the turn before: if things were gone then too, the look at once has not helped.
-        owner: gives the fields of the pod whose cgroup a path is.
-
+        before: the response of the previous turn: if things were gone then too, looking again at once has not helped.
+        owner: returns the log fields of the pod that owns a cgroup path.
     """
     has_vanished = any(err.failure is WriteFailure.GONE for _, err in outcome.failed)
     looks_at_once = has_vanished and not before.has_vanished
@@ -75,17 +74,17 @@ class _Execution(Struct):
     held_back: list[Change] = field(default_factory=list)
     unusable: set[str] = field(default_factory=set)
     missing: set[str] = field(default_factory=set)
-    """They could not be made: none of their files is there."""
+    """They could not be created: none of their files exists."""
     misplaced: set[str] = field(default_factory=set)
-    """Their `cpuset.cpus` could not be written: whoever thaws there may wake on others' CPUs."""
+    """Their `cpuset.cpus` could not be written: processes thawed there may run on others' CPUs."""
     left: set[str] = field(default_factory=set)
-    """They could not be removed, and those above them cannot be either."""
+    """They could not be removed, so those above them can't be either."""
 
 
 def carry_out(
     plan: Plan, desired: Iterable[DesiredCgroup], tree: CgroupWriter, alive: Callable[[], None] = lambda: None
 ) -> ExecutionResult:
-    """Apply a plan. A change that fails holds back those that rely on it; all others are still tried. `alive` is called before each."""
+    """Apply a plan. A change that fails holds back those that depend on it; all others are still tried. `alive` is called before each."""
     progress = _Execution(plan.occupied)
     for change in plan.changes:
         alive()

@@ -19,29 +19,29 @@ POLL_SECONDS = 0.05
 
 class Kept(Struct, frozen=True):
     settled_on: Managers
-    """The promises of the state are as they are on this machine."""
+    """The managers whose machine the promises of the state match."""
     whole: Topology
-    """The machine with the CPUs that cgroups above the pods' one withhold."""
+    """The machine, including the CPUs that cgroups above the pods' one withhold."""
     is_saved: bool
-    """The state on disk is the present one."""
+    """The state on disk is the current one."""
     chain: tuple[tuple[str, CpuSet], ...] = ()
-    """The CPUs of the pods' cgroup and of all above it, as they were when the machine was looked at."""
+    """The CPUs of the pods' cgroup and of all above it, as of the last look at the machine."""
     save_failed: bool = False
     """In the last turn."""
     held_off: tuple[PodEntry, ...] = ()
-    """Pods that could have been admitted, had the decision been saved."""
+    """Pods that could have been admitted if the decision had been saved."""
     machine_trouble: tuple[Trouble, ...] = ()
     settled: Mapping[str, DesiredCgroup] = {}
     """The cgroups that were as desired when the last turn ended."""
     answer: FailureResponse = FailureResponse()
-    """What is done about cgroup writes that failed."""
+    """The response to failed cgroup writes."""
     troubles: frozenset[Trouble] = frozenset()
-    """Those that the log has told of, and that last."""
+    """Those that were logged and still last."""
     source_problems: tuple[ManifestProblem, ...] = ()
-    """What is wrong with manifests, as of the last turn."""
+    """Problems with manifests, as of the last turn."""
     shadows: tuple[tuple[str, str], ...] = ()
     """Files whose pods don't count, and why, as of the last turn."""
     shortfalls: Mapping[Shortfall, Mapping[str, str]] = {}
     """With the fields by which each was logged."""
     poll_seconds: float = POLL_SECONDS
-    """How long to wait for what nobody announces: longer each time it has not come."""
+    """How long to wait for what sends no notification: longer each time it has not come."""

@@ -1,4 +1,4 @@
-"""The log: structlog to stderr, JSON for the journal, pretty on a terminal; one line per fact, a fixed event name, fields with units.
+"""The log: structlog to stderr, JSON for the journal, pretty on a terminal; one line per event, a fixed event name, fields with units.
 
 In the journal each line has its priority, and its subject as fields: NODEAGENT_EVENT, NODEAGENT_POD, NODEAGENT_POD_UID,
 NODEAGENT_CONTAINER.
@@ -63,7 +63,7 @@ class Log(Protocol):
 
 _AS_JSON = structlog.processors.JSONRenderer(sort_keys=True)
 _PRIORITIES = {"debug": "7", "info": "6", "warning": "4", "error": "3", "critical": "2"}
-"""syslog's, by structlog's method."""
+"""syslog priorities, by structlog method."""
 _WARNINGS = frozenset(
     {
         EventKind.POD_REFUSED,
@@ -76,7 +76,7 @@ _WARNINGS = frozenset(
 
 
 def make_log(stream: TextIO = sys.stderr, environment: Mapping[str, str] = os.environ) -> Log:
-    """Give the logger of this process; nothing global is configured."""
+    """Return the logger of this process; nothing global is configured."""
     processors: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -111,7 +111,7 @@ def _with_fields(
 
 
 class _JournalLogger:
-    """What structlog hands its lines to. Where the journal takes none any more, they go the way that systemd gave us."""
+    """Receives structlog's lines. If the journal stops accepting them, they go to the stderr that systemd gave us."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -130,20 +130,19 @@ class _JournalLogger:
 
 
 def about(pod: Pod, container: str | None = None) -> dict[str, str]:
-    """Give the fields by which a line is found that is about a pod, or about one of its containers."""
+    """Return the fields that find a line about a pod, or about one of its containers."""
     fields = {"pod": pod.full_name, "pod_uid": pod.uid}
     return fields if container is None else {**fields, "container": container}
 
 
 def log_event(log: Log, event: TurnEvent, state: NodeState, extra: Mapping[str, str | int]) -> None:
-    """Write the canonical line of one fact.
+    """Write the canonical line of one event.
 
     Args:
         log: where to.
         event: what happened.
         state: after the turn.
-        extra: what the turn as a whole took (writes, duration).
-
+        extra: figures of the whole turn (writes, duration).
     """
     fields: dict[str, str | int] = {
         **about(event.pod, event.container),

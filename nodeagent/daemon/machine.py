@@ -13,24 +13,23 @@ from nodeagent.formats.kernel.sysfs_witness import Witness, witness_of
 
 
 class Machine:
-    """The machine below a root, looked at again and again. Cheap while nothing changes."""
+    """The machine below a root, looked at repeatedly. Cheap while nothing changes."""
 
     def __init__(self, root: str = "/") -> None:
         self._root = root
         self._witness: Witness | None = None
 
     def look(self, known: Topology) -> Topology:
-        """Read the machine if it differs from what it was at the last look; the first look always reads it.
+        """Read the machine if it differs from the last look; the first look always reads it.
 
         Raises:
             SysfsError: a file is malformed, or the machine kept changing.
-
         """
         witness = witness_of(read_witness(self._root))
         if witness == self._witness:
             return known
         topology = topology_of(read_machine(self._root))
-        # Only now: a reading that failed is to be done again.
+        # Only now: a failed reading must be repeated.
         self._witness = witness
         return topology
 

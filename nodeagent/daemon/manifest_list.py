@@ -1,4 +1,4 @@
-"""The manifest directory as the deciding thread uses it: pods in order, what is wrong with files, nothing parsed twice."""
+"""The manifest directory as the deciding thread uses it: pods in order, problems with files, nothing parsed twice."""
 
 import time
 from collections.abc import Callable
@@ -28,22 +28,22 @@ class ManifestList:
         self.directory = directory
         self._watch = watch
         self.patience_seconds = patience_seconds
-        """For how long a file may be open for writing, or be there without being a manifest, before that is a problem."""
+        """How long a file may be open for writing, or exist without being a manifest, before that is a problem."""
         self._clock = clock
         self._alive = alive
-        """Called after each file: thousands of new ones take their time."""
+        """Called after each file: thousands of new files take time."""
         self._open: dict[str, _OpenFile] = {}
         self._others: dict[str, float] = {}
-        """Files that are no manifests for their names, with when they were first seen: editors' own ones go again at once."""
+        """Files whose names are not those of manifests, with the time when each was first seen: files of editors disappear soon."""
         self._parsed: dict[str, tuple[bytes, Documents]] = {}
         self._last: PodSource | None = None
 
     def follow(self, config: Config) -> None:
-        """Take over what may change of the configuration."""
+        """Apply the parts of the configuration that can change."""
         self.patience_seconds = config.file_check_frequency_ms / 1000
 
     def look(self, *, rescan: bool) -> PodSource:
-        """Give the valid pods; with `rescan`, or at the first look, of the directory as it is now."""
+        """Return the valid pods; with `rescan`, or at the first look, of the directory as it is now."""
         if self._last is None or rescan:
             self._last = self._read()
         return self._last
@@ -76,9 +76,7 @@ class ManifestList:
             self._alive()
         self._parsed = parsed
         if scan.unread:
-            draft.problems.append(
-                ManifestProblem(self.directory, f"{scan.unread} files are too many and were not read")
-            )
+            draft.problems.append(ManifestProblem(self.directory, f"too many files: {scan.unread} were not read"))
         now = self._clock()
         self._others = {name: self._others.get(name, now) for name in scan.others}
         for name in (name for name, since in self._others.items() if now - since >= self.patience_seconds):
@@ -113,9 +111,9 @@ class _OpenFile(Struct):
     """A file that a process has open for writing."""
 
     since: float
-    """When it was first seen so, by the list's clock."""
+    """When it was first seen open, by the list's clock."""
     problem: str | None = None
-    """Said once it has been so for too long, and not looked up again: who writes."""
+    """Set once, after it has been open for too long, and not looked up again: the writing process."""
 
 
 class _LookDraft(Struct):
@@ -126,7 +124,7 @@ class _LookDraft(Struct):
 
     def add_unreadable(self, file: ManifestFile, written: _OpenFile | None) -> None:
         self.unreadable.add(file.name)
-        if written is not None:  # that will pass, and then we are woken
+        if written is not None:  # temporary, and its end wakes us
             if written.problem is not None:
                 self.problems.append(ManifestProblem(file.name, written.problem))
         else:

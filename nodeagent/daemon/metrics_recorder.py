@@ -1,4 +1,4 @@
-"""What the metrics count, added up by the deciding thread; readers get one immutable snapshot per turn."""
+"""Counts what the metrics report, on the deciding thread; readers get one immutable snapshot per turn."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from nodeagent.formats.node_view import NodeView
 
 
 class Stopwatch(Struct):
-    """What the decisions on pods took, one after the other."""
+    """Durations of the decisions on pods, one after the other."""
 
     clock: Callable[[], float] = time.monotonic
     took_ms: list[int] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Stopwatch(Struct):
     """Called after each."""
 
     def decide(self, managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
-        """Decide as `step` would without it."""
+        """Decide as `step` does by default."""
         began = self.clock()
         decision = admitted_beside(managers, promises, pod, orphans)
         self.took_ms.append(int(1000 * (self.clock() - began)))
@@ -51,7 +51,7 @@ class MetricsRecorder:
     def count(
         self, decided: Turn, outcome: ExecutionResult, drift: Sequence[str], admissions_ms: Sequence[int]
     ) -> None:
-        """Count one turn. `drift` is what was put back, by what it was."""
+        """Count one turn. `drift` is what was restored, by kind."""
         self._totals.add(decided.deltas)
         for milliseconds in admissions_ms:
             self._totals.observe(TOPOLOGY_DURATION, milliseconds)
@@ -76,7 +76,7 @@ class MetricsRecorder:
         self._totals.count(names.STATE_SAVE_ERRORS, names.error_label(error))
 
     def publish(self, view: NodeView, *, decided_something: bool, manifest_problems: int, seconds: float) -> None:
-        """Show the state as it is now."""
+        """Publish the state as it is now."""
         self._totals.observe(names.EVENT_DURATION if decided_something else names.RECONCILE_DURATION, seconds)
         state, managers = view.state, view.node.managers
         values: dict[Series, int] = dict(gauges(managers, state.promises))
@@ -112,7 +112,7 @@ def _container_info(promises: Promises, pod: Pod, container: str) -> Series:
 
 
 def _starved(managers: Managers, state: NodeState, online: CpuSet) -> int:
-    """Count the containers that have still to run and no CPU to run on."""
+    """Count the containers that still have to run but have no CPU to run on."""
     pool = shared_pool(managers, state.promises, online)
     if pool:
         return 0

@@ -6,7 +6,7 @@ from nodeagent.core.turn.step import TurnEvent
 
 
 def shadow(event: TurnEvent) -> tuple[str, str]:
-    """Give the file that doesn't count, and why."""
+    """Return the file that doesn't count, and why."""
     fields = dict(event.fields)
     return event.origin.name, (
         f"pod {event.pod.full_name} has the {fields['same']} of one in {fields['first_source']}, which counts: "
@@ -15,7 +15,7 @@ def shadow(event: TurnEvent) -> tuple[str, str]:
 
 
 def refused_change(entry: PodEntry) -> str | None:
-    """Say why a changed manifest is not followed; None: it is."""
+    """Explain why a changed manifest is not followed; None: it is."""
     refusal, name = entry.change_refusal, entry.pod.full_name
     if refusal is None or not entry.is_active:
         return None

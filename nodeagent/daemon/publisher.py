@@ -33,7 +33,7 @@ _MOST_ASKING = LocalApi.bounds.connections // 2
 
 
 class Publisher:
-    """Serves from entering to leaving the `with` block."""
+    """Serves while the `with` block runs."""
 
     def __init__(self, agent: Agent, config: Config, log: Log) -> None:
         self._agent = agent
@@ -42,7 +42,7 @@ class Publisher:
         self._thread = ServingThread(lambda doing, err: log.error("serving_failed", doing=doing, problem=str(err)))
         self._group: int | None = None
         self._unheard: dict[str, tuple[BindAddress, Service]] = {}
-        """What is not listened to yet, by what it is."""
+        """Sockets that could not be opened yet, by what they serve."""
         self._spelt_of: NodeView | None = None
         self._spelt: dict[str, object] = {}
         """The last view asked for, in the serving thread."""
@@ -78,7 +78,7 @@ class Publisher:
         self._undo.close()
 
     def listen(self) -> None:
-        """Serve what isn't served yet. An address that can't be had is told, and tried again: pods come first."""
+        """Serve what isn't served yet. An address that can't be bound is reported and retried: pods come first."""
         for what, (address, service) in tuple(self._unheard.items()):
             try:
                 server = self._thread.serve(listen(address, group=self._group), service)
@@ -97,7 +97,7 @@ class Publisher:
         return None if view.is_ready else "; ".join(view.problems) or "the first reconcile is not finished"
 
     def _state(self, _: Mapping[str, Any]) -> dict[str, object]:
-        """Spell each view once: a flood of questions must not take the deciding thread's time."""
+        """Spell each view once: a flood of requests must not take the deciding thread's time."""
         view = self._agent.view
         if view is not self._spelt_of:
             self._spelt, self._spelt_of = view_document(view), view

@@ -13,27 +13,26 @@ class ProcessMover(Protocol):
     """The pods' cgroups."""
 
     def has_left(self, path: str, pid: int, start_ticks: int) -> bool:
-        """Say whether a process is elsewhere."""
+        """Return whether a process is elsewhere."""
 
     def bring_back(self, path: str, pid: int, start_ticks: int) -> None:
-        """Put it there again; raises CgroupError."""
+        """Move it back; raises CgroupError."""
 
 
 def reattach(
     state: NodeState, runs: Runs, ready: Collection[str], tree: ProcessMover, log: Log
 ) -> tuple[int, list[str]]:
-    """Look for them and put them back.
+    """Find such processes and move them back.
 
     Args:
         state: saved.
         runs: what runs.
         ready: paths of the cgroups that hold what is promised.
         tree: the cgroups.
-        log: told of each.
+        log: gets each move.
 
     Returns:
-        How many are back, and why others could not be.
-
+        How many were moved back, and why others could not be.
     """
     back, troubles = 0, []
     for entry in state.entries:

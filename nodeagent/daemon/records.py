@@ -1,4 +1,4 @@
-"""What is kept on disk: the source of truth first, then kubelet's two checkpoints, made from it."""
+"""What is kept on disk: the source of truth first, then kubelet's two checkpoints, derived from it."""
 
 from pathlib import Path
 
@@ -32,19 +32,18 @@ class Recorder:
         """Where they are now."""
         self._encoder = StateEncoder()
         self._written: dict[str, bytes] = {}
-        """What each checkpoint was last made to hold by this process."""
+        """What this process last wrote to each checkpoint."""
         self._left: dict[str, bytes] = {}
 
     def begin(self, node: NodeSetup, promises: Promises) -> None:
-        """Take note of what an agent that has made these promises left in kubelet's files: that is nobody else's."""
+        """Remember what an agent with these promises left in kubelet's files: nobody else changed that."""
         self._left = checkpoints(node, promises)
 
     def save(self, node: NodeSetup, state: NodeState) -> None:
         """Make a state durable: from here on it has happened.
 
         Raises:
-            StateFileError: it could not be written; the file holds the generation before.
-
+            StateFileError: it could not be written; the file holds the previous generation.
         """
         content = self._encoder.encode(state, policies_of(node.config.placement))
         while self._unusable:
@@ -54,7 +53,7 @@ class Recorder:
         state_files.write_atomically(str(self._directory / STATE_FILE), content)
 
     def keep_config(self, config: Config) -> None:
-        """Write down with which configuration the agent runs. Nothing depends on it but what `inspect` shows while no agent runs."""
+        """Save the configuration that the agent runs with. Only `inspect` uses it, while no agent runs."""
         try:
             content = config_text(config_fields(config)).encode()
             state_files.write_atomically(str(self._directory / LAST_CONFIG), content)
@@ -64,7 +63,7 @@ class Recorder:
     def _set_aside(self, name: str) -> None:
         aside = state_files.set_aside(str(self._directory / name))
         if aside in self.set_aside:
-            return  # the first name is kept until something is written there
+            return  # keep the first name until something is written there
         self._log.warning(
             "state_set_aside",
             file=name,
@@ -74,7 +73,7 @@ class Recorder:
         self.set_aside = (*self.set_aside, aside)
 
     def project(self, node: NodeSetup, promises: Promises) -> tuple[Trouble, ...]:
-        """Bring kubelet's files up to the truth. They are made anew from it, so a failure here loses nothing."""
+        """Update kubelet's files from the truth. They are derived from it, so a failure here loses nothing."""
         if self._unusable:
             return ()  # the truth itself could not be saved yet
         troubles = []
@@ -102,7 +101,7 @@ class Recorder:
         self._written[name] = content
 
     def _judge_what_was_there(self, name: str, found: bytes) -> None:
-        """Keep a file that is damaged. One that is whole is of another agent's, or was left by one of ours that died before this write."""
+        """Keep a damaged file. An intact one is another agent's, or was left by one of ours that died before this write."""
         if _is_whole(found):
             self._log.info("checkpoint_differed", file=str(self._directory / name), hint=_MADE_ANEW)
         else:
@@ -117,7 +116,7 @@ def _is_whole(content: bytes) -> bool:
 
 
 def checkpoints(node: NodeSetup, promises: Promises) -> dict[str, bytes]:
-    """Give the exact content that kubelet 1.36 would have written for these promises, by file name."""
+    """Return the exact content that kubelet 1.36 would have written for these promises, by file name."""
     placement = node.config.placement
     pod_level = placement.gate("PodLevelResourceManagers")
     return {
@@ -127,7 +126,7 @@ def checkpoints(node: NodeSetup, promises: Promises) -> dict[str, bytes]:
 
 
 def held_off(state: NodeState, decided: NodeState, err: state_files.StateFileError) -> tuple[PodEntry, ...]:
-    """Give the pods that a decision would have admitted, refused because it could not be saved."""
+    """Return the pods that a decision would have admitted, refused because it could not be saved."""
     known = {entry.pod.uid for entry in state.entries}
     why = f"the admission could not be saved: {err.message} ({err.hint})"
     return tuple(

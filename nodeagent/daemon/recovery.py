@@ -1,7 +1,7 @@
-"""What a start makes of the state that it finds: accepted as it is, adapted to what has changed, or rebuilt from running pods.
+"""What a start does with the state that it finds: accept it, adapt it to what has changed, or rebuild it from running pods.
 
-Nothing in the state directory can keep the agent from starting: unusable files are reported and set aside, and every promise that is not
-as it was is reported. Only `stateRecovery: strict` refuses, as kubelet does.
+Nothing in the state directory can keep the agent from starting: unusable files are reported and set aside, and every promise that has
+changed is reported. Only `stateRecovery: strict` refuses, like kubelet.
 """
 
 from collections.abc import Callable
@@ -38,24 +38,24 @@ _LACKING = ("CPUs or memory that pods were promised are gone",)
 
 
 class Evidence(Struct, frozen=True):
-    """What runs, as cgroups and launcher say."""
+    """What runs, as reported by cgroups and launcher."""
 
     observed: ObservedCgroups
     runs: Runs
 
 
 class Recovery(Struct, frozen=True):
-    """What a person is told of a start that did not find its state as it should be."""
+    """What a person is told about a start that did not find its state as expected."""
 
     problems: tuple[str, ...]
     """Why the files could not be used as they are."""
     unusable: tuple[str, ...] = ()
-    """Names of the files that are to be set aside before anything is written in their place."""
+    """Names of the files to set aside before anything is written in their place."""
     adopted: tuple[str, ...] = ()
-    """Pods that were in no state, by namespace/name."""
+    """Pods that were missing from the state, by namespace/name."""
     differences: tuple[Deviation, ...] = ()
     refused: tuple[PodEntry, ...] = ()
-    """Admitted pods that had no processes and can't have what they ask for any more, with the refusal."""
+    """Admitted pods without processes that can't have what they ask for any more, with the refusal."""
 
 
 class Start(Struct, frozen=True):
@@ -63,19 +63,20 @@ class Start(Struct, frozen=True):
 
     state: NodeState
     recovery: Recovery | None = None
-    """None: the state is on disk as it is."""
+    """None: the state on disk is up to date."""
 
 
 def start_state(
     node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int, look: Callable[[], Evidence | None]
 ) -> Start | None:
-    """Find the promises that were made, or make them anew.
+    """Find the promises that were made, or rebuild them.
 
     Args:
         node: as discovered.
-        manifests: the pods there are.
+        manifests: the current pods.
         now_ms: wall clock.
-        look: at what runs; asked only if the files don't say enough. None: told to stop meanwhile, and so is the answer.
+        look: returns what runs; called only if the files don't suffice. It returns None if the agent was asked to stop meanwhile, and then
+            this does, too.
     """
     problems: list[str] = []
     saved = _saved(str(Path(node.config.state_directory) / STATE_FILE), problems)
@@ -101,7 +102,7 @@ def _saved(path: str, problems: list[str]) -> SavedState | None:
 
 
 def _carried_over(node: NodeSetup, saved: SavedState, look: Callable[[], Evidence | None], now_ms: int) -> Start | None:
-    """Use a state that is whole on a node that may have changed."""
+    """Use an intact state on a node that may have changed."""
     policies = policies_of(node.config.placement)
     problems = [
         f'it was written under {field} "{saved.policies.get(field)}", the configuration says "{policy}"'
@@ -156,7 +157,7 @@ def _judged(entry: PodEntry, placed: Settled, now_ms: int) -> PodEntry:
 def _made_anew(
     node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int, evidence: Evidence, problems: list[str]
 ) -> Start:
-    """Know pods again by their cgroups, their processes and kubelet's files."""
+    """Recognize pods by their cgroups, their processes and kubelet's files."""
     unusable = [STATE_FILE] if problems else []
     recorded = _recorded(node, problems, unusable)
     gate = node.config.placement.gate("PodLevelResources")
@@ -226,7 +227,7 @@ def recovery_document(recovery: Recovery, set_aside: tuple[str, ...]) -> dict[st
 
 
 def tell(recovery: Recovery, log: Log) -> None:
-    """Log it, a line for each thing that a person may want to look at."""
+    """Log it, one line per thing that a person may want to check."""
     log.warning("state_recovered", problems=list(recovery.problems), adopted=list(recovery.adopted))
     for difference in recovery.differences:
         log.warning(EventKind.PROMISE_CHANGED, **about(difference.pod, difference.container), **dict(difference.fields))

@@ -1,7 +1,7 @@
-"""Releases a node while the agent isn't running: its own turns, until no pod is left, then its cgroups and files.
+"""Releases a node while the agent isn't running: its own turns until no pod is left, then its cgroups and files.
 
-The same decisions, checkpoints and writes as the running agent's, one after the other in this process, with its lock. No manifest is
-looked at, so nothing new is admitted.
+It makes the same decisions, checkpoints and writes as the running agent, one after the other in this process, with its lock. No manifest is
+read, so nothing new is admitted.
 """
 
 import io
@@ -44,7 +44,7 @@ class DrainError(NodeAgentError):
 
 
 class Pods(Struct, frozen=True):
-    """Where the pods are, and who started them."""
+    """Where the pods are, and what started them."""
 
     tree: CgroupTree
     runner: Runner
@@ -55,11 +55,10 @@ def find_pods_cgroup(config: Config, installed: str) -> Pods | None:
 
     Args:
         config: the agent's.
-        installed: the cgroup of the pods' unit, where neither configuration nor launcher says another one.
+        installed: the cgroup of the pods' unit, used if neither configuration nor launcher names another.
 
     Raises:
-        DrainError: there are pods' processes, and no launcher who could end them in order.
-
+        DrainError: pods have processes, but no launcher runs that could end them in order.
     """
     client = LauncherClient(Path(config.launcher_socket))
     try:
@@ -77,11 +76,10 @@ def find_pods_cgroup(config: Config, installed: str) -> Pods | None:
 
 
 def load_agent(node: NodeSetup, pods: Pods) -> Agent:
-    """Make an agent that knows what the last one knew, and ends all pods at its next turns.
+    """Create an agent that knows what the last one knew, and ends all pods in its next turns.
 
     Raises:
-        DrainError: what runs cannot be seen.
-
+        DrainError: what runs can't be read.
     """
     config, trouble = node.config, ""
 
@@ -97,8 +95,10 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
     with closing(ManifestList(config.static_pod_path, watch, patience_seconds=0)) as manifests:
         start = start_state(node, manifests.look(rescan=True).pods, time.time_ns() // 1_000_000, look)
     if start is None:
-        raise DrainError(f"running processes cannot be seen: {trouble}", hint="`systemctl status nodeagent-launcher`")
-    log = make_log(io.StringIO())  # who calls tells what happens, of the states
+        raise DrainError(
+            f"cannot find out which processes run: {trouble}", hint="`systemctl status nodeagent-launcher`"
+        )
+    log = make_log(io.StringIO())  # the caller reports what happens, from the states
     return Agent(
         node,
         start.state,
@@ -116,16 +116,15 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
 
 
 def drain(agent: Agent, tell: Callable[[NodeState], None], deadline: float) -> None:
-    """Turn until no pod holds anything.
+    """Run turns until no pod holds anything.
 
     Args:
-        agent: whose turns.
-        tell: told each state.
+        agent: does the turns.
+        tell: gets each state.
         deadline: by the monotonic clock.
 
     Raises:
         DrainError: it has passed.
-
     """
     agent.requests.put(Request(released=frozenset(entry.pod.uid for entry in agent.state.entries)))
     reasons = frozenset({WakeUpReason.START})
@@ -146,11 +145,10 @@ def drain(agent: Agent, tell: Callable[[NodeState], None], deadline: float) -> N
 
 
 def remove_cgroups(tree: CgroupTree) -> tuple[str, ...]:
-    """Remove every cgroup that the agent made and that has no process, and name those that have.
+    """Remove every cgroup that the agent created and that has no process; return those that have.
 
     Raises:
-        CgroupError: one can't be removed, or looked at.
-
+        CgroupError: one can't be removed, or read.
     """
     seen = tree.read(OWN_DIRECTORIES)
     for path in sorted(filter(None, seen), reverse=True):
@@ -160,7 +158,7 @@ def remove_cgroups(tree: CgroupTree) -> tuple[str, ...]:
 
 
 def own_files(config: Config) -> Iterator[str]:
-    """Name the files of the agent that there are: state, what was set aside of it, lock, sockets."""
+    """Return the agent's files that exist: state, files set aside, lock, sockets."""
     directory = Path(config.state_directory)
     for name in (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT):
         found = [directory / name, Path(state_files.temporary_path(str(directory / name))), *_aside(directory, name)]

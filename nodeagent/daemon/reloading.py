@@ -1,4 +1,4 @@
-"""Whether the running agent can apply another configuration: its promises have to fit, and some fields need a restart."""
+"""Whether the running agent can apply another configuration: its promises must fit, and some fields need a restart."""
 
 from msgspec.structs import replace
 
@@ -22,11 +22,10 @@ _FIXED = (
 
 
 def check_takeover(before: NodeSetup, state: NodeState, after: NodeSetup) -> None:
-    """Judge another configuration by the one that counts and the promises made under it.
+    """Judge another configuration by the current one and the promises made under it.
 
     Raises:
-        StartError: they don't fit it, or a field changed that only a restart can follow.
-
+        StartError: it doesn't fit them, or changes a field that needs a restart.
     """
     changed = [name for name in _FIXED if getattr(after.config, name) != getattr(before.config, name)]
     if changed:
@@ -53,5 +52,5 @@ def check_takeover(before: NodeSetup, state: NodeState, after: NodeSetup) -> Non
 
 
 def promises_on(node: NodeSetup, promises: Promises) -> Promises | StartRefused:
-    """Give the promises as they are on another machine or under another configuration. Where nobody holds any, all is new."""
+    """Return the promises adapted to another machine or configuration. If no pod holds any, start afresh."""
     return resume(node.managers, promises) if promises.pods else initial(node.managers)

@@ -17,10 +17,10 @@ _NOTED = "the agent keeps the request in mind until it can decide or is stopped:
 
 
 class Request(Struct, eq=False):
-    """What a turn is to take up."""
+    """What a turn should handle."""
 
     retried: frozenset[str] = frozenset()
-    """UIDs of pods on which, or on whose changed manifests, to decide again."""
+    """UIDs of pods to decide on again, or whose changed manifests to decide on again."""
     released: frozenset[str] = frozenset()
     """UIDs of pods to end whatever their manifests say."""
     answer: Future[NodeView] = field(default_factory=Future)
@@ -38,11 +38,11 @@ class Requests:
 
     def put(self, request: Request) -> None:
         self._waiting.put(request)
-        if self._is_closed:  # perhaps after the last look into the queue
+        if self._is_closed:  # possibly after the last look into the queue
             _refuse(self._drained())
 
     def take(self) -> tuple[Request, ...]:
-        """Give what waits for a turn."""
+        """Return what waits for a turn."""
         self._taken += self._drained()
         return tuple(self._taken)
 
@@ -70,7 +70,7 @@ class Requests:
             self._taken.append(noted)
 
     def close(self) -> None:
-        """Say that there will be no further turn."""
+        """Announce that there will be no further turn."""
         self._is_closed = True
         _refuse([*self._taken, *self._drained()])
         self._taken.clear()

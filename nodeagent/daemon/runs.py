@@ -29,7 +29,7 @@ _SIGKILL = 9
 
 
 class Runner:
-    """Every call that can fail gives the trouble; None: there was none."""
+    """Every call that can fail returns the problem; None: it succeeded."""
 
     def __init__(self, client: LauncherClient) -> None:
         self._client = client
@@ -37,7 +37,7 @@ class Runner:
         """Starts that came to nothing: the launcher keeps no record of them."""
 
     def look(self) -> dict[str, Run] | Trouble:
-        """Give all runs there are, or why they cannot be seen."""
+        """Return all runs, or why they can't be read."""
         try:
             statuses = self._client.list()
         except LauncherError as err:
@@ -49,9 +49,7 @@ class Runner:
     def launch(self, launch: Launch, config: Config, cgroup_root: str) -> Trouble | None:
         pod, container = launch.entry.pod, launch.container
         process = process_of(container)
-        if (
-            process is None
-        ):  # the manifest's border refuses it: only a state saved before there was this bound has such a pod
+        if process is None:  # manifests with this are refused: only a state saved before this limit has such a pod
             self._fail(launch.run_id, "command, args and env are too long: change the manifest")
             return None
         log_file = (
@@ -74,7 +72,7 @@ class Runner:
         except LauncherError as err:
             return trouble_of(err)
         if isinstance(answer, StartFailed) and answer.stage is StartStage.CGROUP:
-            # The cgroup was not fit for it: no fault of the container's, which waits until it is.
+            # The cgroup was not ready: not the container's fault, so it waits until the cgroup is.
             why = f"cannot start {pod.full_name} {container.name} in {request.cgroup}: {answer.message}"
             advice = "another program may have changed or removed that cgroup: see cgroup.type and cpuset.cpus.effective there"
             return Trouble(f"{why} ({advice})", about(pod, container.name))
@@ -111,10 +109,10 @@ class Runner:
 
 
 def _why_not_started(failed: StartFailed, request: StartRequest) -> str:
-    """Name what could not be done, and with what: the program, and where it was looked for."""
+    """Return what could not be done, and with what: the program, and where it was looked for."""
     match failed.stage:
         case StartStage.EXEC if failed.errno == errno.ENOENT and "/" not in request.argv[0]:
-            # Values of a container's variables are not for everyone's eyes, this one neither.
+            # Values of a container's variables are confidential, this one included.
             path = "the PATH from its env" if "PATH" in dict(request.env) else f"PATH {DEFAULT_PATH}"
             return f"{failed.stage}: there is no program '{request.argv[0]}' in {path}"
         case StartStage.EXEC:

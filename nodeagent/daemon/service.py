@@ -49,11 +49,10 @@ def serve(config_path: str) -> int:
     """Run until SIGTERM.
 
     Returns:
-        The exit status: 0 after SIGTERM, 78 if a person has to change something first.
-
+        The exit status: 0 after SIGTERM, 78 if a person must fix something first.
     """
     log = make_log()
-    # Threads inherit the mask, so only the one that waits for signals ever sees them.
+    # Threads inherit the mask, so only the thread that waits for signals ever gets them.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
     manager = ServiceManager(os.environ)
     wakeups = Wakeups()
@@ -83,13 +82,13 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     client = LauncherClient(Path(config.launcher_socket))
     root = config.cgroup_root or _cgroup_of_pods(client, wakeups, manager, log)
     if root is None:
-        return 0  # told to stop before the launcher was there
+        return 0  # asked to stop before the launcher answered
     tree, runner = CgroupTree(root), Runner(client)
     if start is None:
         node = without_withheld(node, tree)
         start = start_state(node, pods, now_ms, lambda: _what_runs(tree, runner, wakeups, manager, log))
     if start is None:
-        return 0  # told to stop before it could be seen what runs
+        return 0  # asked to stop before what runs could be read
     if start.recovery is not None:
         tell(start.recovery, log)
     state = start.state
@@ -134,7 +133,7 @@ def _tell_configuration(config: Config, log: Log) -> None:
 def _loop(
     agent: Agent, publisher: Publisher, watch: CgroupWatch, config_path: str, manager: ServiceManager, heart: Heartbeat
 ) -> None:
-    """Turn after turn; each ends with a sign of life to systemd's watchdog, and a long one gives more."""
+    """Run turn after turn; each ends with a sign of life to systemd's watchdog, and a long one sends more."""
     ping_seconds = manager.watchdog_period_seconds() or float("inf")
     reasons = frozenset({WakeUpReason.START})
     follows_hotplug = False
@@ -158,7 +157,7 @@ def _loop(
         manager.ping_watchdog()
         reasons = agent.wakeups.wait(max(0.0, min(due - time.monotonic(), ping_seconds)))
         if reasons == {WakeUpReason.CGROUPS}:
-            # Our own writes are seen too, and whoever writes against us must not keep us busy.
+            # Our own writes are noticed too, and a process that undoes them must not keep us busy.
             reasons |= agent.wakeups.wait(_CGROUPS_SETTLE_SECONDS) - {WakeUpReason.TIMER}
 
 
@@ -181,7 +180,7 @@ def _status(agent: Agent) -> str:
 
 
 def _reload(agent: Agent, config_path: str, manager: ServiceManager) -> None:
-    """Take over a changed configuration, whole or not at all."""
+    """Apply a changed configuration, completely or not at all."""
     manager.reloading()
     try:
         node = load_node(config_path)
@@ -199,7 +198,7 @@ def _reload(agent: Agent, config_path: str, manager: ServiceManager) -> None:
 
 
 def _cgroup_of_pods(client: LauncherClient, wakeups: Wakeups, manager: ServiceManager, log: Log) -> str | None:
-    """Ask the launcher for the pods' cgroup, until it answers. None: told to stop meanwhile."""
+    """Ask the launcher for the pods' cgroup, until it answers. None: asked to stop meanwhile."""
     said = False
     while True:
         try:
@@ -212,7 +211,7 @@ def _cgroup_of_pods(client: LauncherClient, wakeups: Wakeups, manager: ServiceMa
         else:
             if cgroup is None:
                 raise StartError(
-                    "the launcher has no cgroup of its own, and cgroupRoot is not configured",
+                    "the launcher reports no cgroup for pods, and cgroupRoot is not configured",
                     hint="start it with --cgroup DIR, or by systemd (nodeagent-pods.service), or set cgroupRoot",
                 )
             return cgroup
@@ -224,7 +223,7 @@ def _cgroup_of_pods(client: LauncherClient, wakeups: Wakeups, manager: ServiceMa
 def _what_runs(
     tree: CgroupTree, runner: Runner, wakeups: Wakeups, manager: ServiceManager, log: Log
 ) -> Evidence | None:
-    """Look at cgroups and launcher until both can be read: a state made anew of one alone would lose half. None: told to stop."""
+    """Read cgroups and launcher until both can be read: a state rebuilt from one alone would lose half. None: asked to stop."""
     said: list[Trouble] = []
     while True:
         runs = runner.look()
@@ -238,7 +237,7 @@ def _what_runs(
                 return Evidence(seen, runs)
         if troubles != said:
             log.warning("waiting_to_recover", problems=troubles)
-            manager.status("waiting: the state is rebuilt from running pods, which cannot be seen")
+            manager.status("waiting: the state is rebuilt from running pods, which cannot be read yet")
             said = troubles
         manager.ping_watchdog()
         if WakeUpReason.STOP in wakeups.wait(_LAUNCHER_WAIT_SECONDS):
@@ -246,7 +245,7 @@ def _what_runs(
 
 
 def _follow_launcher(client: LauncherClient, wakeups: Wakeups) -> None:
-    """Wake the agent when a container's process has ended. Whatever is missed while out of touch is seen at the next look."""
+    """Wake the agent when a container's process has ended. Events missed while disconnected are seen at the next look."""
     while True:
         try:
             for _ in client.events():
@@ -257,7 +256,7 @@ def _follow_launcher(client: LauncherClient, wakeups: Wakeups) -> None:
 
 
 def _follow_hotplug(wakeups: Wakeups, log: Log) -> None:
-    """Wake the agent when CPUs or memory come or go. Whatever is missed while nobody listens is seen when somebody does again."""
+    """Wake the agent when CPUs or memory come or go. Events missed while nobody listens are seen when listening starts again."""
     said = ""
     while True:
         try:

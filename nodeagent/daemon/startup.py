@@ -1,4 +1,4 @@
-"""From files to a node that can be run: configuration, machine, managers. Each failure has the file, the value and the next step."""
+"""From files to a node that can run: configuration, machine, managers. Each failure has the file, the value and the next step."""
 
 from collections.abc import Callable
 
@@ -14,9 +14,11 @@ from nodeagent.formats.kernel.sysfs import topology_of
 
 STATE_FILE = "nodeagent_state"
 LAST_CONFIG = "last_config.yaml"
-"""The configuration that the agent last ran with, in the state directory: for commands, where it does not run and its own is wrong."""
+"""The configuration that the agent last ran with, in the state directory: for commands, when no agent runs and its configuration is
+invalid.
+"""
 EX_CONFIG = 78
-"""sysexits.h: something in the configuration or the state that starting again cannot mend."""
+"""sysexits.h: something in the configuration or the state that starting again can't fix."""
 MAX_CONFIG_BYTES = 1 << 20
 CPU_CHECKPOINT = "cpu_manager_state"
 MEMORY_CHECKPOINT = "memory_manager_state"
@@ -43,12 +45,11 @@ def config_content(
 
     Args:
         path: the file.
-        absent_hint: what to do if there is none.
-        read: gives the content of a path, at most so many bytes, or None where nothing is.
+        absent_hint: what to do if it doesn't exist.
+        read: returns a file's content, up to a number of bytes, or None if there is no file.
 
     Raises:
         StartError: it is missing, or cannot be read.
-
     """
     try:
         content = read(path, MAX_CONFIG_BYTES)
@@ -63,9 +64,8 @@ def load_node(path: str, root: str = "/") -> NodeSetup:
     """Read the configuration and the machine.
 
     Raises:
-        StartError: the configuration is missing or wrong, or does not suit this machine: kubelet would not start either,
-            and says it in these words. Every finding is in the message, one a line.
-
+        StartError: the configuration is missing or invalid, or does not fit this machine: kubelet would not start either, with these words.
+            The message has every finding, one per line.
     """
     from nodeagent.formats.config.config_yaml import judged_config  # noqa: PLC0415 - commands that ask the agent do without YAML
 
@@ -82,14 +82,14 @@ def load_node(path: str, root: str = "/") -> NodeSetup:
 
 
 def unsuited(config: Config, topology: Topology) -> tuple[StartRefused, ...]:
-    """Say what of a configuration, right or wrong by itself, does not suit a machine."""
+    """Explain what in a configuration, valid by itself or not, does not fit a machine."""
     node = on_machine(config, topology)
     known = misconfigured(config.placement)
     return () if isinstance(node, NodeSetup) else tuple(refused for refused in node if refused not in known)
 
 
 def discover(config: Config, source: str) -> NodeSetup:
-    """Read this machine and build the managers; else as `node_of`."""
+    """Read this machine and build the managers; otherwise like `node_of`."""
     return node_of(config, topology_of(read_machine()), source)
 
 
@@ -99,11 +99,10 @@ def node_of(config: Config, topology: Topology, source: str) -> NodeSetup:
     Args:
         config: as read.
         topology: the machine.
-        source: the configuration's file, or who told it.
+        source: the configuration file, or what else it came from.
 
     Raises:
-        StartError: they don't suit each other.
-
+        StartError: they don't fit each other.
     """
     node = on_machine(config, topology)
     if isinstance(node, NodeSetup):
@@ -116,11 +115,10 @@ def node_of(config: Config, topology: Topology, source: str) -> NodeSetup:
 
 
 def read_file(path: str, max_bytes: int) -> bytes | None:
-    """Give the file's content; None: there is none.
+    """Return the file's content; None: it doesn't exist.
 
     Raises:
         StartError: it cannot be read.
-
     """
     try:
         return state_files.read(path, max_bytes=max_bytes)

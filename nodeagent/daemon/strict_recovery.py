@@ -1,6 +1,6 @@
 """What was promised before a start, with `stateRecovery: strict`: the saved state, or kubelet's own files; what doesn't fit is refused.
 
-Apart from daemon/startup.py, since commands that read a node need none of it.
+Apart from daemon/startup.py, because commands that only read a node don't need it.
 """
 
 from pathlib import Path
@@ -27,18 +27,17 @@ from nodeagent.formats.checkpoint.node_state import MAX_BYTES, NodeStateError, d
 
 
 def load_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) -> NodeState:
-    """Find the promises that were made: the truth file, else kubelet's own files (a node taken over), else nothing yet.
+    """Find the promises that were made: in the truth file, else in kubelet's files (a node taken over), else none yet.
 
     This is `stateRecovery: strict`, kubelet's way: what does not fit is refused. The other way is daemon/recovery.py.
 
     Args:
         node: as discovered.
-        manifests: the pods there are; of kubelet's promises those for other pods are given back.
+        manifests: the current pods; kubelet's promises to other pods are released.
         now_ms: wall clock.
 
     Raises:
-        StartError: the file is damaged, or says what this machine and configuration cannot keep.
-
+        StartError: the file is damaged, or has promises that this machine and configuration cannot keep.
     """
     path = str(Path(node.config.state_directory) / STATE_FILE)
     way_out = (
@@ -84,7 +83,7 @@ def _imported(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) -> 
 
 
 def decoded_records(node: NodeSetup, cpu: bytes | None, memory: bytes | None) -> Records:
-    """Read what kubelet's two files say, of whatever version."""
+    """Read kubelet's two files, of whatever version."""
     pod_level = node.config.placement.gate("PodLevelResourceManagers")
     return Records(
         cpu=None

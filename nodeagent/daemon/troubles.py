@@ -10,11 +10,11 @@ from nodeagent.errors import NodeAgentError
 
 
 class Trouble(str):
-    """A text; two that say the same are one trouble."""
+    """A text; two with the same text are one problem."""
 
     __slots__ = ("about",)
     about: Mapping[str, str]
-    """The fields by which its line in the log is found; none if it is about no pod."""
+    """The fields that find its line in the log; none if it is about no pod."""
 
     def __new__(cls, text: str, fields: Mapping[str, str] | None = None) -> Self:
         made = super().__new__(cls, text)
@@ -23,12 +23,12 @@ class Trouble(str):
 
 
 def trouble_of(err: NodeAgentError, fields: Mapping[str, str] | None = None) -> Trouble:
-    """Give what an error says, with the next step."""
+    """Return an error's text, with the next step."""
     return Trouble(f"{err.message} ({err.hint})", fields)
 
 
 def attempted(do: Callable[[], None], fields: Mapping[str, str]) -> Trouble | None:
-    """Do something to a cgroup; give what it does not let us do."""
+    """Do something to a cgroup; return what prevented it."""
     try:
         do()
     except CgroupError as err:
@@ -37,7 +37,7 @@ def attempted(do: Callable[[], None], fields: Mapping[str, str]) -> Trouble | No
 
 
 def owner_of(state: NodeState, path: str) -> dict[str, str]:
-    """Give the fields of the pod, or of its container, whose cgroup that is; of another cgroup none."""
+    """Return the fields of the pod, or of its container, that owns a cgroup; none for other cgroups."""
     for entry in state.entries:
         if path == entry.pod_path:
             return about(entry.pod)

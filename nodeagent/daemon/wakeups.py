@@ -1,4 +1,4 @@
-"""Wake-ups of the deciding thread: they give a reason to look again and carry no data, so any number of them can coalesce."""
+"""Wake-ups of the deciding thread: each is a reason to look again and carries no data, so any number can coalesce."""
 
 import enum
 import threading
@@ -19,14 +19,14 @@ class WakeUpReason(enum.Enum):
 
 
 class Rescans:
-    """Sees to it that TIMER comes at every period, however often something else wakes the thread in between."""
+    """Makes sure that TIMER comes in every period, however often something else wakes the thread in between."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._last_seconds = clock()
 
     def among(self, reasons: frozenset[WakeUpReason], period_seconds: float) -> frozenset[WakeUpReason]:
-        """Give the reasons of a turn that is about to begin; TIMER is one of them if none was for a period."""
+        """Return the reasons of the turn that is about to begin; TIMER is added if there was none for a period."""
         now = self._clock()
         if now - self._last_seconds >= period_seconds:
             reasons |= {WakeUpReason.TIMER}
@@ -36,7 +36,7 @@ class Rescans:
 
 
 class Wakeups:
-    """A set of reasons that any thread (or a signal handler of the deciding one) adds to and the deciding thread empties."""
+    """A set of reasons: any thread (or a signal handler of the deciding one) adds to it, and the deciding thread empties it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._condition = threading.Condition(threading.RLock())
@@ -49,7 +49,7 @@ class Wakeups:
             self._condition.notify()
 
     def wait(self, timeout_seconds: float) -> frozenset[WakeUpReason]:
-        """Wait for a reason, and take all there are. When the time is over without one, the reason is TIMER."""
+        """Wait for a reason, and take all of them. If the time ends without one, the reason is TIMER."""
         deadline = self._clock() + timeout_seconds
         with self._condition:
             while not self._reasons:

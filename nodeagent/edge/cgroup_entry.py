@@ -11,7 +11,7 @@ _MOST_CPUS = 8192
 
 
 class CgroupEntryError(NodeAgentError):
-    """The kernel did not let this process in, or says something unexpected about it."""
+    """The kernel did not let this process in, or reports something unexpected about it."""
 
     def __init__(self, message: str, *, path: str, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -19,11 +19,10 @@ class CgroupEntryError(NodeAgentError):
 
 
 def used_below(directory: str) -> tuple[str, ...]:
-    """Name the cgroups directly below that have processes, in them or below them.
+    """Return the cgroups directly below that have processes, in them or below them.
 
     Raises:
         CgroupEntryError: the cgroup cannot be read.
-
     """
     try:
         with os.scandir(directory) as entries:
@@ -37,18 +36,17 @@ def _is_populated(directory: str) -> bool:
     try:
         return "populated 1" in Path(directory, "cgroup.events").read_text(encoding="ascii").splitlines()
     except FileNotFoundError:
-        return False  # it went away between two looks
+        return False  # it disappeared between two looks
 
 
 def join(directory: str) -> None:
     """Move this process into the cgroup, without an affinity of its own.
 
-    What it was pinned to before (by systemd's CPUAffinity=, taskset) would narrow the cgroup's CPUs since kernel 6.2, now and
-    whenever they change (sched_setaffinity(2) keeps the mask asked for). A mask of all CPUs narrows nothing.
+    A previous pinning (by systemd's CPUAffinity=, taskset) would restrict it within the cgroup's CPUs since kernel 6.2, now and whenever
+    they change (sched_setaffinity(2) keeps the requested mask). A mask of all CPUs restricts nothing.
 
     Raises:
         CgroupEntryError: the kernel refuses.
-
     """
     try:
         os.sched_setaffinity(0, range(_MOST_CPUS))
@@ -66,7 +64,7 @@ def join(directory: str) -> None:
 
 
 def own_cgroup() -> str:
-    """Give the cgroup v2 path of this process as the kernel shows it.
+    """Return the cgroup v2 path of this process as the kernel shows it.
 
     Raises:
         CgroupEntryError: /proc/self/cgroup has none.
@@ -86,11 +84,10 @@ def own_cgroup() -> str:
 
 
 def own_cpus() -> CpuSet:
-    """Give the CPUs on which this process may run (`Cpus_allowed_list`).
+    """Return the CPUs on which this process may run (`Cpus_allowed_list`).
 
     Raises:
-        CgroupEntryError: /proc/self/status does not say.
-
+        CgroupEntryError: /proc/self/status does not have them.
     """
     path = "/proc/self/status"
     try:

@@ -1,11 +1,11 @@
 """Wakes when somebody writes to the pods' cgroups, creates or removes one, or the last process leaves one, and when a cgroup above is
 given other CPUs. Carries no data.
 
-inotify sees writes to cgroup files like those to any other, and the kernel's own changes of `cgroup.events` (cgroup-v2.rst, "Interface
-Files"). It doesn't announce its own changes of `*.effective`: the periodic look finds those.
+inotify reports writes to cgroup files like those to any other, and the kernel's own changes of `cgroup.events` (cgroup-v2.rst, "Interface
+Files"). It doesn't report the kernel's changes of `*.effective`: the periodic look finds those.
 
-Asks the kernel itself: watchdog takes one thread for each directory, or says of each that is made while it walks a tree that it is there
-twice. The kernel gives one watch per directory however often it is asked for one (inotify_add_watch(2)), so this needs no bookkeeping.
+Uses the kernel interface directly: watchdog takes one thread per directory, or reports each directory that is created while it walks a tree
+twice. The kernel keeps one watch per directory however often it is requested (inotify_add_watch(2)), so this needs no bookkeeping.
 """
 
 import ctypes
@@ -42,12 +42,11 @@ class CgroupWatchError(NodeAgentError):
 
 
 class CgroupWatch:
-    """A kernel watch per cgroup, one thread and one inotify instance in all.
+    """A kernel watch per cgroup, with a single thread and inotify instance.
 
     Args:
         root: directory of the pods' cgroup.
         wake: called from the watch's thread, often; it must be quick and must not raise.
-
     """
 
     def __init__(self, root: str, wake: Callable[[], None]) -> None:
@@ -56,11 +55,10 @@ class CgroupWatch:
         self._watching: _Watching | None = None
 
     def renew(self) -> None:
-        """Watch what is there now: systemd makes the directory anew when the unit starts again. Cheap.
+        """Watch what exists now: systemd recreates the directory when the unit restarts. Cheap.
 
         Raises:
-            CgroupWatchError: the kernel refuses, if only for a part of the tree. The next call tries again.
-
+            CgroupWatchError: the kernel refuses, even for a part of the tree. The next call tries again.
         """
         try:
             found = Path(self._root).stat()
@@ -74,7 +72,7 @@ class CgroupWatch:
         try:
             self._watching = _Watching(self._root, identity, self._wake)
         except FileNotFoundError:
-            return  # gone again: the next look finds out
+            return  # gone again: the next look notices
         except OSError as err:
             raise CgroupWatchError(self._root, err) from err
         if self._watching.failure is not None:
@@ -93,7 +91,7 @@ class _Watching:
     def __init__(self, root: str, identity: tuple[int, int], wake: Callable[[], None]) -> None:
         self.identity = identity
         self.failure: OSError | None = None
-        """A directory is not watched, for this reason."""
+        """Why a directory is not watched."""
         self._root = root
         self._wake = wake
         self._paths: dict[int, str] = {}
@@ -131,10 +129,10 @@ class _Watching:
             for watch, mask, name in _events(os.read(self._kernel, _READ_BYTES)):
                 is_to_wake |= self._takes_in(watch, mask, name)
             if is_to_wake:
-                self._wake()  # after the watches: what was there before one of them is seen by who is woken
+                self._wake()  # after the watches: what existed before one of them is found by the woken thread
 
     def _takes_in(self, watch: int, mask: int, name: str) -> bool:
-        """Follow what the event says of the tree. Whether it is to wake."""
+        """Follow what the event means for the tree. Returns whether to wake."""
         if mask & _OVERFLOW:
             self._look_below(self._root)
             return True
@@ -163,12 +161,12 @@ class _Watching:
             with os.scandir(path) as found:
                 below = [entry.path for entry in found if entry.is_dir(follow_symlinks=False)]
         except OSError:
-            return  # gone, which its parent's watch says
+            return  # gone, which its parent's watch reports
         for directory in below:
             self._add_if_there(directory)
 
     def _add_if_there(self, path: str) -> None:
-        """Watch a directory, then look below it: what is made there later is an event of its own."""
+        """Watch a directory, then look below it: whatever is created there later has its own event."""
         try:
             self._add(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -183,17 +181,16 @@ class _Watching:
 
 
 def add_watch(instance: int, path: str) -> int:
-    """Ask an inotify instance for the watch of a directory: the same one each time.
+    """Request the watch of a directory from an inotify instance: the same one each time.
 
     Raises:
         OSError: the kernel refuses, or there is no such directory.
-
     """
     return _checked(_libc.inotify_add_watch(instance, os.fsencode(path), _WANTED), path)
 
 
 def _events(read: bytes) -> Iterator[tuple[int, int, str]]:
-    """Give watch, mask and name of each event."""
+    """Return watch, mask and name of each event."""
     at = 0
     while at < len(read):
         watch, mask, _, length = _HEADER.unpack_from(read, at)

@@ -28,18 +28,18 @@ from nodeagent.formats.kernel.cgroup_values import (
 Ids = TypeVar("Ids", CpuSet, NumaSet)
 
 MAX_DEPTH = 3
-"""QoS class, pod, container: what containers make below is theirs."""
+"""QoS class, pod, container: whatever containers create below is theirs."""
 HELD_AT_ONCE = 512
-"""Processes held by a pidfd each: half of what a process may have open unless it asks for more."""
+"""Processes held by one pidfd each: half of what a process may have open by default."""
 _FREEZE_SECONDS = 10.0
 _MODE = 0o755
 _STAT_START = 19
-"""Index of the start's time in /proc/PID/stat after the command's closing parenthesis (proc_pid_stat(5))."""
+"""Index of the start time in /proc/PID/stat after the command's closing parenthesis (proc_pid_stat(5))."""
 _DEAD_STATES = frozenset({"Z", "X", "x"})
 
 
 class CgroupError(NodeAgentError):
-    """A cgroup file or directory could not be read or changed. `errno` is the kernel's answer, None if its text was the trouble."""
+    """A cgroup file or directory could not be read or changed. `errno` is the kernel's answer, None if its text was the problem."""
 
     def __init__(self, message: str, *, path: str, error: int | None, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -48,7 +48,7 @@ class CgroupError(NodeAgentError):
 
     @property
     def failure(self) -> WriteFailure:
-        """What it means if it was a write that failed."""
+        """What it means for a failed write."""
         return write_failure(self.errno)
 
 
@@ -78,7 +78,7 @@ def _malformed(file: Path, why: str) -> CgroupError:
 
 
 def _is_cgroup(directory: Path) -> bool:
-    """Whether a directory is a cgroup. Path.exists would raise where it may not be looked into."""
+    """Whether a directory is a cgroup. Path.exists would raise where access is denied."""
     try:
         (directory / "cgroup.controllers").stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -89,11 +89,11 @@ def _is_cgroup(directory: Path) -> bool:
 
 
 def _oom_kills(events: Mapping[str, int]) -> int:
-    """Give how many processes the kernel has killed for memory, from `memory.events`.
+    """Return how many processes the kernel has killed for memory, from `memory.events`.
 
-    Where the cgroup dies as a whole (memory.oom.group), the chosen process is killed first and then once more with all the others;
-    `oom_kill` counts both (mm/oom_kill.c, oom_kill_process), unless it had ended before the second. `oom_group_kill` (kernel 5.17)
-    counts the cgroup's ends.
+    If the cgroup dies as a whole (memory.oom.group), the chosen process is killed first and then once more with all the others; `oom_kill`
+    counts both (mm/oom_kill.c, oom_kill_process), unless it had ended before the second. `oom_group_kill` (kernel 5.17) counts how often
+    the cgroup was killed.
     """
     group_kills = events.get("oom_group_kill", 0)
     return max(events.get("oom_kill", 0) - group_kills, group_kills)
@@ -137,7 +137,7 @@ class CgroupTree:
             with os.scandir(self.root / path) as entries:
                 return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
         except FileNotFoundError:
-            return []  # it went away between two looks: then it isn't there
+            return []  # it disappeared between two looks: then it doesn't exist
         except OSError as err:
             raise _failure(f"list {self.root / path}", self.root / path, err) from err
 
@@ -183,12 +183,12 @@ class CgroupTree:
             raise _malformed(self.root / path / name, str(err)) from err
 
     def _text(self, path: str, name: str) -> str | None:
-        """Give a file's content; None if it isn't there: its controller isn't enabled, or the cgroup just went."""
+        """Return a file's content; None if it doesn't exist: its controller isn't enabled, or the cgroup has just gone."""
         file = os.path.join(self.root, path, name)  # noqa: PTH118 - thousands a turn; an absolute path stays what it is
         try:
             descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                # lists of processes come a page at a time, whatever is asked for
+                # lists of processes come a page at a time, however much is requested
                 return b"".join(iter(lambda: os.read(descriptor, 65536), b"")).decode()
             finally:
                 os.close(descriptor)
@@ -207,7 +207,6 @@ class CgroupTree:
 
         Raises:
             CgroupError: a file cannot be read, or holds what the kernel would not write.
-
         """
         found: list[tuple[str, CpuSet]] = []
         for directory in (self.root, *self.root.parents):
@@ -220,11 +219,10 @@ class CgroupTree:
         return tuple(reversed(found)) or None
 
     def apply(self, change: Change) -> None:
-        """Carry out one change and, where the kernel may grant something else than was asked for, look what it granted.
+        """Carry out one change; where the kernel may grant something other than requested, check what it granted.
 
         Raises:
             CgroupError: it could not be done, or the effective CPUs or memory nodes differ from those written.
-
         """
         match change:
             case MakeCgroup(path):
@@ -251,7 +249,7 @@ class CgroupTree:
                 raise
 
     def processes(self, path: str) -> tuple[int, ...]:
-        """Give the ids of the processes of a cgroup and of those below it, each once; of one that isn't there, none."""
+        """Return the ids of the processes of a cgroup and of those below it, each once; of one that isn't there, none."""
         here = [int(line) for line in (self._text(path, "cgroup.procs") or "").split()]
         return tuple(dict.fromkeys((*here, *self._processes_below(path))))
 
@@ -294,13 +292,12 @@ class CgroupTree:
         return descriptor
 
     def has_left(self, path: str, pid: int, start_ticks: int) -> bool:
-        """Say whether a process that was started in a cgroup is neither there nor below. One that has ended has not left.
+        """Return whether a process that was started in a cgroup is neither there nor below. One that has ended has not left.
 
         Args:
             path: of the cgroup.
             pid: of the process.
-            start_ticks: when that began, as /proc/PID/stat has it: another process that has its pid now is not meant.
-
+            start_ticks: its start time, as in /proc/PID/stat: it excludes another process that has the pid now.
         """
         try:
             lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
@@ -320,11 +317,10 @@ class CgroupTree:
         return above[-1] if above else self.root
 
     def bring_back(self, path: str, pid: int, start_ticks: int) -> None:
-        """Move a process that has left a cgroup into it again; nothing if it is there, or has ended.
+        """Move a process that has left a cgroup back into it; do nothing if it is there, or has ended.
 
         Raises:
             CgroupError: the kernel refuses.
-
         """
         if not self.has_left(path, pid, start_ticks):
             return
@@ -343,7 +339,7 @@ class CgroupTree:
             raise _failure(f"make cgroup {self.root / path}", self.root / path, err) from err
 
     def _remove(self, path: str) -> None:
-        """Remove a cgroup without processes, and what its containers made below it."""
+        """Remove a cgroup without processes, and what its containers created below it."""
         for child in self._children(path):
             self._remove(f"{path}/{child}")
         try:
@@ -387,7 +383,7 @@ class CgroupTree:
             )
 
     def _wait_until_frozen(self, path: str) -> None:
-        """The kernel freezes in its own time and notifies on cgroup.events (POLLPRI)."""
+        """The kernel freezes asynchronously and notifies on cgroup.events (POLLPRI)."""
         file = f"{self.root}/{path}/cgroup.events"
         try:
             descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)

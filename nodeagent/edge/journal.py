@@ -13,7 +13,7 @@ from typing import TextIO
 
 SOCKET = "/run/systemd/journal/socket"
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-"""Nobody can change the file any more: the journal takes no other."""
+"""The file can't be changed any more: the journal accepts no other."""
 
 
 def is_journal(stream: TextIO, environment: Mapping[str, str]) -> bool:
@@ -60,7 +60,7 @@ class Journal:
             self._send_file(entry)
 
     def _send_file(self, entry: bytes) -> None:
-        """What is too long for a datagram is passed on as a sealed file in memory."""
+        """What is too long for a datagram is passed on as a sealed memory file."""
         file = os.memfd_create("journal-entry", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             with os.fdopen(os.dup(file), "wb") as stream:

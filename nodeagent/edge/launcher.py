@@ -51,7 +51,7 @@ class LauncherClient:
         return self._served(protocol.decode_hello(self._ask(protocol.encode_hello())))
 
     def start(self, request: StartRequest) -> Running | Exited | StartFailed:
-        """Returns after execve, or its failure. An id that was started before: its status, and nothing is started."""
+        """Returns after execve, or the start's failure. If the id was started before: its status, and nothing is started."""
         answer = protocol.decode_start(self._ask(protocol.encode_start(request)))
         if isinstance(answer, Refused):
             raise self._refusal(answer)
@@ -81,9 +81,9 @@ class LauncherClient:
         return acked
 
     def events(self) -> Iterator[None]:
-        """For a thread that wakes the agent: once as soon as it listens, then after ends. A wake-up carries nothing: ask list().
+        """For a thread that wakes the agent: once as soon as it listens, then after ends. A wake-up carries no data: call list().
 
-        Finishes after close(); raises LauncherError when the launcher goes away, also to be re-executed.
+        Finishes after close(); raises LauncherError when the launcher goes away, even to be re-executed.
         """
         try:
             with self._connect(None) as stream:
@@ -105,7 +105,7 @@ class LauncherClient:
         """End events(), from any thread, for good."""
         self._closed = True
         if self._subscription is not None:
-            with contextlib.suppress(OSError):  # it has ended by itself
+            with contextlib.suppress(OSError):  # it has already ended by itself
                 self._subscription.shutdown(socket.SHUT_RDWR)
 
     def _ask(self, request: bytes) -> bytes:

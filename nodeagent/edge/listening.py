@@ -47,7 +47,7 @@ def _failure(address: BindAddress, err: OSError) -> ListenError:
 
 
 def group_id(name: str) -> int | None:
-    """Give the id of a group; None if there is none of that name."""
+    """Return the id of a group; None if there is none of that name."""
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
@@ -55,15 +55,14 @@ def group_id(name: str) -> int | None:
 
 
 def listen(address: BindAddress, *, group: int | None = None) -> socket.socket:
-    """Give a listening stream socket.
+    """Return a listening stream socket.
 
     Args:
         address: where. The file of a Unix socket that nobody listens on any more is replaced.
         group: the group that may connect to a Unix socket besides its owner; None: nobody else.
 
     Raises:
-        ListenError: it cannot be had, for instance because somebody listens there.
-
+        ListenError: it can't be created, for instance because somebody already listens there.
     """
     try:
         match address:

@@ -37,7 +37,6 @@ class LocalApi:
             of their own.
         owner: user id that the agent runs as.
         group: group whose members may read; None: there is none.
-
     """
 
     bounds = Bounds(connections=32, request_bytes=MAX_REQUEST_BYTES, read_seconds=5.0, write_seconds=10.0)

@@ -11,11 +11,11 @@ from nodeagent.formats.wire.api_messages import MAX_TURN_SECONDS, ApiSyntaxError
 
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 TURN_CALL_SECONDS = MAX_TURN_SECONDS + 10.0
-"""For operations that are answered when a turn has taken them up."""
+"""For operations that are answered after a turn has handled them."""
 _CHUNK_BYTES = 1 << 18
 
 
-class ApiUnavailable(NodeAgentError):  # noqa: N818 - a state of the daemon, which callers answer by doing without it
+class ApiUnavailable(NodeAgentError):  # noqa: N818 - a state of the daemon, which callers handle by doing without it
     """No daemon answers at this socket."""
 
 

@@ -1,4 +1,4 @@
-"""Wakes when the manifest directory may have changed. Carries no data: whoever is woken looks again."""
+"""Wakes when the manifest directory may have changed. Carries no data: the woken thread looks again."""
 
 import os
 import threading
@@ -32,7 +32,7 @@ _WANTED: list[type[FileSystemEvent]] = [
     FileModifiedEvent,
     FileMovedEvent,
 ]
-"""Not among them: opening and closing after reading. Our own scan does both, and would wake us for ever."""
+"""Excluded: opening, and closing after reading. Our own scan does both, and would wake us forever."""
 
 _DirectoryIdentity = tuple[int, int]
 
@@ -68,10 +68,10 @@ class ManifestWatch:
         self._observer: BaseObserver | None = None
         self._watches: dict[str, tuple[_DirectoryIdentity, ObservedWatch]] = {}
         self._replaced = threading.Event()
-        """The directory came or went. Its inode doesn't tell: a new directory often gets the number of the old one."""
+        """The directory came or went. Its inode doesn't show it: a new directory often gets the number of the old one."""
 
     def renew(self) -> bool:
-        """Watch what is there now.
+        """Watch what exists now.
 
         Returns:
             Whether the directory itself is watched; False: it doesn't exist.
@@ -117,7 +117,7 @@ class ManifestWatch:
             handler = _ManifestHandler(self._directory, self._replaced, self._wake)
             watch = self._observer.schedule(handler, os.path.realpath(path), recursive=False, event_filter=_WANTED)
         except FileNotFoundError:
-            return False  # gone again: its parent will tell
+            return False  # gone again: its parent reports it
         except OSError as err:
             raise ManifestWatchError(path, err) from err
         self._watches[path] = (identity, watch)

@@ -1,6 +1,6 @@
 """Reads the manifest directory. Knows no manifest syntax; what a bad file means for its pods is not decided here.
 
-Symbolic links are followed, as kubelet does: configuration tools put a file in place by swapping a link (`..data`). Who can write to the
+Symbolic links are followed, as kubelet does: configuration tools install a file by swapping a link (`..data`). Anyone who can write to the
 directory can start processes as root anyway.
 """
 
@@ -18,15 +18,17 @@ from msgspec import Struct
 from nodeagent.errors import NodeAgentError
 
 MAX_FILES = 10_000
-"""Of a directory, the first ones by name."""
+"""Per directory, the first ones by name."""
 MAX_OTHER_FILES = 20
-"""Of those that are no manifests, the first ones by name."""
+"""Per directory, for files that aren't manifests: the first ones by name."""
 MAX_FILE_BYTES = 1 << 20
 MAX_TOTAL_BYTES = 64 << 20
-"""Of one scan: what it may hold in memory."""
+"""Per scan: the limit on what it keeps in memory."""
 
 SUFFIXES = (".yaml", ".yml", ".json")
-"""Of manifests. What else lies in the directory (`web.yaml.bak`, `notes.txt`, an editor's own files) is none: it has no pods."""
+"""File names of manifests. Anything else in the directory (`web.yaml.bak`, `notes.txt`, an editor's own files) is ignored: it has no
+pods.
+"""
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -40,11 +42,11 @@ _SHOWN_BY = {
     "ProtectHome=no": ("home", "root", "run/user"),
     "PrivateTmp=no": ("tmp", "var/tmp"),
 }
-"""Of systemd/nodeagent.service: the setting that would show the agent what lies below these, seen from the root."""
+"""In systemd/nodeagent.service: the setting that would show the agent what is below these directories, as seen from the root."""
 
 
 def _hidden(path: str) -> str:
-    """Say why the service may not see what is there for everybody else; empty: it would."""
+    """Explain why the service may not see what others can; empty: it would."""
     for setting, roots in _SHOWN_BY.items():
         for root in roots:
             if path.startswith(f"/{root}/"):
@@ -58,7 +60,7 @@ class ManifestDirectoryError(NodeAgentError):
     def __init__(self, path: str, cause: OSError) -> None:
         self.path = path
         self.missing = cause.errno == errno.ENOENT
-        """There is none: no error on a fresh node, a reason to keep what runs on a node with pods."""
+        """The directory doesn't exist: not an error on a fresh node, a reason to keep what runs on a node with pods."""
         self.reason = cause.strerror
         hint = f"create it, or set manifestDirectory; `namei -l {path}` shows what is there, and who may read it"
         hint += _hidden(path)
@@ -71,23 +73,23 @@ class ManifestFile(Struct, frozen=True):
     name: str
     content: bytes | None
     problem: str | None = None
-    """Why there is no content; the path is in it."""
+    """Why there is no content; includes the path."""
     being_written: bool = False
-    """A process has it open for writing: the problem will pass by itself."""
+    """A process has it open for writing: the problem is temporary."""
 
 
 class ManifestScan(Struct, frozen=True):
     files: tuple[ManifestFile, ...]
-    """In the order of their names; other files, dot files and subdirectories are left out."""
+    """In name order; other files, dot files and subdirectories are left out."""
     unread: int = 0
     """Number of files beyond MAX_FILES."""
     others: tuple[str, ...] = ()
-    """Names of files that are no manifests for their names, in order; hidden ones and editors' backups are meant to be none."""
+    """Names of files that aren't those of manifests, in order; hidden files and editors' backups are left out on purpose."""
 
 
 @contextmanager
 def locked_manifests(path: str) -> Iterator[None]:
-    """Keep other commands from writing there meanwhile; whoever has the directory's lock is waited for.
+    """Keep other commands from writing there; wait for the one that holds the directory's lock.
 
     Raises:
         ManifestDirectoryError: there is nothing, or it can't be opened.
@@ -104,7 +106,7 @@ def locked_manifests(path: str) -> Iterator[None]:
 
 
 def scan_manifests(path: str) -> ManifestScan:
-    """Read all manifests. A path of a regular file is a directory of one, as for kubelet's staticPodPath.
+    """Read all manifests. A path of a regular file is treated as a directory with only that file, as for kubelet's staticPodPath.
 
     Raises:
         ManifestDirectoryError: the directory is missing or can't be read.
@@ -126,7 +128,7 @@ def scan_manifests(path: str) -> ManifestScan:
 
 
 def _names(directory: int) -> tuple[list[str], int, tuple[str, ...]]:
-    """Give the names of the manifests that are read, how many there are beyond them, and the names of other files."""
+    """Return the names of the manifests to read, how many there are beyond them, and the names of other files."""
     count = 0
     others: list[str] = []
 
@@ -164,7 +166,7 @@ def _read(directory: int | None, name: str, path: str, most: int) -> ManifestFil
             shown, None, f"{path.removesuffix(name)}{shown}: the name has characters that can't be printed"
         )
     try:
-        # O_PATH opens nothing: a FIFO can't block and a device isn't touched before its kind is known.
+        # O_PATH opens nothing: a FIFO can't block and a device isn't touched before its type is known.
         handle = os.open(name, os.O_PATH | os.O_CLOEXEC, dir_fd=directory)
     except FileNotFoundError as err:
         return _dangling(directory, name, path, err)
@@ -186,7 +188,7 @@ def _read(directory: int | None, name: str, path: str, most: int) -> ManifestFil
 
 
 def _shown(name: str) -> str:
-    """Give a name that can be printed: the name itself, if it can be."""
+    """Return a printable name: the name itself, if it is printable."""
     shown = os.fsencode(name).decode("utf-8", "backslashreplace")
     return shown if shown.isprintable() and "\\x" not in shown else ascii(name)[1:-1]
 
@@ -197,7 +199,7 @@ def _dangling(directory: int | None, name: str, path: str, cause: OSError) -> Ma
     except OSError:
         return None
     if not stat.S_ISLNK(mode):
-        # it came back meanwhile, and whoever made it wakes us
+        # it came back in the meantime, and its creation wakes us
         return ManifestFile(name, None, f"{path} was just removed and recreated", being_written=True)
     target = os.path.realpath(path)
     problem = f"cannot open {path}: a symbolic link to a file that doesn't exist ({target}: {cause.strerror}){_hidden(target)}"
@@ -224,14 +226,14 @@ def _read_regular(handle: int, name: str, path: str, most: int) -> ManifestFile:
 
 @contextmanager
 def _no_writer(file: int) -> Iterator[bool]:
-    """Tell whether no process has the file open for writing, and keep it so meanwhile.
+    """Check that no process has the file open for writing, and keep it that way while reading.
 
-    A read lease (fcntl(2), F_SETLEASE) is granted only then; a writer that comes while we read waits until the lease is given
-    back. So what a writer left half done is never taken for a whole manifest. Where there are no leases (network file systems, files of
-    other users) the file counts as settled.
+    A read lease (fcntl(2), F_SETLEASE) is granted only then; a writer that comes while we read waits until the lease is returned. So a file
+    that a writer left half done is never mistaken for a whole manifest. Without leases (network file systems, files of other users) the
+    file counts as settled.
     """
     try:
-        # The breaking of a lease is told by a signal; SIGIO would end the process, SIGURG is ignored by default.
+        # The kernel announces a lease break by a signal; SIGIO would end the process, SIGURG is ignored by default.
         fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except BlockingIOError:

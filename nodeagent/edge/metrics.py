@@ -1,4 +1,4 @@
-"""The exposition: the last snapshot as Prometheus' text format, by prometheus-client. Knows the table of metrics, not what moves them."""
+"""The exposition: the last snapshot as Prometheus' text format, by prometheus-client. Knows the table of metrics, not what changes them."""
 
 import time
 from collections import defaultdict
@@ -15,10 +15,11 @@ from nodeagent.core.metrics.manager_metrics import MetricSpec
 from nodeagent.core.metrics.totals import Distribution, MetricsSnapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""The only format served, whatever a scraper would rather have: two of kubelet's counters don't end in `_total`, which OpenMetrics
-can't express. kubelet serves only this one, too."""
+"""The only format served, whatever a scraper prefers: two of kubelet's counters don't end in `_total`, which OpenMetrics can't express.
+kubelet serves only this one, too.
+"""
 _SAME_FOR_SECONDS = 1.0
-"""How long a text is given out again if no new snapshot came: a flood of scrapes costs one rendering a second."""
+"""How long a text is served again if no new snapshot came: a flood of scrapes costs one rendering per second."""
 _TOTAL = "_total"
 
 
@@ -97,7 +98,7 @@ class Exposition:
         self._published = _Published(snapshot, self._process, aliases=aliases)
 
     def text(self) -> bytes:
-        """Give the exposition (see CONTENT_TYPE). Only ever asked for by one thread."""
+        """Return the exposition (see CONTENT_TYPE). Only ever asked for by one thread."""
         published, now = self._published, time.monotonic()
         if published is not self._text_of or now >= self._text_at + _SAME_FOR_SECONDS:
             self._text = generate_latest(published)

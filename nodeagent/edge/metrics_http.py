@@ -13,17 +13,16 @@ _BROKEN = {
 }
 
 Check = Callable[[], str | None]
-"""Says what is wrong, or None."""
+"""Returns what is wrong, or None."""
 
 
 class MetricsPages:
-    """A service for `ServingThread.serve`: HTTP/1.x, one request a connection, GET and HEAD.
+    """A service for `ServingThread.serve`: HTTP/1.x, one request per connection, GET and HEAD.
 
     Args:
-        metrics: gives the text of `/metrics`.
+        metrics: returns the text of `/metrics`.
         content_type: of that text.
         checks: path (`/readyz`) → what is wrong, in the serving thread: quick, on immutable values only. 200 if nothing is, else 503.
-
     """
 
     bounds = Bounds(connections=64, request_bytes=8 * 1024, read_seconds=5.0, write_seconds=5.0)
@@ -35,7 +34,7 @@ class MetricsPages:
         self._content_type = content_type
         self._checks = checks
 
-    async def answer(self, request: bytes, peer: Peer | None) -> bytes:  # noqa: ARG002 - whoever may connect may read
+    async def answer(self, request: bytes, peer: Peer | None) -> bytes:  # noqa: ARG002 - anyone who may connect may read
         method, _, rest = request.partition(b"\r\n")[0].partition(b" ")
         target, _, version = rest.partition(b" ")
         if not version.startswith(b"HTTP/1.") or not target.startswith(b"/"):

@@ -14,7 +14,9 @@ class Writer(Struct, frozen=True):
 
 
 def writers_of(path: str) -> tuple[Writer, ...]:
-    """List the processes that have a file open for writing, by pid. What may not be looked at, or ends meanwhile, is left out."""
+    """List the processes that have a file open for writing, by pid. Processes that can't be inspected, or end in the meantime, are left
+    out.
+    """
     try:
         found = Path(path).stat()
     except OSError:

@@ -31,16 +31,15 @@ class ProcessScan(Struct, frozen=True):
     found: tuple[ProcessAffinity, ...]
     """By pid."""
     hidden: tuple[int, ...]
-    """Processes that we were not allowed to look at: they may run there, too."""
+    """Processes that we were not allowed to inspect: they may run there, too."""
 
 
 def may_run_on(cpus: CpuSet, *, excluding: Callable[[int], bool]) -> ProcessScan:
-    """List the processes with a thread that may run on one of these CPUs. Those that end meanwhile are left out.
+    """List the processes with a thread that may run on one of these CPUs. Those that end in the meantime are left out.
 
     Args:
         cpus: the CPUs.
-        excluding: says of a pid whether it is expected there; it is then not even looked at.
-
+        excluding: whether a pid is expected there; it is then not even inspected.
     """
     found, hidden = [], []
     for pid in sorted(psutil.pids()):
@@ -59,9 +58,9 @@ def may_run_on(cpus: CpuSet, *, excluding: Callable[[int], bool]) -> ProcessScan
 
 
 def of_caller() -> frozenset[int]:
-    """Give this process, what it was called from (shell, sudo, session), and what is beside it in its pipeline: they go when it is done.
+    """Return this process, the processes it was called from (shell, sudo, session), and its neighbours in the pipeline: they end with it.
 
-    What started the session, as sshd or cron, is in another cgroup, or has pid 1, and stays the host's.
+    What started the session, such as sshd or cron, is in another cgroup, or has pid 1, and stays the host's.
     """
     ours = {os.getpid()}
     with contextlib.suppress(OSError, psutil.Error):
@@ -95,7 +94,7 @@ def _threads(pid: int) -> Iterator[int]:
 
 
 def _state_and_flags(pid: int) -> tuple[str, int]:
-    """The command may hold blanks and parentheses, so everything is counted from its last one."""
+    """The command may contain blanks and parentheses, so everything is counted from the last parenthesis."""
     fields = _proc_text(pid, "stat").rpartition(")")[2].split()
     return fields[0], int(fields[_STAT_FLAGS])
 

@@ -1,4 +1,4 @@
-"""Serves bounded exchanges (one request, one answer, goodbye) in one thread of its own, whatever clients do.
+"""Serves bounded exchanges (one request, one answer, close) in one thread of its own, whatever clients do.
 
 Decides which clients are dropped when they are too many or too slow. Knows no protocol; a protocol's answer may wait, but not
 block the thread, and how many may wait at once is the protocol's to bound.
@@ -20,7 +20,7 @@ from nodeagent.formats.wire.exchange import Bounds, Broken, Peer
 
 T = TypeVar("T")
 SlotHolder = int | None
-"""Whose a place is: the user id of a Unix socket's client; None for TCP, where the kernel doesn't know it."""
+"""The owner of a connection: the user id of a Unix socket's client; None for TCP, where the kernel doesn't know it."""
 _CALL_SECONDS = 10.0
 _LAST_ANSWERS_SECONDS = 1.0
 _ACCEPT_PAUSE_SECONDS = 1.0
@@ -28,7 +28,7 @@ _READS_TO_PART = 4
 _SO_PEERGROUPS = 59
 """asm-generic/socket.h (Linux 4.13); the socket module does not name it."""
 _MAX_OPTION_BYTES = 1024
-"""Most that socket.getsockopt takes: 256 groups."""
+"""The most that socket.getsockopt takes: 256 groups."""
 
 
 class Service(Protocol):
@@ -52,9 +52,7 @@ class ServingThread:
     """A thread for all servers of the process.
 
     Args:
-        on_failure: called in the thread with what was being done and what went wrong, where no client is at fault: a bug, or
-            too few descriptors.
-
+        on_failure: called in the thread with the current action and the error, if no client is at fault: a bug, or too few descriptors.
     """
 
     def __init__(self, on_failure: Callable[[str, BaseException | None], None]) -> None:
@@ -67,7 +65,7 @@ class ServingThread:
         self._thread.start()
 
     def serve(self, listener: socket.socket, service: Service) -> "Server":
-        """Serve on a listening socket, which is the server's from now on."""
+        """Serve on a listening socket, which belongs to the server from now on."""
         server = Server(self, listener, service, self._on_failure)
         self.run(server.open())
         return server
@@ -85,7 +83,7 @@ class ServingThread:
 
 
 class Server:
-    """One listening socket being served. Made by `ServingThread.serve`."""
+    """One listening socket being served. Created by `ServingThread.serve`."""
 
     def __init__(
         self,
@@ -99,22 +97,22 @@ class Server:
         self._service = service
         self._on_failure = on_failure
         self._reading: dict[asyncio.Task[None], SlotHolder] = {}
-        """Connections whose request is still coming, oldest first, and whose they are."""
+        """Connections whose request is still arriving, oldest first, and their owners."""
         self._answering: dict[asyncio.Task[None], SlotHolder] = {}
-        """Those whose answer is being made."""
+        """Connections whose answer is being computed."""
         self._parting: dict[asyncio.Task[None], SlotHolder] = {}
-        """Those whose answer is being taken, oldest first."""
+        """Connections whose answer is being sent, oldest first."""
 
     async def open(self) -> None:
         self._listener.setblocking(False)
         self._resume()
 
     def _resume(self) -> None:
-        if self._listener.fileno() >= 0:  # not closed meanwhile
+        if self._listener.fileno() >= 0:  # not closed in the meantime
             asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     def close(self) -> None:
-        """Stop listening, drop what is open but the answers that come now, and remove the file of a Unix socket."""
+        """Stop listening, drop open connections except those about to get their answer, and remove the file of a Unix socket."""
         name = self._listener.getsockname() if self._listener.family == socket.AF_UNIX else None
         self._thread.run(self._close())
         if name and not name.startswith("\0"):
@@ -132,7 +130,7 @@ class Server:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _accept(self) -> None:
-        """Accept one connection, one a turn of the loop: an honest client sends its request before a flood fills all places."""
+        """Accept one connection per turn of the loop: an honest client sends its request before a flood takes all places."""
         loop = asyncio.get_running_loop()
         try:
             connection, _ = self._listener.accept()
@@ -153,10 +151,10 @@ class Server:
         self._reading[task] = holder
 
     def _make_room(self, newcomer: SlotHolder) -> bool:
-        """See that there is room for one more, if need be in a slow client's place.
+        """Make a place for one more connection, if necessary by dropping a slow client.
 
-        Who has most places loses one: no user can keep others out. A user who has most of them himself loses the one whose request has
-        been coming for longest, and is refused when all have asked.
+        The user with most connections loses one: no user can keep others out. If that is the new client's user, the connection whose
+        request has been arriving longest is dropped, and the new one is refused when all have sent theirs.
         """
         held = Counter([*self._reading.values(), *self._answering.values(), *self._parting.values()])
         if held.total() < self._service.bounds.connections:
@@ -187,7 +185,7 @@ class Server:
             else:
                 await self._refuse(writer, reader, Broken.BUSY)
         except OSError:
-            pass  # (a timeout is one, too) the client is gone, or does not take its answer
+            pass  # (includes timeouts) the client is gone, or does not read its answer
         finally:
             self._forget(task)
             if writer is not None:
@@ -210,7 +208,7 @@ class Server:
         self._answering[task] = self._reading.pop(task)
         try:
             answer = await self._service.answer(request, peer)
-        except Exception as err:  # noqa: BLE001 - a bug in one answer must not end the thread that gives all others
+        except Exception as err:  # noqa: BLE001 - a bug in one answer must not end the thread that serves all others
             self._on_failure("answering a request", err)
             answer = self._service.refusal(Broken.BUG)
         self._parting[task] = self._answering.pop(task)
@@ -222,7 +220,7 @@ class Server:
     async def _part(
         self, writer: asyncio.StreamWriter, answer: bytes, *, unread: asyncio.StreamReader | None = None
     ) -> None:
-        """Send the last bytes and see that they were taken."""
+        """Send the last bytes and make sure that they were received."""
         writer.transport.set_write_buffer_limits(0)  # so that drain waits for the last byte
         async with asyncio.timeout(self._service.bounds.write_seconds):
             writer.write(answer)
@@ -238,7 +236,7 @@ class Server:
 
 
 def _close_connection(connection: socket.socket, task: asyncio.Task[None]) -> None:
-    """Close it even if its task was cancelled before it began, and let the loop tell of what the task did not catch."""
+    """Close it even if its task was cancelled before it began, and let the loop report what the task did not catch."""
     connection.close()
     if not task.cancelled() and (err := task.exception()) is not None:
         raise err
@@ -257,6 +255,6 @@ def _supplementary(connection: socket.socket) -> tuple[int, ...]:
         groups = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MAX_OPTION_BYTES)
     except OSError as err:
         if err.errno == errno.ERANGE:
-            return ()  # more than fit: then the group it runs as has to do
+            return ()  # more than fit: then only the primary group counts
         raise
     return struct.unpack(f"{len(groups) // 4}I", groups)

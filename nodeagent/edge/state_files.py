@@ -1,6 +1,6 @@
-"""Files that must survive a crash: written whole or not at all, read with a bound, set aside when broken, locked against a second daemon.
+"""Files that must survive a crash: written whole or not at all, read with a limit, set aside when broken, locked against a second daemon.
 
-Knows nothing of what is in them. Every system call that changes something is visible here, in its order.
+Knows nothing of their contents. Every system call that changes something is visible here, in its order.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _PID_BYTES = 32
 
 
 class StateFileError(NodeAgentError):
-    """A state file could not be read, written, moved or locked. `errno` is the kernel's answer, None if the content was the trouble."""
+    """A state file could not be read, written, moved or locked. `errno` is the kernel's answer, None if the content was the problem."""
 
     def __init__(self, message: str, *, path: str, error: int | None, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -29,7 +29,7 @@ class StateFileError(NodeAgentError):
 
 
 _LINKLESS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK})
-"""What file systems without hard links answer."""
+"""The errno values of file systems without hard links."""
 _HINTS = {
     errno.ENOSPC: "make room: `df` shows the file system, `df -i` its inodes; the agent tries again by itself",
     errno.EDQUOT: "raise the disk quota of the agent's user (`quota`); the agent tries again by itself",
@@ -51,15 +51,15 @@ def _failure(doing: str, path: str, err: OSError, hint: str | None = None) -> St
 
 
 def temporary_path(path: str) -> str:
-    """Name the file that holds the next content of `path` while it is being written.
+    """Return the file that holds the next content of `path` while it is being written.
 
-    One fixed name: what a crashed writer left is found and removed by the next write, without a search.
+    One fixed name: the next write finds and removes what a crashed writer left, without a search.
     """
     return str(Path(path).parent / f".{Path(path).name}.new")
 
 
 def write_atomically(path: str, content: bytes, *, mode: int = 0o600, hint: str | None = None) -> None:
-    """Replace the file's content, durably: after a crash at any moment it is the old content or the new one.
+    """Replace the file's content, durably: after a crash at any time it is the old content or the new one.
 
     The caller holds the directory's lock: there is one writer.
 
@@ -67,12 +67,11 @@ def write_atomically(path: str, content: bytes, *, mode: int = 0o600, hint: str 
         path: the file.
         content: all of it.
         mode: its permissions.
-        hint: what to do if that fails, where the file is not one of the agent's own.
+        hint: what to do if that fails, if the file is not one of the agent's own.
 
     Raises:
-        StateFileError: the file holds the old content. Only if the directory could not be synced at the end it holds the new one, which
-            a power failure may take back; writing again is right in every case.
-
+        StateFileError: the file holds the old content. Only if the directory could not be synced at the end it holds the new one, which a
+            power failure may undo; writing again is right in every case.
     """
     temporary = temporary_path(path)
     try:
@@ -81,7 +80,7 @@ def write_atomically(path: str, content: bytes, *, mode: int = 0o600, hint: str 
             _write_new(temporary, content, mode)
             os.replace(temporary, path)  # noqa: PTH105 - system calls are named as such here
         except OSError:
-            with contextlib.suppress(OSError):  # the first failure is the one to tell; the next write removes it anyway
+            with contextlib.suppress(OSError):  # report the first failure; the next write removes the file anyway
                 _remove_if_there(temporary)
             raise
         _sync_directory(str(Path(path).parent))
@@ -90,11 +89,10 @@ def write_atomically(path: str, content: bytes, *, mode: int = 0o600, hint: str 
 
 
 def remove(path: str) -> None:
-    """Remove a file; one that isn't there is no failure.
+    """Remove a file; a missing file is not an error.
 
     Raises:
         StateFileError: it is still there.
-
     """
     try:
         _remove_if_there(path)
@@ -110,7 +108,7 @@ def _remove_if_there(path: str) -> None:
 def _write_new(path: str, content: bytes, mode: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        os.fchmod(descriptor, mode)  # not by os.open: the umask would have its say
+        os.fchmod(descriptor, mode)  # not by os.open: the umask would change it
         left = memoryview(content)
         while left:
             left = left[os.write(descriptor, left) :]
@@ -129,17 +127,16 @@ def _sync_directory(path: str) -> None:
 
 
 def read(path: str, *, max_bytes: int, follow_symlinks: bool = False) -> bytes | None:
-    """Give the file's content; None if there is no such file.
+    """Return the file's content; None if the file doesn't exist.
 
     Args:
         path: the file.
-        max_bytes: a larger file is refused, before it is in memory.
-        follow_symlinks: whether the last part of the path may be a symbolic link (right for what an administrator places, wrong for
-            what only the agent writes).
+        max_bytes: a larger file is refused before it is read into memory.
+        follow_symlinks: whether the last part of the path may be a symbolic link (right for what an administrator installs, wrong for what
+            only the agent writes).
 
     Raises:
         StateFileError: it cannot be read, is not a regular file, or is too large.
-
     """
     # O_NONBLOCK: opening a FIFO that nobody writes to must not hang the daemon
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_symlinks else os.O_NOFOLLOW)
@@ -188,17 +185,16 @@ def _read_up_to(descriptor: int, limit_bytes: int) -> bytes:
 
 
 def set_aside(path: str) -> str:
-    """Give a file (or whatever lies there) that can't be used a second name, `PATH.aside-N`; nothing is ever overwritten.
+    """Give a file (or whatever is there) that can't be used a second name, `PATH.aside-N`; nothing is ever overwritten.
 
-    A file keeps its first name until the next write replaces it, so a crash in between finds it again, and no third name is made
-    for it. What is no file is renamed.
+    A file keeps its first name until the next write replaces it, so a crash in between finds it again, and no third name is created for it.
+    Anything but a regular file is renamed.
 
     Returns:
         The second name.
 
     Raises:
-        StateFileError: it could not be had.
-
+        StateFileError: it could not be created.
     """
     try:
         aside = _second_name(path)
@@ -232,7 +228,7 @@ def _second_name(path: str) -> str:
 
 
 class DirectoryLock:
-    """Held from its making until `release()`, or until the process ends, however it ends."""
+    """Held from creation until `release()`, or until the process ends, however it ends."""
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
@@ -253,13 +249,12 @@ class DirectoryLock:
 
 
 def lock_directory(path: str) -> DirectoryLock:
-    """Make sure that no other daemon works in this directory.
+    """Make sure that no other daemon uses this directory.
 
-    The directory itself is locked: that needs no room and no writable file system. A file in it says who has the lock.
+    The directory itself is locked: that needs no space and no writable file system. A file in it names the holder of the lock.
 
     Raises:
         StateFileError: another one does (its pid is in the message), or the directory cannot be opened.
-
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

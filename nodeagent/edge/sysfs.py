@@ -26,14 +26,14 @@ _ROOT_HINT = "name the copy of a node's file system: --root DIR"
 
 
 class VanishedError(SysfsError):
-    """A directory lists a file, and the file isn't there."""
+    """A directory lists a file that doesn't exist."""
 
 
 def read_machine(root: str = "/") -> SysfsSample:
-    """Read everything that discovery needs, all of it from one moment between two CPU hotplug events.
+    """Read everything that discovery needs, as a consistent set: no CPU hotplug event may fall into it.
 
     Raises:
-        SysfsError: with the path: a file can't be read or is none, or the machine kept changing.
+        SysfsError: with the path: a file can't be read or isn't a regular file, or the machine kept changing.
     """
     base = root.rstrip("/") if root else "."
     try:
@@ -70,7 +70,7 @@ def read_witness(root: str = "/") -> SysfsSample:
 
 
 def read_settings(root: str = "/") -> Settings:
-    """Read the settings of kernel and services that `nodeagent check` judges. What one may not read is named, not an error."""
+    """Read the settings of kernel and services that `nodeagent check` judges. Unreadable ones are listed, not an error."""
     base = root.rstrip("/") if root else "."
     files: dict[str, str] = {}
     directories: dict[str, tuple[str, ...]] = {}
@@ -88,11 +88,10 @@ def read_settings(root: str = "/") -> Settings:
 
 
 def write_setting(path: str, text: str, root: str = "/") -> None:
-    """Change one setting that is there.
+    """Change an existing setting.
 
     Raises:
         SysfsError: it is not, or cannot be changed.
-
     """
     full = f"{root.rstrip('/')}/{path}"
     try:
@@ -137,8 +136,8 @@ def _tree(wanted: Iterable[str]) -> _Files:
 def _walk(base: str, path: str, tree: _Files, *, listed: bool) -> Iterator[tuple[str, str | tuple[str, ...]]]:
     """Yield each wanted file's text and each listed directory's wanted names, by path below the root.
 
-    `listed`: the directory above was listed and names this one, so that it must be there. From a fixed path's start on,
-    what isn't there is absent, without a listing (that of /proc is long).
+    `listed`: the directory above was listed and names this one, so it must exist. Under a fixed path, missing files are absent without a
+    listing (that of /proc is long).
     """
     entries = list(tree.items())
     if listed or any("#" in name for name in tree):

@@ -1,4 +1,4 @@
-"""Talks to the service manager: readiness, status, watchdog (sd_notify(3)). Without one, every message goes nowhere."""
+"""Talks to the service manager: readiness, status, watchdog (sd_notify(3)). Without one, messages are dropped."""
 
 import os
 import socket
@@ -15,14 +15,13 @@ class NotifyError(NodeAgentError):
 
 
 class ServiceManager:
-    """The service manager that started this process, or nobody.
+    """The service manager that started this process, or none.
 
     Args:
         environment: NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID are read here, once.
 
     Raises:
         NotifyError: one of them is malformed.
-
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -34,11 +33,11 @@ class ServiceManager:
         return self._address is not None
 
     def watchdog_period_seconds(self) -> float | None:
-        """Say how often to ping: half of the time after which we would be killed (sd_watchdog_enabled(3)). None: no watchdog."""
+        """Return how often to ping: half of the time after which we would be killed (sd_watchdog_enabled(3)). None: no watchdog."""
         return None if self._watchdog_usec is None else self._watchdog_usec / 2_000_000
 
     def ready(self, status: str) -> None:
-        """Say that start-up, or a reload, is finished."""
+        """Announce that start-up, or a reload, is finished."""
         self._send(f"READY=1\nSTATUS={_one_line(status)}")
 
     def status(self, status: str) -> None:
@@ -48,11 +47,11 @@ class ServiceManager:
         self._send("WATCHDOG=1")
 
     def extend_start(self, seconds: int) -> None:
-        """Ask for that much time from now on, before the start counts as failed."""
+        """Ask for this much time from now on before the start counts as failed."""
         self._send(f"EXTEND_TIMEOUT_USEC={seconds * 1_000_000}")
 
     def reloading(self) -> None:
-        """Say that a reload begins; `ready()` ends it. systemd 253 compares the time with that of its own request."""
+        """Announce that a reload begins; `ready()` ends it. systemd 253 compares the time with that of its own request."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self, status: str) -> None:

@@ -1,4 +1,4 @@
-"""Waits for the kernel to report that CPUs, memory or NUMA nodes were added or removed (uevents over netlink). Only says: look again."""
+"""Waits for the kernel to report that CPUs, memory or NUMA nodes were added or removed (uevents over netlink). Carries no data."""
 
 import enum
 import errno
@@ -22,7 +22,7 @@ _MAX_MESSAGE_BYTES = 16 * 1024
 _RECEIVE_BUFFER_BYTES = 1 << 20
 _MAX_MESSAGES = 1000
 _LOADED_AFTER_SECONDS = 60.0
-"""Loading what sorts uevents out takes a tenth of a second: not beside the pods of a start. Until then, each of them counts."""
+"""Loading the filter for uevents takes a tenth of a second: not while a start has pods to handle. Until then, each uevent counts."""
 
 
 class UeventError(NodeAgentError):
@@ -85,11 +85,10 @@ class Uevents:
             raise _refused(err) from err
 
     def __iter__(self) -> Iterator[Hotplug]:
-        """Wait for uevents and give one wake-up for all that came together, since the subscription. Ends after `close()`.
+        """Wait for uevents and return one wake-up for all that came together, since the subscription. Ends after `close()`.
 
         Raises:
             UeventError: the socket broke.
-
         """
         poller = select.poll()
         poller.register(self._channel, select.POLLIN)
@@ -119,15 +118,14 @@ def _ms_until(moment: float) -> int:
 
 
 def drain(channel: socket.socket, *, sorted_out: bool = True) -> Hotplug | None:
-    """Read everything that is there, a bounded number of times: a storm of events must not hold the wake-up back.
+    """Read everything that is there, a limited number of times: a storm of events must not delay the wake-up.
 
     Args:
         channel: as of `open_uevent_socket()`.
-        sorted_out: whether the kernel's messages about other things count for nothing. It takes pyroute2.
+        sorted_out: whether to ignore the kernel's messages about other things. It needs pyroute2.
 
     Raises:
         UeventError: the socket broke.
-
     """
     wake = None
     for _ in range(_MAX_MESSAGES):
@@ -149,7 +147,7 @@ def drain(channel: socket.socket, *, sorted_out: bool = True) -> Hotplug | None:
 
 
 def _concerns_us(message: bytes) -> bool:
-    """A message that cannot be understood does: looking once too often is harmless."""
+    """A message that can't be parsed counts: looking once too often is harmless."""
     try:
         return any(event.get("SUBSYSTEM") in _SUBSYSTEMS for event in _parser()().parse(message))
     except ValueError:
@@ -157,7 +155,9 @@ def _concerns_us(message: bytes) -> bool:
 
 
 def _parser() -> type:
-    """Load pyroute2's. With it come all other parts of pyroute2, as much as the rest of the agent: so not before there is time for it."""
+    """Load pyroute2's parser. It loads all other parts of pyroute2, as large as the rest of the agent: so not before there is time for
+    it.
+    """
     from pyroute2.netlink.uevent import MarshalUevent  # noqa: PLC0415 - see above
 
     parser: type = MarshalUevent

@@ -15,9 +15,9 @@ class UsageText(Struct, frozen=True):
 
 
 def cpu_times_us() -> tuple[tuple[int, int], ...]:
-    """Give busy and whole time of every CPU that is online, in the order of their ids, in microseconds since boot.
+    """Return busy and total time of every online CPU, in id order, in microseconds since boot.
 
-    Waiting for a device is not being busy.
+    Waiting for a device doesn't count as busy.
     """
     times = []
     for cpu in psutil.cpu_times(percpu=True):
@@ -28,7 +28,7 @@ def cpu_times_us() -> tuple[tuple[int, int], ...]:
 
 
 def read_usage(root: str, paths: Iterable[str]) -> dict[str, UsageText]:
-    """Read what is used below a cgroup, by path."""
+    """Read the usage below a cgroup, by path."""
     return {
         path: UsageText(_text(f"{root}/{path}/cpu.stat"), _text(f"{root}/{path}/memory.numa_stat")) for path in paths
     }

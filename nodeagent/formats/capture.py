@@ -1,7 +1,7 @@
 """A node in one file (`nodeagent capture`), for tests, for offline use with every command, and for bug reports: Capture ↔ JSON.
 
-Holds what was read of the machine, what the agent has promised under which configuration, and what was seen of cgroups and processes.
-Containers' commands, arguments and environments stay out: they may hold secrets. docs/capture.md describes the format.
+Holds what was read of the machine, what the agent has promised under which configuration, and the observed cgroups and processes.
+Containers' commands, arguments and environments are left out: they may hold secrets. docs/capture.md describes the format.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parsed
 
 KIND = "NodeCapture"
 VERSION = 1
-"""A field is added without a new one; none is renamed or removed."""
+"""New fields don't increase it; no field is renamed or removed."""
 MAX_BYTES = 256 * 2**20
 LEFT_OUT = ("left-out",)
 """Stands for the command of a container that has one."""
@@ -56,9 +56,9 @@ class Capture(Struct, frozen=True):
     nodeagent: str
     """Version of the program that took it."""
     kernel: str
-    """Release; empty: not known, as of a copied root."""
+    """Release; empty: unknown, for instance for a copied root."""
     hostname: str
-    """Empty: not known."""
+    """Empty: unknown."""
     sample: SysfsSample
     observation: Observation
     agent: NodeView | None = None
@@ -67,7 +67,7 @@ class Capture(Struct, frozen=True):
 
 
 def encode_capture(capture: Capture) -> str:
-    """Spell it; equal captures are equal texts, and a name that somebody chose makes no terminal act."""
+    """Spell it; equal captures are equal texts, and names in it can't control a terminal."""
     return ascii_json(capture_document(capture), indent=1) + "\n"
 
 
@@ -110,7 +110,7 @@ def _sample_document(sample: SysfsSample) -> Document:
 
 
 def _lasting(path: str, text: str) -> str:
-    """Leave out what changes all the time, and what nobody asks for and may be secret."""
+    """Leave out what changes all the time, and what nobody needs and may be secret."""
     name = path.rpartition("/")[2]
     if name == "cmdline":
         return known_parameters(text)
@@ -121,7 +121,7 @@ def _lasting(path: str, text: str) -> str:
 
 
 def without_secrets(state: NodeState) -> NodeState:
-    """Take out of every pod what a person may have hidden a secret in; whether a container has a command stays."""
+    """Remove from every pod what may contain a secret; whether a container has a command is kept."""
 
     def bare(container: Container) -> Container:
         return replace(container, command=LEFT_OUT if container.command else (), args=(), env=())
@@ -138,7 +138,7 @@ def without_secrets(state: NodeState) -> NodeState:
 
 
 def _texts(observed: ObservedCgroup) -> dict[str, str]:
-    """Give the cgroup's files as the kernel has them."""
+    """Return the cgroup's files as the kernel has them."""
     effective = {EFFECTIVE_CPUS: observed.cpus_effective, EFFECTIVE_MEMS: observed.mems_effective}
     return {
         "cgroup.controllers": " ".join(sorted(observed.controllers)),
@@ -163,11 +163,10 @@ def _host_document(host: HostProcesses) -> Document:
 
 
 def decode_capture(content: bytes, path: str) -> Capture | Document:
-    """Read a capture, or give the document that is something else (a described machine).
+    """Read a capture, or return the document if it is something else (a described machine).
 
     Raises:
         CaptureError: naming what does not fit.
-
     """
     try:
         document = parsed(content)

@@ -21,26 +21,26 @@ Document = dict[str, Any]
 
 
 class Observation(Struct, frozen=True):
-    """What somebody saw of cgroups and processes, at one time."""
+    """The cgroups and processes observed at one time."""
 
     at_ms: int = 0
     page_bytes: int = 4096
     cgroups: ObservedCgroups | None = None
-    """By path below the pods' cgroup, which is "". None: it was not to be found or read; then nothing is compared."""
+    """By path below the pods' cgroup, which is "". None: it was not found or not readable; then nothing is compared."""
     problems: tuple[str, ...] = ()
-    """With reading the cgroups."""
+    """Problems with reading the cgroups."""
     process_counts: Mapping[str, int] = field(default_factory=dict)
-    """Processes by cgroup path; one that could not be read is missing."""
+    """Processes by cgroup path; those that could not be read are missing."""
     strays: Mapping[str, int] = field(default_factory=dict)
-    """Main processes that are not in their container's cgroup, by its path."""
+    """Main processes that are outside their container's cgroup, by its path."""
     host: HostProcesses | None = None
-    """None: nobody looked."""
+    """None: not observed."""
 
 
 class NodeView(Struct, frozen=True):
-    """Made by the running agent after each turn: the machine, the configuration and the promises that it decides on.
+    """Created by the running agent after each turn: the machine, the configuration and the promises that it decides on.
 
-    Where no agent runs, a command makes it of what the agent has saved and of the machine.
+    If no agent runs, a command creates it from what the agent has saved and from the machine.
     """
 
     node: NodeSetup
@@ -49,44 +49,44 @@ class NodeView(Struct, frozen=True):
     cgroup_root: str | None = None
     """Of the pods' cgroup. None: its location is unknown."""
     pids: Mapping[str, int] | None = None
-    """Main processes by run id. None: the launcher did not say."""
+    """Main processes by run id. None: the launcher did not answer."""
     problems: tuple[str, ...] = ()
-    """What a person should look at: invalid manifests, failed writes, the launcher out of reach."""
+    """What a person should look at: invalid manifests, failed writes, an unreachable launcher."""
     recovery: Mapping[str, Any] | None = None
-    """What the agent tells of a start that could not use its state as it was. None: it could."""
+    """The agent's report on a start that could not use its state as it was. None: it could."""
     policies: Mapping[str, str] | None = None
     """Under which the state was saved; None: those of the configuration."""
     is_live: bool = False
-    """The running agent says so; else it was read from its files."""
+    """It comes from the running agent; otherwise it was read from its files."""
     is_ready: bool = False
     """The agent has finished its last turn."""
     is_here: bool = True
-    """The node is the one that this program runs on; False: it is a copy, and its processes cannot be looked at."""
+    """The node is the one that this program runs on; False: it is a copy, and its processes can't be observed."""
     is_agent_known: bool = True
-    """False: only a machine is known, and nothing of an agent on it."""
+    """False: only a machine is known, without an agent."""
     hostname: str = ""
-    """Empty: not known."""
+    """Empty: unknown."""
     at_ms: int | None = None
-    """When all this was so; None: it is so now."""
+    """The time of this view; None: now."""
     copied_at: str | None = None
-    """When the copy was made, for people; None: nobody knows."""
+    """When the copy was made, for people; None: unknown."""
     observation: Observation | None = None
-    """None: nobody has looked yet."""
+    """None: not observed yet."""
 
     @property
     def observed(self) -> Observation:
-        """What was seen; nothing where nobody has looked."""
+        """What was observed; empty if nothing was observed."""
         return self.observation or Observation()
 
     @property
     def kernel(self) -> Kernel | None:
-        """None: the pods' cgroup was not seen."""
+        """None: the pods' cgroup was not observed."""
         root = (self.observed.cgroups or {}).get("")
         return None if root is None else Kernel.of(self.node.topology, self.observed.page_bytes, root.controllers)
 
 
 def view_document(view: NodeView) -> Document:
-    """Spell it, but for what was seen: without the containers' variables, which may hold secrets."""
+    """Spell it, except what was observed: without the containers' variables, which may hold secrets."""
     topology, decided_on = view.node.topology, view.node.managers.topology
     differing = {} if decided_on == topology else {"decidedOn": topology_document(decided_on)}
     return {
@@ -106,22 +106,21 @@ def view_document(view: NodeView) -> Document:
 
 
 class ViewReader:
-    """Reads one document after the other; what is the same again costs only the comparison."""
+    """Reads one document after the other; unchanged parts cost only the comparison."""
 
     def __init__(self) -> None:
         self._state: tuple[object, SavedState] | None = None
         self._node: tuple[object, NodeSetup] | None = None
 
     def __call__(self, document: JsonValue) -> NodeView:
-        """Read what `view_document` gave.
+        """Read the result of `view_document`.
 
         Args:
             document: as parsed.
 
         Raises:
             NodeStateError: the state in it does not fit.
-            MisfitError: something else in it is missing, or of another kind.
-
+            MisfitError: something else in it is missing, or has the wrong type.
         """
         state = document.field("state").value
         if self._state is None or self._state[0] != state:
@@ -168,7 +167,7 @@ def _topology(document: JsonValue) -> Topology:
 
 
 def _recovery(document: JsonValue) -> Mapping[str, Any]:
-    """Read what the agent told of its start; `inspect` shows each of these."""
+    """Read what the agent reported about its start; `inspect` shows each of these."""
 
     def texts(value: JsonValue) -> dict[str, str | None]:
         return dict(value.by_name(lambda each: each.or_none(JsonValue.text)))

@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def listen(path: Path) -> socket.socket:
-    path.unlink(missing_ok=True)  # a dead launcher's: the lock says that no other lives
+    path.unlink(missing_ok=True)  # left by a dead launcher: the lock shows that no other is alive
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     mask = os.umask(0o177)
     listener.bind(str(path))

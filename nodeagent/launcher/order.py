@@ -15,7 +15,7 @@ IDENTIFIER = re.compile(r"[ -~]{0,400}")  # one line of the journal's header: a 
 
 
 class RefusedError(Exception):
-    """A request that is not served: a code, and a sentence for whoever asked."""
+    """A request that is not served: a code, and a sentence for the client."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -24,7 +24,7 @@ class RefusedError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Order:
-    """What to start, where and as whom. The agent's side of it, with the meaning of each field, is formats.launcher_protocol."""
+    """What to start, where and as whom. formats.launcher_protocol is the agent's side of it, with the meaning of each field."""
 
     id: str
     argv: list[str]
@@ -58,7 +58,7 @@ def parse_order(message: Mapping[str, Any], root: Path | None) -> Order:
     if order.cgroup is None or root is None:
         inside = order.cgroup is None and root is None
     else:
-        # Of a plain path only, which isn't long: the search takes the square of its parts.
+        # Only for a plain path, which isn't long: the search is quadratic in its parts.
         inside = plain and root in Path(order.cgroup).parents and Path(order.cgroup) != root / "holder"
     if not plain or not inside:
         raise RefusedError("outside_cgroup", f"start: {order.cgroup} is not a plain path of a cgroup below {root}")
@@ -66,6 +66,6 @@ def parse_order(message: Mapping[str, Any], root: Path | None) -> Order:
 
 
 def is_plain(cgroup: str) -> bool:
-    """Path() drops '.' and doubled slashes, resolve() also '..' and symlinks: the spelling that none of this changes."""
+    """Path() drops '.' and doubled slashes, resolve() also '..' and symlinks: accept only spellings that neither changes."""
     # resolve() asks the kernel once for each part, however many there are.
     return len(cgroup) < PATH_MAX and str(Path(cgroup)) == cgroup and Path(cgroup).resolve() == Path(cgroup)

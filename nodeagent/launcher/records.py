@@ -17,11 +17,11 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").st
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """One process from its start to the agent's acknowledgement: the record on disk and the status on the wire alike."""
+    """One process from its start to the agent's acknowledgement: both the record on disk and the status on the wire."""
 
     id: str
     pid: int
-    start_ticks: int  # field 22 of /proc/PID/stat: with boot id and pid it names a process for ever
+    start_ticks: int  # field 22 of /proc/PID/stat: with boot id and pid it identifies a process forever
     boot_id: str
     cgroup: str | None
     grace_seconds: int
@@ -43,7 +43,7 @@ class RecordStore:
         return self.directory / f"{urllib.parse.quote(run_id, safe='')}.json"
 
     def write(self, runs: Sequence[ProcessRecord], *, durable: bool) -> None:
-        """Replace each file as a whole; durable: it is on disk when this returns."""
+        """Replace each file as a whole, durably: it is on disk when this returns."""
         for run in runs:
             temporary = self.path(run.id).with_suffix(".tmp")
             with temporary.open("w", encoding="utf-8") as file:
@@ -68,7 +68,7 @@ class RecordStore:
 
     def load(self) -> list[ProcessRecord]:
         known, runs = {field.name for field in dataclasses.fields(ProcessRecord)}, []
-        for path in sorted(self.directory.glob("*.tmp")):  # of a write that never came to its end
+        for path in sorted(self.directory.glob("*.tmp")):  # of an interrupted write
             self._remove(path)
         for path in sorted(self.directory.glob("*.json")):
             try:
@@ -83,7 +83,7 @@ class RecordStore:
                 if not (is_sound(run) and path == self.path(run.id)):
                     raise ValueError("it has a value that was never written there")  # noqa: TRY301 - set aside like all
                 runs.append(run)
-            except OSError as err:  # what it tells of may run on, and is told by nobody; but the others are
+            except OSError as err:  # its process may still run, and nobody reports it; but the others are kept
                 log("record_unreadable", path=str(path), error=str(err))
             except (ValueError, TypeError, AttributeError, RecursionError) as err:
                 # only a loss of power or a failing disk leaves half a record, and then the process is gone too
@@ -92,7 +92,7 @@ class RecordStore:
         return runs
 
     def _set_aside(self, path: Path) -> None:
-        """Under a name of its own: what was set aside before stays."""
+        """Under a new name: what was set aside before stays."""
         names = (path.with_suffix(f".unreadable-{number}") for number in itertools.count(1))
         try:
             path.rename(next(name for name in names if not os.path.lexists(name)))

@@ -28,8 +28,8 @@ MAX_REQUEST_BYTES = 192 * 1024  # a packet must fit the kernel's default send bu
 MAX_LISTED = 100  # runs in one answer to `list`, for the same reason
 MAX_CLIENTS = 64
 MAX_RUNS = 8192
-START_DEADLINE_SECONDS = 10.0  # from fork to exec: a frozen cgroup or a dead file system must not hold a start for ever
-KILL_SECONDS = 5.0  # from the last SIGKILL to giving up; what lives on then can't be killed
+START_DEADLINE_SECONDS = 10.0  # from fork to exec: a frozen cgroup or a dead file system must not block a start forever
+KILL_SECONDS = 5.0  # from the last SIGKILL to giving up; what is still alive then can't be killed
 
 
 def now_ms() -> int:
@@ -59,8 +59,8 @@ class Launcher:
         self.started_at_ms = now_ms()
         self.stop_asked = self.reexec_asked = False
         self.stop_began: float | None = None  # None = serves
-        self.stop_ends = 0.0  # whatever lives then is left
-        self.killed: set[str] = set()  # ids, their grace period is over
+        self.stop_ends = 0.0  # whatever is still alive then is left
+        self.killed: set[str] = set()  # ids whose grace period is over
 
     def serve(self) -> None:
         """Until everything has been stopped on SIGTERM."""
@@ -93,7 +93,7 @@ class Launcher:
                 key.data()
 
     def find_again(self) -> None:
-        """What earlier launchers started. Children of this very process (it was re-executed) keep their exit codes."""
+        """Restores what earlier launchers started. Children of this very process (it was re-executed) keep their exit codes."""
         for run in self.records.load():
             self.runs[run.id] = run
             if run.finished_at_ms is not None:
@@ -112,7 +112,7 @@ class Launcher:
                 self.selector.register(pidfd, selectors.EVENT_READ, lambda run=run: self.lost_sight(run))
 
     def lost_sight(self, run: ProcessRecord, reason: str = "launcher_restarted") -> None:
-        """A process that wasn't our child has ended: its exit code went to whoever was its parent."""
+        """A process that wasn't our child has ended: its exit code went to its parent."""
         self.settle([dataclasses.replace(run, finished_at_ms=now_ms(), unknown=reason)])
 
     def reap(self) -> None:
@@ -128,7 +128,7 @@ class Launcher:
         self.settle(ended)
 
     def settle(self, ended: list[ProcessRecord]) -> None:
-        """Ends are on disk before anyone hears of them; a full disk costs only that."""
+        """Ends are on disk before any client learns of them; a full disk costs only that."""
         if not ended:
             return
         try:
@@ -164,7 +164,7 @@ class Launcher:
             client.close()
 
     def send(self, client: socket.socket, message: Mapping[str, Any], *, is_wakeup: bool = False) -> None:
-        """A client that doesn't read its answers is dropped. One that hasn't read earlier wake-ups needs no further one."""
+        """A client that doesn't read its answers is dropped. One that hasn't read earlier wake-ups needs no other."""
         if client not in self.clients:
             return
         try:
@@ -226,7 +226,7 @@ class Launcher:
         raise RefusedError("bad_request", f"no operation of protocol {PROTOCOL}, or without its fields: {name!r}")
 
     def signal(self, run_id: str, number: object) -> bool:
-        """False: it has ended. A child's pid can't be another's before reap(); for the others the pidfd stands."""
+        """False: it has ended. A child's pid can't be reused before reap(); for the others the pidfd guarantees it."""
         if type(number) is not int or number not in signal.valid_signals():
             raise RefusedError("bad_request", f"signal: {number!r:.40} is no signal's number")
         starting = self.starting.get(run_id)
@@ -255,7 +255,7 @@ class Launcher:
     # starts
 
     def start(self, client: socket.socket, order: Order) -> Mapping[str, Any] | None:
-        """An id starts once: whoever asks again, after a crash say, gets the first one's status."""
+        """An id starts once: repeating the request, for instance after a crash, returns the first one's status."""
         if order.id in self.runs:
             return {"status": dataclasses.asdict(self.runs[order.id])}
         if order.id in self.starting:
@@ -294,7 +294,7 @@ class Launcher:
         return pid
 
     def finish_start(self, starting: Starting) -> None:
-        """The link closes on exec; a failure is said before it closes."""
+        """The link closes on exec; a failure is reported before it closes."""
         run, failure = starting.run, starting.failure
         if self.starting.get(run.id) is not starting:
             return
@@ -320,7 +320,7 @@ class Launcher:
     # deadlines, the end, and the next image
 
     def next_deadline(self) -> float | None:
-        """Seconds until time alone asks for something; None: it never does."""
+        """Seconds until time alone requires an action; None: it never does."""
         deadlines = [starting.deadline for starting in self.starting.values() if starting.failure is None]
         if self.stop_began is not None:
             waited_for = [run.grace_seconds for run in self.left() if run.id not in self.killed]
@@ -362,7 +362,7 @@ class Launcher:
                 self.signal(run.id, signal.SIGKILL.value)
 
     def is_over(self) -> bool:
-        """All have ended, or what lives on can't be killed."""
+        """All have ended, or what is still alive can't be killed."""
         return not self.left() or time.monotonic() >= self.stop_ends
 
     def kill_leftovers(self) -> None:
@@ -374,10 +374,10 @@ class Launcher:
         log("stopped", left=[run.id for run in self.left()])
 
     def reexec(self) -> None:
-        """The next image of this process: its children stay its children, and the records say who they are."""
+        """The next image of this process: its children stay its children, and the records identify them."""
         self.reexec_asked = False
         log("reexec", pid=os.getpid())
-        # their default action until the next image has its handlers is to end it
+        # until the next image has its handlers, their default action is to end it
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGTERM})
         try:
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the same program again
@@ -397,7 +397,7 @@ def ended_with(run: ProcessRecord, wait_status: int) -> ProcessRecord:
 
 
 def pidfd_of(run: ProcessRecord) -> int | None:
-    """None: its process is gone. What is compared is the process that is watched, since the pidfd comes first."""
+    """None: its process is gone. The watched process is the one compared, because the pidfd comes first."""
     try:
         pidfd = os.pidfd_open(run.pid)
     except OSError as err:

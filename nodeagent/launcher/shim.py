@@ -1,4 +1,4 @@
-"""The child between fork and exec: it becomes the container's process, or says at which stage that failed."""
+"""The child between fork and exec: it becomes the container's process, or reports at which stage that failed."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from typing import NoReturn
 from nodeagent.launcher.order import Order
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# fork and deadline are the launcher's own
+# fork and deadline belong to the launcher
 STAGES = ("fork", "deadline", "cgroup", "session", "output", "user", "cwd", "exec")
 
 
 def shim(order: Order, root: Path | None, journal: str, link: int) -> NoReturn:
-    """Become the container's process, or say through the link at which stage that failed. Signals are blocked on entry."""
+    """Become the container's process, or report through the link at which stage that failed. Signals are blocked on entry."""
     stage = "cgroup"
     try:
         link = fcntl.fcntl(link, fcntl.F_DUPFD_CLOEXEC, 3)
         os.closerange(3, link)
         os.closerange(link + 1, 2**31 - 1)
         if not os.read(link, 1):
-            os._exit(127)  # the launcher died before it had written the record: nobody would know of this process
+            os._exit(127)  # the launcher died before it had written the record: this process would be unknown
         if order.cgroup is not None:
             with Path(order.cgroup, "cgroup.procs").open("r+b", buffering=0) as procs:  # r+ never creates the file
                 procs.write(b"%d" % os.getpid())
@@ -46,7 +46,7 @@ def shim(order: Order, root: Path | None, journal: str, link: int) -> NoReturn:
         os.chdir(order.cwd)
         stage = "exec"
         execute(order)
-    except BaseException as err:  # noqa: BLE001 - nothing may go on in the launcher's code as a second launcher
+    except BaseException as err:  # noqa: BLE001 - the child must not continue in the launcher's code as a second launcher
         number = err.errno if isinstance(err, OSError) and err.errno else errno.EINVAL
         text = os.strerror(number) if isinstance(err, OSError) else f"{type(err).__name__}: {err}"
         os.write(link, json.dumps({"stage": stage, "errno": number, "message": text}).encode())
@@ -70,7 +70,7 @@ def reset_process() -> None:
 
 
 def connect_output(order: Order, root: Path | None, journal: str) -> None:
-    """Nothing to read; stdout and stderr, in order, on one stream to the journal, or where there is none to the log file."""
+    """Empty stdin; stdout and stderr, in order, on one stream to the journal, or without one to the log file."""
     stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         stream.connect(journal)
@@ -91,15 +91,15 @@ def connect_output(order: Order, root: Path | None, journal: str) -> None:
 
 
 def execute(order: Order) -> None:
-    """As execvpe, but PATH's default is ours and is not passed on."""
+    """Like execvpe, but PATH's default is ours and is not passed on."""
     name = order.argv[0]
     directories = order.env.get("PATH", DEFAULT_PATH).split(":") if "/" not in name else [""]
     failure: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     for directory in directories:
         try:
-            os.execve(Path(directory) / name, order.argv, order.env)  # noqa: S606 - a shell is what it must not have
+            os.execve(Path(directory) / name, order.argv, order.env)  # noqa: S606 - it must not get a shell
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except PermissionError as err:  # a later directory may hold one that may run; else this is the reason
+        except PermissionError as err:  # a later directory may have one that can run; otherwise this is the reason
             failure = err
     raise failure

@@ -10,7 +10,7 @@ from nodeagent.views.wording.words import bytes_text, counted
 
 
 def summary(checkpoint: Checkpoint) -> Iterator[str]:
-    """Say in a few lines what it is, and whether it is whole."""
+    """Describe it in a few lines, and whether it is intact."""
     return map(printable, _summary(checkpoint))
 
 

@@ -13,7 +13,7 @@ Document = dict[str, Any]
 
 
 def plan_document(state: NodeState, entry: PodEntry) -> Document:
-    """Say what a release of a pod would do: its containers' order, and what comes back."""
+    """Describe what a release of a pod would do: its containers' order, and what is released."""
     cpus, nodes = _held(state.promises, entry) if entry.is_active else (CpuSet(), NumaSet())
     return {
         "namespace": entry.pod.namespace,
@@ -31,7 +31,7 @@ def plan_document(state: NodeState, entry: PodEntry) -> Document:
 
 
 def outcome_document(plan: Document, after: NodeState) -> Document:
-    """Say what has become of a plan."""
+    """Describe what has happened to a plan."""
     if plan["outcome"] != "planned":
         return plan
     entry = after.entry(plan["uid"])
@@ -39,7 +39,7 @@ def outcome_document(plan: Document, after: NodeState) -> Document:
 
 
 def plan_text(plan: Document) -> list[str]:
-    """Give a pod's plan as lines."""
+    """Return a pod's plan as lines."""
     name = f"{plan['namespace']}/{plan['name']}"
     if plan["outcome"] == "nothing":
         why = plan["phase"] if plan["refusal"] is None else f"refused: {plan['refusal']}"
@@ -53,7 +53,7 @@ def plan_text(plan: Document) -> list[str]:
 
 
 def events(before: NodeState, after: NodeState, uids: Collection[str], now_ms: int) -> Iterator[str]:
-    """Say what has become of pods since the last look, one line each."""
+    """Describe what has happened to pods since the last look, one line each."""
     for old in before.entries:
         if old.pod.uid not in uids or not old.is_active:
             continue
@@ -66,7 +66,7 @@ def events(before: NodeState, after: NodeState, uids: Collection[str], now_ms: i
 
 
 def longest_end_seconds(entries: Collection[PodEntry]) -> int:
-    """Say how long the slowest of these pods may take by what it was promised: its grace period, and two seconds for each sidecar."""
+    """Compute how long the slowest of these pods may take: its grace period, and two seconds for each sidecar."""
     return max(
         (
             e.pod.termination_grace_seconds + 2 * sum(c.kind is ContainerKind.SIDECAR for c in e.pod.containers)
@@ -88,7 +88,7 @@ def _waves(entry: PodEntry) -> Iterator[list[str]]:
 
 
 def _held(promises: Promises, entry: PodEntry) -> tuple[CpuSet, NumaSet]:
-    """Give the CPUs and the memory nodes that come back. In a pool nothing is one pod's alone."""
+    """Return the CPUs and the memory nodes that are released. In a pool no pod has any exclusively."""
     uid = entry.pod.uid
     cpus, nodes = promises.pod_set(uid) or CpuSet(), NumaSet()
     for container in entry.pod.containers:

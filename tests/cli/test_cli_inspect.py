@@ -281,7 +281,7 @@ def test_wrong_arguments_are_exit_status_2_and_say_usage_and_next_step(words, to
         (["release", "--all", "--timeout", "86401"], "'86401' is not a number of seconds from 0 to 86400"),
         (["topology", "--root"], "--root"),
         (["completion"], "required: bash|zsh|fish"),
-        (["completion", "csh"], "'csh' is none of bash, zsh, fish"),
+        (["completion", "csh"], "'csh' is not one of bash, zsh, fish"),
     ],
 )
 def test_a_complaint_about_arguments_names_what_was_given(words, value, told):
@@ -769,7 +769,7 @@ def test_topology_draws_owners_in_every_picture(live, told):
         (["wbe", "app"], None, "no pod 'wbe' is known"),
         (["web", "../web/app"], None, "pod default/web has no container '../web/app'"),
         (["web", "app"], "terminating", "pod default/web is being ended"),
-        (["web", "app"], "finished", "pod default/web is over (Succeeded)"),
+        (["web", "app"], "finished", "pod default/web has finished (Succeeded)"),
         (["web", "app"], "drifted", "cpuset.cpus of besteffort/poduid-web/app is '4095'"),
         (["web", "slot"], "no cgroups", "the pods' cgroup cannot be read"),
         (["web", "slot"], "used below", "is the parent of other cgroups (ctr)"),

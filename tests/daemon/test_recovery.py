@@ -210,7 +210,7 @@ STRICTLY = {"cpu_manager_policy_options": (("strict-cpu-reservation", "true"),)}
 WHOLE = {"cpu_manager_policy_options": (("full-pcpus-only", "true"),)}
 OWN = {"a/app": "1,5", "b/first": "4", "b/side": "4", "b/app": "2", "d/slot": "6", "e/still": "3", "e/app": "3"}
 LASTING = {name: cpus for name, cpus in OWN.items() if name != "b/first"}
-DEGRADED = "degraded: of 1 CPUs of its own it has 0, more are not to be had; remove its manifest and add it again when there is room"
+DEGRADED = "degraded: has 0 of 1 CPUs of its own, no more are available; remove its manifest and add it again when there is room"
 
 
 def said(what: str, changes: dict[str, tuple[str, str]], why: str) -> list[str]:
@@ -230,7 +230,7 @@ CHANGES: dict[str, tuple[Node, Node, list[str]]] = {
     "policy static": (
         NONE,
         STATIC,
-        said("CPUs", {n: ("shared", c) for n, c in OWN.items()}, "whole CPUs of its own are to be had now"),
+        said("CPUs", {n: ("shared", c) for n, c in OWN.items()}, "whole CPUs of its own are available now"),
     ),
     "memory policy None": (
         NUMA,
@@ -240,7 +240,7 @@ CHANGES: dict[str, tuple[Node, Node, list[str]]] = {
     "memory policy Static": (
         node(two_nodes()),
         NUMA,
-        said("memory nodes", dict.fromkeys(OWN, ("any", "0")), "memory of its own is to be had now"),
+        said("memory nodes", dict.fromkeys(OWN, ("any", "0")), "memory of its own is available now"),
     ),
     "a pod's CPU reserved": (
         STATIC,
@@ -421,7 +421,7 @@ def test_a_numa_node_that_is_gone_degrades_who_runs_and_refuses_who_does_not(tmp
     else:
         cpus, memory = recovery(found).differences
         assert (cpus.pod.name, cpus.resource, cpus.before, cpus.after) == ("b", "CPUs", "2,6", "shared")
-        assert cpus.why.startswith("CPUs 2,6 are not online; degraded: of 2 CPUs")
+        assert cpus.why.startswith("CPUs 2,6 are not online; degraded: has 0 of 2 CPUs")
         assert (memory.pod.name, memory.resource, memory.before, memory.after) == ("b", "memory nodes", "1", "any")
         assert memory.why.startswith("NUMA nodes 1 are gone; degraded: ")
     assert sets(found.state)["uid-a", "app"] == CpuSet.of(1, 5)

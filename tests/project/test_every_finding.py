@@ -146,13 +146,13 @@ def entries_of(change: Callable[[NodeState], NodeState]) -> tuple[Violation, ...
 
 STATIC = managers()
 BROKEN: list[tuple[Invariant, str, Callable[[], tuple[Violation, ...]]]] = [
-    (Invariant.HOLDER_IS_ACTIVE, "pod uid-web holds something and is not active", lambda: core.violations(STATIC, admitted(STATIC, WEB), ())),
-    (Invariant.HOLDER_IS_IN_ITS_POD, "pod uid-web holds something for container gone, which it doesn't have", lambda: damaged(STATIC, (WEB,), lambda p: holding(p, "uid-web", cpus=(*p.of_pod("uid-web").cpus, ("gone", CpuSet.of(5)))))),
+    (Invariant.HOLDER_IS_ACTIVE, "pod uid-web is not active, but holds CPUs or memory", lambda: core.violations(STATIC, admitted(STATIC, WEB), ())),
+    (Invariant.HOLDER_IS_IN_ITS_POD, "pod uid-web holds CPUs or memory for container gone, which it doesn't have", lambda: damaged(STATIC, (WEB,), lambda p: holding(p, "uid-web", cpus=(*p.of_pod("uid-web").cpus, ("gone", CpuSet.of(5)))))),
     (Invariant.PODS_SHARE_NO_CPUS, "pod uid-web holds CPUs 1,9 that another pod holds too", lambda: damaged(STATIC, (WEB, DB), lambda p: holding(p, "uid-web", cpus=p.of_pod("uid-db").cpus) if str(p.own_set("uid-db", "app")) == "1,9" else holding(p, "uid-db", cpus=p.of_pod("uid-web").cpus))),
-    (Invariant.SHARED_POOL_HAS_THE_REST, "the shared pool has CPUs 0,8, what no pod holds is 0,2-8,10-15", lambda: damaged(STATIC, (WEB,), lambda p: replace(p, default=CpuSet.of(0, 8)))),
+    (Invariant.SHARED_POOL_HAS_THE_REST, "the shared pool has CPUs 0,8, but no pod holds 0,2-8,10-15", lambda: damaged(STATIC, (WEB,), lambda p: replace(p, default=CpuSet.of(0, 8)))),
     (Invariant.RESERVED_CPUS_ARE_FREE, "reserved CPUs 8 are held by a pod", lambda: damaged(STATIC, (WEB,), lambda p: holding(p, "uid-web", cpus=(("app", CpuSet.of(1, 8)),)))),
-    (Invariant.CPUS_ARE_OF_THE_POD, "pod uid-web, container a: CPUs 15 are not all of the pod's 1-3,9-11", lambda: damaged(BY_POD, (APART,), lambda p: holding(p, "uid-web", cpus=(("a", CpuSet.of(15)),)))),
-    (Invariant.CONTAINERS_SHARE_NO_CPUS, "pod uid-web, container b: CPUs 1,9 are held by a too", lambda: damaged(BY_POD, (APART,), lambda p: holding(p, "uid-web", cpus=tuple((name, p.of_pod("uid-web").cpus[0][1]) for name in ("a", "b"))))),
+    (Invariant.CPUS_ARE_OF_THE_POD, "pod uid-web, container a: CPUs 15 are not all among the pod's 1-3,9-11", lambda: damaged(BY_POD, (APART,), lambda p: holding(p, "uid-web", cpus=(("a", CpuSet.of(15)),)))),
+    (Invariant.CONTAINERS_SHARE_NO_CPUS, "pod uid-web, container b: CPUs 1,9 are also held by container a", lambda: damaged(BY_POD, (APART,), lambda p: holding(p, "uid-web", cpus=tuple((name, p.of_pod("uid-web").cpus[0][1]) for name in ("a", "b"))))),
     (Invariant.MEMORY_ADDS_UP, "NUMA node 0: 1073741824 + 6442450945 bytes of memory reserved and free, 7516192768 allocatable", lambda: damaged(WITH_MEMORY, (WEB,), overbooked)),
     (Invariant.MEMORY_IS_OF_THE_PROMISES, "[memorymanager] the expected machine state is different from the real one", lambda: damaged(WITH_MEMORY, (WEB,), overbooked)),
     (Invariant.ONE_ENTRY_PER_UID, "pod uid-web has two entries", lambda: entries_of(lambda s: replace(s, entries=s.entries * 2))),
@@ -162,7 +162,7 @@ BROKEN: list[tuple[Invariant, str, Callable[[], tuple[Violation, ...]]]] = [
 SHORT: list[tuple[str, Callable[[], tuple[str, ...]]]] = [
     ("CPUs 99 of 1,99 are offline", lambda: short(PodPromises(cpus=(("app", CpuSet.of(1, 99)),)), default=CpuSet.parse("0,2-15"))),
     ("memory is promised on NUMA nodes 7, which are gone", lambda: short(block(NumaSet.of(0, 7), GIB))),
-    ("NUMA node 0: 1073741824 bytes more of memory are promised", lambda: short(block(NumaSet.of(0), 8 * GIB))),
+    ("NUMA node 0: 1073741824 more bytes of memory are promised", lambda: short(block(NumaSet.of(0), 8 * GIB))),
 ]  # fmt: skip
 
 
@@ -236,8 +236,8 @@ def with_an_orphan() -> Obstacle:
 OBSTACLES: list[tuple[str, Callable[[], Obstacle]]] = [
     ("pod default/web was refused: OutOfcpu", refused_pod),
     ("pod default/web is being ended", lambda: kept_out(one(deleting_since_ms=NOW_MS))),
-    ("pod default/web is over (Failed)", lambda: kept_out(one(ended("slot"), command=True, outcome=Phase.FAILED))),
-    ("container slot of pod default/web does not run now", lambda: kept_out(one(ended("slot", 1), command=True))),
+    ("pod default/web has finished (Failed)", lambda: kept_out(one(ended("slot"), command=True, outcome=Phase.FAILED))),
+    ("container slot of pod default/web is not running", lambda: kept_out(one(ended("slot", 1), command=True))),
     ("container slot of pod default/web is being stopped", lambda: kept_out(one(running("slot", stop_by_ms=NOW_MS), command=True))),
     ("there is no cgroup poduid-web/slot yet", lambda: kept_out(one(), observed={})),
     ("Starved", starved),

@@ -38,7 +38,7 @@ def apply_manifests(options: argparse.Namespace) -> int:
     """Install manifests, and report what happens to their pods; returns the exit status.
 
     Raises:
-        NodeAgentError: they are wrong, would be refused, or can't be installed.
+        NodeAgentError: they are invalid, would be refused, or can't be installed.
     """
     files = pod_files(options.files)
     place, node = manifest_node(options)
@@ -119,7 +119,7 @@ def _status(options: argparse.Namespace, pods: list[Document]) -> int:
 
 
 def _is_kept_out(pod: Document) -> bool:
-    """Whether it leaves a running pod in place: the agent tries a changed manifest first, and stops there if it is refused (D7)."""
+    """Whether a refusal leaves the running pod in place: the agent tries a changed manifest first, and stops there (D7)."""
     return bool(pod["restarts"] and pod["decision"] == "refused")
 
 
@@ -127,7 +127,7 @@ def diff_manifests(options: argparse.Namespace) -> int:
     """Print what manifests would change; returns the exit status.
 
     Raises:
-        NodeAgentError: they are wrong, or nobody knows what is in place.
+        NodeAgentError: they are invalid, or what is installed is unknown.
     """
     files: tuple[PodFile, ...] = pod_files(options.files)
     place, node = manifest_node(options)

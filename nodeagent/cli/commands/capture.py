@@ -86,11 +86,10 @@ def _capture(options: argparse.Namespace) -> Capture:
 
 
 def _known(options: argparse.Namespace) -> NodeView | None:
-    """Give what is known about the agent on a machine that has been read; None: nothing.
+    """Return what is known about the agent on a machine that has been read; None: nothing.
 
     Raises:
-        NodeAgentError: of what was named.
-
+        NodeAgentError: something that was named can't be read.
     """
     try:
         return known_from(options)

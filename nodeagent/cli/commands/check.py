@@ -58,11 +58,10 @@ next: nodeagent topology draws the machine, nodeagent config validate judges the
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check, and apply fixes if asked to.
+    """Check, and apply fixes on request.
 
     Raises:
-        NodeAgentError: the machine can't be read, or a setting not be written.
-
+        NodeAgentError: the machine can't be read, or a setting can't be written.
     """
     if options.fix and is_elsewhere(options):
         options.parser.error("only this node can be fixed, not a copy: leave out --fix, or run it on the node itself")
@@ -80,8 +79,7 @@ def fix(found: tuple[CheckResult, ...], root: str = "/") -> None:
     """Apply the writes that the verdicts allow, and report them.
 
     Raises:
-        SysfsError: it cannot be.
-
+        SysfsError: one can't be applied.
     """
     for verdict in found:
         for write in verdict.writes:
@@ -109,7 +107,7 @@ def _facts(options: argparse.Namespace) -> NodeFacts:
 
 
 def _validation(options: argparse.Namespace) -> str:
-    """The command that judges the same configuration on the same machine; empty: that of a capture is in no file."""
+    """The command that judges the same configuration on the same machine; empty: a capture's configuration is in no file."""
     if options.config is None and options.machine is not None:
         return ""
     words = ["nodeagent", "config", "validate", options.config or own_config(options)]
@@ -127,13 +125,13 @@ def _settings(options: argparse.Namespace) -> Settings:
     if capture is None:
         return Settings()
     taken = capture.settings
-    # captures of before these were settings have them beside the machine
+    # older captures have these settings outside the machine
     files = {path: text for path, text in capture.sample.files.items() if path in SETTINGS} | dict(taken.sample.files)
     return replace(taken, sample=replace(taken.sample, files=MappingProxyType(files)))
 
 
 def _node(options: argparse.Namespace, topology: Topology) -> NodeSetup:
-    """Give the configuration of `--config`, or else the agent's; if it never ran, the one that it would start with."""
+    """Return the configuration of `--config`, or else the agent's; if it never ran, the one that it would start with."""
     if options.config is not None:
         return node_of(load_config(options.config), topology, options.config)
     try:

@@ -1,8 +1,8 @@
 """`nodeagent completion`: prints a shell's completion script, and answers its queries.
 
-The shells' scripts know nothing of the commands: at each TAB they ask `nodeagent completion words -- WORD…` what may stand for the last
-word. The first line of the answer is its kind (words, files, directories or commands: the last three the shell finds itself), each other
-one a word, a tab and what it means.
+The shells' scripts know nothing of the commands: at each TAB they ask `nodeagent completion words -- WORD…` for replacements of the last
+word. The first line of the answer is its kind (words, files, directories or commands: the shell finds the last three itself), each other
+line a word, a tab and its meaning.
 """
 
 import argparse
@@ -30,7 +30,7 @@ class Candidates(Struct, frozen=True):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", type=_shell, choices=(*SCRIPTS, _ASKED), metavar="|".join(SCRIPTS), help="the shell")
     asked = parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    asked.required = False  # or a complaint that the shell is missing would name them
+    asked.required = False  # otherwise an error about the missing shell would list them
     parser.usage = "nodeagent completion bash|zsh|fish"
     parser.epilog = """\
 exit status: 0: printed; 2: wrong arguments
@@ -47,7 +47,7 @@ next: nodeagent inspect, then a space and TAB, names the pods"""
 
 def _shell(text: str) -> str:
     if text not in {*SCRIPTS, _ASKED}:
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(SCRIPTS)}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(SCRIPTS)}")
     return text
 
 
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def answer_to(command: Command, words: list[str]) -> Candidates:
-    """Give the possible completions of the last word.
+    """Return the possible completions of the last word.
 
     Args:
         command: whose words they are.
@@ -114,7 +114,7 @@ def answer_to(command: Command, words: list[str]) -> Candidates:
 
 
 def _joined(words: list[str]) -> list[str]:
-    """Put together what bash takes apart: `--output`, `=`, `json`. The last value stands alone, as bash wants it."""
+    """Join what bash splits: `--output`, `=`, `json`. The last value stands alone, as bash wants it."""
     joined: list[str] = []
     index = 0
     while index < len(words):

@@ -100,8 +100,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the action.
 
     Raises:
-        NodeAgentError: a file cannot be read or written, or is wrong.
-
+        NodeAgentError: a file can't be read or written, or is invalid.
     """
     if options.action != "migrate-from-kubelet" and options.file is not None and options.config is not None:
         options.parser.error(f"{options.file} and --config {options.config} are two configurations: name one")
@@ -159,7 +158,7 @@ def _validate(options: argparse.Namespace) -> int:
 
 
 def _refused_by_agent(socket: str, source: str) -> NodeAgentError | None:
-    """Ask the running agent what keeps it from applying the configuration; None: nothing."""
+    """Ask the running agent what prevents it from applying the configuration; None: nothing."""
     try:
         call(socket, "judge", config=str(Path(source).absolute()))
     except ApiUnavailable as err:
@@ -173,18 +172,18 @@ def _refused_by_agent(socket: str, source: str) -> NodeAgentError | None:
 
 
 class _Judged(Struct, frozen=True):
-    """A configuration to be judged."""
+    """A configuration to judge."""
 
     source: str
     content: bytes
     hint: str
     """The hint if it is wrong."""
     is_text: bool = True
-    """False: no person wrote these lines."""
+    """False: its text wasn't written by a person."""
 
 
 def _judged(options: argparse.Namespace) -> _Judged:
-    """Give the named configuration, or else that of the node: this one, or the named other one."""
+    """Return the named configuration, or else that of the node: this one, or the named other one."""
     given = options.file or options.config
     if given is None and options.machine is not None:
         return _captured(options.machine)

@@ -109,7 +109,7 @@ def _is_file(word: NamedFile) -> bool:
 
 
 def _itself(word: NamedFile, held: Iterable[HeldFile]) -> HeldFile | None:
-    """Find the manifest in place that was named by its path."""
+    """Find the installed manifest that was named by its path."""
     if word.is_pipe:
         return None
     path = os.path.realpath(Path(word).parent)
@@ -186,7 +186,7 @@ def _pod_document(full_name: str, entry: PodEntry | None, other: str | None) -> 
 
 
 def _ending(document: Document, place: ManifestPlace) -> dict[str, PodEntry]:
-    """Give the pods that end or are forgotten, by namespace/name: not those that another file holds, too."""
+    """Return the pods that end or are forgotten, by namespace/name: not those that another file holds, too."""
     pods = [pod for file in document["files"] for pod in file["pods"] if pod["alsoIn"] is None]
     names = {name_of(pod) for pod in pods}
     return {name: entry for name, entry in place.entries.items() if name in names}

@@ -108,7 +108,7 @@ _AGAIN = "it may just be changing: try again, and see `nodeagent inspect`"
 
 
 def _expected_cpus(known: NodeView, entry: PodEntry, container: str, directory: str) -> CpuSet:
-    """Give the CPUs that the command is to have, if the container can be entered at all."""
+    """Return the CPUs that the command should have, if the container can be entered at all."""
     view = looked_at(known)
     observed, kernel = view.observed.cgroups or {}, view.kernel
     if entry.is_active and kernel is None:
@@ -130,7 +130,7 @@ def become(command: list[str]) -> NoReturn:
     """Replace this process."""
     sys.stdout.flush()
     sys.stderr.flush()
-    # Python ignores these two, and what is ignored stays so over execve.
+    # Python ignores these two, and ignored signals stay ignored after execve.
     ours = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
     try:
         os.execvp(command[0], command)  # noqa: S606 - no shell: that is the point

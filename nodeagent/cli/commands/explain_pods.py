@@ -59,7 +59,7 @@ def _known(node: WhatIfNode, name: str, listed_by: str) -> Iterator[Explained]:
 
 
 def _tried(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[Explained]:
-    """Decide on each pod beside those before it."""
+    """Decide on each pod in addition to those before it."""
     what_if = node.what_if
     with Progress("pods", len(pods)) as progress:
         for found in pods:

@@ -88,8 +88,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the inspection.
 
     Raises:
-        NodeAgentError: the state cannot be found out, there is no such pod, or nothing could be compared with what was promised.
-
+        NodeAgentError: the state is unknown, there is no such pod, or nothing could be compared with what was promised.
     """
     if options.watch:
         _check_watched(options)
@@ -129,8 +128,7 @@ def check_compared(document: Document) -> None:
     """Accept it if there was anything to compare with, or if it is a copy that has only the promises.
 
     Raises:
-        NothingComparedError: there was not.
-
+        NothingComparedError: there was nothing.
     """
     if document["differences"] is None and not document["node"]["copied"]:
         where = document["node"]["cgroupRoot"] or "their location is unknown"
@@ -142,7 +140,7 @@ def check_compared(document: Document) -> None:
 
 
 def _settled(options: argparse.Namespace) -> Document:
-    """Look again while what is found may only be a decision being carried out: a difference counts when two looks agree on it."""
+    """Look again while findings may only be a decision being carried out: a difference counts when two looks agree on it."""
     known = shown_from(options)
     document = _look(known, options)
     for _ in range(_LOOKS - 1):

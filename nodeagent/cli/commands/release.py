@@ -112,7 +112,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _known(options: argparse.Namespace) -> NodeView | NodeAgentError:
-    """Give the reason if no agent runs and its saved state can't be used."""
+    """Return the reason if no agent runs and its saved state can't be used."""
     try:
         return known_from(options)
     except StartError:

@@ -108,7 +108,7 @@ def _refusal(entry: PodEntry) -> RecordedRefusal | None:
 
 
 def _decision(entry: PodEntry) -> tuple[object, ...]:
-    """Give what another decision on the pod or its manifest changes."""
+    """Return what another decision on the pod or its manifest changes."""
     return entry.pod.uid, entry.decided_at_ms, entry.change_refusal, entry.deleting_since_ms
 
 

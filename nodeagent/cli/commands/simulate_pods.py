@@ -21,7 +21,7 @@ class SimulateError(NodeAgentError):
 
 
 def simulate_pods(options: argparse.Namespace) -> str:
-    """Give the answer's text.
+    """Return the answer's text.
 
     Raises:
         NodeAgentError: manifests, machine or configuration can't be read, or there is nothing to decide on.

@@ -58,10 +58,10 @@ class Instead(Struct, frozen=True):
     errata: Errata | None
 
     def read(self, line: bytes, where: str) -> Scenario:
-        """Give the scenario to replay.
+        """Return the scenario to replay.
 
         Raises:
-            ScenarioError: the line is none.
+            ScenarioError: the line isn't a scenario.
         """
         scenario = scenario_from_text(line, where, None if self.machine is None else self.machine.topology)
         placement = replace(
@@ -70,7 +70,7 @@ class Instead(Struct, frozen=True):
         if self.config is not None:
             config = replace(self.config, placement=replace(self.config.placement, errata=placement.errata))
             node = on_machine(config, scenario.topology)
-            # a configuration that doesn't suit the scenario's machine is refused by its start, in kubelet's words
+            # a configuration that doesn't fit the scenario's machine is refused by its start, in kubelet's words
             complete = with_machine(config, scenario.topology.memory_bytes)
             placement = node.managers.placement if isinstance(node, NodeSetup) else complete.placement
         return replace(scenario, placement=placement)
@@ -108,7 +108,7 @@ def simulate_scenarios(options: argparse.Namespace) -> None:
     """Print the outcome of each scenario as soon as it is known.
 
     Raises:
-        NodeAgentError: scenarios, machine or configuration can't be read, or the latter two don't go together.
+        NodeAgentError: scenarios, machine or configuration can't be read, or the latter two don't match.
     """
     instead = _instead(options)
     words = _Words(options.file, "the scenario's own" if instead.machine is None else instead.machine.where)
@@ -140,7 +140,7 @@ def _instead(options: argparse.Namespace) -> Instead:
         return Instead(None, config, errata)
     machine = machine_of(argparse.Namespace(**{**vars(options), "empty": True}))
     if config is not None:
-        # reports what doesn't match, once for all
+        # reports a mismatch once for all scenarios
         empty_node(machine, config, options.config, errata_of(options))
     return Instead(machine, config, errata)
 
@@ -150,7 +150,7 @@ def _document(result: Mapping[str, object], output: str) -> str:
 
 
 def _lines(path: NamedFile) -> Iterator[tuple[int, bytes]]:
-    """Give every line that isn't blank, with its number."""
+    """Return every line that isn't blank, with its number."""
     try:
         with _opened(path) as file:
             number = 1

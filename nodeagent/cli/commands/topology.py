@@ -1,4 +1,4 @@
-"""`nodeagent topology`: shows a machine as the agent understands it, and who owns each CPU, as far as that is known."""
+"""`nodeagent topology`: shows a machine as the agent understands it, and the owner of each CPU, as far as that is known."""
 
 import argparse
 import sys
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the machine.
 
     Raises:
-        NodeAgentError: the machine's description can't be read, or the configuration that was named.
+        NodeAgentError: the machine's description or the named configuration can't be read.
     """
     topology = topology_from(args) if args.topology is None else topology_from_spec(args.topology)
     match args.output:
@@ -73,17 +73,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | None:
-    """Who owns each CPU; None if nobody can say: then the machine is drawn as it is, and stderr says why.
+    """The owner of each CPU; None if unknown: then the machine is drawn as it is, and stderr explains why.
 
     Raises:
-        NodeAgentError: the configuration that was named can't be read, or doesn't suit the machine.
+        NodeAgentError: the named configuration can't be read, or doesn't fit the machine.
     """
     if args.topology is None:
         try:
             known = known_from(args)
         except NodeAgentError as err:
-            # Where no agent was ever, a configuration that was named says what is reserved. Of another agent the promises can't be
-            # read, or not by us: the machine itself is still the answer.
+            # If no agent ever ran, a named configuration defines what is reserved. If another agent's promises can't be read, at all or by
+            # us, the machine itself is still the answer.
             if args.config is None or not isinstance(err, NeverSavedError | StartError):
                 _tell_missing(err, args)
                 return None

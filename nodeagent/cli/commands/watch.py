@@ -28,11 +28,10 @@ class WatchError(NodeAgentError):
 
 
 def watch(options: argparse.Namespace) -> int:
-    """Draw until `q` or Ctrl-C, or print the wanted number of frames.
+    """Draw until `q` or Ctrl-C, or print the requested number of frames.
 
     Raises:
-        NodeAgentError: it can't be looked at or drawn on. Troubles that come later are shown and may pass.
-
+        NodeAgentError: it can't be observed, or there is nothing to draw on. Later problems are shown and may pass.
     """
     if options.frames is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise WatchError(
@@ -51,7 +50,7 @@ def watch(options: argparse.Namespace) -> int:
 
 
 class Watcher:
-    """Looks, and compares with the look before."""
+    """Looks, and compares with the previous look."""
 
     def __init__(self, known: Callable[[ViewReader], NodeView]) -> None:
         self._known = known
@@ -78,7 +77,7 @@ class Watcher:
         return look
 
     def try_again(self) -> Look:
-        """Look; where that fails, give the last look, with the reason."""
+        """Look; if that fails, return the last look, with the reason."""
         assert self._last is not None
         try:
             return self.look()
@@ -97,7 +96,7 @@ def _sample(known: NodeView) -> UsageSample:
 
 
 def _cpu_times(topology: Topology) -> Mapping[int, tuple[int, int]]:
-    """Give each CPU its times. While one comes or goes nobody can say whose they are."""
+    """Assign the times to CPUs. While a CPU comes or goes their assignment is unknown."""
     times, online = cpu_times_us(), list(topology.online)
     return dict(zip(online, times, strict=True)) if len(times) == len(online) else {}
 

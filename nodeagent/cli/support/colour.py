@@ -1,4 +1,4 @@
-"""Whether a command's text is coloured, and how wide it may be: the option and the conventions that decide where it isn't given."""
+"""Whether a command's text is coloured, and how wide it may be: the option and the conventions that decide if it isn't given."""
 
 import argparse
 import os
@@ -23,5 +23,5 @@ def wants_colour(choice: str) -> bool:
 
 
 def terminal_width() -> int | None:
-    """Give the columns of stdout's terminal (COLUMNS takes precedence); None: not a terminal, or unknown."""
+    """Return the columns of stdout's terminal (COLUMNS takes precedence); None: not a terminal, or unknown."""
     return (shutil.get_terminal_size((0, 0)).columns or None) if sys.stdout.isatty() else None

@@ -1,4 +1,4 @@
-"""Configurations that commands read: the node's own, or one that is named, from a pipe too."""
+"""Configurations that commands read: the node's own, or a named one, possibly from a pipe."""
 
 from nodeagent.cli.support.named_files import read_named
 from nodeagent.core.model.config import Config
@@ -12,11 +12,10 @@ def load_config(path: str, *, absent_hint: str = ABSENT_HINT) -> Config:
 
     Args:
         path: the file.
-        absent_hint: what to do if there is none.
+        absent_hint: what to do if it doesn't exist.
 
     Raises:
-        StartError: it is missing or wrong; every finding is in the message, one a line.
-
+        StartError: it is missing or invalid; every finding is in the message, one per line.
     """
     content = config_content(path, absent_hint=absent_hint)
     from nodeagent.formats.config.config_yaml import parse_config
@@ -32,10 +31,9 @@ def config_content(path: str, *, absent_hint: str = ABSENT_HINT) -> bytes:
 
     Args:
         path: the file.
-        absent_hint: what to do if there is none.
+        absent_hint: what to do if it doesn't exist.
 
     Raises:
         StartError: it is missing, or cannot be read.
-
     """
     return startup.config_content(path, absent_hint=absent_hint, read=read_named)

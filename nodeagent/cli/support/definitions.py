@@ -1,4 +1,4 @@
-"""What the command line understands, as values taken from argparse: completion and manual pages are made of it. Prints nothing."""
+"""What the command line understands, as values taken from argparse: completion and manual pages are generated from it. Prints nothing."""
 
 import argparse
 
@@ -8,12 +8,12 @@ Parser = argparse.ArgumentParser
 
 
 class Argument(Struct, frozen=True):
-    """An option with its spellings, or (without any) an argument by its place."""
+    """An option with its spellings, or (without any) a positional argument."""
 
     spellings: tuple[str, ...]
     dest: str
     metavar: str
-    """What stands for the value; empty: it takes none."""
+    """The placeholder of its value; empty: it takes none."""
     choices: tuple[str, ...]
     help: str | None
     """None: not for people."""
@@ -41,7 +41,7 @@ class Subcommand(Struct, frozen=True):
 
 
 def command_of(parser: Parser) -> Command:
-    """Take a parser's definitions out."""
+    """Extract a parser's definitions."""
     options, places, subcommands = [], [], list[Subcommand]()
     for action in parser._actions:  # noqa: SLF001 - argparse shows its definitions nowhere else
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - the same

@@ -19,32 +19,32 @@ _STDOUT = "-"
 
 
 def add_output_argument(parser: argparse.ArgumentParser) -> None:
-    """Add `-o`, of commands whose answer has the usual three forms (D26)."""
+    """Add `-o`, for commands whose answer has the usual three forms (D26)."""
     parser.add_argument(
         "-o", "--output", choices=("text", "json", "yaml"), default="text", help="output format (default: text)"
     )
 
 
 def add_out_argument(parser: argparse.ArgumentParser, what: str = "the file to write") -> None:
-    """Add `--out`, of commands that write a file."""
+    """Add `--out`, for commands that write a file."""
     parser.add_argument("--out", type=named_path, metavar="FILE", default=_STDOUT, help=f"{what} (default: -, stdout)")
 
 
 def printed(document: Document, output: str, render: Callable[[Document], str]) -> str:
-    """Give the text to print, with its last line's end.
+    """Return the text to print, including its last line end.
 
     Args:
         document: of plain values.
         output: `text`, `json` or `yaml`.
-        render: makes the text for people.
+        render: creates the text for people.
     """
     return render(document) if output == "text" else spelled(document, output)
 
 
 def spelled(document: Document, output: str) -> str:
-    """Give a document as `json` or `yaml`, with its last line's end.
+    """Return a document as `json` or `yaml`, including its last line end.
 
-    All else than printable ASCII is escaped: so it is the same, and is read as what it was, whatever stdout has characters for.
+    Everything but printable ASCII is escaped: it is the same, and reads back the same, whatever characters stdout supports.
     """
     as_json = ascii_json(document, indent=2)
     if output == "json":
@@ -57,27 +57,26 @@ def spelled(document: Document, output: str) -> str:
 
 
 def json_line(document: Document) -> str:
-    """Give a document as `spelled` does, as one line of JSON."""
+    """Return a document like `spelled`, as one line of JSON."""
     return ascii_json(document) + "\n"
 
 
 def spelled_xml(text: str) -> str:
-    """Give XML with all else than ASCII as references, as `spelled` escapes it."""
+    """Return XML with everything but ASCII as references, as `spelled` escapes it."""
     return text.encode("ascii", "xmlcharrefreplace").decode()
 
 
 def write_out(path: str, content: bytes, *, mode: int = 0o600, replaces: bool = True) -> None:
-    """Write the file that `--out` names, all of it or nothing.
+    """Write the file that `--out` names, completely or not at all.
 
     Args:
-        path: the file. What lies there is replaced if it is a file, and kept if it is a device, a FIFO or a link.
+        path: the file. An existing file is replaced; a device, a FIFO or a link is kept.
         content: all of it.
         mode: its permissions.
-        replaces: whether a file that is there may be replaced.
+        replaces: whether an existing file may be replaced.
 
     Raises:
         StateFileError: it could not be written.
-
     """
     if path == _STDOUT:
         sys.stdout.buffer.write(content)
@@ -85,7 +84,7 @@ def write_out(path: str, content: bytes, *, mode: int = 0o600, replaces: bool = 
     try:
         kind = stat.S_IFMT(os.lstat(path).st_mode)
     except OSError:
-        kind = stat.S_IFDIR  # there is none, or the attempt will tell why not
+        kind = stat.S_IFDIR  # it doesn't exist, or the attempt will report why not
     if kind not in {stat.S_IFREG, stat.S_IFDIR}:
         raise state_files.StateFileError(
             f"cannot write {path}: a link, device, FIFO or socket is there, and would be replaced",

@@ -11,7 +11,7 @@ _OWN_LINE = re.compile(r"\n(?=[a-z ]+: )")
 
 
 class HelpText(argparse.RawDescriptionHelpFormatter):
-    """Breaks the prose around the arguments; lines that are set in are examples."""
+    """Breaks the prose around the arguments; indented lines are examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(_filled(paragraph, width, indent) for paragraph in text.split("\n\n"))
@@ -36,7 +36,7 @@ def _filled(paragraph: str, width: int, indent: str) -> str:
 
 
 def _with_place(examples: str) -> str:
-    """Begin examples that name files of ours with the way there, so that they can be pasted anywhere."""
+    """Prefix examples that name files of ours with their path, so that they can be pasted anywhere."""
     title, _, lines = examples.partition("\n")
     place = documents()
     return f"{title}\n  cd {shlex.quote(place)}\n{lines}" if " examples/" in lines and place != _UNKNOWN else examples
@@ -46,7 +46,7 @@ _UNKNOWN = "in the project's source"
 
 
 def documents() -> str:
-    """Where docs/ and examples/ lie: as installed (scripts/install.sh), or in a checkout."""
+    """Where docs/ and examples/ are: as installed (scripts/install.sh), or in a checkout."""
     for directory in (Path(sys.prefix, "share/nodeagent"), Path(__file__).parents[3]):
         if (directory / "docs").is_dir():
             return str(directory)

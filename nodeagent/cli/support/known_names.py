@@ -16,7 +16,7 @@ from nodeagent.errors import NodeAgentError
 _STATE = "/var/lib/nodeagent/nodeagent_state"
 _MAX_BYTES = 64 * 1024 * 1024
 _NAME = re.compile("[a-z0-9.-]+")
-"""What a shell is given from a file that anybody may have written; Kubernetes' names are no other."""
+"""What a shell may get from a file that anybody may have written: Kubernetes' names look like this."""
 _SECONDS = 1.0
 """How long to wait after TAB for an agent that doesn't answer."""
 
@@ -32,7 +32,7 @@ class NamedPod(Struct, frozen=True):
 
 
 def pods_of(given: Mapping[str, str]) -> tuple[NamedPod, ...]:
-    """Give the node's pods, as far as they are known.
+    """Return the node's pods, as far as they are known.
 
     Args:
         given: what has been typed already: of `socket`, `root` and `machine` the values say which node it is.

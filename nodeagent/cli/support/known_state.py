@@ -53,13 +53,12 @@ def known_state(config_path: str, socket: str | None, read: ViewReader | None = 
     """Ask the agent, or else read its saved state.
 
     Args:
-        config_path: read only if the agent doesn't answer: it says with which configuration it runs.
-        socket: the agent's. None: where it is by default, or where the configuration puts it.
-        read: for those who ask again and again; what did not change is not read again.
+        config_path: read only if the agent doesn't answer: the agent reports its own configuration.
+        socket: the agent's. None: the default, or as configured.
+        read: for repeated calls; what did not change is not read again.
 
     Raises:
         NodeAgentError: with what to do.
-
     """
     read = read or ViewReader()
     try:
@@ -77,9 +76,9 @@ def known_state(config_path: str, socket: str | None, read: ViewReader | None = 
 
 
 def shown_state(config_path: str | None, socket: str | None, read: ViewReader | None = None) -> NodeView:
-    """Do as `known_state`; where no agent runs because its configuration is wrong, use the one that it last ran with.
+    """Like `known_state`; if no agent runs because its configuration is invalid, use the one that it last ran with.
 
-    A configuration that was named counts, right or wrong.
+    A named configuration counts, valid or not.
     """
     try:
         return known_state(config_path or DEFAULT_CONFIG, socket, read)
@@ -151,17 +150,17 @@ def saved_in(config: Config, root: str = "") -> SavedState | None:
 
 
 def saved_at_ms(config: Config, root: str) -> int:
-    """Give the time when the existing state was saved."""
+    """Return the time when the existing state was saved."""
     return Path(root + state_path(config)).stat().st_mtime_ns // 1_000_000
 
 
 def state_path(config: Config) -> str:
-    """Give the path of the agent's state."""
+    """Return the path of the agent's state."""
     return str(Path(config.state_directory) / STATE_FILE)
 
 
 def socket_path(config: Config) -> str:
-    """Give the agent's socket."""
+    """Return the agent's socket."""
     return f"{config.runtime_directory}/{_SOCKET_NAME}"
 
 
@@ -175,7 +174,7 @@ def misfits(node: NodeSetup, saved: SavedState, path: str) -> list[str]:
 
 
 def _launcher(node: NodeSetup, problems: list[str]) -> tuple[str | None, Mapping[str, int] | None]:
-    """Ask the launcher, which lives while the agent doesn't, for the pods' cgroup and their processes."""
+    """Ask the launcher, which keeps running without the agent, for the pods' cgroup and their processes."""
     from nodeagent.edge.launcher import LauncherClient, LauncherError
 
     client = LauncherClient(Path(node.config.launcher_socket))
@@ -190,12 +189,12 @@ def _launcher(node: NodeSetup, problems: list[str]) -> tuple[str | None, Mapping
 
 
 def looked_at(view: NodeView) -> NodeView:
-    """Look at the cgroups, if nobody has yet; of processes only the main ones are known."""
+    """Observe the cgroups, unless that was done; of processes only the main ones are known."""
     return view if view.observation is not None else replace(view, observation=_cgroups(view))
 
 
 def with_observation(view: NodeView, *, host_processes: bool) -> NodeView:
-    """Look at the cgroups and at the processes in them, and, if wanted, at those of the host on exclusive CPUs (D12)."""
+    """Observe the cgroups and the processes in them, and on request those of the host on exclusive CPUs (D12)."""
     if view.observation is not None:
         return view if host_processes else replace(view, observation=replace(view.observation, host=None))
     processes = _processes(view)
@@ -232,7 +231,7 @@ def _observed_cgroups(root: str | None, problems: list[str]) -> ObservedCgroups 
 
 
 def _processes(view: NodeView) -> dict[str, tuple[int, ...]]:
-    """Give the processes of all containers by cgroup path. What can't be read is left out: it is shown as 0 processes."""
+    """Return the processes of all containers by cgroup path. What can't be read is left out: it is shown as 0 processes."""
     if view.cgroup_root is None:
         return {}
     tree = CgroupTree(view.cgroup_root)
@@ -258,7 +257,7 @@ def _strays(view: NodeView, processes: Mapping[str, Collection[int]]) -> dict[st
 
 
 def _host_processes(exclusive: CpuSet, ours: frozenset[int]) -> HostProcesses:
-    """Find others that may run on exclusive CPUs (D12)."""
+    """Find other processes that may run on exclusive CPUs (D12)."""
     if not exclusive:
         return HostProcesses()
     from nodeagent.edge.processes import may_run_on, of_caller

@@ -21,6 +21,6 @@ def add_wait_arguments(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def check_timeout(options: argparse.Namespace) -> None:
-    """Refuse a time of a wait that isn't asked for, as arguments are refused."""
+    """Refuse a timeout without a wait, like other invalid arguments."""
     if options.timeout is not None and not options.wait:
         options.parser.error(f"--timeout {options.timeout:g} says how long to wait: give --wait, too")

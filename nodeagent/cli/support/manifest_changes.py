@@ -45,10 +45,10 @@ class Change(enum.Enum):
 
 
 class ManifestPlace(Struct, frozen=True):
-    """Where this node's manifests are, and what the agent has decided on them."""
+    """Where this node's manifests are, and the agent's decisions on them."""
 
     directory: str
-    """Of a configuration with kubelet's staticPodPath perhaps a single file."""
+    """With kubelet's staticPodPath in the configuration it may be a single file."""
     entries: Mapping[str, PodEntry]
     """By namespace/name."""
     socket: str
@@ -62,9 +62,9 @@ class HeldFile(Struct, frozen=True):
     path: str
     content: bytes | None
     pods: Mapping[str, Pod]
-    """Those that are valid, by namespace/name."""
+    """The valid ones, by namespace/name."""
     names: frozenset[str]
-    """`namespace/name` of all that it holds; of a file that can't be understood: of those that the agent had from it."""
+    """`namespace/name` of all that it holds; for a file that can't be parsed: of those that the agent had from it."""
     problem: str | None
     """Why there is no content."""
 
@@ -77,7 +77,7 @@ class PodChange(Struct, frozen=True):
     path: str
     """Where its manifest is, or will be."""
     before: Pod | None
-    """What is in place under its name."""
+    """What is installed under its name."""
     entry: PodEntry | None
     """The agent's decision under its name."""
 
@@ -87,19 +87,19 @@ class PodChange(Struct, frozen=True):
 
     @property
     def decided(self) -> PodEntry | None:
-        """What the agent has decided on this very pod, and leaves it at; None: it decides yet."""
+        """The agent's final decision on this very pod; None: it is still deciding."""
         is_in_place = self.before is None or self.before == self.pod
         return _decided(self.entry, self.pod) if is_in_place else None
 
     @property
     def restarts(self) -> bool:
-        """Whether a running pod would be replaced by it."""
+        """Whether it would replace a running pod."""
         entry, decided = self.entry, self.decided
         return entry is not None and entry.is_active and entry.deleting_since_ms is None and decided is not entry
 
 
 def decision_on(change: PodChange, state: NodeState) -> PodEntry | None:
-    """Find what the agent has decided on a pod since it was put in place; None: nothing yet."""
+    """Find the agent's decision on a pod since it was installed; None: none yet."""
     before, pod = _decided(change.entry, change.pod), change.pod
     named = next((entry for entry in state.entries if entry.pod.full_name == pod.full_name), None)
     now = _decided(named, pod)
@@ -108,7 +108,7 @@ def decision_on(change: PodChange, state: NodeState) -> PodEntry | None:
 
 
 def _decided(entry: PodEntry | None, pod: Pod) -> PodEntry | None:
-    """Give the decision on a pod that is known under its name; one on what a running pod's manifest has become is like a pod's own."""
+    """Return the decision on a pod that is known under its name; one on a running pod's changed manifest has the form of a pod's own."""
     if entry is None or entry.deleting_since_ms is not None:
         return None
     if _is_same(entry.pod, pod):
@@ -120,7 +120,7 @@ def _decided(entry: PodEntry | None, pod: Pod) -> PodEntry | None:
 
 
 def _is_same(one: Pod, other: Pod) -> bool:
-    """Compare all but the variables: they may hold secrets, so nobody is given them."""
+    """Compare everything except the variables: they may hold secrets, so nobody gets them."""
     return _without_variables(one) == _without_variables(other)
 
 
@@ -140,13 +140,13 @@ class FileChange(Struct, frozen=True):
 
 
 def place_of(config: Config, state: NodeState | None, socket: str | None, *, is_live: bool) -> ManifestPlace:
-    """Give the place of the manifests for a configuration and its state; None: unknown."""
+    """Return the place of the manifests for a configuration and its state; None: unknown."""
     entries = {} if state is None else {entry.pod.full_name: entry for entry in state.entries}
     return ManifestPlace(config.static_pod_path, entries, socket or socket_path(config), is_live)
 
 
 def manifest_node(options: argparse.Namespace) -> tuple[ManifestPlace, WhatIfNode]:
-    """Find this node's manifests, and the node to try decisions out on. Where no agent has ever run, nobody is there.
+    """Find this node's manifests, and the node to try decisions on. If no agent has ever run, it has no pods.
 
     Raises:
         NodeAgentError: the configuration, the machine or the state can't be read.
@@ -196,14 +196,14 @@ def _held(file: ManifestFile, place: ManifestPlace) -> HeldFile:
 
 
 def planned(files: Sequence[PodFile], place: ManifestPlace) -> tuple[FileChange, ...]:
-    """Plan what each file becomes.
+    """Plan the changes of each file.
 
     Args:
         files: as they were named, all of them valid.
-        place: where they are to be.
+        place: where to install them.
 
     Raises:
-        NodeAgentError: the directory can't be read, or a pod can't be put there without another one's end.
+        NodeAgentError: the directory can't be read, or a pod can't be installed without ending another one.
     """
     _check_unique(files)
     held = held_files(place)
@@ -238,7 +238,7 @@ def _change(file: PodFile, old: HeldFile | None, path: str, place: ManifestPlace
 
 
 def _mode(path: str) -> int:
-    """As `cp` has it: of a file that is replaced its own, of a new one that of what was named."""
+    """Like `cp`: a replaced file keeps its mode, a new one has that of the named file."""
     with suppress(OSError):
         status = Path(path).stat()
         if not path.startswith("/dev/"):
@@ -276,7 +276,7 @@ def _check_uids(files: Sequence[PodFile], held: Sequence[HeldFile], given: set[s
 
 
 def _file_of(file: PodFile, held: Sequence[HeldFile]) -> HeldFile | None:
-    """Find the file that holds the pods of a manifest; None: nobody holds one of them."""
+    """Find the file that holds the pods of a manifest; None: no file holds one of them."""
     names = {found.pod.full_name for found in file.pods}
     holders = [old for old in held if old.names & names]
     if len(holders) > 1:
@@ -313,7 +313,7 @@ def _shared(file: PodFile, old: HeldFile, given: set[str]) -> ManifestPlaceError
 
 
 def _new_path(file: PodFile, place: ManifestPlace, taken: set[str]) -> str:
-    """Choose the name of a new file: its own, else that of its first pod."""
+    """Choose the name of a new file: its own, or else that of its first pod."""
     if not Path(place.directory).is_dir():
         raise ManifestPlaceError(
             f"{place.directory} is one file, and pod {file.pods[0].pod.full_name} isn't in it",
@@ -334,14 +334,14 @@ def _new_path(file: PodFile, place: ManifestPlace, taken: set[str]) -> str:
 
 
 def put(changes: Iterable[FileChange], way_out: str) -> None:
-    """Write what changes, each file whole or not at all. The directory is locked.
+    """Write the changes, each file completely or not at all. The directory is locked.
 
     Args:
         changes: as planned.
-        way_out: the command that may do what this user may not.
+        way_out: the command for what this user is not permitted to do.
 
     Raises:
-        StateFileError: one could not be written; those before it are in place.
+        StateFileError: one could not be written; those before it are installed.
     """
     for change in changes:
         if change.is_written:

@@ -38,7 +38,7 @@ def check_wait(options: argparse.Namespace, place: ManifestPlace) -> None:
 
 
 def decided(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[AppliedPod]:
-    """Decide on each pod that the agent would decide on, beside those before it."""
+    """Decide on each pod that the agent would decide on, in addition to those before it."""
     pods = [change for file in changes for change in file.pods]
     with Progress("pods", len(pods)) as progress:
         for one in pods:
@@ -56,13 +56,13 @@ def decided(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[AppliedP
 def waited(
     options: argparse.Namespace, place: ManifestPlace, ending: Iterable[PodEntry], look: Callable[[NodeState], bool]
 ) -> NodeState:
-    """Wait until a look at the agent's state is content, or the time is over; gives the last state.
+    """Wait until a look at the agent's state succeeds, or the time is over; returns the last state.
 
     Args:
         options: with `--timeout`.
         place: whose agent it is.
         ending: the pods that have to end before.
-        look: says whether all has happened.
+        look: returns whether everything has happened.
 
     Raises:
         WaitError: the agent does not answer any more.

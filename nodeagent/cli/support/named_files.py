@@ -23,15 +23,15 @@ def named_path(word: str) -> str:
     """Read a path on the command line, as argparse's type.
 
     Raises:
-        argparse.ArgumentTypeError: it is empty, as an unset variable is; no default is meant then, and no directory either.
+        argparse.ArgumentTypeError: it is empty, like an unset variable; that means neither a default nor a directory.
     """
     if not word:
-        raise argparse.ArgumentTypeError("'' is no path; if it was a variable, it is not set")
+        raise argparse.ArgumentTypeError("'' is not a path; if it was a variable, it is not set")
     return word
 
 
 def file_type(path: str) -> int | None:
-    """Give the type of what lies there, such as stat.S_IFREG; None: nothing, or it may not be looked at, as whoever reads it is told."""
+    """Return the type of what is there, such as stat.S_IFREG; None: nothing, or access is denied, which the reader reports."""
     try:
         return stat.S_IFMT(Path(path).stat().st_mode)
     except OSError:
@@ -39,7 +39,7 @@ def file_type(path: str) -> int | None:
 
 
 def is_absent(path: str) -> bool:
-    """Whether nothing lies there, for certain: what may not be looked at is there."""
+    """Whether nothing is there, for certain: a path with denied access counts as existing."""
     try:
         Path(path).stat()
     except OSError as err:
@@ -48,7 +48,7 @@ def is_absent(path: str) -> bool:
 
 
 class NamedFile(str):
-    """A path as it was typed; stdin has one, however it was spelled. A pipe is read once, however often its content is asked for."""
+    """A path as it was typed; stdin has only one, however it was spelled. A pipe is read once, however often its content is needed."""
 
     __slots__ = ("_content",)
     _content: bytes
@@ -68,7 +68,7 @@ class NamedFile(str):
         return self.is_stdin or file_type(self) == stat.S_IFIFO
 
     def check_open(self) -> None:
-        """Refuse a descriptor that isn't there.
+        """Refuse a descriptor that isn't open.
 
         Raises:
             StateFileError: nothing is open there.
@@ -82,11 +82,11 @@ class NamedFile(str):
             )
 
     def read(self, max_bytes: int) -> bytes | None:
-        """Give the file's content; None if there is no such file.
+        """Return the file's content; None if the file doesn't exist.
 
         Raises:
-            StateFileError: it cannot be read, is neither a file nor a pipe, or is larger than that; or nothing at all came through a
-                pipe: what was to write it may have failed, which no reader is told.
+            StateFileError: it can't be read, is neither a file nor a pipe, or is too large; or a pipe was empty: its writer may have
+                failed, which no reader can see.
         """
         if hasattr(self, "_content"):
             return self._content
@@ -97,7 +97,7 @@ class NamedFile(str):
             except StateFileError as err:
                 if err.errno == errno.EIO:
                     raise
-                # what is to be done about a file of the agent's own isn't right for somebody else's
+                # advice about the agent's own files isn't right for other files
                 raise StateFileError(
                     err.message,
                     path=self,
@@ -145,13 +145,13 @@ def is_pipe(path: str) -> bool:
 
 
 def read_named(path: str, max_bytes: int) -> bytes | None:
-    """Read what was named as it can be read, and what wasn't as a regular file."""
+    """Read a named path in its own way, and anything else as a regular file."""
     if isinstance(path, NamedFile):
         return path.read(max_bytes)
     return state_files.read(path, max_bytes=max_bytes, follow_symlinks=True)
 
 
 def readers_of_stdin(options: argparse.Namespace) -> int:
-    """Count the arguments that name stdin, which only one of them can have."""
+    """Count the arguments that name stdin, which only one of them can read."""
     given = [one for value in vars(options).values() for one in (value if isinstance(value, list) else [value])]
     return sum(isinstance(one, NamedFile) and one.is_stdin for one in given)

@@ -1,4 +1,4 @@
-"""Numbers on the command line: argparse's types, whose complaints say what is allowed."""
+"""Numbers on the command line: argparse's types, whose errors say what is allowed."""
 
 import argparse
 from collections.abc import Callable
@@ -9,7 +9,7 @@ def whole_number(text: str) -> int:
     """Read a whole number above 0.
 
     Raises:
-        argparse.ArgumentTypeError: it is none.
+        argparse.ArgumentTypeError: it isn't one.
     """
     number = int(text) if text.isascii() and text.isdigit() else 0
     if number < 1:
@@ -18,7 +18,7 @@ def whole_number(text: str) -> int:
 
 
 def seconds(low: float, high: float) -> Callable[[str], float]:
-    """Give what reads a number of seconds from `low` to `high`, and raises argparse.ArgumentTypeError of all else."""
+    """Return a function that reads a number of seconds from `low` to `high`, and raises argparse.ArgumentTypeError for anything else."""
 
     def read(text: str) -> float:
         with suppress(ValueError):

@@ -1,4 +1,4 @@
-"""The pods of manifests that commands are given: a file, a directory of them, or a pipe such as stdin."""
+"""The pods of manifests passed to commands: a file, a directory of them, or a pipe such as stdin."""
 
 from collections.abc import Iterable, Sequence
 
@@ -21,24 +21,24 @@ class PodFile(Struct, frozen=True):
     """A manifest with its pods, all of them valid."""
 
     path: str
-    """As it was named; of a file in a directory, with that."""
+    """As it was named; for a file in a directory, including that."""
     content: bytes
     pods: tuple[ManifestPod, ...]
 
 
 def pods_of(paths: Sequence[NamedFile]) -> tuple[Pod, ...]:
-    """Read all pods, as `pod_files` does."""
+    """Read all pods, like `pod_files`."""
     return tuple(found.pod for file in pod_files(paths) for found in file.pods)
 
 
 def pod_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
-    """Read manifests, as the daemon reads its own: by file name, their pods by document.
+    """Read manifests in the daemon's order: by file name, their pods by document.
 
     Args:
         paths: of files, pipes and directories.
 
     Raises:
-        NodeAgentError: one can't be read, is no pod, or there is no pod in any; every finding is named.
+        NodeAgentError: one can't be read, is not a pod, or there is no pod in any; every finding is named.
     """
     files: list[PodFile] = []
     with Progress("manifests read") as progress:

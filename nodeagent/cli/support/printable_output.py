@@ -1,6 +1,6 @@
-"""What commands print reaches a terminal that acts on control characters: of ours only, never of a name that somebody chose.
+"""Filters what commands print, because terminals act on control characters: lets only our own pass, never those in names.
 
-All of it passes here, so no command has to think of it. What draws on a terminal says so: `unescaped`, `write_coloured`.
+All output passes here, so no command has to think of it. Code that draws on a terminal asks for it: `unescaped`, `write_coloured`.
 """
 
 import re
@@ -13,11 +13,11 @@ from nodeagent.errors import printable
 
 _LAYOUT = re.compile(r"([\n\t])")
 _COLOURED = re.compile(r"([\n\t]|\x1b\[(?:0|3[0-9]|1;[39][0-9])m)")
-"""With ECMA-48's selection of a colour, as views/topology/text.py and views/check/node_check.py spell it."""
+"""With ECMA-48's colour sequences, as views/topology/text.py and views/check/node_check.py spell them."""
 
 
 class _PrintableOutput:
-    """A stream on which everything but line ends and tabs is escaped that can't be printed."""
+    """A stream that escapes everything unprintable except line ends and tabs."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -44,7 +44,7 @@ def _escaped(text: str, kept: re.Pattern[str]) -> str:
 
 @contextmanager
 def printable_output() -> Iterator[None]:
-    """Have stdout escape what can't be printed, for this block."""
+    """Make stdout escape what can't be printed, for this block."""
     stream = sys.stdout
     sys.stdout = cast("TextIO", _PrintableOutput(stream))
     try:
@@ -54,12 +54,12 @@ def printable_output() -> Iterator[None]:
 
 
 def unescaped() -> TextIO:
-    """Give stdout as it is, for what moves the cursor."""
+    """Return stdout as it is, for moving the cursor."""
     return sys.stdout.stream if isinstance(sys.stdout, _PrintableOutput) else sys.stdout
 
 
 def write_coloured(text: str) -> None:
-    """Print a text in which our colours stay."""
+    """Print a text and keep our colours."""
     if isinstance(sys.stdout, _PrintableOutput):
         sys.stdout.write_coloured(text)
     else:

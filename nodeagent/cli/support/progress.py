@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 _DELAY_SECONDS = 1.0
 _COLUMNS, _LINES = 79, 24
 _BEGUN = time.monotonic()
-"""A command has several parts of less than a second each: what counts is how long it has taken as a whole."""
+"""A command may have several parts of less than a second each: its total time counts."""
 
 
 class Progress:
-    """Counts steps from entering to leaving the `with` block; the bar goes away at its end."""
+    """Counts steps while the `with` block runs; the bar disappears at its end."""
 
     def __init__(self, what: str, total: int | None = None, *, beside_output: bool = False) -> None:
-        """Give what is counted, in the plural.
+        """Return what is counted, in the plural.
 
         Args:
             what: as in `37 scenarios`.
-            total: how many there will be at most; None: nobody knows.
-            beside_output: stdout is written meanwhile, so both must not be one terminal.
+            total: how many there will be at most; None: unknown.
+            beside_output: stdout is written at the same time, so both must not be the same terminal.
         """
         self._what = what
         self._total = total
@@ -52,7 +52,7 @@ class Progress:
             self._begin()
 
     def tick(self) -> None:
-        """Show that it goes on, though nothing more is done yet."""
+        """Show that work continues, though no step is finished."""
         if self._bar is None:
             self._begin()
         elif time.monotonic() >= self._redrawn + self._bar.mininterval:
@@ -61,9 +61,9 @@ class Progress:
 
     def _begin(self) -> None:
         if self._is_wanted and time.monotonic() >= self._shown_from:
-            from tqdm import tqdm  # what is done within a second needn't wait for it
+            from tqdm import tqdm  # work of less than a second doesn't need to wait for it
 
-            # a serial console says that it has 0 lines of 0 columns, and tqdm then draws nothing
+            # a serial console reports 0 lines of 0 columns, and tqdm then draws nothing
             is_sized = _has_size()
             self._bar = tqdm(
                 desc=self._what,

@@ -59,7 +59,7 @@ def add_agent_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_node_arguments(parser: argparse.ArgumentParser, *, described: bool = False) -> None:
-    """Add the options that say which node it is about; `described`: or a machine that need not exist."""
+    """Add the options that select the node; `described`: or a machine that need not exist."""
     add_agent_arguments(parser)
     add_machine_arguments(parser, described=described)
 
@@ -89,7 +89,7 @@ def add_machine_arguments(parser: argparse.ArgumentParser, *, described: bool = 
 
 
 def topology_from(options: argparse.Namespace) -> Topology:
-    """Give the machine alone. Neither an agent nor a configuration is needed.
+    """Return the machine alone. Neither an agent nor a configuration is needed.
 
     Raises:
         NodeAgentError: it can't be read.
@@ -101,13 +101,12 @@ def topology_from(options: argparse.Namespace) -> Topology:
 
 
 def known_from(options: argparse.Namespace) -> NodeView:
-    """Give the node with what was promised on it.
+    """Return the node with what was promised on it.
 
-    Of this node a running agent says its configuration; of another one `--config` counts before what was captured.
+    This node's running agent reports its own configuration; for another node `--config` takes precedence over the captured one.
 
     Raises:
         NodeAgentError: with what to do.
-
     """
     if options.machine is not None:
         return _captured(options.machine, options.config)
@@ -117,11 +116,10 @@ def known_from(options: argparse.Namespace) -> NodeView:
 
 
 def shown_from(options: argparse.Namespace) -> NodeView:
-    """Give what `known_from` does, for who only looks: a wrong configuration does not keep one from seeing the pods that run.
+    """Return the result of `known_from`, for commands that only look: an invalid configuration does not hide the pods that run.
 
     Raises:
         NodeAgentError: as there.
-
     """
     return known_from(options) if is_elsewhere(options) else shown_state(options.config, options.socket)
 
@@ -137,18 +135,18 @@ def is_elsewhere(options: argparse.Namespace) -> bool:
 
 
 def inspect_command(options: argparse.Namespace) -> str:
-    """The command that shows the pods of the node that is meant."""
+    """The command that shows the pods of the selected node."""
     other = [("--root", options.root), ("--machine", options.machine)]
     return shlex.join(["nodeagent", "inspect", *(word for option, value in other if value for word in (option, value))])
 
 
 def own_config(options: argparse.Namespace) -> str:
-    """Where the configuration of the node lies that is meant: of this one, or of a copied one."""
+    """Where the configuration of the selected node is: of this one, or of a copied one."""
     return f"{(options.root or '').rstrip('/')}{DEFAULT_CONFIG}"
 
 
 def is_unconfigured(options: argparse.Namespace) -> bool:
-    """Whether nothing says under which configuration the node is: none is given, and it has none of its own."""
+    """Whether the node's configuration is unknown: none is given, and it has none of its own."""
     if options.config is not None:
         return False
     if options.machine is not None:
@@ -158,11 +156,10 @@ def is_unconfigured(options: argparse.Namespace) -> bool:
 
 
 def is_without_agent(options: argparse.Namespace) -> bool:
-    """Whether nothing of nodeagent is on the node that is meant: no agent, no state, and no configuration of its own.
+    """Whether the selected node has nothing of nodeagent: no agent, no state, and no configuration of its own.
 
     Raises:
-        NodeAgentError: a capture that was named can't be read.
-
+        NodeAgentError: a named capture can't be read.
     """
     if options.machine is not None:
         capture = machine_file(options.machine)[1]
@@ -178,17 +175,16 @@ def _is_there(path: str) -> bool:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return False
-    except OSError:  # not for us, but for somebody
+    except OSError:  # not permitted for us, but it exists
         return True
     return True
 
 
 def machine_file(path: str) -> tuple[Topology, Capture | None]:
-    """Read what `--machine` names; without a capture, the machine is only described.
+    """Read what `--machine` names; unless it is a capture, the machine is only described.
 
     Raises:
         NodeAgentError: it is neither.
-
     """
     content = read_named(path, MAX_BYTES)
     if content is None:
@@ -242,7 +238,7 @@ def _copied(root: str, config_path: str | None) -> NodeView:
 
 
 def hostname_below(root: str) -> str:
-    """Give the name of a node whose file system was copied; empty: it isn't there to be read."""
+    """Return the name of a node whose file system was copied; empty: it can't be read."""
     for path in ("proc/sys/kernel/hostname", "etc/hostname"):
         try:
             content = state_files.read(f"{root}/{path}", max_bytes=_LONGEST_HOSTNAME)
@@ -254,7 +250,7 @@ def hostname_below(root: str) -> str:
 
 
 def _copy(view: NodeView, at_ms: int) -> NodeView:
-    """Mark it as another node's; 0: nobody knows since when it is so."""
+    """Mark it as another node's; 0: the time is unknown."""
     at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_ms // 1000)) if at_ms else None
     return replace(view, is_here=False, at_ms=at_ms, copied_at=at)
 

@@ -1,4 +1,4 @@
-"""What is still said when a standard stream takes no more: as much as can be, and never a complaint of Python's own."""
+"""Output when a standard stream fails: as much as possible, and never an error of Python's own."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ from typing import TextIO
 
 
 def complain(text: str) -> None:
-    """Say what is wrong; where nobody can be told, the exit status says it alone."""
+    """Report what is wrong; if nobody can read it, only the exit status shows it."""
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -15,5 +15,5 @@ def complain(text: str) -> None:
 
 
 def drop(stream: TextIO) -> None:
-    """Send what is still to be flushed nowhere: python would complain once more while it flushes at exit, with a status of its own."""
+    """Discard what is still buffered: python would report another error when it flushes at exit, with a status of its own."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,4 +1,4 @@
-"""A terminal that is drawn on as a whole: alternate screen, keys as they are pressed, and at the end, however it comes, all as before."""
+"""A full-screen terminal: alternate screen, keys as they are pressed, and everything restored at the end, however it comes."""
 
 import os
 import select
@@ -31,7 +31,7 @@ _KEYS = {
 
 
 class Terminal:
-    """Drawn on from entering to leaving the `with` block. Ctrl-C is a KeyboardInterrupt, SIGTERM and SIGHUP end the program."""
+    """Drawn on while the `with` block runs. Ctrl-C is a KeyboardInterrupt, SIGTERM and SIGHUP end the program."""
 
     def __init__(self) -> None:
         self._undo = ExitStack()
@@ -65,7 +65,7 @@ class Terminal:
         self._undo.close()
 
     def size(self) -> tuple[int, int]:
-        """Give columns and lines, as they are now. A terminal that has none is taken for one of 80 by 24."""
+        """Return the current columns and lines. A terminal that reports none counts as 80 by 24."""
         size = os.get_terminal_size(sys.stdout.fileno())
         return size.columns or 80, size.lines or 24
 
@@ -75,7 +75,9 @@ class Terminal:
         _write("\x1b[H" + "\r\n".join(f"{line}\x1b[K" for line in shown) + "\x1b[J")
 
     def key(self, seconds: float) -> str | None:
-        """Wait for a key: a letter, or `up`, `down`, `page up`, `page down`. None: time is up, or a signal came, as of another size."""
+        """Wait for a key: a letter, or `up`, `down`, `page up`, `page down`. None: time is up, or a signal came, such as that of a
+        resize.
+        """
         deadline = time.monotonic() + seconds
         ready, _, _ = select.select([sys.stdin, self._wake], [], [], max(0.0, deadline - time.monotonic()))
         if self._wake in ready:
@@ -102,12 +104,12 @@ def _write(text: str) -> None:
 
 
 def _write_at_once(text: str) -> None:
-    """Write beside the buffer: a signal may have come in the middle of a write to it, which takes no other meanwhile."""
+    """Bypass the buffer: a signal may have interrupted a write to it, and it accepts no other until that ends."""
     os.write(sys.stdout.fileno(), text.encode())
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """Only be woken."""
+    """Do nothing: only wake up."""
 
 
 def _end(number: int, _frame: FrameType | None) -> None:

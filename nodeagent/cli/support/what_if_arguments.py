@@ -1,4 +1,4 @@
-"""The options that say on which node, and under which rules, decisions are tried out. trial_source follows them."""
+"""The options for the node and the rules that decisions are tried out with. what_if_source.py reads them."""
 
 import argparse
 
@@ -8,7 +8,7 @@ from nodeagent.core.model.config import Errata
 
 
 def add_what_if_arguments(parser: argparse.ArgumentParser, *, scenarios: bool = False) -> None:
-    """Add the options that say on which node, and under which rules; `scenarios`: of scenarios, too, which may name rules themselves."""
+    """Add the options for the node and the rules; `scenarios`: for scenarios, too, which may name rules themselves."""
     machine = parser.add_mutually_exclusive_group()
     machine.add_argument(
         "--root",

@@ -1,4 +1,4 @@
-"""On which node decisions are tried out: this one, a copied, captured or described machine; under its own or another configuration."""
+"""The node that decisions are tried out on: this one, a copied, captured or described machine; under its own or another configuration."""
 
 import argparse
 from pathlib import Path
@@ -31,17 +31,17 @@ class WhatIfError(NodeAgentError):
 
 
 class WhatIfMachine(Struct, frozen=True):
-    """A machine, and who is on it."""
+    """A machine, and the pods on it."""
 
     topology: Topology
     where: str
     """In a few words."""
     known: NodeView | None = None
-    """None: nobody is on it, or is to be looked at."""
+    """None: it has no pods, or they are ignored."""
 
     @property
     def pods(self) -> tuple[Pod, ...]:
-        """Those that hold what they were promised, in the order of the decisions."""
+        """Those that hold what they were promised, in decision order."""
         return () if self.known is None else self.known.state.active_pods()
 
 
@@ -49,29 +49,29 @@ class WhatIfNode(Struct, frozen=True):
     what_if: WhatIf
     config: Config
     source: str
-    """Where the configuration is from."""
+    """Where the configuration comes from."""
     where: str
     """The machine, in a few words."""
     state: NodeState | None = None
-    """None: it has no pods, or is looked at as if it had none."""
+    """None: it has no pods, or they are ignored."""
 
 
 def machine_of(options: argparse.Namespace, otherwise: str | None = None) -> WhatIfMachine:
-    """Find the machine, and who is on it.
+    """Find the machine, and the pods on it.
 
     Args:
-        options: which node it is.
-        otherwise: the configuration under which its pods are read where it has none of its own.
+        options: select the node.
+        otherwise: the configuration for reading its pods if it has none of its own.
 
     Raises:
-        NodeAgentError: it can't be read, or nobody knows its pods.
+        NodeAgentError: it can't be read, or its pods are unknown.
     """
     if options.topology is not None:
         return WhatIfMachine(topology_from_spec(options.topology), f"as described, {options.topology}")
     where = options.machine or (f"copied to {options.root}" if is_copied(options) else "this one")
     if options.empty:
         return WhatIfMachine(topology_from(options), f"{where}, without its pods")
-    # another node's own configuration may be missing, so one that is given is needed to read it
+    # another node's own configuration may be missing, so reading it needs the given one
     config = options.config if is_elsewhere(options) else None
     if otherwise is not None and is_unconfigured(options):
         config = otherwise
@@ -91,16 +91,16 @@ def errata_of(options: argparse.Namespace) -> Errata:
 
 
 def empty_node(machine: WhatIfMachine, config: Config, path: str, errata: Errata) -> WhatIfNode:
-    """Give the machine as a node without pods.
+    """Return the machine as a node without pods.
 
     Args:
         machine: as found.
         config: as read.
-        path: where from.
+        path: its origin.
         errata: whose decisions.
 
     Raises:
-        NodeAgentError: the configuration doesn't suit the machine.
+        NodeAgentError: the configuration doesn't fit the machine.
     """
     node = _node(config, machine.topology, errata, path)
     return WhatIfNode(
@@ -115,7 +115,7 @@ def what_if_node(options: argparse.Namespace) -> WhatIfNode:
     """Find the node as it is.
 
     Raises:
-        NodeAgentError: machine, configuration or state can't be read, or don't go together.
+        NodeAgentError: machine, configuration or state can't be read, or don't match.
     """
     machine = machine_of(options)
     known = machine.known
@@ -142,7 +142,7 @@ def what_if_node(options: argparse.Namespace) -> WhatIfNode:
 
 
 def what_if_of(known: NodeView) -> WhatIfNode:
-    """Give this node as it is, under the configuration that it runs with."""
+    """Return this node as it is, under the configuration that it runs with."""
     state = known.state
     what_if = WhatIf.of(known.node.managers, state.promises, state.active_pods(), _allocatable(known.node))
     return WhatIfNode(what_if, known.node.config, "its own", "this one", state)

@@ -1,7 +1,7 @@
-"""Which of two NUMA nodes a pod should rather go to: the fuller one (prefer-most-allocated-numa-node, KEP-6007).
+"""Which of two NUMA nodes a pod should prefer: the fuller one (prefer-most-allocated-numa-node, KEP-6007).
 
-Each manager compares the share it has given away, in whole percent; it has no opinion on equal shares. If they disagree, nobody
-has one.
+Each manager compares the shares it has allocated, in whole percent; it has no opinion on equal shares. If they disagree, there is no
+preference.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from nodeagent.core.numa.resource_manager import ResourceManager
 
 
 def preferred_of_two(managers: Iterable[ResourceManager], promises: Promises, a: int, b: int) -> int | None:
-    """Name the node that the managers would rather use; None: they are undecided."""
+    """Return the node that the managers prefer to use; None: they are undecided."""
     votes = set()
     for manager in managers:
         of_a, of_b = manager.percent_given(promises, a), manager.percent_given(promises, b)

@@ -1,4 +1,4 @@
-"""Does a pod hold all that it asks for already? Then admitting it again moves nothing, refuses nothing and doubles nothing.
+"""Does a pod already hold everything it asks for? Then admitting it again changes nothing, refuses nothing and doubles nothing.
 
 That is the case after a restart, and on a node taken over from kubelet (Erratum.POD_ALLOCATED_AGAIN and its neighbours).
 """
@@ -17,24 +17,24 @@ from nodeagent.core.numa.topology_manager import Scope, TopologyManager
 def holds_all(
     managers: Sequence[ResourceManager], held: PodPromises, pod: PodDemand, *, by_pod: bool, is_running: bool
 ) -> bool:
-    """Judge by what long-running containers hold; plain init containers may have run and given theirs back.
+    """Judge by what long-running containers hold; plain init containers may have run and released theirs.
 
     Args:
         managers: as built.
         held: what the pod has.
         pod: what it asks for.
-        by_pod: it gets a set of its own, which its containers share out.
+        by_pod: it gets one set, which its containers share.
         is_running: it was admitted before.
     """
     if pod.is_skipped:
-        # It gets nothing new, and keeps what it was given before its gate was turned off (KEP-5526).
+        # It gets nothing new, and keeps what it got before its gate was turned off (KEP-5526).
         return held.has_resources
     if by_pod:
         return bool(held.holders) and all(manager.has_pod(held, pod) for manager in managers)
     pinned = [c for c in pod.containers if any(manager.is_asked(c) for manager in managers)]
     lasting = [c for c in pinned if c.kind is not ContainerKind.INIT]
     if not lasting and (is_running or not held.holders):
-        # What only plain init containers ask for is not missed once they have run.
+        # What only plain init containers ask for may be missing once they have run.
         return is_running
     return all(manager.has_container(held, c) for manager in managers for c in lasting or pinned)
 
@@ -42,7 +42,7 @@ def holds_all(
 def kept_hints(
     topology: TopologyManager, managers: Sequence[ResourceManager], held: PodPromises, pod: PodDemand
 ) -> tuple[tuple[str, Hint], ...]:
-    """Give the stored hints, or those that lead to where the containers are."""
+    """Return the stored hints, or hints for the places where the containers already are."""
     names = sorted(container.name for container in pod.containers)
     if {name for name, _ in held.hints} == set(names):
         return held.hints
@@ -69,7 +69,7 @@ def _hint(topology: TopologyManager, nodes: NumaSet) -> Hint:
 
 
 def kept_deltas(managers: Sequence[ResourceManager], pod: PodDemand) -> MetricDeltas:
-    """Count what is found in place, as kubelet counts it."""
+    """Count what is already allocated, as kubelet counts it."""
     if pod.is_skipped:
         return ()
     return tuple(delta for container in pod.containers for m in managers for delta in m.found_deltas(container))

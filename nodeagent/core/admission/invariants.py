@@ -1,7 +1,7 @@
 """The invariants of promises: checked before each save (a violation there is a bug) and after each load.
 
-They hold without errata; under `kubelet-1.36` violations are reported, not asserted. Each manager has its own
-(core/cpu/invariants.py, core/memory/invariants.py); here is what is true of them all.
+They hold without errata; under `kubelet-1.36` violations are reported, not asserted. Each manager has its own (core/cpu/invariants.py,
+core/memory/invariants.py); those common to all are here.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from nodeagent.core.model.violations import Invariant, Violation
 
 
 def orphans(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
-    """Name what is held by no active pod, or by no container of it."""
+    """Return what is held by no active pod, or by no container of its pod."""
     pods = {pod.uid: pod for pod in active}
     for uid, held in promises.pods:
         pod = pods.get(uid)

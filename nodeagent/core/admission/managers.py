@@ -1,6 +1,6 @@
-"""The managers as one: what is promised to whom when a pod comes, starts and goes, and what a start makes of files.
+"""The managers as one: what is promised to whom when a pod comes, starts and goes, and how saved files are restored.
 
-Every function takes promises and gives the next ones. Knows no time, no files and no cgroups; the daemon does as it says.
+Every function takes promises and returns the next ones. Knows no time, no files and no cgroups; the daemon acts on the results.
 """
 
 from msgspec import Struct
@@ -44,13 +44,13 @@ class Managers(Struct, frozen=True):
     topology: Topology
     placement: Placement
     reserved: CpuSet
-    """CPUs that are never given exclusively; empty under policy none."""
+    """CPUs that are never allocated exclusively; empty under policy none."""
     providers: Providers
     rules: DemandRules
     quirks: frozenset[Erratum]
 
     def is_pod_level(self, pod: Pod) -> bool:
-        """Whether the pod gets a set of its own, which its containers share out (KEP-5526)."""
+        """Whether the pod gets one set, which its containers share (KEP-5526)."""
         return self.rules.gates.is_managed_pod(pod)
 
     def reproduces(self, erratum: Erratum) -> bool:
@@ -62,7 +62,7 @@ class ContainerReport(Struct, frozen=True):
     cpus: CpuSet | None
     """The set stored for it; None: it runs in the node's shared pool."""
     why_shared: WhyShared | None
-    """None: its CPUs are its own alone."""
+    """The containers that share its CPUs; None: its CPUs are exclusive."""
 
 
 class Report(Struct, frozen=True):
@@ -82,7 +82,7 @@ class Rejected(Struct, frozen=True):
     promises: Promises
     """As they are without the pod."""
     attempted: Promises
-    """As they were when the admission failed: what had been given to the pod until then."""
+    """As they were when the admission failed: with what the pod had been given by then."""
     reason: Reason
     message: str
     deltas: MetricDeltas
@@ -94,18 +94,18 @@ class Readmitted(Struct, frozen=True):
 
     promises: Promises
     results: tuple[tuple[str, Admitted | Rejected], ...]
-    """By pod UID. The promises inside are those of the moment."""
+    """By pod UID. Each outcome has the promises at that moment."""
     deltas: MetricDeltas
 
 
 def build(topology: Topology, placement: Placement) -> Managers | StartRefused:
-    """Judge machine and configuration together; the refusal is kubelet's, which stops at the first."""
+    """Judge machine and configuration together; the refusal is kubelet's, which stops at the first error."""
     made = judged(topology, placement)
     return made if isinstance(made, Managers) else made[0]
 
 
 def judged(topology: Topology, placement: Placement) -> Managers | tuple[StartRefused, ...]:
-    """As `build`, but say all that is wrong, kubelet's first."""
+    """Like `build`, but return everything that is wrong, kubelet's error first."""
     topology_manager = build_topology_manager(topology, placement)
     cpu = build_cpu_manager(topology, placement)
     memory = build_memory_manager(topology, placement)
@@ -122,7 +122,7 @@ def judged(topology: Topology, placement: Placement) -> Managers | tuple[StartRe
 
 
 def misconfigured(placement: Placement) -> tuple[StartRefused, ...]:
-    """Say what is wrong with the configuration on every machine."""
+    """Return what is wrong with the configuration on any machine."""
     invalid = invalid_entries(placement) if placement.memory_manager_policy == "Static" else None
     return (
         *judge_topology_options(placement)[1],
@@ -134,7 +134,7 @@ def misconfigured(placement: Placement) -> tuple[StartRefused, ...]:
 
 
 def initial(managers: Managers) -> Promises:
-    """Give the promises of a node where nobody holds anything."""
+    """Return the promises of a node without pods."""
     promises = start(managers, Records())
     assert isinstance(promises, Promises), "an empty state is valid"
     return promises
@@ -147,7 +147,7 @@ def start(managers: Managers, records: Records) -> Promises | StartRefused:
 
 
 def start_cpus(managers: Managers, records: Records) -> Promises | StartRefused:
-    """Start the CPU manager: the first half. Kubelet's files are of two managers, and it may come to a stop between them."""
+    """Start the CPU manager: the first half. Kubelet's files belong to two managers, and it may stop between them."""
     return restored_cpus(managers.providers.cpu, records.cpu)
 
 
@@ -157,9 +157,9 @@ def start_memory(managers: Managers, promises: Promises, records: Records) -> Pr
 
 
 def resume(managers: Managers, promises: Promises) -> Promises | StartRefused:
-    """Start from promises that nodeagent itself has stored, on the machine and with the configuration as they are now.
+    """Start from promises that nodeagent itself has stored, on the current machine and with the current configuration.
 
-    Changes of online CPUs and of memory are taken over; see `shortfalls` for promises that can't be kept.
+    Changes of online CPUs and of memory are applied; see `shortfalls` for promises that can't be kept.
     """
     for manager in managers.providers.managers:
         judged = manager.validated(promises)
@@ -170,12 +170,12 @@ def resume(managers: Managers, promises: Promises) -> Promises | StartRefused:
 
 
 def shortfalls(managers: Managers, promises: Promises) -> tuple[Shortfall, ...]:
-    """Name every promise that the machine can't keep at present."""
+    """Return every promise that the machine can't keep at present."""
     return tuple(short for manager in managers.providers.managers for short in manager.shortfalls(promises))
 
 
 def started_deltas(managers: Managers, promises: Promises) -> MetricDeltas:
-    """What the metrics show right after a start."""
+    """The values of the metrics right after a start."""
     return tuple(delta for manager in managers.providers.managers for delta in manager.started_deltas(promises))
 
 
@@ -188,7 +188,7 @@ def admit(
 
     Args:
         managers: as built.
-        promises: of the pods that are admitted already. What belongs to no active pod must have been released (`violations`).
+        promises: to the pods that are already admitted. What belongs to no active pod must have been released (`violations`).
         pod: with defaults applied.
     """
     outcome = run_admission(managers.providers, promises, demand_of(managers.rules, pod))
@@ -197,14 +197,14 @@ def admit(
         return Admitted(_without_reuse(managers, outcome.promises), outcome.deltas, report)
     cleaned, deltas = promises, outcome.deltas
     if managers.quirks:
-        # kubelet takes back what a refused pod got at the next call for any pod; gauges and reuse sets tell the difference.
+        # kubelet takes back what a refused pod got at the next call for any pod; gauges and reuse sets show the difference.
         cleaned, released = remove_pod(managers, outcome.promises, pod.uid)
         deltas = (*deltas, *released)
     return Rejected(cleaned, outcome.promises, outcome.refusal.reason, outcome.refusal.message, deltas, report)
 
 
 def _without_reuse(managers: Managers, promises: Promises) -> Promises:
-    # Every container of a pod is given its share at admission, so nothing is left to be reused after it.
+    # Every container of a pod gets its share at admission, so nothing is left to be reused after it.
     if managers.reproduces(Erratum.REUSE_OUTLIVES_POD) or (
         promises.cpu_reuse is None and promises.memory_reuse is None
     ):
@@ -225,7 +225,7 @@ def _report(managers: Managers, outcome: AdmissionResult, pod: Pod) -> Report:
 def readmit(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Readmitted:
     """Admit running pods again after a start, in order; then take back what belongs to none of those that were admitted.
 
-    Until the sources of pods are ready nothing is swept: what a refused pod holds is in the way of the pods after it.
+    Until the sources of pods are ready nothing is taken back: what a refused pod holds blocks the pods after it.
     """
     results: list[tuple[str, Admitted | Rejected]] = []
     deltas: list[MetricDeltas] = []
@@ -265,14 +265,14 @@ def sweep(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tu
 
 
 def start_container(managers: Managers, promises: Promises, pod: Pod, name: str) -> Promises:
-    """Let a container start: the init containers before it have run, and give back what isn't needed any more."""
+    """Let a container start: the init containers before it have run, and return what isn't needed any more."""
     for manager in managers.providers.managers:
         promises = manager.start_container(promises, pod, name)
     return promises
 
 
 def remove_container(managers: Managers, promises: Promises, pod_uid: str, name: str) -> tuple[Promises, MetricDeltas]:
-    """Take back what one container has that no other container of its pod has too."""
+    """Take back what only this container of its pod has."""
     promises, deltas = _released(managers, promises, pod_uid, name)
     held = promises.of_pod(pod_uid)
     return with_pod(promises, pod_uid, replace(held, hints=dropped(held.hints, name))), deltas
@@ -287,7 +287,7 @@ def _released(managers: Managers, promises: Promises, uid: str, name: str) -> tu
 
 
 def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Promises, MetricDeltas]:
-    """Take back all that a pod has."""
+    """Take back everything that a pod has."""
     held = promises.of_pod(pod_uid)
     deltas: MetricDeltas = ()
     for name in held.holders:
@@ -304,7 +304,7 @@ def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Pr
 
 
 def isolation(managers: Managers, promises: Promises, pod: Pod, name: str) -> Isolation:
-    """Say with whom a container shares its CPUs."""
+    """Return which containers share a container's CPUs."""
     if promises.own_set(pod.uid, name) is None:
         return Isolation.HOST
     has_pod_set = managers.is_pod_level(pod) or promises.pod_set(pod.uid) is not None
@@ -319,7 +319,7 @@ def gauges(managers: Managers, promises: Promises) -> tuple[tuple[Series, int], 
 
 
 def violations(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tuple[Violation, ...]:
-    """Name every invariant that the promises break (they hold without errata)."""
+    """Return every invariant that the promises break (they hold without errata)."""
     return (
         *orphans(promises, active),
         *(found for manager in managers.providers.managers for found in manager.violations(promises, active)),

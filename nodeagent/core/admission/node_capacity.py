@@ -1,4 +1,4 @@
-"""Whether the node as a whole has room for one more pod, with kubelet's reasons (D6). Knows no CPU and no NUMA node by number."""
+"""Whether the node as a whole has room for one more pod, with kubelet's reasons (D6). Knows no individual CPU and no NUMA node."""
 
 import struct
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from nodeagent.core.model.pod_resources import effective_requests
 from nodeagent.core.model.quantity import Quantity
 
 NodeAmounts = tuple[tuple[str, int], ...]
-"""(resource, amount), sorted: cpu in thousandths, all else in bytes."""
+"""(resource, amount), sorted: cpu in thousandths, everything else in bytes."""
 
 
 class Allocatable(Struct, frozen=True):
@@ -21,7 +21,7 @@ class Allocatable(Struct, frozen=True):
     pods: int
     amounts: NodeAmounts
     bounds: tuple[tuple[str, int, int], ...] = ()
-    """What bounds the pods: (configuration field, its value, how often that many)."""
+    """Limits of the number of pods: (configuration field, its value, its factor)."""
 
 
 class Usage(Struct, frozen=True):
@@ -42,12 +42,12 @@ class Usage(Struct, frozen=True):
             amounts[name] = amounts.get(name, 0) + sign * amount
         moved = Usage(self.pods + sign, tuple(sorted(item for item in amounts.items() if item[1])))
         assert moved.pods >= 0
-        assert all(amount > 0 for _, amount in moved.amounts), "a pod was given back that was never counted"
+        assert all(amount > 0 for _, amount in moved.amounts), "a pod was removed that was never counted"
         return moved
 
 
 class Insufficient(Struct, frozen=True):
-    """The first resource of which there isn't enough, in kubelet's words."""
+    """The first resource that isn't sufficient, in kubelet's words."""
 
     resource: str
     requested: int
@@ -80,10 +80,10 @@ def usage_of(pods: Iterable[Pod], *, pod_level_resources: bool = True) -> Usage:
 def insufficient(
     pod: Pod, usage: Usage, allocatable: Allocatable, *, pod_level_resources: bool = True
 ) -> Insufficient | None:
-    """Judge one more pod beside those counted; None: it fits.
+    """Judge one more pod in addition to those counted; None: it fits.
 
-    Source: scheduler's noderesources.Fits in kubelet's predicate handler, which reports the first failure: pods, cpu, memory, then
-    the others (in random order there, by name here).
+    Source: scheduler's noderesources.Fits in kubelet's predicate handler, which reports the first failure: pods, cpu, memory, then the
+    others (in random order there, by name here).
     """
     if usage.pods + 1 > allocatable.pods:
         return Insufficient("pods", 1, usage.pods, allocatable.pods)
@@ -107,7 +107,7 @@ def _requested(pod: Pod, pod_level_resources: bool) -> NodeAmounts:
 
 
 def reservation(config: Config, memory_bytes: int) -> Resources:
-    """What is kept from pods: systemReserved + kubeReserved + the hard eviction threshold, zero sums left out.
+    """What pods don't get: systemReserved + kubeReserved + the hard eviction threshold, without zero sums.
 
     Args:
         config: the configuration.
@@ -121,7 +121,7 @@ def reservation(config: Config, memory_bytes: int) -> Resources:
 
 
 def with_machine(config: Config, memory_bytes: int) -> Config:
-    """Complete the configuration with what only the machine can tell: the memory reservation, if part of it is in percent."""
+    """Complete the configuration with what only the machine can provide: the memory reservation, if part of it is in percent."""
     amounts = tuple(
         item for item in reservation(config, memory_bytes) if item[0] not in {CPU, "ephemeral-storage", "pid"}
     )
@@ -158,7 +158,7 @@ def allocatable_of(config: Config, *, cpu_count: int, memory_bytes: int, hugepag
     for name, amount in capacity.items():
         kept = reserved.get(name, Quantity.of(0))
         left[name] = max(0, amount - (kept.milli() if name == CPU else kept.value()))
-    # Pre-allocated huge pages are no ordinary memory any more (nodestatus/setters.go).
+    # Pre-allocated huge pages are not ordinary memory any more (nodestatus/setters.go).
     pages = sum(amount for name, amount in hugepages if name.startswith(HUGEPAGES_PREFIX))
     left[MEMORY] = max(0, left[MEMORY] - pages)
     bounds = [("maxPods", config.max_pods, 1)]

@@ -1,4 +1,4 @@
-"""A configuration on a machine: what the agent runs on, and what commands read of it. Judged as kubelet judges it at its start."""
+"""A configuration on a machine: what the agent runs on, and what commands read. Judged as kubelet does at startup."""
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,7 +12,7 @@ from nodeagent.core.model.topology import Topology
 
 
 class NodeSetup(Struct, frozen=True):
-    """Made anew on reload and when the machine changes."""
+    """Rebuilt on reload and when the machine changes."""
 
     config: Config
     topology: Topology
@@ -25,17 +25,16 @@ class NodeSetup(Struct, frozen=True):
 def on_machine(
     config: Config, topology: Topology, reserved: CpuSet | None = None
 ) -> NodeSetup | tuple[StartRefused, ...]:
-    """Give the node that this configuration makes of a machine.
+    """Return the node that this configuration makes of a machine.
 
     Args:
         config: as read.
         topology: the machine as it is now.
-        reserved: CPUs that the running agent has reserved since its start; None: it is the start. The reserved set
-            follows the machine: those that are online are reserved, and no others instead, because pods may have them.
+        reserved: CPUs that the running agent has reserved since its start; None: it is starting. The reserved set follows the machine:
+            those that are online are reserved, and no others in their place, because pods may have them.
 
     Returns:
-        The node, or all that is wrong with the configuration on this machine.
-
+        The node, or everything that is wrong with the configuration on this machine.
     """
     config = with_machine(config, topology.memory_bytes)
     wanted = config.placement.reserved_system_cpus if reserved is None else reserved
@@ -59,7 +58,9 @@ def on_machine(
 
 
 def _all_reserved(placement: Placement, topology: Topology) -> tuple[StartRefused, ...]:
-    """Refuse to reserve every CPU that the machine has, online or not. kubelet starts with it, and then admits no pod that asks for cpu."""
+    """Refuse to reserve every CPU that the machine has, online or not. kubelet starts with that, and then admits no pod that asks for
+    cpu.
+    """
     cpus = topology.online | topology.offline
     if placement.errata is not Errata.FIXED:
         return ()

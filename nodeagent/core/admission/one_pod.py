@@ -1,6 +1,6 @@
 """Admission of one pod: hints of all managers, their merge, then allocation by each manager in turn, per container or per pod.
 
-The order is kubelet's container manager's: CPUs, then memory. Core never logs: what it saw goes into the outcome.
+The order is that of kubelet's container manager: CPUs, then memory. Core never logs: what it saw goes into the outcome.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,10 +35,10 @@ from nodeagent.core.numa.topology_manager import Scope, TopologyManager, Topolog
 
 
 class Allocated(Struct, frozen=True):
-    """One call of a manager's allocate has come back."""
+    """One allocate call of a manager has returned."""
 
     manager: str
-    """Its name."""
+    """The manager's name."""
     container: str | None
     """None: for the pod as a whole."""
     before: Promises
@@ -49,24 +49,24 @@ class Allocated(Struct, frozen=True):
 AllocationObserver = Callable[[Allocated], None]
 
 
-class Providers(Struct, frozen=True, dict=True):  # the dictionary holds what is derived
-    """The managers that give hints and allocate, and the one that merges."""
+class Providers(Struct, frozen=True, dict=True):  # the dictionary holds cached properties
+    """The managers that provide hints and allocate, and the one that merges."""
 
     cpu: CpuManager
     memory: MemoryManager
     topology: TopologyManager
     quirks: frozenset[Erratum]
     observer: AllocationObserver | None = None
-    """Is told what each manager has allocated; decides nothing."""
+    """Gets what each manager has allocated; decides nothing."""
 
     @cached_property
     def managers(self) -> tuple[ResourceManager, ...]:
-        """Those of resources, in the order in which they are asked and allocate: kubelet's."""
+        """The resource managers, in the order in which they are asked and allocate: kubelet's."""
         return CpuResource(self.cpu), MemoryResource(self.memory)
 
 
 class MergeReport(Struct, frozen=True):
-    """One merge, and what came of it."""
+    """One merge, and its result."""
 
     container: str | None
     """None: for the pod as a whole."""
@@ -77,7 +77,7 @@ class MergeReport(Struct, frozen=True):
 
 
 class AdmissionResult(Struct, frozen=True):
-    """How an admission went; with a refusal, `promises` hold what was given before it."""
+    """The result of an admission; with a refusal, `promises` has what was allocated before it."""
 
     promises: Promises
     deltas: MetricDeltas = ()
@@ -113,12 +113,12 @@ def run_admission(
 
 
 def is_by_pod(topology: TopologyManager, pod: PodDemand) -> bool:
-    """Whether the pod is given a set as a whole, which its containers share out."""
+    """Whether the pod gets one set as a whole, which its containers share."""
     return pod.is_managed and topology.policy is not TopologyPolicy.NONE and topology.scope is Scope.POD
 
 
 def _kept(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
-    """Admit a pod that holds all it asks for, leaving everything where it is."""
+    """Admit a pod that holds everything it asks for, leaving everything where it is."""
     promises = outcome.promises
     held = promises.of_pod(pod.uid)
     if providers.topology.policy is not TopologyPolicy.NONE:

@@ -8,7 +8,7 @@ from nodeagent.core.model.violations import Invariant, Violation
 
 
 def violations(managers: Managers, state: NodeState) -> tuple[Violation, ...]:
-    """Name every invariant that does not hold; a state that is saved or used has none."""
+    """Return every violated invariant; a state that is saved or used has none."""
     uids = Counter(e.pod.uid for e in state.entries)
     names = Counter(e.pod.full_name for e in state.entries)
     found = list(broken_promises(managers, state.promises, state.active_pods()))

@@ -1,4 +1,4 @@
-"""Which CPUs cgroups above the pods' one keep from it. They count as offline: nobody can run there, whatever is promised."""
+"""Which CPUs the cgroups above the pods' one withhold. They count as offline: nothing can run there, whatever is promised."""
 
 from collections.abc import Sequence
 
@@ -21,8 +21,7 @@ def withheld(chain: Sequence[tuple[str, CpuSet]]) -> Withheld:
 
     Args:
         chain: (path, effective CPUs) from the root of all cgroups down to the pods' one. The root has every CPU that is online, so a CPU
-            that goes or comes is not mistaken for one that is kept back.
-
+            that goes or comes is not mistaken for one that is withheld.
     """
     if not chain:
         return NOTHING

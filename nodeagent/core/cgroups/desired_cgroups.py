@@ -1,4 +1,4 @@
-"""Which cgroups there are and what is in them: the values that follow from the promises.
+"""Which cgroups should exist and what they should hold: the values that follow from the promises.
 
 Knows no kernel file format and no order of writes (write_order.py decides on that).
 """
@@ -32,7 +32,7 @@ _EXTRA_CONTROLLERS = frozenset({"pids", "hugetlb", "io"})
 
 
 class Kernel(Struct, frozen=True):
-    """What the running kernel has: what the desired cgroups depend on."""
+    """The properties of the running kernel and machine that the desired cgroups depend on."""
 
     page_bytes: int
     memory_nodes: NumaSet
@@ -43,15 +43,15 @@ class Kernel(Struct, frozen=True):
 
     @classmethod
     def of(cls, topology: Topology, page_bytes: int, controllers: frozenset[str]) -> "Kernel":
-        """Give it for a machine; `controllers` are those available for the pods' cgroup."""
+        """Return it for a machine; `controllers` are those available for the pods' cgroup."""
         with_memory = NumaSet.from_ids(n.id for n in topology.numa if n.memory_bytes > 0)
         return cls(page_bytes, with_memory or NumaSet.of(0), topology.online, controllers & _EXTRA_CONTROLLERS)
 
 
 def desired_cgroups(config: Config, managers: Managers, kernel: Kernel, state: NodeState) -> tuple[DesiredCgroup, ...]:
-    """Say what every cgroup is to hold, parents before children.
+    """Compute what every cgroup should hold, parents before children.
 
-    The pods' cgroup itself is systemd's: of it only the controllers for its children are desired (D9).
+    The pods' cgroup itself is systemd's: only the controllers for its children are desired (D9).
     """
     present = [e for e in state.entries if e.is_active]
     controllers = CONTROLLERS | kernel.extra_controllers
@@ -88,7 +88,7 @@ def _pod_cgroups(
 
 
 def shared_pool(managers: Managers, promises: Promises, online: CpuSet) -> CpuSet:
-    """CPUs of everybody who has none of its own. Policy none keeps no account of them (kubelet's default set stays empty): all."""
+    """CPUs of everything without exclusive CPUs. Policy none doesn't track them (kubelet's default set stays empty): all."""
     return promises.default & online if managers.providers.cpu.static else online
 
 
@@ -128,7 +128,9 @@ def _container_cgroup(
 
 
 def usable_cpus(own: CpuSet | None, pool: CpuSet, online: CpuSet) -> CpuSet:
-    """CPUs that a container runs on now: its own as far as they are online, else the shared pool (D14). Empty: it starves."""
+    """CPUs that a container runs on now: its exclusive ones as far as they are online, otherwise the shared pool (D14). Empty: it
+    starves.
+    """
     mine = own & online if own is not None else CpuSet()
     return mine or pool & online
 
@@ -148,15 +150,14 @@ def _is_unlimited_pod(
 def _container_quota(
     config: Config, container: Container, limit_milli: int | None, level: Isolation, cpus: CpuSet
 ) -> CpuMax:
-    """D15: no quota beside exclusive CPUs; in a pod's own pool its own limit, else no more than the pool can give.
+    """D15: no quota with exclusive CPUs; in a pod's own pool its own limit, otherwise no more than the pool can provide.
 
     Args:
         config: the configuration.
-        container: with the limit of its own, if it has one.
-        limit_milli: the container's own limit, else its pod's.
+        container: with its own limit, if it has one.
+        limit_milli: the container's own limit, otherwise its pod's.
         level: how far the container is isolated.
         cpus: on which it runs.
-
     """
     is_alone = level is Isolation.CONTAINER and config.placement.gate("DisableCPUQuotaWithExclusiveCPUs")
     if is_alone or not config.cpu_cfs_quota:

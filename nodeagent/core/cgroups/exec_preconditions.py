@@ -1,6 +1,6 @@
-"""Whether another process may enter a container's cgroup now; if not, why. Knows no file system: what lives below the cgroup is told.
+"""Whether another process may enter a container's cgroup now; if not, why. Knows no file system: the caller passes what lives below it.
 
-Who enters gets what the container was promised, or doesn't get in: never "nearly" its CPUs.
+A process that enters gets what the container was promised, or doesn't get in: never "nearly" its CPUs.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def obstacle(
     observed: ObservedCgroups,
     used_below: Sequence[str],
 ) -> Obstacle | None:
-    """Say what keeps a process from entering a container.
+    """Return what keeps a process from entering a container.
 
     Args:
         entry: the pod.
@@ -35,7 +35,6 @@ def obstacle(
         desired: of all pods.
         observed: of all pods.
         used_below: names of cgroups directly below the container's that have processes.
-
     """
     path = entry.container_path(name)
     return (
@@ -53,11 +52,11 @@ def _of_pod(entry: PodEntry) -> Obstacle | None:
             f"change its manifest, or free what it needs and run: nodeagent retry {pod}",
         )
     if entry.deleting_since_ms is not None:
-        return Obstacle(f"pod {pod} is being ended", f"put its manifest {entry.origin.name} back to have it run again")
+        return Obstacle(f"pod {pod} is being ended", f"to run it again, put its manifest {entry.origin.name} back")
     if entry.outcome is not None:
         return Obstacle(
-            f"pod {pod} is over ({entry.outcome.value}) and has given its CPUs back",
-            f"change its manifest {entry.origin.name}, or remove it and put it back, to have it run again",
+            f"pod {pod} has finished ({entry.outcome.value}) and released its CPUs",
+            f"to run it again, change its manifest {entry.origin.name}, or remove it and put it back",
         )
     return None
 
@@ -66,11 +65,11 @@ def _of_container(entry: PodEntry, name: str, there: ObservedCgroup | None) -> O
     container, status = entry.pod.container(name), entry.status(name)
     if not container.is_launched:
         return None
-    # Whatever is in a container with a command when that has ended is killed with it, and keeps it from starting.
+    # Any process left in a container whose command has ended is killed with it, and keeps it from starting.
     if not status.is_started or there is None or not there.is_populated:
         return Obstacle(
-            f"container {name} of pod {entry.pod.full_name} does not run now",
-            f"wait until it does: nodeagent inspect {entry.pod.full_name}",
+            f"container {name} of pod {entry.pod.full_name} is not running",
+            f"wait until it is: nodeagent inspect {entry.pod.full_name}",
         )
     if status.stop_by_ms is not None:
         return Obstacle(
@@ -107,17 +106,17 @@ def _of_cgroup(
 
 
 def _of_values(want: DesiredCgroup, there: ObservedCgroup) -> Obstacle | None:
-    next_step = "nodeagent puts it right within its reconcile period: try again, and see `nodeagent inspect`"
+    next_step = "nodeagent corrects it within its reconcile period: try again, and see `nodeagent inspect`"
     for attribute in (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS):
         if there.get(attribute) != want.get(attribute):
             found = there.get(attribute)
             return Obstacle(
-                f"{attribute.value} of {want.path} is '{'' if found is None else found}', promised is '{want.get(attribute)}'",
+                f"{attribute.value} of {want.path} is '{'' if found is None else found}' instead of the promised '{want.get(attribute)}'",
                 next_step,
             )
     if there.cpus_effective != want.cpus():
         return Obstacle(
-            f"cpuset.cpus.effective of {want.path} is '{there.cpus_effective or ''}', promised is '{want.cpus()}'",
+            f"cpuset.cpus.effective of {want.path} is '{there.cpus_effective or ''}' instead of the promised '{want.cpus()}'",
             next_step,
         )
     return None
@@ -126,7 +125,7 @@ def _of_values(want: DesiredCgroup, there: ObservedCgroup) -> Obstacle | None:
 def _of_intruders(
     entry: PodEntry, want: DesiredCgroup, desired: Sequence[DesiredCgroup], observed: ObservedCgroups
 ) -> Obstacle | None:
-    """Somebody is on its exclusive CPUs: the promise is not kept yet, or they are still an init container's."""
+    """Others are on its exclusive CPUs: the promise is not kept yet, or an init container still has them."""
     plan = diff(desired, observed)
     mine, taken = want.exclusive_cpus(), want.exclusive_cpus() & plan.occupied
     who = list(plan.orphans) if taken else []
@@ -145,5 +144,5 @@ def _of_intruders(
     names = f" ({', '.join(who)})" if who else ""
     return Obstacle(
         f"processes of another cgroup{names} may run on its exclusive CPUs {taken}",
-        "wait until they have ended or left, or see `nodeagent inspect` for who they are and how to end them",
+        "wait until they have ended or left; `nodeagent inspect` lists them and shows how to end them",
     )

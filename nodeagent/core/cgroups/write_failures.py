@@ -1,12 +1,13 @@
-"""What a failed write to a cgroup means, by the kernel's answer, and so when it is tried again. Knows no file and no clock.
+"""What a failed write to a cgroup means, by the kernel's answer, and so when to retry it. Knows no file and no clock.
 
 | class | the kernel's answers | what is done |
 | --- | --- | --- |
-| gone | ENOENT, ENODEV | what was looked at has changed since: look again at once, and tell it only if that does not help |
-| retry | EBUSY, EAGAIN, EINTR, ENOMEM; another value granted than asked for | told; tried again a second later |
-| refused | EINVAL, ERANGE, ENOSPC, EACCES, EOPNOTSUPP, and all others | told; tried again at each reconcile, as only a person can help |
+| gone | ENOENT, ENODEV | what was observed has changed since: look again at once, and report it only if that does not help |
+| retry | EBUSY, EAGAIN, EINTR, ENOMEM; another value granted than asked for | reported; retried a second later |
+| refused | EINVAL, ERANGE, ENOSPC, EACCES, EOPNOTSUPP, and all others | reported; retried at each reconcile, as only a person can help |
 
-In no class is anything undone: the promise stands, what relies on the write is held back, no process starts where it is not as promised.
+In no class is anything undone: the promise stands, changes that depend on the write are held back, and no process starts where it is not as
+promised.
 """
 
 import enum

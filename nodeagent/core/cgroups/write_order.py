@@ -2,15 +2,14 @@
 
 The order is the promise that no exclusive CPU has two users at any moment:
 
-1. empty cgroups that are no longer desired are removed; new ones are made and controllers enabled, from the top down
-2. whoever is on CPUs that are not to be its own leaves them: exclusive cgroups that shrink, then all shared ones; those for which
-   no CPU is left are frozen
-3. exclusive CPUs are granted, and everything else that differs is written
-4. thawing
+1. Remove empty cgroups that are no longer desired; create new ones and enable controllers, from the top down.
+2. Vacate CPUs: exclusive cgroups that shrink come first, then all shared ones; freeze those that no CPU is left for.
+3. Grant exclusive CPUs, and write everything else that differs.
+4. Thaw.
 
-Whoever carries the changes out stops at `vacates` that failed: a later change that `grants` one of these CPUs must not run.
-Only differences are written: an idle machine sees no write (kernel 6.1 resets a thread's own affinity on every cpuset write).
-Knows neither pods nor the file system.
+If a change that `vacates` CPUs fails, a later change that `grants` one of them must not be carried out. Only differences are
+written: an idle machine sees no write (kernel 6.1 resets a thread's own affinity on every cpuset write). Knows neither pods nor
+the file system.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,11 +34,11 @@ class SetAttribute(Struct, frozen=True):
     attribute: Attribute
     value: Value
     before: Value | None
-    """What was seen; None: the cgroup is new or the file was not there."""
+    """What was observed; None: the cgroup is new or the file was missing."""
     vacates: CpuSet = CpuSet()
     """CPUs on which no process of this cgroup runs any more once the change has taken effect."""
     grants: CpuSet = CpuSet()
-    """CPUs that become this cgroup's alone."""
+    """CPUs that become exclusive to this cgroup."""
 
 
 class RemoveCgroup(Struct, frozen=True):
@@ -52,18 +51,17 @@ Change = MakeCgroup | EnableControllers | SetAttribute | RemoveCgroup
 class Plan(Struct, frozen=True):
     changes: tuple[Change, ...]
     occupied: CpuSet = CpuSet()
-    """CPUs on which processes run that no desired cgroup accounts for and no change can move: not to be granted."""
+    """CPUs used by processes that no desired cgroup accounts for and no change can move: not to be granted."""
     orphans: tuple[str, ...] = ()
-    """Populated cgroups of ours that no pod owns any more."""
+    """Populated cgroups of ours that belong to no pod any more."""
 
 
 def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Plan:
-    """Give the changes that turn the observed cgroups into the desired ones, in the order in which they are safe.
+    """Return the changes that turn the observed cgroups into the desired ones, in the order in which they are safe.
 
     Args:
-        desired: every cgroup that is to exist, parents before children.
+        desired: every cgroup that should exist, parents before children.
         observed: every cgroup below the pods' cgroup, and that cgroup itself (path "").
-
     """
     desired_by_path = {want.path: want for want in desired}
     leftovers = sorted((path for path in observed if path and path not in desired_by_path), reverse=True)
@@ -84,7 +82,7 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Plan:
 
 
 def _stuck(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet:
-    """CPUs it may run on though its cpuset doesn't name them: where the kernel can grant none asked for, it grants the parent's."""
+    """CPUs it may run on though its cpuset doesn't name them: if the kernel can grant none of those asked for, it grants the parent's."""
     there = observed.get(want.path)
     if there is None or not want.is_leaf or want.is_starved or there.get(Attribute.CPUSET_CPUS) != want.cpus():
         return CpuSet()
@@ -106,7 +104,7 @@ def _structure(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> I
 
 
 def _departures(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
-    """Everybody leaves the CPUs that are not to be theirs: exclusive cgroups first, then all shared ones."""
+    """Every cgroup leaves the CPUs that it should not have: exclusive cgroups first, then all shared ones."""
     leaves = sorted((w for w in desired if w.is_leaf), key=lambda w: not w.is_exclusive)
     for want in leaves:
         there = observed.get(want.path)
@@ -125,13 +123,13 @@ def _departures(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> 
 
 
 def _is_displaced(want: DesiredCgroup, there: ObservedCgroup | None) -> bool:
-    """Somebody moved an exclusive cgroup off its CPUs: it has none of them to fall back on, so it pauses on its way home."""
+    """An exclusive cgroup was moved off its CPUs by others: none of them is left to fall back on, so it pauses while it is moved back."""
     usable = _usable(there)
     return want.is_exclusive and bool(usable) and there is not None and there.is_populated and not usable & want.cpus()
 
 
 def _settings(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
-    """Exclusive CPUs are granted, and all else that differs is written."""
+    """Exclusive CPUs are granted, and everything else that differs is written."""
     for want in desired:
         there = observed.get(want.path)
         for attribute, value in want.attributes:
@@ -155,7 +153,7 @@ def _thaws(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Itera
 
 
 def _usable(there: ObservedCgroup | None) -> CpuSet:
-    """CPUs on which its processes may run now, one that enters it in this moment too; in a frozen cgroup none run."""
+    """CPUs on which its processes may run now, including one that enters it at this moment; in a frozen cgroup none run."""
     if there is None or there.is_frozen:
         return CpuSet()
     return there.cpus_effective or CpuSet()

@@ -1,7 +1,7 @@
-"""Which CPUs, given how many from where: kubelet's packed and spread orders, uncore alignment included.
+"""Which CPUs to take, given how many and from where: kubelet's packed and spread orders, uncore alignment included.
 
-The order in which groups are looked at is the policy: groups with fewer free CPUs first, so that large ones stay intact. Knows
-no pods. Distribution across NUMA nodes builds on this (distribution.py).
+The order in which groups are visited is the policy: groups with fewer free CPUs first, so that large ones stay intact. Knows no pods.
+Distribution across NUMA nodes builds on this (distribution.py).
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,15 +24,15 @@ class Picking(Struct, frozen=True):
 
     layout: CpuLayout
     spread: bool = False
-    """`distribute-cpus-across-cores`: CPUs in plain order, without taking whole cores first."""
+    """`distribute-cpus-across-cores`: CPUs in numerical order, without taking whole cores first."""
     align_uncore: bool = False
     """`prefer-align-cpus-by-uncorecache`."""
     averages: bool = False
-    """Judge wholeness by average sizes (Erratum.AVERAGE_GROUP_SIZES)."""
+    """Judge by average sizes whether a group is whole (Erratum.AVERAGE_GROUP_SIZES)."""
     whole_cores: bool = False
     """Take whole cores only (full-pcpus-only without Erratum.HALF_CORES_HANDED_OUT), of any sizes that add up."""
     observer: PickObserver | None = None
-    """Is told every group that is taken; decides nothing."""
+    """Gets every group that is taken; decides nothing."""
 
 
 def shortage(requested: int, available: CpuMask) -> CpuShortage:
@@ -63,7 +63,7 @@ def pick(picking: Picking, available: CpuMask, count: int) -> CpuMask | CpuShort
 
 
 class _Picker:
-    """One pick under way: what is free, what is still needed. Lives for one call."""
+    """One pick in progress: what is free, what is still needed. Lives for one call."""
 
     __slots__ = ("free", "layout", "need", "picking", "result")
 
@@ -75,7 +75,7 @@ class _Picker:
         self.result = 0
 
     def take(self, cpus: int, rule: Rule) -> None:
-        # `need` goes by the size of what is taken, even if parts of it were not free (asymmetric cores, see the errata).
+        # `need` counts the full size of what is taken, even if parts of it were not free (asymmetric cores, see the errata).
         self.result |= cpus
         self.free &= ~cpus
         self.need -= cpus.bit_count()
@@ -83,7 +83,7 @@ class _Picker:
             self.picking.observer(Took(rule, CpuMask(cpus)))
 
     def take_groups(self, groups: Iterable[CpuGroup], rule: Rule) -> None:
-        """Take each group that is not larger than what is needed; larger ones are passed over."""
+        """Take each group that is not larger than what is needed; skip larger ones."""
         for group in groups:
             if self.need < 1:
                 return
@@ -98,8 +98,8 @@ class _Picker:
         return layout.adds_up(CpuMask(self.free & ~group.cpus), self.need - group.size)
 
     def is_takeable(self, cpus: int) -> bool:
-        # Lists are made when a phase starts. A group that lies in two larger ones is in a list twice; by averages, a core can
-        # be listed with a CPU that is in use.
+        # Lists are made when a phase starts. A group that lies in two larger ones is in a list twice; judged by averages, a core can be
+        # listed with a CPU that is in use.
         return self.picking.averages or not cpus & ~self.free
 
     def take_whole_nodes_and_sockets(self) -> None:
@@ -132,7 +132,7 @@ class _Picker:
                 return
 
     def take_part_of(self, uncore: CpuGroup) -> None:
-        """Take what is needed from one cache if its lowest cores have exactly that free, whole cores but for an odd CPU."""
+        """Take what is needed from one cache if its lowest cores have exactly that many free: whole cores, except for an odd CPU."""
         per_core = self.layout.per_core
         count = -(-self.need // per_core)
         candidates = [c for c in self.layout.cores if c.cpus & uncore.cpus & self.free][:count]
@@ -149,7 +149,7 @@ class _Picker:
             return
         layout, free = self.layout, self.free
         if layout.core_size is not None and (layout.core_size == layout.per_core or not self.picking.averages):
-            # All whole cores have as many free CPUs: nothing to sort, and no more to look at than are taken.
+            # All whole cores have equally many free CPUs: no sorting, and no more cores visited than are taken.
             self.take_groups(
                 (
                     core
@@ -208,14 +208,14 @@ def _ordered_uncores(layout: CpuLayout, free: int) -> list[CpuGroup]:
 
 
 def _within(inner_of: Nesting, outer_order: list[CpuGroup], free: int) -> Iterator[CpuGroup]:
-    """Order the inner groups of each outer group in turn, as far as is asked for: those that have a free CPU in both."""
+    """Order the inner groups of each outer group in turn, as far as needed: those with a free CPU in both."""
     for outer in outer_order:
         inside = outer.cpus & free
         yield from _ordered([g for g in inner_of[outer.id] if g.cpus & inside], free)
 
 
 def _ordered(groups: Iterable[CpuGroup], free: int) -> list[CpuGroup]:
-    """Sort by (free CPUs ascending, id ascending), leaving out groups without any."""
+    """Sort by (free CPUs ascending, id ascending), leaving out groups without free CPUs."""
     counted = [(n, g.id, g) for g in groups if (n := (g.cpus & free).bit_count())]
     counted.sort(key=_count_and_id)
     return [g for _, _, g in counted]

@@ -1,7 +1,7 @@
-"""Which CPUs, spread evenly over the fewest NUMA nodes that can hold them: the option distribute-cpus-across-numa.
+"""Which CPUs to take, spread evenly over the fewest NUMA nodes that can hold them: the option distribute-cpus-across-numa.
 
-A combination of nodes gives each of its nodes the same share; what is left over goes in groups to a remainder set, so that the
-free CPUs of all nodes end up as equal as they can be. Knows no pods.
+A combination of nodes gives each of its nodes the same share; what is left over goes in groups to a remainder set, so that the free CPUs of
+all nodes end up as equal as possible. Knows no pods.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,12 +19,12 @@ _INFINITE = float("inf")
 
 _REFERENCE_NODES = 8
 MAX_COMBINATIONS = 5_000
-"""So many are compared where there are more than 8 nodes, those of nodes that take a remainder included: the first ones."""
+"""With more than 8 nodes this many combinations are compared, including those of nodes that take a remainder: the first ones."""
 
 
 class Distributing(Struct, frozen=True):
     picking: Picking
-    """Without uncore alignment: what packs within a node."""
+    """Packs within a node, without uncore alignment."""
     group_size: int
     """CPUs that stay together: kubelet's average core size with full-pcpus-only, else 1."""
     overwritten: bool = False
@@ -32,7 +32,7 @@ class Distributing(Struct, frozen=True):
 
 
 class _Combination(Struct, frozen=True):
-    """A remembered combination: where it was written, and how long it is. Its elements are read when it is used."""
+    """A remembered combination: where it was written, and its length. Its elements are read when it is used."""
 
     array: list[int]
     length: int
@@ -110,13 +110,13 @@ def _best(distributing: Distributing, free: list[int], count: int, k: int) -> _N
 def _best_remainder(
     distributing: Distributing, after: list[int], eligible: list[int], rest: int, budget: Iterator[None]
 ) -> tuple[_Combination, float]:
-    """Choose the nodes that take what equal shares leave over, and say how even it gets; infinite if no choice can."""
+    """Choose the nodes that take what equal shares leave over, and return how uneven the result is; infinite if no choice can."""
     size = distributing.group_size
     best, balance = _EMPTY, _INFINITE
     for length in range(len(eligible), 0, -1):
         for combination in _combinations(eligible, length, after, budget, overwritten=distributing.overwritten):
             nodes = combination.elements()
-            # Counted in whole groups: by their plain sum the reference can go round for ever (Erratum.DISTRIBUTION_HANGS).
+            # Counted in whole groups: by their plain sum the reference can loop forever (Erratum.DISTRIBUTION_HANGS).
             if size * sum(after[x] // size for x in nodes) < rest:
                 continue
             deviation = _deviation(_absorbed(after, nodes, rest, size))
@@ -149,7 +149,7 @@ def _allocate(
         if observer is not None:
             observer(Spread(nodes[x].id, share, is_remainder=False))
         picked = pick(distributing.picking, CpuMask(free & ~result & nodes[x].cpus), share)
-        # Too few on a node that was never checked (Erratum.COMBINATIONS_OVERWRITTEN): nothing from there.
+        # Too few on a node that was never checked (Erratum.COMBINATIONS_OVERWRITTEN): take nothing from there.
         result |= picked if isinstance(picked, int) else 0
     rest = count - share * k
     moved = True
@@ -175,10 +175,10 @@ def _combinations(
 ) -> Iterator[_Combination]:
     """List combinations in lexicographic order of positions, those with the same free CPUs in the same order only once.
 
-    No more than there are items in the budget, which several calls share.
+    Returns no more than the budget allows; several calls share it.
 
-    The reference builds them in growing arrays (capacities 1, 2, 4, …) and adds an element in place where there is room, so
-    later combinations overwrite parts of a remembered one; without `overwritten` each has its own array.
+    The reference builds them in growing arrays (capacities 1, 2, 4, …) and appends in place where there is capacity, so later combinations
+    overwrite parts of a remembered one; without `overwritten` each has its own array.
     """
     arrays = _extended(items, length, [], 0, 0) if overwritten else _distinct(items, length, free, 0)
     for _, array in zip(budget, arrays, strict=False):
@@ -191,7 +191,7 @@ def _distinct(items: Sequence[int], length: int, free: Sequence[int], start: int
         return
     tried = set()
     for i in range(start, len(items) - length + 1):
-        # Whatever can follow this one could follow the earlier one that has as many free CPUs.
+        # Everything that can follow this one could follow the earlier one with the same number of free CPUs.
         if free[items[i]] not in tried:
             tried.add(free[items[i]])
             for rest in _distinct(items, length - 1, free, i + 1):
@@ -213,7 +213,7 @@ def _extended(items: Sequence[int], length: int, prefix: list[int], filled: int,
 
 
 def _deviation(values: list[int]) -> float:
-    """Give the population standard deviation as the reference does: mean and result rounded to thousandths, in floats."""
+    """Return the population standard deviation as the reference does: mean and result rounded to thousandths, in floats."""
     mean = _rounded(sum(values) / len(values))
     return _rounded(sqrt(sum((value - mean) ** 2 for value in values) / len(values)))
 

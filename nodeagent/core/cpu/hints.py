@@ -1,4 +1,4 @@
-"""The CPU manager's NUMA hints: on which sets of nodes could this container, or this pod, have its CPUs?"""
+"""The CPU manager's NUMA hints: on which sets of nodes could this container, or this pod, get its CPUs?"""
 
 from nodeagent.core.cpu.manager import CpuManager, reusable_cpus
 from nodeagent.core.cpu.pods import check_pod
@@ -45,7 +45,7 @@ def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints 
 def _hints(manager: CpuManager, available: int, reusable: int, count: int) -> Hints:
     """List the sets of nodes that hold all reusable CPUs and, with what is available there, enough of them.
 
-    Preferred are those of the fewest nodes that could hold as many on an empty machine.
+    Preferred are those with the fewest nodes that could hold as many on an empty machine.
     """
     layout = manager.layout
     available = manager.usable(CpuMask(available | reusable)) & ~reusable if manager.picking.whole_cores else available
@@ -68,7 +68,7 @@ def _hints(manager: CpuManager, available: int, reusable: int, count: int) -> Hi
 def _family(
     manager: CpuManager, available: int, reusable: int, missing: int, smallest: int, wanted_sockets: int | None
 ) -> Hints:
-    """Describe the same where there are too many sets to list them."""
+    """Describe the same sets when there are too many to list."""
     nodes = manager.layout.nodes
     cover = Cover(
         universe=NumaMask(sum(1 << node.id for node in nodes)),

@@ -1,4 +1,4 @@
-"""What must always hold of promises about CPUs, and which of them the machine can't keep at present."""
+"""What must always hold for promises about CPUs, and which of them the machine can't keep at present."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from nodeagent.core.numa.resource_manager import Shortfall
 
 
 def cpu_violations(manager: CpuManager, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
-    """Name what is wrong with who holds what."""
+    """Return the violations in who holds which CPUs."""
     if not manager.static:
         return
     yield from _node_violations(manager, promises)
@@ -33,7 +33,7 @@ def _node_violations(manager: CpuManager, promises: Promises) -> Iterator[Violat
         if not mine.isdisjoint(given):
             yield Violation(invariant=Invariant.PODS_SHARE_NO_CPUS, pod=uid, cpus=mine & given)
         given |= mine
-    # Promised CPUs that went offline stay promised; the shared pool has exactly the rest of what is there.
+    # Promised CPUs that went offline stay promised; the shared pool has exactly the rest of the online ones.
     expected = CpuSet(manager.universe) - given
     if default != expected:
         yield Violation(invariant=Invariant.SHARED_POOL_HAS_THE_REST, cpus=default, expected_cpus=expected)
@@ -42,7 +42,7 @@ def _node_violations(manager: CpuManager, promises: Promises) -> Iterator[Violat
 
 
 def pod_violations(pod: Pod, held: PodPromises) -> Iterator[Violation]:
-    """CPUs within a pod: only what never runs at the same time, or shares the pod's pool, may overlap."""
+    """CPUs within a pod: only containers that never run at the same time, or share the pod's pool, may overlap."""
     if held.pod_cpus is None and len(held.cpus) < 2:
         return
     sets = dict(held.cpus)
@@ -69,19 +69,19 @@ def pod_violations(pod: Pod, held: PodPromises) -> Iterator[Violation]:
                     cpus=cpus & taken,
                 )
         if container.kind is not ContainerKind.INIT:
-            # Sidecars go on; a plain init container has ended before anything after it starts.
+            # Sidecars keep running; a plain init container has ended before anything after it starts.
             beside.append((container, cpus))
 
 
 def _may_overlap(held: PodPromises, earlier: Container, later: Container) -> bool:
-    """Whether both are in the pod's pool, or the later one is there for a while only, as in states that kubelet has left."""
+    """Whether both are in the pod's pool, or the later one is there only temporarily, as in states written by kubelet."""
     if held.pod_cpus is None or qualifies_alone(earlier):
         return False
     return not qualifies_alone(later) or later.kind is ContainerKind.INIT
 
 
 def cpu_shortfalls(manager: CpuManager, promises: Promises) -> Iterator[Shortfall]:
-    """Name the sets of which CPUs are offline."""
+    """Return the sets that have offline CPUs."""
     online = CpuSet(manager.layout.online)
     for uid, name, cpus in promises.containers:
         if not cpus <= online:

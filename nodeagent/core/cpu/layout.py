@@ -1,4 +1,4 @@
-"""The machine as the CPU allocator sees it: groups of CPUs as bitmasks, kubelet's averages, who lies in whom. Built once."""
+"""The machine as the CPU allocator sees it: groups of CPUs as bitmasks, kubelet's averages, which group lies in which. Built once."""
 
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
@@ -24,11 +24,11 @@ class NodeSet(Struct, frozen=True):
 
     mask: NumaMask
     nodes: int
-    """How many."""
+    """The number of its nodes."""
     cpus: CpuMask
     size: int
     sockets: int
-    """How many sockets its nodes touch."""
+    """The number of sockets that its nodes are on."""
 
 
 Nesting = Mapping[int, tuple[CpuGroup, ...]]
@@ -45,11 +45,11 @@ class CpuLayout(Struct, frozen=True):
     """NUMA nodes that have CPUs."""
     sockets: tuple[CpuGroup, ...]
     numa_first: bool
-    """Sockets are at least as many as NUMA nodes: nodes are the larger groups."""
+    """At least as many sockets as NUMA nodes: nodes are the larger groups."""
     per_core: int
     per_socket: int
     per_uncore: int
-    """Averages, rounded down: kubelet judges wholeness by them. On asymmetric machines they are nobody's real size."""
+    """Averages, rounded down: kubelet judges by them whether a group is whole. On asymmetric machines no group has exactly this size."""
     socket_count: int
     nodes_of_sockets: Nesting
     sockets_of_nodes: Nesting
@@ -96,12 +96,12 @@ class CpuLayout(Struct, frozen=True):
         return CpuMask(bits)
 
     def fewest_nodes(self, count: int) -> int:
-        """How many nodes so many CPUs take on an empty machine; all if there are not so many."""
+        """How many nodes this many CPUs take on an empty machine; all nodes if it has fewer CPUs."""
         sums = accumulate(sorted((node.size for node in self.nodes), reverse=True))
         return min(1 + sum(1 for total in sums if total < count), len(self.nodes))
 
     def node_sets(self) -> tuple[NodeSet, ...]:
-        """All sets of nodes: by size, and within a size in lexicographic order."""
+        """All sets of nodes: by size, and in lexicographic order within a size."""
         sets = []
         for mask in masks_by_size([node.id for node in self.nodes]):
             cpus = self.cpus_of_nodes(mask)
@@ -110,7 +110,7 @@ class CpuLayout(Struct, frozen=True):
         return tuple(sets)
 
     def whole_cores(self, cpus: CpuMask) -> CpuMask:
-        """Those of the CPUs whose core is in the set as a whole."""
+        """Those of the CPUs whose whole core is in the set."""
         bits = 0
         for core in self.cores:
             if core.cpus & cpus == core.cpus:
@@ -118,7 +118,7 @@ class CpuLayout(Struct, frozen=True):
         return CpuMask(bits)
 
     def adds_up(self, cpus: CpuMask, count: int) -> bool:
-        """Whether some of these whole cores have exactly so many CPUs together."""
+        """Whether some of these whole cores have exactly this many CPUs together."""
         if self.core_size is not None:
             return count % self.core_size == 0 and count <= cpus.bit_count()
         numbers: dict[int, int] = {}
@@ -128,7 +128,7 @@ class CpuLayout(Struct, frozen=True):
         sums = 1
         for size, number in numbers.items():
             left, step = number, 1
-            # Bounded change-making in powers of two: bit s of `sums` says that s CPUs can be had.
+            # Bounded change-making in powers of two: bit s of `sums` means that a sum of s CPUs is possible.
             while left:
                 taken = min(step, left)
                 sums |= sums << size * taken

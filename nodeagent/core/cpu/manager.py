@@ -1,7 +1,7 @@
-"""The CPU manager's policies none and static: who gets which CPUs, and what comes back.
+"""The CPU manager's policies none and static: which container gets which CPUs, and which are released.
 
-A decision takes promises and gives the next ones, with the metrics that moved. Knows topology hints as masks; knows no cgroup, no
-file and no clock. Pods with resources of their own are split up in pods.py.
+A decision takes promises and returns the next ones, with the metric deltas. Knows topology hints as masks; knows no cgroup, no file and no
+clock. Pods with pod-level resources are handled in pods.py.
 """
 
 from msgspec import Struct
@@ -50,16 +50,16 @@ class CpuManager(Struct, frozen=True):
     reserved_cores: CpuMask
     """The reserved CPUs and all that share a core with one of them."""
     universe: CpuMask
-    """What the default set may consist of: all CPUs, without the reserved ones if they are strictly reserved."""
+    """All CPUs that may be in the default set: without the reserved ones if they are strictly reserved."""
     picking: Picking
     distributing: Distributing | None
     quirks: frozenset[Erratum]
     grantable: CpuMask = CpuMask(-1)
-    """CPUs that may be given exclusively; all but under `isolatedCPUs: only`."""
+    """CPUs that may be allocated exclusively; all except under `isolatedCPUs: only`."""
     preferred: CpuMask = CpuMask(0)
-    """CPUs to be given first where they suffice (`isolatedCPUs: prefer`)."""
+    """CPUs to allocate first if they suffice (`isolatedCPUs: prefer`)."""
     node_sets: tuple[NodeSet, ...] = ()
-    """Every set of NUMA nodes, in the order of hints; empty if nobody asks for hints, or if there are too many."""
+    """Every set of NUMA nodes, in hint order; empty if nobody asks for hints, or if there are too many."""
 
     def assign(self, available: CpuMask, count: int) -> CpuMask | CpuShortage:
         """Choose CPUs by the configured options."""
@@ -71,11 +71,11 @@ class CpuManager(Struct, frozen=True):
 
     @property
     def observer(self) -> PickObserver | None:
-        """Who wants to know how CPUs are chosen; nobody, as a rule, and then nothing is put together for it."""
+        """Observes how CPUs are chosen; usually absent, and then nothing is prepared for it."""
         return self.picking.observer
 
     def usable(self, cpus: CpuMask) -> CpuMask:
-        """Those of these CPUs that can be given to anybody: under full-pcpus-only, whole cores."""
+        """Those of these CPUs that can be allocated: under full-pcpus-only, whole cores."""
         return self.layout.whole_cores(cpus) if self.picking.whole_cores else cpus
 
     def free_pool(self, promises: Promises) -> CpuMask:
@@ -83,12 +83,12 @@ class CpuManager(Struct, frozen=True):
         return CpuMask(promises.default.bits & ~self.reserved.bits)
 
     def free_cpus(self, promises: Promises) -> CpuMask:
-        """What may still be given exclusively."""
+        """What can still be allocated exclusively."""
         return CpuMask(self.free_pool(promises) & self.grantable)
 
 
 def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | tuple[StartRefused, ...]:
-    """Judge the configuration of the CPU manager; the texts are kubelet's, and so is their order: it stops at the first."""
+    """Judge the configuration of the CPU manager. Texts and order are kubelet's; it stops at the first error."""
     layout = CpuLayout.of(topology)
     refused: list[StartRefused] = []
     listed = placement.reserved_system_cpus
@@ -106,7 +106,7 @@ def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | 
         return tuple(refused) or _cpu_manager(placement, layout, CpuOptions(), CpuSet(), static=False)
     on_machine = misfits(options, socket_count=layout.socket_count, numa_count=len(layout.nodes))
     refused += [_of_static(each) for each in on_machine]
-    # Which CPUs are reserved hangs on the options; whether there are enough doesn't.
+    # The options decide which CPUs are reserved, but not whether there are enough.
     reserved = _reserved(placement, layout, CpuOptions() if configured else options)
     if isinstance(reserved, StartRefused):
         return (*refused, reserved)
@@ -131,7 +131,7 @@ def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | 
 
 
 def judge_cpu_configuration(placement: Placement) -> tuple[CpuOptions, tuple[StartRefused, ...]]:
-    """Judge policy, reserved amount and options as far as that needs no machine; the options that are right come with it."""
+    """Judge policy, reserved amount and options as far as possible without a machine; return the valid options, too."""
     policy = placement.cpu_manager_policy
     if policy == "none":
         if not placement.cpu_manager_policy_options:
@@ -170,7 +170,7 @@ def _of_static(refused: StartRefused) -> StartRefused:
 
 
 def _reserved(placement: Placement, layout: CpuLayout, options: CpuOptions) -> CpuSet | StartRefused:
-    """Choose what is reserved, where an amount says how much."""
+    """Choose the reserved CPUs if only their amount is configured."""
     if placement.reserved_system_cpus:
         return placement.reserved_system_cpus
     count = -(-(placement.reserved_cpu_milli or 0) // 1000)
@@ -202,7 +202,7 @@ def _cpu_manager(
         whole_cores=options.full_pcpus_only and Erratum.HALF_CORES_HANDED_OUT not in quirks,
     )
     distributing = None
-    # Equal shares of cores that differ in size would split some: then whole cores are packed instead.
+    # Equal shares would split some cores of different sizes: pack whole cores instead.
     if options.distribute_cpus_across_numa and (not picking.whole_cores or layout.core_size is not None):
         distributing = Distributing(
             picking=replace(picking, align_uncore=False),
@@ -225,7 +225,7 @@ def _cpu_manager(
 
 
 def start_deltas(manager: CpuManager, promises: Promises) -> MetricDeltas:
-    """What the metrics show when the manager has started."""
+    """The values of the metrics after the manager has started."""
     if not manager.static or Erratum.GAUGES_DRIFT not in manager.quirks:
         return ()
     exclusive = promises.exclusive()
@@ -239,7 +239,7 @@ def start_deltas(manager: CpuManager, promises: Promises) -> MetricDeltas:
 def allocate_container(
     manager: CpuManager, promises: Promises, pod: PodDemand, container: ContainerDemand
 ) -> Allocation:
-    """Give a container its own CPUs, under the hint that was stored for it."""
+    """Allocate exclusive CPUs to a container, under the hint stored for it."""
     if not manager.static or container.cpus == 0 or pod.is_skipped:
         return Allocation(promises)
     requests = plus(CPU_REQUESTS)
@@ -275,7 +275,7 @@ def allocate_container(
 
 
 def check_full_cores(manager: CpuManager, promises: Promises, count: int, reusable: CpuMask) -> Refusal | None:
-    """Refuse what isn't whole cores (full-pcpus-only)."""
+    """Refuse anything but whole cores (full-pcpus-only)."""
     layout, whole_only = manager.layout, manager.picking.whole_cores
     per_core = layout.per_core
     if not layout.adds_up(layout.online, count) if whole_only else count % per_core:
@@ -298,7 +298,7 @@ def check_full_cores(manager: CpuManager, promises: Promises, count: int, reusab
 
 
 def choose_near(manager: CpuManager, available: CpuMask, count: int, mask: NumaMask | None) -> CpuMask | CpuShortage:
-    """Choose from the NUMA nodes of the mask first, then from everywhere; preferred CPUs where they suffice for both."""
+    """Choose from the NUMA nodes of the mask first, then from everywhere; preferred CPUs if they suffice for both."""
     preferred = CpuMask(available & manager.preferred)
     if preferred and _suffices(manager, preferred, available, count, mask):
         chosen = _choose_near(manager, preferred, count, mask, isolated=True)
@@ -308,7 +308,7 @@ def choose_near(manager: CpuManager, available: CpuMask, count: int, mask: NumaM
 
 
 def _suffices(manager: CpuManager, preferred: CpuMask, available: CpuMask, count: int, mask: NumaMask | None) -> bool:
-    """Whether as many are there, and as many on the NUMA nodes of the mask, as if all available ones were chosen from."""
+    """Whether these CPUs suffice as well as all available ones would, in total and on the NUMA nodes of the mask."""
     aligned = CpuMask(-1) if mask is None else _aligned_cpus(manager, mask)
     near = min(count, manager.usable(CpuMask(available & aligned)).bit_count())
     return (
@@ -339,7 +339,7 @@ def _choose_near(
 
 
 def _near_count(manager: CpuManager, available: CpuMask, there: CpuMask, count: int) -> int:
-    """As many as there are, or as are wanted."""
+    """As many as there are, up to the number wanted."""
     near = min(count, there.bit_count())
     layout = manager.layout
     if manager.picking.whole_cores and layout.core_size is None:
@@ -367,7 +367,7 @@ def reusable_cpus(promises: Promises, uid: str) -> CpuMask:
 
 
 def _with_reuse(promises: Promises, uid: str, kind: ContainerKind, own: CpuSet) -> Promises:
-    """Let later containers of the pod draw on what an init container got, until another takes it. Other pods' sets end."""
+    """Let later containers of the pod reuse what an init container got, until another takes it. Reuse sets of other pods end."""
     so_far = CpuSet(reusable_cpus(promises, uid))
     reusable = so_far | own if kind is ContainerKind.INIT else so_far - own
     reuse = CpuReuse(uid, reusable) if reusable else None
@@ -380,7 +380,7 @@ def _failed(manager: CpuManager, promises: Promises, deltas: MetricDeltas, refus
 
 
 def taken_deltas(manager: CpuManager, after: Promises, cpus: CpuMask) -> MetricDeltas:
-    """What moves when CPUs were newly taken from the node."""
+    """The metric deltas when CPUs were newly taken from the node."""
     deltas: MetricDeltas = ()
     if cpus.bit_count() == 1 or any(not cpus & ~uncore.cpus for uncore in manager.layout.uncores):
         deltas = (aligned("container", "uncore_cache"),)
@@ -419,7 +419,7 @@ def release_container(manager: CpuManager, promises: Promises, uid: str, name: s
 
 
 def release_pod_set(manager: CpuManager, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
-    """Take back a pod set that has no containers (not done where Erratum.POD_ENTRY_LEAKS is reproduced)."""
+    """Take back a pod set that has no containers (not where Erratum.POD_ENTRY_LEAKS is reproduced)."""
     pod = promises.of_pod(uid)
     if pod.pod_cpus is None or pod.cpus:
         return promises, ()
@@ -428,7 +428,7 @@ def release_pod_set(manager: CpuManager, promises: Promises, uid: str) -> tuple[
 
 def _released(manager: CpuManager, promises: Promises, cpus: CpuSet) -> tuple[Promises, MetricDeltas]:
     if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
-        # What went offline meanwhile is nobody's until it returns.
+        # CPUs that went offline in the meantime belong to nobody until they return.
         cpus &= CpuSet(manager.universe)
     after = replace(promises, default=promises.default | cpus)
     if Erratum.GAUGES_DRIFT not in manager.quirks:

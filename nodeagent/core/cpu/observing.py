@@ -1,4 +1,4 @@
-"""What a choice of CPUs does on its way, told to whoever explains it afterwards. Nothing here decides."""
+"""The steps of a choice of CPUs, passed to an observer that explains it afterwards. Nothing here decides."""
 
 import enum
 from collections.abc import Callable
@@ -20,32 +20,32 @@ class Rule(enum.StrEnum):
 
 
 class Source(enum.StrEnum):
-    """Out of what CPUs are chosen."""
+    """The source that CPUs are chosen from."""
 
     HINT = "hint"
     """What is free on the NUMA nodes of the merged hint (with align-by-socket: on their sockets)."""
     ELSEWHERE = "elsewhere"
-    """What the hint's nodes could not give."""
+    """The rest, which the hint's nodes could not provide."""
     ANYWHERE = "anywhere"
-    """There is no hint, or any node is as good."""
+    """There is no hint, or any node is equally good."""
     POD = "pod"
-    """The set of a pod with resources of its own."""
+    """The set of a pod with pod-level resources."""
 
 
 class Choosing(Struct, frozen=True):
-    """CPUs are going to be chosen."""
+    """CPUs are about to be chosen."""
 
     source: Source
     available: CpuMask
     count: int
     isolated: bool = False
-    """Only CPUs isolated at boot are looked at (isolatedCPUs: prefer). If too few suit, another choice follows."""
+    """Only CPUs isolated at boot are considered (isolatedCPUs: prefer). If too few are suitable, another choice follows."""
     container: str | None = None
-    """Whose slice of the pod's set it is."""
+    """The container whose slice of the pod's set it is."""
 
 
 class Spread(Struct, frozen=True):
-    """distribute-cpus-across-numa takes a node's share next, or a group of what shares left over."""
+    """distribute-cpus-across-numa takes a node's share next, or a group of what equal shares left over."""
 
     node: int
     count: int

@@ -37,11 +37,10 @@ class CpuOptions(Struct, frozen=True):
 
 
 def judge_cpu_options(placement: Placement) -> tuple[CpuOptions, tuple[StartRefused, ...]]:
-    """Judge the configured options as far as that needs no machine.
+    """Judge the configured options as far as possible without a machine.
 
     Returns:
-        The options that are right, and what is wrong with the others, in the order in which kubelet looks.
-
+        The valid options, and what is wrong with the others, in the order in which kubelet looks.
     """
     chosen: dict[str, bool] = {}
     refused: list[StartRefused] = []

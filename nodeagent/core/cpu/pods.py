@@ -1,7 +1,7 @@
-"""The CPU manager and pods with resources of their own (KEP-5526): one set for the pod, split up among its containers.
+"""The CPU manager and pods with pod-level resources (KEP-5526): one set for the pod, divided among its containers.
 
-Plain init containers run one after another, so their slices overlap with later ones; sidecars and apps have theirs alone; what
-nobody has alone is the pod's shared pool.
+Plain init containers run one after another, so their slices overlap with later ones; sidecars and apps have theirs exclusively; what no
+container has exclusively is the pod's shared pool.
 """
 
 from msgspec import Struct
@@ -66,7 +66,7 @@ def _empty_pool(message: str) -> Refusal:
 
 
 def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> Allocation:
-    """Take the pod's CPUs from the node, under the hint of its first container, and split them up."""
+    """Take the pod's CPUs from the node, under the hint of its first container, and divide them."""
     if not manager.static or pod.cpus == 0 or pod.is_skipped:
         return Allocation(promises)
     refusal = check_pod(manager, pod)
@@ -99,7 +99,7 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
 
 
 def _check_slices(manager: CpuManager, promises: Promises, pod: PodDemand) -> Refusal | None:
-    """Refuse exclusive slices that are no whole cores (kubelet hands out halves: Erratum.HALF_CORES_HANDED_OUT)."""
+    """Refuse exclusive slices that aren't whole cores (kubelet allocates halves: Erratum.HALF_CORES_HANDED_OUT)."""
     if not manager.picking.whole_cores:
         return None
     checks = (check_full_cores(manager, promises, c.cpus, CpuMask(0)) for c in pod.containers if c.cpus)
@@ -111,16 +111,16 @@ def _failed(promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Alloc
 
 
 class _Parts(Struct, frozen=True):
-    """A pod's set, split up."""
+    """A pod's set, divided."""
 
     slices: tuple[tuple[str, CpuMask], ...]
     deltas: MetricDeltas
-    """What was counted: up to the container for which too few were left, where there is one."""
+    """What was counted: up to the container that could not get enough, if there is one."""
     shortage: CpuShortage | None = None
 
 
 def _partition(manager: CpuManager, pod: PodDemand, whole: CpuMask) -> _Parts:
-    """Split the pod's set among its containers."""
+    """Divide the pod's set among its containers."""
     slices: list[tuple[str, CpuMask]] = []
     deltas: list[MetricDelta] = []
     sharing: list[str] = []
@@ -144,7 +144,7 @@ def _partition(manager: CpuManager, pod: PodDemand, whole: CpuMask) -> _Parts:
         elif container.cpus == 0:
             sharing.append(container.name)
         elif container.kind is ContainerKind.INIT and sharing and _keeps_pool_apart(manager):
-            # A sidecar will be running in what is the shared pool in the end.
+            # A sidecar will be running in what becomes the shared pool.
             waiting.append((container.name, container.cpus, pool))
         else:
             chosen = given(container.name, container.cpus, pool)

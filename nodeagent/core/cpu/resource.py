@@ -1,4 +1,4 @@
-"""The CPU manager as one of several managers of resources."""
+"""The CPU manager as one of several resource managers."""
 
 from collections.abc import Iterator
 from typing import ClassVar
@@ -49,7 +49,7 @@ class CpuResource(Struct, frozen=True):
         return pods.allocate_pod(self.manager, promises, pod)
 
     def percent_given(self, promises: Promises, node: int) -> int | None:
-        """CPUs in own sets, of those that aren't reserved."""
+        """CPUs in exclusive sets, without the reserved ones."""
         manager = self.manager
         if not manager.static:
             return None

@@ -1,4 +1,4 @@
-"""From a CPU checkpoint to promises: what the static policy accepts of it at a start, and with which words it refuses."""
+"""From a CPU checkpoint to promises: what the static policy accepts at startup, and the messages with which it refuses the rest."""
 
 from msgspec.structs import replace
 
@@ -65,7 +65,7 @@ def _loaded(manager: CpuManager, record: CpuRecord | Unreadable) -> Promises | S
 
 
 def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartRefused:
-    """Judge stored promises against the machine and the configuration as they are now."""
+    """Judge stored promises against the current machine and configuration."""
     if not manager.static:
         return promises
     strict = manager.options.strict_cpu_reservation
@@ -105,7 +105,7 @@ def validated_cpus(manager: CpuManager, promises: Promises) -> Promises | StartR
 
 
 def _held_twice(promises: Promises) -> StartRefused | None:
-    """Look for CPUs of a pod that another one has too, or that are in the shared pool."""
+    """Find CPUs of a pod that another pod has too, or that are in the shared pool."""
     given = CpuSet()
     for uid, pod in promises.pods:
         mine = CpuSet(CpuMask(_all_cpus(pod)))
@@ -133,7 +133,7 @@ def _all_cpus(pod: PodPromises) -> int:
 
 
 def _with_present_cpus(manager: CpuManager, promises: Promises) -> Promises:
-    """Let the shared pool have what came online (or belongs to nobody), and lose what went offline."""
+    """Add to the shared pool what came online (or belongs to nobody), and remove what went offline."""
     known = promises.default | given_cpus(promises)
     appeared = CpuSet(manager.universe) - known
     return replace(promises, default=(promises.default | appeared) & CpuSet(manager.layout.online))

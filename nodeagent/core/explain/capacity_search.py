@@ -11,7 +11,7 @@ from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.pod import Pod
 
 MAX_COPIES = 10_000
-"""Pods that ask for nothing fit without end."""
+"""Pods that ask for nothing fit forever."""
 
 
 class Capacity(Struct, frozen=True):
@@ -21,7 +21,7 @@ class Capacity(Struct, frozen=True):
     after: WhatIf
     """The node with all whole copies."""
     refused: Pod | None
-    """Of the copy that didn't fit; None: the search has ended before."""
+    """Of the copy that didn't fit; None: the search ended before."""
     decision: Rejected | Insufficient | None
 
 
@@ -30,7 +30,7 @@ def search_capacity(what_if: WhatIf, pods: Sequence[Pod], fitted: Callable[[], N
 
     Args:
         what_if: the node to begin with.
-        pods: one copy; names get a number each time, and UIDs are nobody else's: one manifest can be given twice.
+        pods: one copy; each time names get a number and UIDs are new: the same manifest can be given twice.
         fitted: called after each copy of them all.
     """
     for number in range(1, MAX_COPIES + 1):

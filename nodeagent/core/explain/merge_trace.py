@@ -1,6 +1,6 @@
-"""A merge of hints, told step by step: what each resource says of each set of NUMA nodes, which set won, and why the others lost.
+"""A merge of hints, step by step: what each resource says about each set of NUMA nodes, which set won, and why the others lost.
 
-The winner is taken from the merge itself (core/numa/hints.py, core/numa/hint_family.py). Here only the reasons are found, by the same
+The winner is taken from the merge itself (core/numa/hints.py, core/numa/hint_family.py). Only the reasons are found here, by the same
 orders. Decides nothing.
 """
 
@@ -21,38 +21,38 @@ from nodeagent.core.numa.hints import fitness, non_preferred_rank, wanted_count
 from nodeagent.core.numa.node_search import Steps
 
 _MAX_ENUMERATED = 8
-"""Up to so many NUMA nodes every set is looked at; of more the single nodes, the sets that are listed, and the smallest others."""
+"""Up to this many NUMA nodes every set is considered; beyond that the single nodes, the listed sets, and the smallest others."""
 _MOST_SETS = 2**_MAX_ENUMERATED - 1
 
 
 class Opinion(enum.StrEnum):
-    """What a resource says of a set of NUMA nodes."""
+    """What a resource says about a set of NUMA nodes."""
 
     ANY = "any"
     """It doesn't care about nodes."""
     PREFERRED = "preferred"
     POSSIBLE = "possible"
-    """There is room, but on more nodes than would be needed on an empty machine."""
+    """There is enough, but on more nodes than would be needed on an empty machine."""
     NO = "no"
 
 
 class Verdict(enum.StrEnum):
     WINS = "wins"
     NO_ROOM = "no room"
-    """Some resource does not offer it."""
+    """At least one resource does not offer it."""
     NOT_PREFERRED = "not preferred"
-    """Some resource does not prefer it, and another set is preferred by all, or none may be taken that isn't."""
+    """At least one resource does not prefer it, and another set is preferred by all, or only preferred sets may be taken."""
     SEVERAL_NODES = "several nodes"
     """Policy single-numa-node."""
     MORE_NODES = "more nodes"
     FARTHER = "farther apart"
-    """prefer-closest-numa-nodes: the distances within it are larger."""
+    """prefer-closest-numa-nodes: the distances within it are longer."""
     LESS_ALLOCATED = "less allocated"
     """prefer-most-allocated-numa-node."""
     HIGHER = "higher number"
     """The last rule between equals: the lower node ids win."""
     OTHER_SIZE = "other size"
-    """No set is preferred by all: those with as many nodes as every resource can be narrowed to go first."""
+    """No set is preferred by all: those with as many nodes as every resource can be narrowed to take precedence."""
 
 
 class Candidate(Struct, frozen=True):
@@ -61,7 +61,7 @@ class Candidate(Struct, frozen=True):
     """By resource, in the order of asking."""
     verdict: Verdict
     because_of: tuple[str, ...] = ()
-    """The resources that the verdict is about."""
+    """The resources that decided the verdict."""
 
 
 class MergeTrace(Struct, frozen=True):
@@ -74,18 +74,18 @@ class MergeTrace(Struct, frozen=True):
     candidates: tuple[Candidate, ...]
     """By size, then by number."""
     all_sets: bool
-    """Every set that some resource offers is among the candidates."""
+    """Every set that at least one resource offers is among the candidates."""
     silent: tuple[str, ...] = ()
-    """Resources that are wanted and gave no hint: the memory manager's way where it has no room (kubelet's, too)."""
+    """Resources that are requested but gave no hint: what the memory manager (like kubelet's) does when it has too little."""
 
 
 def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod: PodDemand) -> MergeTrace:
-    """Tell one merge.
+    """Trace one merge.
 
     Args:
         managers: that merged.
-        promises: at the moment of the merge.
-        report: what came of it.
+        promises: at the time of the merge.
+        report: its result.
         pod: what it asks for.
     """
     topology, merged = managers.providers.topology, report.merged

@@ -1,4 +1,4 @@
-"""What is left on each NUMA node, and who holds the rest: the other side of a refusal, and how fragmented a node is. Decides nothing."""
+"""What is left on each NUMA node, and what holds the rest: the other side of a refusal, and how fragmented a node is. Decides nothing."""
 
 from collections.abc import Iterable
 from functools import reduce
@@ -13,7 +13,7 @@ from nodeagent.core.model.promises import Promises
 
 
 class HeldOnNode(Struct, frozen=True):
-    """A container, or a pod as a whole, that has CPUs of its own on a NUMA node."""
+    """A container, or a pod as a whole, that has exclusive CPUs on a NUMA node."""
 
     pod: str
     container: str | None
@@ -32,32 +32,32 @@ class NodeHeadroom(Struct, frozen=True):
     id: int
     cpus: CpuSet
     free: CpuSet
-    """What may still be given exclusively."""
+    """What can still be allocated exclusively."""
     whole_cores: int
-    """Cores of which every CPU is free."""
+    """Cores whose CPUs are all free."""
     split: CpuSet
     """Free CPUs whose core is not wholly free."""
     whole_caches: int
-    """Uncore caches of which every CPU is free; 0 where the node has none of its own."""
+    """Uncore caches whose CPUs are all free; 0 if the node has none of its own."""
     caches: int
     reserved: CpuSet
     holders: tuple[HeldOnNode, ...]
     memory: tuple[MemoryHeadroom, ...]
     """Empty under memory manager policy None."""
     group: NumaSet | None
-    """The group of nodes that memory here is given from; None: it is not used in a group."""
+    """The group of nodes that its memory is allocated from; None: it is not used in a group."""
 
 
 def headroom(
     managers: Managers, promises: Promises, pods: Iterable[Pod], lent: CpuSet = CpuSet()
 ) -> tuple[NodeHeadroom, ...]:
-    """Look at every NUMA node, those without CPUs too.
+    """Examine every NUMA node, including those without CPUs.
 
     Args:
         managers: of the node.
         promises: as they are.
-        pods: the active ones: their names.
-        lent: CPUs that may be given although somebody has them.
+        pods: the active ones, for their names.
+        lent: CPUs that can be allocated although a pod has them.
     """
     names = {pod.uid: pod.full_name for pod in pods}
     held = [

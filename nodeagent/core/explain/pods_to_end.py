@@ -10,15 +10,15 @@ from nodeagent.core.explain.what_if import WhatIf
 from nodeagent.core.model.pod import Pod
 
 MOST_ALIKE = 8
-"""So many are named of pods that hold equally much and are each enough alone."""
+"""Up to this many pods that hold equally much and are each enough alone are listed."""
 _MOST_ALONE = 150
-"""So many of those that hold least, and of those that hold most, are tried one by one."""
+"""This many of the pods that hold least, and of those that hold most, are tried one by one."""
 _MOST_SETS = 300
-"""Of so many sets of pods each is tried, the smallest first; of more, one is improved pod by pod."""
+"""Up to this many sets of pods are all tried, the smallest first; of more, one is improved pod by pod."""
 
 
 def pods_to_end(attempts: Attempts) -> Iterator[Remedy]:
-    """Find the pods of which one is enough, those that hold least; else several, none of which could stay."""
+    """Find the pods of which one is enough, those that hold least; otherwise several that are all needed."""
     sizes = {pod.uid: _size(attempts, pod) for pod in attempts.what_if.pods}
     short = attempts.refusal
     counts = isinstance(short, Insufficient) and short.resource == "pods"
@@ -31,7 +31,7 @@ def pods_to_end(attempts: Attempts) -> Iterator[Remedy]:
         if (best is not None and sizes[pod.uid] != best) or found == MOST_ALIKE:
             return
         if number == _MOST_ALONE and len(alone) < len(pods):
-            attempts.cut_short = True  # one between may be enough
+            attempts.cut_short = True  # one in between may be enough
         if attempts.admits(what_if=_without(attempts.what_if, [pod])):
             best, found = sizes[pod.uid], found + 1
             yield Remedy(RequestChange.REMOVAL, (pod.full_name,))
@@ -64,7 +64,7 @@ def _several(attempts: Attempts, pods: Sequence[Pod]) -> Sequence[Pod] | None:
 
 
 def _enough(attempts: Attempts, pods: Sequence[Pod]) -> list[Pod] | None:
-    """Take the largest ones until it is enough, and leave out those that aren't needed; the largest first."""
+    """Take the largest ones until they are enough, then leave out those that aren't needed; the largest first."""
     gone = list(reversed(pods))
     if not attempts.admits(what_if=_without(attempts.what_if, gone)):
         return None
@@ -83,7 +83,7 @@ def _enough(attempts: Attempts, pods: Sequence[Pod]) -> list[Pod] | None:
 
 
 def _exchanged(attempts: Attempts, pods: Sequence[Pod], enough: list[Pod]) -> list[Pod]:
-    """Put the smallest pod that is enough in the place of each, the largest first."""
+    """Replace each pod with the smallest one that is enough, the largest first."""
     gone = enough
     for pod in enough:
         for smaller in pods[: pods.index(pod)]:
@@ -103,7 +103,9 @@ def _without(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
 
 
 def _size(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
-    """How much it requests of what the node as a whole is short of, how many CPUs and bytes it has alone, and what else counts."""
+    """What it requests of the resource that the node as a whole lacks, how many CPUs and bytes it holds exclusively, and what else
+    counts.
+    """
     what_if, short = attempts.what_if, attempts.refusal
     requested = 0
     others: list[int] = []
@@ -111,7 +113,7 @@ def _size(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
         gate = what_if.managers.placement.gate("PodLevelResources")
         own, wanted = (dict(usage_of((each,), pod_level_resources=gate).amounts) for each in (pod, attempts.pod))
         requested = own.get(short.resource, 0)
-        others = [own.get(name, 0) for name in sorted(wanted)]  # the next of which it may be short
+        others = [own.get(name, 0) for name in sorted(wanted)]  # the resource that it may lack next
     held = what_if.promises.of_pod(pod.uid)
     cpus = 0
     for _, given in held.cpus:

@@ -1,6 +1,6 @@
 """The smallest changes that would admit a refused pod: fewer CPUs, less memory, another rule, another pod gone.
 
-Each is tried on the core itself: what is offered here has been admitted. Knows nothing of how it is worded.
+Each is tried on the core itself: everything offered here has been admitted. Knows nothing of how it is worded.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from nodeagent.core.model.refusals import StartRefused
 
 _LAXER_POLICIES = ("single-numa-node", "restricted", "best-effort", "none")
 BUDGETS = {RequestChange.REQUEST: 400, RequestChange.CONFIGURATION: 60, RequestChange.REMOVAL: 440}
-"""Decisions tried for one refusal: no kind of change is left out because another one takes long."""
+"""Decisions tried per refusal and kind of change: no kind is left out because another one takes long."""
 MAX_ATTEMPTS = sum(BUDGETS.values())
 
 
@@ -33,7 +33,7 @@ class Remedies(Struct, frozen=True):
 
 
 def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None) -> Remedies:
-    """Look for changes, those of the manifest first; several of one kind only if they are equally small.
+    """Search for changes, those of the manifest first; several of one kind only if they are equally small.
 
     Args:
         what_if: the node that refuses the pod.
@@ -70,7 +70,7 @@ def _configurations(attempts: Attempts) -> Iterator[Remedy]:
     if isinstance(short, Insufficient) and short.resource == "pods" and attempts.what_if.allocatable is not None:
         allocatable, wanted = attempts.what_if.allocatable, short.used + 1
         narrow = [bound for bound in allocatable.bounds if bound[1] * bound[2] < wanted]
-        if len(narrow) == 1:  # else one field alone can't do
+        if len(narrow) == 1:  # only if no single field is enough
             ((name, most, times),) = narrow
             fewest = -(-wanted // times)
             pods = min((fewest if field == name else value) * each for field, value, each in allocatable.bounds)
@@ -79,7 +79,7 @@ def _configurations(attempts: Attempts) -> Iterator[Remedy]:
 
 
 def _placements(placement: Placement) -> Iterator[tuple[str, str, str, Placement]]:
-    """Give (field, what it is, what it could be, the configuration then); of the policies the strictest laxer one first."""
+    """Return (field, current value, possible value, resulting configuration); of the policies the strictest laxer one first."""
     policy = placement.topology_manager_policy
     for laxer in _LAXER_POLICIES[_LAXER_POLICIES.index(policy) + 1 :] if policy in _LAXER_POLICIES else ():
         yield "topologyManagerPolicy", policy, laxer, replace(placement, topology_manager_policy=laxer)

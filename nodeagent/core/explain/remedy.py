@@ -24,7 +24,7 @@ class Amount(Struct, frozen=True):
     """Another amount, spelled as in a manifest."""
 
     container: str | None
-    """None: the pod's own."""
+    """None: pod-level."""
     resource: str
     before: str
     after: str
@@ -35,16 +35,16 @@ class Remedy(Struct, frozen=True):
 
     change: RequestChange
     subject: tuple[str, ...]
-    """REQUEST: the containers' names, none for the pod's own amounts; CONFIGURATION: the field; REMOVAL: the pods' names."""
+    """REQUEST: the containers' names, none for pod-level amounts; CONFIGURATION: the field; REMOVAL: the pods' names."""
     amounts: tuple[Amount, ...] = ()
-    """REQUEST: of each of the containers at least one."""
+    """REQUEST: at least one for each of the containers."""
     before: str = ""
     after: str = ""
-    """CONFIGURATION: what the field is, and could be; empty: without the option."""
+    """CONFIGURATION: the current and the possible value of the field; empty: without the option."""
 
 
 class Attempts:
-    """Trials of one pod, counted. Lives for the search for one kind of change."""
+    """Attempts for one pod, counted. Lives for the search for one kind of change."""
 
     def __init__(
         self, what_if: WhatIf, pod: Pod, refusal: Rejected | Insufficient, tried: Callable[[], None], budget: int
@@ -55,10 +55,10 @@ class Attempts:
         self.tried = tried
         self.left = budget
         self.cut_short = False
-        """Not everything was tried that could be."""
+        """Not everything could be tried."""
 
     def admits(self, pod: Pod | None = None, what_if: WhatIf | None = None) -> bool:
-        """Whether the core admits it; no, when too much was tried already."""
+        """Whether the core admits it; False if too much was tried already."""
         if pod is not None and not is_within_budget(pod):
             return False
         if self.left <= 0:

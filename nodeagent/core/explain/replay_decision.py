@@ -1,7 +1,7 @@
-"""Why was this pod admitted, or refused? The decision on a known pod, taken once more on the nearest state to the one it was taken on.
+"""Why was this pod admitted, or refused? The decision on a known pod, repeated on the nearest state to the original one.
 
-Which pods have gone since, nobody knows any more: whether the result is the same is part of the answer. A refused pod is judged on the
-node as it is now: that is what a person can change. Knows no files.
+Which pods have gone since is unknown: the answer includes whether the result is the same. A refused pod is judged on the current node,
+because that is what a person can change. Knows no files.
 """
 
 from msgspec import Struct
@@ -15,13 +15,13 @@ from nodeagent.core.model.state import NodeState, PodEntry
 
 
 class ReplayedDecision(Struct, frozen=True):
-    """A decision taken again."""
+    """A repeated decision."""
 
     before: WhatIf
-    """The node on which it was taken again: without the pod itself."""
+    """The node on which it was repeated: without the pod itself."""
     trace: Trace
     reproduced: bool | None
-    """It came out as it did then: the same refusal, or the same CPUs and memory. None: the pod has ended, and has given them back."""
+    """The result is the original one: the same refusal, or the same CPUs and memory. None: the pod has ended, and has released them."""
     left_out: tuple[str, ...]
     """Pods that were decided on later, and are therefore not on that node."""
 
@@ -47,7 +47,7 @@ def replay_decision(what_if: WhatIf, state: NodeState, entry: PodEntry) -> Repla
         found.append(ReplayedDecision(before, again, same, tuple(pod.full_name for pod in pods)))
         if same:
             return found[-1]
-    # Neither is how it was: then the node as it is now says more.
+    # Neither is the original result: then the current node says more.
     return found[-1]
 
 
@@ -64,6 +64,6 @@ def _is_same(what_if: WhatIf, entry: PodEntry, again: Trace) -> bool | None:
 
 
 def _lasting(held: PodPromises, entry: PodEntry) -> object:
-    """What doesn't change while the pod runs: init containers give their memory back when they have run."""
+    """What doesn't change while the pod runs: init containers return their memory after they have run."""
     apps = {c.name for c in entry.pod.apps()}
     return held.cpus, held.pod_cpus, tuple(item for item in held.memory if item[0] in apps), held.pod_memory

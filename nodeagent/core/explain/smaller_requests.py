@@ -28,7 +28,7 @@ from nodeagent.core.model.pod_amounts import (
 )
 
 _NEAREST = 16
-"""So many amounts of CPUs are tried one by one, before it goes on by halving."""
+"""This many CPU amounts are tried one by one before the search continues by halving."""
 
 
 _MOST = 2**62
@@ -36,24 +36,24 @@ _MOST = 2**62
 
 
 class _Sought(Struct, frozen=True):
-    """An amount that is looked for; cpu in thousandths, else in bytes."""
+    """An amount that is searched for; cpu in thousandths, everything else in bytes."""
 
     pod_with: Callable[[int], Pod]
-    """The pod with so much of it."""
+    """The pod with this amount."""
     asked: int
-    """What it asks for now."""
+    """The current request."""
     floor: int = 0
-    """What it must have at least, whatever is free."""
+    """The minimum, whatever is free."""
 
 
 _Search = Callable[[Attempts, _Sought], int | None]
-"""Find what it could ask for."""
+"""Find possible amounts."""
 
 
 def smaller_requests(attempts: Attempts) -> Sequence[Remedy]:
     """Change the manifest: one amount, the same amount of several containers, or several amounts of one container.
 
-    Where none of these is enough alone, the pod's own amounts change with its containers'.
+    If none of these is enough alone, pod-level amounts change with the containers'.
     """
     resources = memory_resources(attempts.pod)
     cpus = _alone_or_bounded(attempts, CPU, _fewer_cpus, _whole_cores)
@@ -65,7 +65,7 @@ def smaller_requests(attempts: Attempts) -> Sequence[Remedy]:
 
 
 def _alone_or_bounded(attempts: Attempts, resource: str, *searches: _Search) -> Sequence[Remedy]:
-    """Change one amount of it; where that can't do, those of several containers."""
+    """Change one amount; if that isn't enough, that of several containers."""
     for carry in carriers(attempts.pod):
         found = [remedy for search in searches for remedy in _requests(attempts, resource, search, carry)]
         if not found and resource == CPU:
@@ -77,7 +77,7 @@ def _alone_or_bounded(attempts: Attempts, resource: str, *searches: _Search) -> 
 
 
 def _requests(attempts: Attempts, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
-    """Change one container, or the pod's own amount."""
+    """Change one container, or the pod-level amount."""
     pod = attempts.pod
     if pod.resources is not None and carry is alone:
         amount = asked_of(pod.resources, resource)
@@ -87,7 +87,7 @@ def _requests(attempts: Attempts, resource: str, search: _Search, carry: Carry) 
 
 
 def _of_one(attempts: Attempts, pod: Pod, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
-    """Change one container of a pod that is the refused one, or that one with some of its amounts changed already."""
+    """Change one container of the refused pod, or of that pod with some amounts already changed."""
     for container, amount in askers(pod, resource):
         changed = changer(pod, (container,), resource, carry)
         yield from _found(attempts, search, _Sought(changed, amount))
@@ -98,7 +98,7 @@ def _own(pod: Pod, resource: str) -> Callable[[int], Pod]:
 
 
 def _bounded(attempts: Attempts, pod: Pod, resource: str, search: _Search, carry: Carry) -> Iterator[Remedy]:
-    """Change all containers of the pod, as in `_of_one`, that have more than a bound."""
+    """Change all containers of the pod, as in `_of_one`, that have more than a limit."""
     asking = askers(pod, resource)
     if len(asking) < 2:
         return
@@ -122,7 +122,7 @@ def _found(attempts: Attempts, search: _Search, sought: _Sought) -> Iterator[Rem
 
 
 def _whole_cores_each(attempts: Attempts, carry: Carry) -> Sequence[Remedy]:
-    """Give containers whole cores each, where only those are given; where that can't do, fewer of them to one, or to all."""
+    """Use whole cores for each container if only those are allocated; if that isn't enough, fewer of them for one, or for all."""
     pods = _on_whole_cores(attempts)
     enough = [_request(attempts.pod, carry(pod)) for pod in pods if attempts.admits(carry(pod))]
     if enough:
@@ -137,7 +137,7 @@ def _whole_cores_each(attempts: Attempts, carry: Carry) -> Sequence[Remedy]:
 
 
 def _on_whole_cores(attempts: Attempts) -> Sequence[Pod]:
-    """Give the pod with the next whole cores below, and above, for each container that asks for parts of one."""
+    """Return the pod with the next whole cores below, and above, for each container that asks for parts of one."""
     managers, pod = attempts.what_if.managers, attempts.pod
     cpu = managers.providers.cpu
     if not cpu.options.full_pcpus_only:
@@ -158,7 +158,7 @@ def _request(before: Pod, after: Pod) -> Remedy:
 
 
 class _Part(Struct, frozen=True):
-    """Whose amounts change together: a container's, the pod's own, or the larger ones of all containers."""
+    """Whose amounts change together: a container's, the pod's, or the larger ones of all containers."""
 
     asked: dict[str, int]
     least: dict[str, int]
@@ -189,7 +189,7 @@ def _all_containers(pod: Pod, resources: list[str], carry: Carry) -> _Part:
 
 
 def _together(attempts: Attempts, resources: list[str], carry: Carry) -> Iterator[Remedy]:
-    """Change all amounts of one container, or of the pod as a whole; where that can't do, those of all containers."""
+    """Change all amounts of one container, or of the pod as a whole; if that isn't enough, those of all containers."""
     found = [each for part in _parts(attempts.pod, resources, carry) if (each := _several_amounts(attempts, part))]
     if not found and attempts.pod.resources is None and len(attempts.pod.containers) > 1:
         found = [each] if (each := _several_amounts(attempts, _all_containers(attempts.pod, resources, carry))) else []
@@ -197,7 +197,7 @@ def _together(attempts: Attempts, resources: list[str], carry: Carry) -> Iterato
 
 
 def _several_amounts(attempts: Attempts, part: _Part) -> Remedy | None:
-    """Find as many CPUs as may be, and then as much of the rest."""
+    """Find the largest possible number of CPUs, and then as much as possible of the rest."""
     rest = [name for name in part.asked if name != CPU]
     if len(part.asked) < 2:
         return None
@@ -221,7 +221,7 @@ def _several_amounts(attempts: Attempts, part: _Part) -> Remedy | None:
 
 
 def _beginnings(attempts: Attempts, part: _Part, rest: list[str]) -> Iterator[dict[str, int]]:
-    """Give the least memory that needs as many NUMA nodes as what is asked for, then fewer: CPUs are sought beside each."""
+    """Return the least memory that needs as many NUMA nodes as the request, then as fewer: CPUs are searched for with each."""
     least = {name: part.least[name] for name in rest}
     for name in rest:
         unit = unit_of(name)
@@ -237,7 +237,7 @@ def _beginnings(attempts: Attempts, part: _Part, rest: list[str]) -> Iterator[di
 
 
 def _cpus_beside(attempts: Attempts, sought: _Sought) -> int | None:
-    """Find how many CPUs may be had: all, else fewer, else the next whole cores."""
+    """Find how many CPUs are possible: all, otherwise fewer, otherwise the next whole cores."""
     if attempts.admits(sought.pod_with(sought.asked)):
         return sought.asked
     fewer = _fewer_cpus(attempts, sought)
@@ -249,11 +249,11 @@ def _with_rest(made: Callable[[dict[str, int]], Pod], rest: dict[str, int], reso
 
 
 def _fewer_cpus(attempts: Attempts, sought: _Sought) -> int | None:
-    """Find the most CPUs below what is asked for: of those that are shared the most thousandths, else the most whole ones.
+    """Find the most CPUs below the request: the most thousandths of shared CPUs, otherwise the most whole CPUs.
 
-    Of those the nearest one by one: fewer CPUs may come to lie on another NUMA node, and then be in the way of another container. The
-    rest by halving, but only among amounts that need equally many NUMA nodes: `restricted` admits 9 CPUs on two nodes that have 5 free
-    each, and refuses 6.
+    The nearest ones are tried one by one: fewer CPUs may end up on another NUMA node, and then block another container. The rest by
+    halving, but only among amounts that need equally many NUMA nodes: `restricted` admits 9 CPUs on two nodes that have 5 free each, and
+    refuses 6.
     """
 
     def fits(amount: int) -> bool:
@@ -271,7 +271,7 @@ def _fewer_cpus(attempts: Attempts, sought: _Sought) -> int | None:
 
 
 def _takes_alone(attempts: Attempts, sought: _Sought) -> bool:
-    """Whether the amount decides on how many CPUs are given to it alone."""
+    """Whether the amount decides how many exclusive CPUs it gets."""
     managers = attempts.what_if.managers
     little, all_of_it = (demand_of(managers.rules, sought.pod_with(amount)) for amount in (1, sought.asked))
     return managers.providers.cpu.static and not all_of_it.is_skipped and little != all_of_it
@@ -288,7 +288,7 @@ def _fewest_nodes(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
 
 
 def _first_of_alike(attempts: Attempts, sought: _Sought, amounts: range) -> int | None:
-    """Find the first that fits, where of those that need equally many NUMA nodes the ones after it do too."""
+    """Find the first that fits, assuming that the ones after it that need equally many NUMA nodes fit too."""
     for alike in _alike(amounts, lambda amount: _fewest_nodes(attempts, sought.pod_with(amount))):
         found = _first(alike, lambda amount: attempts.admits(sought.pod_with(amount)))
         if found is not None:
@@ -297,7 +297,7 @@ def _first_of_alike(attempts: Attempts, sought: _Sought, amounts: range) -> int 
 
 
 def _alike(amounts: range, nodes: Callable[[int], tuple[int, ...]]) -> Iterator[range]:
-    """Split falling amounts where they begin to need fewer NUMA nodes."""
+    """Split descending amounts where they begin to need fewer NUMA nodes."""
     while amounts:
         needed = nodes(amounts[0])
         low, high = 0, len(amounts) - 1
@@ -309,7 +309,7 @@ def _alike(amounts: range, nodes: Callable[[int], tuple[int, ...]]) -> Iterator[
 
 
 def _first(amounts: Sequence[int], fits: Callable[[int], bool]) -> int | None:
-    """Find the first that fits, where those after it do too."""
+    """Find the first that fits, assuming that those after it fit too."""
     if not amounts or not fits(amounts[-1]):
         return None
     low, high = 0, len(amounts) - 1
@@ -320,7 +320,7 @@ def _first(amounts: Sequence[int], fits: Callable[[int], bool]) -> int | None:
 
 
 def _whole_cores(attempts: Attempts, sought: _Sought) -> int | None:
-    """Find the next whole cores, where only those are given."""
+    """Find the next whole cores, if only those are allocated."""
     cpu = attempts.what_if.managers.providers.cpu
     if not cpu.options.full_pcpus_only or not _takes_alone(attempts, sought):
         return None
@@ -333,7 +333,7 @@ def _up(amount: int, unit: int) -> int:
 
 
 def _less_of(resource: str) -> _Search:
-    """Find the most whole MiB, or pages, below what is asked for; pages can be none at all.
+    """Find the most whole MiB, or pages, below the request; pages may be zero.
 
     By halving, but only among amounts that need equally many NUMA nodes: `restricted` refuses memory on fewer nodes than the CPUs are on.
     """
@@ -347,12 +347,12 @@ def _less_of(resource: str) -> _Search:
 
 
 def _least(resource: str) -> int:
-    """Memory: what is worth naming; huge pages: none."""
+    """Memory: the smallest amount worth suggesting; huge pages: none."""
     return MIB if resource == MEMORY else 0
 
 
 def _larger_budget(attempts: Attempts) -> Iterator[Remedy]:
-    """Give the pod as a whole more than its containers take alone: something for those that share (EmptyPodSharedPoolError)."""
+    """Raise the pod-level amount above what its containers take exclusively: a rest for those that share (EmptyPodSharedPoolError)."""
     pod = attempts.pod
     if pod.resources is None:
         return

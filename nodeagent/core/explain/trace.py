@@ -1,6 +1,6 @@
-"""One decision on a pod, told step by step: the merges, then what each manager allocated and by which rule.
+"""One decision on a pod, step by step: the merges, then what each manager allocated and by which rule.
 
-The admission itself is run, with observers; what they saw is put in order here. Nothing is decided a second time.
+The admission itself runs with observers; what they saw is put in order here. Nothing is decided a second time.
 """
 
 from msgspec import Struct
@@ -26,7 +26,7 @@ class TakenTogether(Struct, frozen=True):
     share_of: int | None = None
     """The NUMA node whose share it is (distribute-cpus-across-numa)."""
     is_remainder: bool = False
-    """It is what equal shares left over."""
+    """It is part of what equal shares left over."""
 
 
 class CpuChoice(Struct, frozen=True):
@@ -37,7 +37,7 @@ class CpuChoice(Struct, frozen=True):
     count: int
     isolated: bool
     container: str | None
-    """Whose slice of the pod's set it is."""
+    """The container whose slice of the pod's set it is."""
     groups: tuple[TakenTogether, ...]
 
 
@@ -46,9 +46,9 @@ class CpuStep(Struct, frozen=True):
 
     container: str | None
     cpus: CpuSet
-    """Given; empty if it was refused."""
+    """Allocated; empty if it was refused."""
     reused: CpuSet
-    """Of these, what the pod's init containers had before."""
+    """Those that the pod's init containers had before."""
     choices: tuple[CpuChoice, ...]
     refused: bool
 
@@ -59,9 +59,9 @@ class MemoryStep(Struct, frozen=True):
     container: str | None
     hint: Hint
     blocks: Blocks
-    """Given; empty if it was refused."""
+    """Allocated; empty if it was refused."""
     taken: tuple[tuple[int, str, int], ...]
-    """(NUMA node, resource, bytes) newly taken; the rest of the blocks is what init containers had."""
+    """(NUMA node, resource, bytes) newly taken; the rest of the blocks is from init containers."""
     refused: bool
 
     @property
@@ -84,7 +84,7 @@ class Trace(Struct, frozen=True):
 
 
 def trace(what_if: WhatIf, pod: Pod) -> Trace:
-    """Decide on the pod, and tell how."""
+    """Decide on the pod, and trace how."""
     seen: list[Choosing | Spread | Took | Allocated] = []
     decision = what_if.judge(pod, _observed(what_if.managers, seen))
     demand = demand_of(what_if.managers.rules, pod)
@@ -149,7 +149,7 @@ def _choices(picks: list[Choosing | Spread | Took]) -> tuple[CpuChoice, ...]:
         match pick:
             case Choosing(source, available, count, isolated, container):
                 if not isolated:
-                    # A look at isolated CPUs alone that came to nothing is no part of the way.
+                    # A look at isolated CPUs alone that was abandoned is not part of the trace.
                     choices = [choice for choice in choices if not choice.isolated]
                 choices.append(CpuChoice(source, CpuSet(available), count, isolated, container, ()))
                 share = None
@@ -169,7 +169,7 @@ def _group(rule: Rule, cpus: CpuMask, share: Spread | None) -> TakenTogether:
 
 
 def _joined(groups: tuple[TakenTogether, ...], group: TakenTogether) -> tuple[TakenTogether, ...]:
-    """Tell what the same rule took one after the other as one."""
+    """Join what the same rule took consecutively."""
     if groups and replace(groups[-1], cpus=group.cpus) == group:
         return (*groups[:-1], replace(group, cpus=groups[-1].cpus | group.cpus))
     return (*groups, group)

@@ -1,6 +1,6 @@
-"""A node to try decisions out on: what the daemon would decide about a pod, with the pods there are, or other ones, or other rules.
+"""A node to try decisions on: what the daemon would decide on a pod, with the current pods, or other ones, or other rules.
 
-The same steps as a turn of the daemon takes (core/turn/step.py), on values that nobody keeps.
+The same steps as in a turn of the daemon (core/turn/step.py), on values that are then discarded.
 """
 
 from msgspec import Struct, field
@@ -20,7 +20,7 @@ class WhatIf(Struct, frozen=True):
     managers: Managers
     promises: Promises
     pods: tuple[Pod, ...] = ()
-    """The active ones, in the order of the decisions on them."""
+    """The active ones, in decision order."""
     allocatable: Allocatable | None = None
     """None: the node's capacity is not checked before the managers decide."""
     usage: Usage = field(default_factory=Usage)
@@ -52,7 +52,7 @@ class WhatIf(Struct, frozen=True):
         return admit(managers or self.managers, self.promises, pod)
 
     def after(self, pod: Pod, decision: Admitted | Rejected | Insufficient) -> "WhatIf":
-        """Give the node as it is when that was decided."""
+        """Return the node after that decision."""
         match decision:
             case Admitted():
                 usage = self.usage.plus(pod, pod_level_resources=self._gate)
@@ -63,7 +63,7 @@ class WhatIf(Struct, frozen=True):
                 return self
 
     def without(self, uids: frozenset[str]) -> "WhatIf":
-        """Give the node as it is when those pods have gone."""
+        """Return the node after those pods have gone."""
         promises, usage = self.promises, self.usage
         for uid in sorted(uids):
             promises, _ = remove_pod(self.managers, promises, uid)
@@ -74,12 +74,12 @@ class WhatIf(Struct, frozen=True):
         return replace(self, promises=promises, pods=left, usage=usage)
 
     def making_way(self, pod: Pod) -> "WhatIf":
-        """Give the node without those that this pod replaces: a changed manifest ends the pod of its name first."""
+        """Return the node without those that this pod replaces: a changed manifest ends the pod of its name first."""
         keys = keys_of(pod)
         return self.without(frozenset(old.uid for old in self.pods if not keys.isdisjoint(keys_of(old))))
 
     def under(self, placement: Placement) -> "WhatIf | StartRefused":
-        """Give the node with the same promises and another configuration, if the two go together."""
+        """Return the node with the same promises and another configuration, if the two are compatible."""
         managers = build(self.managers.topology, placement)
         if isinstance(managers, StartRefused):
             return managers
@@ -90,5 +90,5 @@ class WhatIf(Struct, frozen=True):
 
 
 def keys_of(pod: Pod) -> frozenset[tuple[str, str]]:
-    """Give what one pod of a node has at a time: a later one with one of these replaces it."""
+    """Return the identities of a pod that are unique on a node: a later pod with one of these replaces it."""
     return frozenset((("name", pod.full_name), ("uid", pod.uid)))

@@ -1,4 +1,4 @@
-"""The memory manager's books: what each NUMA node has, what is taken from a group of nodes, what comes back.
+"""The memory manager's accounting: what each NUMA node has, what is taken from a group of nodes, what is released.
 
 A node is either used by blocks on it alone, or belongs to one group and is used only by blocks on exactly that group.
 """
@@ -13,14 +13,14 @@ from nodeagent.core.model.promises import Blocks, MemoryNode, MemoryTable
 from nodeagent.core.model.topology import Topology
 
 UINT64 = 2**64 - 1
-"""Sums and differences wrap around in the reference; without errata nothing gets near that."""
+"""Sums and differences wrap around in the reference; without errata nothing comes near this limit."""
 
 NodeAccounts = tuple[MemoryNode, ...]
 """All NUMA nodes, ascending."""
 
 
 def initial_machine(topology: Topology, reserved: Mapping[tuple[int, str], int]) -> NodeAccounts:
-    """Open the books: nothing taken.
+    """Create the accounting: nothing taken.
 
     Args:
         topology: its NUMA nodes with memory and huge pages.
@@ -46,7 +46,7 @@ def take(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> Nod
 
 
 def _taken(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> tuple[NodeAccounts, int]:
-    """Give what was too much, too."""
+    """Return what was too much, too."""
     changed = []
     for node in machine:
         if node.id not in nodes:
@@ -60,7 +60,7 @@ def _taken(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> t
 
 
 def charge(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int) -> NodeAccounts:
-    """Take all of it: what no node has free overdraws the group's lowest node. Nodes that are gone are passed over."""
+    """Take all of it: what no node has free overdraws the group's lowest node. Skip nodes that are gone."""
     machine, short = _taken(machine, nodes, resource, size)
     if short <= 0:
         return machine
@@ -107,14 +107,14 @@ def _moved(table: MemoryTable, size: int) -> MemoryTable:
 
 def free_of(machine: NodeAccounts, nodes: NumaSet, resource: str) -> int:
     """Bytes of the resource that are free on the group."""
-    # Overdrawn nodes (capacity that went away) have nothing free.
+    # Overdrawn nodes (their capacity has shrunk) have nothing free.
     return (
         sum(t.free for n in machine if n.id in nodes and (t := n.table(resource)) is not None and t.free > 0) & UINT64
     )
 
 
 def breaks_group(machine: NodeAccounts, nodes: NumaSet) -> bool:
-    """Whether a block on these nodes would mix with blocks on another group that shares a node with it."""
+    """Whether a block on these nodes would mix with blocks on a different group that shares a node with it."""
     return any(node.id in nodes and node.assignments > 0 and node.cells != nodes for node in machine)
 
 

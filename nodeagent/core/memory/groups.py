@@ -1,6 +1,6 @@
 """On which groups of NUMA nodes could this much memory come from? The memory manager's hints, as a table over all groups.
 
-Knows the books and what a pod may take over from its init containers; knows no pods' kinds.
+Knows the accounting and what a pod may take over from its init containers; knows no container kinds.
 """
 
 from collections.abc import Mapping
@@ -18,20 +18,20 @@ from nodeagent.core.numa.node_search import Cover, Steps, fittest_cover, narrowe
 
 
 class NodeGroups(Struct, frozen=True):
-    """Every set of NUMA nodes that memory can come from, in the order of hints; empty if there are too many."""
+    """Every set of NUMA nodes that memory can come from, in hint order; empty if there are too many."""
 
     masks: tuple[NumaMask, ...]
 
     @classmethod
     def of(cls, machine: NodeAccounts) -> "NodeGroups":
-        # Absurd amounts wrap around in sums (Erratum.ABSURD_AMOUNTS): they are summed as the reference does, up to its 8 nodes.
+        # Absurd amounts wrap around in sums (Erratum.ABSURD_AMOUNTS): they are summed like in the reference, up to its 8 nodes.
         absurd = any(t.allocatable > t.total for node in machine for _, t in node.tables)
         few = len(machine) <= (8 if absurd else hint_family.MAX_LISTED_NODES)
         return cls(masks_by_size([node.id for node in machine]) if few else ())
 
 
 def calculated_hints(groups: NodeGroups, promises: Promises, uid: str, amounts: Amounts) -> Hints:
-    """Give the groups that could hold it: preferred are those of the fewest nodes that could on an empty machine.
+    """Return the groups that could hold it: preferred are those with the fewest nodes that could on an empty machine.
 
     All resources have the same hints. Empty: there are none.
     """
@@ -56,12 +56,12 @@ def best_group(
 
 
 def fewest_nodes(promises: Promises, amounts: Amounts) -> int:
-    """How many nodes it takes on an empty machine; all if there is not so much."""
+    """How many nodes it takes on an empty machine; all nodes if they don't have enough."""
     return _fewest(_books(promises, "", amounts)) if amounts else 0
 
 
 class _Books(Struct, frozen=True):
-    """What counts for one request."""
+    """The table for one request."""
 
     machine: NodeAccounts
     tables: list[tuple[str, int, list[tuple[int, int, int]]]]
@@ -70,7 +70,7 @@ class _Books(Struct, frozen=True):
     """Bytes that the pod may take over, by exactly this group and resource."""
     used: tuple[tuple[NumaMask, NumaMask], ...]
     grouped: NumaMask
-    """Nodes in a group of several."""
+    """Nodes that are in a group of several."""
 
     def could_hold(self, mask: NumaMask) -> bool:
         """Whether the group is large enough when nothing is taken."""
@@ -118,7 +118,7 @@ def _listed(groups: NodeGroups, books: _Books) -> Hints:
 
 
 def _family(books: _Books) -> Hints:
-    """Describe the same: single nodes and groups that exist already are listed; unused nodes can make up any new group."""
+    """Describe the same groups: single nodes and existing groups are listed; unused nodes can form any new group."""
     every = [NumaMask(1 << node.id) for node in books.machine]
     best = _fewest(books)
     in_use = 0
@@ -141,7 +141,7 @@ def _fewest(books: _Books) -> int:
 
 
 def _cover(books: _Books, nodes: list[NumaMask], *, allocatable: bool) -> Cover:
-    """All sets of these nodes (bits) that have enough: one at least of what is allocatable, two at least of what is free."""
+    """All sets of these nodes (bits) that have enough: a single node at least of what is allocatable, two or more of what is free."""
     tables = [{bit: a if allocatable else min(a, f) for bit, a, f in table} for _, _, table in books.tables]
     return Cover(
         universe=NumaMask(sum(nodes)),
@@ -152,7 +152,7 @@ def _cover(books: _Books, nodes: list[NumaMask], *, allocatable: bool) -> Cover:
 
 
 def _best_covered(family: HintFamily, inside: NumaMask) -> list[tuple[NumaMask, bool]]:
-    """The best preferred set of the cover that contains these nodes, or else its narrowest one."""
+    """The best preferred set of the cover that contains these nodes, otherwise its narrowest one."""
     if family.cover is None:
         return []
     cover = family.cover.within(family.cover.universe, forced=inside)

@@ -1,4 +1,4 @@
-"""The memory manager's NUMA hints, for a container or a pod: calculated, or regenerated from what it holds already."""
+"""The memory manager's NUMA hints, for a container or a pod: calculated, or regenerated from what it already holds."""
 
 from nodeagent.core.memory.groups import calculated_hints
 from nodeagent.core.memory.manager import MemoryManager, regenerated
@@ -43,7 +43,7 @@ def pod_hints(manager: MemoryManager, promises: Promises, pod: PodDemand) -> Mem
 
 
 def _from_all_blocks(held: PodPromises, amounts: Amounts) -> MemoryHints:
-    """Lead to the nodes of what the pod holds, per resource."""
+    """Return hints for the nodes of what the pod holds, per resource."""
     nodes: dict[str, NumaSet] = {}
     for _, blocks in held.memory:
         for block in blocks:

@@ -1,4 +1,4 @@
-"""What must always hold of the memory manager's books, and which promises the machine can't keep at present."""
+"""What must always hold for the memory manager's accounting, and which promises the machine can't keep at present."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from nodeagent.core.numa.resource_manager import Shortfall
 
 
 def memory_violations(manager: MemoryManager, promises: Promises) -> Iterator[Violation]:
-    """Name what is wrong with the books."""
+    """Return the violations in the accounting."""
     if not manager.static:
         return
     for node in promises.memory:
@@ -24,7 +24,7 @@ def memory_violations(manager: MemoryManager, promises: Promises) -> Iterator[Vi
 
 
 def memory_shortfalls(manager: MemoryManager, promises: Promises) -> Iterator[Shortfall]:
-    """Name the blocks on NUMA nodes that are gone, and the nodes with more promised than they have."""
+    """Return the blocks on NUMA nodes that are gone, and the nodes with more promised than they have."""
     if not manager.static:
         return
     present = NumaSet.from_ids(node.id for node in promises.memory)
@@ -36,6 +36,4 @@ def memory_shortfalls(manager: MemoryManager, promises: Promises) -> Iterator[Sh
     for node in promises.memory:
         for resource, table in node.tables:
             if table.free < 0:
-                yield Shortfall(
-                    f"NUMA node {node.id}: {-table.free} bytes more of {resource} are promised than there are"
-                )
+                yield Shortfall(f"NUMA node {node.id}: {-table.free} more bytes of {resource} are promised than it has")

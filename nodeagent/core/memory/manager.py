@@ -1,7 +1,7 @@
-"""The memory manager's policies None and Static: which container's memory comes from which NUMA nodes, and what comes back.
+"""The memory manager's policies None and Static: which container's memory comes from which NUMA nodes, and what is released.
 
-A decision takes promises and gives the next ones, with the metrics that moved. Pods with resources of their own are in
-pods.py, the books in accounting.py.
+A decision takes promises and returns the next ones, with the metric deltas. Pods with pod-level resources are handled in pods.py, the
+accounting in accounting.py.
 """
 
 from msgspec import Struct
@@ -45,7 +45,7 @@ NOT_REPRESENTABLE = "[memorymanager] failed to represent quantity as int64"
 class MemoryManager(Struct, frozen=True):
     static: bool
     machine: NodeAccounts
-    """The books before anything is taken."""
+    """The accounting before anything is taken."""
     groups: NodeGroups
     keeps_one_node: bool
     """The topology policy insists on its hint: never widen a mask to keep the group rule."""
@@ -53,7 +53,7 @@ class MemoryManager(Struct, frozen=True):
 
 
 def build_memory_manager(topology: Topology, placement: Placement) -> MemoryManager | tuple[StartRefused, ...]:
-    """Judge the configuration of the memory manager; the texts are kubelet's, and so is their order: it stops at the first."""
+    """Judge the configuration of the memory manager. Texts and order are kubelet's; it stops at the first error."""
     unknown = judge_memory_policy(placement)
     if unknown:
         return unknown
@@ -96,7 +96,7 @@ def judge_memory_policy(placement: Placement) -> tuple[StartRefused, ...]:
 def allocate_container(
     manager: MemoryManager, promises: Promises, pod: PodDemand, container: ContainerDemand
 ) -> Allocation:
-    """Promise a container's memory from a group of nodes, under the hint that was stored for it."""
+    """Promise a container's memory from a group of nodes, under the hint stored for it."""
     if not manager.static or not pod.is_guaranteed or pod.is_skipped:
         return Allocation(promises)
     if container.memory == () and Erratum.MEMORY_REFUSES_SHARED_CONTAINER not in manager.quirks:
@@ -123,14 +123,14 @@ def allocate_container(
 
 
 def choose_nodes(manager: MemoryManager, promises: Promises, uid: str, amounts: Amounts, hint: Hint) -> NumaSet | str:
-    """Choose the group of nodes; an error's text if there is none."""
+    """Choose the group of nodes; return an error text if there is none."""
     machine = promises.memory
     for resource, size in amounts:
         if size and all(node.table(resource) is None for node in machine):
             # The reference panics.
             return f"[memorymanager] no NUMA node has {resource}"
 
-    # The reference looks at the list of type memory only; all lists are equal.
+    # The reference checks only the list of type memory; all lists are equal.
     only_memory = Erratum.ABSURD_AMOUNTS in manager.quirks
     has_none = only_memory and not any(resource == "memory" for resource, _ in amounts)
     nodes, preferred = hint.mask, hint.preferred
@@ -188,7 +188,7 @@ def _with_reuse(promises: Promises, uid: str, kind: ContainerKind, blocks: Block
 def _shrunk(
     memory: tuple[tuple[str, Blocks], ...], pod: PodDemand, name: str, blocks: Blocks
 ) -> tuple[tuple[str, Blocks], ...]:
-    """Take what a container took over off the init containers that lent it: a pod's blocks add up to what is taken."""
+    """Deduct what a container took over from the init containers that lent it: a pod's blocks add up to what is taken."""
     lenders = []
     for container in pod.containers:
         if container.name == name or container.kind is ContainerKind.APP:
@@ -226,7 +226,7 @@ def release_started(manager: MemoryManager, promises: Promises, pod: Pod, name: 
 
 
 def release_container(manager: MemoryManager, promises: Promises, uid: str, name: str) -> Promises:
-    """Take back one container's blocks; of a pod with blocks of its own, when its last container goes."""
+    """Take back one container's blocks; a pod's own blocks, when its last container goes."""
     if not manager.static:
         return promises
     pod = promises.of_pod(uid)
@@ -242,7 +242,7 @@ def release_container(manager: MemoryManager, promises: Promises, uid: str, name
 
 
 def release_pod_blocks(manager: MemoryManager, promises: Promises, uid: str) -> Promises:
-    """Take back a pod's blocks that have no containers (not done where Erratum.POD_ENTRY_LEAKS is reproduced)."""
+    """Take back a pod's blocks that have no containers (not where Erratum.POD_ENTRY_LEAKS is reproduced)."""
     pod = promises.of_pod(uid)
     if not manager.static or pod.pod_memory is None or pod.memory:
         return promises
@@ -251,7 +251,7 @@ def release_pod_blocks(manager: MemoryManager, promises: Promises, uid: str) -> 
 
 
 def regenerated(pod: PodPromises, name: str, amounts: Amounts) -> tuple[tuple[str, NumaSet], ...] | None:
-    """Give the nodes of a container's blocks by resource, if they are exactly what is asked for."""
+    """Return the nodes of a container's blocks by resource, if they are exactly what is asked for."""
     blocks = pod.blocks(name) or ()
     wanted = dict(amounts)
     if len(blocks) != len(wanted) or any(wanted.get(b.resource) != b.size_bytes for b in blocks):

@@ -1,6 +1,6 @@
-"""The memory manager and pods with resources of their own (KEP-5526): one block for the pod, split up among its containers.
+"""The memory manager and pods with pod-level resources (KEP-5526): one block for the pod, divided among its containers.
 
-The books know only the pod's total; the containers' blocks overlap on purpose.
+The accounting knows only the pod's total; the containers' blocks overlap on purpose.
 """
 
 from msgspec.structs import replace
@@ -24,11 +24,11 @@ from nodeagent.core.model.promises import Block, Blocks, Promises
 from nodeagent.core.model.refusals import Reason, Refusal, unexpected
 from nodeagent.core.numa.resource_manager import Allocation
 
-_REPRESENTABLE = "amounts that are no whole bytes are refused before"
+_REPRESENTABLE = "amounts that aren't whole bytes were refused before"
 
 
 def check_pod(manager: MemoryManager, pod: PodDemand) -> Refusal | None:
-    """Refuse a pod whose exclusive containers leave nothing for its shared ones, or one of whose amounts can't be had."""
+    """Refuse a pod whose exclusive containers leave nothing for its shared ones, or that asks for an amount that can't be provided."""
     assert pod.memory is not None, _REPRESENTABLE
     total = pod.memory
     taken = {resource: 0 for resource, _ in total}
@@ -76,7 +76,7 @@ def _empty_pool(message: str) -> Refusal:
 
 
 def allocate_pod(manager: MemoryManager, promises: Promises, pod: PodDemand) -> Allocation:
-    """Promise the pod's memory, under the hint of its first container, and split it up."""
+    """Promise the pod's memory, under the hint of its first container, and divide it."""
     if not manager.static or not pod.is_guaranteed or pod.is_skipped or pod.memory is None:
         return Allocation(promises)
     requests = plus(MEMORY_REQUESTS)
@@ -108,7 +108,7 @@ def _failed(promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Alloc
 
 
 def _partition(pod: PodDemand, nodes: NumaSet) -> list[tuple[str, Blocks]]:
-    """Split the pod's memory among its containers; sizes of zero make no block."""
+    """Divide the pod's memory among its containers; sizes of zero create no block."""
     assert pod.memory is not None, _REPRESENTABLE
     left = dict(pod.memory)
     parts: list[tuple[str, dict[str, int]]] = []
@@ -123,7 +123,7 @@ def _partition(pod: PodDemand, nodes: NumaSet) -> list[tuple[str, Blocks]]:
         else:
             parts.append((container.name, amounts))
             for resource, size in amounts.items():
-                # A resource that the pod's own amounts lack: an app's wraps around, a sidecar's doesn't count.
+                # A resource that the pod-level amounts lack: an app's wraps around, a sidecar's doesn't count.
                 if resource in left or container.kind is ContainerKind.APP:
                     left[resource] = left.get(resource, 0) - size & UINT64
     parts += [(name, left) for name in sharing]

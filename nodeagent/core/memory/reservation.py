@@ -9,7 +9,7 @@ from nodeagent.core.model.topology import Topology
 _FIELD = "reservedMemory"
 _SUMMED = (_FIELD, "memoryManagerPolicy", "systemReserved", "kubeReserved", "evictionHard")
 _LEAST = Quantity.of_bytes(512 * 2**20)
-"""What to begin with where nothing is reserved."""
+"""The example to suggest when nothing is reserved."""
 Reserved = dict[tuple[int, str], int]
 """Bytes by (NUMA node, resource)."""
 
@@ -29,7 +29,7 @@ def reserved_by_node(topology: Topology, placement: Placement) -> Reserved | tup
         if node not in topology.node_ids
     ]
     if invalid is None:
-        # What is no amount has no sum.
+        # What is not a valid amount has no sum.
         refused += _wrong_sums(topology, placement)
     reserved: Reserved = {}
     for entry in placement.reserved_memory:
@@ -54,7 +54,7 @@ def _is_memory(resource: str) -> bool:
 
 
 def invalid_entries(placement: Placement) -> StartRefused | None:
-    """Check the configuration by itself; every finding is named."""
+    """Check the configuration by itself; return every finding."""
     found = []
     seen: set[tuple[int, str]] = set()
     for entry in placement.reserved_memory:
@@ -80,7 +80,7 @@ def _wrong_sums(topology: Topology, placement: Placement) -> tuple[StartRefused,
     for entry in placement.reserved_memory:
         for resource, amount in entry.limits:
             so_far = totals.get(resource)
-            # As Quantity.Add: a sum is printed in the notation of the first addend that isn't zero.
+            # Like Quantity.Add: a sum is printed in the notation of the first addend that isn't zero.
             totals[resource] = amount if so_far is None or so_far.nano == 0 else so_far + amount
     reservation = {resource: amount for resource, amount in placement.memory_reservation if _is_memory(resource)}
     refused = []
@@ -107,7 +107,7 @@ def _told_sum(topology: Topology, placement: Placement, resource: str, configure
 
 
 def _lines(topology: Topology, amount: Quantity) -> str:
-    """Give YAML that reserves so much: on the first node that has it, else on as many as it takes."""
+    """Return YAML that reserves this much: on the first node that has it, otherwise on as many as it takes."""
     whole = amount.value()
     nodes = [node for node in topology.numa if node.memory_bytes > 0]
     enough = next((node for node in nodes if node.memory_bytes >= whole), None)

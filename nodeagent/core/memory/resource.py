@@ -1,4 +1,4 @@
-"""The memory manager as one of several managers of resources."""
+"""The memory manager as one of several resource managers."""
 
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
@@ -50,7 +50,7 @@ class MemoryResource(Struct, frozen=True):
         return pods.allocate_pod(self.manager, promises, pod)
 
     def percent_given(self, promises: Promises, node: int) -> int | None:
-        """Regular memory in containers' blocks on this node alone, of what can be given there."""
+        """Regular memory in containers' blocks on this node alone, as a share of what is allocatable there."""
         if not self.manager.static:
             return None
         assigned = promises.pods.fold(_ALONE).get(node, 0)
@@ -62,7 +62,7 @@ class MemoryResource(Struct, frozen=True):
         return self.manager.static and bool(container.memory)
 
     def has_container(self, held: PodPromises, container: ContainerDemand) -> bool:
-        # A plain init container gives its memory back when the one after it starts.
+        # A plain init container returns its memory when the one after it starts.
         is_back = container.kind is ContainerKind.INIT
         return is_back or held.blocks(container.name) is not None or not self.is_asked(container)
 

@@ -1,4 +1,4 @@
-"""From a memory checkpoint to promises: what the Static policy accepts of it at a start, and with which words it refuses."""
+"""From a memory checkpoint to promises: what the Static policy accepts at startup, and the messages with which it refuses the rest."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ _PATH = f"/var/lib/kubelet/{_FILE}"
 def restored_memory(
     manager: MemoryManager, promises: Promises, record: MemoryRecord | Unreadable | None
 ) -> Promises | StartRefused:
-    """Judge what the file says and add it to what is restored of the CPUs.
+    """Judge what the file says and add it to the restored CPUs.
 
     Args:
         manager: as configured now.
@@ -56,7 +56,7 @@ def _loaded(manager: MemoryManager, promises: Promises, record: MemoryRecord | U
 
 
 def validated_memory(manager: MemoryManager, promises: Promises) -> Promises | StartRefused:
-    """Judge stored promises against the machine and the configuration as they are now."""
+    """Judge stored promises against the current machine and configuration."""
     if not manager.static:
         return promises
     if not promises.memory:
@@ -74,7 +74,7 @@ def validated_memory(manager: MemoryManager, promises: Promises) -> Promises | S
 
 
 def books_differ(manager: MemoryManager, promises: Promises) -> str | None:
-    """Say how the books differ from what taking everything promised from this machine would give."""
+    """Describe how the accounting differs from taking everything promised from this machine."""
     expected = _replayed(manager, promises)
     if isinstance(expected, str):
         return expected
@@ -84,7 +84,7 @@ def books_differ(manager: MemoryManager, promises: Promises) -> str | None:
 
 
 def _replayed(manager: MemoryManager, promises: Promises) -> NodeAccounts | str:
-    """Take everything that is promised from the machine as it is now; an error's text if kubelet would refuse that."""
+    """Take everything that is promised from the current machine; return an error text if kubelet would refuse that."""
     if Erratum.TOTALS_MUST_MATCH not in manager.quirks:
         return _charged(manager, promises)
     machine = manager.machine
@@ -106,10 +106,10 @@ def _charged(manager: MemoryManager, promises: Promises) -> NodeAccounts:
 
 
 def charged_blocks(manager: MemoryManager, promises: Promises) -> Iterator[tuple[str, str, Block]]:
-    """What the books are charged with: a pod's blocks where it has some (then without a name), else its containers'."""
+    """What is charged to the accounting: a pod's blocks if it has some (without a container name), otherwise its containers'."""
     for uid, pod in promises.pods:
         by_pod = pod.pod_memory is not None
-        # kubelet walks the containers' entries, so a pod entry without any is passed over (Erratum.POD_ENTRY_LEAKS).
+        # kubelet walks the containers' entries, so a pod entry without any is skipped (Erratum.POD_ENTRY_LEAKS).
         if by_pod and (pod.memory or Erratum.POD_ENTRY_LEAKS not in manager.quirks):
             yield from ((uid, "", block) for block in pod.pod_memory or ())
         elif not by_pod:

@@ -1,7 +1,7 @@
-"""The agent's own metrics beside kubelet's, the series that are there from the start, and the old names. Knows no metrics library.
+"""The agent's own metrics beside kubelet's, the series that exist from the start, and the old names. Knows no metrics library.
 
-Labels are closed sets: what is none of the listed values counts as `other`. No value comes from a pod but those of
-`nodeagent_container_info`, which has as many series as there are containers.
+Labels are closed sets: any value that isn't listed counts as `other`. No value comes from a pod except those of `nodeagent_container_info`,
+which has one series per container.
 """
 
 import errno
@@ -145,16 +145,16 @@ _START_VALUES: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
         CONTAINERS: tuple((level.value,) for level in Isolation),
     }
 )
-"""Label values, in the order of the metric's labels, whose series are there from the start with 0."""
+"""Label values, in the order of the metric's labels, whose series exist from the start with 0."""
 
 
 def series(spec: MetricSpec, *values: str) -> Series:
-    """Name one series of a metric, by its label values in the order of its labels."""
+    """Return the name of one series of a metric, from its label values in the order of its labels."""
     return Series(spec.name, tuple(sorted(zip(spec.labels, values, strict=True))))
 
 
 def start_series(kind: str) -> Iterator[Series]:
-    """Give every series of a kind that is there, with 0, before anything has happened."""
+    """Return every existing series of a kind, with 0, before anything has happened."""
     for spec in METRICS:
         if spec.kind == kind:
             for values in _START_VALUES.get(spec.name, () if spec.labels else ((),)):
@@ -162,13 +162,13 @@ def start_series(kind: str) -> Iterator[Series]:
 
 
 def error_label(error: int | None) -> str:
-    """Give the label value for an errno. None: the kernel said nothing and did something else."""
+    """Return the label value for an errno. None: the kernel reported no error but did something else."""
     if error == errno.EOPNOTSUPP:
         return "EOPNOTSUPP"  # on Linux ENOTSUP is the same number, and Python's name for it
     return DIFFERS if error is None else errno.errorcode.get(error, OTHER)
 
 
 def old_name(name: str) -> str | None:
-    """Give the name that the metric had before kubelet's prefix was part of it (D4); None: it has none."""
+    """Return the name that the metric had before kubelet's prefix was part of it (D4); None: there is none."""
     bare = name.removeprefix("kubelet_")
     return bare if bare != name and bare.startswith(("cpu_manager_", "memory_manager_", "topology_manager_")) else None

@@ -1,4 +1,4 @@
-"""Movements of kubelet's metrics as data: a decision says what moved, the caller adds it up. Knows no metrics library."""
+"""Changes of kubelet's metrics as data: a decision returns them, the caller adds them up. Knows no metrics library."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -25,6 +25,6 @@ class MetricDelta(NamedTuple):
 
 
 def apply_deltas(totals: dict[Series, int], deltas: Iterable[MetricDelta]) -> None:
-    """Add moves up in place: `totals` belongs to the caller."""
+    """Add deltas up in place: `totals` belongs to the caller."""
     for delta in deltas:
         totals[delta.series] = delta.amount if delta.absolute else totals.get(delta.series, 0) + delta.amount

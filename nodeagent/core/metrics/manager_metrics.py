@@ -1,4 +1,4 @@
-"""The managers' metrics: kubelet's names, types, labels and help texts in one table, and their movements as constants."""
+"""The managers' metrics: kubelet's names, types, labels and help texts in one table, and their deltas as constants."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -87,7 +87,7 @@ MetricDeltas = tuple[MetricDelta, ...]
 
 @lru_cache(maxsize=1024)
 def plus(name: str, amount: int = 1, /, **labels: str) -> MetricDelta:
-    """Add to a counter. Moves are few and alike, so most are made once."""
+    """Add to a counter. Deltas are few and alike, so most are created once."""
     return MetricDelta(Series(name, tuple(sorted(labels.items()))), amount)
 
 
@@ -120,5 +120,5 @@ def aligned_failure(scope: str, boundary: str) -> MetricDelta:
 
 
 def touched(names: Iterable[Series]) -> MetricDeltas:
-    """Let series appear with 0."""
+    """Create series with 0."""
     return tuple(MetricDelta(series, 0) for series in names)

@@ -16,7 +16,7 @@ class Distribution(Struct, frozen=True):
     """A histogram without labels."""
 
     counts: tuple[int, ...]
-    """Observations per bucket (not cumulative), the last one for what is above all bounds."""
+    """Observations per bucket (not cumulative), the last one for what exceeds all bounds."""
     total: float
     """Sum of what was observed, in the metric's unit."""
 
@@ -45,14 +45,14 @@ class MetricTotals(Struct):
     _histograms: dict[str, _Histogram] = field(default_factory=_histograms)
 
     def add(self, deltas: Iterable[MetricDelta]) -> None:
-        """Add up what decisions move. Those of gauges are left out: gauges come from the state (D4)."""
+        """Add up the deltas of decisions. Gauges are left out: they come from the state (D4)."""
         for delta in deltas:
             if _SPECS[delta.series.name].kind == "counter":
                 assert not delta.absolute
                 self._counters[delta.series] = self._counters.get(delta.series, 0) + delta.amount
 
     def count(self, name: str, *values: str, amount: int = 1) -> None:
-        """Add to a counter of the agent's own. A label value outside of its closed set counts as `other`."""
+        """Add to one of the agent's own counters. A label value outside its closed set counts as `other`."""
         spec = _SPECS[name]
         wanted = series(spec, *values)
         if wanted not in self._counters:
@@ -66,7 +66,7 @@ class MetricTotals(Struct):
         histogram.total += value
 
     def snapshot(self, gauges: Mapping[Series, int]) -> MetricsSnapshot:
-        """Freeze the totals, with the gauges as the state has them; a gauge that isn't given is 0."""
+        """Freeze the totals, with the gauges from the state; missing gauges are 0."""
         assert all(_SPECS[one.name].kind == "gauge" for one in gauges)
         return MetricsSnapshot(
             MappingProxyType(dict(self._counters)),

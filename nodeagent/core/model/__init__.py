@@ -1,4 +1,4 @@
-"""Values that everything else is about: sets of ids, quantities, the machine, pods, configuration, promises, the node's state.
+"""Values that everything else works on: sets of ids, quantities, the machine, pods, configuration, promises, the node's state.
 
-They say what is; they decide nothing. A rule that chooses among CPUs, nodes or pods lives in a package above.
+They describe and decide nothing. A rule that chooses among CPUs, nodes or pods belongs in a package above.
 """

@@ -1,4 +1,4 @@
-"""cgroup v2 values: what a cgroup is to hold and what it was seen to hold. Knows no file system and no pod.
+"""cgroup v2 values: what a cgroup should hold and what it was observed to hold. Knows no file system and no pod.
 
 Fields keep the kernel's words (Documentation/admin-guide/cgroup-v2.rst).
 """
@@ -29,7 +29,7 @@ class ByteLimit(Struct, frozen=True):
 
 
 class Attribute(enum.Enum):
-    """The files that the agent writes; the value is the file's name."""
+    """The files that the agent writes; the value is the file name."""
 
     CPUSET_CPUS = "cpuset.cpus"
     CPUSET_MEMS = "cpuset.mems"
@@ -45,21 +45,21 @@ Attributes = tuple[tuple[Attribute, Value], ...]
 
 
 class DesiredCgroup(Struct, frozen=True):
-    """What one cgroup is to hold."""
+    """What one cgroup should hold."""
 
     path: str
-    """Relative to the pods' cgroup; empty: that cgroup itself, of which nothing but the controllers is ours."""
+    """Relative to the pods' cgroup; empty: that cgroup itself, of which the agent owns only the controllers."""
     controllers: frozenset[str] = frozenset()
-    """To be enabled for its children."""
+    """To enable for its children."""
     attributes: Attributes = ()
     is_exclusive: bool = False
-    """No other cgroup's process may run on its `cpuset.cpus`, but those of `shares_with`."""
+    """No process of another cgroup may run on its `cpuset.cpus`, except those of `shares_with`."""
     shares_with: str = ""
-    """Path prefix of the cgroups that may overlap it: its own pod (containers of one pod that never run at one time)."""
+    """Path prefix of the cgroups that may overlap it: its own pod (containers of one pod that never run at the same time)."""
     is_starved: bool = False
-    """There is no CPU for it now: it stays frozen, and nothing may be started in it."""
+    """No CPU is available for it now: it stays frozen, and nothing may be started in it."""
     is_leaf: bool = False
-    """Processes live here."""
+    """It holds processes."""
 
     def get(self, attribute: Attribute) -> Value | None:
         return _value(self.attributes, attribute)
@@ -73,11 +73,11 @@ class DesiredCgroup(Struct, frozen=True):
 
 
 class ObservedCgroup(Struct, frozen=True):
-    """What one cgroup was seen to hold. An attribute whose controller is not enabled is missing."""
+    """What one cgroup was observed to hold. Attributes whose controller is not enabled are missing."""
 
     path: str
     controllers: frozenset[str]
-    """cgroup.controllers: what could be enabled for children."""
+    """cgroup.controllers: what can be enabled for children."""
     subtree_control: frozenset[str]
     attributes: Attributes
     cpus_effective: CpuSet | None
@@ -85,14 +85,14 @@ class ObservedCgroup(Struct, frozen=True):
     is_populated: bool
     is_frozen: bool
     oom_kills: int = 0
-    """Processes of this cgroup and those below that the kernel has killed for memory."""
+    """Processes of this cgroup and its descendants that the kernel has killed for memory."""
 
     def get(self, attribute: Attribute) -> Value | None:
         return _value(self.attributes, attribute)
 
 
 def _value(attributes: Attributes, wanted: Attribute) -> Value | None:
-    """Of a handful: asked thousands of times a turn, when a dictionary would have to be made first."""
+    """Compares a handful of members: this is called thousands of times per turn, and building a dictionary first would cost more."""
     for attribute, value in attributes:
         if attribute is wanted:
             return value
@@ -100,19 +100,19 @@ def _value(attributes: Attributes, wanted: Attribute) -> Value | None:
 
 
 ObservedCgroups = Mapping[str, ObservedCgroup]
-"""By path; a cgroup that isn't there is missing."""
+"""By path; cgroups that don't exist are missing."""
 
 
 def cpu_shares(cpu_milli: int) -> int:
-    """Give cgroup v1 shares for a CPU request, as kubelet does (cm.MilliCPUToShares): 2 to 262,144."""
+    """Return the cgroup v1 shares for a CPU request, as kubelet does (cm.MilliCPUToShares): 2 to 262,144."""
     return max(2, min(262_144, cpu_milli * 1024 // 1000))
 
 
 def cpu_weight(shares: int) -> int:
     """Convert cgroup v1 shares to a cgroup v2 weight, 1 to 10,000.
 
-    The formula that meets minimum, maximum and default on both scales (opencontainers/cgroups since 0.0.4, and so runc 1.3.2):
-    log10(weight) = (l² + 125·l) / 612 - 7/34 with l = log2(shares).
+    The formula maps minimum, maximum and default of one scale to those of the other (opencontainers/cgroups since 0.0.4, and so runc
+    1.3.2): log10(weight) = (l² + 125·l) / 612 - 7/34 with l = log2(shares).
     """
     if shares <= 2:
         return 1
@@ -123,7 +123,7 @@ def cpu_weight(shares: int) -> int:
 
 
 def cpu_quota(limit_milli: int, period_us: int) -> CpuMax:
-    """Give the quota for a CPU limit, as kubelet does (cm.MilliCPUToQuota). A limit of 0 is no limit."""
+    """Return the quota for a CPU limit, as kubelet does (cm.MilliCPUToQuota). A limit of 0 is no limit."""
     if limit_milli == 0:
         return CpuMax(None, period_us)
     return CpuMax(max(MIN_QUOTA_US, limit_milli * period_us // 1000), period_us)

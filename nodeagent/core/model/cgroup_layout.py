@@ -1,11 +1,11 @@
-"""Where the pods' cgroups are (D10): paths relative to the pods' cgroup. Knows nothing of what is in them."""
+"""Where the pods' cgroups are (D10): paths relative to the pods' cgroup. Knows nothing of their contents."""
 
 from nodeagent.core.model.pod import QosClass
 
 BURSTABLE = "burstable"
 BEST_EFFORT = "besteffort"
 OWN_DIRECTORIES = frozenset({BURSTABLE, BEST_EFFORT})
-"""Those that are no pod's."""
+"""Cgroups that belong to no pod."""
 _PARENT = {QosClass.GUARANTEED: "", QosClass.BURSTABLE: BURSTABLE + "/", QosClass.BEST_EFFORT: BEST_EFFORT + "/"}
 
 

@@ -1,6 +1,6 @@
-"""Configuration as values: what decides about placement, and what the agent needs around it.
+"""Configuration as values: what decides placement, and what else the agent needs.
 
-Field names follow the KubeletConfiguration (in snake case). Knows no YAML (formats/config/config_yaml.py) and takes no decision.
+Field names follow the KubeletConfiguration (in snake case). Knows no YAML (formats/config/config_yaml.py) and makes no decision.
 """
 
 import enum
@@ -24,10 +24,10 @@ DEFAULT_GATES: Mapping[str, bool] = MappingProxyType(
         "CustomCPUCFSQuotaPeriod": False,
     }
 )
-"""The feature gates that change what the agent does, with kubelet 1.36's defaults."""
+"""The feature gates that change the agent's behaviour, with kubelet 1.36's defaults."""
 
 DEPENDENT_GATES: Mapping[str, str] = MappingProxyType({"PodLevelResourceManagers": "PodLevelResources"})
-"""A gate that is on needs the other one to be on, else kubelet does not start."""
+"""A gate that is on requires the other one to be on; otherwise kubelet does not start."""
 
 GATES_OF_A_STAGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -35,7 +35,7 @@ GATES_OF_A_STAGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
         for stage, on_by_default in (("AllAlpha", False), ("AllBeta", True))
     }
 )
-"""Kubelet's names for all gates of a stage that aren't set on their own. Of ours, just those of stage alpha are off by default."""
+"""Kubelet's names for all gates of a stage that aren't set individually. Of ours, only alpha gates are off by default."""
 
 
 CPU_MANAGER_POLICIES = ("none", "static")
@@ -67,7 +67,7 @@ class Placement(Struct, frozen=True):
     reserved_system_cpus: CpuSet = CpuSet()
     """Empty: reserve by amount."""
     reserved_cpu_milli: int | None = None
-    """systemReserved.cpu + kubeReserved.cpu; None: neither names cpu. Not looked at if `reserved_system_cpus` is given."""
+    """systemReserved.cpu + kubeReserved.cpu; None: neither names cpu. Ignored if `reserved_system_cpus` is given."""
     topology_manager_policy: str = "none"
     topology_manager_scope: str = "container"
     topology_manager_policy_options: tuple[tuple[str, str], ...] = ()
@@ -76,9 +76,9 @@ class Placement(Struct, frozen=True):
     memory_reservation: Resources = Resources()
     """The node's reservation per memory resource: systemReserved + kubeReserved + hard eviction threshold."""
     isolated_cpus: str = "ignore"
-    """`prefer` CPUs isolated at boot for exclusive use, or use `only` these; `ignore`: as kubelet."""
+    """`prefer` CPUs isolated at boot for exclusive use, or use `only` these; `ignore`: same as kubelet."""
     feature_gates: tuple[tuple[str, bool], ...] = ()
-    """Only the configured ones; ask with `gate()`."""
+    """Only the configured ones; read them with `gate()`."""
     errata: Errata = Errata.FIXED
 
     def gate(self, name: str) -> bool:
@@ -89,39 +89,39 @@ class Config(Struct, frozen=True):
     placement: Placement = field(default_factory=Placement)
     cpu_manager_reconcile_period_ms: int = 10_000
     file_check_frequency_ms: int = 20_000
-    """Period of the rescan that backs the file watch up (kubelet's name and default)."""
+    """Interval of the rescan that backs up the file watch (kubelet's name and default)."""
     cpu_cfs_quota: bool = True
     cpu_cfs_quota_period_us: int = 100_000
     static_pod_path: str = "/etc/nodeagent/manifests"
     state_directory: str = "/var/lib/nodeagent"
     runtime_directory: str = "/run/nodeagent"
     cgroup_root: str | None = None
-    """Directory of the cgroup that holds the pods; None: the cgroup of the pods' unit, as its launcher says."""
+    """Directory of the cgroup that holds the pods; None: the cgroup of the pods' unit, as reported by its launcher."""
     launcher_socket: str = "/run/nodeagent-pods/launcher.sock"
     log_directory: str = "/var/log/nodeagent/pods"
-    """Where containers' output goes, one file each, on a host without a journal."""
+    """Where container output goes, one file per container, on a host without a journal."""
     metrics_bind_address: str = "127.0.0.1:9753"
     """`HOST:PORT`, `unix:PATH`, or empty for none."""
     metrics_aliases: bool = True
     check_allocatable: bool = True
     max_pods: int = 1_000
     pods_per_core: int = 0
-    """Further bound on the number of pods, per CPU of the machine; 0: none (kubelet's field)."""
+    """An additional limit on the number of pods, per CPU of the machine; 0: none (kubelet's field)."""
     system_reserved: Resources = Resources()
     kube_reserved: Resources = Resources()
-    """With `reserved_system_cpus`, cpu stands in `system_reserved` alone, as kubelet rewrites the two."""
+    """With `reserved_system_cpus`, cpu is in `system_reserved` only, because kubelet rewrites the two."""
     eviction_memory_bytes: int | None = 100 * 2**20
-    """evictionHard memory.available as an amount (kubelet's default 100Mi); None: given as a percentage, or there is none."""
+    """evictionHard memory.available as an amount (kubelet's default 100Mi); None: given as a percentage, or absent."""
     eviction_memory_percent: str | None = None
-    """evictionHard memory.available without its percent sign, where it is given so: `node_capacity` turns it into bytes."""
+    """evictionHard memory.available without its percent sign, if given that way: `node_capacity` converts it to bytes."""
     state_recovery: str = "recover"
-    """What a start does with a state that it cannot use as it is: `recover` it from what runs, or refuse (`strict`), as kubelet does."""
+    """What a start does with a state that it cannot use as it is: `recover` it from what runs, or refuse (`strict`), like kubelet."""
     reported_fields: tuple[str, ...] = ()
-    """kubelet fields that are known and unused: named once in the log."""
+    """kubelet fields that are known but unused: logged once."""
     notes: tuple[str, ...] = ()
-    """What is allowed and worth a word: one log line each."""
+    """What is allowed but deserves a warning: one log line each."""
 
     @property
     def rescan_period_ms(self) -> int:
-        """After which everything is looked at again, whatever else has woken the agent since."""
+        """Maximum time between two complete checks, even if something else has woken the agent since."""
         return min(self.cpu_manager_reconcile_period_ms, self.file_check_frequency_ms)

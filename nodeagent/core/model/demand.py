@@ -1,6 +1,6 @@
-"""What a pod asks of the managers: exclusive CPUs and pinned memory, per container and as a whole. Computed once per admission.
+"""What a pod asks of the managers: exclusive CPUs and pinned memory, per container and for the pod as a whole. Computed once per admission.
 
-Knows QoS classes and kinds of containers; knows no machine and no state.
+Knows QoS classes and container kinds; knows no machine and no state.
 """
 
 import enum
@@ -49,11 +49,11 @@ class Gates(Struct, frozen=True):
     pod_level_managers: bool
 
     def is_managed_pod(self, pod: Pod) -> bool:
-        """Whether the managers give to the pod as a whole, and then to its containers out of that (KEP-5526)."""
+        """Whether the managers allocate to the pod as a whole, and then divide it among its containers (KEP-5526)."""
         return self.pod_level_managers and has_pod_level_resources(pod)
 
     def is_skipped_pod(self, pod: Pod) -> bool:
-        """Whether the managers leave the pod alone, whatever it asks for."""
+        """Whether the managers ignore the pod, whatever it asks for."""
         return has_pod_level_resources(pod) and not (self.pod_level_managers and self.pod_level_resources)
 
 
@@ -82,7 +82,7 @@ class ContainerDemand(Struct, frozen=True):
     cpus: int
     """Exclusive CPUs; 0: it shares."""
     memory: Amounts | None = ()
-    """None: an amount is no whole number of bytes."""
+    """None: an amount isn't a whole number of bytes."""
 
 
 class PodDemand(Struct, frozen=True):
@@ -115,7 +115,7 @@ def demand_of(rules: DemandRules, pod: Pod) -> PodDemand:
 
 
 def why_shared(placement: Placement, pod: Pod, container: Container) -> WhyShared | None:
-    """Say why the container gets no exclusive CPUs; None: it gets some, if they are there."""
+    """Explain why the container gets no exclusive CPUs; None: it gets some if they are available."""
     if placement.cpu_manager_policy != "static":
         return WhyShared.POLICY_NONE
     gates = DemandRules.of(placement).gates
@@ -138,7 +138,7 @@ def why_shared(placement: Placement, pod: Pod, container: Container) -> WhyShare
 
 
 def _why_unequal(resources: ResourceRequirements) -> WhyShared:
-    """Say what of a container with limits that are not its requests is missing, or else wrong."""
+    """Explain what is missing or wrong in a container whose limits don't equal its requests."""
     for name, why in ((CPU, WhyShared.NO_CPU_LIMIT), (MEMORY, WhyShared.NO_MEMORY_LIMIT)):
         if not (resources.limits.get(name) or Quantity(0)).nano:
             return why
@@ -155,7 +155,7 @@ def has_equal_limits(resources: ResourceRequirements) -> bool:
 
 
 def qualifies_alone(container: Container) -> bool:
-    """Whether a container of a pod with resources of its own gets CPUs alone: guaranteed by itself, and whole CPUs."""
+    """Whether a container of a pod with pod-level resources gets exclusive CPUs: Guaranteed by itself, with whole CPUs."""
     limit = container.resources.limits.get(CPU)
     return has_equal_limits(container.resources) and limit is not None and limit.is_whole()
 
@@ -174,7 +174,7 @@ def _whole_cpus(resources: ResourceRequirements) -> int:
         return 0
     whole, rest = divmod(request.nano, 10**9)
     if rest:
-        # Less than a thousandth short of a whole number counts as whole.
+        # Less than a thousandth below a whole number counts as whole.
         return request.value() if request.is_whole() else 0
     return whole
 
@@ -202,7 +202,7 @@ def _positive(amounts: Amounts | None) -> Amounts | None:
 
 
 def _peak_cpus(containers: tuple[ContainerDemand, ...]) -> int:
-    """Sum what runs at the same time: apps and sidecars, or an init container beside the sidecars before it."""
+    """Sum what runs at the same time: apps and sidecars, or an init container and the sidecars before it."""
     apps = sidecars = peak = 0
     for container in containers:
         match container.kind:
@@ -216,7 +216,7 @@ def _peak_cpus(containers: tuple[ContainerDemand, ...]) -> int:
 
 
 def _peak_memory(containers: tuple[ContainerDemand, ...]) -> Amounts | None:
-    """The same per resource, but only of resources that some app container names (kubelet's way)."""
+    """The same per resource, but only for resources that an app container names (kubelet's way)."""
     apps: dict[str, int] = {}
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}

@@ -1,7 +1,7 @@
 """Kubelet 1.36's errors as named, numbered errata: what it does, what nodeagent does instead, and where that is discussed.
 
-`Placement.errata` chooses for all of them at once. Code that differs asks `Managers.reproduces(erratum)`; nothing else branches
-on the mode. The README's table of differences is made from this module.
+`Placement.errata` selects for all of them at once. Code that differs asks `Managers.reproduces(erratum)`; nothing else depends on the mode.
+The README's table of differences is generated from this module.
 """
 
 import enum
@@ -51,7 +51,7 @@ class ErratumRow(Struct, frozen=True):
     issues: tuple[int, ...] = ()
     """Numbers in kubernetes/kubernetes."""
     always_fixed: bool = False
-    """A hang or a panic of the reference, or a matter of the daemon's order of work: never reproduced, in no mode."""
+    """A hang or a panic of the reference, or a matter of the daemon's order of work: never reproduced, in any mode."""
 
     @property
     def links(self) -> tuple[str, ...]:
@@ -218,7 +218,7 @@ ERRATA: tuple[ErratumRow, ...] = (
 
 
 def reproduced(errata: Errata) -> frozenset[Erratum]:
-    """The errata whose left side the code shows in this mode."""
+    """The errata whose kubelet side this mode reproduces."""
     if errata is Errata.FIXED:
         return frozenset()
     return frozenset(entry.erratum for entry in ERRATA if not entry.always_fixed)

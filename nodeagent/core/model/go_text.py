@@ -1,4 +1,4 @@
-"""Text as Go's strconv.Quote and the verb %q write it: kubelet's messages quote what a configuration says with them."""
+"""Text as Go's strconv.Quote and the verb %q write it: kubelet's messages quote configured values this way."""
 
 _SHORT = {
     "\a": r"\a",
@@ -16,7 +16,7 @@ _WIDE = 0x10000
 
 
 def go_quoted(text: str) -> str:
-    """Put text in double quotes; what can't be printed becomes an escape."""
+    """Put text in double quotes and escape what can't be printed."""
     return '"' + "".join(map(_escaped, text)) + '"'
 
 

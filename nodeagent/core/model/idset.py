@@ -1,9 +1,9 @@
-"""Immutable sets of CPU ids and of NUMA node ids: an int bitmask inside, two types so that they cannot be swapped.
+"""Immutable sets of CPU ids and of NUMA node ids: an int bitmask inside, two types so that they can't be confused.
 
-The bitmask alone has its kind, too: searches over many sets work on bare masks. What is calculated from masks is an int until it is
-given a kind again, where it leaves a module.
+Bare bitmasks are typed, too: searches over many sets work on them. The result of mask arithmetic is an int; it gets its type again where it
+leaves a module.
 
-Knows the canonical text of such sets (ascending, runs as `a-b`), which the kernel and kubelet share; nothing of machines.
+Knows the canonical text of such sets (ascending, ranges as `a-b`), which the kernel and kubelet share; knows nothing of machines.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ NumaMask = NewType("NumaMask", int)
 
 
 class IdSetSyntaxError(ValueError):
-    """A text is no id set. The message is the one that kubelet's parser gives."""
+    """A text is not a set of ids. The message is that of kubelet's parser."""
 
 
 def _atoi(text: str) -> int:

@@ -1,4 +1,4 @@
-"""Pods and their containers as values, their QoS class and who counts as what. Knows no manifest syntax and no policy."""
+"""Pods and their containers as values, their QoS class, and which containers count as what. Knows no manifest syntax and no policy."""
 
 import enum
 from collections.abc import Iterator, Mapping
@@ -65,18 +65,18 @@ class Container(Struct, frozen=True):
     kind: ContainerKind = ContainerKind.APP
     resources: ResourceRequirements = ResourceRequirements()
     command: tuple[str, ...] = ()
-    """Empty: the container is an empty cgroup that others enter."""
+    """Empty: the container is an empty cgroup that other processes enter."""
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     working_dir: str | None = None
     run_as_user: int | None = None
     run_as_group: int | None = None
     restart_policy: RestartPolicy | None = None
-    """The container's own policy, where it has one; None: the pod's."""
+    """The container's own policy, if it has one; None: the pod's."""
 
     @property
     def is_launched(self) -> bool:
-        """Whether the launcher starts its processes, and tells of their end; else others enter its cgroup when they like."""
+        """Whether the launcher starts its processes and reports their end; otherwise other processes enter its cgroup at any time."""
         return bool(self.command)
 
 
@@ -85,14 +85,14 @@ class Pod(Struct, frozen=True):
     namespace: str
     name: str
     containers: tuple[Container, ...]
-    """In the order in which everything walks them: init containers and sidecars as written, then app containers."""
+    """In the order in which everything iterates over them: init containers and sidecars as written, then app containers."""
     resources: ResourceRequirements | None = None
     """The pod's own `spec.resources`."""
     overhead: Resources = Resources()
     restart_policy: RestartPolicy = RestartPolicy.ALWAYS
     termination_grace_seconds: int = 30
     given_qos: QosClass | None = None
-    """`status.qosClass`, where the manifest has it: it wins over the computed class, as in kubelet."""
+    """`status.qosClass`, if the manifest has it: it takes precedence over the computed class, as in kubelet."""
 
     @property
     def full_name(self) -> str:
@@ -141,7 +141,7 @@ def qos_class(pod: Pod, *, pod_level_resources: bool) -> QosClass:
 
 
 def _add_nonzero(total: dict[str, int], resources: Resources) -> int:
-    """Add up what counts for the class; give how many such resources there are."""
+    """Sum what counts for the class; return how many such resources there are."""
     found = 0
     for name, quantity in resources.items:
         if name in _QOS_RESOURCES and quantity.nano > 0:

@@ -1,4 +1,4 @@
-"""What a pod requests of a resource, and the pod with other amounts. Cpu is in thousandths, all else in bytes. Knows no node."""
+"""What a pod requests of a resource, and the pod with other amounts. Cpu is in thousandths, everything else in bytes. Knows no node."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -22,7 +22,7 @@ MIB = 2**20
 MILLI = 1000
 
 Carry = Callable[[Pod], Pod]
-"""Give a pod whose containers have changed with other amounts of its own."""
+"""Return a pod whose containers have changed, with different pod-level amounts."""
 
 
 def memory_resources(pod: Pod) -> list[str]:
@@ -32,7 +32,7 @@ def memory_resources(pod: Pod) -> list[str]:
 
 
 def asked_of(resources: ResourceRequirements, resource: str) -> int:
-    """How much of it: cpu in thousandths, all else in bytes."""
+    """The amount: cpu in thousandths, everything else in bytes."""
     return _whole(resources.requests.get(resource), resource)
 
 
@@ -47,17 +47,17 @@ def askers(pod: Pod, resource: str) -> list[tuple[Container, int]]:
 
 
 def asked_alone(pod: Pod, resource: str) -> int:
-    """What containers that stay ask for themselves."""
+    """The sum of what the long-running containers request."""
     return sum(asked_of(c.resources, resource) for c in pod.containers if c.kind is not ContainerKind.INIT)
 
 
 def budget_floor(pod: Pod, resource: str) -> int:
-    """What the pod's own amount must be at least."""
+    """The minimum of the pod-level amount."""
     return _whole(aggregated_container_requests(pod).get(resource), resource)
 
 
 def is_within_budget(pod: Pod) -> bool:
-    """Whether the containers' amounts are within the pod's own, as a manifest's must be."""
+    """Whether the containers' amounts are within the pod-level amounts, as manifests require."""
     if pod.resources is None:
         return True
     own = pod.resources
@@ -70,7 +70,7 @@ def is_within_budget(pod: Pod) -> bool:
 
 
 def unit_of(resource: str) -> int:
-    """The least amount that is worth naming."""
+    """The smallest amount worth suggesting."""
     if resource == CPU:
         return MILLI
     return MIB if resource == MEMORY else Quantity.parse(resource.removeprefix(HUGEPAGES_PREFIX)).value()
@@ -81,7 +81,7 @@ def quantity_of(resource: str, amount: int) -> Quantity:
 
 
 def with_amounts(pod: Pod, container: str | None, amounts: Mapping[str, int]) -> Pod:
-    """Give the pod with other amounts of a container; None: with other amounts of its own."""
+    """Return the pod with different amounts for a container; None: with different pod-level amounts."""
     if container is None:
         assert pod.resources is not None
         return replace(pod, resources=_with_all(pod.resources, amounts))
@@ -94,7 +94,7 @@ def with_amounts(pod: Pod, container: str | None, amounts: Mapping[str, int]) ->
 
 
 def changer(pod: Pod, containers: tuple[Container, ...], resource: str, carry: Carry) -> Callable[[int], Pod]:
-    """Give the pod with so much for each of these containers that has more (or, if it is one, exactly so much)."""
+    """Return the pod with this amount for each of these containers that has more (for a single container, exactly this amount)."""
 
     def changed(value: int) -> Pod:
         other = pod
@@ -107,14 +107,14 @@ def changer(pod: Pod, containers: tuple[Container, ...], resource: str, carry: C
 
 
 def alone(changed: Pod) -> Pod:
-    """Leave them as they are."""
+    """Leave the pod-level amounts unchanged."""
     return changed
 
 
 def carriers(pod: Pod) -> Sequence[Carry]:
-    """Give the ways in which the pod's own amounts may change with its containers'; the least change first.
+    """Return the ways in which the pod-level amounts may change with the containers'; the smallest change first.
 
-    They needn't be in its manifest: what isn't there is the sum of its containers'.
+    They need not be in the manifest: a missing amount is the sum of the containers'.
     """
     own = pod.resources
     if own is None:
@@ -135,7 +135,7 @@ def carriers(pod: Pod) -> Sequence[Carry]:
 
 
 def differences(before: Pod, after: Pod) -> Iterator[tuple[str | None, str, Quantity, Quantity]]:
-    """Give (container, resource, request before, request after) of all that changed; None: the pod's own."""
+    """Return (container, resource, request before, request after) for everything that changed; None: pod-level."""
     parts: list[tuple[str | None, ResourceRequirements, ResourceRequirements]] = [
         (old.name, old.resources, new.resources) for old, new in zip(before.containers, after.containers, strict=True)
     ]
@@ -155,7 +155,7 @@ def _with_all(resources: ResourceRequirements, amounts: Mapping[str, int]) -> Re
 
 
 def _with_amount(resources: ResourceRequirements, resource: str, value: int) -> ResourceRequirements:
-    """Give the list with another request; a limit that was equal stays so. Nothing of a resource: it isn't named."""
+    """Return the list with another request; a limit that was equal follows it. A request of zero removes the resource."""
     was = resources.requests.get(resource)
 
     def put(part: Resources) -> Resources:

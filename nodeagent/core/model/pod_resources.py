@@ -1,7 +1,7 @@
-"""What a pod asks for as a whole: defaults of requests, effective requests and limits, and what its own cgroup gets.
+"""What a pod asks for as a whole: defaults of requests, effective requests and limits, and the values of its own cgroup.
 
-Follows component-helpers/resource (PodRequests, PodLimits), core/v1 defaults and kubelet's cm.ResourceConfigForPod. Knows no
-policy and no cgroup file.
+Follows component-helpers/resource (PodRequests, PodLimits), core/v1 defaults and kubelet's cm.ResourceConfigForPod. Knows no policy and no
+cgroup file.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -25,14 +25,14 @@ _ByResource = dict[str, Quantity]
 
 
 def with_container_defaults(pod: Pod) -> Pod:
-    """Let containers' limits stand for their missing requests (SetDefaults_Pod)."""
+    """Use containers' limits as their missing requests (SetDefaults_Pod)."""
     return replace(
         pod, containers=tuple(replace(c, resources=_with_container_defaults(c.resources)) for c in pod.containers)
     )
 
 
 def with_pod_level_defaults(pod: Pod) -> Pod:
-    """Complete the pod's own resources from its containers' and from its limits (SetDefaults_Pod, KEP-2837).
+    """Complete the pod-level resources from the containers' and from the pod's limits (SetDefaults_Pod, KEP-2837).
 
     Args:
         pod: with containers' defaults applied.
@@ -60,7 +60,7 @@ def _with_container_defaults(resources: ResourceRequirements) -> ResourceRequire
 
 
 def is_pod_level(name: str) -> bool:
-    """Whether a pod's own `spec.resources` may name this resource (KEP-2837)."""
+    """Whether pod-level `spec.resources` may name this resource (KEP-2837)."""
     return name in (CPU, MEMORY) or name.startswith(HUGEPAGES_PREFIX)
 
 
@@ -103,7 +103,7 @@ def _raise_to(total: _ByResource, amounts: _ByResource) -> None:
 
 
 def aggregated_container_requests(pod: Pod) -> Mapping[str, Quantity]:
-    """What the containers need at their peak, without overhead and the pod's own resources (AggregateContainerRequests)."""
+    """What the containers need at their peak, without overhead and pod-level resources (AggregateContainerRequests)."""
     return _aggregate(pod.containers, lambda c: c.resources.requests)
 
 
@@ -131,7 +131,7 @@ def effective_limits(pod: Pod, *, pod_level_resources: bool = True) -> Mapping[s
 
 
 class CgroupAmounts(Struct, frozen=True):
-    """What a cgroup of a pod or of a container is to hold its processes to."""
+    """The limits that a cgroup of a pod or of a container should enforce."""
 
     cpu_request_milli: int
     """0: the smallest weight."""
@@ -144,10 +144,10 @@ class CgroupAmounts(Struct, frozen=True):
 
 
 def pod_cgroup_amounts(pod: Pod, *, pod_level_resources: bool = True) -> CgroupAmounts:
-    """What the pod's own cgroup gets (cm.ResourceConfigForPod).
+    """The values of the pod's own cgroup (cm.ResourceConfigForPod).
 
-    A limit needs to be declared by every container, init containers too, or by the pod itself. Whether the CPU limit is
-    enforced (cpuCFSQuota, exclusive CPUs) is the caller's question.
+    A limit needs to be declared by every container, init containers included, or by the pod itself. Whether the CPU limit is enforced
+    (cpuCFSQuota, exclusive CPUs) is up to the caller.
     """
     requests = effective_requests(pod, pod_level_resources=pod_level_resources)
     limits = effective_limits(pod, pod_level_resources=pod_level_resources)
@@ -166,7 +166,7 @@ def pod_cgroup_amounts(pod: Pod, *, pod_level_resources: bool = True) -> CgroupA
 
 
 def container_cgroup_amounts(pod: Pod, container: Container, *, pod_level_resources: bool = True) -> CgroupAmounts:
-    """What a container's cgroup gets: its own amounts; where it has no limit, the pod's own (kuberuntime, KEP-2837)."""
+    """The values of a container's cgroup: its own amounts; where it has no limit, the pod's (kuberuntime, KEP-2837)."""
     limits = dict(container.resources.limits)
     if pod_level_resources and pod.resources is not None:
         unset = {n: amount for n, amount in pod.resources.limits if not _is_set(container.resources.limits, n)}

@@ -1,7 +1,7 @@
 """An immutable map from pod UID to what the pod holds, sorted by UID: a persistent treap.
 
-One change copies a path, not the map, and shares the rest; a fold over it (`Fold`) is remembered per subtree. So admitting a
-pod among a thousand costs about what it costs among ten. Knows nothing of what it holds.
+A change copies one path, not the map, and shares the rest; a fold over it (`Fold`) is cached per subtree. So admitting a pod among a
+thousand costs about as much as among ten. Knows nothing of its values.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Fold(Struct, Generic[V, T], frozen=True, eq=False):
-    """An associative summary of the map. Its identity is the key of what is remembered, so make one per kind, not per call."""
+    """An associative summary of the map. Its identity is the cache key, so create one per kind, not per call."""
 
     empty: T
     leaf: Callable[[str, V], T]
@@ -31,10 +31,10 @@ class _TreapNode(NamedTuple):
     leaves: dict[Any, Any]
     """Leaves of folds at this key and value: shared by all copies of the node."""
     remembered: dict[Any, Any]
-    """Results of folds over this subtree: pure functions of it, so filling them in changes nothing that can be seen."""
+    """Results of folds over this subtree: pure functions of it, so filling them in changes nothing observable."""
 
     def over(self, left: "_TreapNode | None", right: "_TreapNode | None") -> "_TreapNode":
-        """The same pod over other subtrees."""
+        """The same pod with other subtrees."""
         return _TreapNode(self.key, self.rank, self.value, left, right, self.leaves, {})
 
 
@@ -87,7 +87,7 @@ class PodMap(Struct, Generic[V], frozen=True, eq=False):
         return f"PodMap({dict(self)!r})"
 
     def fold(self, fold: Fold[V, T]) -> T:
-        """Join the leaves in the order of the UIDs."""
+        """Join the leaves in UID order."""
         return fold.empty if self._root is None else _fold(self._root, fold)
 
 

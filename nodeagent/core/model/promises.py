@@ -1,6 +1,6 @@
 """Everything promised to pods, as one immutable value: CPUs, memory, hints, and the memory accounting of each NUMA node.
 
-Equal states are equal, however they came about. Knows how to look things up; decides nothing.
+Equal states are equal, however they came about. Only looks things up; decides nothing.
 """
 
 import enum
@@ -42,10 +42,10 @@ Blocks = tuple[Block, ...]
 
 
 class PodPromises(Struct, frozen=True):
-    """What one pod holds; every tuple sorted by container name."""
+    """What one pod holds; every tuple is sorted by container name."""
 
     cpus: tuple[tuple[str, CpuSet], ...] = ()
-    """Own sets. A container without one runs in the shared pool."""
+    """Exclusive sets. A container without one runs in the shared pool."""
     pod_cpus: CpuSet | None = None
     memory: tuple[tuple[str, Blocks], ...] = ()
     pod_memory: Blocks | None = None
@@ -67,7 +67,7 @@ class PodPromises(Struct, frozen=True):
 
     @property
     def has_resources(self) -> bool:
-        """Whether it, or one of its containers, holds CPUs or memory."""
+        """Whether the pod or one of its containers holds CPUs or memory."""
         return bool(self.cpus or self.memory) or self.pod_cpus is not None or self.pod_memory is not None
 
     @property
@@ -95,7 +95,7 @@ class MemoryNode(Struct, frozen=True):
     assignments: int
     """Blocks that use it, each counted once per node and resource."""
     cells: NumaSet
-    """The group of nodes that it is used in: itself alone if free or singly used."""
+    """The group of nodes that it is used in: only itself if free or used alone."""
     tables: tuple[tuple[str, MemoryTable], ...]
     """By resource, sorted."""
 
@@ -104,14 +104,14 @@ class MemoryNode(Struct, frozen=True):
 
 
 class CpuReuse(Struct, frozen=True):
-    """CPUs that later containers of the pod may take over from its init containers. One pod at a time, never in a file."""
+    """CPUs that later containers of the pod may take over from its init containers. For one pod at a time, never in a file."""
 
     pod_uid: str
     cpus: CpuSet
 
 
 class MemoryReuse(Struct, frozen=True):
-    """Bytes that later containers of the pod may take over from its init containers. One pod at a time, never in a file."""
+    """Bytes that later containers of the pod may take over from its init containers. For one pod at a time, never in a file."""
 
     pod_uid: str
     amounts: tuple[tuple[tuple[NumaSet, str], int], ...] = ()
@@ -123,9 +123,9 @@ class MemoryReuse(Struct, frozen=True):
 
 class Promises(Struct, frozen=True):
     default: CpuSet = CpuSet()
-    """kubelet's defaultCpuSet: the CPUs nobody has exclusively. Contains the reserved ones unless they are strictly reserved."""
+    """kubelet's defaultCpuSet: the CPUs that nobody holds exclusively. Includes the reserved ones unless they are strictly reserved."""
     pods: PodMap[PodPromises] = field(default_factory=PodMap)
-    """Every pod that holds something; the others are not in it."""
+    """Every pod that holds something; other pods are not in it."""
     memory: tuple[MemoryNode, ...] = ()
     """Ascending by node; empty under memory manager policy None."""
     cpu_reuse: CpuReuse | None = None
@@ -147,19 +147,19 @@ class Promises(Struct, frozen=True):
         return self.of_pod(uid).hint(name)
 
     def memory_nodes(self, uid: str, name: str) -> NumaSet | None:
-        """NUMA nodes that the container's memory must come from; None: it is free to choose."""
+        """NUMA nodes that the container's memory must come from; None: it may come from anywhere."""
         nodes = NumaSet()
         for block in self.of_pod(uid).blocks(name) or ():
             nodes |= block.nodes
         return nodes or None
 
     def exclusive(self) -> CpuSet:
-        """The union of all own sets."""
+        """The union of all exclusive sets."""
         return CpuSet(CpuMask(self.pods.fold(_OWN_SETS)))
 
     @property
     def containers(self) -> Iterator[tuple[str, str, CpuSet]]:
-        """All own sets as (pod UID, container name, CPUs), sorted."""
+        """All exclusive sets as (pod UID, container name, CPUs), sorted."""
         return ((uid, name, cpus) for uid, pod in self.pods for name, cpus in pod.cpus)
 
 
@@ -181,12 +181,12 @@ def put(items: tuple[tuple[str, V], ...], name: str, value: V) -> tuple[tuple[st
 
 
 def dropped(items: tuple[tuple[str, V], ...], name: str) -> tuple[tuple[str, V], ...]:
-    """Without the item of that container name."""
+    """The tuple without the item of that container."""
     return tuple(item for item in items if item[0] != name)
 
 
 class Isolation(enum.StrEnum):
-    """With whom a container shares its CPUs."""
+    """Which containers share a container's CPUs."""
 
     HOST = "host"
     POD = "pod"
@@ -194,5 +194,5 @@ class Isolation(enum.StrEnum):
 
 
 def with_pod(promises: Promises, uid: str, pod: PodPromises) -> Promises:
-    """Replace what a pod holds; a pod that holds nothing isn't kept."""
+    """Replace what a pod holds; a pod that holds nothing is removed."""
     return replace(promises, pods=promises.pods.without(uid) if pod == NOTHING else promises.pods.put(uid, pod))

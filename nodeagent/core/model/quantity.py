@@ -1,6 +1,6 @@
 """Kubernetes quantities (`1500m`, `2`, `1Gi`, `1e3`) as exact integers. Knows the notation, not what is measured.
 
-Source: k8s.io/apimachinery resource.Quantity. Amounts finer than a billionth round up to one, as there.
+Source: k8s.io/apimachinery resource.Quantity. As there, amounts finer than a billionth are rounded up to one.
 """
 
 import enum
@@ -21,7 +21,7 @@ _MAX_NANO = (2**63 - 1) * _NANO
 
 
 class Notation(enum.Enum):
-    """How a quantity was written, and so how it is printed."""
+    """How a quantity was written, and therefore how it is printed."""
 
     DECIMAL_SI = "DecimalSI"
     BINARY_SI = "BinarySI"
@@ -29,15 +29,16 @@ class Notation(enum.Enum):
 
 
 class QuantitySyntaxError(ValueError):
-    """A text is no quantity. The message is the one that Kubernetes gives."""
+    """A text is not a quantity. The message is that of Kubernetes."""
 
 
 class Quantity(Struct, frozen=True):
     nano: int
     notation: Notation = Notation.DECIMAL_SI
     decimal_form: bool = False
-    """Written so that Kubernetes won't read it as int64, however whole it is: with a fraction (`1.5Gi`, `2.0`), in
-    thousandths (`2000m`), or with more digits than its fast path takes (`100Ti`)."""
+    """Written so that Kubernetes doesn't read it as int64, even if it is whole: with a fraction (`1.5Gi`, `2.0`), in thousandths (`2000m`),
+    or with more digits than its fast path takes (`100Ti`).
+    """
 
     @classmethod
     def of(cls, whole: int) -> "Quantity":
@@ -53,7 +54,7 @@ class Quantity(Struct, frozen=True):
         """Read a quantity.
 
         Raises:
-            QuantitySyntaxError: the text is no quantity, or it is over 64 characters.
+            QuantitySyntaxError: the text is not a quantity, or it is over 64 characters.
         """
         match = _PATTERN.fullmatch(text) if len(text) <= _MAX_TEXT else None
         if match is None or not (match["whole"] or match["fraction"]):
@@ -85,11 +86,11 @@ class Quantity(Struct, frozen=True):
         return _ceil_div(self.nano, _NANO // 1000)
 
     def is_whole(self) -> bool:
-        """Kubelet's test for an integral CPU amount: judged after rounding up to thousandths."""
+        """Kubelet's test for an integral CPU amount, applied after rounding up to thousandths."""
         return self.value() * 1000 == self.milli()
 
     def as_int64(self) -> int | None:
-        """The amount if Kubernetes can give it as int64: whole, and not in decimal form."""
+        """The amount if Kubernetes can return it as int64: whole, and not in decimal form."""
         whole, rest = divmod(self.nano, _NANO)
         return None if rest or self.decimal_form else whole
 
@@ -99,8 +100,8 @@ class Quantity(Struct, frozen=True):
         return self if milli == self.nano else replace(self, nano=milli)
 
     def as_stored(self) -> "Quantity":
-        """The amount as it is read back once it was printed; printing and reading that again changes nothing."""
-        # Twice: what is printed without its binary suffix is read as decimal, which may be printed shorter.
+        """The amount as it is after printing and reading it back; doing that again changes nothing."""
+        # Twice: what is printed without its binary suffix is read back as decimal, which may be printed shorter.
         return Quantity.parse(str(Quantity.parse(str(self))))
 
     def __add__(self, other: "Quantity") -> "Quantity":
@@ -127,7 +128,7 @@ class Quantity(Struct, frozen=True):
 
 
 def _reads_as_int64(match: re.Match[str], nano: int) -> bool:
-    """Whether Quantity.AsInt64 answers: the parser's fast path took the text, at a scale that isn't negative."""
+    """Whether Quantity.AsInt64 succeeds: the parser's fast path took the text, at a scale that isn't negative."""
     suffix, whole, fraction = match["suffix"], match["whole"].lstrip("0") or "0", match["fraction"]
     if nano > _MAX_NANO:
         return False

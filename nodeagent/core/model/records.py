@@ -1,4 +1,4 @@
-"""What checkpoint files say, decoded but not yet believed: the managers judge it. Knows no JSON and no checksum."""
+"""The contents of checkpoint files, decoded but not yet trusted: the managers judge them. Knows no JSON and no checksum."""
 
 from collections.abc import Mapping
 
@@ -34,11 +34,11 @@ class MemoryRecord(Struct, frozen=True):
 
 
 InitialContainers = Mapping[str, tuple[str, str]]
-"""Container id → (pod UID, container name), as the runtime knows them at the start: for files of version 1."""
+"""Container id → (pod UID, container name), as the runtime knows them at startup: for files of version 1."""
 
 
 class Records(Struct, frozen=True):
-    """Both files as found; None: there is no such file."""
+    """Both files as found; None: the file doesn't exist."""
 
     cpu: CpuRecord | Unreadable | None = None
     memory: MemoryRecord | Unreadable | None = None

@@ -15,9 +15,9 @@ class Reason(enum.StrEnum):
 
 
 STATE_NOT_SAVED = "StateNotSaved"
-"""Why a pod is refused for as long as decisions can't be made durable: the agent's own, kubelet carries on."""
+"""Why a pod is refused while decisions can't be made durable: the agent's own reason; kubelet continues."""
 RELEASED = "Released"
-"""Why a pod does not run although its manifest is there: it was ended by hand, and stays so as a refused one does (D7)."""
+"""Why a pod does not run although its manifest is there: it was ended by hand, and stays ended like a refused pod (D7)."""
 
 
 class Refusal(Struct, frozen=True):
@@ -28,19 +28,19 @@ class Refusal(Struct, frozen=True):
 
 
 class StartRefused(Struct, frozen=True):
-    """The configuration, the machine and the state found don't go together; nothing is managed."""
+    """The configuration, the machine and the saved state don't match; nothing is managed."""
 
     message: str
     about: str
-    """The configuration's field, or the file, that a person has to look at."""
+    """The configuration field, or the file, that a person has to check."""
     entry: str | int | None = None
     """Which of the field's entries, by key or index; None: the field as a whole."""
     rests_on: tuple[str, ...] = ()
-    """Other fields that it follows from: while one of these is no value at all, nothing is known."""
+    """Other fields that the refusal follows from: while one of them is invalid, nothing can be concluded."""
     allowed: str = ""
     """What would be right, in our words; empty: the message says it."""
     plain: str = ""
-    """All of it in our words, where kubelet's are about its own program; empty: kubelet's do."""
+    """The complete text in our words, where kubelet's is about its own program; empty: kubelet's text fits."""
 
     @property
     def told(self) -> str:

@@ -1,4 +1,4 @@
-"""The node's state: every promise made and every pod known, one immutable value. Knows no file format and takes no decision."""
+"""The node's state: every promise made and every pod known, one immutable value. Knows no file format and makes no decision."""
 
 import enum
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from nodeagent.core.model.promises import Promises
 
 
 class Phase(enum.Enum):
-    """Kubernetes' pod phases, and the one of a pod that is being ended."""
+    """Kubernetes' pod phases, plus one for a pod that is being ended."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -24,7 +24,7 @@ class Phase(enum.Enum):
 
 
 class Exit(Struct, frozen=True):
-    """How a container's main process ended. Neither code nor signal: nobody was there to see it."""
+    """How a container's main process ended. Neither code nor signal: nobody observed it."""
 
     finished_at_ms: int
     code: int | None = None
@@ -52,21 +52,21 @@ class Exit(Struct, frozen=True):
 class ContainerStatus(Struct, frozen=True):
     name: str
     attempt: int = 0
-    """How often it was decided to start it. The attempt's run is known to the launcher under `run_id`."""
+    """How often a start was decided on. The launcher knows the attempt's run under `run_id`."""
     started_at_ms: int | None = None
-    """Of the present attempt, once the launcher has confirmed it."""
+    """Of the current attempt, once the launcher has confirmed it."""
     exit: Exit | None = None
-    """Of the present attempt."""
+    """Of the current attempt."""
     last_exit: Exit | None = None
-    """Of the attempt before."""
+    """Of the previous attempt."""
     backoff_step: int = 0
     """How many restarts in a row came soon after a start: the next one waits 0, 10, 20, 40 … 300 s."""
     stop_by_ms: int | None = None
-    """It is being stopped: SIGTERM now, `cgroup.kill` at this time. None: it is not."""
+    """The container is being stopped: SIGTERM now, `cgroup.kill` at this time. None: it is not."""
     oom_kills_seen: int = 0
-    """The cgroup's oom_kill counter when the attempt was decided on, and then when it ended: it outlives container restarts."""
+    """The cgroup's oom_kill counter when the attempt was decided on, and later when it ended: it outlives container restarts."""
     had_cpus: CpuSet | None = None
-    """Its own CPUs until the pod finished, which are others' now. None: the pod has not, or it had none of its own."""
+    """Its exclusive CPUs until the pod finished, which may now belong to others. None: the pod has not finished, or had none."""
 
     @property
     def restarts(self) -> int:
@@ -74,17 +74,17 @@ class ContainerStatus(Struct, frozen=True):
 
     @property
     def is_started(self) -> bool:
-        """An attempt was decided on and has not been seen to end."""
+        """An attempt was decided on and has not been observed to end."""
         return self.attempt > 0 and self.exit is None
 
     @property
     def is_running(self) -> bool:
-        """The attempt was seen to run, and not to end."""
+        """The attempt was observed to run, and not to end."""
         return self.started_at_ms is not None and self.exit is None
 
     @property
     def was_running(self) -> bool:
-        """Some attempt was seen to run."""
+        """At least one attempt was observed to run."""
         return self.started_at_ms is not None or self.restarts > 0
 
 
@@ -95,7 +95,7 @@ class RecordedRefusal(Struct, frozen=True):
 
 
 class RefusedChange(Struct, frozen=True):
-    """What a pod's manifest has become, for which there is no room: the pod runs on as it was (D7)."""
+    """A pod's changed manifest that was refused: the pod keeps running as it was (D7)."""
 
     pod: Pod
     refusal: RecordedRefusal
@@ -109,7 +109,7 @@ class Origin(Struct, frozen=True):
     """Where a pod comes from."""
 
     name: str
-    """What the source has it under: in the manifest directory the file's name."""
+    """The source's key for it: in the manifest directory the file name."""
     source: str = MANIFEST_DIRECTORY
 
 
@@ -118,7 +118,7 @@ class PodEntry(Struct, frozen=True):
 
     pod: Pod
     qos: QosClass
-    """As it was when decided on: the cgroup's place follows from it."""
+    """As it was when decided on: the cgroup path follows from it."""
     origin: Origin
     decided_at_ms: int
     refusal: RecordedRefusal | None = None
@@ -126,15 +126,15 @@ class PodEntry(Struct, frozen=True):
     """One per container of the pod, in its order; empty if refused."""
     deleting_since_ms: int | None = None
     is_released: bool = False
-    """It ends because somebody asked for that (`nodeagent release`): its manifest alone doesn't bring it back."""
+    """It was ended on request (`nodeagent release`): its manifest alone doesn't bring it back."""
     refused_change: RefusedChange | None = None
-    """None: its manifest is as it was, or was not tried."""
+    """None: its manifest is unchanged, or the change was not tried."""
     outcome: Phase | None = None
-    """SUCCEEDED or FAILED once no container will run again: the promises are given back, the exit codes stay visible."""
+    """SUCCEEDED or FAILED once no container will run again: the promises are released, the exit codes stay visible."""
 
     @property
     def change_refusal(self) -> RecordedRefusal | None:
-        """Why what its manifest has become is not followed. None: it is as the manifest says, as far as was tried."""
+        """Why its changed manifest is not followed. None: it matches its manifest, as far as changes were tried."""
         return None if self.refused_change is None else self.refused_change.refusal
 
     @property
@@ -158,11 +158,11 @@ class PodEntry(Struct, frozen=True):
         return pod_path(self.qos, self.pod.uid)
 
     def container_path(self, name: str) -> str:
-        """Give a container's cgroup, relative to the pods' cgroup."""
+        """Return a container's cgroup, relative to the pods' cgroup."""
         return f"{self.pod_path}/{name}"
 
     def pairs(self) -> Iterator[tuple[Container, ContainerStatus]]:
-        """Give each container with its status; those of a refused pod have none."""
+        """Return each container with its status; those of a refused pod have none."""
         return zip(self.pod.containers if self.refusal is None else (), self.containers, strict=True)
 
     def status(self, name: str) -> ContainerStatus:
@@ -173,7 +173,7 @@ class PodEntry(Struct, frozen=True):
 
 
 def _has_begun(container: Container, status: ContainerStatus) -> bool:
-    """Kubelet's test (getPhase): init containers have succeeded, all others have run, if only once."""
+    """Kubelet's test (getPhase): init containers have succeeded, all others have run at least once."""
     if container.kind is ContainerKind.INIT:
         return status.exit is not None and status.exit.is_success
     return status.was_running or not container.is_launched
@@ -182,9 +182,9 @@ def _has_begun(container: Container, status: ContainerStatus) -> bool:
 class NodeState(Struct, frozen=True):
     promises: Promises
     entries: tuple[PodEntry, ...] = ()
-    """In the order of the decisions."""
+    """In decision order."""
     generation: int = 0
-    """Counts the states saved."""
+    """Counts the saved states."""
 
     def active_pods(self) -> tuple[Pod, ...]:
         return tuple(e.pod for e in self.entries if e.is_active)
@@ -217,15 +217,15 @@ def with_endings(state: NodeState, decided: NodeState) -> NodeState:
 
 
 def moved(state: NodeState, by_ms: int) -> NodeState:
-    """Give the state with its moments as they are by a wall clock that was set by so much: what is waited for comes no sooner, nor later.
+    """Return the state with its times shifted by the amount by which the wall clock was set: waits become neither shorter nor longer.
 
-    The moment of a pod's decision stays: runs are named after it.
+    The time of a pod's decision stays: runs are named after it.
     """
     return replace(state, entries=tuple(_moved(entry, by_ms) for entry in state.entries))
 
 
 def latest_ms(state: NodeState) -> int:
-    """Give the latest moment that the state knows to have passed: it is no earlier now, whatever the wall clock says."""
+    """Return the latest time that the state knows to have passed: it is not earlier now, whatever the wall clock says."""
     return max((moment for entry in state.entries for moment in _passed(entry)), default=0)
 
 
@@ -272,20 +272,20 @@ def _later_if_any(moment_ms: int | None, by_ms: int) -> int | None:
 
 
 def _later(moment_ms: int, by_ms: int) -> int:
-    """There is none before 1970: a clock that has lost its battery begins there."""
+    """No time before 1970: a clock that has lost its battery starts there."""
     return max(0, moment_ms + by_ms)
 
 
 def run_id(entry: PodEntry, status: ContainerStatus) -> str:
-    """Name the container's present attempt for the launcher, which starts an id once and for ever.
+    """Name the container's current attempt for the launcher, which starts each id only once.
 
-    A pod may come back under the UID it had, and its attempts then count from 1 again: the moment of the decision tells its lives apart.
-    The launcher takes ids of up to 120 characters: 36 of a UID (of longer ones a hash), 63 of a container's name, 11 of the moment.
+    A pod may come back under the same UID, and its attempts then count from 1 again: the time of the decision tells its lives apart. The
+    launcher accepts ids of up to 120 characters: 36 of a UID (of longer ones a hash), 63 of a container's name, 11 of the time.
     """
     return f"{run_prefix(entry.pod.uid, status.name)}{entry.decided_at_ms:x}.{status.attempt}"
 
 
 def run_prefix(pod_uid: str, container: str) -> str:
-    """Name what the ids of all runs of a container begin with."""
+    """Return the common prefix of the ids of all runs of a container."""
     uid = pod_uid if len(pod_uid) <= 36 else sha256(pod_uid.encode()).hexdigest()[:32]
     return f"{uid}/{container}/"

@@ -1,6 +1,6 @@
 """The machine as a value: CPUs in cores, uncore caches, NUMA nodes and sockets; memory, huge pages and distances per node.
 
-Every query that decisions use is an attribute, made once. Knows no file of /sys (formats/kernel/sysfs.py reads them) and no policy.
+Everything that decisions look up is an attribute, computed once. Knows no file of /sys (formats/kernel/sysfs.py reads them) and no policy.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,22 +28,22 @@ class Cpu(Struct, frozen=True):
     core_class: str | None = None
     """`performance` or `efficiency` on hybrid machines, else None."""
     capacity: int | None = None
-    """The kernel's cpu_capacity, 1024 for the fastest core, where it tells (mostly Arm); decisions don't use it."""
+    """The kernel's cpu_capacity, 1024 for the fastest core, where reported (mostly Arm); decisions don't use it."""
     l3_bytes: int | None = None
-    """Size of its level-3 cache, where the machine tells; decisions don't use it."""
+    """Size of its level-3 cache, where the machine reports it; decisions don't use it."""
 
 
 class NumaNode(Struct, frozen=True):
     id: int
     memory_bytes: int
     hugepages: tuple[tuple[str, int], ...] = ()
-    """(resource name such as `hugepages-2Mi`, bytes), sorted by name; a size with no pages is listed with 0."""
+    """(resource name such as `hugepages-2Mi`, bytes), sorted by name; a size without pages is listed with 0."""
     distances: tuple[int, ...] | None = None
-    """The kernel's row: one entry per node, in ascending order of the node ids. None: the machine doesn't say."""
+    """The kernel's row: one entry per node, in ascending order of the node ids. None: the machine doesn't report it."""
 
 
 class Cache(Struct, frozen=True):
-    """One cache of a level other than 3, as the machine tells of it; decisions don't use it."""
+    """One cache of a level other than 3, as the machine reports it; decisions don't use it."""
 
     level: int
     type: str
@@ -54,37 +54,39 @@ class Cache(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Give it as people write it: L2, L1d, L1i."""
+        """Return the usual name: L2, L1d, L1i."""
         return f"L{self.level}{'' if self.type == 'unified' else self.type[0]}"
 
 
 Groups = Mapping[int, CpuSet]
 
 
-class Topology(Struct, frozen=True, dict=True):  # the dictionary holds what is derived
+class Topology(Struct, frozen=True, dict=True):  # the dictionary holds cached properties
     """Online CPUs and NUMA nodes, ascending. Build it with `Topology.of`."""
 
     cpus: tuple[Cpu, ...]
     numa: tuple[NumaNode, ...]
     offline: CpuSet = field(default_factory=CpuSet)
     l3: tuple[CpuSet, ...] = ()
-    """Groups of online CPUs that share a level-3 cache, by lowest CPU; empty where the machine doesn't say."""
+    """Groups of online CPUs that share a level-3 cache, by lowest CPU; empty where the machine doesn't report them."""
     caches: tuple[Cache, ...] = ()
-    """The caches of other levels: high levels first, then by type and lowest CPU; empty where the machine doesn't say."""
+    """The caches of other levels: high levels first, then by type and lowest CPU; empty where the machine doesn't report them."""
     socket_count: int = 0
     """As kubelet counts sockets (distinct `physical id` lines of /proc/cpuinfo first)."""
     reported_cpu_count: int = 0
     """As kubelet counts CPUs: differs from the online ones only on machines without NUMA directories."""
     skipped: CpuSet = field(default_factory=CpuSet)
-    """Online CPUs that kubelet doesn't see, and so nobody gets: without topology files, or in no NUMA node's directory."""
+    """Online CPUs that kubelet doesn't see and that are therefore never allocated: without topology files, or in no NUMA node's
+    directory.
+    """
     isolated: CpuSet = field(default_factory=CpuSet)
-    """CPUs that the kernel's scheduler balances no load onto since the boot (kernel parameter isolcpus)."""
+    """CPUs excluded from the kernel's load balancing since boot (kernel parameter isolcpus)."""
     nohz_full: CpuSet = field(default_factory=CpuSet)
-    """CPUs without a timer tick while one task runs there (kernel parameter nohz_full)."""
+    """CPUs without a timer tick while they run a single task (kernel parameter nohz_full)."""
     memory_bytes: int = 0
-    """Of the whole machine, as /proc/meminfo has it; the sum of the nodes where that wasn't measured."""
+    """Of the whole machine, from /proc/meminfo; the sum of the nodes if that wasn't measured."""
     hugepages: tuple[tuple[str, int], ...] = ()
-    """Of the whole machine, in the form of `NumaNode.hugepages`; the sums of the nodes where that wasn't measured."""
+    """Of the whole machine, in the form of `NumaNode.hugepages`; the sums of the nodes if that wasn't measured."""
 
     @cached_property
     def online(self) -> CpuSet:
@@ -124,7 +126,7 @@ class Topology(Struct, frozen=True, dict=True):  # the dictionary holds what is 
 
     @cached_property
     def node_ids(self) -> NumaSet:
-        """All NUMA nodes, those without CPUs too."""
+        """All NUMA nodes, including those without CPUs."""
         return NumaSet.from_ids(n.id for n in self.numa)
 
     @classmethod
@@ -165,7 +167,7 @@ class Topology(Struct, frozen=True, dict=True):  # the dictionary holds what is 
         )
 
     def without(self, withheld: CpuSet) -> "Topology":
-        """Give the machine as if these CPUs were offline."""
+        """Return the machine as if these CPUs were offline."""
         if not withheld & self.online:
             return self
         cpus = tuple(cpu for cpu in self.cpus if cpu.id not in withheld)
@@ -177,7 +179,7 @@ class Topology(Struct, frozen=True, dict=True):  # the dictionary holds what is 
         return replace(self, cpus=cpus, offline=offline, l3=l3, caches=caches, reported_cpu_count=reported)
 
     def numa_of(self, cpus: CpuSet) -> NumaSet:
-        """NUMA nodes on which these CPUs lie; unknown CPUs count for nothing."""
+        """NUMA nodes of these CPUs; unknown CPUs are ignored."""
         return NumaSet.from_ids(node for node, members in self.nodes.items() if members.bits & cpus.bits)
 
 

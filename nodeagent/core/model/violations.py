@@ -1,4 +1,4 @@
-"""What can be wrong with promises and with the node's state, as values: which invariant does not hold, for whom, and what was found."""
+"""What can be wrong with promises and with the node's state, as values: which invariant is violated, where, and what was found."""
 
 import enum
 
@@ -26,17 +26,17 @@ class Invariant(enum.StrEnum):
 
 
 class Violation(Struct, frozen=True, kw_only=True):
-    """One invariant that does not hold. Which fields are there hangs on the invariant; the others are as they are by default."""
+    """One violated invariant. Which fields are set depends on the invariant; the others keep their defaults."""
 
     invariant: Invariant
     pod: str = ""
-    """Its UID; of ONE_ENTRY_PER_NAME its full name."""
+    """Its UID; for ONE_ENTRY_PER_NAME its full name."""
     container: str = ""
     beside: str = ""
     """The other container that holds the same CPUs."""
     cpus: CpuSet = CpuSet()
     expected_cpus: CpuSet = CpuSet()
-    """All that the shared pool should have, or that the pod has."""
+    """Everything that the shared pool should have, or that the pod has."""
     statuses: tuple[str, ...] = ()
     expected_statuses: tuple[str, ...] = ()
     node: int | None = None
@@ -51,9 +51,9 @@ class Violation(Struct, frozen=True, kw_only=True):
         who = f"pod {self.pod}, container {self.container}"
         match self.invariant:
             case Invariant.HOLDER_IS_ACTIVE:
-                return f"pod {self.pod} holds something and is not active"
+                return f"pod {self.pod} is not active, but holds CPUs or memory"
             case Invariant.HOLDER_IS_IN_ITS_POD:
-                return f"pod {self.pod} holds something for container {self.container}, which it doesn't have"
+                return f"pod {self.pod} holds CPUs or memory for container {self.container}, which it doesn't have"
             case Invariant.ONE_ENTRY_PER_UID | Invariant.ONE_ENTRY_PER_NAME:
                 return f"pod {self.pod} has two entries"
             case Invariant.ONE_STATUS_PER_CONTAINER:
@@ -62,13 +62,13 @@ class Violation(Struct, frozen=True, kw_only=True):
             case Invariant.PODS_SHARE_NO_CPUS:
                 return f"pod {self.pod} holds CPUs {self.cpus} that another pod holds too"
             case Invariant.SHARED_POOL_HAS_THE_REST:
-                return f"the shared pool has CPUs {self.cpus}, what no pod holds is {self.expected_cpus}"
+                return f"the shared pool has CPUs {self.cpus}, but no pod holds {self.expected_cpus}"
             case Invariant.RESERVED_CPUS_ARE_FREE:
                 return f"reserved CPUs {self.cpus} are held by a pod"
             case Invariant.CPUS_ARE_OF_THE_POD:
-                return f"{who}: CPUs {self.cpus} are not all of the pod's {self.expected_cpus}"
+                return f"{who}: CPUs {self.cpus} are not all among the pod's {self.expected_cpus}"
             case Invariant.CONTAINERS_SHARE_NO_CPUS:
-                return f"{who}: CPUs {self.cpus} are held by {self.beside} too"
+                return f"{who}: CPUs {self.cpus} are also held by container {self.beside}"
             case Invariant.MEMORY_ADDS_UP:
                 assert self.table is not None
                 return (

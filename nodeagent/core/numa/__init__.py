@@ -1,5 +1,5 @@
 """NUMA hints, their merge into one, sets of nodes that have enough of everything, and the topology manager's policies.
 
-Of a resource it knows only what every manager of one offers (resource_manager.py): what CPUs and memory are like is for core/cpu and
+Knows resources only through the interface of their managers (resource_manager.py): CPUs and memory themselves belong in core/cpu and
 core/memory.
 """

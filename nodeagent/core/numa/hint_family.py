@@ -1,8 +1,8 @@
-"""Hints of managers on machines with many NUMA nodes: described, not listed, and merged as they stand.
+"""Hints of managers on machines with many NUMA nodes: described instead of listed, and merged in that form.
 
-8 nodes have 255 sets, and three lists of them 16 million combinations; 34 nodes have 17 billion sets. A family says which sets are
-hints: those that are listed, and all that a cover describes. The merge has the outcome of `hints.merge` on the lists; what becomes of a
-search that takes more than `MAX_STEPS`, says `merge_families`.
+8 nodes have 255 sets, and three lists of them 16 million combinations; 34 nodes have 17 billion sets. A family defines which sets are
+hints: those that are listed, and all that a cover describes. The merge has the same result as `hints.merge` on the lists; `merge_families`
+says what happens if a search takes more than `MAX_STEPS`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from nodeagent.core.numa.hints import HintList, Merged, MergeRules, fitness
 from nodeagent.core.numa.node_search import Cover, Steps, both, fittest_cover, fittest_remainder, narrowest
 
 MAX_LISTED_NODES = 5
-"""Up to so many NUMA nodes hints are listed: at most 31, which takes no longer than to search."""
+"""Hints are listed up to this number of NUMA nodes: at most 31, which takes no longer than searching."""
 
 MAX_STEPS = 20_000
 """Of one merge, or of one choice of nodes: some hundredths of a second."""
@@ -26,11 +26,11 @@ class HintFamily(Struct, frozen=True):
     """(mask, preferred)"""
     cover: Cover | None
     preferred_count: int
-    """Sets of the cover that have so many nodes are preferred."""
+    """Sets of the cover with this number of nodes are preferred."""
     sockets: tuple[NumaMask, ...] = ()
     """The nodes of each socket, where `preferred_sockets` is given."""
     preferred_sockets: int | None = None
-    """Sets of the cover on so many sockets are preferred, too."""
+    """Sets of the cover on this number of sockets are preferred, too."""
 
     def prefers(self, mask: NumaMask) -> bool:
         return any(hint == (mask, True) for hint in self.listed) or (
@@ -65,8 +65,8 @@ Hints = HintList | HintFamily
 def merge_families(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> Merged:
     """Find the best hint that takes one from each list or family, under the policies best-effort and restricted.
 
-    Exact while the steps last. After that a preferred hint may be missed (restricted refuses; best-effort uses another one),
-    and a hint that isn't preferred may be less fit than another.
+    Exact while the steps last. After that a preferred hint may be missed (restricted refuses; best-effort uses another one), and a hint
+    that isn't preferred may be worse than another.
     """
     preferred = _best_preferred(rules, lists, steps)
     if preferred is not None:
@@ -94,7 +94,7 @@ def _best_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> 
 
 
 def _distinct(families: Iterator[HintFamily]) -> list[HintFamily]:
-    # A manager's resources have one family.
+    # All resources of a manager share one family.
     return list(dict.fromkeys(families))
 
 
@@ -123,7 +123,7 @@ def _prefer(families: Sequence[HintFamily], mask: NumaMask) -> bool:
 
 
 def _best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> NumaMask:
-    """Rank as `hints.merge` does: masks of the size that every list can be narrowed to, then smaller ones, then larger."""
+    """Rank like `hints.merge`: masks of the size that every list can be narrowed to, then smaller ones, then larger."""
     fewest = {each: each.fewest_nodes(steps) for each in _distinct(e for e in lists if isinstance(e, HintFamily))}
     wanted = max(
         fewest[each]
@@ -142,7 +142,7 @@ def _best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps)
 
 
 def _choices(rules: MergeRules, lists: Sequence[Hints]) -> list[tuple[NumaMask, list[Cover]]]:
-    """Take a listed mask from each list, or its cover: the intersections of what is listed, with the covers taken beside it.
+    """Take a listed mask from each list, or its cover: the intersections of the listed masks, each with the covers used.
 
     The masks are narrowed to the nodes that all those covers know.
     """

@@ -1,4 +1,4 @@
-"""NUMA hints of the managers, and their merge into one, by kubelet's rules, without multiplying the lists out.
+"""NUMA hints of the managers, and their merge into one, by kubelet's rules, without enumerating all combinations.
 
 A hint is a set of NUMA nodes and whether it is preferred. Knows no resources and no pods.
 """
@@ -11,13 +11,13 @@ from msgspec import Struct
 from nodeagent.core.model.idset import NumaMask
 
 HintList = tuple[tuple[NumaMask | None, bool], ...]
-"""(mask, preferred) in the order given; a mask of None means any node. An empty list: cannot be satisfied."""
+"""(mask, preferred) in the order given; a mask of None means any node. An empty list: can't be satisfied."""
 
 DONT_CARE: HintList = ((None, True),)
 UNSATISFIABLE: HintList = ((None, False),)
 
 Comparison = Callable[[int, int], int | None]
-"""Of two nodes: the one that a manager would rather use, or None."""
+"""Takes two nodes; returns the one that a manager prefers to use, or None."""
 
 
 class MergeRules(Struct, frozen=True):
@@ -35,7 +35,7 @@ class Merged(Struct, frozen=True):
 
 
 def masks_by_size(nodes: Sequence[int]) -> tuple[NumaMask, ...]:
-    """All non-empty sets of these nodes: by size, and within a size in lexicographic order."""
+    """All non-empty sets of these nodes: by size, and in lexicographic order within a size."""
     bits = [1 << node for node in nodes]
     return tuple(NumaMask(sum(chosen)) for size in range(1, len(bits) + 1) for chosen in combinations(bits, size))
 
@@ -45,18 +45,18 @@ def merge(rules: MergeRules, lists: Sequence[HintList], compare: Comparison | No
 
     Args:
         rules: of the policy.
-        lists: one per resource; absent answers as `DONT_CARE`, empty ones as `UNSATISFIABLE`.
-        compare: which of two single nodes the managers would rather use; only asked under single-numa-node.
+        lists: one per resource; missing answers as `DONT_CARE`, empty ones as `UNSATISFIABLE`.
+        compare: which of two single nodes the managers prefer to use; only called under single-numa-node.
     """
     if rules.single_node:
         lists = [tuple(h for h in hints if h[1] and (h[0] is None or h[0].bit_count() == 1)) for hints in lists]
     preferred = _preferred(rules, lists)
     if preferred:
         best = _most_wanted(preferred, compare) if compare is not None else min(preferred, key=fitness(rules))
-        # Under single-numa-node the whole machine (or its only node) is no restriction.
+        # Under single-numa-node the whole machine (or its only node) is not a restriction.
         return Merged(None if rules.single_node and best == rules.default_mask else best, preferred=True)
     if rules.single_node:
-        # Preferred single nodes that differ have nothing in common.
+        # Different preferred single nodes have nothing in common.
         return Merged(None, preferred=False)
     masks = _intersections(rules, lists)
     if not masks:
@@ -65,7 +65,7 @@ def merge(rules: MergeRules, lists: Sequence[HintList], compare: Comparison | No
 
 
 def _preferred(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask]:
-    """Give the masks on which all lists agree as preferred."""
+    """Return the masks that all lists prefer."""
     common: set[NumaMask] | None = None
     anywhere: set[NumaMask] = set()
     for hints in lists:
@@ -81,7 +81,7 @@ def _preferred(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask]:
 
 
 def _intersections(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask]:
-    """Give what one hint out of each list can have in common."""
+    """Return the possible intersections of one hint out of each list."""
     found = {rules.default_mask}
     for hints in lists:
         masks = {rules.default_mask if mask is None else mask for mask, _ in hints}
@@ -109,14 +109,14 @@ def non_preferred_rank(rules: MergeRules, wanted: int) -> Callable[[NumaMask], t
 
 
 def fitness(rules: MergeRules) -> Callable[[NumaMask], tuple[int, int, int]]:
-    """Rank masks: fewer nodes, then closer ones where distances count, then the lower value. The lowest is the fittest."""
+    """Rank masks: fewer nodes, then closer ones if distances count, then the lower value. The lowest is the best."""
     distances = rules.distances
     if distances is None or rules.single_node:
         return _narrowest
 
     def closest(mask: NumaMask) -> tuple[int, int, int]:
         nodes = [node for node in distances if mask >> node & 1]
-        # Averages over masks of one size compare like sums.
+        # For masks of the same size, comparing sums is the same as comparing averages.
         return len(nodes), sum(distances[a][b] for a in nodes for b in nodes), mask
 
     return closest

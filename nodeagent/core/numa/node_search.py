@@ -1,9 +1,9 @@
 """Sets of NUMA nodes that have enough of everything, found without listing them all. Knows masks and amounts, no managers.
 
-Two questions, one search. A *cover*: which nodes have enough together? A *remainder*: which nodes are left if every other node is
-given up by at least one of several covers? Nodes are decided on from the highest id down, leaving out before keeping, so that
-results come in ascending order of their masks. What keeps the search short: bounds on what the nodes still ahead can bring, nodes
-that are alike (of two such the lower one is kept), and dead ends that are remembered.
+Two questions, one search. A *cover*: which nodes have enough together? A *remainder*: which nodes are left if every other node is given up
+by at least one of several covers? Nodes are decided on from the highest id down, leaving out before keeping, so that results come in
+ascending order of their masks. Three things keep the search short: bounds on what the nodes still ahead can contribute, equivalent nodes
+(of two, the lower one is kept), and remembered dead ends.
 """
 
 from bisect import bisect_right
@@ -21,11 +21,11 @@ Distances = Mapping[int, Mapping[int, int]]
 AmountsByNode = tuple[int, ...]
 
 State = tuple[Any, ...]
-"""What has come of the decisions so far, in the terms of the question asked."""
+"""The result of the decisions so far, in the terms of the question asked."""
 
 
 class Steps(Struct):
-    """Work done, and its bound: a merge looks at so many partial sets of nodes and no more."""
+    """Work done, and its limit: a merge looks at this many partial sets of nodes and no more."""
 
     limit: int
     taken: int = 0
@@ -40,15 +40,15 @@ class Cover(Struct, frozen=True):
 
     universe: NumaMask
     needs: tuple[int, ...]
-    """How much of each amount."""
+    """The amount required of each."""
     amounts: tuple[tuple[int, AmountsByNode], ...]
-    """(node, what it has of each amount) for every node of the universe, ascending."""
+    """(node, its amounts) for every node of the universe, ascending."""
     forced: NumaMask = NumaMask(0)
     least: int = 1
 
     @property
     def is_empty(self) -> bool:
-        """Whether not even all nodes together are enough."""
+        """Whether even all nodes together are not enough."""
         return (
             bool(self.forced & ~self.universe) or self.universe.bit_count() < self.least or not self.has(self.universe)
         )
@@ -69,7 +69,7 @@ class Cover(Struct, frozen=True):
         return Cover(NumaMask(self.universe & universe), self.needs, kept, NumaMask(self.forced | forced), self.least)
 
     def fewest(self) -> int:
-        """Give a lower bound on how many nodes are needed: each amount by itself, from the nodes that have most of it."""
+        """Return a lower bound on how many nodes are needed: each amount by itself, from the nodes that have most of it."""
         fewest = max(self.least, self.forced.bit_count())
         for k, need in enumerate(self.needs):
             sums = accumulate(sorted((amounts[k] for _, amounts in self.amounts), reverse=True))
@@ -78,7 +78,7 @@ class Cover(Struct, frozen=True):
 
 
 def both(covers: Sequence[Cover]) -> Cover:
-    """The sets that all of them have in common."""
+    """The sets that all covers have in common."""
     universe, forced = covers[0].universe, NumaMask(0)
     for cover in covers:
         universe = NumaMask(universe & cover.universe)
@@ -106,14 +106,14 @@ def fittest_cover(
     sockets: Sequence[NumaMask] = (),
     is_allowed: Callable[[NumaMask], bool] | None = None,
 ) -> NumaMask | None:
-    """Find the fittest set of exactly `count` nodes: with the least distances if they count, then of the lowest mask.
+    """Find the best set of exactly `count` nodes: with the shortest distances if they count, then with the lowest mask.
 
     Args:
-        cover: what it must be in.
+        cover: the set must be in it.
         count: how many nodes.
         steps: counts the work.
-        distances: given if closer nodes are fitter.
-        sockets: their nodes, if `is_allowed` tells nodes of different sockets apart.
+        distances: given if closer nodes are better.
+        sockets: their nodes, if `is_allowed` distinguishes nodes of different sockets.
         is_allowed: a further condition on the set.
     """
     left = count - cover.forced.bit_count()
@@ -140,10 +140,10 @@ def narrowest(cover: Cover, steps: Steps) -> NumaMask | None:
 def fittest_remainder(
     universe: NumaMask, covers: Sequence[Cover], count: int, steps: Steps, distances: Distances | None = None
 ) -> NumaMask | None:
-    """Find the fittest `count` nodes of `universe` that some sets, one out of each cover, have in common, and no others of it.
+    """Find the best `count` nodes of `universe` that can be the intersection, within it, of sets taken one from each cover.
 
-    Every node that isn't kept is missing in one set at least: that cover gives it up, and can't give up more than it has
-    over. (Covers may repeat. None of them may be empty, and `universe` must lie in all of theirs.)
+    Every node that isn't kept is missing in at least one set: that cover gives it up, and can't give up more than it can spare. (Covers may
+    repeat. None of them may be empty, and `universe` must lie in all of theirs.)
     """
     ids = [node for node, _ in reversed(covers[0].amounts) if universe >> node & 1]
     if count == len(ids):
@@ -159,7 +159,7 @@ def _fittest(
     distances: Distances | None,
     is_allowed: Callable[[NumaMask], bool] | None,
 ) -> NumaMask | None:
-    """Go through all choices of `count` more nodes in ascending order of their masks, as far as need be."""
+    """Go through all choices of `count` more nodes in ascending order of their masks, as far as necessary."""
     ids = problem.ids
     kinds = _kinds(problem, distances)
     best: NumaMask | None = None
@@ -187,7 +187,7 @@ def _fittest(
             best, best_cost = found, _least_cost(distances, kept, (), 0)
             continue
         if distances is None and is_allowed is None:
-            # Whoever comes here again has a higher mask, and the same ahead.
+            # A later visit with the same state has a higher mask, and the same nodes ahead.
             if (position, left, state, kept_kinds) in dead_ends:
                 continue
             dead_ends.add((position, left, state, kept_kinds))
@@ -203,7 +203,7 @@ def _fittest(
 
 
 def _kinds(problem: "_Covering | _GivingUp", distances: Distances | None) -> dict[int, int]:
-    """Tell nodes apart: two of one kind (one bit) can stand for each other in every set."""
+    """Classify nodes: two of the same kind (one bit) can replace each other in every set."""
     first: list[tuple[object, int]] = []
     kinds = {}
     for node in problem.ids:
@@ -251,7 +251,7 @@ class _Covering:
         self.start: State = missing
         self.sockets = sockets
         self.amounts = dict(nodes)
-        # Position → amount → number of nodes → the most that so many of the nodes from there on have.
+        # Position → amount → number of nodes → the most that this many of the nodes from there on have.
         self.most = [
             [
                 tuple(accumulate(sorted((each[k] for _, each in nodes[position:]), reverse=True), initial=0))
@@ -282,7 +282,7 @@ class _GivingUp:
         self.tables = [dict(cover.amounts) for cover in self.covers]
         numbers = {cover: number for number, cover in enumerate(self.covers)}
         self.start: State = tuple(sorted(_spare(numbers[cover], cover) for cover in covers))
-        # Position → cover → amount → number of nodes → the least that so many of the nodes from there on have.
+        # Position → cover → amount → number of nodes → the least that this many of the nodes from there on have.
         self.least = [
             [
                 [tuple(accumulate(sorted(table[node][k] for node in ids[position:]))) for k in range(len(cover.needs))]

@@ -1,7 +1,7 @@
-"""What a manager of one resource is to those who ask all of them alike: admission, starts, recovery, the invariants.
+"""The interface of a resource manager to everything that treats all of them alike: admission, starts, recovery, the invariants.
 
-A manager is built once from machine and configuration. It keeps nothing: what is promised is in `Promises`, which a call takes, and
-gives as they are after it. Managers are asked in a fixed order, kubelet's, and none knows the others.
+A manager is built once from machine and configuration. It has no state: what is promised is in `Promises`, which a call takes, and returns
+as they are after it. Managers are called in a fixed order, kubelet's, and none knows the others.
 """
 
 from collections.abc import Iterator
@@ -20,11 +20,11 @@ from nodeagent.core.model.violations import Violation
 from nodeagent.core.numa.hint_family import Hints
 
 ResourceHints = tuple[tuple[str, Hints], ...]
-"""What the list of each resource says; a manager without an opinion has one list that doesn't care."""
+"""The hints of each resource; a manager without an opinion has one list that doesn't care."""
 
 
 class Allocation(Struct, frozen=True):
-    """What an allocate call of a manager came to."""
+    """The result of a manager's allocate call."""
 
     promises: Promises
     deltas: MetricDeltas = ()
@@ -36,7 +36,7 @@ class Shortfall(Struct, frozen=True):
 
     text: str
     uid: str | None = None
-    """The pod's. None: it is about a NUMA node's books, which all pods share."""
+    """The pod's. None: it is about the accounting of a NUMA node, which all pods share."""
     container: str | None = None
 
 
@@ -50,27 +50,27 @@ class ResourceManager(Protocol):
     # A pod comes
 
     def container_hints(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> ResourceHints:
-        """On which NUMA nodes could the container have what it asks for?"""
+        """On which NUMA nodes could the container get what it asks for?"""
 
     def pod_hints(self, promises: Promises, pod: PodDemand) -> ResourceHints:
-        """On which NUMA nodes could all of the pod have it?"""
+        """On which NUMA nodes could the whole pod get it?"""
 
     def allocate_container(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Allocation:
-        """Promise the container what it asks for, under the hint that was stored for it."""
+        """Promise the container what it asks for, under the hint stored for it."""
 
     def allocate_pod(self, promises: Promises, pod: PodDemand) -> Allocation:
-        """Promise it to the pod as a whole, under the hint of its first container, and split it up."""
+        """Promise it to the pod as a whole, under the hint of its first container, and divide it."""
 
     def percent_given(self, promises: Promises, node: int) -> int | None:
-        """How much of the NUMA node is promised; None: it doesn't manage any (prefer-most-allocated-numa-node)."""
+        """How much of the NUMA node is promised; None: this manager doesn't manage any (prefer-most-allocated-numa-node)."""
 
     # What a pod holds
 
     def is_asked(self, container: ContainerDemand) -> bool:
-        """Whether the container asks it for something."""
+        """Whether the container asks this manager for something."""
 
     def has_container(self, held: PodPromises, container: ContainerDemand) -> bool:
-        """Whether the container has what it asks for; of a plain init container only what it doesn't give back once it has run."""
+        """Whether the container has what it asks for; for a plain init container only what it doesn't return after it has run."""
 
     def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
         """Whether the pod as a whole has what it asks for."""
@@ -79,32 +79,32 @@ class ResourceManager(Protocol):
         """The NUMA nodes on which the container has something."""
 
     def found_deltas(self, container: ContainerDemand) -> MetricDeltas:
-        """What is counted when a container is found with what it asks for, as kubelet counts it."""
+        """What kubelet counts when a container already has what it asks for."""
 
-    # A container starts, or goes
+    # A container starts or goes
 
     def start_container(self, promises: Promises, pod: Pod, name: str) -> Promises:
-        """Take back what the plain init containers before a starting container don't need any more."""
+        """Take back what the plain init containers before a starting container no longer need."""
 
     def release_container(self, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
-        """Take back what the container has, and no other container of its pod."""
+        """Take back what only this container of its pod has."""
 
     def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
-        """Take back what the pod has as a whole and its containers don't."""
+        """Take back what the pod has as a whole but its containers don't."""
 
-    # A start, and what must hold at any time
+    # A start, and what must always hold
 
     def validated(self, promises: Promises) -> Promises | StartRefused:
-        """Judge stored promises against machine and configuration as they are now; what may change by itself is taken over."""
+        """Judge stored promises against the current machine and configuration; changes that need no decision are applied."""
 
     def started_deltas(self, promises: Promises) -> MetricDeltas:
-        """What its metrics show when it has started."""
+        """The values of its metrics after startup."""
 
     def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:
         """Its gauges, computed from the state."""
 
     def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
-        """Name the invariants that the promises break."""
+        """Return the invariants that the promises break."""
 
     def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:
-        """Name the promises that the machine can't keep at present."""
+        """Return the promises that the machine can't keep at present."""

@@ -1,4 +1,4 @@
-"""The topology manager's configuration: policy, scope and options, and whether a merged hint admits. Knows no managers."""
+"""The topology manager's configuration: policy, scope and options, and whether a merged hint admits a pod. Knows no managers."""
 
 import enum
 
@@ -39,7 +39,7 @@ class TopologyManager(Struct, frozen=True):
     scope: Scope
     rules: MergeRules
     prefer_most_allocated: bool = False
-    """Between two single nodes, take the one that the managers have given more of already."""
+    """Of two single nodes, take the one that the managers have already allocated more of."""
 
     def merge(self, hints: list[Hints], compare: Comparison) -> Merged:
         lists = [each for each in hints if not isinstance(each, HintFamily)]
@@ -56,15 +56,15 @@ class TopologyManager(Struct, frozen=True):
 class _Options(Struct, frozen=True):
     prefer_closest: bool = False
     max_nodes: int | None = _DEFAULT_MAX_NODES
-    """None: what is configured is no such number."""
+    """None: the configured text isn't a valid number."""
     prefer_most_allocated: bool = False
 
 
 def build_topology_manager(topology: Topology, placement: Placement) -> TopologyManager | tuple[StartRefused, ...]:
-    """Judge the configuration of the topology manager; the texts are kubelet's, and so is their order: it stops at the first."""
+    """Judge the configuration of the topology manager. Texts and order are kubelet's; it stops at the first error."""
     default_mask = topology.node_ids.bits
     if placement.topology_manager_policy == TopologyPolicy.NONE:
-        # Scope and options are not looked at.
+        # Scope and options are ignored.
         return TopologyManager(TopologyPolicy.NONE, Scope.CONTAINER, MergeRules(default_mask, single_node=False))
     options, wrong = judge_topology_options(placement)
     refused = list(wrong)
@@ -98,7 +98,7 @@ def build_topology_manager(topology: Topology, placement: Placement) -> Topology
 
 
 def affinity_refusal(scope: Scope, *, is_managed_pod: bool) -> Refusal:
-    """Word the refusal of a merge that admits nothing."""
+    """Word the refusal of a merge that doesn't admit."""
     if not is_managed_pod:
         return Refusal(Reason.TOPOLOGY_AFFINITY, "Resources cannot be allocated with Topology locality")
     detail = (
@@ -106,12 +106,12 @@ def affinity_refusal(scope: Scope, *, is_managed_pod: bool) -> Refusal:
         if scope is Scope.POD
         else "failed admission with a container-level topology manager"
     )
-    # The words "Pod Scope" stand there in container scope too.
+    # The message says "Pod Scope" in container scope, too.
     return Refusal(Reason.TOPOLOGY_AFFINITY, f"Pod Scope pod with pod-level resources {detail}")
 
 
 def judge_policy_and_scope(placement: Placement) -> tuple[StartRefused, ...]:
-    """Judge the names; of policy `none` the scope isn't looked at."""
+    """Judge the names; under policy `none` the scope is ignored."""
     policy, scope = placement.topology_manager_policy, placement.topology_manager_scope
     refused = []
     if policy not in tuple(TopologyPolicy):
@@ -122,11 +122,10 @@ def judge_policy_and_scope(placement: Placement) -> tuple[StartRefused, ...]:
 
 
 def judge_topology_options(placement: Placement) -> tuple[_Options, tuple[StartRefused, ...]]:
-    """Judge the configured options as far as that needs no machine; of policy `none` they aren't looked at.
+    """Judge the configured options as far as possible without a machine; under policy `none` they are ignored.
 
     Returns:
-        The options that are right, and what is wrong with the others, in the order in which kubelet looks.
-
+        The valid options, and what is wrong with the others, in the order in which kubelet looks.
     """
     if placement.topology_manager_policy == TopologyPolicy.NONE:
         return _Options(), ()
@@ -169,7 +168,7 @@ def judge_topology_options(placement: Placement) -> tuple[_Options, tuple[StartR
 
 
 def options_without_effect(placement: Placement) -> tuple[tuple[str, str], ...]:
-    """Give the options that are on and can change no decision, and what each one needs for that (KEP-6007)."""
+    """Return the options that are on but can't change any decision, and what each one needs (KEP-6007)."""
     given = dict(placement.topology_manager_policy_options)
     if parse_boolean(_MOST_ALLOCATED, given.get(_MOST_ALLOCATED, "false"), _OPTIONS) is not True:
         return ()

@@ -1,4 +1,4 @@
 """One turn of the agent: what was observed and the state in; the next state, and what happened, out.
 
-Also the lives of containers, and how a state is made anew of what runs.
+Also the lives of containers, and how a state is rebuilt from what runs.
 """

@@ -1,6 +1,6 @@
-"""What is to be done with processes, derived from a saved state: doing it twice, or again after a crash, is harmless.
+"""What to do with processes, derived from a saved state: doing it twice, or again after a crash, is harmless.
 
-Knows no launcher and no file; whether a cgroup is ready for a start is told.
+Knows no launcher and no file; the caller passes which cgroups are ready for a start.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ class Terminate(Struct, frozen=True):
 
 
 class TerminateAll(Struct, frozen=True):
-    """SIGTERM to every process of a cgroup that others entered."""
+    """SIGTERM to every process of a cgroup that other processes entered."""
 
     run_id: str
     """Of the life that ends: what comes back under the same path is another one."""
@@ -42,7 +42,7 @@ class KillMain(Struct, frozen=True):
 
 
 class Forget(Struct, frozen=True):
-    """The launcher may drop these runs: their ends are in the saved state, or concern nobody any more."""
+    """The launcher may drop these runs: their ends are in the saved state, or don't matter any more."""
 
     run_ids: tuple[str, ...]
 
@@ -51,14 +51,13 @@ Action = Launch | Terminate | TerminateAll | KillCgroup | KillMain | Forget
 
 
 def actions(state: NodeState, world: World, ready: frozenset[str], signalled: frozenset[str]) -> Iterator[Action]:
-    """Say what is to be done with processes for a saved state. Derived from the state alone, so a repeat after a crash is harmless.
+    """Return what to do with processes for a saved state. Derived from the state alone, so a repeat after a crash is harmless.
 
     Args:
         state: saved.
         world: as the state was decided from.
         ready: paths of the cgroups that hold what is promised, with nobody else on their exclusive CPUs.
         signalled: run ids whose processes got their SIGTERM from this process.
-
     """
     runs = world.runs
     if runs is None:
@@ -80,7 +79,8 @@ def actions(state: NodeState, world: World, ready: frozenset[str], signalled: fr
                 elif (populated or is_running) and not is_late and attempt not in signalled:
                     yield Terminate(attempt) if is_running else TerminateAll(attempt, path)
             elif container.is_launched and populated and not is_running:
-                # What the main process left behind goes with it; and whom nobody can wait for must not keep the container from starting.
+                # What the main process left behind ends with it, and a process that nobody can wait for must not keep the container from
+                # starting.
                 yield KillCgroup(path)
             elif status.is_started and run is None and path in ready and not populated:
                 yield Launch(attempt, entry, container, path)
@@ -91,7 +91,7 @@ def actions(state: NodeState, world: World, ready: frozenset[str], signalled: fr
 
 
 def stopping(state: NodeState) -> frozenset[str]:
-    """Give the run ids of the containers that are being stopped."""
+    """Return the run ids of the containers that are being stopped."""
     return frozenset(
         run_id(entry, status) for entry in state.entries for _, status in entry.pairs() if status.stop_by_ms is not None
     )

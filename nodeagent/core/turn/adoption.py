@@ -1,7 +1,7 @@
-"""Pods that run and are in no state: what their cgroups and the launcher say of them, made into entries and claims.
+"""Pods that run but are missing from the state: what their cgroups and the launcher show, made into entries and claims.
 
-Happens when the state was lost or could not be used, and at no other time: pods keep their entry as long as they have processes.
-Knows no file; what is seen is told.
+Happens only when the state was lost or could not be used: pods keep their entry as long as they have processes. Knows no file; the caller
+passes what was observed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,14 +38,14 @@ def found(
     recorded: Mapping[str, PodPromises],
     now_ms: int,
 ) -> tuple[Found, ...]:
-    """Give those of some pods that were admitted before, in the order in which that was.
+    """Return those of some pods that were admitted before, in the order of their admission.
 
     Args:
         managers: as configured now.
         entries: of pods as if they were admitted just now, in manifest order.
-        observed: the cgroups there are.
+        observed: the current cgroups.
         runs: what the launcher knows.
-        recorded: what another file says that pods hold, by UID: believed as far as it contradicts no cgroup.
+        recorded: what another file says that pods hold, by UID: trusted unless it contradicts a cgroup.
         now_ms: wall clock.
     """
     pods = []
@@ -69,7 +69,7 @@ def found(
 
 
 def _past(entry: PodEntry, runs: Mapping[str, Mapping[str, Run]]) -> dict[str, tuple[int, int, Run]]:
-    """Give the last run of each container in the pod's last life: (moment of the decision, attempt, run)."""
+    """Return the last run of each container in the pod's last life: (time of the decision, attempt, run)."""
     lives: dict[int, dict[str, tuple[int, int, Run]]] = {}
     for container in entry.pod.containers:
         for tail, run in runs.get(run_prefix(entry.pod.uid, container.name), {}).items():
@@ -82,7 +82,7 @@ def _past(entry: PodEntry, runs: Mapping[str, Mapping[str, Run]]) -> dict[str, t
 
 
 def _life(text: str) -> tuple[int, int]:
-    """Read the end of a run's id (core/model/state.py). Attempt 0: it is none of ours."""
+    """Read the end of a run's id (core/model/state.py). Attempt 0: it is not one of ours."""
     moment, _, attempt = text.partition(".")
     try:
         return int(moment, 16), int(attempt)
@@ -106,8 +106,8 @@ def _with_past(
             started = ContainerStatus(container.name, attempt, run.started_at_ms, oom_kills_seen=oom_kills)
             statuses.append(replace(started, exit=run.exit))
         elif container.is_launched and _is_passed(entry.pod, position, past):
-            # Its end was read and forgotten. An init container was followed by others only if it succeeded;
-            # of any other nobody knows: that counts as a failure.
+            # Its end was read and forgotten. An init container was followed by others only if it succeeded; for any other the outcome is
+            # unknown: that counts as a failure.
             code = 0 if container.kind is ContainerKind.INIT else None
             statuses.append(ContainerStatus(container.name, 1, moment, Exit(now_ms, code=code)))
         else:
@@ -130,29 +130,29 @@ def _held(managers: Managers, entry: PodEntry, observed: ObservedCgroups, record
     found = _found(managers, entry, groups)
     if any(_contradicts(recorded, name, group) for name, group in groups.items()):
         return found
-    # There is a file for each of the two, and one may be lost.
+    # Each of the two has a file, and one may be lost.
     cpus = recorded if recorded.cpus or recorded.pod_cpus is not None else found
     memory = recorded if recorded.memory or recorded.pod_memory is not None else found
     return PodPromises(cpus.cpus, cpus.pod_cpus, memory.memory, memory.pod_memory, recorded.hints)
 
 
 def _found(managers: Managers, entry: PodEntry, groups: Mapping[str, ObservedCgroup | None]) -> PodPromises:
-    """Give what a pod's cgroups say that it has."""
+    """Return what a pod has according to its cgroups."""
     demand = demand_of(managers.rules, entry.pod)
     cpus = {name: own for name, group in groups.items() if group is not None and (own := _cpus(group))}
     nodes = {name: mems for name, group in groups.items() if group is not None and (mems := _mems(group))}
     if demand.is_skipped:
-        # Its own CPUs, if it was given any before its gate was turned off, look just like a small shared pool.
+        # Its exclusive CPUs, if it got any before its gate was turned off, look just like a small shared pool.
         return NOTHING
     if is_by_pod(managers.providers.topology, demand):
         return _held_by_pod(demand, cpus, nodes)
-    # A set larger than what is asked for is no set of its own: it was left to the shared pool.
+    # A set larger than what is asked for is not an exclusive one: the container is in the shared pool.
     sets = tuple(sorted((c.name, cpus[c.name]) for c in demand.containers if 0 < len(cpus.get(c.name, ())) <= c.cpus))
     return PodPromises(cpus=sets, memory=tuple(sorted(_memory(entry, demand, nodes))))
 
 
 def _memory(entry: PodEntry, demand: PodDemand, nodes: Mapping[str, NumaSet]) -> Iterator[tuple[str, Blocks]]:
-    """Give each container's blocks. What init containers have beyond what those after them took over counts once: for the first."""
+    """Return each container's blocks. What init containers have beyond what later ones took over counts once: for the first."""
     lasting: dict[str, int] = {}
     peak: dict[str, int] = {}
     for container in demand.containers:
@@ -166,13 +166,13 @@ def _memory(entry: PodEntry, demand: PodDemand, nodes: Mapping[str, NumaSet]) ->
         amounts = container.memory
         if container.kind is ContainerKind.INIT:
             if any(status.attempt for status in entry.containers[position + 1 :]):
-                continue  # given back when the container after it was started
+                continue  # released when the container after it was started
             amounts = tuple((resource, left.pop(resource, 0)) for resource, _ in amounts)
         yield container.name, _blocks(nodes[container.name], amounts)
 
 
 def _held_by_pod(demand: PodDemand, cpus: Mapping[str, CpuSet], nodes: Mapping[str, NumaSet]) -> PodPromises:
-    """Put a pod's own set together again from the slices and the pool that its containers are in."""
+    """Reassemble a pod's set from the slices and the pool that its containers are in."""
     whole = CpuSet()
     for each in cpus.values():
         whole |= each
@@ -197,7 +197,7 @@ def _held_by_pod(demand: PodDemand, cpus: Mapping[str, CpuSet], nodes: Mapping[s
 
 
 def _contradicts(recorded: PodPromises, name: str, group: ObservedCgroup | None) -> bool:
-    """Whether a cgroup holds something that the record doesn't promise. Less is none: CPUs may be offline."""
+    """Whether a cgroup holds something that the record doesn't promise. Less is fine: CPUs may be offline."""
     own = recorded.own_set(name)
     if group is None or own is None:
         return False
@@ -224,7 +224,7 @@ def populated_pods(observed: ObservedCgroups) -> frozenset[str]:
 
 
 def claims_of(records: Records) -> dict[str, PodPromises]:
-    """Read what kubelet's files say that pods hold, whatever else they say: claims are judged one by one. What is no set is nobody's."""
+    """Read what kubelet's files say that pods hold, whatever else they say: claims are judged one by one. Invalid sets count as missing."""
     pods: dict[str, PodPromises] = {}
     if isinstance(records.cpu, CpuRecord):
         for uid, containers in records.cpu.entries:

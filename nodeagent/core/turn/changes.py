@@ -1,4 +1,4 @@
-"""Whether a pod's changed manifest could be followed: tried out, and nobody keeps more than the answer (D7). Counts nothing."""
+"""Whether a pod's changed manifest could be followed: tried out, keeping only the answer (D7). Counts nothing."""
 
 from msgspec import Struct
 
@@ -19,17 +19,16 @@ class Occupancy(Struct, frozen=True):
 def exchanged(
     before: Occupancy, new: Pod, managers: Managers, allocatable: Allocatable | None
 ) -> Occupancy | Insufficient | Rejected:
-    """Let a pod take the place of those that have its name or its UID.
+    """Replace the pods that have a pod's name or its UID with it.
 
     Args:
         before: what the pods hold now.
-        new: who comes when they have gone.
+        new: the pod that comes when they have gone.
         managers: of the node.
         allocatable: None: the node's capacity is not checked before the managers decide.
 
     Returns:
-        What they hold after that, or why it is refused.
-
+        What the pods hold after that, or why it is refused.
     """
     gate = managers.placement.gate("PodLevelResources")
     promises, usage = before.promises, before.usage

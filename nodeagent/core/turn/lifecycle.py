@@ -1,7 +1,7 @@
 """When containers start, restart, stop and are over: one pod's entry and what was observed in, the next entry out.
 
-Follows kubelet: init containers one by one to completion, sidecars in order and then for good, apps together; restarts with
-back-off; SIGTERM, grace period, then the whole cgroup is killed, apps before sidecars. Knows no launcher and no promise.
+Follows kubelet: init containers one by one to completion, sidecars in order and then for good, apps together; restarts with back-off;
+SIGTERM, grace period, then the whole cgroup is killed, apps before sidecars. Knows no launcher and no promise.
 """
 
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ from nodeagent.core.model.state import ContainerStatus, Exit, Phase, PodEntry, r
 
 BACKOFF_FIRST_MS = 10_000
 BACKOFF_MAX_MS = 300_000
-"""kubelet's MaxContainerBackOff. A container that ran for twice as long starts anew without waiting."""
+"""kubelet's MaxContainerBackOff. A container that ran for twice as long restarts without waiting."""
 _LAST_BACKOFF_STEP = 6
-"""The first that waits for the longest."""
+"""The first restart that waits for the longest time."""
 MIN_GRACE_MS = 2_000
-"""kubelet's minimumGracePeriodInSeconds: time to end that everyone is given, however short the pod's own is or how much of it has gone."""
+"""kubelet's minimumGracePeriodInSeconds: every container gets this time to end, however short the pod's own is or how much has passed."""
 
 
 class Run(Struct, frozen=True):
@@ -38,7 +38,7 @@ Runs = Mapping[str, Run]
 
 
 def observe(entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int) -> PodEntry:
-    """Take over what happened to the started containers."""
+    """Record what happened to the started containers."""
     for status in entry.containers:
         if status.is_started:
             entry = entry.with_status(_observed(entry, status, runs.get(run_id(entry, status)), observed, now_ms))
@@ -49,7 +49,7 @@ def _observed(
     entry: PodEntry, status: ContainerStatus, run: Run | None, observed: ObservedCgroups, now_ms: int
 ) -> ContainerStatus:
     if run is None:
-        # A start that was seen and that the launcher knows nothing of any more has ended: the host may have rebooted.
+        # A start that was observed but that the launcher no longer knows has ended: the host may have rebooted.
         is_lost = status.started_at_ms is not None and not _is_populated(entry, status.name, observed)
         return replace(status, exit=Exit(now_ms)) if is_lost else status
     # The launcher has read the same clock, which may have been set back since.
@@ -80,12 +80,12 @@ def advance(entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int,
 
 
 def is_gone(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool:
-    """No process of the pod is left (D11: the cgroup itself says so), nor a main process that has left its cgroup."""
+    """No process of the pod is left (D11: the cgroup itself shows it), nor a main process that has left its cgroup."""
     return all(not _is_alive(entry, status, runs, observed) for status in entry.containers)
 
 
 def is_unsettled(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool:
-    """Something is under way whose end nobody announces: a cgroup is to become empty, a start is to be seen."""
+    """Waiting for something that sends no notification: a cgroup must become empty, a start must be observed."""
     if not entry.is_active:
         return False
     for container, status in entry.pairs():
@@ -99,9 +99,9 @@ def is_unsettled(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool
 
 
 def wake_at_ms(entry: PodEntry, now_ms: int) -> int | None:
-    """Give the next moment at which time alone changes something for the pod.
+    """Return the next time at which time alone changes something for the pod.
 
-    A moment that has passed is none: what still waits then waits for an event, or for the next look at what is unsettled.
+    A time that has passed doesn't count: what still waits then waits for an event, or for the next look at what is unsettled.
     """
     if not entry.is_active:
         return None
@@ -111,7 +111,7 @@ def wake_at_ms(entry: PodEntry, now_ms: int) -> int | None:
 
 
 def next_start_at_ms(entry: PodEntry, name: str) -> int | None:
-    """Give the earliest moment of a container's next start, the past if it only waits for its turn. None: it is not to start again."""
+    """Return the earliest time of a container's next start, in the past if it only waits for its turn. None: it won't start again."""
     container, status = entry.pod.container(name), entry.status(name)
     if not entry.is_active or entry.deleting_since_ms is not None or not container.is_launched:
         return None
@@ -130,7 +130,7 @@ def _start_in_order(entry: PodEntry, observed: ObservedCgroups, now_ms: int) -> 
                 if status.exit is None or not status.exit.is_success:
                     return _start_if_due(entry, container, status, observed, now_ms)
                 if _is_populated(entry, container.name, observed):
-                    return entry  # those after it may be given its CPUs
+                    return entry  # later ones may have its CPUs now
             case ContainerKind.SIDECAR:
                 entry = _start_if_due(entry, container, status, observed, now_ms)
                 if container.is_launched and not is_passed and not entry.status(container.name).is_running:
@@ -215,7 +215,7 @@ def _outcome(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> Phase | 
     """SUCCEEDED or FAILED if nothing of the pod runs, nor will again."""
     if not (_init_failed(entry) or _apps_are_over(entry)):
         return None
-    # A start that was only decided on is none: nothing will come of it.
+    # A start that was only decided on doesn't count: it will not happen.
     if any(s.is_running for s in entry.containers) or not is_gone(entry, runs, observed):
         return None
     if _init_failed(entry):

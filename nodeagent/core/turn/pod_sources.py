@@ -1,4 +1,4 @@
-"""What the sources of pods say, each by itself, and which of the manifests count where several have one name or one UID (D7)."""
+"""What each source of pods has, and which of several manifests with the same name or UID counts (D7)."""
 
 from msgspec import Struct
 
@@ -12,9 +12,9 @@ class Manifest(Struct, frozen=True):
     pod: Pod
     origin: Origin
     unused_fields: tuple[str, ...] = ()
-    """Given, known to Kubernetes and without effect here (D8)."""
+    """Set in the manifest and known to Kubernetes, but without effect here (D8)."""
     notes: tuple[str, ...] = ()
-    """What is hardly meant as it is written, for the log when the pod is decided on."""
+    """What is probably not meant as written, for the log when the pod is decided on."""
 
 
 class ManifestProblem(Struct, frozen=True):
@@ -24,48 +24,48 @@ class ManifestProblem(Struct, frozen=True):
 
 
 class PodSource(Struct, frozen=True):
-    """What one source of pods says now."""
+    """What one source of pods has now."""
 
     pods: tuple[Manifest, ...] = ()
-    """In order: of the manifest directory by file name and document."""
+    """In order: for the manifest directory by file name and document."""
     unreadable: frozenset[str] = frozenset()
-    """Names of manifests that are there and cannot be understood now."""
+    """Names of manifests that exist but can't be parsed now."""
     misspelt: frozenset[str] = frozenset()
-    """`namespace/name` of pods whose manifest is there and invalid now."""
+    """`namespace/name` of pods whose manifest exists but is invalid now."""
     problems: tuple[ManifestProblem, ...] = ()
     is_blind: bool = False
-    """Nothing of it can be read."""
+    """The source can't be read at all."""
     name: str = MANIFEST_DIRECTORY
-    """That of its pods' origins."""
+    """The source in the origins of its pods."""
 
     def is_silent_about(self, entry: PodEntry) -> bool:
-        """Whether nobody can say what has become of the manifest of one of its pods."""
+        """Whether the state of one of its pods' manifest is unknown."""
         return self.is_blind or entry.origin.name in self.unreadable or entry.pod.full_name in self.misspelt
 
 
 def is_unclear(entry: PodEntry, sources: tuple[PodSource, ...]) -> bool:
-    """Whether a pod stays as it is because its own source can't say now what is to become of it; one that is not there can't, either."""
+    """Whether a pod stays as it is because its own source doesn't know its manifest now; a source that is absent doesn't, either."""
     own = next((source for source in sources if source.name == entry.origin.source), None)
     return own is None or own.is_silent_about(entry)
 
 
 def offered(sources: tuple[PodSource, ...]) -> tuple[Manifest, ...]:
-    """Give the manifests of all sources that can be read, in their order."""
+    """Return the manifests of all readable sources, in their order."""
     return tuple(manifest for source in sources if not source.is_blind for manifest in source.pods)
 
 
 def wanted(manifests: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
-    """Give the manifests that count where no pod runs yet, in their order."""
+    """Return the manifests that count if no pod runs yet, in their order."""
     return tuple(counting(manifests, ())[0].values())
 
 
 def counting(
     manifests: tuple[Manifest, ...], entries: tuple[PodEntry, ...]
 ) -> tuple[dict[str, Manifest], list[tuple[Manifest, Manifest]]]:
-    """Give the manifests that count, by namespace/name, and the others, each with the one that has its name or UID (D7).
+    """Return the manifests that count, by namespace/name, and the others, each with the one that has its name or UID (D7).
 
-    A pod that was decided on keeps its name and UID while its file, or another with the same pod, is there: also one that is refused,
-    has finished or was released, as what was ended comes back by nobody's copy. Else the first source's first file has them.
+    A pod that was decided on keeps its name and UID while its file, or another file with the same pod, exists: even one that is refused,
+    finished or released, so that a copy doesn't bring back what was ended. Otherwise the first source's first file has them.
     """
     known = {entry.pod.full_name: entry for entry in entries}
 

@@ -1,7 +1,7 @@
-"""Promises made anew from what pods are known to hold, on the machine and under the configuration as they are now.
+"""Promises rebuilt from what pods are known to hold, on the current machine and under the current configuration.
 
-Who runs stays where it is as far as that is possible; who can't keep everything gets as much again as there is; what even so
-differs is told, container by container. Knows no file and no cgroup: what was held is told (core/turn/adoption.py, the saved state).
+Running pods stay where they are as far as possible; what can't be kept is replaced by as much as is available; every remaining difference
+is reported per container. Knows no file and no cgroup: the caller passes what was held (core/turn/adoption.py, the saved state).
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ class Claim(Struct, frozen=True):
 
 
 class Deviation(Struct, frozen=True):
-    """Something that a container, or a pod as a whole, does not have as it had it."""
+    """Something that a container, or a pod as a whole, no longer has as before."""
 
     pod: Pod
     container: str | None
@@ -61,7 +61,7 @@ class Deviation(Struct, frozen=True):
 class Settled(Struct, frozen=True):
     promises: Promises
     refused: tuple[tuple[str, Rejected], ...] = ()
-    """By pod UID: pods without processes for which nothing could be had."""
+    """By pod UID: pods without processes that could not get what they need."""
     differences: tuple[Deviation, ...] = ()
 
 
@@ -69,9 +69,9 @@ def settled(managers: Managers, claims: Sequence[Claim], promises: Promises | No
     """Place every claim.
 
     Args:
-        managers: as the machine and the configuration are now.
-        claims: in the order of the pods' admission: where two claim the same, the first has it.
-        promises: of the pods that are placed already; None: nobody's.
+        managers: for the current machine and configuration.
+        claims: in the order of the pods' admission: if two claim the same, the first gets it.
+        promises: to the pods that are already placed; None: to none.
     """
     promises = initial(managers) if promises is None else promises
     for claim in claims:
@@ -85,7 +85,7 @@ def settled(managers: Managers, claims: Sequence[Claim], promises: Promises | No
         else:
             promises = after
     balanced = resume(managers, promises)
-    assert not isinstance(balanced, StartRefused), f"what was placed anew does not fit: {balanced}"
+    assert not isinstance(balanced, StartRefused), f"what was placed again does not fit: {balanced}"
     gone = {uid for uid, _ in refused}
     differences = [
         difference
@@ -97,16 +97,16 @@ def settled(managers: Managers, claims: Sequence[Claim], promises: Promises | No
 
 
 def lacking_cpus(managers: Managers, promises: Promises, pod: Pod, name: str) -> int:
-    """How many CPUs of its own a container of an admitted pod asks for and was not promised: a recovery had no more to give."""
+    """How many exclusive CPUs a container of an admitted pod asks for but was not promised: a recovery had no more."""
     demand = demand_of(managers.rules, pod)
     wanted = next(c for c in demand.containers if c.name == name)
     own = promises.own_set(pod.uid, name) or ()
-    # Plain init containers may have given theirs to those after them.
+    # Plain init containers may have passed theirs on to later ones.
     return 0 if wanted.kind is ContainerKind.INIT else max(0, _due_cpus(managers, demand, wanted) - len(own))
 
 
 def _due_cpus(managers: Managers, demand: PodDemand, container: ContainerDemand) -> int:
-    """How many CPUs of its own a container is to have, where they are there."""
+    """How many exclusive CPUs a container should have, if available."""
     if not managers.providers.cpu.static or demand.is_skipped:
         return 0
     return 0 if is_by_pod(managers.providers.topology, demand) and not demand.cpus else container.cpus
@@ -116,7 +116,7 @@ def _due_cpus(managers: Managers, demand: PodDemand, container: ContainerDemand)
 
 
 def _with_kept(managers: Managers, promises: Promises, claim: Claim) -> Promises:
-    """Give a pod what it holds and still may hold: the rest is looked for when everybody has had his."""
+    """Promise a pod what it holds and may keep: the rest follows once every pod has what it keeps."""
     demand = _demand_behind(managers, claim)
     held = _kept_cpus(managers, promises, claim.pod, demand, claim.held)
     taken = held.pod_cpus or CpuSet()
@@ -133,7 +133,7 @@ def _with_kept(managers: Managers, promises: Promises, claim: Claim) -> Promises
 
 
 def _demand_behind(managers: Managers, claim: Claim) -> PodDemand:
-    """What the pod asked for when it was given what it holds: that stays, with the gates turned off too (KEP-5526)."""
+    """What the pod asked for when it got what it holds: that stays, even with the gates turned off (KEP-5526)."""
     demand = demand_of(managers.rules, claim.pod)
     if not demand.is_skipped or not claim.held.has_resources:
         return demand
@@ -172,7 +172,7 @@ def _kept_cpus(managers: Managers, promises: Promises, pod: Pod, demand: PodDema
 def _kept_memory(
     managers: Managers, promises: Promises, demand: PodDemand, held: PodPromises, before: PodPromises
 ) -> tuple[PodPromises, Blocks]:
-    """Give the pod with the memory that it keeps, and what the books are to be charged with."""
+    """Return the pod with the memory that it keeps, and what to charge to the accounting."""
     memory = managers.providers.memory
     if not memory.static or not demand.is_guaranteed:
         return held, ()
@@ -212,7 +212,7 @@ def _is_asked_for(container: ContainerDemand, held: dict[str, int]) -> bool:
     if container.memory is None:
         return False
     wanted = dict(container.memory)
-    if container.kind is ContainerKind.INIT:  # those after it may have taken some over
+    if container.kind is ContainerKind.INIT:  # later ones may have taken some over
         return all(size <= wanted.get(resource, -1) for resource, size in held.items())
     return bool(held) and held == wanted
 
@@ -239,7 +239,7 @@ def _completed(managers: Managers, promises: Promises, claim: Claim) -> Promises
         if isinstance(decision, Rejected):
             last = decision
         elif not any(pod_violations(claim.pod, decision.promises.of_pod(claim.pod.uid))):
-            # What init containers lend may be with a later container already, where an earlier one is looked after only now.
+            # A later container may already have what init containers lend, if an earlier one is looked after only now.
             return decision.promises
     assert last is not None
     # CPUs that are only offline may return: until then D14 holds.
@@ -247,7 +247,7 @@ def _completed(managers: Managers, promises: Promises, claim: Claim) -> Promises
 
 
 def _without_inits(managers: Managers, promises: Promises, pod: Pod) -> Promises:
-    """Take back what plain init containers have alone: they have run, or are not worth moving the others for."""
+    """Take back what only plain init containers have: they have run, or are not worth moving the others for."""
     for container in pod.containers:
         if container.kind is ContainerKind.INIT:
             promises, _ = release_container(managers.providers.cpu, promises, pod.uid, container.name)
@@ -262,7 +262,7 @@ def _lacks(managers: Managers, demand: PodDemand, held: PodPromises) -> bool:
         lacks_cpus = cpu.static and bool(demand.cpus) and held.pod_cpus is None
         return lacks_cpus or (memory.static and bool(demand.memory) and held.pod_memory is None)
     lasting = [c for c in demand.containers if c.kind is not ContainerKind.INIT]
-    # Plain init containers may have run, and have given theirs to those after them.
+    # Plain init containers may have run, and have passed theirs on to later ones.
     return any(
         (cpu.static and len(held.own_set(c.name) or ()) < c.cpus)
         or (memory.static and bool(c.memory) and held.blocks(c.name) is None)
@@ -275,7 +275,7 @@ def _is_offline(managers: Managers, held: PodPromises) -> bool:
 
 
 def _topped_up(managers: Managers, promises: Promises, demand: PodDemand) -> Promises | None:
-    """Add CPUs to the sets that are too small, near those that are there. None: the options allow no such set."""
+    """Add CPUs to the sets that are too small, close to those that are there. None: the options allow no such set."""
     cpu, layout = managers.providers.cpu, managers.providers.cpu.layout
     held = promises.of_pod(demand.uid)
     for wanted in demand.containers:
@@ -297,7 +297,7 @@ def _topped_up(managers: Managers, promises: Promises, demand: PodDemand) -> Pro
 
 
 def _with_hints(managers: Managers, promises: Promises, pod: Pod) -> Promises:
-    """Let the topology manager store where the pod is, as it does for pods that it finds in place."""
+    """Let the topology manager store where the pod is, as it does for pods that it finds already placed."""
     held = promises.of_pod(pod.uid)
     is_known = {name for name, _ in held.hints} == {c.name for c in pod.containers}
     if is_known or held.is_nothing or managers.providers.topology.policy is TopologyPolicy.NONE:
@@ -335,7 +335,7 @@ def _why_elsewhere(managers: Managers, stood: NumaSet, *, lacks: bool) -> str:
     if lacks:
         parts.append(f"degraded: no NUMA node has room for what it asks for; {_AGAIN}")
     elif not parts:
-        parts.append("memory of its own is to be had now" if not stood else "its memory could not stay where it was")
+        parts.append("memory of its own is available now" if not stood else "its memory could not stay where it was")
     return "; ".join(parts)
 
 
@@ -364,11 +364,11 @@ def _why(managers: Managers, pod: Pod, promises: Promises, had: CpuSet, has: Cpu
     if lost & managers.reserved:
         parts.append(f"CPUs {lost & managers.reserved} are reserved")
     if lost & others:
-        parts.append(f"CPUs {lost & others} are another pod's")
+        parts.append(f"CPUs {lost & others} belong to another pod")
     if lost - managers.topology.online:
         parts.append(f"CPUs {lost - managers.topology.online} are not online")
     if len(has) < wanted:
-        parts.append(f"degraded: of {wanted} CPUs of its own it has {len(has)}, more are not to be had; {_AGAIN}")
+        parts.append(f"degraded: has {len(has)} of {wanted} CPUs of its own, no more are available; {_AGAIN}")
     elif not parts:
-        parts.append("whole CPUs of its own are to be had now" if not had else "its set could not stay as it was")
+        parts.append("whole CPUs of its own are available now" if not had else "its set could not stay as it was")
     return "; ".join(parts)

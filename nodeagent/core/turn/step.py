@@ -1,7 +1,7 @@
 """One turn of the agent: the node's state and what was observed in, the next state and what happened out.
 
-Order of one turn: what ended, what is to end, what is over, what is new (in manifest order), what is to be replaced, what is to start.
-Knows neither files nor the clock: everything observed is in the World.
+Order of one turn: record what ended, end pods, release what is over, decide on new pods (in manifest order), replace changed ones, start
+containers. Knows neither files nor the clock: everything observed is in the World.
 """
 
 import enum
@@ -37,13 +37,13 @@ class World(Struct, frozen=True):
     managers: Managers
     allocatable: Allocatable
     sources: tuple[PodSource, ...]
-    """In the order in which their manifests count. Pods of which their own source can say nothing now stay as they are."""
+    """In the order in which their manifests count. Pods whose own source is unreadable now stay as they are."""
     runs: Runs | None
     """None: the launcher doesn't answer."""
     observed: ObservedCgroups
     now_ms: int
     retried: frozenset[str] = frozenset()
-    """UIDs of pods on which, or on whose changed manifests, somebody asked to decide again."""
+    """UIDs of pods to decide on again on request, or whose changed manifests to decide on again."""
     released: frozenset[str] = frozenset()
     """UIDs of pods that somebody asked to end, whatever their manifests say."""
     asked: frozenset[str] = frozenset()
@@ -88,7 +88,7 @@ class Turn(Struct, frozen=True):
 
 
 class _Draft(Struct, frozen=True):
-    """A turn being built."""
+    """A turn in progress."""
 
     state: NodeState
     events: tuple[TurnEvent, ...] = ()
@@ -103,7 +103,7 @@ Decide = Callable[[Managers, Promises, Pod, CpuSet], Admitted | Rejected]
 
 
 def admitted_beside(managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
-    """Decide on a pod: with CPUs that it can have at once, where no orphaned process runs, if there are enough of them."""
+    """Decide on a pod: with CPUs that it can use at once, where no orphaned process runs, if there are enough of them."""
     taken = promises.default & orphans
     if taken:
         decision = admit(managers, replace(promises, default=promises.default - taken), pod)
@@ -119,7 +119,7 @@ def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Tu
     Args:
         state: as it is.
         world: what was observed.
-        decide: how to decide on each new pod; for those who have a clock and measure that.
+        decide: how to decide on each new pod; for callers that have a clock and measure that.
     """
     draft = _Draft(state)
     if world.runs is not None:
@@ -137,7 +137,7 @@ def step(state: NodeState, world: World, decide: Decide = admitted_beside) -> Tu
     moments = [lifecycle.wake_at_ms(entry, world.now_ms) for entry in draft.state.entries]
     finished = [new for old, new in zip(before, draft.state.entries, strict=True) if new.outcome is not old.outcome]
     if any(entry.refused_change is not None for entry in finished):
-        moments.append(world.now_ms)  # what the manifest has become is decided on at once
+        moments.append(world.now_ms)  # decide on the changed manifest at once
     wake_at_ms = min((moment for moment in moments if moment is not None), default=None)
     return Turn(draft.state, draft.events, draft.deltas, wake_at_ms)
 
@@ -184,12 +184,12 @@ def _is_wanted(entry: PodEntry, wanted: dict[str, Manifest], world: World) -> bo
     manifest = wanted.get(entry.pod.full_name)
     if manifest is not None and (manifest.pod == entry.pod or manifest.origin == entry.origin):
         return manifest.pod == entry.pod
-    # While a pod's own file can't be understood, another file's pod of that name does not take its place.
+    # While a pod's own file can't be parsed, another file's pod of the same name does not replace it.
     return is_unclear(entry, world.sources)
 
 
 def _follow_files(draft: _Draft, wanted: dict[str, Manifest], world: World) -> _Draft:
-    """Take over where pods come from now: a file may be renamed. One that is there and can't be understood now is still the pod's own."""
+    """Record where pods come from now: a file may be renamed. A file that exists but can't be parsed now still belongs to the pod."""
     for entry in draft.state.entries:
         manifest = wanted.get(entry.pod.full_name)
         if manifest is None or manifest.pod != entry.pod:
@@ -201,7 +201,7 @@ def _follow_files(draft: _Draft, wanted: dict[str, Manifest], world: World) -> _
 
 
 def _successors(state: NodeState, wanted: dict[str, Manifest], world: World) -> dict[str, Manifest]:
-    """Give what the manifests of pods have become, by the pods' UIDs: a successor has the name or the UID."""
+    """Return the changed manifests of pods, by the pods' UIDs: a successor has the name or the UID."""
     by_uid = {manifest.pod.uid: manifest for manifest in wanted.values()}
     found = {}
     for entry in state.entries:
@@ -238,10 +238,10 @@ def _ending(draft: _Draft, entry: PodEntry, world: World) -> _Draft:
 
 
 def _try_changes(draft: _Draft, successors: Mapping[str, Manifest], world: World) -> _Draft:
-    """End the pods whose changed manifests could be followed; the others run on as they are, with the refusal (D7).
+    """End the pods whose changed manifests could be followed; the others keep running as they are, with the refusal (D7).
 
-    Several may change at once, and nobody knows in which order they will have ended: a successor has to fit both while the others are as
-    they are and when those tried before it have made room for theirs.
+    Several may change at once, and the order in which they will have ended is unknown: a successor has to fit both while the others are as
+    they are and when those tried before it have been replaced by theirs.
     """
     tried = [
         (entry, successors[entry.pod.uid])
@@ -281,7 +281,7 @@ def _is_to_try(entry: PodEntry, successor: Manifest, world: World) -> bool:
 
 
 def _end_released(draft: _Draft, world: World) -> _Draft:
-    """End the pods that somebody asked to end. Those that are ending already, for whatever reason, only don't come back."""
+    """End pods on request. Those that are already ending, for whatever reason, only won't come back."""
     for entry in draft.state.entries:
         if entry.pod.uid not in world.released or not entry.is_active or entry.is_released:
             continue
@@ -295,12 +295,12 @@ def _end_released(draft: _Draft, world: World) -> _Draft:
 def _remove_gone(
     draft: _Draft, wanted: dict[str, Manifest], successors: Mapping[str, Manifest], world: World
 ) -> _Draft:
-    """Give back what ended pods held, once their cgroups are empty (D11). A released one whose manifest is there stays, refused."""
+    """Release what ended pods held, once their cgroups are empty (D11). A released pod whose manifest exists stays, refused."""
     for entry in draft.state.entries:
         if entry.deleting_since_ms is None or not lifecycle.is_gone(entry, world.runs or {}, world.observed):
             continue
         if world.runs is None and any(s.is_started for s in entry.containers):
-            continue  # nobody can say whether a start is under way
+            continue  # unknown whether a start is in progress
         promises, deltas = remove_pod(world.managers, draft.state.promises, entry.pod.uid)
         rest = tuple(e for e in draft.state.entries if e.pod.uid != entry.pod.uid)
         state = replace(draft.state, promises=promises, entries=rest)
@@ -319,7 +319,7 @@ def _remove_gone(
 def _is_as_it_was(
     entry: PodEntry, wanted: dict[str, Manifest], successors: Mapping[str, Manifest], world: World
 ) -> bool:
-    """Whether the manifest is as it was when last decided on: a change that was refused is none any more."""
+    """Whether the manifest is as it was when last decided on: a change that was refused doesn't count any more."""
     if _is_wanted(entry, wanted, world):
         return True
     successor, known = successors.get(entry.pod.uid), entry.refused_change
@@ -327,7 +327,7 @@ def _is_as_it_was(
 
 
 def _released(entry: PodEntry, world: World) -> PodEntry:
-    """Give the entry of what the manifest asks for, which comes back by hand alone."""
+    """Return the entry of what the manifest asks for, which comes back only by hand."""
     refusal = RecordedRefusal(RELEASED, "it was ended by `nodeagent release`", world.now_ms)
     pod = entry.pod if entry.refused_change is None else entry.refused_change.pod
     gate = world.config.placement.gate("PodLevelResources")
@@ -351,7 +351,7 @@ def _admit_new(draft: _Draft, wanted: dict[str, Manifest], world: World, decide:
 
 
 def _adopt_running(draft: _Draft, new: list[Manifest], world: World) -> tuple[_Draft, list[Manifest]]:
-    """Take on those that run already, before anybody gets their CPUs: the state that knew them was lost, and their manifests came later.
+    """Adopt pods that already run, before their CPUs are allocated: the state that knew them was lost, and their manifests came later.
 
     Returns:
         The draft, and the manifests that are left to be decided on.
@@ -361,11 +361,11 @@ def _adopt_running(draft: _Draft, new: list[Manifest], world: World) -> tuple[_D
     entries = [(m, new_entry(m, world.now_ms, pod_level_resources=gate)) for m in new]
     there = [entry for _, entry in entries if entry.pod_path in running]
     left = [manifest for manifest, entry in entries if entry.pod_path not in running]
-    if not there or world.runs is None:  # nobody can say what they are: they wait as they are
+    if not there or world.runs is None:  # what they are is unknown: they wait as they are
         return draft, left
     pods = found(world.managers, there, observed=world.observed, runs=world.runs, recorded={}, now_ms=world.now_ms)
     placed = settled(world.managers, tuple(pod.claim for pod in pods), draft.state.promises)
-    assert not placed.refused, "who runs is never refused"
+    assert not placed.refused, "running pods are never refused"
     state = replace(draft.state, promises=placed.promises, entries=(*draft.state.entries, *(pod.entry for pod in pods)))
     events = [TurnEvent(EventKind.POD_ADOPTED, pod.entry.pod, pod.entry.origin) for pod in pods]
     origins = {pod.entry.pod.uid: pod.entry.origin for pod in pods}
@@ -377,7 +377,7 @@ def _adopt_running(draft: _Draft, new: list[Manifest], world: World) -> tuple[_D
 
 
 def _cpus_of_orphans(state: NodeState, world: World) -> CpuSet:
-    """CPUs on which processes run that no pod owns: whoever is promised them has to wait for their end."""
+    """CPUs used by processes that belong to no pod: pods with these CPUs must wait until the processes end."""
     owned = {entry.pod_path for entry in state.entries if entry.is_active}
     unknown = populated_pods(world.observed) - owned - {"", *OWN_DIRECTORIES}
     cpus = CpuSet()
@@ -414,7 +414,7 @@ def _noted(manifest: Manifest) -> Iterator[TurnEvent]:
 
 
 def new_entry(manifest: Manifest, now_ms: int, *, pod_level_resources: bool) -> PodEntry:
-    """Give the entry of a pod that was admitted just now."""
+    """Return the entry of a pod that was admitted just now."""
     pod = manifest.pod
     qos = qos_class(pod, pod_level_resources=pod_level_resources)
     return PodEntry(

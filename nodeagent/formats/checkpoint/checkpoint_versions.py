@@ -52,7 +52,7 @@ class CheckpointError(NodeAgentError):
 
 
 class Checkpoint(Struct, frozen=True):
-    """What a file says."""
+    """The contents of a file."""
 
     version: str
     checksum: str
@@ -73,7 +73,7 @@ def read_checkpoint(content: bytes) -> Checkpoint:
     """Read a file of any version.
 
     Raises:
-        CheckpointError: it is none, or so damaged that it says nothing.
+        CheckpointError: it isn't one, or is too damaged to be read.
     """
     if not content.strip():
         raise CheckpointError(
@@ -88,7 +88,7 @@ def read_checkpoint(content: bytes) -> Checkpoint:
         later = fields(document, ("data", "dataChecksum")) if names else {}
         if any(later.values()):
             return _newer(text, str(later["dataChecksum"]), is_memory="machinestate" in names)
-        # Kubelet takes a file without either for one in which it is empty: then only the policy's spelling tells whose it is.
+        # Kubelet takes a file without either for one in which it is empty: then only the policy's spelling identifies it.
         policy = fields(document, ("policyName",))["policyName"] if names else None
         if "machinestate" in names or ("defaultcpuset" not in names and policy in MEMORY_MANAGER_POLICIES):
             return _memory(text)
@@ -221,7 +221,7 @@ def _own(content: bytes) -> Checkpoint:
 
 
 def converted(checkpoint: Checkpoint, to: str, containers: Containers, *, lossy: bool) -> bytes:
-    """Say the same in another version.
+    """Express the same contents in another version.
 
     Args:
         checkpoint: as read.
@@ -230,7 +230,7 @@ def converted(checkpoint: Checkpoint, to: str, containers: Containers, *, lossy:
         lossy: leave out what that version can't express.
 
     Raises:
-        CheckpointError: the content is damaged, or can't be said so.
+        CheckpointError: the content is damaged, or can't be expressed in it.
     """
     if checkpoint.problem is not None:
         raise CheckpointError(
@@ -277,7 +277,7 @@ _IDS_HINT = 'give --containers FILE with {"CONTAINER_ID": ["POD_UID", "CONTAINER
 
 
 def _named(checkpoint: Checkpoint, containers: Containers) -> Promises:
-    """Find out whose the sets of a file of version 1 are."""
+    """Find the owners of the sets in a file of version 1."""
     pods = checkpoint.promises.pods
     for each, cpus in checkpoint.by_id.items():
         if each not in containers:

@@ -23,7 +23,7 @@ Sets = Mapping[str, str]
 
 
 def encode_cpu_state(policy: str, promises: Promises, *, pod_level: bool) -> str:
-    """Give the file's text.
+    """Return the file's text.
 
     Args:
         policy: the CPU manager's.
@@ -91,7 +91,7 @@ _POD_ENTRIES = pieces_of(_pod_entry)
 def decode_cpu_state(
     text: str, *, pod_level: bool, initial: InitialContainers, newer: bool = False
 ) -> CpuRecord | Unreadable:
-    """Read a file of any version, as kubelet 1.36 tries them one after the other.
+    """Read a file of any version, trying them in the order of kubelet 1.36.
 
     Args:
         text: of the file.
@@ -170,7 +170,7 @@ def _record(policy: str, default: str, entries: Mapping[str, Sets], pods: Mappin
 
 
 def _version_3(document: object) -> tuple[CpuRecord | None, tuple[tuple[str, CpuSet], ...]]:
-    """Read as version 3. If that fails, its pod entries are left over for the next try, as in the reference."""
+    """Read as version 3. If that fails, its pod entries are left for the next try, as in the reference."""
     left_over: tuple[tuple[str, CpuSet], ...] = ()
     try:
         found = fields(document, _NAMES)
@@ -200,7 +200,7 @@ def _version_2(document: object, *, pod_level: bool) -> CpuRecord | None:
         checksum = _checksum(found["checksum"])
     except GoJsonError:
         return None
-    # A build between releases hashed under another type name; with the gate on that is not tried.
+    # A build between releases hashed under another type name; with the gate on, that is not tried.
     names = ("CPUManagerCheckpoint",) if pod_level else ("CPUManagerCheckpointV2", "CPUManagerCheckpoint")
     dump = _entries_dump(entries)
     if checksum and checksum not in {fnv1a_32(*_dump(policy, default, dump, None, name)) for name in names}:
@@ -242,7 +242,7 @@ def _version_1_sets(value: object) -> dict[str, str]:
 
 
 class CpuContents(Struct, frozen=True):
-    """A file to the letter: whatever its version, and whether or not its checksum is right."""
+    """A file's literal contents: whatever its version, and whether or not its checksum is right."""
 
     policy: str
     default: str
@@ -255,7 +255,7 @@ class CpuContents(Struct, frozen=True):
 
     @property
     def sums(self) -> dict[str, int]:
-        """The checksum that each version (and the build between two of them) has for this content, where it can say it."""
+        """The checksum that each version (and the build between two of them) has for this content, where it can express it."""
         dump = _entries_dump(self.entries)
         pods = " ".join(_pod_entry_dump(uid, cpus) for uid, cpus in sorted(self.pods.items()))
         by_id = " ".join(f"{container}:{cpus}" for container, cpus in sorted(self.containers.items()))
@@ -276,7 +276,7 @@ def read_cpu_contents(text: str) -> CpuContents:
     """Read a file of version 1, 2 or 3 without judging it.
 
     Raises:
-        GoJsonError: it is none.
+        GoJsonError: it isn't one.
     """
     found = fields(decoded(text), _NAMES)
     values = mapping(found["entries"], lambda value: value) or {}
@@ -292,7 +292,7 @@ def read_cpu_contents(text: str) -> CpuContents:
 
 
 def encode_cpu_state_1(policy: str, default: str, containers: Mapping[str, str]) -> str:
-    """Give the text of a file of version 1 (kubelet up to 1.17): sets by container id."""
+    """Return the text of a file of version 1 (kubelet up to 1.17): sets by container id."""
     listed = sorted(containers.items())
     members = [f'"policyName":{quoted(policy)}', f'"defaultCpuSet":"{default}"']
     if listed:

@@ -18,13 +18,13 @@ _CORRUPTED = "checkpoint is corrupted"
 _MAX_UINT64 = 2**64 - 1
 _MAX_INT64 = 2**63 - 1
 _MAX_NODE = 4095
-"""Bounds the bitmask that a hostile node id could ask for."""
+"""Limits the bitmask that a hostile node id could create."""
 _LEGACY, _VERSION_1 = "MemoryManagerCheckpoint", "MemoryManagerCheckpointV1"
 _NAMES = ("policyName", "machineState", "entries", "podEntries", "checksum")
 
 
 def encode_memory_state(policy: str, promises: Promises, *, pod_level: bool) -> str:
-    """Give the file's text.
+    """Return the file's text.
 
     Args:
         policy: the memory manager's.
@@ -130,7 +130,7 @@ def _block_dump(nodes: str, resource: str, size: int) -> str:
 
 
 def decode_memory_state(text: str, *, pod_level: bool, newer: bool = False) -> MemoryRecord | Unreadable:
-    """Read a file of any version, as kubelet 1.36 tries them one after the other.
+    """Read a file of any version, trying them in the order of kubelet 1.36.
 
     Args:
         text: of the file.
@@ -172,7 +172,7 @@ _RawEntries = dict[str, dict[str, _RawBlocks] | None] | None
 
 
 class MemoryContents(Struct, frozen=True):
-    """What a file says to the letter, nulls included: they count in the checksum."""
+    """A file's literal contents, including nulls: they count in the checksum."""
 
     policy: str
     machine: dict[int, _RawNode | None] | None
@@ -192,7 +192,7 @@ class MemoryContents(Struct, frozen=True):
 
     @property
     def sums(self) -> dict[str, int]:
-        """The checksum that each version (and 1.36 as first merged) has for this content, where it can say it."""
+        """The checksum that each version (and 1.36 as first merged) has for this content, where it can express it."""
         found = {"2": fnv1a_32(*self.dump(_LEGACY, with_pods=True))}
         if not self.pods:
             found["1"] = fnv1a_32(*self.dump(_LEGACY, with_pods=False))
@@ -225,7 +225,7 @@ def read_memory_contents(document: object) -> MemoryContents:
     """Read a decoded file of version 1 or 2 without judging it.
 
     Raises:
-        GoJsonError: it is none.
+        GoJsonError: it isn't one.
     """
     found = fields(document, _NAMES)
     machine = mapping(found["machineState"], _raw_node)

@@ -67,12 +67,12 @@ class SavedState(Struct, frozen=True):
 
 
 def policies_of(placement: Placement) -> dict[str, str]:
-    """Name the policies that a saved state depends on."""
+    """Return the policies that a saved state depends on."""
     return {"cpuManagerPolicy": placement.cpu_manager_policy, "memoryManagerPolicy": placement.memory_manager_policy}
 
 
 class StateEncoder:
-    """Encodes one state after another. What did not change since the one before is not spelt again."""
+    """Encodes one state after another. What did not change since the previous one is not encoded again."""
 
     def __init__(self) -> None:
         self._spelt: dict[int, tuple[PodEntry, str]] = {}
@@ -103,7 +103,7 @@ def _with_header(body: bytes) -> bytes:
 
 
 def state_document(state: NodeState, policies: Mapping[str, str]) -> Document:
-    """Give the state as JSON values, for those who may know everything: the file's second line."""
+    """Return the state as JSON values, for readers who may know everything: the file's second line."""
     return {
         "generation": state.generation,
         "policies": dict(policies),
@@ -113,7 +113,7 @@ def state_document(state: NodeState, policies: Mapping[str, str]) -> Document:
 
 
 def public_document(state: NodeState, policies: Mapping[str, str]) -> Document:
-    """Give the state without the containers' variables, which may hold secrets: for the local API, and to be printed."""
+    """Return the state without the containers' variables, which may hold secrets: for the local API, and for printing."""
     document = state_document(state, policies)
     entries = document["entries"]
     for spec in (each["pod"]["spec"] for entry in entries for each in (entry, entry.get("refusedChange")) if each):
@@ -127,11 +127,10 @@ def decode_state(content: bytes, *, judge: bool = True) -> SavedState:
 
     Args:
         content: of the file.
-        judge: False: to look at a damaged one, whatever its checksum says.
+        judge: False: accept a damaged one, whatever its checksum.
 
     Raises:
         NodeStateError: truncated, damaged, of a later version, or not a state file.
-
     """
     head, _, rest = content.partition(b"\n")
     try:
@@ -167,11 +166,10 @@ def _text(document: object) -> str:
 
 
 def state_from_document(document: object) -> SavedState:
-    """Read what `state_document` or `public_document` gave.
+    """Read the result of `state_document` or `public_document`.
 
     Raises:
-        NodeStateError: something in it is missing, or of another kind.
-
+        NodeStateError: something in it is missing, or has the wrong type.
     """
     return _saved_state(JsonValue(document))
 
@@ -193,7 +191,7 @@ def _promises_document(promises: Promises) -> Document:
 
 
 def _books_document(promises: Promises) -> Document:
-    """All but the pods."""
+    """Everything except the pods."""
     document: Document = {"default": str(promises.default)}
     if promises.memory:
         document["memory"] = [_memory_node_document(node) for node in promises.memory]
@@ -293,7 +291,7 @@ def _memory_node(document: JsonValue) -> MemoryNode:
 
 
 def _memory_table(item: JsonValue) -> MemoryTable:
-    # More may be promised than there is: what is free, or can be given, is then less than nothing.
+    # More may be promised than there is: what is free, or allocatable, is then negative.
     return MemoryTable(*(amount.whole(-MAX_WHOLE) for amount in item.row(5)))
 
 

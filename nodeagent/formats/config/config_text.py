@@ -15,7 +15,7 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
 
     Args:
         config: of any origin.
-        with_places: paths and addresses too, which a running agent does not tell.
+        with_places: include paths and addresses, which a running agent does not publish.
     """
     placement = config.placement
     fields: Document = {
@@ -58,7 +58,7 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
 
 
 def config_text(fields: Document) -> str:
-    """Write it as YAML; what is as it would be without being named says so."""
+    """Write it as YAML; fields with their default value are marked."""
     default = config_fields(Config())
     lines: list[str] = []
     for name, value in fields.items():

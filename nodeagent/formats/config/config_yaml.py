@@ -1,4 +1,4 @@
-"""Configuration text → Config, or everything that is wrong with it at once. KubeletConfiguration's field names and the agent's own.
+"""Configuration text → Config, or all of its errors at once. KubeletConfiguration's field names and the agent's own.
 
 Knows nothing about the machine.
 """
@@ -42,10 +42,10 @@ _HINT = "correct these lines, then start or reload again; examples/config.yaml (
 _KUBELET_KIND = ("kubelet.config.k8s.io/v1beta1", "KubeletConfiguration")
 _OWN_KIND = "NodeAgentConfiguration"
 _LOCKED_GATES = frozenset({"CPUManagerPolicyOptions", "TopologyManagerPolicyOptions"})
-"""Gates of kubelet's that are on for good, and would change what the agent does."""
+"""Kubelet's gates that are always on and would change what the agent does."""
 _OUR_GATES = frozenset({*DEFAULT_GATES, *GATES_OF_A_STAGE, *_LOCKED_GATES})
 _OPTIONS = ("cpuManagerPolicyOptions", "topologyManagerPolicyOptions")
-"""What the managers judge without a machine is worded here, but for these."""
+"""Everything that the managers judge without a machine is worded here, except these."""
 _MAX_INT32 = 2**31 - 1
 Judge = Callable[[Config], Iterable[StartRefused]]
 
@@ -70,16 +70,15 @@ def parse_config(content: bytes, source: str) -> Config:
 def judged_config(
     content: bytes, source: str, judge: Judge = lambda _: ()
 ) -> tuple[Config | None, tuple[Finding, ...]]:
-    """Read a configuration, right or wrong.
+    """Read a configuration, valid or not.
 
     Args:
         content: as for `parse_config`.
         source: as for `parse_config`.
-        judge: says what else is wrong with it: on a machine, say. It is asked even if there are findings already.
+        judge: returns further errors, for instance on a machine. It is called even if there are findings already.
 
     Returns:
-        What could be read, the defaults in the place of what couldn't; None: nothing. And every finding.
-
+        What could be read, with defaults for what couldn't; None: nothing. And every finding.
     """
     findings = Findings(source)
     documents = read_documents(content, findings)
@@ -101,7 +100,7 @@ def judged_config(
 
 
 def _wrong_fields(findings: Findings) -> frozenset[str]:
-    """Name the document's own fields that have a finding, or one below them."""
+    """Return the document's top-level fields that have a finding in or below them."""
     return frozenset(re.split(r"[.\[]", path)[0] for path in findings.fields())
 
 
@@ -169,7 +168,7 @@ class _ConfigReader:
         self._check_directories(config)
         self._reported.extend(fields.unused(config_schema.KUBELET_UNUSED))
         fields.close()
-        # Fields are read in the order that suits the reader; people get them in the file's order.
+        # Fields are read in the order that suits the parser; people get them in the file's order.
         given = {name: index for index, name in enumerate(fields.present())}
         reported = sorted(self._reported, key=lambda name: (given.get(name.partition("[")[0], 0), name))
         return replace(config, reported_fields=tuple(reported), notes=tuple(self._notes))
@@ -210,7 +209,7 @@ class _ConfigReader:
                 self._reported.append(f"evictionHard[{name}]")
         text = given.get("memory.available")
         if text is None:
-            # Naming any signal drops the defaults of the others, unless they are to be merged in (kubelet).
+            # Naming any signal drops the defaults of the others, unless they should be merged in (kubelet).
             return (None if given and not merge else Config().eviction_memory_bytes), None
         if text.endswith("%"):
             return None, self._percentage(text)
@@ -242,7 +241,7 @@ class _ConfigReader:
         return amount.value()
 
     def _placement(self, reader: PlacementReader, amounts: Config) -> Placement:
-        """Read what decides; `amounts` brings the reservations. A threshold in percent counts once the machine is known."""
+        """Read what affects decisions; `amounts` has the reservations. A threshold in percent counts once the machine is known."""
         reserved = reservation(amounts, memory_bytes=0)
         cpu = reserved.get(CPU)
         placement = reader.placement(
@@ -257,7 +256,7 @@ class _ConfigReader:
         return replace(placement, feature_gates=self._gates(dict(placement.feature_gates)))
 
     def _gates(self, given: Mapping[str, bool]) -> tuple[tuple[str, bool], ...]:
-        """Give those that change what the agent does; kubelet has many that don't."""
+        """Return those that change what the agent does; kubelet has many that don't."""
         gates: dict[str, bool] = {}
         for stage, names in GATES_OF_A_STAGE.items():
             gates |= {name: given[stage] for name in names if stage in given}
@@ -379,7 +378,7 @@ class _ConfigReader:
     def _cgroup_root(self, *, is_kubelets: bool) -> str | None:
         key = "cgroupRoot"
         text = self._fields.string(key)
-        # kubelet's is the name of a cgroup, ours its directory: in a file of kubelet's only a directory is taken over.
+        # kubelet's is the name of a cgroup, ours its directory: from a kubelet file only a directory is used.
         if is_kubelets and text and not text.startswith("/sys/fs/cgroup/"):
             self._reported.append(key)
             return None
@@ -427,7 +426,7 @@ class _ConfigReader:
 
 
 def _is_misspelt(name: str) -> bool:
-    """Kubelet has gates that are nothing to the agent; one that looks like ours is hardly one of them."""
+    """Kubelet has gates that don't matter to the agent; one that resembles ours is probably a typo, not one of them."""
     return bool(difflib.get_close_matches(name.casefold(), [gate.casefold() for gate in _OUR_GATES], n=1, cutoff=0.9))
 
 

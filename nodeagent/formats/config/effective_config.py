@@ -1,6 +1,6 @@
 """The part of the configuration that affects what pods hold, as the running agent publishes it: Config ↔ plain values.
 
-Both ends have the same version: unlike with a configuration file, nothing is validated here, and paths and addresses are left out.
+Both ends have the same version: unlike a configuration file, nothing is validated here, and paths and addresses are left out.
 """
 
 import re
@@ -58,13 +58,12 @@ def config_document(config: Config) -> Document:
 
 
 def config_from_document(document: JsonValue) -> Config:
-    """Read what `config_document` gave.
+    """Read the result of `config_document`.
 
     The memory reservation follows from the rest and from the machine: `node_capacity.with_machine`.
 
     Raises:
-        MisfitError: a value is missing, of another kind, or no policy of this version.
-
+        MisfitError: a value is missing, has the wrong type, or is not a policy of this version.
     """
     of = document.field
     placement = Placement(

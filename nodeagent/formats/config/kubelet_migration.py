@@ -22,7 +22,7 @@ _STATIC_PODS = "kubelet's own pods: name nodeagent's directory, or leave it at /
 _ANCHOR = re.compile(r"(^|[\s\[{,:-])[&*]\w")
 _KINDS = {"apiVersion", "kind"}
 _SECRET = {"staticPodURLHeader"}
-"""Kubelet's field whose value may be a password: the file that is made may be read by more people than the one it is made of."""
+"""Kubelet's field whose value may be a password: the new file may be readable by more people than the original."""
 
 
 class Migration(Struct, frozen=True):
@@ -33,15 +33,14 @@ class Migration(Struct, frozen=True):
     commented: tuple[str, ...]
     """Top-level fields that became comments."""
     partly_used: tuple[str, ...]
-    """What of the kept fields has no use here, such as `evictionHard[nodefs.available]`."""
+    """Parts of the kept fields that have no use here, such as `evictionHard[nodefs.available]`."""
 
 
 def migrated(content: bytes, source: str) -> Migration:
     """Translate.
 
     Raises:
-        DocumentError: the file is wrong, or has a field that decides about placement and is not supported.
-
+        DocumentError: the file is invalid, or has a field that affects placement and is not supported.
     """
     before = parse_config(content, source)
     documents = parse_documents(content, source)
@@ -64,7 +63,7 @@ def migrated(content: bytes, source: str) -> Migration:
 
 
 def _means(text: str, wanted: Config) -> bool:
-    """Whether an edited text still says what it said: it may have been of a form that lines do not show."""
+    """Whether an edited text still means the same: its structure may not follow its lines."""
     try:
         found = parse_config(text.encode(), "")
     except DocumentError:
@@ -103,7 +102,7 @@ def _commented(key: str, reason: str, own: list[str]) -> list[str]:
 
 
 def _rewritten(root: MapNode, reasons: dict[str, str]) -> str:
-    """Write the values anew."""
+    """Rewrite the values."""
     result = [f"kind: {KIND}"]
     for entry in root:
         own = yaml_lines({entry.key: _plain(entry.value)})

@@ -9,7 +9,7 @@ _MAX_NUMA_ID = 2**31 - 1
 
 
 class PlacementReader:
-    """Reads from one object; texts are taken as they are, the managers judge them."""
+    """Reads from one object; texts are not checked, the managers judge them."""
 
     def __init__(self, fields: Fields) -> None:
         self._fields = fields

@@ -13,7 +13,7 @@ class CgroupValueError(ValueError):
 
 
 def print_value(value: Value) -> str:
-    """Give the text to write."""
+    """Return the text to write."""
     match value:
         case CpuSet() | NumaSet():
             assert value, "an empty cpuset must never be written: the kernel would grant the parent's"
@@ -32,8 +32,7 @@ def parse_value(attribute: Attribute, text: str) -> Value:
     """Read the content of one of our files.
 
     Raises:
-        CgroupValueError: the text is not of the file's form.
-
+        CgroupValueError: the text doesn't have the file's format.
     """
     text = text.strip()
     try:
@@ -72,11 +71,10 @@ def _shown(text: str) -> str:
 
 
 def parse_flat_keyed(text: str) -> dict[str, int]:
-    """Read a flat keyed file (`cgroup.events`, `memory.events`, `cpu.stat`): one `key number` a line.
+    """Read a flat keyed file (`cgroup.events`, `memory.events`, `cpu.stat`): one `key number` per line.
 
     Raises:
-        CgroupValueError: a line has another form.
-
+        CgroupValueError: a line has a different format.
     """
     result = {}
     for line in text.splitlines():

@@ -13,7 +13,7 @@ KUBELET_STATE = "var/lib/kubelet/cpu_manager_state"
 KUBEPODS = (f"{CGROUPS}/kubepods.slice/cgroup.events", f"{CGROUPS}/kubepods/cgroup.events")
 """Of kubelet's pods, whatever program kubelet is part of."""
 SERVICES = ("irqbalance", "kubelet", "numad", "tuned")
-"""Those that write what the agent relies on, or move processes and interrupts."""
+"""Programs that write what the agent relies on, or move processes and interrupts."""
 
 SETTINGS = (
     "proc/cmdline",
@@ -59,7 +59,7 @@ KERNEL_PARAMETERS = frozenset(
         "transparent_hugepage",
     }
 )
-"""What is ever asked for of the kernel's command line. Others may be secret, and stay out of captures."""
+"""The only parameters read from the kernel's command line. Others may be secret, and are left out of captures."""
 
 
 class Settings(Struct, frozen=True):
@@ -69,11 +69,11 @@ class Settings(Struct, frozen=True):
 
 
 def known_parameters(cmdline: str) -> str:
-    """Leave the parameters that are ever asked for."""
+    """Keep only the parameters that are needed."""
     return " ".join(word for word in cmdline.split() if word.partition("=")[0] in KERNEL_PARAMETERS) + "\n"
 
 
 def parameters(cmdline: str) -> Mapping[str, str]:
-    """Values by name; where one is given twice, the last counts, as for most of the kernel's own."""
+    """Values by name; if one is given twice, the last counts, as for most of the kernel's own."""
     pairs = (word.partition("=") for word in cmdline.split())
     return {name: value for name, _, value in pairs}

@@ -1,7 +1,7 @@
 """From a sample of /sys and /proc to the machine as decisions see it: which CPUs there are, and in which core, cache, node and socket.
 
-The rules are kubelet's, by way of cAdvisor v0.56 (utils/sysinfo, utils/sysfs, machine): its ids and counts decide placement,
-so its leniency is kept where it changes them. A malformed file is an error here, where cAdvisor logs it and continues.
+The rules are kubelet's, through cAdvisor v0.56 (utils/sysinfo, utils/sysfs, machine): its ids and counts decide placement, so its leniency
+is kept where it changes them. A malformed file is an error here, where cAdvisor logs it and continues.
 """
 
 import re
@@ -89,7 +89,7 @@ def topology_of(sample: SysfsSample) -> Topology:
         l3=_l3_groups(sample, online, l3),
         caches=_other_caches(sample, online, levels),
         socket_count=_socket_count(sample, online),
-        # cAdvisor counts directories, offline CPUs too, where there are no NUMA directories.
+        # cAdvisor counts directories, including those of offline CPUs, if there are no NUMA directories.
         reported_cpu_count=len(cpus) if has_nodes else len(present),
         skipped=online - offline - CpuSet.from_ids(c.id for c in cpus),
         isolated=sample.cpu_list(f"{CPUS}/isolated"),
@@ -111,7 +111,7 @@ def _online(sample: SysfsSample, present: Iterable[int]) -> CpuSet:
 
 def _nohz_full(sample: SysfsSample) -> CpuSet | None:
     path = f"{CPUS}/nohz_full"
-    # A kernel that could and was not told to writes the word for a null pointer, or (before 4.15) a NUL.
+    # A kernel that supports it but was not told to use it writes the word for a null pointer, or (before 4.15) a NUL.
     nothing = sample.files.get(path, "").strip(" \n\0") in {"", "(null)"}
     return None if nothing else sample.cpu_list(path)
 
@@ -123,12 +123,12 @@ def _offline(sample: SysfsSample, present: Iterable[int], online: CpuSet) -> Cpu
 
 
 def _places(sample: SysfsSample, online: Iterable[int]) -> dict[int, _CpuPlace]:
-    """Where the online CPUs lie. A CPU without topology files has no place and isn't used, as in kubelet."""
+    """The places of the online CPUs. A CPU without topology files has no place and isn't used, as in kubelet."""
     ordered = tuple(online)
     mainframe = any(f"{CPUS}/cpu{cpu}/topology/book_id" in sample.files for cpu in ordered)  # only s390 has books
     found = {cpu: _place(sample, cpu, mainframe=mainframe) for cpu in ordered}
     packages = {place.package for place in found.values() if place is not None} - {_UNKNOWN}
-    # kubelet would go on with socket -1 (and NUMA node -1, which no mask can hold). A number of its own means the same.
+    # kubelet would continue with socket -1 (and NUMA node -1, which no mask can hold). A separate number means the same.
     unnamed = max(packages) + 1 if packages else 0
     places = {
         cpu: place if place.package != _UNKNOWN else _CpuPlace(place.core, unnamed, place.book, place.drawer)
@@ -229,7 +229,7 @@ def _uncore_ids(sample: SysfsSample, cores: tuple[_Core, ...]) -> dict[_Core, in
 
 
 def _caches(sample: SysfsSample, cpu: int) -> tuple[_SysfsCache, ...] | None:
-    """A CPU's caches in text order of their directories; None: there is no cache directory, or one of its files isn't there."""
+    """A CPU's caches in text order of their directories; None: there is no cache directory, or one of its files is missing."""
     directory = f"{CPUS}/cpu{cpu}/cache"
     if sample.names(directory) is None:
         return None
@@ -286,18 +286,18 @@ def _size_bytes(sample: SysfsSample, cache: str) -> int | None:
 
 
 def _cache_levels(sample: SysfsSample, cpu: int) -> dict[str, int]:
-    """The directories of a CPU's caches, in text order, with the level of each: one of a level and type, on machines that there are."""
+    """The directories of a CPU's caches, in text order, with the level of each: one per level and type, on real machines."""
     directory = f"{CPUS}/cpu{cpu}/cache"
     paths = [f"{directory}/{name}" for name, _ in sample.numbered(directory, "index")]
     return {path: level for path in paths if (level := sample.number(f"{path}/level", 0, 255)) is not None}
 
 
 def _core_classes(sample: SysfsSample, online: CpuSet) -> dict[str, CpuSet]:
-    """Hybrid machines' CPUs by class; empty where all cores are of one kind. Decisions don't use it.
+    """Hybrid machines' CPUs by class; empty if all cores are of one kind. Decisions don't use it.
 
-    Intel's PMU devices say it (Documentation/ABI/testing/sysfs-bus-event_source-devices). Elsewhere (Arm, guests, copied roots)
-    a core is small if its capacity is below three quarters of the largest (favoured cores differ by less), or if both its base and
-    its top frequency are lower (Speed Select lowers only the base, favoured cores raise only the top).
+    Intel's PMU devices list them (Documentation/ABI/testing/sysfs-bus-event_source-devices). Elsewhere (Arm, guests, copied roots) a core
+    is small if its capacity is below three quarters of the largest (favoured cores differ by less), or if both its base and its top
+    frequency are lower (Speed Select lowers only the base, favoured cores raise only the top).
     """
     named = {"performance": "cpu_core", "efficiency": "cpu_atom"}
     listed = {name: sample.cpu_list(f"sys/devices/{device}/cpus") for name, device in named.items()}
@@ -321,7 +321,7 @@ def _by_cpu(sample: SysfsSample, online: CpuSet, name: str) -> dict[int, int]:
 
 
 def _l3_groups(sample: SysfsSample, online: CpuSet, paths: Mapping[int, Sequence[str]]) -> tuple[CpuSet, ...]:
-    """Online CPUs by shared level-3 cache, whatever counts as an uncore cache; each CPU is in one group at most."""
+    """Online CPUs by shared level-3 cache, regardless of what counts as an uncore cache; each CPU is in one group at most."""
     groups = []
     grouped = CpuSet()
     for cpu in online:
@@ -334,7 +334,7 @@ def _l3_groups(sample: SysfsSample, online: CpuSet, paths: Mapping[int, Sequence
 
 
 def _other_caches(sample: SysfsSample, online: CpuSet, levels: Mapping[int, Mapping[str, int]]) -> Iterator[Cache]:
-    """Yield the caches of each level but 3; each CPU is served by one at most of each level and type."""
+    """Yield the caches of each level except 3; each CPU has at most one of each level and type."""
     served: dict[tuple[int, str], CpuSet] = {}
     for cpu in online:
         for path, level in levels[cpu].items():
@@ -372,9 +372,9 @@ def _socket_count(sample: SysfsSample, online: CpuSet) -> int:
 
 
 def _distances(sample: SysfsSample, nodes: Sequence[_SysfsNode]) -> dict[int, tuple[int, ...]]:
-    """Distances by node, each to the nodes in order of their ids; empty where the kernel tells none, as in old captures.
+    """Distances by node, each to the nodes in order of their ids; empty if the kernel reports none, as in old captures.
 
-    A row has a value per node online, so one per directory. A captured machine has values for all possible nodes, without directories.
+    A row has one value per online node, so one per directory. A captured machine has values for all possible nodes, without directories.
     """
     rows = {node: sample.numbers(f"{node.directory}/distance") for node in nodes if node.directory is not None}
     if all(row is None for row in rows.values()):
@@ -394,7 +394,7 @@ def _distances(sample: SysfsSample, nodes: Sequence[_SysfsNode]) -> dict[int, tu
 
 
 def _numa_node(sample: SysfsSample, node: _SysfsNode, distances: Mapping[int, tuple[int, ...]]) -> NumaNode:
-    if node.directory is None:  # cAdvisor gives such nodes neither memory, huge pages nor distances
+    if node.directory is None:  # cAdvisor reports neither memory, huge pages nor distances for such nodes
         return NumaNode(node.id, memory_bytes=0)
     return NumaNode(
         id=node.id,

@@ -1,6 +1,6 @@
 """What was read from /sys and /proc, unjudged, and how to read single values from it. Knows nothing of their meaning.
 
-The sample is the machine's capture: everything that discovery ever asks for is in it, and an absent file is absent, never a default.
+The sample is the machine's capture: everything that discovery ever needs is in it, and a missing file is missing, never a default.
 """
 
 import re
@@ -52,7 +52,7 @@ WANTED = (
 """The files that discovery reads, below the root. `#` is a decimal number; a final `/`: only the name counts, it isn't opened."""
 
 ONLINE_WITNESS = (f"{CPUS}/online", f"{CPUS}/cpu#/cache/", f"{CPUS}/cpu#/topology/", f"{NODES}/node#/cpu#/")
-"""What changes when a CPU or a node comes or goes: if it is the same before and after a reading, the reading is of one machine."""
+"""Files that change when a CPU or a node comes or goes: if they are the same before and after a reading, the reading is consistent."""
 
 _MAX_NUMBER = 2**63 - 1
 _MAX_MAP_DIGITS = (MAX_ID + 1) // 4
@@ -60,7 +60,7 @@ _NUMBERED = re.compile(r"\D*(0|[1-9][0-9]*)\D*")
 
 
 class SysfsError(NodeAgentError):
-    """A file of the machine's description can't be read, or holds what the kernel doesn't write."""
+    """A file that describes the machine can't be read, or holds what the kernel doesn't write."""
 
     def __init__(self, path: str, reason: str, *, value: str | None = None, hint: str | None = None) -> None:
         self.path = path
@@ -85,7 +85,7 @@ class SysfsSample(Struct, frozen=True):
         return SysfsError(f"{self.root.rstrip('/')}/{path}", reason, value=value, hint=hint)
 
     def number(self, path: str, low: int = 0, high: int = _MAX_NUMBER) -> int | None:
-        """A whole number; None: there is no such file."""
+        """A whole number; None: the file doesn't exist."""
         text = self.files.get(path)
         return None if text is None else self._checked(path, text.strip(), low, high)
 
@@ -95,7 +95,7 @@ class SysfsSample(Struct, frozen=True):
         return int(text)
 
     def numbers(self, path: str) -> tuple[int, ...] | None:
-        """Whole numbers with blanks between them; None: there is no such file."""
+        """Whole numbers separated by blanks; None: the file doesn't exist."""
         text = self.files.get(path)
         if text is None:
             return None
@@ -105,7 +105,7 @@ class SysfsSample(Struct, frozen=True):
         return tuple(self._checked(path, word, 0, _MAX_NUMBER) for word in words)
 
     def cpu_list(self, path: str) -> CpuSet | None:
-        """A list such as `0-3,8`; None: there is no such file."""
+        """A list such as `0-3,8`; None: the file doesn't exist."""
         text = self.files.get(path)
         if text is None:
             return None
@@ -115,7 +115,7 @@ class SysfsSample(Struct, frozen=True):
             raise self.error(path, "expected a CPU list such as 0-3,8", value=text.strip()) from err
 
     def cpu_map(self, path: str) -> CpuSet | None:
-        """A mask in hexadecimal words of 32 bits, highest first; None: there is no such file."""
+        """A mask in hexadecimal words of 32 bits, highest first; None: the file doesn't exist."""
         text = self.files.get(path)
         if text is None:
             return None
@@ -125,7 +125,7 @@ class SysfsSample(Struct, frozen=True):
         return CpuSet(CpuMask(int("".join(word.zfill(8) for word in words), 16)))
 
     def total_memory_bytes(self, path: str) -> int | None:
-        """The `MemTotal` of a meminfo file; None: there is no such file."""
+        """The `MemTotal` of a meminfo file; None: the file doesn't exist."""
         text = self.files.get(path)
         if text is None:
             return None
@@ -140,7 +140,7 @@ class SysfsSample(Struct, frozen=True):
         return size_bytes
 
     def hugepage_bytes(self, directory: str) -> tuple[tuple[int, int], ...]:
-        """(page size in bytes, bytes in pages of that size), ascending; empty: no huge pages, or no such directory."""
+        """(page size in bytes, bytes in pages of that size), ascending; empty: no huge pages, or the directory doesn't exist."""
         amounts = []
         for name, size_kib in self.numbered(directory, "hugepages-"):
             path = f"{directory}/{name}/nr_hugepages"
@@ -152,11 +152,11 @@ class SysfsSample(Struct, frozen=True):
         return tuple(sorted(amounts))
 
     def names(self, directory: str) -> tuple[str, ...] | None:
-        """Wanted names in a directory, in text order; None: there is no such directory."""
+        """Wanted names in a directory, in text order; None: the directory doesn't exist."""
         return self.directories.get(directory)
 
     def numbered(self, directory: str, prefix: str) -> tuple[tuple[str, int], ...]:
-        """(name, number) of the entries such as `cpu12`, in text order; empty where there is no directory."""
+        """(name, number) of entries such as `cpu12`, in text order; empty if the directory doesn't exist."""
         matches = (
             (name, _NUMBERED.fullmatch(name)) for name in self.directories.get(directory, ()) if name.startswith(prefix)
         )

@@ -27,11 +27,10 @@ class Witness(Struct, frozen=True):
 
 
 def witness_of(sample: SysfsSample) -> Witness:
-    """Take from the files what lasts: meminfo has free memory in it too.
+    """Take from the files what lasts: meminfo also has free memory.
 
     Raises:
         SysfsError: a file is malformed.
-
     """
     nodes = (
         (

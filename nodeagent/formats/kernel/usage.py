@@ -8,7 +8,7 @@ from nodeagent.core.model.idset import NumaSet
 from nodeagent.formats.kernel.cgroup_values import CgroupValueError, parse_flat_keyed
 
 _RESIDENT = ("anon", "file")
-"""Of memory.numa_stat: what a process touches itself. The rest is the kernel's, or part of these two."""
+"""From memory.numa_stat: memory that a process touches itself. The rest is the kernel's, or part of these two."""
 
 
 class CpuStat(Struct, frozen=True):
@@ -28,9 +28,9 @@ class UsageSample(Struct, frozen=True):
     """All counters at one moment."""
 
     at_us: int
-    """Of a clock that never jumps."""
+    """By a clock that never jumps."""
     cpus: Mapping[int, tuple[int, int]]
-    """Busy and whole time in microseconds, by CPU."""
+    """Busy and total time in microseconds, by CPU."""
     containers: Mapping[str, ContainerUsage]
     """By cgroup path."""
 
@@ -55,12 +55,12 @@ NO_RATE = ContainerRate(None, None)
 
 
 def container_usage(cpu_stat: str | None, numa_stat: str | None) -> ContainerUsage:
-    """Read both files; what has another form than the kernel's is not known."""
+    """Read both files; values in an unexpected format are unknown."""
     return ContainerUsage(_cpu_stat(cpu_stat), _numa_stat(numa_stat))
 
 
 def rates(before: UsageSample, after: UsageSample) -> Rates:
-    """Say what was used between two samples. A container that is new, or whose counters went back, is missing."""
+    """Compute the usage between two samples. Containers that are new, or whose counters went back, are missing."""
     cpus = {}
     for cpu, (busy_us, whole_us) in after.cpus.items():
         was_busy_us, was_whole_us = before.cpus.get(cpu, (busy_us, whole_us))
@@ -77,7 +77,7 @@ def rates(before: UsageSample, after: UsageSample) -> Rates:
 
 
 def remote_bytes(usage: ContainerUsage, near: NumaSet) -> int | None:
-    """Give how much of a container's memory lies on NUMA nodes that none of its CPUs belong to."""
+    """Return how much of a container's memory lies on NUMA nodes that none of its CPUs belong to."""
     if usage.memory_bytes is None:
         return None
     return sum(size for node, size in usage.memory_bytes.items() if node not in near)
@@ -86,7 +86,7 @@ def remote_bytes(usage: ContainerUsage, near: NumaSet) -> int | None:
 def _rate(was: CpuStat, now: CpuStat, elapsed_us: int) -> ContainerRate | None:
     used_us, periods = now.usage_us - was.usage_us, now.periods - was.periods
     throttled = now.throttled_periods - was.throttled_periods
-    if used_us < 0 or periods < 0 or throttled < 0:  # the cgroup was made anew
+    if used_us < 0 or periods < 0 or throttled < 0:  # the cgroup was recreated
         return None
     return ContainerRate(round(1000 * used_us / elapsed_us), round(100 * throttled / periods) if periods else None)
 

@@ -24,7 +24,7 @@ from nodeagent.formats.syntax.fields import Fields
 
 MAX_INT64 = 2**63 - 1
 MAX_GRACE_SECONDS = 7 * 24 * 3600
-"""A pod that refuses to end holds its CPUs that long; the API server has no cap, a node that is drained needs one."""
+"""A pod that refuses to end holds its CPUs for this long; the API server has no cap, but draining a node needs one."""
 _MAX_ID = 2**31 - 1
 """Largest user and group id: the API server's bound (IsValidUserID)."""
 _RESTART_POLICIES = tuple(policy.value for policy in RestartPolicy)
@@ -33,7 +33,7 @@ _RESTART_POLICIES = tuple(policy.value for policy in RestartPolicy)
 class DecodedPod(Struct, frozen=True):
     pod: Pod
     unused_fields: tuple[str, ...]
-    """Paths of the fields that are given, known and not acted on."""
+    """Paths of the fields that are set, known and without effect."""
 
 
 class _PodIdentity(Struct, frozen=True):
@@ -51,8 +51,8 @@ class PodReader:
         """Choose how to read.
 
         Args:
-            strict: every field must be known; otherwise (scenarios, our own state) only the used fields are looked at.
-            typed: apiVersion and kind must be there (items of a PodList go without).
+            strict: every field must be known; otherwise (scenarios, our own state) only the used fields are read.
+            typed: apiVersion and kind must be present (items of a PodList may lack them).
         """
         self._strict = strict
         self._typed = typed
@@ -77,7 +77,7 @@ class PodReader:
             pod = self._spec(spec, pod)
         pod = with_container_defaults(pod)
         if self._strict:
-            # Scenarios come as the reference got them: containers' defaults applied, the pod's own resources as they are.
+            # Scenarios come as the reference got them: containers' defaults applied, the pod-level resources as they are.
             pod = _as_stored(with_pod_level_defaults(pod))
         return DecodedPod(replace(pod, uid=pod.uid or hashed_uid(pod)), tuple(self._unused))
 
@@ -203,7 +203,7 @@ def _as_stored(pod: Pod) -> Pod:
 
 
 def hashed_uid(pod: Pod) -> str:
-    """The UID of a pod that brings none: a hash of everything that is acted on, so not of comments, labels or the file's name."""
+    """The UID of a pod without one: a hash of everything that has an effect, so not of comments, labels or the file's name."""
     document = pod_to_document(replace(pod, uid=""))
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -30,19 +30,19 @@ class ManifestPod(Struct, frozen=True):
 
     pod: Pod
     unused_fields: tuple[str, ...]
-    """Paths of the fields that are given, known to Kubernetes and without effect here."""
+    """Paths of the fields that are set, known to Kubernetes and without effect here."""
     line: int | None
     """Where the pod starts in its file."""
     notes: tuple[str, ...] = ()
-    """What is hardly meant as it is written, one line each."""
+    """What is probably not meant as written, one line each."""
 
 
 class RefusedPod(Struct, frozen=True):
-    """A document, or a whole text, that is no pod to run."""
+    """A document, or a whole text, that isn't a pod to run."""
 
     findings: tuple[Finding, ...]
     name: str | None
-    """`namespace/name`; None: the text couldn't be read so far, or the name is what is wrong."""
+    """`namespace/name`; None: the text could not be read that far, or the name is what is wrong."""
 
 
 _ENDS_NOTHING = ": write a pod, or remove the file to end the pods it had"
@@ -53,12 +53,13 @@ def parse_manifest(
 ) -> tuple[ManifestPod | RefusedPod, ...]:
     """Read a manifest: one or more v1 Pods, also in a List. A text that can't be read is one refusal.
 
-    So is one without any document: a file that was cut off, or is about to be written, ends no pod. An empty List says that there are none.
+    So is one without any document: a file that was cut off, or is about to be written, ends no pod. An empty List means that there are
+    none.
 
     Args:
-        content: YAML or JSON, also of several documents.
+        content: YAML or JSON, possibly several documents.
         source: the file's name, for findings.
-        without_pod: what to say after the fact that a text has no document: what to do about it.
+        without_pod: what to do about a text without a document, for the message.
     """
     from nodeagent.formats.syntax.documents import read_documents  # noqa: PLC0415 - a state's pods are read without YAML
 
@@ -72,7 +73,8 @@ def parse_manifest(
         found.extend(_document(document, source))
     if not findings:
         return tuple(found)
-    # Whose pod a field is that is given twice, the text doesn't say for sure: it is refused as a whole, with all else that is wrong.
+    # If a field is given twice, the text doesn't say for sure whose pod it is: it is refused as a whole, with everything else that is
+    # wrong.
     for further in (finding for one in found if isinstance(one, RefusedPod) for finding in one.findings):
         findings.add(further.line, further.field, further.value, further.allowed, further.words)
     return (RefusedPod(findings.all(), None),)
@@ -106,7 +108,7 @@ def _pod(root: TreeNode, prefix: str, source: str, *, item_of_list: bool) -> Man
         return RefusedPod(findings.all(), None)
     kind = _text_at(root, "kind")
     if kind not in (None, "Pod"):
-        # Everything else in it would be unknown too: one finding says it all.
+        # Everything else in it would be unknown too: one finding is enough.
         findings.add(line_at(root, ("kind",)), f"{prefix}.kind".lstrip("."), kind or "", "must be Pod, List or PodList")
         return RefusedPod(findings.all(), None)
     decoded = PodReader(strict=True, typed=not item_of_list).read(Fields(root, prefix, findings))
@@ -114,7 +116,7 @@ def _pod(root: TreeNode, prefix: str, source: str, *, item_of_list: bool) -> Man
     broken = tuple(breaches(decoded.pod))
     for breach in broken:
         path = _spelled(prefix, breach.path)
-        # What couldn't be read has its finding already; its value here is only a stand-in.
+        # What couldn't be read already has its finding; its value here is only a placeholder.
         if findings.full():
             findings.add_another()
         elif not any(path.startswith(field) for field in unreadable):
@@ -142,14 +144,14 @@ def _spelled(prefix: str, path: Path) -> str:
 
 
 def pod_from_document(document: Mapping[str, object], source: str = "pod") -> Pod:
-    """Read a v1 Pod of plain values with defaults applied, without validating it (D5). Fields without use are not looked at.
+    """Read a v1 Pod of plain values with defaults applied, without validating it (D5). Unused fields are ignored.
 
     Args:
         document: the pod.
         source: names it in findings.
 
     Raises:
-        DocumentError: a field has the wrong type, or an amount is no quantity.
+        DocumentError: a field has the wrong type, or an amount isn't a quantity.
     """
     findings = Findings(source)
     decoded = PodReader(strict=False).read(fields_of(document, findings))
@@ -159,12 +161,12 @@ def pod_from_document(document: Mapping[str, object], source: str = "pod") -> Po
 
 
 def named_pod_from_document(document: Mapping[str, object]) -> Pod:
-    """Read a pod as `pod_from_document` does, of a program that took it from a manifest.
+    """Read a pod like `pod_from_document`, from a program that took it from a manifest.
 
-    Its names are names, and safe to print; its amounts can be summed up.
+    Its names are valid, and safe to print; its amounts can be summed up.
 
     Raises:
-        DocumentError: as there, or a name or a negative amount is in it that no manifest may have.
+        DocumentError: as there, or it has a name or a negative amount that no manifest may have.
     """
     pod = pod_from_document(document)
     findings = Findings("pod")

@@ -7,17 +7,17 @@ from nodeagent.core.model.pod import MEMORY, Container, Pod, ResourceRequirement
 from nodeagent.formats.manifest.pod_schema import IMAGE_ALONE, MISLEADING
 
 _MOST_PATHS = 3
-"""Of one note. What else it is about is counted: a pod may have 256 containers."""
+"""Per note. Further items are only counted: a pod may have 256 containers."""
 _LEAST_BYTES = 1 << 20
-"""No process gets by with less: an amount below it lacks its unit."""
+"""No process can run with less: an amount below it lacks its unit."""
 
 
 def notes_of(pod: Pod, unused_fields: tuple[str, ...]) -> tuple[str, ...]:
-    """Say what the writer may not expect, one line for each kind of thing.
+    """Return what the author may not expect, one line for each kind of thing.
 
     Args:
         pod: as read, with defaults applied.
-        unused_fields: paths of its fields that are given and not acted on; those of an item of a list begin with its place there.
+        unused_fields: paths of its fields that are set without effect; those of a list item begin with its place there.
     """
     found: dict[str, list[str]] = {}
     for path in unused_fields:
@@ -58,7 +58,7 @@ def _tiny_amounts(pod: Pod) -> Iterator[tuple[str, str]]:
 
 
 def _tiny_of(path: str, resources: ResourceRequirements) -> Iterator[tuple[str, str]]:
-    # a request beside a limit may be nobody's: defaults are made of limits and of sums
+    # a request equal to a limit may be nobody's choice: defaults come from limits and sums
     limit, request = (part.get(MEMORY) for part in (resources.limits, resources.requests))
     key, amount = ("requests", request) if limit is None else ("limits", limit)
     if amount is None or not 0 < amount.value() < _LEAST_BYTES:

@@ -53,7 +53,7 @@ class Breach(Struct, frozen=True):
 
     path: Path
     value: str
-    """As shown to people; empty where it must not be."""
+    """As shown to people; empty if it must not be shown."""
     allowed: str
 
 
@@ -83,7 +83,7 @@ def breaches(pod: Pod) -> Iterator[Breach]:
 
 
 def misnamed(pod: Pod) -> Iterator[Breach]:
-    """What is wrong with a pod's name, namespace, UID and its containers' names alone."""
+    """What is wrong with a pod's name, namespace, UID and its containers' names only."""
     yield from _identity(pod)
     seen: set[str] = set()
     for path, container in _numbered(pod):
@@ -141,7 +141,7 @@ def _process(path: Path, container: Container) -> Iterator[Breach]:
     for index, (name, _) in enumerate(container.env):
         if not _VARIABLE.fullmatch(name):
             rule = "must be of printable ASCII characters other than '='" if name else "is required"
-            # A name that is none may be `PASSWORD=…`, as a shell has it.
+            # An invalid name may be `PASSWORD=…`, as in a shell.
             yield Breach((*path, "env", index, "name"), "", rule)
     process = process_of(container)
     if process is None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 METADATA_SILENT = ("labels", "annotations")
-"""Without effect on a node anyway: not worth a line in the log."""
+"""Without effect on a node anyway: not worth a log line."""
 
 METADATA_UNUSED = (
     "generateName",
@@ -135,7 +135,7 @@ MISLEADING: Mapping[str, str] = MappingProxyType(
         "priorityClassName": "no pod is preempted: the first one decided keeps what it asked for",
     }
 )
-"""Of the fields without use those that promise something, by their own name, and what is so instead."""
+"""Unused fields that promise something, by name, and what happens instead."""
 
 SPEC_REFUSED: Mapping[str, str] = MappingProxyType(
     {

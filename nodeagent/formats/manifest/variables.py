@@ -1,7 +1,7 @@
-"""What a container's process is given: command, args and env with Kubernetes' `$(NAME)` references replaced, in bounds.
+"""What a container's process gets: command, args and env with Kubernetes' `$(NAME)` references replaced, within limits.
 
-As kubelet does it (k8s.io/kubernetes third_party/forked/golang/expansion): a variable sees those before it, command and args see
-all; `$$` stands for `$`; a reference to what isn't there stays as it is. Knows nothing of how it is started.
+As in kubelet (k8s.io/kubernetes third_party/forked/golang/expansion): a variable sees those before it, command and args see all; `$$`
+stands for `$`; an unknown reference stays as it is. Knows nothing of how it is started.
 """
 
 import json
@@ -13,7 +13,7 @@ from msgspec import Struct
 from nodeagent.core.model.pod import Container
 
 MAX_PROCESS_BYTES = 128 * 1024
-"""Of all strings as JSON: a start request has to fit one packet to the launcher. The kernel takes no single string that is longer."""
+"""For all strings as JSON: a start request has to fit into one packet to the launcher. The kernel accepts no longer single string."""
 
 _REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
 
@@ -27,7 +27,7 @@ class Process(Struct, frozen=True):
 def process_of(container: Container) -> Process | None:
     """Replace the references; None: the result is longer than `MAX_PROCESS_BYTES`.
 
-    Each reference may name a value that holds references to others twice, and so on: what is too long is never built.
+    Each reference may name a value with two references to others, and so on: a result that is too long is never built.
     """
     left = MAX_PROCESS_BYTES
     variables: dict[str, str] = {}
@@ -62,6 +62,6 @@ def expand(text: str, variables: Mapping[str, str], most: int) -> str | None:
         done = found.end()
         if most < 0:
             return None
-    # Behind the last ")" no reference can end; looking for its end from every "$(" would take quadratic time.
+    # Behind the last ")" no reference can end; searching for its end from every "$(" would take quadratic time.
     pieces += (text[done:end], text[end:].replace("$$", "$"))
     return None if most < len(pieces[-1]) + len(pieces[-2]) else "".join(pieces)

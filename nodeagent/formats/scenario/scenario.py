@@ -72,10 +72,10 @@ def scenario_from_text(text: str | bytes, where: str, machine: Topology | None =
     Args:
         text: a JSON object; bytes are UTF-8.
         where: names it in errors.
-        machine: takes the place of the scenario's own, which isn't looked at then and may be missing.
+        machine: replaces the scenario's own, which is then ignored and may be missing.
 
     Raises:
-        ScenarioError: it is none that can be replayed.
+        ScenarioError: it isn't a scenario that can be replayed.
     """
     try:
         document = json.loads(text if isinstance(text, str) else text.decode(), object_pairs_hook=_object)
@@ -100,7 +100,7 @@ def scenario_from_text(text: str | bytes, where: str, machine: Topology | None =
 
 
 def _refuse_halves(document: Mapping[str, Any], where: str) -> None:
-    """Refuse half of a surrogate pair wherever it is: it is no character, and no state file can have it."""
+    """Refuse half of a surrogate pair wherever it is: it isn't a character, and no state file can contain it."""
     findings = Findings(where)
     for path, text in _halves(document, ""):
         findings.add(None, path, shown(text), "must not have half of a surrogate pair, which is not a character")
@@ -109,7 +109,7 @@ def _refuse_halves(document: Mapping[str, Any], where: str) -> None:
 
 
 def _halves(value: object, path: str) -> Iterator[tuple[str, str]]:
-    """Give each text with such a half, and its place; of a field's name that of the object."""
+    """Return each text with such a half, and its place; for a field's name the place of the object."""
     if isinstance(value, str):
         if _HALF.search(value):
             yield path, value
@@ -123,7 +123,7 @@ def _halves(value: object, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> Document:
-    """Read an object. Which of a name's two values is meant, nobody can say."""
+    """Read an object. If a name has two values, it is unknown which is meant."""
     found = dict(pairs)
     if len(found) == len(pairs):
         return found
@@ -165,7 +165,7 @@ def _scenario(document: Mapping[str, Any], where: str, machine: Topology | None)
 
 
 def _part(problems: list[str], read: Callable[[], T]) -> T | None:
-    """Read a part that has a reader of its own; None: it is wrong, and the problems say why."""
+    """Read a part that has its own reader; None: it is invalid, and the problems explain why."""
     try:
         return read()
     except (DocumentError, ScenarioError) as err:
@@ -174,7 +174,7 @@ def _part(problems: list[str], read: Callable[[], T]) -> T | None:
 
 
 def _outline(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Give the scenario without the machine, the configuration and the pods, which have readers of their own."""
+    """Return the scenario without the machine, the configuration and the pods, which have their own readers."""
     plain = {name: {} if name in MACHINE_FIELDS else value for name, value in document.items()}
     if isinstance(plain.get("config"), dict):
         plain["config"] = {}
@@ -187,7 +187,7 @@ def _outline(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _step(fields: Fields) -> ScenarioStep:
-    """Read a step but for its pod."""
+    """Read a step, except its pod."""
     if not fields.has("op"):
         fields.report("op", f"is required: one of {', '.join(OPERATIONS)}")
     op = fields.one_of("op", OPERATIONS) or ""
@@ -234,7 +234,7 @@ def _initial_containers(fields: Fields) -> tuple[tuple[str, tuple[str, str]], ..
 
 
 def _required(fields: Fields, name: str, what: str) -> str:
-    """Read a text that must be there; empty where it is missing or no text, which is reported."""
+    """Read a required text; empty if it is missing or not a text, which is reported."""
     if not fields.has(name):
         fields.report(name, f"is required: {what}")
     return fields.string(name) or ""
@@ -243,7 +243,7 @@ def _required(fields: Fields, name: str, what: str) -> str:
 def _machine(document: Mapping[str, Any], where: str) -> Topology:
     """Read the scenario's own machine.
 
-    Refuse what discovery finds on none: cores in several sockets, NUMA nodes or caches, distances to some nodes only.
+    Refuse what discovery never finds: cores in several sockets, NUMA nodes or caches, distances to some nodes only.
     """
     try:
         topology = topology_from_document(document)
@@ -265,7 +265,7 @@ def _machine(document: Mapping[str, Any], where: str) -> Topology:
         if node.distances is not None and len(node.distances) != len(topology.numa):
             allowed = f"distances of NUMA node {node.id}: must be one for each of the {len(topology.numa)} nodes"
             raise ScenarioError(f"{where}: numa: {allowed}, not {shown(list(node.distances))}")
-    # Kubelet and discovery name a core after its lowest CPU, and equal cores are taken in that order.
+    # Kubelet and discovery name a core after its lowest CPU, and equal cores are allocated in that order.
     lowest = {core: min(cpus) for core, cpus in topology.cores.items()}
     return replace(topology, cpus=tuple(replace(cpu, core=lowest[cpu.core]) for cpu in topology.cpus))
 
@@ -317,12 +317,12 @@ def memory_state_document(text: str | None) -> Document | None:
 
 
 def has_one_text(document: Document) -> bool:
-    """Whether no list of blocks has an order to choose: then the exact text is the only one possible."""
+    """Whether the order of the blocks is unambiguous in every list: then there is only one possible exact text."""
     return all(len(blocks) < 2 for blocks in _lists_of_blocks(document))
 
 
 def _lists_of_blocks(document: Document) -> Iterator[list[Any]]:
-    """Find them in a file that may be anybody's."""
+    """Find them in a file that may come from anybody."""
     found = [blocks for containers in _values(document.get("entries")) for blocks in _values(containers)]
     found += [pod.get("memoryBlocks") for pod in _values(document.get("podEntries")) if isinstance(pod, dict)]
     return (blocks for blocks in found if isinstance(blocks, list))

@@ -1,4 +1,4 @@
-"""The `config` object of a simulation scenario → Placement. It names amounts a KubeletConfiguration spells differently."""
+"""The `config` object of a simulation scenario → Placement. It has amounts that a KubeletConfiguration spells differently."""
 
 from collections.abc import Mapping
 
@@ -20,7 +20,7 @@ def placement_from_scenario(document: Mapping[str, object], source: str = "confi
         source: names it in findings.
 
     Raises:
-        DocumentError: a field is unknown, has the wrong type or is no quantity or id set; every such field is named.
+        DocumentError: a field is unknown, has the wrong type or is not a quantity or id set; every such field is named.
     """
     findings = Findings(source)
     fields = fields_of(document, findings)

@@ -9,7 +9,7 @@ FORMS = "HOST:PORT, [IPv6]:PORT or unix:/PATH"
 
 
 class BindAddressError(ValueError):
-    """A text is no address. The message says which and why."""
+    """A text is not an address. The message says which and why."""
 
 
 class TcpAddress(Struct, frozen=True):

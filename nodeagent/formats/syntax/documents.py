@@ -25,17 +25,16 @@ def parse_documents(content: bytes, source: str) -> tuple[TreeNode, ...]:
 
 
 def read_documents(content: bytes, findings: Findings) -> tuple[TreeNode, ...] | None:
-    """Read all documents. Text that starts with `{` is JSON, all else YAML (apimachinery's util/yaml.ToJSON).
+    """Read all documents. Text that starts with `{` is JSON, everything else YAML (apimachinery's util/yaml.ToJSON).
 
     Several documents that are each in braces are YAML: no line of JSON text can be YAML's separator.
 
     Args:
         content: the text.
-        findings: where findings go, those that the documents are none the worse for among them: duplicate keys.
+        findings: where findings go, including harmless ones: duplicate keys.
 
     Returns:
         None: the text can't be read to its end.
-
     """
     if _JSON_START.match(content) and not _SEPARATOR.search(content):
         return read_json(content, findings)

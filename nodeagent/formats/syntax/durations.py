@@ -17,14 +17,14 @@ _MAX_TEXT = 64
 
 
 class DurationSyntaxError(ValueError):
-    """A text is no duration. The message is Go's."""
+    """A text is not a duration. The message is Go's."""
 
 
 def parse_duration_ns(text: str) -> int:
     """Read a duration; `0` needs no unit. Fractions of a nanosecond are dropped.
 
     Raises:
-        DurationSyntaxError: the text is no duration.
+        DurationSyntaxError: the text is not a duration.
     """
     rest = text[1:] if text[:1] in ("+", "-") else text
     if rest == "0":

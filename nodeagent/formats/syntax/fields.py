@@ -25,7 +25,7 @@ class Fields:
 
         Args:
             node: the object.
-            path: where it stands, as findings show it.
+            path: its place, as findings show it.
             findings: where findings go.
             keyed: the object is a map of free keys, written `path[key]`.
             secret: unknown fields are not named: they may be pieces of a value that should have been quoted.
@@ -50,18 +50,18 @@ class Fields:
         return self.line if entry is None else entry.line
 
     def present(self) -> tuple[str, ...]:
-        """Names of the fields that are given and not null, in the text's order."""
+        """Names of the fields that are given and not null, in text order."""
         return tuple(key for key in self._entries if self._node(key) is not None)
 
     def has(self, key: str) -> bool:
         return self._node(key) is not None
 
     def report(self, key: str, allowed: str, value: object = None, words: str = "") -> None:
-        """Add a finding about a field of this object; `words` say it as kubelet does."""
+        """Add a finding about a field of this object; `words` is kubelet's text for it."""
         self._findings.add(self.line_of(key), self.at(key), "" if value is None else shown(value), allowed, words)
 
     def _node(self, key: str) -> TreeNode | None:
-        """The field's value. Null counts as absent, as Kubernetes' decoder has it."""
+        """The field's value. Null counts as absent, as in Kubernetes' decoder."""
         self._known.add(key)
         entry = self._entries.get(key)
         if entry is None or (isinstance(entry.value, Scalar) and entry.value.value is None):
@@ -74,7 +74,7 @@ class Fields:
         self._findings.add(node.line, path, text, f"must be {wanted}, not {kind_of(node)}")
 
     def string(self, key: str, *, secret: bool = False, wanted: str = "a string (quote it)") -> str | None:
-        """Read a text; `wanted` says what to write in the place of a number or a flag."""
+        """Read a text; `wanted` says what to write instead of a number or a flag."""
         node = self._node(key)
         if node is None:
             return None
@@ -182,7 +182,7 @@ class Fields:
             return None
 
     def quantities(self, key: str) -> Resources:
-        """A resource list; `cpu: null` is no entry."""
+        """A resource list; `cpu: null` is not an entry."""
         inner = self.object(key, keyed=True)
         if inner is None:
             return Resources()
@@ -194,14 +194,14 @@ class Fields:
         return Resources.of({name: amount for name, amount in amounts.items() if amount is not None})
 
     def refuse(self, reasons: Mapping[str, str]) -> None:
-        """Report these fields, where they are given and not empty, with the reason."""
+        """Report these fields, if they are given and not empty, with the reason."""
         for key, reason in reasons.items():
             node = self._node(key)
             if node is not None and not _is_empty(node):
                 self._findings.add(self.line_of(key), self.at(key), "", reason)
 
     def unused(self, keys: Iterable[str]) -> tuple[str, ...]:
-        """Accept these fields unread; answer the paths of those that are given."""
+        """Accept these fields unread; return the paths of those that are given."""
         wanted = set(keys)
         self._known |= wanted
         return tuple(
@@ -209,7 +209,7 @@ class Fields:
         )
 
     def close(self) -> None:
-        """Report every field that nobody asked for, with the nearest known name."""
+        """Report every field that was not read, with the nearest known name."""
         for key, entry in self._entries.items():
             if key not in self._known and self._secret:
                 self._findings.add(
@@ -221,10 +221,10 @@ class Fields:
 
 
 def fields_of(document: Mapping[str, object], findings: Findings) -> Fields:
-    """Begin with a document of plain values.
+    """Start with a document of plain values.
 
     Raises:
-        DocumentError: it is nested too deeply, or has a value that JSON hasn't.
+        DocumentError: it is nested too deeply, or has a value that JSON can't express.
     """
     try:
         tree = tree_of(document)

@@ -8,7 +8,7 @@ from msgspec import Struct
 from nodeagent.errors import NodeAgentError, printable
 
 MAX_FINDINGS = 100
-"""A hostile file has one finding per byte; nobody reads more than this, and the log stays bounded."""
+"""A hostile file has one finding per byte; nobody reads more than this, and it limits the log."""
 _MAX_SHOWN = 80
 _MAX_FIELD = 200
 
@@ -23,10 +23,10 @@ class Finding(Struct, frozen=True, order=True):
     field: str
     """Path in Kubernetes' notation, such as `spec.containers[0].resources.limits[cpu]`; empty: the whole document."""
     value: str
-    """What is there, shortened and with control characters escaped; empty where it says nothing or must not be shown."""
+    """The value, shortened and with control characters escaped; empty if it means nothing or must not be shown."""
     allowed: str
     words: str = ""
-    """Another's words for it, kubelet's, where these are used; empty: the value and what is allowed say it."""
+    """The text of another program, kubelet, where that is used; empty: the value and what is allowed suffice."""
 
     @property
     def message(self) -> str:
@@ -57,7 +57,7 @@ def _bounded(text: str) -> str:
 
 
 class Findings:
-    """Collects the findings about one source, in the order in which they are met."""
+    """Collects the findings about one source, in the order in which they are found."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -95,7 +95,7 @@ class Findings:
         return len(self._found)
 
     def all(self) -> tuple[Finding, ...]:
-        """By line, then as met; the last one says how many more there are."""
+        """By line, then as found; the last one says how many more there are."""
         found = sorted(self._found, key=lambda f: f.line or 0)
         if self._suppressed:
             found.append(Finding(self._source, None, "", "", f"and {self._suppressed} more findings"))

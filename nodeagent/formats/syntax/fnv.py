@@ -17,7 +17,7 @@ def _state_after(byte: int) -> int:
 
 
 _BEGINNINGS = {_state_after(byte) & 0xFF: (bytes([byte]), _state_after(byte)) for byte in range(256)}
-"""For every low byte: what leads to a state with it from the basis, and that state."""
+"""For every low byte: an input that leads from the basis to a state with it, and that state."""
 
 
 class Piece:
@@ -31,11 +31,11 @@ class Piece:
         self._added: dict[int, int] = {}
 
     def then(self, other: "Piece") -> "Piece":
-        """Give both in one, a blank between them."""
+        """Return both in one, a blank between them."""
         return Piece(b"%b %b" % (self.data, other.data))
 
     def after(self, state: int) -> int:
-        """Give the state that follows."""
+        """Return the state that follows."""
         low = state & 0xFF
         added = self._added.get(low)
         if added is None:
@@ -46,11 +46,11 @@ class Piece:
 
 
 Text = str | tuple[Piece, ...]
-"""Pieces have a blank between them."""
+"""Pieces are separated by a blank."""
 
 
 _MOST_PIECES, _MOST_BYTES = 8, 1024
-"""What isn't more is hashed as one sooner than by pieces."""
+"""Shorter texts are hashed faster as a whole than by pieces."""
 
 
 def fnv1a_32(*texts: Text) -> int:

@@ -1,6 +1,6 @@
 """JSON as Go's encoding/json reads and writes it, as far as kubelet's checkpoints need it.
 
-Field names match in any letter case, null is the zero value, unknown fields are ignored; `<`, `>` and `&` are escaped.
+Field names match regardless of case, null is the zero value, unknown fields are ignored; `<`, `>` and `&` are escaped.
 """
 
 import json
@@ -15,7 +15,7 @@ _ESCAPED = str.maketrans(_ESCAPES)
 
 
 class GoJsonError(ValueError):
-    """A text that Go's decoder would not take for the wanted value; the message is Go's where it is known."""
+    """A text that Go's decoder would not accept for the wanted value; the message is Go's where it is known."""
 
 
 def quoted(text: str) -> str:
@@ -26,10 +26,10 @@ def quoted(text: str) -> str:
 
 
 def decoded(text: str) -> Any:
-    """Parse JSON; objects come as lists of (name, value), in the file's order.
+    """Parse JSON; objects are lists of (name, value), in the file's order.
 
     Raises:
-        GoJsonError: the text is no JSON.
+        GoJsonError: the text is not JSON.
     """
     if "\\u" in text:
         text = _ESCAPE.sub(_of_whole_characters, text)
@@ -54,7 +54,7 @@ _ESCAPE = re.compile(
 
 
 def _of_whole_characters(escape: re.Match[str]) -> str:
-    """Half a surrogate pair is no character: Go reads U+FFFD."""
+    """Half a surrogate pair is not a character: Go reads U+FFFD."""
     return r"\ufffd" if escape["half"] else escape[0]
 
 
@@ -67,15 +67,15 @@ def _refuse_constant(name: str) -> None:
 
 
 def keys_of(value: Any) -> frozenset[str]:
-    """Names of an object's fields in lower case; of anything else none."""
+    """Names of an object's fields in lower case; empty for anything else."""
     return frozenset(key.lower() for key, _ in value) if isinstance(value, _Pairs) else frozenset()
 
 
 def fields(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """Read an object's fields as a Go struct does; a missing one is None.
+    """Read an object's fields like a Go struct; a missing one is None.
 
     Raises:
-        GoJsonError: it is no object.
+        GoJsonError: it is not an object.
     """
     found: dict[str, Any] = dict.fromkeys(names)
     if value is None:

@@ -18,15 +18,14 @@ _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 
 
 def read_json(content: bytes, findings: Findings) -> tuple[TreeNode, ...] | None:
-    """Read one JSON document, or several behind one another.
+    """Read one JSON document, or several in a row.
 
     Args:
         content: the text.
-        findings: no UTF-8, control characters, syntax, over a bound; duplicate keys, of which the first counts.
+        findings: invalid UTF-8, control characters, syntax, exceeded limits; duplicate keys, of which the first counts.
 
     Returns:
         None: it can't be read to its end.
-
     """
     documents: list[TreeNode] = []
     try:

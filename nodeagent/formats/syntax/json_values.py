@@ -20,19 +20,18 @@ E = TypeVar("E", bound=enum.Enum)
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 """Where half of a surrogate pair may be escaped; no program of ours escapes any."""
 MAX_WHOLE = 2**64 - 1
-"""Of amounts, as far as any kernel file goes, and more than enough for times."""
+"""For amounts: as large as any in a kernel file, and more than enough for times."""
 
 
 class MisfitError(ValueError):
-    """A value is not there, or is none of its kind; the message says where and what is wanted."""
+    """A value is missing or has the wrong type; the message says where and what is wanted."""
 
 
 def parsed(text: bytes) -> "JsonValue":
     """Decode JSON.
 
     Raises:
-        MisfitError: it is none, or nested so deeply that nothing of ours can be in it.
-
+        MisfitError: it isn't JSON, or nested so deeply that it can't be ours.
     """
     try:
         value = json.loads(text.decode())
@@ -48,7 +47,7 @@ def parsed(text: bytes) -> "JsonValue":
 
 
 class JsonValue(Struct, frozen=True):
-    """A value and where it stands. Every way of reading it raises MisfitError if it is of another kind."""
+    """A value and its place. Every reading method raises MisfitError if it has the wrong type."""
 
     value: Any
     path: str = ""
@@ -64,7 +63,7 @@ class JsonValue(Struct, frozen=True):
         return found
 
     def optional(self, name: str) -> "JsonValue | None":
-        """Give a field of an object; None: it is missing, or null."""
+        """Return a field of an object; None: it is missing, or null."""
         value = self.object().get(name)
         return None if value is None else JsonValue(value, self._at(name))
 
@@ -87,7 +86,7 @@ class JsonValue(Struct, frozen=True):
         return tuple(read(item) for item in self._items())
 
     def row(self, size: int) -> "tuple[JsonValue, ...]":
-        """Read a list of that many values."""
+        """Read a list of exactly this many values."""
         items = self._items()
         if len(items) != size:
             raise MisfitError(f"{self.path}: must have {size} values, not {len(items)}")
@@ -108,7 +107,7 @@ class JsonValue(Struct, frozen=True):
         return self.value
 
     def among(self, allowed: Collection[str]) -> str:
-        """Read one of some words."""
+        """Read one of several words."""
         if self.text() not in allowed:
             raise self.misfit(f"one of {', '.join(allowed)}")
         return self.text()

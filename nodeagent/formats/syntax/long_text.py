@@ -1,7 +1,7 @@
 """Long texts assembled from the pods of a state, pod by pod: pieces that are joined once, at the end.
 
-A state differs from the one before it in one pod, so nearly all pieces are remembered (core/model/podmap.py), and nothing long is
-copied except for the result.
+A state differs from the previous one in one pod, so nearly all pieces are cached (core/model/podmap.py), and nothing long is copied except
+for the result.
 """
 
 from collections.abc import Callable
@@ -11,16 +11,16 @@ from nodeagent.core.model.promises import PodPromises
 from nodeagent.formats.syntax.fnv import Piece
 
 _PIECE = 2048
-"""Characters up to which two neighbouring pieces are joined; what consists of more pieces is only lined up."""
+"""Two neighbouring pieces are joined up to this many characters; longer texts remain lists of pieces."""
 
 Pieces = tuple[tuple[str, ...], tuple[Piece, ...]]
-"""Of the file and of the text that is summed: entries in order; joined by a comma in the one, by a blank in the other."""
+"""Of the file and of the text that is hashed: entries in order; joined by a comma in the former, by a blank in the latter."""
 
 NO_PIECES: Pieces = ((), ())
 
 
 def pieces_of(entry: Callable[[str, PodPromises], tuple[str, str] | None]) -> Fold[PodPromises, Pieces]:
-    """Make the fold that collects the entries of all pods; `entry` gives None for a pod that has none."""
+    """Create the fold that collects the entries of all pods; `entry` returns None for a pod without one."""
 
     def leaf(uid: str, pod: PodPromises) -> Pieces:
         found = entry(uid, pod)

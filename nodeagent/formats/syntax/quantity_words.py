@@ -10,7 +10,7 @@ _DECIMAL, _BINARY = frozenset({"", "b", "byte", "bytes"}), frozenset({"i", "ib"}
 
 
 def no_quantity(text: str) -> str:
-    """Say what is allowed where a text that is no quantity stands, with the amount that was probably meant."""
+    """Explain what is allowed instead of a text that is not a quantity, with the amount that was probably meant."""
     found = _WITH_UNIT.fullmatch(text)
     meant = () if found is None else _meant(found["number"], found["unit"])
     if found is None or not meant:

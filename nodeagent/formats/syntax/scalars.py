@@ -28,7 +28,7 @@ class ScalarError(ValueError):
 
 
 def resolve(text: str) -> ScalarValue:
-    """Give an unquoted, untagged scalar its value.
+    """Return the value of an unquoted, untagged scalar.
 
     Raises:
         ScalarError: infinity or not-a-number.
@@ -57,5 +57,5 @@ def resolve(text: str) -> ScalarValue:
 
 
 def json_number(value: float) -> int | Number:
-    """A finite float as Go's JSON has it: whole ones without a point, so integer fields take them."""
+    """A finite float as Go's JSON writes it: whole ones without a point, so integer fields accept them."""
     return int(value) if value.is_integer() and abs(value) < 1e21 else Number.of(value)

@@ -68,7 +68,7 @@ Path = tuple[str | int, ...]
 
 
 def line_at(root: TreeNode, path: Path) -> int | None:
-    """Line of the value at a path, or of the nearest ancestor that is there."""
+    """Line of the value at a path, or of its nearest existing ancestor."""
     node, line = root, root.line
     for step in path:
         match node:
@@ -86,7 +86,7 @@ def line_at(root: TreeNode, path: Path) -> int | None:
 
 
 def kind_of(node: TreeNode) -> str:
-    """Name the JSON type with its article, for findings."""
+    """Return the JSON type with its article, for findings."""
     match node:
         case MapNode():
             return "an object"
@@ -103,10 +103,10 @@ def kind_of(node: TreeNode) -> str:
 
 
 def tree_of(value: object, depth: int = 0) -> TreeNode:
-    """Make a tree without lines from what `json.loads` gives.
+    """Create a tree without lines from the result of `json.loads`.
 
     Raises:
-        ValueError: nested too deeply, or a value that JSON hasn't.
+        ValueError: nested too deeply, or a value that JSON can't express.
     """
     if depth > MAX_DEPTH:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels")

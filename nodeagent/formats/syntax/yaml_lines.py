@@ -1,4 +1,4 @@
-"""Plain values → lines of YAML, as the documents for people have it. Knows no field names."""
+"""Plain values → lines of YAML, as in documents for people. Knows no field names."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ def yaml_lines(document: dict[str, Any], *, is_utf8: bool = True) -> list[str]:
 
     Args:
         document: the fields.
-        is_utf8: False: it may be printed on a stream of few characters, so all else than ASCII is escaped.
+        is_utf8: False: it may be printed on a stream with few characters, so everything but ASCII is escaped.
     """
     text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=is_utf8, default_flow_style=False, width=1000)
     return text.splitlines()

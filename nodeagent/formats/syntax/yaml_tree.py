@@ -1,4 +1,4 @@
-"""YAML text → trees with line numbers, within bounds: size, depth, nodes, aliases. Knows no field names.
+"""YAML text → trees with line numbers, within limits: size, depth, nodes, aliases. Knows no field names.
 
 Works on the parser's events, not on PyYAML's composer: that one recurses per level, and expands `a: &a [*a]` forever.
 """
@@ -14,13 +14,13 @@ from nodeagent.formats.syntax.scalars import ScalarError, resolve
 from nodeagent.formats.syntax.tree import MAX_DEPTH, ListNode, MapEntry, MapNode, Scalar, ScalarValue, TreeNode
 
 MAX_BYTES = 1 << 20
-"""Of one text. The API server's objects end at 1.5 MiB (etcd's request limit); a pod is a few KiB."""
+"""Per text. The API server's objects end at 1.5 MiB (etcd's request limit); a pod is a few KiB."""
 MAX_NODES = 100_000
-"""Of one text, each use of an alias counted in full."""
+"""Per text, each use of an alias counted in full."""
 MAX_ALIASES = 1_000
 _MAX_DIRECTIVES = 8
 
-# libyaml is ten times faster, and in every wheel; where PyYAML was built without it, the pure parser gives the same events.
+# libyaml is ten times faster, and in every wheel; if PyYAML was built without it, the pure parser gives the same events.
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _MERGE = "<<"
@@ -48,13 +48,13 @@ class _Open(Struct):
     items: list[TreeNode] = field(default_factory=list)
     entries: dict[str, MapEntry] = field(default_factory=dict)
     merged: dict[str, MapEntry] = field(default_factory=dict)
-    """What `<<` brings in."""
+    """The entries merged by `<<`."""
     key: tuple[str, int] | None = None
     """The key whose value comes next."""
 
 
 class _Built(Struct, frozen=True):
-    """A finished node with what it costs to walk it."""
+    """A finished node with the cost of walking it."""
 
     node: TreeNode
     size: int
@@ -70,12 +70,11 @@ def read_yaml(content: bytes, findings: Findings) -> tuple[TreeNode, ...] | None
 
     Args:
         content: the text.
-        findings: no UTF-8, control characters, syntax, over a bound, recursive aliases, custom tags; duplicate keys, of which the
+        findings: invalid UTF-8, control characters, syntax, exceeded limits, recursive aliases, custom tags; duplicate keys, of which the
             first counts.
 
     Returns:
         None: it can't be read to its end.
-
     """
     try:
         return tuple(_Builder(findings).documents(_events(checked_text(content, findings), findings)))
@@ -102,7 +101,7 @@ def checked_text(content: bytes, findings: Findings) -> str:
 
 
 def _events(text: str, findings: Findings) -> Iterator[yaml.Event]:
-    # libyaml compares every %TAG with all others: bounded here, before it sees them.
+    # libyaml compares every %TAG with all others: limited here, before it gets them.
     directives = [number for number, line in enumerate(text.split("\n"), 1) if line.startswith("%")]
     if len(directives) > _MAX_DIRECTIVES:
         findings.add(directives[_MAX_DIRECTIVES], "", "", f"is more than {_MAX_DIRECTIVES} lines that start with %")
@@ -123,12 +122,12 @@ def _events(text: str, findings: Findings) -> Iterator[yaml.Event]:
 
 
 def _explained(err: yaml.MarkedYAMLError) -> str:
-    """Give libyaml's own bound, which from 0.2.6 on it may reach while it looks ahead, in the words of the lower one here."""
+    """Return libyaml's own limit, which since 0.2.6 its look-ahead may reach, in the words of our lower one."""
     return _TOO_DEEP if "nesting depth" in (err.problem or "") else ""
 
 
 def _tab(text: str, line: int) -> str | None:
-    """Say what is wrong with a line that YAML can't read because a tab indents it: no eye sees that. None: it is something else."""
+    """Explain a line that YAML can't read because a tab indents it: that is invisible. None: it is something else."""
     there = text.split("\n")[line - 1]
     indent = there[: len(there) - len(there.lstrip())]
     return (
@@ -210,7 +209,7 @@ class _Builder:
         if self._aliases > MAX_ALIASES:
             raise self._abort(line, f"has more than {MAX_ALIASES} aliases")
         if anchor is None or anchor not in self._anchors:
-            # Its name isn't shown, nor a tag of one's own: either may be a password that should have been quoted.
+            # Neither its name nor a custom tag is shown: either may be a password that should have been quoted.
             raise self._abort(line, "refers to an anchor that isn't there (quote it if * is meant as text)")
         built = self._anchors[anchor]
         if built is None:
@@ -221,7 +220,7 @@ class _Builder:
         return built
 
     def _place(self, built: _Built, line: int) -> None:
-        """Hand a finished node to the collection it belongs to."""
+        """Add a finished node to the collection it belongs to."""
         if not self._open:
             self._done.append(built.node)
             return
@@ -254,7 +253,7 @@ class _Builder:
             parent.entries[key] = MapEntry(key, value, line)
 
     def _merge(self, parent: _Open, value: TreeNode, line: int) -> None:
-        """Bring in the entries of one map or of several; the first that has a key wins, and the map's own wins over all."""
+        """Merge the entries of one map or of several; the first that has a key wins, and the map's own entries win over all."""
         for source in value.items if isinstance(value, ListNode) else (value,):
             if not isinstance(source, MapNode):
                 raise self._abort(line, "<< needs a map, or a list of maps")

@@ -12,7 +12,7 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.syntax.findings import shown
 
 DEFAULT_NODE_MEMORY_BYTES = 64 * 2**30
-"""Memory of a NUMA node that CPUs name and `numa` lacks."""
+"""Memory of a NUMA node that CPUs name but `numa` lacks."""
 
 _MAX_INT64 = 2**63 - 1
 _MAX_UINT32 = 2**32 - 1
@@ -25,7 +25,7 @@ MACHINE_FIELDS = frozenset(
         *("isolated", "nohzFull"),
     }
 )
-"""All that a document may say of a machine."""
+"""All fields that a document may have about a machine."""
 _CPU_FIELDS = frozenset({"id", "core", "socket", "numa", "uncore", "l3", "die", "coreClass", "capacity", "l3Bytes"})
 _CACHE_FIELDS = frozenset({"level", "type", "cpus", "size"})
 _NUMA_FIELDS = frozenset({"id", "memory", "hugepages", "distances"})
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class TopologyDocumentError(NodeAgentError):
-    """A document describes no machine."""
+    """A document does not describe a machine."""
 
     def __init__(self, field: str, allowed: str, value: object = None) -> None:
         self.field = field
@@ -44,7 +44,7 @@ class TopologyDocumentError(NodeAgentError):
 
 
 def topology_document(topology: Topology) -> dict[str, Any]:
-    """Plain values for JSON or YAML. What the machine doesn't say is left out."""
+    """Plain values for JSON or YAML. What the machine doesn't report is left out."""
     group_of = {cpu: index for index, group in enumerate(topology.l3) for cpu in group}
     document: dict[str, Any] = {
         "topology": {"cpus": [_cpu_document(cpu, group_of.get(cpu.id)) for cpu in topology.cpus]},
@@ -92,7 +92,7 @@ def _cache_document(cache: Cache) -> dict[str, Any]:
 
 
 def topology_from_document(document: object) -> Topology:
-    """Read the machine out of a scenario, or of what `topology_document` made.
+    """Read the machine from a scenario, or from the result of `topology_document`.
 
     Raises:
         TopologyDocumentError: naming the field, its value and what is allowed.
@@ -150,7 +150,7 @@ def _node(item: object, path: str) -> NumaNode:
 
 
 def _l3_groups(top: Mapping[str, Any], entries: list[Mapping[str, Any]], cpus: tuple[Cpu, ...]) -> tuple[CpuSet, ...]:
-    """The groups by the CPUs' `l3`; the list `l3`, where given, has them in order, with CPUs that aren't listed."""
+    """The groups by the CPUs' `l3`; the list `l3`, if given, has them in order, including CPUs that aren't listed."""
     members: dict[int, CpuSet] = {}
     for index, (entry, cpu) in enumerate(zip(entries, cpus, strict=True)):
         group = _optional(entry, "l3", f"topology.cpus[{index}]", _number(_MAX_UINT32))

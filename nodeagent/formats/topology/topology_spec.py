@@ -22,7 +22,7 @@ _LEVELS = "snlct"
 _MOST_DIGITS = 5
 _SHAPE = re.compile(r"(?:([0-9]+)s\.)?(?:([0-9]+)n\.)?(?:([0-9]+)l\.)?([0-9]+)c(?:\.([0-9]+)t)?")
 _LOCAL, _SAME_SOCKET, _OTHER_SOCKET = 10, 12, 20
-"""Distances as firmware gives them: the kernel's LOCAL_DISTANCE, and what is common beside it."""
+"""Distances as set by firmware: the kernel's LOCAL_DISTANCE, and the usual remote ones."""
 
 
 class TopologySpecError(NodeAgentError):
@@ -40,13 +40,13 @@ class TopologySpecError(NodeAgentError):
 
 
 def topology_from_spec(text: str) -> Topology:
-    """Build the machine. CPUs are numbered as most firmware does: first one thread of each core, then the other ones.
+    """Build the machine. CPUs are numbered as most firmware does: first one thread of each core, then the others.
 
     Args:
         text: `[Ss.][Nn.][Ll.]Cc[.Tt]`, then amounts per NUMA node after commas; what is left out is 1, and 64Gi of memory.
 
     Raises:
-        TopologySpecError: the text describes no machine, or too large a one.
+        TopologySpecError: the text does not describe a machine, or too large a one.
     """
     shape, *amounts = text.split(",")
     match = _SHAPE.fullmatch(shape)
@@ -67,7 +67,7 @@ def topology_from_spec(text: str) -> Topology:
             core=core,
             socket=core // (per_node * nodes),
             numa=core // per_node,
-            # As kubelet sees it, a cache that serves the whole node is none.
+            # Like kubelet, don't count a cache that serves the whole node.
             uncore=core // cores if caches > 1 else None,
         )
         for thread in range(threads)

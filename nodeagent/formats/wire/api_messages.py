@@ -12,11 +12,11 @@ from msgspec import Struct
 
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_TURN_SECONDS = 60.0
-"""How long a request may wait for a turn: an agent that does none for longer is ended by its unit's watchdog (WatchdogSec)."""
+"""How long a request may wait for a turn: an agent without one for longer is ended by its unit's watchdog (WatchdogSec)."""
 
 
 class ApiSyntaxError(ValueError):
-    """A line is no request, or no reply."""
+    """A line is not a request, or not a reply."""
 
 
 class Request(Struct, frozen=True):
@@ -37,8 +37,7 @@ def parse_request(line: bytes) -> Request:
     """Read a request.
 
     Raises:
-        ApiSyntaxError: it is no JSON object with a text `op`.
-
+        ApiSyntaxError: it is not a JSON object with a text `op`.
     """
     document = _object(line)
     op = document.pop("op", None)
@@ -56,8 +55,7 @@ def parse_reply(line: bytes) -> Result | Failure:
     """Read a reply.
 
     Raises:
-        ApiSyntaxError: it is none.
-
+        ApiSyntaxError: it isn't one.
     """
     document = _object(line)
     if document.get("ok") is True and "result" in document:

@@ -15,18 +15,18 @@ class Broken(enum.Enum):
 
 
 class Bounds(Struct, frozen=True):
-    """What one client, and all clients together, may cost."""
+    """Limits for each client, and for all clients together."""
 
     connections: int
     request_bytes: int
     read_seconds: float
-    """For the whole request, however many pieces it comes in."""
+    """For the whole request, however many pieces it arrives in."""
     write_seconds: float
-    """For the whole answer to be taken."""
+    """For sending the whole answer."""
 
 
 class Peer(Struct, frozen=True):
-    """Who is at the other end of a Unix socket, as the kernel says."""
+    """The process at the other end of a Unix socket, as reported by the kernel."""
 
     uid: int
     gids: frozenset[int]

@@ -31,7 +31,7 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class StartStage(StrEnum):
-    """How far a failed start came. Up to `cgroup` nothing of it ever was in the container's cgroup."""
+    """How far a failed start came. Up to `cgroup` none of its processes was ever in the container's cgroup."""
 
     FORK = "fork"
     DEADLINE = "deadline"  # it hung, as in a frozen cgroup, and was killed
@@ -44,7 +44,7 @@ class StartStage(StrEnum):
 
 
 class UnknownEnd(StrEnum):
-    """Why nobody knows how a process ended."""
+    """Why it is unknown how a process ended."""
 
     LAUNCHER_RESTARTED = "launcher_restarted"  # it was no longer the launcher's child
     HOST_REBOOTED = "host_rebooted"
@@ -60,7 +60,7 @@ class Hello(Struct, frozen=True):
 
 
 class StartRequest(Struct, frozen=True):
-    id: str  # [A-Za-z0-9._:@/-]{1,120}, unique for ever: a container's every restart has its own
+    id: str  # [A-Za-z0-9._:@/-]{1,120}, unique forever: each restart of a container has its own
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...]  # the whole environment; nothing is added to it
     identifier: str  # the journal's SYSLOG_IDENTIFIER, printable ASCII
@@ -69,8 +69,8 @@ class StartRequest(Struct, frozen=True):
     uid: int | None = None  # None = the launcher's, root
     gid: int | None = None
     groups: tuple[int, ...] = ()  # supplementary; where any of the three is given these replace root's
-    log_file: str | None = None  # takes the output where there is no journal
-    grace_seconds: int = 30  # between SIGTERM and SIGKILL when the launcher itself is told to stop
+    log_file: str | None = None  # receives the output if there is no journal
+    grace_seconds: int = 30  # between SIGTERM and SIGKILL when the launcher itself has to stop
 
 
 class Returned(Struct, frozen=True):
@@ -101,7 +101,7 @@ class Exited(Struct, frozen=True):
 
     @property
     def exit_code(self) -> int | None:
-        """As containers' statuses have it: 128 + n for signal n; None = nobody knows."""
+        """As in containers' statuses: 128 + n for signal n; None = unknown."""
         match self.end:
             case Returned(code):
                 return code
@@ -124,7 +124,7 @@ class StartFailed(Struct, frozen=True):
 
 
 class Refused(Struct, frozen=True):
-    """The launcher serves no such request."""
+    """The launcher doesn't serve this request."""
 
     code: str
     message: str
@@ -147,7 +147,7 @@ def encode_start(request: StartRequest) -> bytes:
 
 
 def encode_list(after: str) -> bytes:
-    """After: the last id that is known already, "" at first."""
+    """After: the last id that is already known, "" at first."""
     return _encode("list", {"after": after})
 
 
@@ -205,7 +205,7 @@ def decode_list(packet: bytes) -> Page | Refused:
 
 
 def decode_signal(packet: bytes) -> bool | Refused:
-    """False: the process has ended already."""
+    """False: the process has already ended."""
     match _decode(packet):
         case Refused() as refused:
             return refused
@@ -215,7 +215,7 @@ def decode_signal(packet: bytes) -> bool | Refused:
 
 
 def decode_ack(packet: bytes) -> tuple[str, ...] | Refused:
-    """The ids that are forgotten now; not those that run, or that the launcher never knew."""
+    """The ids that are now forgotten; not those that run, or that the launcher never knew."""
     match _decode(packet):
         case Refused() as refused:
             return refused

@@ -22,19 +22,19 @@ _HIDDEN, _CHANGED = "(hidden)", "(hidden, another one)"
 
 
 class AppliedPod(Struct, frozen=True):
-    """A pod of a manifest that is applied."""
+    """A pod of an applied manifest."""
 
     pod: Pod
     before: Pod | None
-    """What is in place under its name."""
+    """What is installed under its name."""
     path: str
     """Where its manifest is, or will be."""
     change: str
     """created, changed or unchanged."""
     restarts: bool
-    """A pod that runs makes way for it."""
+    """It replaces a running pod."""
     entry: PodEntry | None
-    """What the agent has decided on it; None: nothing yet."""
+    """The agent's decision on it; None: none yet."""
     notes: tuple[str, ...] = ()
     explained: Explained | None = None
     """How it would be decided; None: it has been decided on."""
@@ -69,7 +69,7 @@ def applied_document(applied: AppliedPod) -> Document:
 
 
 def differences(before: Pod | None, after: Pod) -> list[str]:
-    """Compare what is acted on of two pods, as lines of a unified diff without its heading. Values of variables are hidden."""
+    """Compare the effective fields of two pods, as lines of a unified diff without its heading. Values of variables are hidden."""
     known = set() if before is None else set(_variables(before))
     old = [] if before is None else _lines(before, known)
     return list(difflib.unified_diff(old, _lines(after, known), n=_CONTEXT_LINES, lineterm=""))[2:]
@@ -84,20 +84,20 @@ def _lines(pod: Pod, known: Collection[tuple[str, str, str]]) -> list[str]:
 
     is_hashed = pod.uid == hashed_uid(pod)
     document = pod_to_document(replace(pod, containers=tuple(_hidden(one, known) for one in pod.containers)))
-    if is_hashed:  # it is what all else makes it
+    if is_hashed:  # everything else follows from it
         document = {**document, "metadata": {"name": pod.name, "namespace": pod.namespace}}
     text: str = yaml.safe_dump(document, sort_keys=False)
     return text.splitlines()
 
 
 def _hidden(container: Container, known: Collection[tuple[str, str, str]]) -> Container:
-    """Hide the values of variables, which may be secrets; that one has changed is seen."""
+    """Hide the values of variables, which may be secrets; a change of one remains visible."""
     shown = ((name, _HIDDEN if (container.name, name, value) in known else _CHANGED) for name, value in container.env)
     return replace(container, env=tuple(shown))
 
 
 def settled_document(document: Document, entry: PodEntry | None) -> Document:
-    """Add what the agent has made of a pod that was waited for; without an entry, it has not decided yet."""
+    """Add the outcome for a pod that was waited for; without an entry, it is not decided yet."""
     if entry is None:
         return document
     if entry.refusal is None:

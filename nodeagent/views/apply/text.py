@@ -1,4 +1,4 @@
-"""What happens to manifests, as text: one line for each pod, then notes. Adds words to documents, no facts."""
+"""What happens to manifests, as text: one line per pod, then notes. Adds words to documents, no facts."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,16 +14,16 @@ WIDTH = 80
 _INDENT = "  "
 _STAYS = "; the pod that runs stays as it is"
 _MOST_PLACES = 4
-"""Containers of a pod whose places are named in its line."""
+"""Maximum number of a pod's containers whose places are shown in its line."""
 
 
 def applied_text(document: Document) -> str:
-    """Say what was put in place, a line for each pod and each note."""
+    """Report what was installed, a line per pod and per note."""
     return "".join(f"{line}\n" for pod in document["pods"] for line in _applied(pod))
 
 
 def refused_text(document: Document, width: int = WIDTH) -> str:
-    """Say of each pod that would be refused what is missing, and what would admit it."""
+    """Explain for each pod that would be refused what is missing, and what would admit it."""
     lines: list[str] = []
     for pod in document["pods"]:
         if pod["decision"] == "refused" and not pod["decided"]:
@@ -33,7 +33,7 @@ def refused_text(document: Document, width: int = WIDTH) -> str:
 
 
 def differences_text(document: Document, width: int = WIDTH) -> str:
-    """Say what differs from what is in place, and what would come of it; nothing of pods that don't differ."""
+    """Show the differences from what is installed, and their effect; nothing for pods that don't differ."""
     lines: list[str] = []
     for pod in document["pods"]:
         if pod["change"] != "unchanged":
@@ -42,7 +42,7 @@ def differences_text(document: Document, width: int = WIDTH) -> str:
 
 
 def deleted_text(document: Document) -> str:
-    """Say what was removed, a line for each pod, or for each file without one."""
+    """Report what was removed, a line per pod, or per file without one."""
     lines = []
     for file in document["files"]:
         lines += [_deleted(pod, file["file"]) for pod in file["pods"]]
@@ -51,7 +51,7 @@ def deleted_text(document: Document) -> str:
 
 
 def settled_text(entry: PodEntry, promises: Promises, *, restarts: bool) -> str:
-    """Say how the agent has decided on a pod that was waited for, and that perhaps was to take the place of one that runs."""
+    """Report the decision on a pod that was waited for, and that may have been meant to replace a running one."""
     pod = entry.pod
     if entry.refusal is not None:
         return f"pod {pod.full_name} refused: {entry.refusal.reason}: {entry.refusal.message}{_STAYS if restarts else ''}\n"
@@ -61,7 +61,7 @@ def settled_text(entry: PodEntry, promises: Promises, *, restarts: bool) -> str:
 
 
 def name_of(pod: Document) -> str:
-    """Name a pod as it is called everywhere: namespace/name."""
+    """Return the pod's usual name: namespace/name."""
     return f"{pod['namespace']}/{pod['name']}"
 
 

@@ -175,7 +175,7 @@ def _kubelet(facts: NodeFacts) -> CheckResult:
 
 
 def _kubelet_state(facts: NodeFacts) -> tuple[str | None, bool]:
-    """Policy, and whether CPUs are promised, as far as kubelet's file says it."""
+    """Policy, and whether CPUs are promised, as far as kubelet's file shows it."""
     try:
         document = json.loads(facts.text(KUBELET_STATE) or "")
     except ValueError:

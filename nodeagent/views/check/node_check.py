@@ -9,7 +9,7 @@ from nodeagent.views.wording.columns import broken
 
 KIND = "NodeCheck"
 VERSION = 1
-"""Of the document: a field or a check is added without a new one; none is renamed or removed."""
+"""Of the document: new fields and checks don't increase it; none is renamed or removed."""
 
 Document = dict[str, Any]
 _SGR = {Level.OK: "32", Level.NOTE: "36", Level.WARNING: "33", Level.FAILURE: "1;31", Level.UNKNOWN: "35"}
@@ -19,7 +19,7 @@ _FIX_INDENT = 9
 
 
 def verdicts(facts: NodeFacts) -> tuple[CheckResult, ...]:
-    """Judge everything; of each check one verdict."""
+    """Judge everything; return one verdict per check."""
     return (
         host.kernel(facts),
         host.cgroup_v2(facts),
@@ -40,7 +40,7 @@ def verdicts(facts: NodeFacts) -> tuple[CheckResult, ...]:
 
 
 def is_fit(found: tuple[CheckResult, ...], *, strict: bool = False) -> bool:
-    """Whether the agent can do its work there; strict: and nothing is to be mended or unknown."""
+    """Whether the agent can do its work there; strict: and nothing needs fixing or is unknown."""
     bad = {Level.FAILURE, Level.WARNING, Level.UNKNOWN} if strict else {Level.FAILURE}
     return all(verdict.level not in bad for verdict in found)
 
@@ -65,7 +65,7 @@ def node_check_document(found: tuple[CheckResult, ...]) -> Document:
 
 
 def render_node_check(document: Mapping[str, Any], *, coloured: bool = False, width: int = WIDTH) -> str:
-    """Print a line for each check, more where the reason is long; fixes are whole lines, however long, to be pasted."""
+    """Print one line per check, more if the reason is long; fixes are whole lines, however long, for pasting."""
     lines = []
     for check in document["checks"]:
         level = Level(check["level"])

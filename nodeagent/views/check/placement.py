@@ -35,7 +35,7 @@ def online_cpus(facts: NodeFacts) -> CheckResult:
 
 
 def _bringing_online(cpus: CpuSet) -> str:
-    """The command for sh that does it, hardly longer than the list of the CPUs; empty: there are none."""
+    """The sh command that does it, about as long as the list of the CPUs; empty: there are none."""
     if len(cpus) < 2:
         return "".join(f"echo 1 | sudo tee /{CPUS}/cpu{cpu}/online" for cpu in cpus)
     words = []
@@ -98,14 +98,14 @@ def nohz_full(facts: NodeFacts) -> CheckResult:
 
 
 def _of_kernel(facts: NodeFacts, seen: CpuSet, parameter: str) -> CpuSet | None:
-    """The online ones of a set that the kernel got on its command line, which counts where sysfs is not there; None: nobody says it."""
+    """The online CPUs of a set from the kernel's command line, used if sysfs lacks it; None: unknown."""
     if seen or facts.text(f"{CPUS}/isolated") is not None:  # a kernel that can't do without ticks has no nohz_full
         return seen & facts.topology.online
     cmdline = facts.text("proc/cmdline")
     if cmdline is None:
         return None
     flags, cpus = _flags_and_cpus(parameters(cmdline).get(parameter, ""))
-    if flags and "domain" not in flags:  # the scheduler balances over them all the same
+    if flags and "domain" not in flags:  # the scheduler still balances over them
         return CpuSet()
     try:
         return CpuSet.parse(cpus) & facts.topology.online
@@ -114,7 +114,7 @@ def _of_kernel(facts: NodeFacts, seen: CpuSet, parameter: str) -> CpuSet | None:
 
 
 def _flags_and_cpus(value: str) -> tuple[list[str], str]:
-    """Take `isolcpus=managed_irq,domain,2-3` apart."""
+    """Parse `isolcpus=managed_irq,domain,2-3`."""
     words = value.split(",")
     flags = [word for word in words if word[:1].isalpha()]
     return flags, ",".join(word for word in words if word not in flags)
@@ -193,7 +193,7 @@ def huge_pages(facts: NodeFacts) -> CheckResult:
 
 
 def _uneven(topology: Topology) -> tuple[str, dict[int, int]] | None:
-    """The first page size of which NUMA nodes with CPUs have different amounts."""
+    """The first page size that NUMA nodes with CPUs have different amounts of."""
     for size, _ in topology.hugepages:
         amounts = {node.id: dict(node.hugepages).get(size, 0) for node in topology.numa if node.id in topology.nodes}
         if len(set(amounts.values())) > 1:
@@ -202,7 +202,7 @@ def _uneven(topology: Topology) -> tuple[str, dict[int, int]] | None:
 
 
 def _page_kib(size: str) -> int:
-    """Size of a page in the words of sysfs; 0: it is not told."""
+    """Size of a page, from its sysfs spelling; 0: unknown."""
     units = {"Ki": 1, "Mi": 1024, "Gi": 1024**2}
     text = size.removeprefix("hugepages-")
     return int(text[:-2]) * units[text[-2:]] if text[-2:] in units and text[:-2].isdigit() else 0

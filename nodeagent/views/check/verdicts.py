@@ -13,17 +13,17 @@ from nodeagent.formats.kernel.settings import Settings
 class Level(enum.Enum):
     OK = "ok"
     NOTE = "note"
-    """Nothing is wrong; worth knowing."""
+    """Nothing is wrong, but worth knowing."""
     WARNING = "warning"
-    """Pods run, and less well, or less alone, than they could."""
+    """Pods run, but less well, or less isolated, than they could."""
     FAILURE = "failure"
-    """The agent cannot do its work, or another does it against it."""
+    """The agent can't do its work, or another program works against it."""
     UNKNOWN = "unknown"
-    """What says it is not there or not to be read."""
+    """The file that is missing or unreadable."""
 
 
 class Write(Struct, frozen=True):
-    """A setting that may be changed at any time, and back: it moves nobody and lasts until the next boot."""
+    """A setting that may be changed and reverted at any time: it moves no process and lasts until the next boot."""
 
     path: str
     """Below the root."""
@@ -35,9 +35,9 @@ class CheckResult(Struct, frozen=True):
     """Stable name."""
     level: Level
     reason: str
-    """In one sentence, with the values that decided."""
+    """In one sentence, with the deciding values."""
     fix: str = ""
-    """A command, or what to set where; empty: nothing is to be done."""
+    """A command, or what to set where; empty: nothing to do."""
     writes: tuple[Write, ...] = ()
     """What `--fix` does. Empty: a person has to decide."""
 
@@ -49,29 +49,29 @@ class NodeFacts(Struct, frozen=True):
     settings: Settings = field(default_factory=Settings)
     config: Config | None = None
     managers: Managers | None = None
-    """With the configuration, as far as it suits the machine."""
+    """With the configuration, as far as it fits the machine."""
     config_problem: str | None = None
-    """Why there are none of the two."""
+    """Why both are missing."""
     config_is_missing: bool = False
     """The problem is that there is no configuration at all."""
     config_command: str = ""
-    """What says all that is wrong with the configuration that was judged; empty: it is in no file."""
+    """The command that reports every error in the judged configuration; empty: it is in no file."""
     config_file: str = "the configuration"
-    """Where to correct it: the file that was named, else in words."""
+    """Where to correct it: the named file, otherwise in words."""
 
     @property
     def why_unconfigured(self) -> str:
-        """Why nobody can say what depends on the configuration."""
+        """Why everything that depends on the configuration is unknown."""
         wrong = self.config_problem is not None and not self.config_is_missing
         return "the configuration is wrong" if wrong else "the configuration is missing"
 
     def text(self, path: str) -> str | None:
-        """A setting's text without its line's end; None: there is no such file."""
+        """A setting's text without its line end; None: the file doesn't exist."""
         found = self.settings.sample.files.get(path)
         return None if found is None else found.strip()
 
     def is_hidden(self, path: str) -> bool:
-        """Whether it was not allowed to be read."""
+        """Whether reading it was not permitted."""
         return path in self.settings.unreadable
 
     @property

@@ -30,14 +30,14 @@ VERSION = 1
 
 
 class Explained(Struct, frozen=True):
-    """One pod's decision, and all that is told about it."""
+    """One pod's decision, and everything known about it."""
 
     before: WhatIf
     trace: Trace
     remedies: Remedies = Remedies()
     """Of a refused pod."""
     entry: PodEntry | None = None
-    """Of a pod that the node knows; None: the decision is tried out on a manifest."""
+    """For a pod that the node knows; None: the decision is tried out on a manifest."""
     reproduced: bool | None = None
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -49,11 +49,11 @@ def explanation(
     """Describe everything.
 
     Args:
-        explained: the pods, in the order of the decisions.
+        explained: the pods, in decision order.
         config: as decided under.
         what_if: the node.
         where: the machine, in a few words.
-        with_headroom: with what each NUMA node has left at each decision, and who holds the rest: of n pods, that is n² holders.
+        with_headroom: with what each NUMA node has left at each decision, and what holds the rest: for n pods, that is n² holders.
     """
     return {
         "configuration": configuration(config),
@@ -65,7 +65,7 @@ def explanation(
 
 
 def configuration(config: Config) -> Document:
-    """Describe what decides on placement."""
+    """Describe what affects placement."""
     placement = config.placement
     return {
         "checkAllocatable": config.check_allocatable,
@@ -81,7 +81,7 @@ def configuration(config: Config) -> Document:
 
 
 def machine(topology: Topology, reserved: CpuSet, where: str) -> Document:
-    """Describe the machine and what is kept from pods."""
+    """Describe the machine and what pods don't get of it."""
     return {
         "cpus": len(topology.online),
         "numaNodes": len(topology.numa),
@@ -123,13 +123,13 @@ def _headroom(explained: Explained) -> tuple[NodeHeadroom, ...]:
 
 
 def placed_containers(managers: Managers, pod: Pod, decision: Admitted, promises: Promises) -> list[Document]:
-    """Describe what each container of an admitted pod has got.
+    """Describe what each container of an admitted pod got.
 
     Args:
         managers: that decided.
         pod: with defaults applied.
         decision: on it.
-        promises: of the moment that is described, with the pod.
+        promises: at the described moment, with the pod.
     """
     reports = {report.name: report for report in decision.report.containers}
     pool = shared_pool(managers, promises, managers.topology.online)

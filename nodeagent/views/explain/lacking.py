@@ -1,4 +1,4 @@
-"""What a refused request wanted from the NUMA nodes, and what they lack, in plain words."""
+"""What a refused request needed from the NUMA nodes, and what they lack, in plain words."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -12,20 +12,20 @@ from nodeagent.views.wording.words import bytes_text, counted
 
 _MOST_HOLDERS = 8
 FEW_SETS = 3
-"""Of NUMA nodes, that are all named where they fare alike."""
+"""Up to this many NUMA nodes are all named if they lack the same."""
 MOST_NODES = 8
-"""Of more nodes only the best are told one by one."""
+"""Of more nodes only the best are listed one by one."""
 
 
 class Demanded(Struct, frozen=True):
-    """So much of one resource, on as few NUMA nodes as could hold it if nobody else were there."""
+    """An amount of one resource, on as few NUMA nodes as could hold it on an empty machine."""
 
     resource: str
     """Empty: CPUs."""
     amount: int
     nodes: int
     whole_cores: bool = False
-    """Of CPUs only those count whose cores are free as a whole."""
+    """Of CPUs only those count whose cores are entirely free."""
 
     def size(self, amount: int) -> str:
         """Spell an amount of it."""
@@ -38,24 +38,24 @@ class Demanded(Struct, frozen=True):
         return self.size(amount) + (" in whole cores" if self.whole_cores else "")
 
     def short(self, amount: int) -> str:
-        """Say that so much is missing."""
+        """Spell a missing amount."""
         return f"{bytes_text(amount) if self.resource else amount} short"
 
     def free(self, node: NodeHeadroom) -> int:
-        """How much of it a node can still give."""
+        """How much of it a node can still allocate."""
         if not self.resource:
             return len(node.free - node.split if self.whole_cores else node.free)
         return next((m.free_bytes for m in node.memory if m.resource == self.resource), 0)
 
     def has(self, node: NodeHeadroom) -> int:
-        """How much of it a node could give if nobody were there."""
+        """How much of it a node could allocate if it were empty."""
         if not self.resource:
             return len(node.cpus)
         return next((m.allocatable_bytes for m in node.memory if m.resource == self.resource), 0)
 
 
 def demands_of(cpus: int, memory: Amounts, before: WhatIf) -> list[Demanded]:
-    """Give a demand for each resource of which anything is wanted; memory counts where the nodes' memory is managed."""
+    """Return a demand for each requested resource; memory counts where the nodes' memory is managed."""
     cpu, books = before.managers.providers.cpu, before.promises
     demands = [Demanded("", cpus, cpu.layout.fewest_nodes(cpus), cpu.picking.whole_cores)] if cpus else []
     wanted = tuple((resource, size) for resource, size in memory if size and books.memory)
@@ -63,7 +63,7 @@ def demands_of(cpus: int, memory: Amounts, before: WhatIf) -> list[Demanded]:
 
 
 def wanted_where(demands: Iterable[Demanded]) -> str:
-    """Say on how many NUMA nodes."""
+    """Name the number of NUMA nodes."""
     counts = {demand.nodes for demand in demands} or {1}
     if counts == {1}:
         return "on a single NUMA node"
@@ -74,7 +74,7 @@ def wanted_where(demands: Iterable[Demanded]) -> str:
 
 
 def lacking(demands: Sequence[Demanded], nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
-    """Say what the nodes together have too little of, then each node: those first that come nearest."""
+    """Describe what the nodes together have too little of, then each node: the closest ones first."""
     yield from lacking_in_all([demand for demand in demands if demand.nodes > 1], nodes)
     told = [(_distance(demands, node), node.id, text) for node in nodes if (text := _of_node(demands, node))]
     told.sort()
@@ -84,7 +84,7 @@ def lacking(demands: Sequence[Demanded], nodes: Sequence[NodeHeadroom]) -> Itera
 
 
 def lacking_in_all(demands: Iterable[Demanded], nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
-    """Say of what all nodes together, or as many as are wanted, have too little."""
+    """Describe what all nodes together, or as many as are wanted, have too little of."""
     for demand in demands:
         free = sorted((demand.free(node) for node in nodes), reverse=True)
         most = sum(free[: demand.nodes])
@@ -95,13 +95,15 @@ def lacking_in_all(demands: Iterable[Demanded], nodes: Sequence[NodeHeadroom]) -
 
 
 def _distance(demands: Sequence[Demanded], node: NodeHeadroom) -> int:
-    """How far a node is from what is wanted of the first resource (CPUs, if any are): of it alone, or of all that it has."""
+    """How far the free amount of the first resource (CPUs, if requested) falls short: of the request if one node could hold it, otherwise
+    of everything that the node has.
+    """
     demand = demands[0]
     return (demand.amount if demand.nodes == 1 else demand.has(node)) - demand.free(node)
 
 
 def _of_node(demands: Sequence[Demanded], node: NodeHeadroom) -> str:
-    """Say what a node has too little of; nothing if it has all that could be wanted of it."""
+    """Describe what a node has too little of; empty if it has everything."""
     parts = []
     for demand in demands:
         free, has = demand.free(node), demand.has(node)
@@ -122,7 +124,7 @@ def _of_node(demands: Sequence[Demanded], node: NodeHeadroom) -> str:
 
 
 def taken_text(node: NodeHeadroom) -> str:
-    """Say who has its CPUs, in brackets; nothing if nobody has."""
+    """Name the owners of its CPUs, in brackets; empty if there are none."""
     holders = [f"{h.pod} {h.container or ''}".rstrip() + f" has {h.cpus}" for h in node.holders]
     more = len(holders) - _MOST_HOLDERS
     held = ", ".join(holders if more <= 0 else [*holders[:_MOST_HOLDERS], f"and {more} more (-o json has all)"])
@@ -132,5 +134,5 @@ def taken_text(node: NodeHeadroom) -> str:
 
 
 def sets_text(sets: Sequence[str]) -> str:
-    """Name sets of nodes that fare alike: a few as they are, of more an example and how many there are."""
+    """Name sets of nodes with the same result: a few as they are, of more an example and their number."""
     return " or ".join(sets) if len(sets) <= FEW_SETS else f"{sets[0]} and {len(sets) - 1} more sets"

@@ -42,13 +42,13 @@ def render_explanation(document: Document, width: int = WIDTH) -> str:
 
 
 def head(document: Document, width: int) -> Iterator[str]:
-    """Say on which machine and under which rules."""
+    """Describe the machine and the rules."""
     yield from machine_text(document["machine"], width)
     yield from _wrapped(f"rules    {rules_text(document['configuration'])}", width)
 
 
 def machine_text(machine: Document, width: int) -> Iterator[str]:
-    """Say which machine it is."""
+    """Describe the machine."""
     yield from _wrapped(
         f"machine  {counted(machine['sockets'], 'socket')}, {counted(machine['numaNodes'], 'NUMA node')}, "
         f"{counted(machine['cpus'], 'CPU')} (reserved {machine['reserved'] or 'none'}): {machine['source']}",
@@ -57,7 +57,7 @@ def machine_text(machine: Document, width: int) -> Iterator[str]:
 
 
 def rules_text(config: Document) -> str:
-    """Say what decides, in a line."""
+    """Describe what decides, in one line."""
     options = enabled(config["cpuManagerPolicyOptions"])
     given = config["topologyManagerPolicyOptions"]
     topology = enabled({name: value for name, value in given.items() if name != _MAX_NODES})
@@ -140,7 +140,7 @@ def _recorded(pod: Document) -> Iterator[str]:
 
 
 def container_text(container: Document) -> list[str]:
-    """Say in cells: the container, its CPUs, where they and its memory lie, why it shares."""
+    """Describe a container in cells: its name, its CPUs, where they and its memory are, why it shares."""
     level = {"container": "exclusive", "pod": "the pod's", "host": "shared"}[container["isolation"]]
     memory = "" if container["memoryNodes"] is None else f"memory NUMA {container['memoryNodes']}"
     where = f"NUMA {container['numaNodes']}" if container["numaNodes"] else ""
@@ -194,7 +194,7 @@ def _merge_result(step: Document, config: Document) -> str:
 
 
 def _is_open(step: Document) -> bool:
-    """Whether nobody minds where."""
+    """Whether no resource cares about the nodes."""
     return all(opinion == "any" for candidate in step["candidates"] for opinion in candidate["opinions"].values())
 
 
@@ -208,7 +208,7 @@ def _candidates(step: Document) -> list[list[str]]:
 
 
 def _alike(step: Document) -> dict[tuple[str, ...], list[str]]:
-    """Give the sets that fare alike, by what is said of them."""
+    """Return the sets that have the same result, by its description."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for candidate in step["candidates"]:
         cells = (*candidate["opinions"].values(), _verdict(candidate, step))

@@ -30,7 +30,7 @@ from nodeagent.views.wording.words import bytes_text, counted
 
 
 def why_refused(before: WhatIf, trace: Trace) -> list[str]:
-    """Say what was missing where.
+    """Explain what was missing where.
 
     Args:
         before: the node on which the pod was refused.
@@ -43,7 +43,7 @@ def why_refused(before: WhatIf, trace: Trace) -> list[str]:
     if decision.reason is Reason.EMPTY_POD_SHARED_POOL:
         return list(_budget(trace))
     last = trace.steps[-1] if trace.steps else None
-    there = decision.attempted  # with what the pod's containers before this one have got
+    there = decision.attempted  # with what the pod's earlier containers got
     reuse = there.cpu_reuse
     lent = CpuSet() if reuse is None or reuse.pod_uid != trace.pod.uid else reuse.cpus
     nodes = headroom(before.managers, there, (*before.pods, trace.pod), lent)
@@ -79,7 +79,7 @@ def _amount(resource: str, amount: int) -> str:
 
 
 def _budget(trace: Trace) -> Iterator[str]:
-    """The pod's own amounts, beside what its containers take of them alone."""
+    """The pod-level amounts, and what its containers take exclusively."""
     demand = trace.demand
     unread = [c.name for c in demand.containers if c.memory is None]
     if unread:
@@ -108,7 +108,7 @@ def _size(name: str, amount: int) -> str:
 
 
 def _wanted(trace: Trace, container: str | None) -> tuple[str, int, Amounts]:
-    """Who wants how many CPUs and how much memory."""
+    """Which container wants how many CPUs and how much memory."""
     if container is None:
         return "the pod as a whole", trace.demand.cpus, trace.demand.memory or ()
     demand = next(c for c in trace.demand.containers if c.name == container)
@@ -146,7 +146,7 @@ def _merge(before: WhatIf, trace: Trace, merge: MergeTrace, nodes: tuple[NodeHea
 
 
 def _reusable(before: WhatIf, there: Promises, uid: str, lent: CpuSet) -> Iterator[str]:
-    """Say what the pod's init containers leave to those after them."""
+    """Describe what the pod's init containers leave to later ones."""
     if lent:
         yield (
             f"{'CPU' if len(lent) == 1 else 'CPUs'} {lent} of the pod's init containers, on NUMA {before.managers.topology.numa_of(lent)}, "
@@ -162,7 +162,7 @@ def _reusable(before: WhatIf, there: Promises, uid: str, lent: CpuSet) -> Iterat
 
 
 def _over_budget(before: WhatIf, trace: Trace) -> str | None:
-    """Say what is wrong with the pod's own amounts, for which there are no hints at all."""
+    """Explain what is wrong with the pod-level amounts, for which there are no hints at all."""
     demand, providers = trace.demand, before.managers.providers
     if not demand.is_managed:
         return None
@@ -233,7 +233,7 @@ def _memory(before: WhatIf, trace: Trace, step: MemoryStep, nodes: tuple[NodeHea
 
 
 def remedy_text(remedy: Remedy) -> str:
-    """Say what to change."""
+    """Describe what to change."""
     match remedy.change:
         case RequestChange.REQUEST:
             return "let " + ", and ".join(

@@ -1,6 +1,6 @@
 """Which parts of an inspection are coloured: what is refused or keeps failing, and what is worse than promised.
 
-Only words that no pod's or container's name can be: those are lower case. Without colour the text says the same.
+Only words that can't be a pod's or container's name: names are lower case. Without colour the text says the same.
 """
 
 import re
@@ -15,5 +15,5 @@ _MARKED = re.compile(
 
 
 def coloured(text: str) -> str:
-    """Colour a laid-out text; no place of it moves."""
+    """Colour a laid-out text; positions don't change."""
     return _MARKED.sub(lambda found: f"\x1b[{_RED if found['red'] else _YELLOW}m{found[0]}\x1b[0m", text)

@@ -22,14 +22,14 @@ Document = dict[str, Any]
 
 
 class ContainerView(Struct, frozen=True):
-    """One container of a node that was looked at."""
+    """One container of an observed node."""
 
     view: NodeView
     entry: PodEntry
     container: Container
     status: ContainerStatus
     desired: DesiredCgroup | None
-    """None: its cgroup is to hold nothing, or nobody could look."""
+    """None: its cgroup should hold nothing, or was not observed."""
     is_different: bool
     """Its cgroup differs from what was promised."""
 
@@ -59,7 +59,7 @@ class ContainerView(Struct, frozen=True):
 
     @property
     def process_count(self) -> int | None:
-        """None: nobody could look."""
+        """None: not observed."""
         if self.view.observed.cgroups is None:
             return None
         return self.view.observed.process_counts.get(self.path) if self.path in self.view.observed.cgroups else 0
@@ -135,7 +135,7 @@ def _exit(ended: Exit | None) -> Document | None:
 
 
 def _state(observed: ContainerView) -> Document:
-    """Waiting, Running, Exited, Unknown as in Kubernetes; Open is a container without a command, which others enter."""
+    """Waiting, Running, Exited, Unknown as in Kubernetes; Open is a container without a command, which other processes enter."""
     name, reason = _state_and_reason(observed)
     status = observed.status
     return {
@@ -173,7 +173,7 @@ def _state_and_reason(observed: ContainerView) -> tuple[str, str | None]:
 
 
 def _runs(observed: ContainerView) -> bool | None:
-    """It was started and its cgroup has processes; where one can't look, the launcher has one. None: neither can be asked."""
+    """It was started and its cgroup has processes; if that is unknown, the launcher reports one. None: neither is known."""
     status = observed.status
     if not status.is_started or observed.view.observed.cgroups is not None:
         return status.is_started and observed.is_populated
@@ -190,7 +190,7 @@ def _ended(observed: ContainerView, ended: Exit) -> tuple[str, str | None]:
 
 
 def _waits_for_init(observed: ContainerView) -> bool:
-    """An init container or sidecar before it has not done its part."""
+    """An init container or sidecar before it is not done yet."""
     for container, status in observed.entry.pairs():
         if container.name == observed.container.name:
             return False
@@ -207,7 +207,7 @@ def _why_shared(observed: ContainerView, level: Isolation | None) -> str | None:
     why = why_shared(observed.managers.placement, observed.entry.pod, observed.container)
     if level is Isolation.POD:
         return "it runs in its pod's shared pool" + ("" if why is None else f": {why.value}")
-    return "it could not be given CPUs of its own when the state was recovered" if why is None else why.value
+    return "it could not get CPUs of its own when the state was recovered" if why is None else why.value
 
 
 def _notes(observed: ContainerView, own: CpuSet | None, lacking: int) -> list[str]:

@@ -17,22 +17,21 @@ class Difference(Struct, frozen=True):
     path: str
     """Of the cgroup, relative to the pods' cgroup."""
     file: str | None
-    """None: the cgroup itself is there, or isn't."""
+    """None: the cgroup itself exists, or doesn't."""
     promised: str
     found: str | None
-    """None: the file is not there."""
+    """None: the file doesn't exist."""
 
 
 def differences(plan: Plan, desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> tuple[Difference, ...]:
     """Compare.
 
-    A plan may take a detour (freeze, move, thaw) and so write one file twice: what counts is where it ends.
+    A plan may take a detour (freeze, move, thaw) and so write one file twice: only the final value counts.
 
     Args:
         plan: `diff(desired, observed)`.
-        desired: what every cgroup is to hold.
+        desired: what every cgroup should hold.
         observed: what they hold.
-
     """
     found = [*_of_structure(plan), *_of_settings(plan, observed)]
     settled = {(d.path, d.file) for d in found}
@@ -64,14 +63,14 @@ def _of_settings(plan: Plan, observed: ObservedCgroups) -> Iterator[Difference]:
     for (path, attribute), value in final.items():
         there = observed.get(path)
         if there is None:
-            continue  # the cgroup isn't there: that says it all
+            continue  # the cgroup doesn't exist: that is enough
         before = there.get(attribute)
         if before != value:
             yield Difference(path, attribute.value, print_value(value), None if before is None else spelled(before))
 
 
 def _of_effects(want: DesiredCgroup, there: ObservedCgroup) -> Iterator[Difference]:
-    """What the files say is right, and what the kernel grants is not: a cgroup above grants less, or it could grant none of it."""
+    """The files are right, but what the kernel grants is not: a cgroup above grants less, or it could grant none of it."""
     mems = want.get(Attribute.CPUSET_MEMS)
     if there.cpus_effective is not None and there.cpus_effective != want.cpus():
         yield Difference(want.path, EFFECTIVE_CPUS, str(want.cpus()), str(there.cpus_effective))
@@ -86,5 +85,5 @@ def _asked(effective: str) -> str:
 
 
 def spelled(value: Value) -> str:
-    """Give the kernel's text; an empty set, which is never written but may be found, is the empty text."""
+    """Return the kernel's text; an empty set, which is never written but may be found, is the empty text."""
     return "" if isinstance(value, (CpuSet, NumaSet)) and not value else print_value(value)

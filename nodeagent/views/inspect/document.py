@@ -1,7 +1,7 @@
 """Everything that `nodeagent inspect` knows, as one plain document with stable names: node, pods, containers, every difference.
 
-Everything is an argument (state, configuration, observed cgroups and processes, the time): the same in, the same out. The renderers
-only add words. Names are camelCase, times milliseconds since the epoch, CPU and node sets the kernel's texts.
+Everything is an argument (state, configuration, observed cgroups and processes, the time): the same input has the same output. The
+renderers only add words. Names are camelCase, times milliseconds since the epoch, CPU and node sets the kernel's texts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,21 +20,20 @@ from nodeagent.views.wording.cpu_places import Places
 from nodeagent.views.wording.refusal_advice import next_step
 
 VERSION = 1
-"""Of the document: a field is added without a new one; none is renamed or removed."""
+"""Of the document: new fields don't increase it; none is renamed or removed."""
 
 Document = dict[str, Any]
 
 UNHEALTHY = ("problems", "refused", "crashLoops", "degraded", "starved")
-"""What of the summary needs a person beside differences."""
+"""The parts of the summary that need a person, besides differences."""
 
 
 def inspection(view: NodeView, pod_uids: frozenset[str] | None = None) -> Document:
-    """Make the document.
+    """Create the document.
 
     Args:
-        view: what is known of the node, and what was seen of it.
+        view: what is known and was observed of the node.
         pod_uids: pods to show; None: all. Differences are those of the pods shown.
-
     """
     wanted: tuple[DesiredCgroup, ...] = ()
     plan = Plan(())

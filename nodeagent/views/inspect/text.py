@@ -27,7 +27,7 @@ _NO_VALUE = "-"
 
 
 def render(document: Document, width: int = WIDTH) -> str:
-    """Print everything, a few lines a pod."""
+    """Print everything, a few lines per pod."""
     return _joined([*_node(document, width), "", *_pods(document, width), *_attention(document, width)])
 
 
@@ -40,7 +40,7 @@ def render_in_full(document: Document, width: int = WIDTH) -> str:
 
 
 def render_wide(document: Document) -> str:
-    """Print one line per container, as long as need be: to be searched and sorted."""
+    """Print one line per container, however long: for searching and sorting."""
     rows = [_WIDE_HEADING, *(_cells(row) for pod in document["pods"] for row in _wide_rows(pod, document))]
     listing = table(rows, None) if len(rows) > 1 else [_no_pods(document)]
     return _joined([*_node(document, None), "", *listing, *_attention(document, None)])
@@ -113,7 +113,7 @@ def _agent(agent: Document) -> str:
 
 
 def _copied_agent(node: Document) -> str:
-    """Of a copy nothing can be put right here, so that there is no advice."""
+    """Nothing can be corrected from here on a copy, so no advice."""
     agent = node["agent"]
     if not agent["known"]:
         return "the capture holds no agent"
@@ -160,12 +160,12 @@ def _row(container: Document, document: Document) -> tuple[str, ...]:
 
 
 def _had(container: Document) -> str:
-    """Name the CPUs of a container whose pod has finished: they are others' now."""
+    """Name the CPUs of a container whose pod has finished: others may have them now."""
     return _NO_VALUE if container["hadCPUs"] is None else f"had {container['hadCPUs']}"
 
 
 def _promised(container: Document) -> Document:
-    """What stands for the kernel's values where nobody can ask for them."""
+    """The placeholder for the kernel's values where they are unknown."""
     promised = container["promised"]
     shared = None if container["isolation"] is None else "shared"
     return {"cpus": promised["cpus"] or shared, "mems": promised["mems"]}
@@ -195,7 +195,7 @@ def _phase(pod: Document, at_ms: int) -> str:
 
 
 def _attention(document: Document, width: int | None) -> list[str]:
-    """All that is wrong, with what to do; a verdict in every case."""
+    """Everything that is wrong, with what to do; always with a verdict."""
     sections = [
         *_noticeable_pods(document, width),
         *_host_processes(document, width),
@@ -208,7 +208,7 @@ def _attention(document: Document, width: int | None) -> list[str]:
 
 
 def _noticeable_pods(document: Document, width: int | None) -> Iterator[str]:
-    """In a long listing nobody finds the few that matter."""
+    """List the pods that need attention: they are hard to find in a long listing."""
     if len(document["pods"]) <= _FEW_PODS:
         return
     found = [line for pod in document["pods"] for line in _noticeable(pod, document["atMs"])]
@@ -279,7 +279,7 @@ def _orphans(document: Document, width: int | None) -> Iterator[str]:
         yield from broken(f"  {orphan['cgroup']} may run on CPUs {orphan['cpus']}; to end them:", width)
         for part in (
             orphan["nextStep"].replace(" && ", " &&\n").splitlines()
-        ):  # broken elsewhere it would do something else
+        ):  # a different break would change what it does
             yield from broken(f"    {part}", width)
     yield ""
 
@@ -407,7 +407,7 @@ def _processes(container: Document) -> str:
 
 
 def _cells(row: tuple[str, ...]) -> tuple[str, ...]:
-    """Have two blanks between columns only, and every column in every line: `awk -F '  +'` cuts them."""
+    """Separate columns, and nothing else, by two blanks, with every column in every line: `awk -F '  +'` cuts them."""
     return tuple(" ".join(cell.split()) or _NO_VALUE for cell in row)
 
 

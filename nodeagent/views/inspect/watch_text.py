@@ -26,18 +26,18 @@ _HEADING = ("CONTAINER", "STATE", "CPUS", "USED", "THROTTLED", "REMOTE", "")
 _RIGHT = (False, False, False, True, True, True, False)
 _WIDEST = (44, 22, 24, 7, 9, 8, 20)
 _OTHERS_FROM_PERCENT = 10
-"""Of one CPU: less may come of the two counters being read one after the other."""
+"""Per CPU: smaller values may come from reading the two counters one after the other."""
 
 
 class Look(Struct, frozen=True):
-    """All that one frame shows."""
+    """Everything that one frame shows."""
 
     document: Document
     topology: Topology
     sample: UsageSample
     rates: Rates = NO_RATES
     cost_ms: int | None = None
-    """What the look before took."""
+    """Duration of the previous look."""
     trouble: str | None = None
     """Why there is no newer one."""
 
@@ -59,9 +59,9 @@ class Frame(Struct, frozen=True):
     heading: int
     """The line that is the table's heading."""
     offset: int
-    """The view's, as far as there are rows."""
+    """The view's, limited by the number of rows."""
     page: int
-    """Rows that are shown at once."""
+    """Rows that are visible."""
 
 
 def frame(look: Look, view: View) -> Frame:
@@ -78,7 +78,7 @@ def frame(look: Look, view: View) -> Frame:
             f"{offset + 1}-{min(len(rows), offset + page)} of {len(rows)} by {view.sort}" if rows else "no containers"
         )
         tail = [f"{shown}  {KEYS}"]
-    heading, *laid = _table([_HEADING, *rows], view.width)  # all, so that no column moves as one scrolls
+    heading, *laid = _table([_HEADING, *rows], view.width)  # all, so that no column moves while scrolling
     lines = [*head, heading, *laid[offset : offset + page]]
     if view.height is not None:
         lines += [""] * (view.height - len(lines) - 1) + tail
@@ -100,7 +100,7 @@ def _summary(look: Look) -> list[str]:
 
 
 def _loads(look: Look, view: View) -> list[str]:
-    """One character a CPU, one line or more a NUMA node."""
+    """One character per CPU, one or more lines per NUMA node."""
     lines = []
     for node in look.topology.node_ids:
         cpus = CpuSet.from_ids(cpu.id for cpu in look.topology.cpus if cpu.numa == node)
@@ -195,7 +195,7 @@ def _row(name: str, container: Document, look: Look) -> tuple[tuple[int, int, in
 
 
 def _others(container: Document, look: Look) -> int:
-    """Give the load on a container's own CPUs that is not its own, in percent of one CPU; 0: none to speak of, or not known."""
+    """Return the load of others on a container's exclusive CPUs, in percent of one CPU; 0: negligible, or unknown."""
     own = CpuSet.parse(container["promised"]["cpus"] or "")
     runs = container["state"]["name"] in {"Running", "Open"}
     is_known = container["cgroup"] in look.rates.containers and all(cpu in look.rates.cpus for cpu in own)
@@ -216,10 +216,10 @@ def _near(cpus: CpuSet, topology: Topology) -> NumaSet:
 
 
 def _table(rows: list[tuple[str, ...]], width: int) -> list[str]:
-    """One line a row: what is too long is cut at its end, the numbers never."""
+    """One line per row: what is too long is cut at its end, never the numbers."""
     widths = [min(most, max(len(row[i]) for row in rows)) for i, most in enumerate(_WIDEST)]
     spare = width - sum(widths) - 2 * (len(widths) - 1)
-    for i in (2, 1, 0):  # what is cut first where there is too little room
+    for i in (2, 1, 0):  # what is cut first if the width is too small
         if spare < 0:
             taken = min(-spare, max(0, widths[i] - 10))
             widths[i], spare = widths[i] - taken, spare + taken

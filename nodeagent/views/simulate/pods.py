@@ -32,9 +32,9 @@ class Simulation(Struct, frozen=True):
     decisions: tuple[tuple[Pod, Admitted | Rejected | Insufficient], ...]
     capacity: Capacity | None = None
     copied: tuple[Pod, ...] = ()
-    """Of whose copies it is the capacity."""
+    """The pods whose copies the capacity counts."""
     ended: tuple[Pod, ...] = ()
-    """Pods of the node whose place those decided on take."""
+    """Pods of the node that are replaced."""
 
 
 def run_document(run: Simulation, where: str) -> Document:
@@ -54,7 +54,7 @@ def run_document(run: Simulation, where: str) -> Document:
 
 
 def comparison(first: Simulation, second: Simulation, where: str) -> Document:
-    """Put two runs of the same pods side by side.
+    """Compare two runs of the same pods side by side.
 
     Args:
         first: under one configuration.
@@ -77,7 +77,7 @@ def _machine(run: Simulation, where: str) -> Document:
 
 
 def _own(pod: Document) -> Document:
-    """Give what was decided on the pod alone: who shares is where all who share are."""
+    """Return only the decision on the pod: shared containers are where all shared ones are."""
     containers = [{**c, "cpus": ""} if c["isolation"] == Isolation.HOST.value else c for c in pod["containers"]]
     return {**pod, "containers": containers}
 
@@ -108,7 +108,7 @@ def _side(run: Simulation) -> Document:
 
 
 def _replaced(pods: Sequence[Pod]) -> list[bool]:
-    """Say of each pod whether a later one replaces it."""
+    """Return for each pod whether a later one replaces it."""
     taken: set[tuple[str, str]] = set()
     found = []
     for pod in reversed(pods):
@@ -118,7 +118,7 @@ def _replaced(pods: Sequence[Pod]) -> list[bool]:
 
 
 def left_on(what_if: WhatIf) -> tuple[list[Document], int, int]:
-    """Give what each NUMA node has left, how many CPUs that is in all, and at most for one container on one node."""
+    """Return what each NUMA node has left, how many CPUs in all, and at most for one container on one node."""
     left = headroom(what_if.managers, what_if.promises, what_if.pods)
     usable = what_if.managers.providers.cpu.usable
     return (
@@ -129,12 +129,12 @@ def left_on(what_if: WhatIf) -> tuple[list[Document], int, int]:
 
 
 def _fragmentation(node: NodeHeadroom) -> int:
-    """How much of the free CPUs is no whole core."""
+    """How many of the free CPUs aren't whole cores."""
     return 100 * len(node.split) // len(node.free) if node.free else 0
 
 
 def _pod(run: Simulation, pod: Pod, decision: Admitted | Rejected | Insufficient, *, replaced: bool) -> Document:
-    """Describe one decision, with where the containers are in the end; of a replaced pod, where they were at first."""
+    """Describe one decision, with the final places of the containers; for a replaced pod, the initial ones."""
     refusal = None if isinstance(decision, Admitted) else decision
     return {
         "containers": []

@@ -1,4 +1,4 @@
-"""A simulation as text: who got what, who was refused, what is left on each NUMA node. Adds words and layout, no facts."""
+"""A simulation as text: which pod got what, which was refused, what is left on each NUMA node. Adds words and layout, no facts."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -56,7 +56,7 @@ def _share(side: Document) -> str:
 
 
 def _staying(side: Document) -> int:
-    """How many pods no later one takes the place of."""
+    """How many pods are not replaced by a later one."""
     return len(side["pods"]) - int(side["summary"]["replaced"])
 
 
@@ -77,7 +77,7 @@ def _decided(pod: Document) -> str:
 
 
 def placed_text(container: Document) -> str:
-    """Say in a few words where a container is."""
+    """Describe the place of a container in a few words."""
     if container["isolation"] == "host":
         return f"{container['name']} shared"
     return " ".join(part for part in container_text(container)[:4] if part)
@@ -114,7 +114,7 @@ def _pods(document: Document, width: int) -> Iterator[str]:
 
 
 def _ended(side: Document, width: int) -> Iterator[str]:
-    """Print which pods of the node are no more there, as those decided on take their place."""
+    """Print which pods of the node are replaced by others."""
     names = side["ended"]
     if names:
         more = [f"and {len(names) - _MOST_ENDED} more (-o json has all)"] if len(names) > _MOST_ENDED else []
@@ -124,7 +124,7 @@ def _ended(side: Document, width: int) -> Iterator[str]:
 
 
 def placement_text(pods: Iterable[tuple[str, Iterable[Document]]], width: int) -> Iterator[str]:
-    """Print a table of who is where: of each pod its name and its containers. Nothing, where nobody is anywhere."""
+    """Print a table of places: for each pod its name and its containers. Empty if no container has a place."""
     rows = [["POD", "CONTAINER", "CPUS", "WHERE", "MEMORY"]]
     for pod, containers in pods:
         name = pod

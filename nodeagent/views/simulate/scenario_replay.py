@@ -34,11 +34,11 @@ from nodeagent.formats.scenario.scenario import (
 )
 
 _SHOWN_METRICS = frozenset(spec.name for spec in METRICS) - {CPU_PER_NUMA, TOPOLOGY_DURATION}
-"""The reference sets the gauge per node in random order, and durations are nobody's decision."""
+"""The reference sets the gauge per node in random order, and durations are not decisions."""
 
 
 class Replayed(Struct, frozen=True):
-    """What came of a scenario."""
+    """The result of a scenario."""
 
     result: Document
     end: WhatIf | None
@@ -51,7 +51,7 @@ def replay(scenario: Scenario) -> Document:
 
 
 def replayed(scenario: Scenario) -> Replayed:
-    """Replay one scenario from its start, and keep the node as it is in the end."""
+    """Replay one scenario from its start, and keep the final node."""
     going = Replay(scenario)
     result = going.run()
     refused = "startError" in result or any(step["op"] == "restart" and "error" in step for step in result["steps"])
@@ -61,7 +61,7 @@ def replayed(scenario: Scenario) -> Replayed:
 
 
 class _StartRefusedError(Exception):
-    """Ends a start half-way; the result shows how far it came."""
+    """Ends a start halfway; the result shows how far it came."""
 
 
 class _File(Struct):
@@ -78,7 +78,7 @@ class _File(Struct):
             self.text = self.encoded
 
     def follow(self, managers: Managers, promises: Promises, attempted: Promises | None) -> None:
-        """After a step: written if anything changed, also if it was changed back."""
+        """After a step: written if anything changed, even if it was changed back."""
         before, self.encoded = self.encoded, self.encode(managers, promises)
         changed_back = attempted is not None and self.text != before and self.encode(managers, attempted) != before
         if self.encoded != before or changed_back:
@@ -86,7 +86,7 @@ class _File(Struct):
 
 
 class Replay:
-    """One replay under way: the files, the metrics and the running pods. Lives for one call."""
+    """One replay in progress: the files, the metrics and the running pods. Lives for one call."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -142,7 +142,7 @@ class Replay:
         apply_deltas(self.totals, deltas)
 
     def gauge(self, managers: Managers, promises: Promises) -> None:
-        """Set the gauges as the agent does: from the state. kubelet's have moved with the counters."""
+        """Set the gauges like the agent does: from the state. kubelet's have changed with the counters."""
         if not managers.reproduces(Erratum.GAUGES_DRIFT):
             self.totals.update(core.gauges(managers, promises))
 
@@ -179,7 +179,7 @@ class Replay:
             case _:
                 pod = next((pod for pod in self.pods if pod.uid == step.pod_uid), None)
                 if pod is None:
-                    # Removing a container of a pod that isn't there is nothing to complain about: it is gone.
+                    # Removing a container of a pod that doesn't exist is not an error: it is gone.
                     shown |= {} if step.op == "removeContainer" else {"error": "no such active pod"}
                 else:
                     self.change(managers, step, pod)
@@ -190,7 +190,7 @@ class Replay:
 
     def add(self, managers: Managers, pod: Pod) -> Admitted | Rejected:
         if not self.is_swept:
-            # After a start from files: what they hold for pods that do not run goes with the first call.
+            # After a start from files: what they hold for pods that do not run is released with the first call.
             self.promises, deltas = core.sweep(managers, self.promises, (*self.pods, pod))
             self.count(deltas)
             self.is_swept = True
@@ -237,13 +237,13 @@ def _readmission(uid: str, result: Admitted | Rejected) -> Document:
 
 
 def encoded_cpus(managers: Managers, promises: Promises) -> str:
-    """Give the text of cpu_manager_state."""
+    """Return the text of cpu_manager_state."""
     gates = managers.rules.gates
     return encode_cpu_state(managers.placement.cpu_manager_policy, promises, pod_level=gates.pod_level_managers)
 
 
 def encoded_memory(managers: Managers, promises: Promises) -> str:
-    """Give the text of memory_manager_state."""
+    """Return the text of memory_manager_state."""
     gates = managers.rules.gates
     return encode_memory_state(managers.placement.memory_manager_policy, promises, pod_level=gates.pod_level_managers)
 
@@ -260,11 +260,11 @@ def read_files(managers: Managers, scenario: Scenario, cpu: str | None, memory: 
 
 
 def timed_adds(scenario: Scenario, clock_ns: Callable[[], int]) -> list[int]:
-    """Replay and give the nanoseconds of each `add`: the decision and both texts, without showing anything.
+    """Replay and return the nanoseconds of each `add`: the decision and both texts, without rendering anything.
 
     Args:
         scenario: as read.
-        clock_ns: tells the time; core and formats have no clock of their own.
+        clock_ns: returns the time; core and formats have no clock of their own.
     """
     going = Replay(scenario)
     times = []

@@ -34,7 +34,7 @@ _NOT_STARTED = "the managers did not start"
 
 
 class ScenarioTotals(Struct, frozen=True):
-    """What came of scenarios, in numbers."""
+    """The results of scenarios, in numbers."""
 
     scenarios: int = 0
     admitted: int = 0
@@ -59,14 +59,14 @@ def render_scenario(scenario: Scenario, replayed: Replayed, number: int, where: 
 
     Args:
         scenario: as it was replayed.
-        replayed: what came of it.
+        replayed: its result.
         number: of its line.
         where: the machine, in a few words.
         width: no line is longer, as far as words allow.
     """
     result, end = replayed.result, replayed.end
     lines = broken(f"scenario {number}: {_name(scenario.id)}", width)
-    # managers that did not start reserve nothing: then it is what they were told to
+    # managers that did not start reserve nothing: show what they were configured to
     asked = scenario.placement.reserved_system_cpus if "startError" in result else CpuSet.parse(result["reservedCPUs"])
     described = machine(scenario.topology, asked, where)
     lines += [*head({"machine": described, "configuration": configuration(Config(scenario.placement))}, width), ""]
@@ -85,7 +85,7 @@ def render_scenario(scenario: Scenario, replayed: Replayed, number: int, where: 
 
 
 def render_line(scenario: Scenario, replayed: Replayed, number: int, width: int = WIDTH) -> str:
-    """Print one scenario as briefly as can be."""
+    """Print one scenario as briefly as possible."""
     result, end = replayed.result, replayed.end
     text = f"scenario {number}: {_name(scenario.id)}: "
     if "startError" in result:
@@ -101,7 +101,7 @@ def render_line(scenario: Scenario, replayed: Replayed, number: int, width: int 
 
 
 def render_totals(totals: ScenarioTotals, width: int = WIDTH) -> str:
-    """Print what came of all scenarios together."""
+    """Print the totals of all scenarios."""
     text = f"{counted(totals.scenarios, 'scenario')}: {_decided(totals)}"
     if totals.not_started:
         text += f"; {_NOT_STARTED} in {totals.not_started}"
@@ -132,7 +132,7 @@ def _decided(totals: ScenarioTotals) -> str:
 
 
 def _steps(scenario: Scenario, result: Document) -> Iterator[list[str]]:
-    """Say in cells what each step came to; after a start that was refused there are no more."""
+    """Describe in cells the result of each step; after a refused start there are no more."""
     names = _pod_names(scenario)
     for number, (step, shown) in enumerate(zip(scenario.steps, result["steps"], strict=False), start=1):
         pod = "" if step.op == "restart" else names.get(step.pod_uid, _name(step.pod_uid))
@@ -165,7 +165,7 @@ def _readmitted(results: list[Document], names: Mapping[str, str]) -> str:
 
 
 def _placement(scenario: Scenario, result: Document, end: WhatIf, width: int) -> list[str]:
-    """Say who is where in the end: the pods, and those that only the files at the start know."""
+    """Describe the final places: of the pods, and of those that only the initial files know."""
     names = _pod_names(scenario)
     pods = result["steps"][-1]["pods"] if result["steps"] else {}
     gone = _removed(scenario)
@@ -187,7 +187,7 @@ def _placement(scenario: Scenario, result: Document, end: WhatIf, width: int) ->
 
 
 def _removed(scenario: Scenario) -> set[tuple[str, str]]:
-    """Find the containers that are gone in the end, though their pods may be there."""
+    """Find the containers that are gone at the end, though their pods may still exist."""
     gone: set[tuple[str, str]] = set()
     for step in scenario.steps:
         if step.container is not None and step.op == "removeContainer":

@@ -1,4 +1,4 @@
-"""Who owns each CPU, in the labels that a drawing of the machine uses: `reserved`, `shared`, or who holds it."""
+"""The owner of each CPU, in the labels that a drawing of the machine uses: `reserved`, `shared`, or the pod's and container's name."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from nodeagent.core.model.promises import Isolation, Promises
 
 
 def owners(managers: Managers, promises: Promises, pods: Iterable[Pod]) -> dict[int, str]:
-    """Label CPUs. One that nobody has, as while it is strictly reserved and offline, is left out.
+    """Label CPUs. A CPU without an owner (for instance strictly reserved and offline) is left out.
 
     Containers of one pod that have a CPU in turn (an init container and its successors) are named together.
 

@@ -16,7 +16,7 @@ from nodeagent.views.topology.svg import FILLS, INK, NOT_OWNED, PAPER, POD_FILLS
 
 _CACHE_TYPES = {"unified": "0", "data": "1", "instruction": "2"}
 _HIGHEST_LEVEL = {"unified": 5, "data": 5, "instruction": 3}
-"""hwloc has no name for those above."""
+"""hwloc has no name for levels above these."""
 _NUMA_GROUP = (("kind", "1001"), ("subkind", "0"))
 """How hwloc itself marks a group made to hold a NUMA node (HWLOC_GROUP_KIND_MEMORY)."""
 
@@ -31,7 +31,7 @@ class _Object(Struct):
     children: list["_Object"] = field(default_factory=list)
 
     def put(self, other: "_Object") -> bool:
-        """Find it a place below; large ones come first. False: it crosses what is there."""
+        """Find a place for it below; large boxes come first. False: it crosses an existing one."""
         for child in self.children:
             if other.cpus <= child.cpus:
                 return child.put(other)
@@ -41,7 +41,7 @@ class _Object(Struct):
         return True
 
     def holder(self, cpus: CpuSet) -> "_Object":
-        """Give the outermost box with these CPUs, else the innermost that has them among others."""
+        """Return the outermost box with these CPUs, else the innermost that has them among others."""
         if self.cpus == cpus:
             return self
         below = next((child for child in self.children if cpus <= child.cpus), None) if cpus else None
@@ -86,7 +86,7 @@ def _tree(topology: Topology, owner: Mapping[int, str]) -> _Object:
         *(_Object("Core", cpus, number) for number, cpus in topology.cores.items()),
     ]
     taken = {box.cpus for box in boxes if box.kind != "Group"} | {machine.cpus}
-    # A group is only there to hold a NUMA node's memory, which any other box with the same CPUs holds as well.
+    # A group only serves to hold a NUMA node's memory, which any other box with the same CPUs can hold as well.
     wanted = [box for box in boxes if box.kind != "Group" or box.cpus not in taken]
     for box in sorted(wanted, key=lambda box: -len(box.cpus)):
         machine.put(box)
@@ -102,14 +102,14 @@ def _tree(topology: Topology, owner: Mapping[int, str]) -> _Object:
 
 
 def _caches(topology: Topology) -> Iterator[_Object]:
-    """Yield them from the outermost level inwards, of one level data before instructions, as hwloc nests those of the same CPUs."""
+    """Yield them from the outermost level inwards; within a level data before instructions, as hwloc nests those of the same CPUs."""
     l3 = (Cache(3, "unified", cpus) for cpus in topology.l3)
     for cache in sorted((*l3, *topology.caches), key=lambda cache: -cache.level):
         cpus = cache.cpus & topology.online
         if cpus and cache.level <= _HIGHEST_LEVEL[cache.type]:
             size_bytes = topology.cpu[next(iter(cpus))].l3_bytes if cache.level == 3 else cache.size_bytes
             attributes = (
-                ("cache_size", str(size_bytes or 0)),  # 0 is what hwloc writes for a size that is not known
+                ("cache_size", str(size_bytes or 0)),  # 0 is what hwloc writes for an unknown size
                 ("depth", str(cache.level)),
                 ("cache_type", _CACHE_TYPES[cache.type]),
             )
@@ -118,7 +118,7 @@ def _caches(topology: Topology) -> Iterator[_Object]:
 
 
 def _dies(topology: Topology) -> Iterator[_Object]:
-    """Give the dies of packages that have several."""
+    """Return the dies of packages that have several."""
     members: dict[int, dict[int, CpuSet]] = {}
     for cpu in topology.cpus:
         if cpu.die is not None:
@@ -142,14 +142,14 @@ class _XmlWriter:
         self._given = 0
 
     def object(self, box: _Object, outer: NumaSet, depth: int) -> Iterator[str]:
-        """Write a box and what is in it; `outer`: NUMA nodes attached to the boxes around it, which are local to it, too."""
+        """Write a box and its contents; `outer`: NUMA nodes attached to the boxes around it, which are local to it, too."""
         indent = "  " * depth
         here = outer | NumaSet.from_ids(node.id for node in box.memory)
         local = here | box.nodes()
         inside = [
             *(f"{indent}  <info name={quoteattr(name)} value={quoteattr(value)}/>" for name, value in box.infos),
             *(line for node in box.memory for line in self._node(node, depth + 1)),
-            # in order of their lowest CPUs: hwloc complains about any other
+            # in order of their lowest CPUs: hwloc reports any other order
             *(
                 line
                 for child in sorted(box.children, key=lambda child: min(child.cpus))

@@ -46,7 +46,7 @@ class _Kind(Struct, frozen=True):
 
 
 class OtherCaches:
-    """What the drawings tell of caches of other levels than 3: of those with several cores each, of a core's own all at once."""
+    """What the drawings show of caches of levels other than 3: those with several cores each, and a core's own together."""
 
     def __init__(self, topology: Topology) -> None:
         shared: dict[int, list[str]] = {}
@@ -70,7 +70,7 @@ class OtherCaches:
         """What every core has for itself; empty: cores differ."""
 
     def of(self, cpu: int) -> tuple[str, str]:
-        """Tell what not all have: the caches that the CPU's core shares, and its own where cores differ."""
+        """Describe what not all CPUs have: the caches that the CPU's core shares, and its own if cores differ."""
         return self._shared.get(cpu, ""), "" if self.everywhere else self._own.get(cpu, "")
 
 
@@ -115,12 +115,12 @@ def node_title(topology: Topology, node: NumaNode) -> str:
 
 
 def nodes_without_cpus(topology: Topology) -> list[str]:
-    """Describe the NUMA nodes that are memory alone."""
+    """Describe the NUMA nodes that have only memory."""
     return [f"{node_title(topology, node)}, no CPUs" for node in topology.numa if node.id not in topology.nodes]
 
 
 def notes(topology: Topology) -> list[str]:
-    """Say what of CPUs has no place in a drawing."""
+    """Describe the CPUs that have no place in a drawing."""
     sets = (
         ("isolated CPUs (isolcpus)", topology.isolated),
         ("tickless CPUs (nohz_full)", topology.nohz_full),

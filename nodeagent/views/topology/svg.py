@@ -1,6 +1,6 @@
-"""Draws the machine as an SVG picture for a report: sockets, NUMA nodes, caches, cores, threads, distances, and who owns each CPU.
+"""Draws the machine as an SVG picture for a report: sockets, NUMA nodes, caches, cores, threads, distances, and the owner of each CPU.
 
-Every box knows its size before it is placed, so nothing overlaps; the same in, the same text out. Knows owners as labels only.
+Every box knows its size before it is placed, so nothing overlaps; the same input has the same output. Knows owners as labels only.
 """
 
 import math
@@ -33,7 +33,7 @@ FILLS = {RESERVED: "#59636e", SHARED: "#cfe8d5", OFFLINE: "#ffffff", NOT_OWNED: 
 POD_FILLS = (
     "#1f5fa8", "#b4480f", "#7a3e9d", "#00695c", "#a3242f", "#6b5a00", "#3f4aa0", "#a01f5c", "#2f6b1f", "#5d4037"
 )  # fmt: skip
-"""What pods hold, in turn; white text is legible on each. The marks tell apart those that have the same."""
+"""Colours of what pods hold, in turn; white text is legible on each. The marks distinguish owners with the same colour."""
 
 _ON_LIGHT = frozenset({SHARED, OFFLINE, NOT_OWNED})
 _WIDTH = 1180
@@ -41,9 +41,9 @@ _CELL_HEIGHT = 24
 _PAD, _GAP = 8, 6
 _TITLE, _TEXT, _SMALL = 14, 12, 11
 _CHAR = 0.6
-"""Width of a character, in font sizes: rather too much."""
+"""Width of a character, in font sizes: rounded up."""
 _NARROWEST = 150
-"""Room for a box's title, however little is in the box."""
+"""Space for a box's title, however little is in the box."""
 _MAX_LABEL = 60
 _MAX_MATRIX = 24
 
@@ -63,7 +63,7 @@ def render_svg(topology: Topology, owner: Mapping[int, str] | None = None, title
 
     Args:
         topology: the machine.
-        owner: label by CPU: `reserved`, `shared`, or what holds it alone; None: nobody knows.
+        owner: label by CPU: `reserved`, `shared`, or what holds it exclusively; None: unknown.
         title: of the picture, such as the node's name.
     """
     painter = _Painter(topology, owner or {})
@@ -228,7 +228,7 @@ class _Border(Struct, frozen=True):
 
 
 def _framed(title: str, inside: _Box, frame: _Border, least: _Box = _NOTHING) -> _Box:
-    """A box with a title above what is in it, as large as `least` or larger."""
+    """A box with a title above its contents, as large as `least` or larger."""
     room = max(inside.width, least.width - 2 * _PAD, _NARROWEST if inside.width else _WIDTH)
     lines = _paragraph(title, _TITLE if frame.bold else _SMALL, room, bold=frame.bold)
     content = _stack([*lines, *([inside] if inside.height else [])], gap=4)
@@ -253,7 +253,7 @@ def _bordered(inside: _Box, pad: float, *, fill: str, stroke: str, radius: int, 
 
 
 def _flow(boxes: Sequence[_Box], width: float, *, gap: float) -> _Box:
-    """Boxes side by side, in as many rows as it takes."""
+    """Boxes side by side, in as many rows as necessary."""
     x = y = row_height = widest = 0.0
     body = []
     for box in boxes:

@@ -1,4 +1,4 @@
-"""Draws the machine as text: sockets, NUMA nodes, caches, cores with their threads, and who owns each CPU.
+"""Draws the machine as text: sockets, NUMA nodes, caches, cores with their threads, and the owner of each CPU.
 
 Legible without colour, within the width, from 2 CPUs to hundreds. Knows owners as labels only.
 """
@@ -26,14 +26,14 @@ from nodeagent.views.topology.parts import (
 _MAX_LABEL = 44
 _SGR = {RESERVED: "33", SHARED: "32"}
 _SGR_OF_PODS = ("1;36", "1;35", "1;34", "1;31", "1;96", "1;95", "1;94", "1;91")
-"""ECMA-48 colours of what pods hold, in turn; the marks tell apart those that have the same."""
+"""ECMA-48 colours of what pods hold, in turn; the marks distinguish owners with the same colour."""
 
 Paint = Callable[[str, str], str]
 """Label, text → the text, coloured or not."""
 
 
 def terminal_paint(owner: Mapping[int, str]) -> Paint:
-    """Give the colours of these owners, for a terminal."""
+    """Return the colours of these owners, for a terminal."""
     numbers = pod_numbers(owner)
     codes = _SGR | {label: _SGR_OF_PODS[number % len(_SGR_OF_PODS)] for label, number in numbers.items()}
 
@@ -54,9 +54,9 @@ def render_topology(
 
     Args:
         topology: the machine.
-        owner: label by CPU: `reserved`, `shared`, or what holds it alone; a CPU without an entry has no mark.
+        owner: label by CPU: `reserved`, `shared`, or what holds it exclusively; a CPU without an entry has no mark.
         width: no line is longer, if it is at least 40.
-        paint: what colours CPUs and owners.
+        paint: colours CPUs and owners.
     """
     owner = owner or {}
     cells = _Cells(topology, owner, marks(owner), paint)
@@ -103,7 +103,7 @@ class _Cells(Struct, frozen=True):
 
 
 def _rows(indent: str, cores: Iterable[tuple[_Word, ...]], width: int) -> list[str]:
-    """As many cores in a row as fit; a core that alone is too long is broken."""
+    """As many cores in a row as fit; a core that is too long by itself is broken."""
     rows = [indent]
     used = len(indent)
     for core in cores:

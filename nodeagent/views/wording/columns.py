@@ -1,6 +1,6 @@
 """Text in columns within a width: what is too long is broken at commas and spaces, never lost.
 
-Contains nothing that a terminal would act on, whoever wrote it: unprintable characters are escaped.
+Contains nothing that could control a terminal, wherever it comes from: unprintable characters are escaped.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,12 +18,11 @@ def table(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
 
 
 def blocks(rows: Sequence[Sequence[str]], width: int | None) -> list[list[str]]:
-    """Lay out rows of equal length; the lines of each row.
+    """Lay out rows of equal length; return the lines of each row.
 
     Args:
         rows: cells; the first row may be a heading.
-        width: no line is longer, as long as every column can have 8 places. None: as wide as need be.
-
+        width: no line is longer, as long as every column can have 8 places. None: unlimited.
     """
     if not rows:
         return []
@@ -52,9 +51,9 @@ def _lines(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
 
 
 def broken(text: str, width: int | None) -> list[str]:
-    """Break a text at line ends, and after commas, spaces, slashes and hyphens; in the middle of a word only where nothing else is left.
+    """Break a text at line ends, and after commas, spaces, slashes and hyphens; in the middle of a word only as a last resort.
 
-    Lines after the first are indented as the first is, and two more. Width None: at line ends only.
+    Lines after the first are indented like the first, and two more. Width None: at line ends only.
     """
     indent = " " * (len(text) - len(text.lstrip(" ")))
     first, *rest = map(printable, text.split("\n"))

@@ -7,7 +7,7 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Topology
 
 _MOST_PLACES = 4
-"""More than these are told as counts: nobody reads sixteen caches in a line."""
+"""More than this are shown as counts: nobody reads sixteen caches in a line."""
 
 Place = dict[str, Any]
 
@@ -54,7 +54,7 @@ class Places:
 
 
 def places_text(places: Sequence[Mapping[str, Any]]) -> str:
-    """Say it in words: `socket 0, NUMA 0, cores 1 2 (whole), L3 0`; several places are joined by `; `."""
+    """Describe them in words: `socket 0, NUMA 0, cores 1 2 (whole), L3 0`; several places are joined by `; `."""
     if len(places) > _MOST_PLACES:
         counts = [
             _count({p["socket"] for p in places}, "socket"),
@@ -78,7 +78,7 @@ def _text(place: Mapping[str, Any]) -> str:
 
 
 def _ids(numbers: Sequence[int]) -> str:
-    """Few are named one by one; many as ranges."""
+    """A few are listed one by one; many as ranges."""
     return " ".join(map(str, numbers)) if len(numbers) <= 8 else str(CpuSet.from_ids(numbers))
 
 

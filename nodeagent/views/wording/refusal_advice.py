@@ -31,12 +31,11 @@ ADVISED = frozenset(_ADVICE)
 
 
 def next_step(reason: str, pod: str) -> str:
-    """Say what to do so that the pod may be admitted.
+    """Return what to do so that the pod can be admitted.
 
     Args:
         reason: of the refusal.
         pod: its namespace/name.
-
     """
     if reason == STATE_NOT_SAVED:
         return _ADVICE[reason]

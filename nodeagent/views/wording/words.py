@@ -19,11 +19,11 @@ _SIGNALS = {
     11: "SIGSEGV",
     15: "SIGTERM",
 }
-"""Those that end processes in practice, by the numbers of every architecture that has these machines."""
+"""Those that end processes in practice; they have the same numbers on every architecture of these machines."""
 
 
 def state_text(container: Document, at_ms: int) -> str:
-    """Say what a container does, in a word or two."""
+    """Describe what a container does, in a word or two."""
     state = container["state"]
     match state["name"], state["reason"]:
         case "Exited", "NeverStarted":
@@ -45,7 +45,7 @@ def state_text(container: Document, at_ms: int) -> str:
 
 
 def processes_text(count: int | None) -> str:
-    """Say how many processes there are; None: nobody could look."""
+    """Spell the number of processes; None: unknown."""
     match count:
         case None:
             return "processes not known"
@@ -56,7 +56,7 @@ def processes_text(count: int | None) -> str:
 
 
 def why_text(container: Document) -> str:
-    """Say with whom it shares its CPUs: where they lie, if with nobody; why, if with others."""
+    """Name what shares its CPUs: their places, if nothing does; the reason, if others do."""
     lie = places_text(container["places"])
     match container["isolation"]:
         case "container":
@@ -68,7 +68,7 @@ def why_text(container: Document) -> str:
 
 
 def remarks(container: Document, at_ms: int) -> list[str]:
-    """Say everything else that is out of the ordinary, one sentence each."""
+    """Describe everything else that is out of the ordinary, one sentence each."""
     state, said = container["state"], []
     if container["differs"]:
         said.append("NOT AS PROMISED: see the differences below")
@@ -88,7 +88,7 @@ def remarks(container: Document, at_ms: int) -> list[str]:
 
 
 def exit_text(ended: Document, at_ms: int) -> str:
-    """Say how and when a process ended."""
+    """Describe how and when a process ended."""
     when = f"{ago(at_ms - ended['finishedAtMs'])} ago"
     if ended["startError"] is not None:
         return f"{when}: {ended['reason']}: {ended['startError']}"
@@ -103,14 +103,14 @@ def exit_text(ended: Document, at_ms: int) -> str:
 
 
 def quota_text(quota: Document | None) -> str:
-    """Say the limit in thousandths of a CPU; `-`: the controller is not enabled."""
+    """Spell the limit in thousandths of a CPU; `-`: the controller is not enabled."""
     if quota is None:
         return "-"
     return "none" if quota["limitMillicores"] is None else f"{quota['limitMillicores']}m"
 
 
 def bytes_text(amount: int | None) -> str:
-    """Say an amount exactly, with the largest unit that needs no fraction."""
+    """Spell an amount exactly, with the largest unit that needs no fraction."""
     if amount is None:
         return "no limit"
     for size, unit in _UNITS:
@@ -120,7 +120,7 @@ def bytes_text(amount: int | None) -> str:
 
 
 def ago(span_ms: int) -> str:
-    """Say a time span in its two largest units."""
+    """Spell a time span in its two largest units."""
     seconds = max(0, span_ms) // 1000
     for size, unit, smaller_size, smaller in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
         if seconds >= size:
@@ -130,7 +130,7 @@ def ago(span_ms: int) -> str:
 
 
 def within(span_ms: int) -> str:
-    """Say when something is due."""
+    """Spell when something is due."""
     return f"in {ago(span_ms)}" if span_ms > 0 else "now"
 
 

@@ -56,9 +56,9 @@ def test_a_running_one_can_be_entered():
 
 PODS = {
     "terminating": (made(deleting_since_ms=NOW_MS), "is being ended"),
-    "finished": (made(command=True, statuses=(ended("slot"),), outcome=Phase.FAILED), "is over (Failed)"),
-    "not started": (made(command=True, statuses=(ContainerStatus("slot"),)), "does not run now"),
-    "ended": (made(command=True, statuses=(ended("slot", 1),)), "does not run now"),
+    "finished": (made(command=True, statuses=(ended("slot"),), outcome=Phase.FAILED), "has finished (Failed)"),
+    "not started": (made(command=True, statuses=(ContainerStatus("slot"),)), "is not running"),
+    "ended": (made(command=True, statuses=(ended("slot", 1),)), "is not running"),
     "stopping": (made(command=True, statuses=(running("slot", stop_by_ms=NOW_MS),)), "is being stopped"),
 }
 
@@ -90,16 +90,19 @@ CGROUPS = {
     ),
     "other cpuset": (
         lambda s: changed(s, Attribute.CPUSET_CPUS, CpuSet.of(2, 3), cpus_effective=CpuSet.of(2, 3)),
-        "cpuset.cpus of poduid-web/slot is '2-3', promised is '1,5'",
+        "cpuset.cpus of poduid-web/slot is '2-3' instead of the promised '1,5'",
     ),
-    "no cpuset": (lambda s: replace(s, attributes=()), "cpuset.cpus of poduid-web/slot is '', promised is '1,5'"),
+    "no cpuset": (
+        lambda s: replace(s, attributes=()),
+        "cpuset.cpus of poduid-web/slot is '' instead of the promised '1,5'",
+    ),
     "other mems": (
         lambda s: changed(s, Attribute.CPUSET_MEMS, NumaSet.of(1)),
-        "cpuset.mems of poduid-web/slot is '1', promised is '0-1'",
+        "cpuset.mems of poduid-web/slot is '1' instead of the promised '0-1'",
     ),
     "less granted": (
         lambda s: replace(s, cpus_effective=CpuSet.of(1)),
-        "cpuset.cpus.effective of poduid-web/slot is '1', promised is '1,5'",
+        "cpuset.cpus.effective of poduid-web/slot is '1' instead of the promised '1,5'",
     ),
 }
 
