@@ -269,17 +269,28 @@ class CgroupTree:
         look finds there get the signal.
 
         Raises:
-            CgroupError: cgroup.procs cannot be read, or a process cannot be held.
+            CgroupError: cgroup.procs cannot be read, or a process cannot be held; the others have got the signal then.
 
         """
         pids = self.processes(path)
+        failed: CgroupError | None = None
         for start in range(0, len(pids), HELD_AT_ONCE):
             with ExitStack() as held:
                 batch = pids[start : start + HELD_AT_ONCE]
-                descriptors = {pid: d for pid in batch if (d := self._held(pid, held)) is not None}
+                descriptors: dict[int, int] = {}
+                for pid in batch:
+                    try:
+                        descriptor = self._held(pid, held)
+                    except CgroupError as err:
+                        failed = failed or err
+                        continue
+                    if descriptor is not None:
+                        descriptors[pid] = descriptor
                 for pid in descriptors.keys() & set(self.processes(path)):
                     with suppress(ProcessLookupError):
                         signal.pidfd_send_signal(descriptors[pid], signal.SIGTERM)
+        if failed is not None:
+            raise failed
 
     def _held(self, pid: int, held: ExitStack) -> int | None:
         try:

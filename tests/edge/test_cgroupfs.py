@@ -106,6 +106,15 @@ def test_every_process_of_many_gets_the_signal_and_the_list_is_not_read_for_each
     assert tree.lists <= 1 + -(-MANY // HELD_AT_ONCE)
 
 
+def test_a_process_that_cannot_be_held_keeps_the_signal_from_no_other(tmp_path):
+    """One of another PID namespace is listed as 0."""
+    ours = subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"])
+    (tmp_path / "cgroup.procs").write_text(f"0\n{ours.pid}\n")
+    with pytest.raises(CgroupError, match="hold process 0 to end it"):
+        CgroupTree(str(tmp_path)).terminate("")
+    assert ours.wait(20) == -signal.SIGTERM
+
+
 def test_a_process_that_left_between_the_looks_gets_no_signal(tmp_path):
     """A process id that was in the first list only belongs to somebody else now."""
     ours = [subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"]) for _ in range(2)]
