@@ -40,9 +40,7 @@ def main() -> int:
                 started = guest.run("systemctl start nodeagent", check=False, timeout_seconds=_START_SECONDS)
             if started.returncode:
                 print("nodeagent.service does not run: see `systemctl status nodeagent` in the guest", file=sys.stderr)
-            print(
-                "A root shell in the guest; Ctrl-D or `poweroff` ends it, and nothing of it is kept.", file=sys.stderr
-            )
+            print("A root shell in the guest; Ctrl-D ends it, and nothing of it is kept.", file=sys.stderr)
             return interact(guest)
     except GuestError as error:
         print(f"guest: {error}", file=sys.stderr)
