@@ -8,7 +8,6 @@ SECOND_LANE = (
     "containers",
     "debian_package",
     "examples",
-    "faults",
     "hotplug",
     "load_live",
     "metrics_live",

@@ -1,0 +1,37 @@
+"""`make install` on a node that never had nodeagent, again as an upgrade, and `make uninstall`: in the tree of the guests, where no systemd
+runs and nothing is emulated.
+
+In guests, test_documentation.py does the same in its long form, as README shows it.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from integration.guest.base import VENV, base_of
+from integration.guest.images import NOT_INSTALLED, guest_image, install_script, read_project, write_files
+from integration.guest.releases import DEBIAN_12, DEBIAN_13, Release
+from integration.guest.trees import in_copy_of
+from integration.node import CONFIG
+
+IN_A_TREE = f"""
+    rm -rf {VENV}
+    {install_script()}
+    nodeagent --version
+    echo '# mine' >>{CONFIG}
+    {install_script()}
+    nodeagent --version
+    test "$(tail -n 1 {CONFIG})" = '# mine'
+    make --directory=/usr/src/nodeagent uninstall PURGE=1
+    find / -xdev -name '*nodeagent*' -not -path '/usr/src/*' | tee /tmp/left
+    getent group nodeagent | tee -a /tmp/left
+    test ! -s /tmp/left
+"""
+
+
+@pytest.mark.parametrize("release", [DEBIAN_12, pytest.param(DEBIAN_13, marks=pytest.mark.long)], ids=str)
+def test_it_comes_is_upgraded_and_goes_without_a_trace(release: Release, tmp_path: Path) -> None:
+    guest_image(release)
+    base = base_of(release)
+    write_files(read_project("nodeagent", NOT_INSTALLED), tmp_path)
+    in_copy_of(base.root, IN_A_TREE, mounts=((base.wheels, "/mnt"), (tmp_path, "/usr/src")))
