@@ -54,7 +54,7 @@ from nodeagent.daemon.reloading import check_takeover, promises_on
 from nodeagent.daemon.requests import Requests
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.troubles import Trouble, attempted, owner_of, trouble_of
-from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
+from nodeagent.daemon.wakeups import READ_MACHINE, READ_SOURCES, WakeUpReason, Wakeups
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.state_files import StateFileError
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
@@ -68,7 +68,7 @@ _ASTRAY = "astray"
 _DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_REFUSED, EventKind.CHANGE_REFUSED})
 
 
-class PodReader(Protocol):
+class SourceReader(Protocol):
     """A source of pods. It wakes the deciding thread itself when there is something new."""
 
     def look(self, *, rescan: bool) -> PodSource:
@@ -90,7 +90,7 @@ class Agent:
         *,
         tree: CgroupTree,
         runner: Runner,
-        sources: Sequence[PodReader],
+        sources: Sequence[SourceReader],
         recorder: Recorder,
         log: Log,
         wakeups: Wakeups,
@@ -144,12 +144,9 @@ class Agent:
             Seconds after which to look again even if nothing wakes the agent.
         """
         began = time.monotonic()
-        self._follow_machine(
-            rescan=bool(reasons & {WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason.TIMER, WakeUpReason.RELOAD})
-        )
+        self._follow_machine(rescan=bool(reasons & READ_MACHINE))
         troubles = [*self._kept.machine_trouble]
-        rescan = bool(reasons & {WakeUpReason.START, WakeUpReason.MANIFESTS, WakeUpReason.TIMER, WakeUpReason.RELOAD})
-        sources = tuple(source.look(rescan=rescan) for source in self.sources)
+        sources = tuple(source.look(rescan=bool(reasons & READ_SOURCES)) for source in self.sources)
         self._tell_problems(sources)
         looked = self.runner.look()
         runs = None if isinstance(looked, Trouble) else looked

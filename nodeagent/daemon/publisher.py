@@ -12,7 +12,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.logs import Log
 from nodeagent.daemon.reloading import check_takeover
-from nodeagent.daemon.requests import Request
+from nodeagent.daemon.requests import TurnRequest
 from nodeagent.daemon.startup import load_node
 from nodeagent.daemon.wakeups import WakeUpReason
 from nodeagent.edge.listening import ListenError, group_id, listen
@@ -115,7 +115,7 @@ class Publisher:
         refusal = entry.refusal or entry.change_refusal
         if refusal is None:
             raise NodeAgentError(f"pod {entry.pod.full_name} is not refused", hint="see `nodeagent inspect`")
-        await self._ask(Request(retried=frozenset({entry.pod.uid})))
+        await self._ask(TurnRequest(retried=frozenset({entry.pod.uid})))
         return {"pod": entry.pod.full_name, "uid": entry.pod.uid, "refusedBefore": refusal.reason}
 
     async def _release(self, arguments: Mapping[str, Any]) -> dict[str, object]:
@@ -131,10 +131,10 @@ class Publisher:
         released = [entry.pod.uid for entry in entries if entry.is_active]
         wait = arguments.get("waitSeconds")
         if released:
-            await self._ask(Request(released=frozenset(released)), wait if isinstance(wait, int | float) else inf)
+            await self._ask(TurnRequest(released=frozenset(released)), wait if isinstance(wait, int | float) else inf)
         return {"released": released}
 
-    async def _ask(self, request: Request, wait_seconds: float = inf) -> None:
+    async def _ask(self, request: TurnRequest, wait_seconds: float = inf) -> None:
         """Have a turn take up a request, and wait for its end. If none comes in time, one will take it up later all the same."""
         if self._asking >= _MOST_ASKING:
             raise NodeAgentError(

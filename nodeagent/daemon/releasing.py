@@ -24,7 +24,7 @@ from nodeagent.daemon.machine import Machine
 from nodeagent.daemon.manifest_list import ManifestList
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.recovery import Evidence, start_state
-from nodeagent.daemon.requests import Request
+from nodeagent.daemon.requests import TurnRequest
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.daemon.troubles import Trouble
@@ -126,7 +126,7 @@ def drain(agent: Agent, tell: Callable[[NodeState], None], deadline: float) -> N
     Raises:
         DrainError: it has passed.
     """
-    agent.requests.put(Request(released=frozenset(entry.pod.uid for entry in agent.state.entries)))
+    agent.requests.put(TurnRequest(released=frozenset(entry.pod.uid for entry in agent.state.entries)))
     reasons = frozenset({WakeUpReason.START})
     while True:
         pause = agent.turn(reasons)

@@ -16,7 +16,7 @@ from nodeagent.formats.node_view import NodeView
 _NOTED = "the agent keeps the request in mind until it can decide or is stopped: see `nodeagent inspect`"
 
 
-class Request(Struct, eq=False):
+class TurnRequest(Struct, eq=False):
     """What a turn should handle."""
 
     retried: frozenset[str] = frozenset()
@@ -31,17 +31,17 @@ class Requests:
     """Any thread may put; the deciding one does the rest. What is noted is about pods that there are, each once."""
 
     def __init__(self) -> None:
-        self._waiting: SimpleQueue[Request] = SimpleQueue()
-        self._taken: list[Request] = []
+        self._waiting: SimpleQueue[TurnRequest] = SimpleQueue()
+        self._taken: list[TurnRequest] = []
         """By the turn that is under way; after it, as one, what it could not do."""
         self._is_closed = False
 
-    def put(self, request: Request) -> None:
+    def put(self, request: TurnRequest) -> None:
         self._waiting.put(request)
         if self._is_closed:  # possibly after the last look into the queue
             _refuse(self._drained())
 
-    def take(self) -> tuple[Request, ...]:
+    def take(self) -> tuple[TurnRequest, ...]:
         """Return what waits for a turn."""
         self._taken += self._drained()
         return tuple(self._taken)
@@ -55,7 +55,7 @@ class Requests:
 
         """
         taken, self._taken = self._taken, []
-        noted = Request()
+        noted = TurnRequest()
         for request in taken:
             retried, released = (uids & undone.keys() for uids in (request.retried, request.released))
             noted.retried, noted.released = noted.retried | retried, noted.released | released
@@ -75,13 +75,13 @@ class Requests:
         _refuse([*self._taken, *self._drained()])
         self._taken.clear()
 
-    def _drained(self) -> Iterator[Request]:
+    def _drained(self) -> Iterator[TurnRequest]:
         with suppress(Empty):
             while True:
                 yield self._waiting.get_nowait()
 
 
-def _refuse(requests: Iterable[Request]) -> None:
+def _refuse(requests: Iterable[TurnRequest]) -> None:
     for request in requests:
         if request.answer.set_running_or_notify_cancel():
             request.answer.set_exception(

@@ -18,6 +18,12 @@ class WakeUpReason(enum.Enum):
     STOP = "stop"
 
 
+READ_SOURCES = frozenset({WakeUpReason.START, WakeUpReason.MANIFESTS, WakeUpReason.TIMER, WakeUpReason.RELOAD})
+"""Reasons for which sources of pods are read anew; a turn for any other takes what they had at the last look."""
+READ_MACHINE = frozenset({WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason.TIMER, WakeUpReason.RELOAD})
+"""Reasons for which the machine is discovered anew."""
+
+
 class Rescans:
     """Makes sure that TIMER comes in every period, however often something else wakes the thread in between."""
 

@@ -6,9 +6,9 @@ from typing import Any
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.wire.api_messages import (
     MAX_REQUEST_BYTES,
+    ApiRequest,
     ApiSyntaxError,
     Failure,
-    Request,
     parse_request,
     print_failure,
     print_result,
@@ -71,7 +71,7 @@ class LocalApi:
             self._printed, self._printed_of = print_result(result), result
         return self._printed
 
-    async def _carry_out(self, request: Request, peer: Peer) -> object:
+    async def _carry_out(self, request: ApiRequest, peer: Peer) -> object:
         is_owner = peer.uid in {_ROOT, self._owner}
         if request.op in self._reads:
             if is_owner or self._group in peer.gids:

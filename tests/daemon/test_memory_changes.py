@@ -9,7 +9,7 @@ import pytest
 
 from nodeagent.core.model.config import ReservedMemory
 from nodeagent.core.model.topology import NumaNode, Topology
-from nodeagent.daemon.requests import Request
+from nodeagent.daemon.requests import TurnRequest
 from nodeagent.daemon.wakeups import WakeUpReason
 from tests.daemon.test_recovery import two_nodes
 from tests.support.builders import GIB
@@ -79,7 +79,7 @@ def test_a_node_without_most_of_its_memory_takes_no_more_than_it_has(daemon: Dae
     assert refusal(daemon, "large") == "OutOfmemory"
 
     become(daemon, with_memory(8 * GIB, 8 * GIB), reason)
-    daemon.agent.requests.put(Request(retried=frozenset({"uid-large"})))
+    daemon.agent.requests.put(TurnRequest(retried=frozenset({"uid-large"})))
     daemon.rest()
     assert refusal(daemon, "large") is None
     assert daemon.machine.running_containers() == ("poduid-a/app", "poduid-large/app")

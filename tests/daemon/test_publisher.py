@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon import publisher
 from nodeagent.daemon.publisher import API_SOCKET, Publisher
-from nodeagent.daemon.requests import Request
+from nodeagent.daemon.requests import TurnRequest
 from nodeagent.daemon.wakeups import WakeUpReason
 from nodeagent.edge import local_api
 from nodeagent.edge.cgroupfs import CgroupError
@@ -220,7 +220,7 @@ def test_an_agent_that_stops_answers_who_waits(daemon: Daemon, tmp_path: Path, i
         with pytest.raises(ApiError, match="the agent stops") as caught:
             asked.result(60)
     assert "systemctl start nodeagent" in caught.value.hint
-    late = Request()
+    late = TurnRequest()
     daemon.agent.requests.put(late)
     with pytest.raises(NodeAgentError, match="the agent stops"):
         late.answer.result(0)

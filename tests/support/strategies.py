@@ -17,6 +17,7 @@ from nodeagent.core.admission.managers import (
     remove_pod,
     start_container,
 )
+from nodeagent.core.cpu.options import OPTIONS
 from nodeagent.core.model.config import Errata, Placement, ReservedMemory
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, ContainerKind, Pod, ResourceRequirements, Resources
@@ -76,15 +77,7 @@ _ILLEGAL_PAIRS = (
     {"prefer-align-cpus-by-uncorecache", "distribute-cpus-across-cores"},
     {"prefer-align-cpus-by-uncorecache", "distribute-cpus-across-numa"},
 )
-_CPU_OPTIONS = (
-    "full-pcpus-only",
-    "strict-cpu-reservation",
-    "prefer-align-cpus-by-uncorecache",
-    "distribute-cpus-across-numa",
-    "align-by-socket",
-    "distribute-cpus-across-cores",
-)
-cpu_options = st.sets(st.sampled_from(_CPU_OPTIONS), max_size=3).filter(
+cpu_options = st.sets(st.sampled_from(OPTIONS), max_size=3).filter(
     lambda chosen: not any(pair <= chosen for pair in _ILLEGAL_PAIRS)
 )
 _ALPHA = (("CPUManagerPolicyAlphaOptions", True), ("TopologyManagerPolicyAlphaOptions", True))

@@ -19,7 +19,7 @@ class ApiSyntaxError(ValueError):
     """A line is not a request, or not a reply."""
 
 
-class Request(Struct, frozen=True):
+class ApiRequest(Struct, frozen=True):
     op: str
     arguments: Mapping[str, Any]
 
@@ -33,7 +33,7 @@ class Failure(Struct, frozen=True):
     hint: str
 
 
-def parse_request(line: bytes) -> Request:
+def parse_request(line: bytes) -> ApiRequest:
     """Read a request.
 
     Raises:
@@ -43,7 +43,7 @@ def parse_request(line: bytes) -> Request:
     op = document.pop("op", None)
     if not isinstance(op, str) or not op:
         raise ApiSyntaxError('a request needs an "op", a text')
-    return Request(op, document)
+    return ApiRequest(op, document)
 
 
 def print_request(op: str, arguments: Mapping[str, Any]) -> bytes:

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from nodeagent.formats.wire.api_messages import (
+    ApiRequest,
     ApiSyntaxError,
     Failure,
-    Request,
     Result,
     parse_reply,
     parse_request,
@@ -27,7 +27,7 @@ def test_a_request_is_one_line_and_comes_back(op: str, arguments: dict[str, Any]
     line = print_request(op, arguments)
     assert line.count(b"\n") == 1
     assert line.endswith(b"\n")
-    assert parse_request(line) == Request(op, arguments)
+    assert parse_request(line) == ApiRequest(op, arguments)
 
 
 @given(JSON)
