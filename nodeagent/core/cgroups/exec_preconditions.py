@@ -4,6 +4,7 @@ A process that enters gets what the container was promised, or doesn't get in: n
 """
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from msgspec import Struct
 
@@ -38,9 +39,7 @@ def obstacle(
     """
     path = entry.container_path(name)
     return (
-        _of_pod(entry)
-        or _of_container(entry, name, observed.get(path))
-        or _of_cgroup(entry, path, desired, observed, used_below)
+        _of_pod(entry) or _of_container(entry, name, observed) or _of_cgroup(entry, path, desired, observed, used_below)
     )
 
 
@@ -61,10 +60,10 @@ def _of_pod(entry: PodEntry) -> Obstacle | None:
     return None
 
 
-def _of_container(entry: PodEntry, name: str, there: ObservedCgroup | None) -> Obstacle | None:
-    container, status = entry.pod.container(name), entry.status(name)
+def _of_container(entry: PodEntry, name: str, observed: ObservedCgroups) -> Obstacle | None:
+    container, status, there = entry.pod.container(name), entry.status(name), observed.get(entry.container_path(name))
     if not container.is_launched:
-        return None
+        return _of_inits(entry, name, observed)
     # Any process left in a container whose command has ended is killed with it, and keeps it from starting.
     if not status.is_started or there is None or not there.is_populated:
         return Obstacle(
@@ -76,6 +75,21 @@ def _of_container(entry: PodEntry, name: str, there: ObservedCgroup | None) -> O
             f"container {name} of pod {entry.pod.full_name} is being stopped",
             f"wait until it runs again: nodeagent inspect {entry.pod.full_name}",
         )
+    return None
+
+
+def _of_inits(entry: PodEntry, name: str, observed: ObservedCgroups) -> Obstacle | None:
+    """An init container before it has CPUs that it takes over: not to be shared once these come back, if they are away now."""
+    for container, status in takewhile(lambda pair: pair[0].name != name, entry.pairs()):
+        there = observed.get(entry.container_path(container.name))
+        if container.kind is not ContainerKind.INIT or not container.is_launched:
+            continue
+        is_over = status.exit is not None and status.exit.is_success
+        if not is_over or (there is not None and there.is_populated):
+            return Obstacle(
+                f"init container {container.name} of pod {entry.pod.full_name} has not ended yet",
+                f"wait until it has: nodeagent inspect {entry.pod.full_name}",
+            )
     return None
 
 

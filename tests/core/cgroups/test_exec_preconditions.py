@@ -160,7 +160,7 @@ def test_an_init_container_that_still_runs_on_its_cpus_forbids(status, is_open):
     observed["poduid-web/setup"] = replace(observed["poduid-web/setup"], is_populated=not is_open)
     found = asked(world, observed)
     assert (found is None) == is_open
-    assert is_open or "(poduid-web/setup)" in found.why
+    assert is_open or "init container setup of pod default/web has not ended yet" in found.why
 
 
 def test_a_starved_container_forbids():

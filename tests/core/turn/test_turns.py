@@ -614,6 +614,21 @@ def test_who_is_put_into_a_container_that_is_still_to_start_gets_its_cpus() -> N
     life.calm_down()
 
 
+def test_nobody_enters_before_an_init_container_has_ended_though_its_cpus_are_away() -> None:
+    """Both are in the shared pool then, and would come back to the same CPU."""
+    life = alive("static")
+    life.plug(1, turns=0)
+    life.files["a.yaml"] = made("a", "uid-a", [("init", "1"), ("slot", "1")])
+    life.publish()
+    life.turn(1)
+    life.enter(1, turns=0, stubborn=False)
+    assert life.machine.populated() == ("poduid-a/init0",)
+    life.calm_down()
+    life.end_process(0, 0, leaving=0, turns=1, hangs=False)
+    life.enter(1, turns=0, stubborn=False)
+    assert life.machine.populated() == ("poduid-a/slot1",)
+
+
 def test_two_that_somebody_swapped_come_home_one_after_the_other() -> None:
     life = alive("static", [("app", "2")], [("app", "2")])
     first, second = (life.machine.groups[f"poduid-{name}/app0"].values for name in "ab")
