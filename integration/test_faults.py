@@ -253,7 +253,7 @@ class Disk:
     error: str
     says: str
     fails: str
-    mends: str
+    repair: str
     made: str = f"mount -t tmpfs -o size=128k,mode=0700 small {STATE}"
     removed: str = "true"
 
@@ -266,7 +266,7 @@ class Disk:
         try:
             yield
         finally:
-            node.run(self.mends, check=False)
+            node.run(self.repair, check=False)
             node.clear()
             node.run("systemctl stop nodeagent")
             node.run(f"umount {STATE}; {self.removed}; systemctl start nodeagent")
@@ -285,19 +285,19 @@ DISKS = {
         error="ENOSPC",
         says="No space left on device",
         fails=f"dd if=/dev/zero of={STATE}/filler bs=4k 2>/dev/null || true",
-        mends=f"rm {STATE}/filler",
+        repair=f"rm {STATE}/filler",
     ),
     "read-only": Disk(
         error="EROFS",
         says="Read-only file system",
         fails=f"mount -o remount,ro {STATE}",
-        mends=f"mount -o remount,rw {STATE}",
+        repair=f"mount -o remount,rw {STATE}",
     ),
     "broken": Disk(
         error="EIO",
         says="Input/output error",
         fails=device("error"),
-        mends=device("linear /dev/ram0 0"),
+        repair=device("linear /dev/ram0 0"),
         made=(
             "modprobe brd rd_nr=1 rd_size=8192; dmsetup create failing --table '0 16384 linear /dev/ram0 0';"
             # without a journal: with one, the file system would make itself read-only at the first error
@@ -336,7 +336,7 @@ def test_a_disk_that_takes_nothing_refuses_the_pod_and_leaves_the_others_alone(n
         assert node.metrics()['nodeagent_pod_refusals_total{reason="StateNotSaved"}'] == 1
         assert (processes(node), quiet(node), node.main_pid()) == (running, before, pid)
 
-        node.run(disk.mends)
+        node.run(disk.repair)
         node.wait_running("new")
         assert node.main_pid() == pid
         assert pinned(running).items() <= processes(node).items()

@@ -307,7 +307,7 @@ class Turns(RuleBasedStateMachine):
         return {e.pod.uid for e in self.agent.state.entries if e.deleting_since_ms is not None}
 
     @rule()
-    def mend(self) -> None:
+    def repair(self) -> None:
         for group in self.machine.groups.values():
             group.is_unkillable = False
         self.machine.is_deaf = False
@@ -505,7 +505,7 @@ class Turns(RuleBasedStateMachine):
         """Everything outside is right again: in the end the cgroups hold what is promised, and what can run runs."""
         machine, agent = self.machine, self.agent
         self._end_trouble()
-        self.mend()
+        self.repair()
         self.plug(255, turns=0)
         if "poduid-stray" in machine.groups:
             machine.groups["poduid-stray"].processes = []
