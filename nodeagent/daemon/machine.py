@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from nodeagent.core.admission.node_setup import NodeSetup, on_machine
-from nodeagent.core.cgroups.ancestor_cpusets import withheld
+from nodeagent.core.cgroups.ancestor_cpusets import NOTHING, Withheld, withheld
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
@@ -40,10 +40,10 @@ def on_what_is_there(node: NodeSetup, topology: Topology) -> tuple[NodeSetup, tu
     return (found, ()) if isinstance(found, NodeSetup) else (replace(node, topology=topology), found)
 
 
-def without_withheld(node: NodeSetup, tree: CgroupTree) -> NodeSetup:
+def without_withheld(node: NodeSetup, tree: CgroupTree) -> tuple[NodeSetup, Withheld]:
     """Give a node as its first turn will have it. Cgroups that cannot be read are left to that turn to report."""
     try:
         kept = withheld(tree.chain() or ())
     except CgroupError:
-        return node
-    return on_what_is_there(node, node.topology.without(kept.cpus))[0] if kept.cpus else node
+        return node, NOTHING
+    return (on_what_is_there(node, node.topology.without(kept.cpus))[0] if kept.cpus else node), kept

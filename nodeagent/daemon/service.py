@@ -85,7 +85,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
         return 0  # asked to stop before the launcher answered
     tree, runner = CgroupTree(root), Runner(client)
     if start is None:
-        node = without_withheld(node, tree)
+        node, _ = without_withheld(node, tree)
         start = start_state(node, pods, now_ms, lambda: _what_runs(tree, runner, wakeups, manager, log))
     if start is None:
         return 0  # asked to stop before what runs could be read

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import stat
@@ -511,6 +512,27 @@ def test_a_wrong_configuration_hides_no_pod_that_runs(host, told, monkeypatch):
     assert "cpuManagerPolicy" in failed(told("inspect", "--config", str(wrong), *socket)), "what was named counts"
     last.write_text("cpuManagerPolicy: statik\n")
     assert str(wrong) in failed(told("inspect", *socket))
+
+
+def test_without_a_daemon_cpus_that_are_withheld_count_as_offline(host, told, monkeypatch):
+    """As the agent has it once it starts: what a container lacks of them is no difference that it would correct."""
+    world = World().add(pod("web", app("app", cpu="2", memory="64Mi")))
+    monkeypatch.setattr(
+        known_state,
+        "discover",
+        lambda config, _path: replace(world.node, config=replace(config, placement=world.config.placement)),
+    )
+    gone = CpuSet.of(max(world.state.promises.exclusive()))
+    observed = {p: replace(there, cpus_effective=there.cpus_effective - gone) for p, there in world.observed().items()}
+    shutil.rmtree(host.cgroups)
+    host.write_cgroups(observed)
+    for name, text in (("cgroup.controllers", "cpuset"), ("cpuset.cpus.effective", str(world.node.topology.online))):
+        (host.directory / name).write_text(text + "\n")
+    (host.state / STATE_FILE).write_bytes(encode_state(world.state, policies_of(world.config.placement)))
+    _, out, _ = told("inspect", "-o", "json", *host.options)
+    shown = json.loads(out)
+    assert shown["differences"] == []
+    assert f"{host.cgroups} keeps CPUs {gone} from the pods" in out
 
 
 def test_without_a_daemon_and_cgroups_nothing_is_compared(host, told):

@@ -301,7 +301,7 @@ class Daemon:
         tree: Any = Tree(self.machine, self.steps, lambda: self.judge(self))
         client: Any = Client(self.machine, self.steps)
         same: Any = _SameMachine(whole.topology)
-        node = without_withheld(whole, tree)
+        node, _ = without_withheld(whole, tree)
         runner = Runner(client)
 
         def look() -> Evidence:
