@@ -26,7 +26,7 @@ from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.recovery import Evidence, start_state
 from nodeagent.daemon.requests import TurnRequest
 from nodeagent.daemon.runs import Runner
-from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
+from nodeagent.daemon.startup import CPU_CHECKPOINT, LAST_CONFIG, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.daemon.troubles import Trouble
 from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge import state_files
@@ -158,9 +158,9 @@ def remove_cgroups(tree: CgroupTree) -> tuple[str, ...]:
 
 
 def own_files(config: Config) -> Iterator[str]:
-    """Return the agent's files that exist: state, files set aside, lock, sockets."""
+    """Return the agent's files that exist: state, files set aside, its last configuration, lock, sockets."""
     directory = Path(config.state_directory)
-    for name in (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT):
+    for name in (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT, LAST_CONFIG):
         found = [directory / name, Path(state_files.temporary_path(str(directory / name))), *_aside(directory, name)]
         yield from (str(path) for path in found if os.path.lexists(path))
     sockets = [Path(config.runtime_directory) / "agent.sock"]
