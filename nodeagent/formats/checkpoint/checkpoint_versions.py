@@ -41,7 +41,7 @@ Document = dict[str, Any]
 Containers = Mapping[str, tuple[str, str]]
 """Container id → (pod UID, container name)."""
 
-_MEND = (
+_HINT = (
     "`nodeagent checkpoint --help` lists the files that are understood; "
     "a damaged state is rebuilt from running pods: `systemctl restart nodeagent`"
 )
@@ -95,9 +95,9 @@ def read_checkpoint(content: bytes) -> Checkpoint:
         if "defaultcpuset" in names or policy in CPU_MANAGER_POLICIES:
             return _cpu(read_cpu_contents(text))
     except UnicodeDecodeError as err:
-        raise CheckpointError(f"it is not text: byte {err.start} is {content[err.start]:#04x}", hint=_MEND) from err
+        raise CheckpointError(f"it is not text: byte {err.start} is {content[err.start]:#04x}", hint=_HINT) from err
     except GoJsonError as err:
-        raise CheckpointError(f"it cannot be read: {err}", hint=_MEND) from err
+        raise CheckpointError(f"kubelet could not read it: {err}", hint=_HINT) from err
     raise CheckpointError(
         "it has neither defaultCpuSet nor machineState, nor the name of a policy",
         hint="`nodeagent checkpoint --help` lists the files that are understood",
@@ -133,7 +133,7 @@ def _set(text: str, where: str) -> CpuSet:
     try:
         return CpuSet.parse(text)
     except IdSetSyntaxError as err:
-        raise CheckpointError(f"{where}: '{text}' is not a set of CPUs: {err}", hint=_MEND) from err
+        raise CheckpointError(f"{where}: '{text}' is not a set of CPUs such as 0-3,8", hint=_HINT) from err
 
 
 def _variant(name: str) -> str | None:
@@ -155,7 +155,7 @@ def _memory(text: str) -> Checkpoint:
     contents = read_memory_contents(decoded(text))
     record = contents.record()
     if isinstance(record, Unreadable):
-        raise CheckpointError("a NUMA node of machineState is null, or one of its resources", hint=_MEND)
+        raise CheckpointError("a NUMA node of machineState is null, or one of its resources", hint=_HINT)
     fitting = [version for version, checksum in contents.sums.items() if checksum == contents.checksum]
     shape = "2" if contents.pods else "1"
     name = fitting[0] if fitting else shape
@@ -186,12 +186,12 @@ def _newer(text: str, checksum: str, *, is_memory: bool) -> Checkpoint:
     if is_memory:
         record = decode_memory_state(text, pod_level=True, newer=True)
         if isinstance(record, Unreadable):
-            raise CheckpointError(record.message, hint=_MEND)
+            raise CheckpointError(record.message, hint=_HINT)
         policies = {"memoryManagerPolicy": record.policy_name}
         return Checkpoint("memory-v3", checksum, policies, _memory_promises(record))
     cpu = decode_cpu_state(text, pod_level=True, initial={}, newer=True)
     if isinstance(cpu, Unreadable):
-        raise CheckpointError(cpu.message, hint=_MEND)
+        raise CheckpointError(cpu.message, hint=_HINT)
     return replace(_cpu(_contents_of(cpu)), version="cpu-v4", checksum=checksum, problem=None, note=None)
 
 

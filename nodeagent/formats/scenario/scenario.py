@@ -40,7 +40,10 @@ class ScenarioError(NodeAgentError):
     """A scenario that can't be replayed; the message has a line for each finding, with its place."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, hint="docs/simulate.md (`nodeagent --help` says where) has the form of a scenario")
+        super().__init__(
+            message,
+            hint="docs/simulate.md (`nodeagent --help` says where) has the form of a scenario; manifests go after -f",
+        )
 
 
 class ScenarioStep(Struct, frozen=True):
@@ -81,6 +84,8 @@ def scenario_from_text(text: str | bytes, where: str, machine: Topology | None =
         document = json.loads(text if isinstance(text, str) else text.decode(), object_pairs_hook=_object)
     except RecursionError as err:
         raise ScenarioError(f"{where}: is nested too deeply") from err
+    except json.JSONDecodeError as err:
+        raise ScenarioError(f"{where}: must be JSON: {err.msg.lower()}, in column {err.colno}") from err
     except ValueError as err:
         raise ScenarioError(f"{where}: must be JSON: {err}") from err
     if not isinstance(document, dict):

@@ -10,6 +10,7 @@ from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.syntax.findings import shown
+from nodeagent.formats.syntax.quantity_words import no_quantity
 from nodeagent.formats.topology.topology_json import DEFAULT_NODE_MEMORY_BYTES
 
 MAX_CPUS = 8_192
@@ -100,9 +101,12 @@ def _amounts(text: str, parts: list[str]) -> tuple[int, tuple[tuple[str, int], .
             raise TopologySpecError(text, f"{shown(part)} is neither memory=AMOUNT nor hugepages-SIZE=AMOUNT")
         try:
             size = Quantity.parse(amount).value()
-            page = 1 if name == "memory" else Quantity.parse(name.removeprefix("hugepages-")).value()
         except QuantitySyntaxError as err:
-            raise TopologySpecError(text, f"{shown(part)}: no amount such as 64Gi") from err
+            raise TopologySpecError(text, f"{shown(part)}: {no_quantity(amount)}") from err
+        try:
+            page = 1 if name == "memory" else Quantity.parse(name.removeprefix("hugepages-")).value()
+        except QuantitySyntaxError:
+            page = 0
         if not 0 < page < _TOO_MUCH:
             raise TopologySpecError(text, f"{shown(name)} has no page size such as 2Mi")
         if not 0 <= size < _TOO_MUCH:

@@ -134,11 +134,11 @@ def test_a_node_with_more_promised_than_there_is() -> None:
 
 DAMAGED: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "it is empty"),
-    "cut": (samples.VERSION_2[:40].encode(), "unexpected end of JSON input"),
+    "cut": (samples.VERSION_2[:40].encode(), "kubelet could not read it: unexpected end of JSON input"),
     "no text": (b'{"policyName":"\xff"}', "byte 15 is 0xff"),
     "something else": (b'{"a": 1}', "neither defaultCpuSet nor machineState"),
     "no object": (b"[1]", "neither defaultCpuSet nor machineState"),
-    "no set": (samples.VERSION_2.replace("4-6", "6-4").encode(), "pod pod, container container1: '6-4' is not a set of CPUs"),
+    "no set": (samples.VERSION_2.replace("4-6", "6-4").encode(), "pod pod, container container1: '6-4' is not a set of CPUs such as 0-3,8"),
     "no node": (samples.ODD.encode(), "null"),
     "data damaged": (CPU_4.replace("7-9\\", "7-8\\").encode(), "could not load v4 checkpoint: checkpoint is corrupted"),
     "memory data damaged": (samples.NEWER.replace("2084914556", "1").encode(), "could not load v3 checkpoint"),
