@@ -85,7 +85,8 @@ def scenario_from_text(text: str | bytes, where: str, machine: Topology | None =
     except RecursionError as err:
         raise ScenarioError(f"{where}: is nested too deeply") from err
     except json.JSONDecodeError as err:
-        raise ScenarioError(f"{where}: must be JSON: {err.msg.lower()}, in column {err.colno}") from err
+        place = min(err.pos, len(err.doc.rstrip())) + 1
+        raise ScenarioError(f"{where}: must be JSON: {err.msg.lower()}, at character {place}") from err
     except ValueError as err:
         raise ScenarioError(f"{where}: must be JSON: {err}") from err
     if not isinstance(document, dict):
