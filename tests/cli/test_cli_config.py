@@ -255,8 +255,12 @@ ALL_RESERVED = [
         "2: reservedSystemCPUs: 0-7 are all CPUs that this machine has: leave some to the pods",
     ),
     (
-        "cpuManagerPolicy: static\nkubeReserved: {cpu: 7500m}\n",
+        "cpuManagerPolicy: static\nsystemReserved: {cpu: 4}\nkubeReserved: {cpu: 4}\n",
         "2: systemReserved: cannot reserve 8 CPUs, all that this machine has: leave some to the pods",
+    ),
+    (
+        "cpuManagerPolicy: static\nkubeReserved: {cpu: 7500m}\n",
+        "2: kubeReserved: cannot reserve 8 CPUs, all that this machine has: leave some to the pods",
     ),
 ]
 

@@ -5,8 +5,9 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers, judged
 from nodeagent.core.admission.node_capacity import Allocatable, allocatable_of, with_machine
-from nodeagent.core.model.config import Config, Errata, Placement
+from nodeagent.core.model.config import Config, Errata
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import CPU
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.topology import Topology
 
@@ -48,7 +49,7 @@ def on_machine(
         )
     placement = replace(config.placement, reserved_system_cpus=present)
     managers = judged(topology, placement)
-    nothing_left = _all_reserved(config.placement, topology) if reserved is None else ()
+    nothing_left = _all_reserved(config, topology) if reserved is None else ()
     if isinstance(managers, tuple) or nothing_left:
         return (*(managers if isinstance(managers, tuple) else ()), *nothing_left)
     allocatable = allocatable_of(
@@ -57,11 +58,11 @@ def on_machine(
     return NodeSetup(config, topology, managers, allocatable, reserved or managers.reserved or wanted)
 
 
-def _all_reserved(placement: Placement, topology: Topology) -> tuple[StartRefused, ...]:
+def _all_reserved(config: Config, topology: Topology) -> tuple[StartRefused, ...]:
     """Refuse to reserve every CPU that the machine has, online or not. kubelet starts with that, and then admits no pod that asks for
     cpu.
     """
-    cpus = topology.online | topology.offline
+    placement, cpus = config.placement, topology.online | topology.offline
     if placement.errata is not Errata.FIXED:
         return ()
     if placement.reserved_system_cpus == cpus:
@@ -70,5 +71,6 @@ def _all_reserved(placement: Placement, topology: Topology) -> tuple[StartRefuse
     by_amount = not placement.reserved_system_cpus and placement.cpu_manager_policy == "static"
     if by_amount and -(-(placement.reserved_cpu_milli or 0) // 1000) == len(cpus):
         why = f"cannot reserve {len(cpus)} CPUs, all that this machine has: leave some to the pods"
-        return (StartRefused(why, "systemReserved", rests_on=("systemReserved", "kubeReserved")),)
+        about = "systemReserved" if dict(config.system_reserved).get(CPU) else "kubeReserved"
+        return (StartRefused(why, about, rests_on=("systemReserved", "kubeReserved")),)
     return ()
