@@ -168,8 +168,9 @@ class Host:
         self.world.state = replace(self.world.state, entries=(*self.world.state.entries[:-1], entry))
 
     def stop(self) -> None:
-        for close in self._close:
-            close()
+        """End the daemon, if there is one."""
+        while self._close:
+            self._close.pop(0)()
 
     @property
     def options(self) -> list[str]:
