@@ -114,7 +114,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
         _tell_configuration(config, log)
         agent.recorder.keep_config(config)
         try:
-            _loop(agent, publisher, watch, config_path, manager, heart)
+            run_turns(agent, publisher, watch, config_path, manager, heart)
         finally:
             manager.stopping(_status(agent))
             watch.stop()
@@ -130,17 +130,17 @@ def _tell_configuration(config: Config, log: Log) -> None:
         log.info("unused_kubelet_fields", fields=list(config.reported_fields))
 
 
-def _loop(
+def run_turns(
     agent: Agent, publisher: Publisher, watch: CgroupWatch, config_path: str, manager: ServiceManager, heart: Heartbeat
 ) -> None:
-    """Run turn after turn; each ends with a sign of life to systemd's watchdog, and a long one sends more."""
+    """Run turn after turn until SIGTERM; each ends with a sign of life to systemd's watchdog, and a long one sends more."""
     ping_seconds = manager.watchdog_period_seconds() or float("inf")
     reasons = frozenset({WakeUpReason.START})
     follows_hotplug = False
     due, rescans = time.monotonic(), Rescans()
     while WakeUpReason.STOP not in reasons:
         if WakeUpReason.RELOAD in reasons:
-            _reload(agent, config_path, manager)
+            reload(agent, config_path, manager)
         if reasons != {WakeUpReason.TIMER} or time.monotonic() >= due:
             publisher.listen()
             _renew(watch, agent)
@@ -153,7 +153,7 @@ def _loop(
                 heart.is_ready = True
             if not follows_hotplug:
                 follows_hotplug = True
-                _thread("hotplug", lambda: _follow_hotplug(agent.wakeups, agent.log))
+                _thread("hotplug", lambda: follow_hotplug(agent.wakeups, agent.log))
         manager.ping_watchdog()
         reasons = agent.wakeups.wait(max(0.0, min(due - time.monotonic(), ping_seconds)))
         if reasons == {WakeUpReason.CGROUPS}:
@@ -179,7 +179,7 @@ def _status(agent: Agent) -> str:
     return f"{active} pods, shared CPUs {view.state.promises.default or 'none'}{troubles}"
 
 
-def _reload(agent: Agent, config_path: str, manager: ServiceManager) -> None:
+def reload(agent: Agent, config_path: str, manager: ServiceManager) -> None:
     """Apply a changed configuration, completely or not at all."""
     manager.reloading()
     try:
@@ -255,7 +255,7 @@ def _follow_launcher(client: LauncherClient, wakeups: Wakeups) -> None:
         wakeups.wake(WakeUpReason.RUNS)
 
 
-def _follow_hotplug(wakeups: Wakeups, log: Log) -> None:
+def follow_hotplug(wakeups: Wakeups, log: Log) -> None:
     """Wake the agent when CPUs or memory come or go. Events missed while nobody listens are seen when listening starts again."""
     said = ""
     while True:

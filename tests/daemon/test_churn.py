@@ -150,11 +150,8 @@ class Churn:
 
     def forget(self) -> None:
         """Drop what the model keeps for other tests: it is not the agent that grows by that."""
-        machine = self.machine
-        for kept in (machine.writes, machine.starts, machine.signals, self.daemon.steps.done):
-            kept.clear()
-        machine._place = {run_id: path for run_id, path in machine._place.items() if run_id in machine.runs}
-        machine._below = {path: below for path, below in machine._below.items() if below}
+        self.machine.forget()
+        self.daemon.steps.done.clear()
         self.daemon.log.seek(0)
         self.daemon.log.truncate()
 

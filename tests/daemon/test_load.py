@@ -52,6 +52,13 @@ class Quick(Machine):
         self._place: dict[str, str] = {}
         self._below: dict[str, set[str]] = {}
 
+    def forget(self) -> None:
+        """Drop what is kept of the past."""
+        for kept in (self.writes, self.starts, self.signals):
+            kept.clear()
+        self._place = {run_id: path for run_id, path in self._place.items() if run_id in self.runs}
+        self._below = {path: below for path, below in self._below.items() if below}
+
     def is_populated(self, path: str) -> bool:
         return bool(self.groups[path].processes) or any(map(self.is_populated, self._below.get(path, ())))
 

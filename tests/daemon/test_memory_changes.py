@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,8 +49,7 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
 
 
 def become(daemon: Daemon, topology: Topology, reason: WakeUpReason = WakeUpReason.HOTPLUG) -> None:
-    there: Any = SimpleNamespace(look=lambda _known: topology)
-    daemon.agent._machine = there
+    daemon.hardware.topology = topology
     daemon.turn(reason)
     daemon.rest()
 

@@ -138,7 +138,7 @@ def test_a_refused_reload_is_shown_until_one_is_taken_over(
     config = tmp_path / "config.yaml"
     config.write_text("cpuManagerPolicy: dynamic\n")
     manager: Any = SimpleNamespace(reloading=lambda: None, ready=lambda _status: None)
-    service._reload(daemon.agent, str(config), manager)
+    service.reload(daemon.agent, str(config), manager)
     daemon.turn()
     (problem,) = daemon.agent.view.problems
     assert "the previous one stays in effect" in problem
@@ -147,7 +147,7 @@ def test_a_refused_reload_is_shown_until_one_is_taken_over(
     same = daemon.agent.node
     monkeypatch.setattr(service, "load_node", lambda _: SimpleNamespace(config=load_config(str(config))))
     monkeypatch.setattr(daemon.agent, "change_node", lambda _: None)
-    service._reload(daemon.agent, str(config), manager)
+    service.reload(daemon.agent, str(config), manager)
     daemon.turn()
     assert daemon.agent.node is same
     assert daemon.agent.view.problems == ()
