@@ -474,7 +474,7 @@ def test_of_several_pods_those_are_named_that_hold_least() -> None:
 
 
 def test_of_too_many_sets_of_pods_one_is_improved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nodeagent.core.explain.pods_to_end._MOST_SETS", 0)
+    monkeypatch.setattr("nodeagent.core.explain.pods_to_end.MOST_SETS", 0)
     made = managers(machine(nodes=2, cores=8), reserved="0")
     what_if = WhatIf.of(made, initial(made))
     for name, cpu in PODS:
