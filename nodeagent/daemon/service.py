@@ -18,7 +18,7 @@ from nodeagent.daemon.machine import Machine, without_withheld
 from nodeagent.daemon.manifest_list import ManifestList
 from nodeagent.daemon.publisher import Publisher
 from nodeagent.daemon.records import Recorder
-from nodeagent.daemon.recovery import Evidence, Start, start_state, tell
+from nodeagent.daemon.recovery import Evidence, Start, report_recovery, start_state
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.startup import (
     EX_CONFIG,
@@ -90,7 +90,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     if start is None:
         return 0  # asked to stop before what runs could be read
     if start.recovery is not None:
-        tell(start.recovery, log)
+        report_recovery(start.recovery, log)
     state = start.state
     agent = Agent(
         node,
@@ -111,7 +111,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     with Publisher(agent, config, log) as publisher:
         _thread("launcher-events", lambda: _follow_launcher(client, wakeups))
         log.info("started", version=__version__, config=config_path, cgroup_root=root, pods=len(state.entries))
-        _tell_configuration(config, log)
+        _report_configuration(config, log)
         agent.recorder.keep_config(config)
         try:
             run_turns(agent, publisher, watch, config_path, manager, heart)
@@ -123,7 +123,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     return 0
 
 
-def _tell_configuration(config: Config, log: Log) -> None:
+def _report_configuration(config: Config, log: Log) -> None:
     for note in config.notes:
         log.warning("configuration_note", problem=note)
     if config.reported_fields:
@@ -187,7 +187,7 @@ def reload(agent: Agent, config_path: str, manager: ServiceManager) -> None:
         agent.change_node(node)
         agent.notices.pop(_RELOAD, None)
         agent.log.info("configuration_reloaded", config=config_path)
-        _tell_configuration(node.config, agent.log)
+        _report_configuration(node.config, agent.log)
         agent.recorder.keep_config(node.config)
     except NodeAgentError as err:
         agent.notices[_RELOAD] = (

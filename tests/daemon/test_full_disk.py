@@ -17,7 +17,7 @@ from nodeagent.formats.node_view import Observation, view_document
 from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.text import render
 from tests.support.daemon_model import Daemon, Steps, watched
-from tests.support.figures import Recorder, keep, tell
+from tests.support.figures import Recorder, keep, report
 from tests.support.node_model import Machine
 from tests.support.pods import app, init, pod
 from tests.support.world import SMALL, node
@@ -154,7 +154,7 @@ def test_whichever_call_fails(
             break
         kinds.add(hit[0])
         number += 1
-    tell(record_property, f"failing calls, {how}: {number} ({', '.join(sorted(kinds))}); {outcomes}")
+    report(record_property, f"failing calls, {how}: {number} ({', '.join(sorted(kinds))}); {outcomes}")
     keep("failed saves", how, failing_calls=number)
     assert kinds >= {"open", "fchmod", "write", "fsync", "replace"}
     assert number >= 20

@@ -129,7 +129,7 @@ def test_each_new_manifest_is_a_part_of_the_turn(tmp_path: Path) -> None:
     assert len(read) == 20
 
 
-def test_a_real_service_manager_is_told_in_its_words(tmp_path: Path) -> None:
+def test_a_real_service_manager_is_notified_in_its_words(tmp_path: Path) -> None:
     times = iter([0.0, 10.0, 20.0])
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))

@@ -136,10 +136,10 @@ def test_each_is_refused_once_and_nothing_is_written_elsewhere(tmp_path: Path, m
         problems = daemon.agent.view.problems
     assert time.process_time() - began < 30
     assert [entry.pod.name for entry in daemon.agent.state.entries] == ["good"]
-    told = [line for line in daemon.said() if line["event"] == "manifest_refused"]
-    assert {line["source"] for line in told} == refused
-    assert len(told) == len(refused), "each is told once"
-    assert all(len(problem) < 1000 for line in told for problem in line["problems"])
+    reported = [line for line in daemon.said() if line["event"] == "manifest_refused"]
+    assert {line["source"] for line in reported} == refused
+    assert len(reported) == len(refused), "each is told once"
+    assert all(len(problem) < 1000 for line in reported for problem in line["problems"])
     assert all(problem.isprintable() for problem in problems)
     assert "hunter2" not in daemon.log.getvalue() + repr(problems), "what lies behind a link isn't quoted"
 

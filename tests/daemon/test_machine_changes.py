@@ -158,7 +158,7 @@ def test_an_amount_that_is_reserved_stays_where_it_was(root: Path) -> None:
     )
 
 
-def test_all_that_the_machine_refuses_is_told_at_once_with_lines(root: Path, tmp_path: Path) -> None:
+def test_all_that_the_machine_refuses_is_reported_at_once_with_lines(root: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(
         "cpuManagerPolicy: static\n"

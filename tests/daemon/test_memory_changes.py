@@ -84,7 +84,7 @@ def test_a_node_without_most_of_its_memory_takes_no_more_than_it_has(daemon: Dae
     assert daemon.machine.starts[0] == there[1][0], "nobody was started anew"
 
 
-def test_memory_that_was_promised_and_is_gone_is_told_until_it_is_back(daemon: Daemon) -> None:
+def test_memory_that_was_promised_and_is_gone_is_reported_until_it_is_back(daemon: Daemon) -> None:
     there = touched(daemon)
     become(daemon, with_memory(GIB // 2, 8 * GIB))
     assert touched(daemon) == there

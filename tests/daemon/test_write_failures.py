@@ -25,7 +25,7 @@ from nodeagent.edge import cgroupfs
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from tests.daemon.test_crash_points import SCENARIOS, Life, Scenario, clone, prepared, settle
 from tests.support.daemon_model import Steps, watched
-from tests.support.figures import Recorder, keep, tell
+from tests.support.figures import Recorder, keep, report
 
 CLASSES = {
     errno.ENOENT: WriteFailure.GONE,
@@ -87,11 +87,11 @@ class WhatIf:
         assert self.hits, "the write was not reached"
         self.judge()
         if for_good:
-            self.judge_what_is_told(error)
+            self.judge_what_is_reported(error)
         self.steps.denies = lambda _name: None
         self.settle()
 
-    def judge_what_is_told(self, error: int | None) -> None:
+    def judge_what_is_reported(self, error: int | None) -> None:
         (name,) = {*self.hits}
         if len(self.hits) == 1:
             assert self.daemon.agent.view.problems == (), (
@@ -164,7 +164,7 @@ def test_every_write_may_fail_in_every_way(
             assert one.daemon.agent.view.problems == ()
         injected[CLASSES[error]] += 1
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(injected.items()))
-    tell(record_property, f"{name}: {injected.total()} faults at {len(plan)} cgroup writes ({kinds})")
+    report(record_property, f"{name}: {injected.total()} faults at {len(plan)} cgroup writes ({kinds})")
     keep("failed cgroup writes", name, faults=injected.total(), writes=len(plan))
 
 
@@ -182,7 +182,7 @@ def outcome(*errors: int | None) -> ExecutionResult:
     return ExecutionResult((), tuple((MakeCgroup(str(e)), failure(str(e), e)) for e in errors), (), frozenset())
 
 
-def test_what_is_gone_is_looked_at_again_at_once_and_told_if_that_does_not_help() -> None:
+def test_what_is_gone_is_looked_at_again_at_once_and_reported_if_that_does_not_help() -> None:
     first = answered(outcome(errno.ENOENT), FailureResponse(), lambda _: {})
     assert first == FailureResponse(has_vanished=True, pause_seconds=0.0)
     second = answered(outcome(errno.ENODEV), first, lambda _: {})
@@ -193,7 +193,7 @@ def test_what_is_gone_is_looked_at_again_at_once_and_told_if_that_does_not_help(
 
 
 @pytest.mark.parametrize(
-    ("errors", "told", "pause_seconds"),
+    ("errors", "reported", "pause_seconds"),
     [
         ([errno.EBUSY], 1, 1.0),
         ([None], 1, 1.0),
@@ -203,10 +203,10 @@ def test_what_is_gone_is_looked_at_again_at_once_and_told_if_that_does_not_help(
     ],
 )
 def test_the_most_pressing_failure_says_when_to_look_again(
-    errors: list[int | None], told: int, pause_seconds: float | None
+    errors: list[int | None], reported: int, pause_seconds: float | None
 ) -> None:
     found = answered(outcome(*errors), FailureResponse(), lambda _: {})
-    assert (len(found.troubles), found.pause_seconds) == (told, pause_seconds)
+    assert (len(found.troubles), found.pause_seconds) == (reported, pause_seconds)
 
 
 class _Failing:

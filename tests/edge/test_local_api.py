@@ -159,7 +159,7 @@ def test_an_unknown_operation_names_the_known_ones(daemon: Daemon) -> None:
 @pytest.mark.parametrize(
     "request_line", [b"\n", b"[]\n", b"GET / HTTP/1.1\r\n\r\n", b"\0\xff\n", b"[" * 60_000 + b"\n"]
 )
-def test_a_malformed_request_is_told_so(daemon: Daemon, request_line: bytes) -> None:
+def test_a_malformed_request_is_refused_with_the_reason(daemon: Daemon, request_line: bytes) -> None:
     reply = raw(daemon.path, request_line)
     assert reply["ok"] is False
     assert "malformed request" in reply["error"]["message"]
@@ -174,7 +174,7 @@ def test_a_waiting_write_holds_nobody_up(daemon: Daemon) -> None:
         assert json.loads(until_closed(waiting)) == {"ok": True, "result": True}
 
 
-def test_too_large_a_request_is_told_so(impatient: Daemon) -> None:
+def test_too_large_a_request_is_refused_with_the_reason(impatient: Daemon) -> None:
     reply = raw(impatient.path, b'{"op": "' + b"x" * 5000)
     assert "too large" in reply["error"]["message"]
 
@@ -214,7 +214,7 @@ def test_silent_clients_push_each_other_out_and_honest_ones_get_through(daemon: 
     assert open_now <= LocalApi.bounds.connections
 
 
-def test_when_all_connections_wait_for_answers_the_next_one_is_told(impatient: Daemon) -> None:
+def test_when_all_connections_wait_for_answers_the_next_one_is_refused_with_the_reason(impatient: Daemon) -> None:
     with connected(impatient.path) as last:
         waiting = []
         for _ in range(8):
@@ -423,7 +423,7 @@ print(call(sys.argv[1], "echo", after="all", timeout_seconds=30))
 """
 
 
-def test_out_of_descriptors_it_tells_waits_and_goes_on(tmp_path: Path) -> None:
+def test_out_of_descriptors_it_reports_waits_and_goes_on(tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", NO_DESCRIPTORS, str(tmp_path / "api.sock")]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=120)
     failures = [line for line in done.stdout.splitlines() if line.startswith("accepting")]

@@ -220,7 +220,7 @@ def test_without_file_descriptors_it_is_an_error_and_nothing_is_left_open(monkey
     assert channel.fileno() == -1
 
 
-def test_refused_netlink_is_told_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_netlink_is_reported_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     """A protocol number that no kernel has stands in for a refusing one."""
     real = socket.socket
     monkeypatch.setattr(socket, "socket", lambda family, kind, _protocol: real(family, kind, 30))

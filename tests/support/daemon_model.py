@@ -33,7 +33,7 @@ from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.machine import without_withheld
 from nodeagent.daemon.records import Recorder
-from nodeagent.daemon.recovery import Evidence, start_state, tell
+from nodeagent.daemon.recovery import Evidence, report_recovery, start_state
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.troubles import Trouble
 from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
@@ -316,7 +316,7 @@ class Daemon:
         start = start_state(node, self.files.look(rescan=True).pods, self.machine.now_ms, look)
         assert start is not None
         if start.recovery is not None:
-            tell(start.recovery, log)
+            report_recovery(start.recovery, log)
         unusable = () if start.recovery is None else start.recovery.unusable
         self.agent = Agent(
             node,

@@ -117,7 +117,7 @@ def _add_refused(findings: Findings, root: MapNode, refused: StartRefused) -> No
     given = next((name for name in (field, *refused.rests_on) if root.get(name) is not None), None)
     line = None if given is None else line_at(root, (given,) if entry is None or given != field else (given, entry))
     findings.add(
-        line, field if entry is None else f"{field}[{entry}]", "", refused.allowed or refused.message, refused.told
+        line, field if entry is None else f"{field}[{entry}]", "", refused.allowed or refused.message, refused.text
     )
 
 
