@@ -23,8 +23,8 @@ from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.shortfalls import NodeOverdrawn, Shortfall
 from nodeagent.core.model.state import NodeState, latest_ms, moved, with_endings
-from nodeagent.core.numa.resource_manager import Shortfall
 from nodeagent.core.turn.actions import (
     Action,
     Forget,
@@ -480,5 +480,7 @@ class Agent:
         self._kept = replace(self._kept, shortfalls=found)
 
     def _about(self, short: Shortfall) -> dict[str, str]:
-        entry = None if short.uid is None else self.state.entry(short.uid)
+        if isinstance(short, NodeOverdrawn):
+            return {}
+        entry = self.state.entry(short.uid)
         return {} if entry is None else about(entry.pod, short.container)
