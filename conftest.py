@@ -12,8 +12,8 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from integration.lanes import lane_of
+from integration.progress import ProgressReports
 from integration.repeats import Repeats
-from integration.telling import Telling
 
 FIGURE = "figure"
 """Name of the property that a test records each of its figures as."""
@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if isinstance(terminal, pytest.TerminalReporter):
         config.pluginmanager.register(Repeats(terminal))
         if config.get_verbosity() == 0:
-            config.pluginmanager.register(Telling(terminal))
+            config.pluginmanager.register(ProgressReports(terminal))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -11,7 +11,7 @@ from integration.faults.mortal import NEVER, mortal
 from integration.faults.system_calls import traced
 from integration.guest.guest import Guest
 from integration.node import CONFIG, STATE, Document, Node, container, pod
-from tests.support.figures import Recorder, keep, tell
+from tests.support.figures import Recorder, keep, report
 
 SLEEP = ["sleep", "infinity"]
 PINNED = pod("pinned", container("app", SLEEP, cpu="3"), container("side", SLEEP, cpu="1"))
@@ -137,7 +137,7 @@ def test_killed_at_any_step_it_goes_on_as_if_nothing_had_been(
     found = (
         f"{len(told)} kills, of {len(admission)} + {len(removal)} + {len(start)} steps of admission, removal and start"
     )
-    tell(record_property, "\n  ".join([found, *told]))
+    report(record_property, "\n  ".join([found, *told]))
     keep("kills in a guest", "one run", kills=len(told))
     assert len(told) == kills + len(starts)
     assert node.unit("StartLimitIntervalUSec") == {"StartLimitIntervalUSec": "0"}, (
@@ -169,7 +169,7 @@ def test_what_can_be_killed_before_is_all_that_is_changed(node: Node, record_pro
     assert opened == Counter(steps)
     rest = {change.name for change in real if change.kind not in KINDS}
     assert rest <= {"write", "fchmod"}, "on files that were opened in one of the steps"
-    tell(
+    report(
         record_property,
         f"strace: {len(real)} calls that change something, {opened.total()} of them the steps of the list",
     )
@@ -205,7 +205,7 @@ def test_a_damaged_state_is_set_aside_and_made_anew_of_what_runs(node: Node) -> 
     assert not node.inspect()["differences"]
 
 
-def test_what_a_recovery_finds_otherwise_is_told_by_pod_and_container(node: Node) -> None:
+def test_what_a_recovery_finds_otherwise_is_reported_by_pod_and_container(node: Node) -> None:
     """While the agent is away, somebody takes a CPU from a container; no file is left that records what it was promised."""
     node.apply(PINNED, SHARED)
     node.wait_running("pinned", "shared")

@@ -7,7 +7,7 @@ import pytest
 
 from integration.guest.guest import Guest
 from integration.node import STATE, Document, Node, container, pod
-from tests.support.figures import Recorder, tell
+from tests.support.figures import Recorder, report
 
 SLEEP = ["sleep", "infinity"]
 CPUS = "/sys/devices/system/cpu"
@@ -75,7 +75,7 @@ def test_a_cpu_goes_and_comes_back(node: Node, record_property: Recorder) -> Non
     line = node.wait_log(cursor, "machine_changed")
     assert line["gone"] == str(mine[-1])
     said_at = float(node.run(f"date -d {line['timestamp']} +%s.%N").stdout)
-    tell(record_property, f"a CPU was seen to be gone {max(0.0, said_at - at):.3f} s after it, on the guest's clock")
+    report(record_property, f"a CPU was seen to be gone {max(0.0, said_at - at):.3f} s after it, on the guest's clock")
     assert said_at - at < 10, "ten times the second that is promised on a real machine"
 
     degraded = container_of(node, "pinned")

@@ -8,7 +8,7 @@ import pytest
 
 from integration.guest.guest import Guest
 from integration.node import MANIFESTS, ROOT, Document, Node, container, pod
-from tests.support.figures import Recorder, keep, tell
+from tests.support.figures import Recorder, keep, report
 
 PODS = 20
 PODS_LONG = 250
@@ -62,7 +62,7 @@ def test_many_pods_at_once(node: Node, request: pytest.FixtureRequest, record_pr
     node.run(f"until [ $(find {ROOT} -name 'pod*' 2>/dev/null | wc -l) = 0 ]; do sleep 0.2; done")
     gone = time.monotonic() - began
     assert node.unit("NRestarts")["NRestarts"] == "0", "and while they went"
-    tell(
+    report(
         record_property,
         f"load in a guest: {count} pods at once: {took:.0f} s until all ran, {restarted:.0f} s for a restart, {gone:.0f} s until all "
         f"were gone; the agent took {memory_kib // 1024} MiB",

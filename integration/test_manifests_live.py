@@ -28,7 +28,7 @@ def test_a_slow_writer_is_waited_for(node: Node) -> None:
     assert [line for line in node.log(cursor) if line["event"] == "manifest_refused"] == []
 
 
-def test_a_wrong_file_is_told_once_and_disturbs_nobody(node: Node) -> None:
+def test_a_wrong_file_is_reported_once_and_disturbs_nobody(node: Node) -> None:
     node.apply(pod("good", container("app", SLEEP, cpu="2")))
     node.wait_running("good")
     before, cursor = node.footprint(), node.cursor()

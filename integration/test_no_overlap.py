@@ -10,7 +10,7 @@ from integration.node import ROOT, STATE, Node
 from integration.overlap.disturbance import Fault
 from integration.overlap.exceptions import Line
 from integration.overlap.proof import churn, guest_module, put_tools
-from tests.support.figures import Recorder, keep, tell
+from tests.support.figures import Recorder, keep, report
 
 CHURN_EVENTS, CHURN_EVENTS_LONG = 120, 300
 SOAK_EVENTS = 1_000
@@ -53,7 +53,7 @@ def test_no_foreign_process_runs_on_an_exclusive_cpu(
 
     evidence = churn(two_sockets, events=events, seed=SEED + part)
 
-    tell(record_property, "\n  ".join(evidence.lines()))
+    report(record_property, "\n  ".join(evidence.lines()))
     assert evidence.gaps == ()
     assert evidence.pod_events == events
     assert evidence.findings.faults == ()
@@ -77,7 +77,7 @@ def test_nor_while_everything_else_happens_at_once(
         two_sockets, events=events, seed=SEED + 1_000 + part, disturbed_every=DISTURBED_EVERY, faults=tuple(Fault)
     )
 
-    tell(record_property, "\n  ".join(evidence.lines()))
+    report(record_property, "\n  ".join(evidence.lines()))
     assert evidence.gaps == ()
     assert evidence.pod_events == events
     assert evidence.findings.faults == ()
@@ -141,7 +141,7 @@ def test_kubelets_order_of_writes_is_caught(
     with kubelets_order(two_sockets):
         evidence = churn(two_sockets, events=CONTROL_EVENTS, seed=SEED, disturbed_every=every, faults=faults)
 
-    tell(record_property, "\n  ".join(evidence.lines()))
+    report(record_property, "\n  ".join(evidence.lines()))
     assert evidence.gaps == ()
     assert evidence.findings.overlap_count >= 3
     longest_ns = max(found.duration_ns for found in evidence.findings.overlaps)

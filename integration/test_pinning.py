@@ -4,7 +4,7 @@ import pytest
 
 from integration.guest.guest import Guest
 from integration.node import ROOT, STATE, Node, container, pod
-from tests.support.figures import Recorder, tell
+from tests.support.figures import Recorder, report
 
 TELL = "grep -h _allowed_list /proc/self/status | tr '\\n' ' ' >/run/$0; echo >>/run/$0; exec sleep infinity"
 """First the process writes down where it may run, into the file named by `$0`."""
@@ -105,7 +105,7 @@ def test_a_change_from_outside_is_put_back_logged_and_counted(node: Node, record
 
         line = node.wait_log(cursor, "cgroup_drift_corrected")
         took = float(node.run(f"date -d {line['timestamp']} +%s.%N").stdout) - at
-        tell(record_property, f"{file} put back after {took:.3f} s on the guest's clock")
+        report(record_property, f"{file} put back after {took:.3f} s on the guest's clock")
         assert took < 1, "ten times the 100 ms that are promised on a real machine"
 
         assert (line["file"], line["restored"] != line["found"]) == (file, True)

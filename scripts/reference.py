@@ -14,8 +14,8 @@ from pathlib import Path
 from nodeagent.cli.command_line import COMMANDS, parser_for
 from nodeagent.cli.support.completion_scripts import PLACES
 from nodeagent.cli.support.definitions import Argument, Command, command_of
-from nodeagent.core.cpu.options import _EXCLUSIVE, _MATURITY
-from nodeagent.core.metrics.agent_metrics import _START_VALUES, AGENT_METRICS, BUCKETS, CAPACITY_REASONS, old_name
+from nodeagent.core.cpu.options import EXCLUSIONS, MATURITY
+from nodeagent.core.metrics.agent_metrics import AGENT_METRICS, BUCKETS, CAPACITY_REASONS, START_VALUES, old_name
 from nodeagent.core.metrics.manager_metrics import METRICS as KUBELET_METRICS, MetricSpec
 from nodeagent.core.model.config import DEFAULT_GATES
 from nodeagent.core.model.refusals import RELEASED, STATE_NOT_SAVED, Reason
@@ -48,9 +48,7 @@ def configuration() -> str:
     """Describe the configuration's fields, options and gates."""
     example = (ROOT / "examples" / "config.yaml").read_text()
     gates = "\n".join(f"| `{name}` | {'on' if on else 'off'} |" for name, on in DEFAULT_GATES.items())
-    options = "\n".join(
-        f"| `{name}` | {_gate_of(maturity)} | {_others(name)} |" for name, maturity in _MATURITY.items()
-    )
+    options = "\n".join(f"| `{name}` | {_gate_of(maturity)} | {_others(name)} |" for name, maturity in MATURITY.items())
     unused = ", ".join(f"`{name}`" for name in sorted(KUBELET_UNUSED))
     unlisted = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in readme.UNLISTED.items())
     return f"""\
@@ -106,7 +104,7 @@ def _gate_of(maturity: str) -> str:
 
 
 def _others(option: str) -> str:
-    return ", ".join(f"`{b if a == option else a}`" for a, b in _EXCLUSIVE if option in {a, b})
+    return ", ".join(f"`{b if a == option else a}`" for a, b in EXCLUSIONS if option in {a, b})
 
 
 def commands() -> str:
@@ -264,7 +262,7 @@ def _labels(spec: MetricSpec) -> str:
     """Give each label with its values, where they are a closed set."""
     found = []
     for place, label in enumerate(spec.labels):
-        values = dict.fromkeys(row[place] for row in _START_VALUES.get(spec.name, ()))
+        values = dict.fromkeys(row[place] for row in START_VALUES.get(spec.name, ()))
         found.append(f"`{label}`" + (": " + ", ".join(f"`{value}`" for value in values) if values else ""))
     return "; ".join(found)
 

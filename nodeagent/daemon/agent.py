@@ -23,8 +23,8 @@ from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.shortfalls import NodeOverdrawn, Shortfall
 from nodeagent.core.model.state import NodeState, latest_ms, moved, with_endings
-from nodeagent.core.numa.resource_manager import Shortfall
 from nodeagent.core.turn.actions import (
     Action,
     Forget,
@@ -46,10 +46,10 @@ from nodeagent.daemon.kept import POLL_SECONDS, Kept
 from nodeagent.daemon.logs import Log, about, log_event
 from nodeagent.daemon.machine import Machine, on_what_is_there
 from nodeagent.daemon.metrics_recorder import MetricsRecorder, Stopwatch
-from nodeagent.daemon.problems import refused_change, shadow, told_withheld
+from nodeagent.daemon.problems import refused_change, shadow, withheld_problem
 from nodeagent.daemon.reattach import reattach
 from nodeagent.daemon.records import Recorder, held_off
-from nodeagent.daemon.recovery import Recovery, recovery_document, tell_refused
+from nodeagent.daemon.recovery import Recovery, recovery_document, report_refused
 from nodeagent.daemon.reloading import check_takeover, promises_on
 from nodeagent.daemon.requests import Requests
 from nodeagent.daemon.runs import Runner
@@ -147,14 +147,14 @@ class Agent:
         self._follow_machine(rescan=bool(reasons & READ_MACHINE))
         troubles = [*self._kept.machine_trouble]
         sources = tuple(source.look(rescan=bool(reasons & READ_SOURCES)) for source in self.sources)
-        self._tell_problems(sources)
+        self._report_problems(sources)
         looked = self.runner.look()
         runs = None if isinstance(looked, Trouble) else looked
         observed = self._read(runs)
         troubles += [found for found in (looked, observed) if isinstance(found, Trouble)]
         requests = self.requests.take()
         if isinstance(observed, Trouble):
-            pause = self._tell(None, runs, troubles, began, _RETRY_SECONDS)
+            pause = self._report(None, runs, troubles, began, _RETRY_SECONDS)
             self.requests.answer(self.view, {entry.pod.uid: observed for entry in self.state.entries})
             return pause
         now_ms = self._follow_clock()
@@ -187,15 +187,15 @@ class Agent:
         self.metrics.count(decided, outcome, drift, watch.took_ms)
         troubles += self.recorder.project(self.node, self.state.promises)
         self._kept = replace(self._kept, settled=as_desired(self._wanted(world), outcome))
-        pause = self._tell(decided, runs, troubles, began, self._pause(decided, world, troubles))
+        pause = self._report(decided, runs, troubles, began, self._pause(decided, world, troubles))
         self.requests.answer(self.view, undone)
         return pause
 
-    def _tell_problems(self, sources: tuple[PodSource, ...]) -> None:
+    def _report_problems(self, sources: tuple[PodSource, ...]) -> None:
         """Log problems with manifests, each once while it lasts."""
         problems = tuple(problem for source in sources for problem in source.problems)
-        told = frozenset(self._kept.source_problems)
-        new = (problem for problem in problems if problem not in told)
+        reported = frozenset(self._kept.source_problems)
+        new = (problem for problem in problems if problem not in reported)
         for source, group in groupby(new, key=lambda problem: problem.source):
             self.log.warning("manifest_refused", source=source, problems=[problem.text for problem in group])
         self._kept = replace(self._kept, source_problems=problems)
@@ -216,7 +216,7 @@ class Agent:
             return
         self.notices.pop(_WITHHELD, None)
         if kept.cpus:
-            self.notices[_WITHHELD] = told_withheld(kept)
+            self.notices[_WITHHELD] = withheld_problem(kept)
         topology = self._kept.whole.without(kept.cpus)
         before = self.node.topology
         if topology == before and not self._kept.machine_trouble:
@@ -228,7 +228,7 @@ class Agent:
         self.node = node
         self._kept = replace(self._kept, machine_trouble=())
         if refusals:
-            why = "; ".join(refused.told for refused in refusals)
+            why = "; ".join(refused.text for refused in refusals)
             trouble = f"the machine has changed, and pods cannot be placed on it as it is: {why}"
             way_out = (
                 "bring back what is missing, or drain the node and correct what `nodeagent config validate` reports"
@@ -308,7 +308,7 @@ class Agent:
         for entry in self._kept.held_off:
             if entry.pod.uid not in before and entry.refusal is not None:
                 self.metrics.count_refusal(entry.refusal.reason)
-                tell_refused(entry, self.log)
+                report_refused(entry, self.log)
 
     def _undone(self, world: World, decided: Turn, unsaved: Trouble | None) -> dict[str, str]:
         """Give the pods that are not decided again although somebody asked for it, and why."""
@@ -386,13 +386,13 @@ class Agent:
     def _log_events(self, decided: Turn, outcome: ExecutionResult, began: float) -> None:
         took = {"writes": len(outcome.written), "duration_ms": round((time.monotonic() - began) * 1000)}
         shadows = []
-        told = frozenset(self._kept.shadows)
+        reported = frozenset(self._kept.shadows)
         for event in decided.events:
             if event.kind is not EventKind.MANIFEST_SHADOWED:
                 log_event(self.log, event, self.state, took)
                 continue
             shadows.append(shadow(event))
-            if shadows[-1] not in told:
+            if shadows[-1] not in reported:
                 log_event(self.log, event, self.state, {})
         self._kept = replace(self._kept, shadows=tuple(shadows))
 
@@ -414,7 +414,7 @@ class Agent:
             self._kept = replace(self._kept, poll_seconds=POLL_SECONDS)
         return min(pauses)
 
-    def _tell(
+    def _report(
         self,
         decided: Turn | None,
         runs: Mapping[str, Run] | None,
@@ -430,7 +430,7 @@ class Agent:
         for trouble in sorted(self._kept.troubles - set(troubles)):
             self.log.info("trouble_over", **trouble.about, problem=str(trouble))
         self._kept = replace(self._kept, troubles=frozenset(troubles))
-        self._tell_shortfalls()
+        self._report_shortfalls()
         is_whole = decided is not None and runs is not None
         self.has_reconciled |= is_whole
         # An invalid manifest was logged when it was found: it is not a problem of the agent itself.
@@ -465,7 +465,7 @@ class Agent:
         )
         return pause
 
-    def _tell_shortfalls(self) -> None:
+    def _report_shortfalls(self) -> None:
         """Log each promise that the machine can't keep once, and again when it can."""
         found = {short: self._about(short) for short in shortfalls(self.node.managers, self.state.promises)}
         for short, fields in found.items():
@@ -477,5 +477,7 @@ class Agent:
         self._kept = replace(self._kept, shortfalls=found)
 
     def _about(self, short: Shortfall) -> dict[str, str]:
-        entry = None if short.uid is None else self.state.entry(short.uid)
+        if isinstance(short, NodeOverdrawn):
+            return {}
+        entry = self.state.entry(short.uid)
         return {} if entry is None else about(entry.pod, short.container)

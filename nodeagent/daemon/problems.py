@@ -25,7 +25,7 @@ def refused_change(entry: PodEntry) -> str | None:
     )
 
 
-def told_withheld(kept: Withheld) -> str:
+def withheld_problem(kept: Withheld) -> str:
     return (
         f"{kept.path} keeps CPUs {kept.cpus} from the pods, so they count as offline "
         f"(see cpuset.cpus there; of a unit: systemctl show -p AllowedCPUs {kept.path.rpartition('/')[2]})"

@@ -32,6 +32,11 @@ _MOST_ASKING = LocalApi.bounds.connections // 2
 """Clients that wait for a turn. The other places stay for those who are answered at once."""
 
 
+def unready(view: NodeView) -> str | None:
+    """Return why `/readyz` answers no; None: it answers yes."""
+    return None if view.is_ready else "; ".join(view.problems) or "the first reconcile is not finished"
+
+
 class Publisher:
     """Serves while the `with` block runs."""
 
@@ -64,7 +69,7 @@ class Publisher:
                 pages = MetricsPages(
                     metrics=self._agent.metrics.exposition.text,
                     content_type=CONTENT_TYPE,
-                    checks={"/healthz": lambda: None, "/readyz": self._unready},
+                    checks={"/healthz": lambda: None, "/readyz": lambda: unready(self._agent.view)},
                 )
                 self._unheard["metrics"] = parse_bind_address(self._config.metrics_bind_address), pages
             self._undo = undo.pop_all()
@@ -91,10 +96,6 @@ class Publisher:
             del self._unheard[what]
             if self._agent.notices.pop(what, None) is not None:
                 self._log.info("served_again", what=what)
-
-    def _unready(self) -> str | None:
-        view = self._agent.view
-        return None if view.is_ready else "; ".join(view.problems) or "the first reconcile is not finished"
 
     def _state(self, _: Mapping[str, Any]) -> dict[str, object]:
         """Spell each view once: a flood of requests must not take the deciding thread's time."""

@@ -226,16 +226,16 @@ def recovery_document(recovery: Recovery, set_aside: tuple[str, ...]) -> dict[st
     }
 
 
-def tell(recovery: Recovery, log: Log) -> None:
+def report_recovery(recovery: Recovery, log: Log) -> None:
     """Log it, one line per thing that a person may want to check."""
     log.warning("state_recovered", problems=list(recovery.problems), adopted=list(recovery.adopted))
     for difference in recovery.differences:
         log.warning(EventKind.PROMISE_CHANGED, **about(difference.pod, difference.container), **dict(difference.fields))
     for entry in recovery.refused:
-        tell_refused(entry, log)
+        report_refused(entry, log)
 
 
-def tell_refused(entry: PodEntry, log: Log) -> None:
+def report_refused(entry: PodEntry, log: Log) -> None:
     """Log a refusal that no turn has decided on."""
     if entry.refusal is not None:
         fields = {"source": entry.origin.name, "reason": entry.refusal.reason, "message": entry.refusal.message}

@@ -115,12 +115,12 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
     )
 
 
-def drain(agent: Agent, tell: Callable[[NodeState], None], deadline: float) -> None:
+def drain(agent: Agent, report: Callable[[NodeState], None], deadline: float) -> None:
     """Run turns until no pod holds anything.
 
     Args:
         agent: does the turns.
-        tell: gets each state.
+        report: gets each state.
         deadline: by the monotonic clock.
 
     Raises:
@@ -130,7 +130,7 @@ def drain(agent: Agent, tell: Callable[[NodeState], None], deadline: float) -> N
     reasons = frozenset({WakeUpReason.START})
     while True:
         pause = agent.turn(reasons)
-        tell(agent.state)
+        report(agent.state)
         left = [entry.pod.full_name for entry in agent.state.entries if entry.is_active]
         if not left:
             return

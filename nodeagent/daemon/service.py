@@ -18,7 +18,7 @@ from nodeagent.daemon.machine import Machine, without_withheld
 from nodeagent.daemon.manifest_list import ManifestList
 from nodeagent.daemon.publisher import Publisher
 from nodeagent.daemon.records import Recorder
-from nodeagent.daemon.recovery import Evidence, Start, start_state, tell
+from nodeagent.daemon.recovery import Evidence, Start, report_recovery, start_state
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.startup import (
     EX_CONFIG,
@@ -90,7 +90,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     if start is None:
         return 0  # asked to stop before what runs could be read
     if start.recovery is not None:
-        tell(start.recovery, log)
+        report_recovery(start.recovery, log)
     state = start.state
     agent = Agent(
         node,
@@ -111,10 +111,10 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     with Publisher(agent, config, log) as publisher:
         _thread("launcher-events", lambda: _follow_launcher(client, wakeups))
         log.info("started", version=__version__, config=config_path, cgroup_root=root, pods=len(state.entries))
-        _tell_configuration(config, log)
+        _report_configuration(config, log)
         agent.recorder.keep_config(config)
         try:
-            _loop(agent, publisher, watch, config_path, manager, heart)
+            run_turns(agent, publisher, watch, config_path, manager, heart)
         finally:
             manager.stopping(_status(agent))
             watch.stop()
@@ -123,24 +123,24 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
     return 0
 
 
-def _tell_configuration(config: Config, log: Log) -> None:
+def _report_configuration(config: Config, log: Log) -> None:
     for note in config.notes:
         log.warning("configuration_note", problem=note)
     if config.reported_fields:
         log.info("unused_kubelet_fields", fields=list(config.reported_fields))
 
 
-def _loop(
+def run_turns(
     agent: Agent, publisher: Publisher, watch: CgroupWatch, config_path: str, manager: ServiceManager, heart: Heartbeat
 ) -> None:
-    """Run turn after turn; each ends with a sign of life to systemd's watchdog, and a long one sends more."""
+    """Run turn after turn until SIGTERM; each ends with a sign of life to systemd's watchdog, and a long one sends more."""
     ping_seconds = manager.watchdog_period_seconds() or float("inf")
     reasons = frozenset({WakeUpReason.START})
     follows_hotplug = False
     due, rescans = time.monotonic(), Rescans()
     while WakeUpReason.STOP not in reasons:
         if WakeUpReason.RELOAD in reasons:
-            _reload(agent, config_path, manager)
+            reload(agent, config_path, manager)
         if reasons != {WakeUpReason.TIMER} or time.monotonic() >= due:
             publisher.listen()
             _renew(watch, agent)
@@ -153,7 +153,7 @@ def _loop(
                 heart.is_ready = True
             if not follows_hotplug:
                 follows_hotplug = True
-                _thread("hotplug", lambda: _follow_hotplug(agent.wakeups, agent.log))
+                _thread("hotplug", lambda: follow_hotplug(agent.wakeups, agent.log))
         manager.ping_watchdog()
         reasons = agent.wakeups.wait(max(0.0, min(due - time.monotonic(), ping_seconds)))
         if reasons == {WakeUpReason.CGROUPS}:
@@ -179,7 +179,7 @@ def _status(agent: Agent) -> str:
     return f"{active} pods, shared CPUs {view.state.promises.default or 'none'}{troubles}"
 
 
-def _reload(agent: Agent, config_path: str, manager: ServiceManager) -> None:
+def reload(agent: Agent, config_path: str, manager: ServiceManager) -> None:
     """Apply a changed configuration, completely or not at all."""
     manager.reloading()
     try:
@@ -187,7 +187,7 @@ def _reload(agent: Agent, config_path: str, manager: ServiceManager) -> None:
         agent.change_node(node)
         agent.notices.pop(_RELOAD, None)
         agent.log.info("configuration_reloaded", config=config_path)
-        _tell_configuration(node.config, agent.log)
+        _report_configuration(node.config, agent.log)
         agent.recorder.keep_config(node.config)
     except NodeAgentError as err:
         agent.notices[_RELOAD] = (
@@ -255,7 +255,7 @@ def _follow_launcher(client: LauncherClient, wakeups: Wakeups) -> None:
         wakeups.wake(WakeUpReason.RUNS)
 
 
-def _follow_hotplug(wakeups: Wakeups, log: Log) -> None:
+def follow_hotplug(wakeups: Wakeups, log: Log) -> None:
     """Wake the agent when CPUs or memory come or go. Events missed while nobody listens are seen when listening starts again."""
     said = ""
     while True:

@@ -108,7 +108,7 @@ def node_of(config: Config, topology: Topology, source: str) -> NodeSetup:
     if isinstance(node, NodeSetup):
         return node
     raise StartError(
-        "\n".join(refused.told for refused in node),
+        "\n".join(refused.text for refused in node),
         hint=f"correct {', '.join(dict.fromkeys(refused.about for refused in node))} in {source}, or what it names; "
         "`nodeagent config validate` reports every error",
     )

@@ -14,7 +14,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from nodeagent.formats.wire.exchange import Bounds, Broken, Peer
 
@@ -29,6 +29,17 @@ _SO_PEERGROUPS = 59
 """asm-generic/socket.h (Linux 4.13); the socket module does not name it."""
 _MAX_OPTION_BYTES = 1024
 """The most that socket.getsockopt takes: 256 groups."""
+
+
+class Connections(NamedTuple):
+    """How many connections are open."""
+
+    reading: int
+    """Their request is still arriving."""
+    answering: int
+    """Their answer is being computed."""
+    parting: int
+    """Their answer is being sent."""
 
 
 class Service(Protocol):
@@ -102,6 +113,10 @@ class Server:
         """Connections whose answer is being computed."""
         self._parting: dict[asyncio.Task[None], SlotHolder] = {}
         """Connections whose answer is being sent, oldest first."""
+
+    @property
+    def connections(self) -> Connections:
+        return Connections(len(self._reading), len(self._answering), len(self._parting))
 
     async def open(self) -> None:
         self._listener.setblocking(False)

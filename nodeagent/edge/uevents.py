@@ -21,7 +21,7 @@ _MAX_MESSAGE_BYTES = 16 * 1024
 """The kernel's are at most 2 KiB of variables (UEVENT_BUFFER_SIZE) and a path."""
 _RECEIVE_BUFFER_BYTES = 1 << 20
 _MAX_MESSAGES = 1000
-_LOADED_AFTER_SECONDS = 60.0
+LOADS_AFTER_SECONDS = 60.0
 """Loading the filter for uevents takes a tenth of a second: not while a start has pods to handle. Until then, each uevent counts."""
 
 
@@ -70,14 +70,16 @@ class Uevents:
 
     Args:
         channel: as of `open_uevent_socket()`; closed when the iteration ends.
+        loads_after_seconds: when to load the filter, counted from the begin of the iteration.
 
     Raises:
         UeventError: there are no more file descriptors. The channel is closed.
 
     """
 
-    def __init__(self, channel: socket.socket) -> None:
+    def __init__(self, channel: socket.socket, *, loads_after_seconds: float = LOADS_AFTER_SECONDS) -> None:
         self._channel = channel
+        self._loads_after_seconds = loads_after_seconds
         try:
             self._stopped, self._stop = socket.socketpair()
         except OSError as err:
@@ -93,7 +95,7 @@ class Uevents:
         poller = select.poll()
         poller.register(self._channel, select.POLLIN)
         poller.register(self._stopped, select.POLLIN)
-        load_at, loaded = time.monotonic() + _LOADED_AFTER_SECONDS, False
+        load_at, loaded = time.monotonic() + self._loads_after_seconds, False
         try:
             while True:
                 if not loaded and time.monotonic() >= load_at:

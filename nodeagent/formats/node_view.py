@@ -156,7 +156,7 @@ def _node(document: JsonValue) -> NodeSetup:
     node = on_machine(config, decided_on, document.field("reservedCPUs").cpus())
     if isinstance(node, NodeSetup):
         return replace(node, topology=topology)
-    raise MisfitError("; ".join(refused.told for refused in node))
+    raise MisfitError("; ".join(refused.text for refused in node))
 
 
 def _topology(document: JsonValue) -> Topology:

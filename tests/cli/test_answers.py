@@ -66,7 +66,7 @@ FAILING: dict[str, tuple[str, ...]] = {
 }
 """What a command is asked about something that is not there. `completion` reads nothing, `run` needs a process of its own."""
 
-Told = Callable[..., tuple[int, str, str]]
+RunCommand = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -83,13 +83,13 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def told(root: Path, capfd: pytest.CaptureFixture[str]) -> Told:
-    def tell(command: str, *words: str) -> tuple[int, str, str]:
+def run(root: Path, capfd: pytest.CaptureFixture[str]) -> RunCommand:
+    def run_one(command: str, *words: str) -> tuple[int, str, str]:
         status = main([*command.split(), *(word.replace("ROOT", str(root)) for word in words)])
         out, err = capfd.readouterr()
         return status, out.replace(str(root), "ROOT"), err.replace(str(root), "ROOT")
 
-    return tell
+    return run_one
 
 
 def test_every_command_that_has_a_document_is_asked() -> None:
@@ -99,28 +99,28 @@ def test_every_command_that_has_a_document_is_asked() -> None:
 
 
 @pytest.mark.parametrize("command", [name for name in GIVEN if name not in OWN_GOLDEN])
-def test_its_text(command: str, told: Told) -> None:
-    status, out, err = told(command, *GIVEN[command])
+def test_its_text(command: str, run: RunCommand) -> None:
+    status, out, err = run(command, *GIVEN[command])
     assert (status, err) == (0, "")
     golden(f"{command.replace(' ', '-')}.txt", out)
 
 
 @pytest.mark.parametrize("command", GIVEN)
-def test_its_document_is_as_its_schema_says_and_the_same_in_yaml(command: str, told: Told) -> None:
-    status, out, _ = told(command, *GIVEN[command], "-o", "json")
+def test_its_document_is_as_its_schema_says_and_the_same_in_yaml(command: str, run: RunCommand) -> None:
+    status, out, _ = run(command, *GIVEN[command], "-o", "json")
     document = json.loads(out)
     json_schema.check(document, ANSWERS[command][0])
     assert list(document) == sorted(document), "keys are sorted"
-    again, as_yaml, _ = told(command, *GIVEN[command], "-o", "yaml")
+    again, as_yaml, _ = run(command, *GIVEN[command], "-o", "yaml")
     assert (again, yaml.safe_load(as_yaml)) == (status, document)
 
 
 @pytest.mark.parametrize("command", FAILING)
 def test_what_is_not_there_is_named_with_the_next_step(
-    command: str, told: Told, monkeypatch: pytest.MonkeyPatch
+    command: str, run: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    status, out, err = told(command, *FAILING[command])
+    status, out, err = run(command, *FAILING[command])
     assert (status, out) == ({"exec": 125, "diff": 2}.get(command, 1), "")
     assert NOWHERE in err
     assert "\nhint: " in err

@@ -22,13 +22,13 @@ from nodeagent.edge.state_files import temporary_path
 from nodeagent.edge.sysfs import read_machine
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
 from nodeagent.views.wording.refusal_advice import next_step
-from tests.cli.test_cli_inspect import Host, failed, host, live, needs_root, told
+from tests.cli.test_cli_inspect import Host, failed, host, live, needs_root, run
 from tests.cli.test_sources import MACHINE, STATIC
 from tests.support import json_schema
-from tests.support.described_nodes import Told, container, pod
+from tests.support.described_nodes import RunCommand, container, pod
 from tests.support.inspected_nodes import NOW_MS
 
-__all__ = ["host", "live", "told"]
+__all__ = ["host", "live", "run"]
 OTHER = 65_534
 
 
@@ -36,8 +36,8 @@ def text(*pods: dict[str, Any]) -> str:
     return "---\n".join(yaml.safe_dump(each) for each in pods)
 
 
-def document(told_: tuple[int, str, str], schema: str) -> dict[str, Any]:
-    _, out, err = told_
+def document(ran: tuple[int, str, str], schema: str) -> dict[str, Any]:
+    _, out, err = ran
     assert err == ""
     found: dict[str, Any] = json.loads(out)
     json_schema.check(found, schema)
@@ -47,30 +47,30 @@ def document(told_: tuple[int, str, str], schema: str) -> dict[str, Any]:
 class Node:
     """A machine of 8 CPUs with a manifest directory, and no agent: what is in place is decided on when one is started."""
 
-    def __init__(self, directory: Path, told: Told) -> None:
+    def __init__(self, directory: Path, run: RunCommand) -> None:
         self.manifests = directory / "manifests"
         self.manifests.mkdir()
         self.config = directory / "node.yaml"
         places = {"manifestDirectory": "manifests", "stateDirectory": "state", "runtimeDirectory": "run"}
         self.config.write_text(json.dumps({**STATIC, **{key: str(directory / name) for key, name in places.items()}}))
-        self._told = told
+        self._run = run
 
     def __call__(self, command: str, *words: str) -> tuple[int, str, str]:
-        return self._told(command, *words, "--config", str(self.config), "--socket", str(self.config) + ".sock")
+        return self._run(command, *words, "--config", str(self.config), "--socket", str(self.config) + ".sock")
 
     def files(self) -> list[str]:
         return sorted(path.name for path in self.manifests.iterdir())
 
 
 @pytest.fixture
-def node(told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+def node(run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     root = MACHINE.grow(tmp_path / "root")
     sample = read_machine(str(root))
     for reader in (manifest_changes, startup):
         monkeypatch.setattr(reader, "read_machine", lambda _="/": sample)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    return Node(tmp_path, told)
+    return Node(tmp_path, run)
 
 
 def written(name: str, *pods: dict[str, Any], comment: str = "") -> str:
@@ -107,11 +107,16 @@ def test_the_file_that_is_written_first_is_no_manifest() -> None:
 def test_what_is_in_place_is_not_written_again(node: Node) -> None:
     file = written("web.yaml", WEB)
     node("apply", file)
-    before = (node.manifests / file).stat()
+
+    def version() -> tuple[int, int]:
+        there = (node.manifests / file).stat()
+        return there.st_ino, there.st_mtime_ns
+
+    before = version()
     assert node("apply", file)[1].startswith("pod default/web unchanged (")
-    assert (node.manifests / file).stat() == before
+    assert version() == before
     assert node("apply", str(node.manifests / file))[0] == 0, "it may be named itself"
-    assert (node.manifests / file).stat() == before
+    assert version() == before
 
 
 def test_a_comment_is_taken_over_and_changes_no_pod(node: Node) -> None:
@@ -274,12 +279,12 @@ def somebody_else() -> Iterator[None]:
 
 
 @needs_root
-def test_who_may_not_write_there_is_told_how(node: Node, told: Told) -> None:
+def test_who_may_not_write_there_is_told_how(node: Node, run: RunCommand) -> None:
     file = written("web.yaml", WEB)
     content = Path(file).read_bytes()
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
-        theirs = Node(Path(directory), told)
+        theirs = Node(Path(directory), run)
         here = Path(directory, file)
         here.write_bytes(content)
         with somebody_else():
@@ -427,22 +432,22 @@ def test_what_is_not_there_is_said_and_nothing_is_removed(node: Node) -> None:
 class Live:
     """A node with an agent that answers; `act` is what it makes of its manifests when it is asked for its state."""
 
-    def __init__(self, host: Host, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, host: Host, run: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
         self.host = host
         self.manifests = host.directory / "manifests"
         self.manifests.mkdir()
         config = replace(host.world.config, static_pod_path=str(self.manifests))
         host.world.config = config
         host.world.node = replace(host.world.node, config=config)
-        self._told = told
-        self._view = host.told
+        self._run = run
+        self._view = host.view
         self.asked = 0
         self.act: Callable[[], None] = lambda: None
-        monkeypatch.setattr(host, "told", self._acted)
+        monkeypatch.setattr(host, "view", self._acted)
         monkeypatch.setattr(manifest_decisions.time, "sleep", lambda _: None)
 
     def __call__(self, command: str, *words: str) -> tuple[int, str, str]:
-        return self._told(command, *words, *self.host.options)
+        return self._run(command, *words, *self.host.options)
 
     def files(self) -> list[str]:
         return sorted(path.name for path in self.manifests.iterdir())
@@ -471,9 +476,9 @@ class Live:
 
 
 @pytest.fixture
-def agent(live: Host, told: Told, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Live:
+def agent(live: Host, run: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Live:
     monkeypatch.chdir(tmp_path)
-    return Live(live, told, monkeypatch)
+    return Live(live, run, monkeypatch)
 
 
 SLOW = {**SMALL, "spec": {**SMALL["spec"], "terminationGracePeriodSeconds": 7}}

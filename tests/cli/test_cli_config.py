@@ -35,12 +35,12 @@ ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parents[1] / "golden"
 KUBELETS = GOLDEN / "kubelet-config.yaml"
 
-Told = Callable[..., tuple[int, str, str]]
+RunCommand = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def told(capfd: pytest.CaptureFixture[str]) -> Told:
-    def tell(*words: str) -> tuple[int, str, str]:
+def run(capfd: pytest.CaptureFixture[str]) -> RunCommand:
+    def run_one(*words: str) -> tuple[int, str, str]:
         try:
             status = main(["config", *words])
         except SystemExit as end:
@@ -48,7 +48,7 @@ def told(capfd: pytest.CaptureFixture[str]) -> Told:
         out, err = capfd.readouterr()
         return status, out, err
 
-    return tell
+    return run_one
 
 
 @pytest.fixture
@@ -71,15 +71,15 @@ def read(text: str) -> Config:
 # validate
 
 
-def test_the_example_is_right(told: Told, node: str) -> None:
+def test_the_example_is_right(run: RunCommand, node: str) -> None:
     example = str(ROOT / "examples" / "config.yaml")
-    assert told("validate", example, "--root", node) == (0, f"{example} is right and suits the machine\n", "")
-    assert told("validate", example, "--alone") == (0, f"{example} is right\n", "")
+    assert run("validate", example, "--root", node) == (0, f"{example} is right and suits the machine\n", "")
+    assert run("validate", example, "--alone") == (0, f"{example} is right\n", "")
 
 
-def test_everything_wrong_is_told_at_once_with_its_line(told: Told, tmp_path: Path) -> None:
+def test_everything_wrong_is_reported_at_once_with_its_line(run: RunCommand, tmp_path: Path) -> None:
     file = written(tmp_path, "maxPods: many\ncpuManagerPolicy: static\ncpuManagerPolcy: x\n")
-    status, out, err = told("validate", file, "--alone")
+    status, out, err = run("validate", file, "--alone")
     assert (status, out) == (1, "")
     assert f'{file}:1: maxPods: "many"' in err
     assert f"{file}:3: cpuManagerPolcy" in err
@@ -87,12 +87,12 @@ def test_everything_wrong_is_told_at_once_with_its_line(told: Told, tmp_path: Pa
     assert err.splitlines()[-1] == f"hint: correct {file}; `nodeagent config show {file}` prints it once it is right"
 
 
-def test_what_does_not_suit_the_machine_is_told_with_its_line(told: Told, tmp_path: Path, node: str) -> None:
+def test_what_does_not_suit_the_machine_is_reported_with_its_line(run: RunCommand, tmp_path: Path, node: str) -> None:
     file = written(tmp_path, "cpuManagerPolicy: static\nreservedSystemCPUs: '77'\n")
-    status, _, err = told("validate", file, "--root", node)
+    status, _, err = run("validate", file, "--root", node)
     assert status == 1
     assert f"{file}:2: reservedSystemCPUs" in err
-    assert told("validate", file, "--alone")[0] == 0
+    assert run("validate", file, "--alone")[0] == 0
 
 
 MISTAKES = """\
@@ -121,9 +121,9 @@ def places(err: str, file: str) -> list[str]:
     return [": ".join(line.split(f"{file}:")[1].split(": ")[:2]) for line in err.splitlines() if f"{file}:" in line]
 
 
-def test_every_mistake_of_every_manager_is_told_with_its_line(told: Told, tmp_path: Path, node: str) -> None:
+def test_every_mistake_of_every_manager_is_reported_with_its_line(run: RunCommand, tmp_path: Path, node: str) -> None:
     file = written(tmp_path, MISTAKES)
-    assert places(told("validate", file, "--root", node)[2], file) == [
+    assert places(run("validate", file, "--root", node)[2], file) == [
         "3: cpuManagerPolicyOptions[nonsense]",
         "4: cpuManagerPolicyOptions[full-pcpus-only]",
         "5: cpuManagerPolicyOptions[distribute-cpus-across-numa]",
@@ -137,11 +137,13 @@ def test_every_mistake_of_every_manager_is_told_with_its_line(told: Told, tmp_pa
     ]
 
 
-def test_what_the_text_has_wrong_hides_nothing_of_what_the_managers_say(told: Told, tmp_path: Path, node: str) -> None:
+def test_what_the_text_has_wrong_hides_nothing_of_what_the_managers_say(
+    run: RunCommand, tmp_path: Path, node: str
+) -> None:
     text = "cpuManagerPolicy: static\nreservedSystemCPUs: '77'\nunknownField: 1\ncpuManagerPolicyOptions: {nonsense: 'true'}\n"
     file = written(tmp_path, text)
     expected = ["2: reservedSystemCPUs", "3: unknownField", "4: cpuManagerPolicyOptions[nonsense]"]
-    assert places(told("validate", file, "--root", node)[2], file) == expected
+    assert places(run("validate", file, "--root", node)[2], file) == expected
     with pytest.raises(StartError) as refused:
         load_node(file, node)
     assert places(refused.value.message, file) == expected
@@ -161,14 +163,14 @@ def test_what_the_text_has_wrong_hides_nothing_of_what_the_managers_say(told: To
         ("cpuManagerPolicy: static\nkubeReserved: {cpu: some}", ["2: kubeReserved[cpu]"]),
     ],
 )  # fmt: skip
-def test_what_follows_from_a_mistake_is_not_told_as_another(text: str, expected: list[str], told: Told, tmp_path: Path, node: str) -> None:  # fmt: skip
+def test_what_follows_from_a_mistake_is_not_reported_as_another(text: str, expected: list[str], run: RunCommand, tmp_path: Path, node: str) -> None:  # fmt: skip
     file = written(tmp_path, text + "\n")
-    assert places(told("validate", file, "--root", node)[2], file) == expected
+    assert places(run("validate", file, "--root", node)[2], file) == expected
 
 
-def test_options_are_judged_without_a_machine(told: Told, tmp_path: Path) -> None:
+def test_options_are_judged_without_a_machine(run: RunCommand, tmp_path: Path) -> None:
     file = written(tmp_path, MISTAKES)
-    assert places(told("validate", file, "--alone")[2], file) == [
+    assert places(run("validate", file, "--alone")[2], file) == [
         "3: cpuManagerPolicyOptions[nonsense]",
         "4: cpuManagerPolicyOptions[full-pcpus-only]",
         "5: cpuManagerPolicyOptions[distribute-cpus-across-numa]",
@@ -179,22 +181,22 @@ def test_options_are_judged_without_a_machine(told: Told, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_field_given_twice_hides_nothing(as_json: bool, told: Told, tmp_path: Path, node: str) -> None:
+def test_a_field_given_twice_hides_nothing(as_json: bool, run: RunCommand, tmp_path: Path, node: str) -> None:
     lines = ["cpuManagerPolicy: static", "maxPods: 1", "maxPods: 2", "unknownField: 1", "reservedSystemCPUs: '77'"]
     if as_json:
         lines = ['{"cpuManagerPolicy": "static",', '"maxPods": 1,', '"maxPods": 2,', '"unknownField": 1, ', '"reservedSystemCPUs": "77"}']  # fmt: skip
     file = written(tmp_path, "\n".join(lines))
-    assert places(told("validate", file, "--root", node)[2], file) == [
+    assert places(run("validate", file, "--root", node)[2], file) == [
         '3: "maxPods"',
         "4: unknownField",
         "5: reservedSystemCPUs",
     ]
 
 
-def test_what_another_field_makes_wrong_has_that_ones_line(told: Told, tmp_path: Path, node: str) -> None:
+def test_what_another_field_makes_wrong_has_that_ones_line(run: RunCommand, tmp_path: Path, node: str) -> None:
     text = "cpuManagerPolicy: static\nkubeReserved: {cpu: 20}\nmemoryManagerPolicy: Static\n"
     file = written(tmp_path, text)
-    assert places(told("validate", file, "--root", node)[2], file) == ["2: systemReserved", "3: reservedMemory"]
+    assert places(run("validate", file, "--root", node)[2], file) == ["2: systemReserved", "3: reservedMemory"]
 
 
 CPU_OPTIONS = "full-pcpus-only, strict-cpu-reservation, prefer-align-cpus-by-uncorecache, distribute-cpus-across-numa, align-by-socket, distribute-cpus-across-cores"
@@ -210,10 +212,10 @@ ALLOWED = [
 
 
 @pytest.mark.parametrize(("text", "words", "allowed"), ALLOWED)
-def test_kubelets_words_are_followed_by_what_is_allowed(text: str, words: str, allowed: str, told: Told, tmp_path: Path, node: str) -> None:  # fmt: skip
+def test_kubelets_words_are_followed_by_what_is_allowed(text: str, words: str, allowed: str, run: RunCommand, tmp_path: Path, node: str) -> None:  # fmt: skip
     reserved = "" if "Reserved" in text or "static" not in text else "reservedSystemCPUs: '0'\n"
     file = written(tmp_path, f"{reserved}{text}\n")
-    (found,) = json.loads(told("validate", file, "--root", node, "-o", "json")[1])["findings"]
+    (found,) = json.loads(run("validate", file, "--root", node, "-o", "json")[1])["findings"]
     assert (found["message"], found["allowed"]) == (f"{words}, {allowed}", allowed)
     with pytest.raises(StartError, match=re.escape(f"{words}, {allowed}")):
         load_node(file, node)
@@ -231,17 +233,17 @@ PLAIN = [
 
 
 @pytest.mark.parametrize(("text", "message"), PLAIN)
-def test_what_kubelet_says_of_its_own_program_is_said_of_the_configuration(text: str, message: str, told: Told, tmp_path: Path, node: str) -> None:  # fmt: skip
+def test_what_kubelet_says_of_its_own_program_is_said_of_the_configuration(text: str, message: str, run: RunCommand, tmp_path: Path, node: str) -> None:  # fmt: skip
     file = written(tmp_path, f"reservedSystemCPUs: '0'\n{text}")
-    (found,) = json.loads(told("validate", file, "--root", node, "-o", "json")[1])["findings"]
+    (found,) = json.loads(run("validate", file, "--root", node, "-o", "json")[1])["findings"]
     assert found["message"] == message
     with pytest.raises(StartError, match=re.escape(message)):
         load_node(file, node)
 
 
-def test_an_amount_of_reserved_cpus_that_the_machine_has_not_is_said_with_what_it_has(told: Told, tmp_path: Path, node: str) -> None:  # fmt: skip
+def test_an_amount_of_reserved_cpus_that_the_machine_has_not_is_said_with_what_it_has(run: RunCommand, tmp_path: Path, node: str) -> None:  # fmt: skip
     file = written(tmp_path, "cpuManagerPolicy: static\nkubeReserved: {cpu: 20}\n")
-    (found,) = json.loads(told("validate", file, "--root", node, "-o", "json")[1])["findings"]
+    (found,) = json.loads(run("validate", file, "--root", node, "-o", "json")[1])["findings"]
     assert found["message"] == "cannot reserve 20 CPUs: must be at most 8, the CPUs that are online"
 
 
@@ -266,25 +268,25 @@ ALL_RESERVED = [
 
 
 @pytest.mark.parametrize(("text", "said"), ALL_RESERVED)
-def test_a_reservation_that_leaves_nothing_to_pods_is_refused_as_the_start_refuses_it(text: str, said: str, told: Told, tmp_path: Path, node: str) -> None:  # fmt: skip
+def test_a_reservation_that_leaves_nothing_to_pods_is_refused_as_the_start_refuses_it(text: str, said: str, run: RunCommand, tmp_path: Path, node: str) -> None:  # fmt: skip
     file = written(tmp_path, text)
-    assert told("validate", file, "--root", node)[:2] == (1, "")
-    assert told("validate", file, "--root", node)[2].startswith(f"nodeagent: {file}:{said}\n")
+    assert run("validate", file, "--root", node)[:2] == (1, "")
+    assert run("validate", file, "--root", node)[2].startswith(f"nodeagent: {file}:{said}\n")
     with pytest.raises(StartError) as refused:
         load_node(file, node)
     assert refused.value.message == f"{file}:{said}"
-    assert told("validate", file, "--alone")[0] == 0
+    assert run("validate", file, "--alone")[0] == 0
 
 
-def test_quiet_says_only_what_is_wrong(told: Told, tmp_path: Path, node: str) -> None:
+def test_quiet_says_only_what_is_wrong(run: RunCommand, tmp_path: Path, node: str) -> None:
     right = written(tmp_path, "reservedSystemCPUs: '0'\n")
-    assert told("validate", "--quiet", right, "--root", node) == (0, "", "")
+    assert run("validate", "--quiet", right, "--root", node) == (0, "", "")
     wrong = written(tmp_path, "reservedSystemCPUs: 0-7\n")
-    assert told("validate", "--quiet", wrong, "--root", node)[::2] == told("validate", wrong, "--root", node)[::2]
-    assert json.loads(told("validate", "-q", wrong, "--root", node, "-o", "json")[1])["valid"] is False
+    assert run("validate", "--quiet", wrong, "--root", node)[::2] == run("validate", wrong, "--root", node)[::2]
+    assert json.loads(run("validate", "-q", wrong, "--root", node, "-o", "json")[1])["valid"] is False
 
 
-def test_the_running_agent_is_asked_whether_it_fits_what_runs(told: Told, tmp_path: Path) -> None:
+def test_the_running_agent_is_asked_whether_it_fits_what_runs(run: RunCommand, tmp_path: Path) -> None:
     file, socket = written(tmp_path, "maxPods: 7\n"), str(tmp_path / "s")
     asked: list[str] = []
 
@@ -296,41 +298,41 @@ def test_the_running_agent_is_asked_whether_it_fits_what_runs(told: Told, tmp_pa
             )
         return {}
 
-    assert "the agent does not answer" in told("validate", file, "--running", "--socket", socket)[2]
+    assert "the agent does not answer" in run("validate", file, "--running", "--socket", socket)[2]
     bugs: list[object] = []
     thread = ServingThread(lambda *bug: bugs.append(bug))
     api = LocalApi(reads={}, writes={"judge": judge}, owner=os.geteuid(), group=None)
     server = thread.serve(listen(UnixAddress(socket)), api)
     try:
-        assert told("validate", "-q", file, "--running", "--socket", socket) == (0, "", "")
+        assert run("validate", "-q", file, "--running", "--socket", socket) == (0, "", "")
         refused = f"nodeagent: {file}: changed fields need a restart: metrics_bind_address\nhint: systemctl restart nodeagent\n"
-        assert told("validate", "-q", file, "--running", "--socket", socket) == (1, "", refused)
+        assert run("validate", "-q", file, "--running", "--socket", socket) == (1, "", refused)
         wrong = written(tmp_path, "maxPods: many\n")
-        assert "many" in told("validate", wrong, "--running", "--socket", socket)[2]
+        assert "many" in run("validate", wrong, "--running", "--socket", socket)[2]
     finally:
         server.close()
         thread.stop()
     assert (asked, bugs) == ([file, file], [])
-    assert told("validate", file, "--running", "--alone")[0] == 2
+    assert run("validate", file, "--running", "--alone")[0] == 2
 
 
 @pytest.mark.parametrize("reserved", ["100Mi", "3Gi", "5Gi"])
-def test_the_lines_that_are_offered_for_static_memory_are_right(reserved: str, told: Told, tmp_path: Path) -> None:
+def test_the_lines_that_are_offered_for_static_memory_are_right(reserved: str, run: RunCommand, tmp_path: Path) -> None:
     machine = tmp_path / "machine.json"
     machine.write_text(json.dumps(topology_document(topology_from_spec("2s.1n.4c.2t,memory=4Gi"))))
     text = f"memoryManagerPolicy: Static\nevictionHard: {{memory.available: {reserved}}}\n"
-    said = told("validate", "--config", written(tmp_path, text), "--machine", str(machine))[2]
+    said = run("validate", "--config", written(tmp_path, text), "--machine", str(machine))[2]
     offered = re.search(r"add (reservedMemory: \[.*\]) \(", said)
     assert offered is not None
     right = written(tmp_path, f"{text}{offered[1]}\n")
-    assert told("validate", "--config", right, "--machine", str(machine))[0] == 0
+    assert run("validate", "--config", right, "--machine", str(machine))[0] == 0
 
 
-def test_reserved_cpus_that_are_offline_hide_nothing(told: Told, tmp_path: Path) -> None:
+def test_reserved_cpus_that_are_offline_hide_nothing(run: RunCommand, tmp_path: Path) -> None:
     offline = Machine(("0,2", "1,3"), ("0-3",), ((0, "0-3"),), offline="3").grow(tmp_path / "off")
     text = "cpuManagerPolicy: static\nreservedSystemCPUs: '3'\ncpuManagerPolicyOptions: {nonsense: 'true'}\n"
     file = written(tmp_path, text)
-    assert places(told("validate", file, "--root", str(offline))[2], file) == [
+    assert places(run("validate", file, "--root", str(offline))[2], file) == [
         "2: reservedSystemCPUs",
         "3: cpuManagerPolicyOptions[nonsense]",
     ]
@@ -347,112 +349,113 @@ def test_reserved_cpus_that_are_offline_hide_nothing(told: Told, tmp_path: Path)
         ("cpuManagerPolcy: x\n", {"findings": [{"line": 1, "field": "cpuManagerPolcy", "value": "", "allowed": "unknown field, did you mean cpuManagerPolicy?", "message": "unknown field, did you mean cpuManagerPolicy?"}], "valid": False}),
     ],
 )  # fmt: skip
-def test_as_json_it_is_as_its_schema_says(text: str, expected: dict[str, object], told: Told, tmp_path: Path) -> None:
+def test_as_json_it_is_as_its_schema_says(
+    text: str, expected: dict[str, object], run: RunCommand, tmp_path: Path
+) -> None:
     file = written(tmp_path, text)
-    status, out, err = told("validate", file, "--alone", "-o", "json")
+    status, out, err = run("validate", file, "--alone", "-o", "json")
     document = json.loads(out)
     json_schema.check(document, "config-validation")
     assert (status, err) == (0 if expected["valid"] else 1, "")
     assert {name: document[name] for name in expected} == expected
     assert (document["file"], document["machine"]) == (file, False)
-    assert yaml.safe_load(told("validate", file, "--alone", "-o", "yaml")[1]) == document
+    assert yaml.safe_load(run("validate", file, "--alone", "-o", "yaml")[1]) == document
 
 
 @pytest.mark.parametrize(("field", "allowed"), [("Policy", "one of none, best-effort"), ("Scope", "container or pod")])
-def test_a_policy_that_there_is_not_is_named_once(field: str, allowed: str, told: Told, tmp_path: Path) -> None:
+def test_a_policy_that_there_is_not_is_named_once(field: str, allowed: str, run: RunCommand, tmp_path: Path) -> None:
     file = written(tmp_path, f"topologyManager{field}: foo\n")
-    (found,) = json.loads(told("validate", file, "--alone", "-o", "json")[1])["findings"]
+    (found,) = json.loads(run("validate", file, "--alone", "-o", "json")[1])["findings"]
     assert (found["value"], found["allowed"].startswith(f"must be {allowed}")) == ('"foo"', True)
     message = f'"foo": {found["allowed"]}'
     assert found["message"] == message
     assert (
-        told("validate", file, "--alone")[2].splitlines()[0]
-        == f"nodeagent: {file}:1: topologyManager{field}: {message}"
+        run("validate", file, "--alone")[2].splitlines()[0] == f"nodeagent: {file}:1: topologyManager{field}: {message}"
     )
 
 
-def test_notes_and_unused_fields_are_told(told: Told, tmp_path: Path) -> None:
+def test_notes_and_unused_fields_are_reported(run: RunCommand, tmp_path: Path) -> None:
     file = written(tmp_path, "metricsBindAddress: 0.0.0.0:80\nfailSwapOn: true\n")
-    _, out, _ = told("validate", file, "--alone")
+    _, out, _ = run("validate", file, "--alone")
     assert "\nnote: metricsBindAddress 0.0.0.0:80 is not a loopback address" in out
     assert out.endswith("\nnot used here: failSwapOn\n")
 
 
 @pytest.mark.parametrize("action", ["validate", "show", "migrate-from-kubelet"])
-def test_a_file_that_is_not_there_is_named(action: str, told: Told, tmp_path: Path) -> None:
-    status, out, err = told(action, str(tmp_path / "none.yaml"))
+def test_a_file_that_is_not_there_is_named(action: str, run: RunCommand, tmp_path: Path) -> None:
+    status, out, err = run(action, str(tmp_path / "none.yaml"))
     assert (status, out) == (1, "")
     assert err.startswith(f"nodeagent: no configuration at {tmp_path}/none.yaml\nhint: name another file: ")
     assert "--config" not in err
 
 
-def test_a_result_that_cannot_be_written_is_an_error_about_its_option(told: Told, tmp_path: Path) -> None:
+def test_a_result_that_cannot_be_written_is_an_error_about_its_option(run: RunCommand, tmp_path: Path) -> None:
     target = tmp_path / "none" / "config.yaml"
-    status, _, err = told("migrate-from-kubelet", str(KUBELETS), "--out", str(target))
+    status, _, err = run("migrate-from-kubelet", str(KUBELETS), "--out", str(target))
     assert status == 1
     assert err.startswith(f"nodeagent: cannot write {target}: No such file or directory\nhint: make the directory")
     assert err.endswith("or name another file with --out\n")
 
 
-def test_without_a_file_it_is_the_copied_nodes_own(told: Told, node: str) -> None:
-    assert told("validate", "--root", node)[2].startswith(
+def test_without_a_file_it_is_the_copied_nodes_own(run: RunCommand, node: str) -> None:
+    assert run("validate", "--root", node)[2].startswith(
         f"nodeagent: no configuration at {node}/etc/nodeagent/config.yaml\nhint: copy it there from the node, or name"
     )
     (Path(node) / "etc/nodeagent").mkdir(parents=True)
     own = written(Path(node) / "etc/nodeagent", "reservedSystemCPUs: '0'\n")
-    assert told("validate", "--root", node) == (0, f"{own} is right and suits the machine\n", "")
+    assert run("validate", "--root", node) == (0, f"{own} is right and suits the machine\n", "")
     written(Path(node) / "etc/nodeagent", "cpuManagerPolicy: static\nreservedSystemCPUs: '77'\n")
-    assert places(told("validate", "--root", node)[2], own) == ["2: reservedSystemCPUs"]
+    assert places(run("validate", "--root", node)[2], own) == ["2: reservedSystemCPUs"]
 
 
-def test_without_a_file_it_is_the_captured_nodes_own(told: Told, node: str, tmp_path: Path) -> None:
+def test_without_a_file_it_is_the_captured_nodes_own(run: RunCommand, node: str, tmp_path: Path) -> None:
     capture = tmp_path / "node.json"
     (Path(node) / "etc/nodeagent").mkdir(parents=True)
     own = written(Path(node) / "etc/nodeagent", "cpuManagerPolicy: static\nreservedSystemCPUs: '1'\n")
     assert main(["capture", "--root", node, "--config", own, "--out", str(capture)]) == 0
-    assert told("validate", "--machine", str(capture))[:2] == (0, f"{capture} is right and suits the machine\n")
+    assert run("validate", "--machine", str(capture))[:2] == (0, f"{capture} is right and suits the machine\n")
     document = json.loads(capture.read_text())
     document["agent"]["config"]["reservedSystemCPUs"] = "77"
     capture.write_text(json.dumps(document))
-    status, out, err = told("validate", "--machine", str(capture))
+    status, out, err = run("validate", "--machine", str(capture))
     assert (status, out) == (1, "")
     assert err.startswith(f"nodeagent: {capture}: reservedSystemCPUs: "), "a line of the capture would say nothing"
     assert err.endswith(f"`nodeagent config show --machine {capture}` prints what was captured\n")
 
 
-def test_a_machine_without_a_configuration_says_so(told: Told, node: str, tmp_path: Path) -> None:
+def test_a_machine_without_a_configuration_says_so(run: RunCommand, node: str, tmp_path: Path) -> None:
     machine = tmp_path / "machine.json"
     machine.write_text(json.dumps(topology_document(topology_of(read_machine(node)))))
-    status, _, err = told("validate", "--machine", str(machine))
+    status, _, err = run("validate", "--machine", str(machine))
     assert status == 1
     assert err == f"nodeagent: {machine} holds no configuration\nhint: name one with --config FILE\n"
 
 
 @pytest.mark.parametrize("action", ["validate", "show"])
-def test_two_configurations_are_one_too_many(action: str, told: Told, tmp_path: Path) -> None:
+def test_two_configurations_are_one_too_many(action: str, run: RunCommand, tmp_path: Path) -> None:
     file = written(tmp_path, "maxPods: 1\n")
-    status, out, err = told(action, file, "--config", "other.yaml")
+    status, out, err = run(action, file, "--config", "other.yaml")
     assert (status, out) == (2, "")
     assert f"nodeagent: {file} and --config other.yaml are two configurations: name one\nhint: " in err
 
 
 @pytest.mark.parametrize("option", ["--root", "--machine", "--socket"])
-def test_a_file_is_shown_of_no_node(option: str, told: Told) -> None:
-    status, out, err = told("show", str(ROOT / "examples" / "config.yaml"), option, "x")
+def test_a_file_is_shown_of_no_node(option: str, run: RunCommand) -> None:
+    status, out, err = run("show", str(ROOT / "examples" / "config.yaml"), option, "x")
     assert (status, out) == (2, "")
     assert f"nodeagent: {option} selects whose configuration to show: it excludes FILE\n" in err
 
 
-def test_config_names_the_file_as_in_other_commands(told: Told, tmp_path: Path) -> None:
+def test_config_names_the_file_as_in_other_commands(run: RunCommand, tmp_path: Path) -> None:
     file = written(tmp_path, "maxPods: 7\n")
-    assert told("validate", "--config", file, "--alone") == (0, f"{file} is right\n", "")
+    assert run("validate", "--config", file, "--alone") == (0, f"{file} is right\n", "")
 
 
 # show
 
 
-def test_every_field_is_shown_and_reads_back_as_the_same(told: Told) -> None:
-    status, out, err = told("show", str(ROOT / "examples" / "config.yaml"))
+def test_every_field_is_shown_and_reads_back_as_the_same(run: RunCommand) -> None:
+    status, out, err = run("show", str(ROOT / "examples" / "config.yaml"))
     assert (status, err) == (0, "")
     assert read(out) == read((ROOT / "examples" / "config.yaml").read_text())
     assert "cpuManagerPolicy: static\n" in out
@@ -493,23 +496,23 @@ def test_what_is_shown_of_any_configuration_reads_back_as_the_same(document: dic
     json_schema.check({"kind": KIND, **fields}, "configuration")
 
 
-def test_as_json_and_yaml_it_is_a_configuration_too(told: Told) -> None:
+def test_as_json_and_yaml_it_is_a_configuration_too(run: RunCommand) -> None:
     example = str(ROOT / "examples" / "config.yaml")
-    shown = json.loads(told("show", example, "-o", "json")[1])
+    shown = json.loads(run("show", example, "-o", "json")[1])
     assert shown["kind"] == KIND
     json_schema.check(shown, "configuration")
-    assert yaml.safe_load(told("show", example, "-o", "yaml")[1]) == shown
-    assert read(json.dumps(shown)) == read(told("show", example)[1])
+    assert yaml.safe_load(run("show", example, "-o", "yaml")[1]) == shown
+    assert read(json.dumps(shown)) == read(run("show", example)[1])
 
 
-def test_without_a_file_it_is_the_nodes(told: Told, node: str) -> None:
+def test_without_a_file_it_is_the_nodes(run: RunCommand, node: str) -> None:
     (Path(node) / "etc/nodeagent").mkdir(parents=True)
     written(Path(node) / "etc/nodeagent", "maxPods: 7\nstateDirectory: /srv/state\n")
-    status, out, _ = told("show", "--root", node)
+    status, out, _ = run("show", "--root", node)
     assert status == 0
     assert "maxPods: 7\n" in out
     assert "stateDirectory" not in out, "a running agent doesn't tell"
-    json_schema.check(json.loads(told("show", "--root", node, "-o", "json")[1]), "configuration")
+    json_schema.check(json.loads(run("show", "--root", node, "-o", "json")[1]), "configuration")
 
 
 def test_the_schema_knows_every_field_and_no_other() -> None:
@@ -523,8 +526,8 @@ def test_the_schema_knows_every_field_and_no_other() -> None:
 # migrate-from-kubelet
 
 
-def test_kubelets_file_keeps_what_counts_and_comments_on_the_rest(told: Told) -> None:
-    status, out, err = told("migrate-from-kubelet", str(KUBELETS))
+def test_kubelets_file_keeps_what_counts_and_comments_on_the_rest(run: RunCommand) -> None:
+    status, out, err = run("migrate-from-kubelet", str(KUBELETS))
     assert (status, out) == (0, (GOLDEN / "kubelet-config-migrated.yaml").read_text())
     assert err == (
         "kept: cpuManagerPolicy, cpuManagerPolicyOptions, evictionHard, maxPods, reservedSystemCPUs, topologyManagerPolicy\n"
@@ -533,9 +536,9 @@ def test_kubelets_file_keeps_what_counts_and_comments_on_the_rest(told: Told) ->
     )
 
 
-def test_it_is_written_to_a_file(told: Told, tmp_path: Path) -> None:
+def test_it_is_written_to_a_file(run: RunCommand, tmp_path: Path) -> None:
     target = tmp_path / "new.yaml"
-    assert told("migrate-from-kubelet", str(KUBELETS), "--out", str(target))[:2] == (0, "")
+    assert run("migrate-from-kubelet", str(KUBELETS), "--out", str(target))[:2] == (0, "")
     assert target.read_text() == (GOLDEN / "kubelet-config-migrated.yaml").read_text()
     assert target.stat().st_mode & 0o777 == 0o644
 
@@ -573,8 +576,8 @@ def test_it_means_the_same_in_every_form(form: str) -> None:
     assert KIND in migration.text
 
 
-def test_what_is_refused_is_not_migrated(told: Told, tmp_path: Path) -> None:
-    status, out, err = told("migrate-from-kubelet", written(tmp_path, "cgroupsPerQOS: false\n"))
+def test_what_is_refused_is_not_migrated(run: RunCommand, tmp_path: Path) -> None:
+    status, out, err = run("migrate-from-kubelet", written(tmp_path, "cgroupsPerQOS: false\n"))
     assert (status, out) == (1, "")
     assert "cgroupsPerQOS: false: must be true" in err
     assert "then migrate it again" in err

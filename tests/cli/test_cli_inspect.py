@@ -120,7 +120,7 @@ class Host:
     def start_daemon(self) -> None:
         thread = ServingThread(lambda what, err: self.bugs.append((what, err)))
         api = LocalApi(
-            reads={"state": lambda _: view_document(self.told())},
+            reads={"state": lambda _: view_document(self.view())},
             writes={"retry": self.retry},
             owner=os.geteuid(),
             group=GROUP,
@@ -128,7 +128,7 @@ class Host:
         server = thread.serve(listen(UnixAddress(str(self.socket)), group=GROUP if os.geteuid() == 0 else None), api)
         self._close = [server.close, thread.stop]
 
-    def told(self) -> NodeView:
+    def view(self) -> NodeView:
         """What the agent says."""
         pids = {run_id(e, s): os.getpid() for e in self.world.state.entries for s in e.containers if s.is_started}
         return NodeView(self.world.node, self.world.state, str(self.cgroups), pids, is_live=True, is_ready=True)
@@ -169,8 +169,9 @@ class Host:
         self.world.state = replace(self.world.state, entries=(*self.world.state.entries[:-1], entry))
 
     def stop(self) -> None:
-        for close in self._close:
-            close()
+        """End the daemon, if there is one."""
+        while self._close:
+            self._close.pop(0)()
 
     @property
     def options(self) -> list[str]:
@@ -193,10 +194,10 @@ def live(host: Host) -> Host:
 
 
 @pytest.fixture
-def told(capfd: pytest.CaptureFixture[str]) -> Any:
+def run(capfd: pytest.CaptureFixture[str]) -> Any:
     """Run a command line: exit status, stdout, stderr."""
 
-    def tell(*words: str) -> tuple[int, str, str]:
+    def run_one(*words: str) -> tuple[int, str, str]:
         try:
             status = main(list(words))
         except SystemExit as ended:  # argparse
@@ -204,7 +205,7 @@ def told(capfd: pytest.CaptureFixture[str]) -> Any:
         out, err = capfd.readouterr()
         return status, out, err
 
-    return tell
+    return run_one
 
 
 def failed(result: tuple[int, str, str], *, status: int = 1) -> str:
@@ -256,8 +257,8 @@ def failed(result: tuple[int, str, str], *, status: int = 1) -> str:
         ["inspekt"],
     ],
 )
-def test_wrong_arguments_are_exit_status_2_and_say_usage_and_next_step(words, told):
-    status, out, err = told(*words)
+def test_wrong_arguments_are_exit_status_2_and_say_usage_and_next_step(words, run):
+    status, out, err = run(*words)
     assert (status, out) == (2, "")
     assert err.startswith("usage: nodeagent")
     complaint, hint = err.splitlines()[-2:]
@@ -285,8 +286,8 @@ def test_wrong_arguments_are_exit_status_2_and_say_usage_and_next_step(words, to
         (["completion", "csh"], "'csh' is not one of bash, zsh, fish"),
     ],
 )
-def test_a_complaint_about_arguments_names_what_was_given(words, value, told):
-    assert value in told(*words)[2].splitlines()[-2]
+def test_a_complaint_about_arguments_names_what_was_given(words, value, run):
+    assert value in run(*words)[2].splitlines()[-2]
 
 
 @pytest.mark.parametrize(
@@ -302,37 +303,37 @@ def test_a_complaint_about_arguments_names_what_was_given(words, value, told):
         (["inspect", "--frobnicate", "x", "y"], "unrecognized arguments: --frobnicate y"),
     ],
 )
-def test_the_word_that_was_meant_is_named(words, meant, told):
-    assert meant in told(*words)[2].splitlines()[-2]
+def test_the_word_that_was_meant_is_named(words, meant, run):
+    assert meant in run(*words)[2].splitlines()[-2]
 
 
-def test_who_asks_is_no_host_process_on_exclusive_cpus(live, told):
+def test_who_asks_is_no_host_process_on_exclusive_cpus(live, run):
     promises, mine = live.world.state.promises, CpuSet.from_ids(os.sched_getaffinity(0))
     own = promises.pods.put("uid-web", PodPromises(cpus=(("app", mine),)))
     live.world.state = replace(live.world.state, promises=replace(promises, pods=own))
     cgroup = live.cgroups / "besteffort/poduid-web/app/cgroup.procs"
     cgroup.write_text("")
-    document = json.loads(told("inspect", "-o", "json", *live.options)[1])
+    document = json.loads(run("inspect", "-o", "json", *live.options)[1])
     assert document["node"]["cpus"]["exclusive"] == str(mine)
     assert os.getpid() not in {process["pid"] for process in document["hostProcesses"]["processes"]}
 
 
-def test_no_complaint_names_what_only_scripts_say(told):
+def test_no_complaint_names_what_only_scripts_say(run):
     for words in (["completion"], ["completion", "csh"]):
-        assert not re.search(r"\bwords\b", told(*words)[2])
+        assert not re.search(r"\bwords\b", run(*words)[2])
 
 
 @pytest.mark.parametrize("words", [["config", "validate"], ["checkpoint", "show"]])
-def test_a_complaint_shows_the_usage_of_the_action(words, told):
-    status, out, err = told(*words, "--confg", "x")
+def test_a_complaint_shows_the_usage_of_the_action(words, run):
+    status, out, err = run(*words, "--confg", "x")
     assert (status, out) == (2, "")
     assert err.startswith(f"usage: nodeagent {' '.join(words)} ")
     assert err.endswith(f"hint: nodeagent {' '.join(words)} --help lists the arguments\n")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_help_says_exit_status_has_examples_and_ends_with_what_comes_next(command, told):
-    status, out, err = told(command, "--help")
+def test_every_help_says_exit_status_has_examples_and_ends_with_what_comes_next(command, run):
+    status, out, err = run(command, "--help")
     assert (status, err) == (0, "")
     assert "exit status:" in out
     assert f"  nodeagent {command}" in out.partition("examples:\n")[2]
@@ -342,8 +343,8 @@ def test_every_help_says_exit_status_has_examples_and_ends_with_what_comes_next(
     assert next_commands(last)
 
 
-def test_the_help_as_a_whole_lists_the_commands_and_ends_with_what_comes_next(told):
-    status, out, err = told("--help")
+def test_the_help_as_a_whole_lists_the_commands_and_ends_with_what_comes_next(run):
+    status, out, err = run("--help")
     assert (status, err) == (0, "")
     assert all(re.search(rf"\n    {command}\s", out) for command in COMMANDS)
     assert out.endswith("next: nodeagent inspect\n")
@@ -368,8 +369,8 @@ def next_commands(text: str) -> set[str]:
 # inspect
 
 
-def test_live_state_and_exit_status_0(live, told):
-    status, out, err = told("inspect", "-o", "json", *live.options)
+def test_live_state_and_exit_status_0(live, run):
+    status, out, err = run("inspect", "-o", "json", *live.options)
     document = json.loads(out)
     assert (status, err) == (0, "")
     assert document["node"]["agent"] == {
@@ -384,19 +385,19 @@ def test_live_state_and_exit_status_0(live, told):
     assert list(document) == sorted(document)
 
 
-def test_the_running_agents_configuration_counts_not_the_file(live, told):
+def test_the_running_agents_configuration_counts_not_the_file(live, run):
     live.config.write_text("this: [is no configuration")
-    assert told("inspect", *live.options)[0] == 0
+    assert run("inspect", *live.options)[0] == 0
 
 
-def test_a_difference_is_exit_status_3(live, told):
+def test_a_difference_is_exit_status_3(live, run):
     live.drift()
-    status, out, err = told("inspect", *live.options)
+    status, out, err = run("inspect", *live.options)
     assert (status, err) == (3, "")
     assert "  default/web app: cpu.weight is '77', promised '1'\n" in out
 
 
-def test_a_decision_being_carried_out_is_no_difference(live, told, monkeypatch):
+def test_a_decision_being_carried_out_is_no_difference(live, run, monkeypatch):
     """The files are right a moment later: looked at again, nothing differs."""
     live.drift()
     looks = []
@@ -406,13 +407,13 @@ def test_a_decision_being_carried_out_is_no_difference(live, told, monkeypatch):
         live.write_cgroups(live.world.observed())
 
     monkeypatch.setattr("nodeagent.cli.commands.inspect.time.sleep", pause)
-    assert told("inspect", *live.options)[0] == 0
+    assert run("inspect", *live.options)[0] == 0
     assert len(looks) == 1
 
 
-def test_a_main_process_outside_its_cgroup_is_a_difference(live, told):
+def test_a_main_process_outside_its_cgroup_is_a_difference(live, run):
     (live.cgroups / "besteffort/poduid-web/app/cgroup.procs").write_text("1\n")
-    status, out, _ = told("inspect", "-o", "json", *live.options)
+    status, out, _ = run("inspect", "-o", "json", *live.options)
     assert status == 3
     (found,) = json.loads(out)["differences"]
     assert (found["container"], found["file"], found["promised"], found["found"]) == (
@@ -423,27 +424,27 @@ def test_a_main_process_outside_its_cgroup_is_a_difference(live, told):
     )
 
 
-def test_a_refused_pod_is_shown_among_the_others(live, told):
+def test_a_refused_pod_is_shown_among_the_others(live, run):
     live.refuse()
-    status, out, err = told("inspect", *live.options)
+    status, out, err = run("inspect", *live.options)
     assert (status, err) == (0, "")
     assert "default/web  Running" in out
     assert "default/big  Refused" in out
     assert "OutOfcpu: too little" in out
 
 
-def test_differences_of_other_pods_do_not_count_for_one_pod(live, told):
+def test_differences_of_other_pods_do_not_count_for_one_pod(live, run):
     live.world.add(pod("calm", app("app")))
     live.write_cgroups(live.world.observed())
     live.drift()
-    assert told("inspect", "calm", *live.options)[0] == 0
-    assert told("inspect", "default/web", *live.options)[0] == 3
-    assert told("inspect", "uid-web", *live.options)[0] == 3
+    assert run("inspect", "calm", *live.options)[0] == 0
+    assert run("inspect", "default/web", *live.options)[0] == 3
+    assert run("inspect", "uid-web", *live.options)[0] == 3
 
 
 @pytest.mark.parametrize("form", ["text", "wide", "json", "yaml"])
-def test_every_form_shows_the_pod(form, live, told):
-    status, out, _ = told("inspect", "-o", form, *live.options)
+def test_every_form_shows_the_pod(form, live, run):
+    status, out, _ = run("inspect", "-o", form, *live.options)
     assert status == 0
     assert "web" in out
     if form == "yaml":
@@ -451,49 +452,49 @@ def test_every_form_shows_the_pod(form, live, told):
         assert "&id" not in out
 
 
-def test_one_pod_is_shown_in_full(live, told):
-    _, out, _ = told("inspect", "web", *live.options)
+def test_one_pod_is_shown_in_full(live, run):
+    _, out, _ = run("inspect", "web", *live.options)
     assert "uid       uid-web\n" in out
     assert f"process    {os.getpid()}, 1 process in all\n" in out
 
 
-def test_unknown_pods_are_answered_with_near_names(live, told):
-    err = failed(told("inspect", "wbe", *live.options))
+def test_unknown_pods_are_answered_with_near_names(live, run):
+    err = failed(run("inspect", "wbe", *live.options))
     assert err == "nodeagent: no pod 'wbe' is known\nhint: did you mean web? `nodeagent inspect` lists the pods\n"
 
 
-def test_without_a_daemon_the_saved_state_is_shown(host, told):
+def test_without_a_daemon_the_saved_state_is_shown(host, run):
     host.save()
-    status, out, err = told("inspect", *host.options)
+    status, out, err = run("inspect", *host.options)
     assert (status, err) == (0, "")
     assert "is NOT running" in out
     assert "no difference between" in out
     host.drift()
-    status, out, _ = told("inspect", *host.options)
+    status, out, _ = run("inspect", *host.options)
     assert status == 3
     assert "the agent corrects them once it runs: systemctl start nodeagent" in out
 
 
-def test_strict_is_for_health_checks(live, told):
-    assert told("inspect", "--strict", *live.options)[0] == 0
-    assert told("inspect", "--strict", *live.options)[1].endswith("\nhealthy\n")
+def test_strict_is_for_health_checks(live, run):
+    assert run("inspect", "--strict", *live.options)[0] == 0
+    assert run("inspect", "--strict", *live.options)[1].endswith("\nhealthy\n")
     live.refuse()
-    status, out, err = told("inspect", "--strict", *live.options)
+    status, out, err = run("inspect", "--strict", *live.options)
     assert (status, err) == (3, "")
     assert out.endswith("\nNOT healthy: 1 refused pod\n")
-    assert told("inspect", *live.options)[0] == 0, "nothing differs from what was promised"
-    status, out, _ = told("inspect", "--strict", "-o", "json", *live.options)
+    assert run("inspect", *live.options)[0] == 0, "nothing differs from what was promised"
+    status, out, _ = run("inspect", "--strict", "-o", "json", *live.options)
     assert (status, json.loads(out)["summary"]["refused"]) == (3, 1)
-    assert told("inspect", "--strict", "web", *live.options)[0] == 0, "the others are not asked about"
+    assert run("inspect", "--strict", "web", *live.options)[0] == 0, "the others are not asked about"
 
 
-def test_strict_is_not_content_with_an_agent_that_does_not_run(host, told):
+def test_strict_is_not_content_with_an_agent_that_does_not_run(host, run):
     host.save()
-    status, out, _ = told("inspect", "--strict", *host.options)
+    status, out, _ = run("inspect", "--strict", *host.options)
     assert (status, out.splitlines()[-1]) == (3, "NOT healthy: 2 problems"), "neither agent nor launcher answers"
 
 
-def test_a_wrong_configuration_hides_no_pod_that_runs(host, told, monkeypatch):
+def test_a_wrong_configuration_hides_no_pod_that_runs(host, run, monkeypatch):
     """The agent, which doesn't start with it, has kept the one that it last ran with."""
     host.save()
     wrong, last = host.directory / "wrong.yaml", host.directory / "last_config.yaml"
@@ -501,20 +502,20 @@ def test_a_wrong_configuration_hides_no_pod_that_runs(host, told, monkeypatch):
     monkeypatch.setattr(known_state, "DEFAULT_CONFIG", str(wrong))
     monkeypatch.setattr(known_state, "LAST_CONFIG_PATH", str(last))
     socket = ["--socket", str(host.socket)]
-    assert "cpuManagerPolicy" in failed(told("inspect", *socket)), "it never ran"
+    assert "cpuManagerPolicy" in failed(run("inspect", *socket)), "it never ran"
     Recorder(str(host.directory), make_log()).keep_config(parse_config(host.config.read_bytes(), str(host.config)))
-    status, out, err = told("inspect", *socket)
+    status, out, err = run("inspect", *socket)
     assert (status, err) == (0, "")
     assert "default/web" in out
     words = " ".join(out.split())
     assert f"the configuration is wrong, so this uses the one that the agent last ran with: {wrong}:1: cpuMan" in words
     assert "and 1 more (all errors: nodeagent config validate)" in words
-    assert "cpuManagerPolicy" in failed(told("inspect", "--config", str(wrong), *socket)), "what was named counts"
+    assert "cpuManagerPolicy" in failed(run("inspect", "--config", str(wrong), *socket)), "what was named counts"
     last.write_text("cpuManagerPolicy: statik\n")
-    assert str(wrong) in failed(told("inspect", *socket))
+    assert str(wrong) in failed(run("inspect", *socket))
 
 
-def test_without_a_daemon_cpus_that_are_withheld_count_as_offline(host, told, monkeypatch):
+def test_without_a_daemon_cpus_that_are_withheld_count_as_offline(host, run, monkeypatch):
     """As the agent has it once it starts: what a container lacks of them is no difference that it would correct."""
     world = World().add(pod("web", app("app", cpu="2", memory="64Mi")))
     monkeypatch.setattr(
@@ -529,16 +530,16 @@ def test_without_a_daemon_cpus_that_are_withheld_count_as_offline(host, told, mo
     for name, text in (("cgroup.controllers", "cpuset"), ("cpuset.cpus.effective", str(world.node.topology.online))):
         (host.directory / name).write_text(text + "\n")
     (host.state / STATE_FILE).write_bytes(encode_state(world.state, policies_of(world.config.placement)))
-    _, out, _ = told("inspect", "-o", "json", *host.options)
+    _, out, _ = run("inspect", "-o", "json", *host.options)
     shown = json.loads(out)
     assert shown["differences"] == []
     assert f"{host.cgroups} keeps CPUs {gone} from the pods" in out
 
 
-def test_without_a_daemon_and_cgroups_nothing_is_compared(host, told):
+def test_without_a_daemon_and_cgroups_nothing_is_compared(host, run):
     host.save()
     subprocess.run(["rm", "-r", host.cgroups], check=True)
-    status, out, err = told("inspect", *host.options)
+    status, out, err = run("inspect", *host.options)
     assert status == 1, "that all is as promised is not known"
     assert "nothing was compared" in out
     assert f"there is no cgroup {host.cgroups}" in " ".join(out.split())
@@ -546,28 +547,28 @@ def test_without_a_daemon_and_cgroups_nothing_is_compared(host, told):
     assert "hint: start them with `systemctl start nodeagent-pods`" in err
 
 
-def test_with_a_daemon_and_without_cgroups_nothing_is_compared(live, told):
+def test_with_a_daemon_and_without_cgroups_nothing_is_compared(live, run):
     subprocess.run(["rm", "-r", live.cgroups], check=True)
-    status, out, err = told("inspect", "web", "-o", "json", *live.options)
+    status, out, err = run("inspect", "web", "-o", "json", *live.options)
     app, slot = json.loads(out)["pods"][0]["containers"]
     assert (status, "nothing was compared" in err) == (1, True)
     assert (app["state"]["name"], app["pid"], app["processes"]) == ("Running", os.getpid(), None)
     assert (slot["state"]["name"], slot["processes"]) == ("Open", None)
 
 
-def test_a_saved_state_of_other_policies_is_shown_with_the_problem(host, told):
+def test_a_saved_state_of_other_policies_is_shown_with_the_problem(host, run):
     saved = encode_state(host.world.state, {"cpuManagerPolicy": "static", "memoryManagerPolicy": "None"})
     (host.state / STATE_FILE).write_bytes(saved)
-    status, out, _ = told("inspect", *host.options)
+    status, out, _ = run("inspect", *host.options)
     assert status == 0
     assert 'was written under cpuManagerPolicy "static"' in " ".join(out.split())
 
 
-def test_where_the_configuration_puts_the_socket_is_where_it_is_looked_for(host, told):
+def test_where_the_configuration_puts_the_socket_is_where_it_is_looked_for(host, run):
     (host.directory / "run").mkdir()
     host.socket = host.directory / "run" / "agent.sock"
     host.start_daemon()
-    status, out, _ = told("inspect", "-o", "json", "--config", str(host.config))
+    status, out, _ = run("inspect", "-o", "json", "--config", str(host.config))
     assert (status, json.loads(out)["node"]["agent"]["live"]) == (0, True)
 
 
@@ -578,23 +579,23 @@ def test_where_the_configuration_puts_the_socket_is_where_it_is_looked_for(host,
         (b"nonsense", "the first line is not a nodeagent_state header"),
     ],
 )
-def test_no_daemon_and_no_usable_state(host, told, content, message):
+def test_no_daemon_and_no_usable_state(host, run, content, message):
     if content is not None:
         (host.state / STATE_FILE).write_bytes(content)
-    assert message in failed(told("inspect", *host.options))
+    assert message in failed(run("inspect", *host.options))
 
 
-def test_no_daemon_and_no_configuration(host, told):
+def test_no_daemon_and_no_configuration(host, run):
     host.config.unlink()
-    assert f"no configuration at {host.config}" in failed(told("inspect", *host.options))
+    assert f"no configuration at {host.config}" in failed(run("inspect", *host.options))
 
 
 @pytest.mark.parametrize("form", ["text", "wide"])
-def test_a_machine_without_an_agent_gives_no_orders_for_this_host(form, tmp_path, told):
+def test_a_machine_without_an_agent_gives_no_orders_for_this_host(form, tmp_path, run):
     root = MACHINE.grow(tmp_path / "copy")
     config = tmp_path / "c.yaml"
     config.write_text("cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n")
-    status, out, err = told("inspect", "--root", str(root), "--config", str(config), "-o", form)
+    status, out, err = run("inspect", "--root", str(root), "--config", str(config), "-o", form)
     assert (status, err) == (0, "")
     assert "the capture holds no agent" in out
     assert "no pods\n" in out
@@ -602,18 +603,18 @@ def test_a_machine_without_an_agent_gives_no_orders_for_this_host(form, tmp_path
     assert not re.search("systemctl|manifest directory|run as root", out + err)
 
 
-def test_a_daemon_of_another_version_is_an_error_not_a_traceback(host, told, monkeypatch):
+def test_a_daemon_of_another_version_is_an_error_not_a_traceback(host, run, monkeypatch):
     monkeypatch.setattr(f"{__name__}.view_document", lambda _: {"state": {}})
     host.start_daemon()
-    err = failed(told("inspect", *host.options))
+    err = failed(run("inspect", *host.options))
     assert "cannot understand the agent's state" in err
     assert "systemctl restart nodeagent" in err
 
 
-def test_a_socket_that_nobody_listens_at_is_a_daemon_that_is_down(host, told):
+def test_a_socket_that_nobody_listens_at_is_a_daemon_that_is_down(host, run):
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(host.socket))
-    assert "Connection refused" in failed(told("inspect", *host.options))
+    assert "Connection refused" in failed(run("inspect", *host.options))
 
 
 def as_user(uid: int, gids: list[int], *words: str) -> tuple[int, str, str]:
@@ -657,27 +658,27 @@ def test_without_a_daemon_only_root_reads_the_saved_state(host):
 # topology
 
 
-def test_topology_says_who_owns_what(live, told):
-    status, out, err = told("topology", *live.options)
+def test_topology_says_who_owns_what(live, run):
+    status, out, err = run("topology", *live.options)
     assert (status, err) == (0, "")
     assert "\nowners\n" in out
     assert "shared" in out
 
 
-def test_topology_without_an_agent_is_just_the_machine(host, told):
-    status, out, err = told("topology", "--socket", str(host.socket))
+def test_topology_without_an_agent_is_just_the_machine(host, run):
+    status, out, err = run("topology", "--socket", str(host.socket))
     assert (status, err) == (0, "")
     assert "socket" in out
     assert "owners" not in out
 
 
-def test_topology_without_an_agent_shows_what_the_named_configuration_reserves(host, told):
+def test_topology_without_an_agent_shows_what_the_named_configuration_reserves(host, run):
     host.config.write_text("cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n")
-    status, out, err = told("topology", *host.options)
+    status, out, err = run("topology", *host.options)
     assert (status, err) == (0, "")
     assert "owners" in out
     host.config.unlink()
-    status, out, err = told("topology", *host.options)
+    status, out, err = run("topology", *host.options)
     assert (status, out) == (1, "")
     assert err.startswith(f"nodeagent: no configuration at {host.config}\nhint: ")
 
@@ -693,11 +694,11 @@ def test_topology_tells_others_whom_to_ask_for_the_owners(live):
     )
 
 
-def test_topology_says_why_there_are_no_owners_where_the_promises_cannot_be_read(host, told):
+def test_topology_says_why_there_are_no_owners_where_the_promises_cannot_be_read(host, run):
     settings = json.loads(host.config.read_text()) | {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
     host.config.write_text(json.dumps(settings))
     (host.state / STATE_FILE).write_text("damaged")
-    status, out, err = told("topology", *host.options)
+    status, out, err = run("topology", *host.options)
     assert status == 0
     assert "socket" in out
     assert "owners" not in out
@@ -715,12 +716,12 @@ def test_topology_says_why_there_are_no_owners_where_the_promises_cannot_be_read
         ({SAVED: "damaged"}, "no configuration at "),
     ],
 )
-def test_topology_of_a_copied_root_says_why_owners_are_missing(there, said, tmp_path, told):
+def test_topology_of_a_copied_root_says_why_owners_are_missing(there, said, tmp_path, run):
     root = MACHINE.grow(tmp_path / "root")
     for name, text in there.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    status, out, err = told("topology", "--root", str(root))
+    status, out, err = run("topology", "--root", str(root))
     assert status == 0
     assert ("owners" in out) is (bool(there) and not said)
     assert said in err
@@ -743,40 +744,40 @@ def test_topology_of_a_copied_root_says_why_owners_are_missing(there, said, tmp_
     ],
 )
 def test_topology_is_coloured_for_eyes_that_see_it(
-    choice, environment, is_terminal, is_coloured, live, told, monkeypatch
+    choice, environment, is_terminal, is_coloured, live, run, monkeypatch
 ):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
-    status, out, _ = told("topology", "--color", choice, *live.options)
+    status, out, _ = run("topology", "--color", choice, *live.options)
     assert (status, "\x1b[" in out) == (0, is_coloured)
 
 
-def test_what_is_refused_stands_out_in_colour(live, told):
+def test_what_is_refused_stands_out_in_colour(live, run):
     live.refuse()
-    plain = told("inspect", "--color", "never", *live.options)[1]
-    shown = told("inspect", "--color", "always", *live.options)[1]
+    plain = run("inspect", "--color", "never", *live.options)[1]
+    shown = run("inspect", "--color", "always", *live.options)[1]
     assert "default/big  \x1b[1;91mRefused\x1b[0m" in shown
     assert re.sub(r"\x1b\[[0-9;]*m", "", shown) == plain
-    assert "\x1b" not in told("inspect", "--color", "always", "-o", "json", *live.options)[1]
+    assert "\x1b" not in run("inspect", "--color", "always", "-o", "json", *live.options)[1]
 
 
 @pytest.mark.parametrize(
     ("is_terminal", "columns", "widest"), [(True, "60", 60), (True, "200", 200), (False, "200", 80)]
 )
-def test_text_has_the_terminals_width(is_terminal, columns, widest, live, told, monkeypatch):
+def test_text_has_the_terminals_width(is_terminal, columns, widest, live, run, monkeypatch):
     live.refuse()
     monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
     monkeypatch.setenv("COLUMNS", columns)
-    longest = max(map(len, told("inspect", "--color", "never", *live.options)[1].splitlines()))
+    longest = max(map(len, run("inspect", "--color", "never", *live.options)[1].splitlines()))
     assert widest // 2 < longest <= widest
 
 
-def test_topology_draws_owners_in_every_picture(live, told):
+def test_topology_draws_owners_in_every_picture(live, run):
     for form, owned in (("svg", ">CPU 0: shared<"), ("hwloc-xml", '<info name="Owner" value="shared"/>')):
-        status, out, err = told("topology", "-o", form, *live.options)
+        status, out, err = run("topology", "-o", form, *live.options)
         assert (status, err) == (0, "")
         assert owned in out
 
@@ -798,7 +799,7 @@ def test_topology_draws_owners_in_every_picture(live, told):
         (["big", "app"], "refused", "pod default/big was refused: OutOfcpu: too little"),
     ],
 )
-def test_exec_refuses_with_the_reason(words, change, message, live, told):
+def test_exec_refuses_with_the_reason(words, change, message, live, run):
     entry = live.world.state.entries[0]
     match change:
         case "terminating":
@@ -815,14 +816,14 @@ def test_exec_refuses_with_the_reason(words, change, message, live, told):
             (child / "cgroup.events").write_text("populated 1\nfrozen 0\n")
         case "refused":
             live.refuse()
-    assert message in failed(told("exec", *live.options, *words, "--", "true"), status=125)
+    assert message in failed(run("exec", *live.options, *words, "--", "true"), status=125)
 
 
 @needs_root
-def test_exec_cannot_enter_what_is_no_cgroup(live, told):
+def test_exec_cannot_enter_what_is_no_cgroup(live, run):
     """The last step is the kernel's: this directory only looks like a cgroup."""
     (live.cgroups / "besteffort/poduid-web/slot/cgroup.procs").unlink()
-    assert "cannot enter cgroup" in failed(told("exec", *live.options, "web", "slot", "--", "true"), status=125)
+    assert "cannot enter cgroup" in failed(run("exec", *live.options, "web", "slot", "--", "true"), status=125)
 
 
 @needs_root
@@ -868,31 +869,31 @@ def test_what_it_becomes_has_the_commands_status_and_ignores_no_more_signals_tha
 # retry
 
 
-def test_retry_tells_that_the_pod_is_admitted(live, told):
+def test_retry_reports_that_the_pod_is_admitted(live, run):
     live.refuse()
     live.refusals = [None]
-    assert told("retry", "default/big", "--socket", str(live.socket)) == (
+    assert run("retry", "default/big", "--socket", str(live.socket)) == (
         0,
         "pod default/big is admitted; see: nodeagent inspect default/big\n",
         "",
     )
 
 
-def test_retry_tells_that_it_is_refused_again_and_what_to_do(live, told):
+def test_retry_reports_that_it_is_refused_again_and_what_to_do(live, run):
     live.refuse()
     live.refusals = [RecordedRefusal("OutOfpods", "none left", 2)]
-    err = failed(told("retry", "default/big", "--socket", str(live.socket)))
+    err = failed(run("retry", "default/big", "--socket", str(live.socket)))
     assert "pod default/big is refused again: OutOfpods: none left" in err
     assert "maxPods" in err
 
 
-def test_a_changed_manifest_that_was_refused_is_shown_under_its_pod(live, told):
+def test_a_changed_manifest_that_was_refused_is_shown_under_its_pod(live, run):
     live.refuse_change()
-    _, out, _ = told("inspect", *live.options)
+    _, out, _ = run("inspect", *live.options)
     assert "    changed manifest refused: OutOfcpu: too little\n    next: " in out
-    _, out, _ = told("inspect", *live.options, "default/big")
+    _, out, _ = run("inspect", *live.options, "default/big")
     assert "change refused  OutOfcpu: too little" in out
-    _, out, _ = told("inspect", *live.options, "-o", "json")
+    _, out, _ = run("inspect", *live.options, "-o", "json")
     document = json.loads(out)
     json_schema.check(document, "inspection")
     found = {of["name"]: of["refusedChange"] and of["refusedChange"]["reason"] for of in document["pods"]}
@@ -900,12 +901,12 @@ def test_a_changed_manifest_that_was_refused_is_shown_under_its_pod(live, told):
     assert {name for name, reason in found.items() if reason} == {"big"}
 
 
-def test_retry_of_a_changed_manifest_tells_what_comes_of_it(live, told):
+def test_retry_of_a_changed_manifest_reports_what_comes_of_it(live, run):
     live.refuse_change()
     live.refusals = [None, RecordedRefusal("OutOfpods", "none left", 2)]
-    err = failed(told("retry", "default/big", "--socket", str(live.socket)))
+    err = failed(run("retry", "default/big", "--socket", str(live.socket)))
     assert "the changed manifest of pod default/big is refused again: OutOfpods: none left" in err
-    assert told("retry", "default/big", "--socket", str(live.socket)) == (
+    assert run("retry", "default/big", "--socket", str(live.socket)) == (
         0,
         "pod default/big is ending, and its changed manifest follows; see: nodeagent inspect default/big\n",
         "",
@@ -915,10 +916,10 @@ def test_retry_of_a_changed_manifest_tells_what_comes_of_it(live, told):
 @pytest.mark.parametrize(
     ("refusal", "status", "admitted"), [(None, 0, True), (RecordedRefusal("OutOfpods", "none left", 2), 1, False)]
 )
-def test_retry_as_json_is_as_its_schema_says(live, told, refusal, status, admitted):
+def test_retry_as_json_is_as_its_schema_says(live, run, refusal, status, admitted):
     live.refuse()
     live.refusals = [refusal]
-    found = told("retry", "default/big", "--socket", str(live.socket), "-o", "json")
+    found = run("retry", "default/big", "--socket", str(live.socket), "-o", "json")
     document = json.loads(found[1])
     json_schema.check(document, "retry")
     assert (found[0], found[2]) == (status, "")
@@ -926,21 +927,21 @@ def test_retry_as_json_is_as_its_schema_says(live, told, refusal, status, admitt
     assert (document["refusal"] or {}).get("message") == (None if refusal is None else "none left")
 
 
-def test_retry_as_yaml_of_a_pod_that_is_not_decided(live, told):
+def test_retry_as_yaml_of_a_pod_that_is_not_decided(live, run):
     live.refuse()
-    status, out, err = told("retry", "default/big", "--socket", str(live.socket), "-o", "yaml")
+    status, out, err = run("retry", "default/big", "--socket", str(live.socket), "-o", "yaml")
     document = yaml.safe_load(out)
     json_schema.check(document, "retry")
     assert (status, err, document["admitted"], document["refusal"]) == (1, "", None, None)
-    assert "is not decided yet" in failed(told("retry", "default/big", "--socket", str(live.socket)))
+    assert "is not decided yet" in failed(run("retry", "default/big", "--socket", str(live.socket)))
 
 
-def test_retry_passes_on_what_the_agent_says(live, told):
-    assert NOT_REFUSED.message in failed(told("retry", "web", "--socket", str(live.socket)))
+def test_retry_passes_on_what_the_agent_says(live, run):
+    assert NOT_REFUSED.message in failed(run("retry", "web", "--socket", str(live.socket)))
 
 
-def test_retry_needs_the_agent(host, told):
-    assert "the agent does not answer" in failed(told("retry", "web", "--socket", str(host.socket)))
+def test_retry_needs_the_agent(host, run):
+    assert "the agent does not answer" in failed(run("retry", "web", "--socket", str(host.socket)))
 
 
 @needs_root
@@ -950,16 +951,16 @@ def test_retry_is_for_root(live):
     assert f"user {OTHER} may not ask for 'retry'" in err
 
 
-def test_a_state_without_pods_is_no_trouble(live, told):
+def test_a_state_without_pods_is_no_trouble(live, run):
     live.world.state = NodeState(live.world.state.promises)
     live.write_cgroups(live.world.observed())
     subprocess.run(["rm", "-r", live.cgroups / "besteffort/poduid-web"], check=True)
-    status, out, _ = told("inspect", *live.options)
+    status, out, _ = run("inspect", *live.options)
     assert (status, "no pods:" in out) == (0, True)
 
 
-def test_cpus_are_of_this_machine(live, told):
-    _, out, _ = told("inspect", "-o", "json", "--no-host-processes", *live.options)
+def test_cpus_are_of_this_machine(live, run):
+    _, out, _ = run("inspect", "-o", "json", "--no-host-processes", *live.options)
     document = json.loads(out)
     assert CpuSet.parse(document["node"]["cpus"]["online"]) == topology_of(read_machine()).online
     assert document["hostProcesses"] is None

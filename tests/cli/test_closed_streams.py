@@ -26,7 +26,7 @@ def answered(script: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "closed", "status", "told"),
+    ("words", "closed", "status", "reported"),
     [
         ("topology --topology 8c", ">&-", 1, "nodeagent: cannot write the output: Bad file descriptor\nhint: "),
         ("topology --topology 8c", ">&- 2>&-", 1, ""),
@@ -53,14 +53,16 @@ def answered(script: str) -> subprocess.CompletedProcess[str]:
         ("topology --topologie 8c", "2>/dev/full", 2, ""),
     ],
 )
-def test_a_closed_or_full_stream_is_told_of_where_that_can_be(words: str, closed: str, status: int, told: str) -> None:
+def test_a_closed_or_full_stream_is_reported_where_that_can_be(
+    words: str, closed: str, status: int, reported: str
+) -> None:
     done = answered(f"exec {NODEAGENT} {words} {closed}")
     assert done.returncode == status, done.stderr
-    assert done.stderr.startswith(told)
+    assert done.stderr.startswith(reported)
     assert "Traceback" not in done.stderr
 
 
-def test_an_error_after_part_of_the_answer_is_told_alone_where_that_part_cannot_be_written(tmp_path: Path) -> None:
+def test_an_error_after_part_of_the_answer_is_reported_alone_where_that_part_cannot_be_written(tmp_path: Path) -> None:
     half = tmp_path / "half.jsonl"
     half.write_text((ROOT / "examples/scenario.jsonl").read_text().splitlines()[0] + "\n{\n")
     done = answered(f"exec {NODEAGENT} simulate {half} >/dev/full")
@@ -130,9 +132,9 @@ def test_a_label_that_is_cut_short_is_the_same_in_xml_whatever_the_stream_has_ch
     pod = (ROOT / "examples/guaranteed.yaml").read_text()
     (named / "pod.yaml").write_text(pod.replace("name: guaranteed", f"name: {name}"))
     command = f"{NODEAGENT} simulate -f {named}/pod.yaml --config examples/config.yaml --topology 8c -o svg"
-    told = [answered(f"PYTHONIOENCODING={encoding} {command}") for encoding in ("ascii", "utf-8")]
-    assert told[0].stdout == told[1].stdout
-    assert "".join(ET.fromstring(told[0].stdout).itertext()).count("…") == 1
+    reported = [answered(f"PYTHONIOENCODING={encoding} {command}") for encoding in ("ascii", "utf-8")]
+    assert reported[0].stdout == reported[1].stdout
+    assert "".join(ET.fromstring(reported[0].stdout).itertext()).count("…") == 1
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -113,7 +113,7 @@ def test_containers_are_those_of_the_pod(root: Path) -> None:
 
 def test_where_pods_or_files_may_stand_pods_come_first(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_names, "DEFAULT_SOCKET", str(root / "no-agent"))
-    monkeypatch.setattr(known_names, "_STATE", f"{root}/{Config().state_directory}/{STATE_FILE}")
+    monkeypatch.setattr(known_names, "SAVED_STATE", f"{root}/{Config().state_directory}/{STATE_FILE}")
     assert answered("delete", "we") == ("words", ["web"])
     assert answered("delete", "web", "default/d") == ("words", ["default/db"])
     assert answered("delete", "./we") == ("files", [])
@@ -121,7 +121,7 @@ def test_where_pods_or_files_may_stand_pods_come_first(root: Path, monkeypatch: 
 
 def test_containers_are_asked_of_the_node(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_names, "DEFAULT_SOCKET", str(root / "no-agent"))
-    monkeypatch.setattr(known_names, "_STATE", f"{root}/{Config().state_directory}/{STATE_FILE}")
+    monkeypatch.setattr(known_names, "SAVED_STATE", f"{root}/{Config().state_directory}/{STATE_FILE}")
     assert answered("exec", "web", "") == ("words", ["app", "proxy"])
     assert answered("exec", "test/db", "m") == ("words", ["main"])
     assert answered("exec", "nosuch", "") == ("words", [])
@@ -147,7 +147,7 @@ def test_a_state_that_cannot_be_read_gives_no_names_and_no_error(tmp_path: Path,
 
 
 def test_its_places_are_the_agents() -> None:
-    assert f"{Config().state_directory}/{STATE_FILE}" == known_names._STATE
+    assert f"{Config().state_directory}/{STATE_FILE}" == known_names.SAVED_STATE
 
 
 KNOWN = {"FILE", "PATH", "DIR", "POD", "CONTAINER"}

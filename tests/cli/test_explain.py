@@ -11,15 +11,17 @@ from nodeagent.core.explain.remedies import BUDGETS
 from nodeagent.core.explain.remedy import RequestChange
 from nodeagent.views.explain import document as explanation
 from tests.support import json_schema
-from tests.support.described_nodes import CONFIG, MACHINE, Told, container, golden, manifest, pod, told
+from tests.support.described_nodes import CONFIG, MACHINE, RunCommand, container, golden, manifest, pod, run
 
-__all__ = ["told"]
+__all__ = ["run"]
 
 
-def explained(told: Told, *pods: dict[str, Any], options: tuple[str, ...] = ()) -> tuple[int, list[dict[str, Any]]]:
+def explained(
+    run: RunCommand, *pods: dict[str, Any], options: tuple[str, ...] = ()
+) -> tuple[int, list[dict[str, Any]]]:
     """The documents of pods that come one after the other."""
     file = manifest("pods.yaml", *pods)
-    status, out, err = told(
+    status, out, err = run(
         "explain", "-f", file, "--topology", MACHINE, "--config", "config.yaml", "-o", "json", *options
     )
     assert err == ""
@@ -28,7 +30,7 @@ def explained(told: Told, *pods: dict[str, Any], options: tuple[str, ...] = ()) 
     return status, document["pods"]
 
 
-def test_the_words_of_an_admission_and_of_refusals(told: Told) -> None:
+def test_the_words_of_an_admission_and_of_refusals(run: RunCommand) -> None:
     file = manifest(
         "pods.yaml",
         pod("web", container("app", "4", "6Gi")),
@@ -38,27 +40,27 @@ def test_the_words_of_an_admission_and_of_refusals(told: Told) -> None:
         pod("last", container("app", "8", "1Gi")),
         pod("full", container("app", "4", "1Gi")),
     )
-    status, out, err = told("explain", "-f", file, "--topology", MACHINE, "--config", "config.yaml")
+    status, out, err = run("explain", "-f", file, "--topology", MACHINE, "--config", "config.yaml")
     assert (status, err) == (4, "")
     assert max(map(len, out.splitlines())) <= 80
     golden("explain-pods.txt", out)
 
 
-def test_a_long_name_is_broken_and_not_lost(told: Told) -> None:
+def test_a_long_name_is_broken_and_not_lost(run: RunCommand) -> None:
     name = "-".join(["a-very-long-name"] * 12)
     file = manifest("pods.yaml", pod(name, container("app", "4", "6Gi")))
-    status, out, _ = told("explain", "-f", file, "--topology", MACHINE, "--config", "config.yaml")
+    status, out, _ = run("explain", "-f", file, "--topology", MACHINE, "--config", "config.yaml")
     assert status == 0
     assert max(map(len, out.splitlines())) <= 80
     assert f"pod default/{name} (Guaranteed): admitted".replace(" ", "") in "".join(out.split())
 
 
-def test_every_kind_of_document_is_as_its_schema_says(told: Told) -> None:
+def test_every_kind_of_document_is_as_its_schema_says(run: RunCommand) -> None:
     Path("config.yaml").write_text(
         CONFIG + "topologyManagerScope: pod\nfeatureGates: {PodLevelResourceManagers: true}\n"
     )
     _, documents = explained(
-        told,
+        run,
         pod("mixed", container("app", "2", "1Gi"), {"name": "log", "command": ["x"]}, **whole("4", "2Gi")),
         pod("lending", container("app", "2", "1Gi"), initContainers=[container("first", "2", "1Gi")]),
         pod("big", container("app", "12", "1Gi")),
@@ -72,7 +74,7 @@ def whole(cpu: str, memory: str) -> dict[str, Any]:
     return {"resources": {"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": cpu, "memory": memory}}}
 
 
-def test_the_words_of_pods_with_amounts_of_their_own_of_init_containers_and_of_huge_pages(told: Told) -> None:
+def test_the_words_of_pods_with_amounts_of_their_own_of_init_containers_and_of_huge_pages(run: RunCommand) -> None:
     Path("config.yaml").write_text(
         CONFIG.replace("full-pcpus-only", "distribute-cpus-across-numa").replace("single-numa-node", "restricted")
         + "topologyManagerScope: pod\nfeatureGates: {PodLevelResourceManagers: true}\n"
@@ -94,7 +96,7 @@ def test_the_words_of_pods_with_amounts_of_their_own_of_init_containers_and_of_h
         pod("spread", container("app", "5", "8500Mi")),
         pod("plain", sharing),
     )
-    status, out, err = told(
+    status, out, err = run(
         "explain", "-f", file, "--topology", f"{MACHINE},hugepages-2Mi=512Mi", "--config", "config.yaml"
     )
     assert (status, err) == (4, "")
@@ -102,57 +104,59 @@ def test_the_words_of_pods_with_amounts_of_their_own_of_init_containers_and_of_h
     golden("explain-more-pods.txt", out)
 
 
-def test_an_admitted_pod_is_exit_status_0(told: Told) -> None:
-    status, (document,) = explained(told, pod("web", container("app", "4", "1Gi")))
+def test_an_admitted_pod_is_exit_status_0(run: RunCommand) -> None:
+    status, (document,) = explained(run, pod("web", container("app", "4", "1Gi")))
     assert (status, document["decision"], document["reason"]) == (0, "admitted", None)
     assert document["why"] == document["remedies"] == []
     assert [step["step"] for step in document["steps"]] == ["merge", "cpus", "memory"]
 
 
-def test_yaml_says_what_json_says(told: Told) -> None:
+def test_yaml_says_what_json_says(run: RunCommand) -> None:
     words = ("explain", "-f", manifest("p.yaml", pod("web", container("app", "4", "1Gi"))), "--topology", MACHINE)
-    as_json = told(*words, "--config", "config.yaml", "-o", "json")[1]
-    as_yaml = told(*words, "--config", "config.yaml", "-o", "yaml")[1]
+    as_json = run(*words, "--config", "config.yaml", "-o", "json")[1]
+    as_yaml = run(*words, "--config", "config.yaml", "-o", "yaml")[1]
     assert yaml.safe_load(as_yaml) == json.loads(as_json)
 
 
-def test_the_words_need_no_list_of_all_that_each_node_has_left(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_words_need_no_list_of_all_that_each_node_has_left(
+    run: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def never(*_: object) -> None:
         pytest.fail("of n pods these are n² holders")
 
     monkeypatch.setattr(explanation, "headroom", never)
     file = manifest("pods.yaml", *(pod(name, container("app", "2", "1Gi")) for name in ("a", "b")))
-    assert told("explain", "-f", file, "--topology", MACHINE, "--config", "config.yaml")[0] == 0
+    assert run("explain", "-f", file, "--topology", MACHINE, "--config", "config.yaml")[0] == 0
 
 
 @pytest.mark.parametrize(("cpus", "first"), [("3", "0-1 loses: several nodes"), ("23", "0 loses: no room")])
-def test_above_eight_nodes_the_smallest_sets_are_told_and_that_there_are_others(
-    told: Told, cpus: str, first: str
+def test_above_eight_nodes_the_smallest_sets_are_reported_and_that_there_are_others(
+    run: RunCommand, cpus: str, first: str
 ) -> None:
     Path("config.yaml").write_text(
         "cpuManagerPolicy: static\nreservedSystemCPUs: '0'\ntopologyManagerPolicy: single-numa-node\n"
         "topologyManagerPolicyOptions: {max-allowable-numa-nodes: '64'}\ncheckAllocatable: false\n"
     )
     words = ("explain", "-f", manifest("p.yaml", pod("wide", container("app", cpus, "1Gi"))), "--topology", "12n.2c")
-    (document,) = json.loads(told(*words, "--config", "config.yaml", "-o", "json")[1])["pods"]
+    (document,) = json.loads(run(*words, "--config", "config.yaml", "-o", "json")[1])["pods"]
     (step,) = document["steps"]
     assert not step["allSets"]
     assert f"{step['candidates'][0]['nodes']} loses: {step['candidates'][0]['verdict']}" == first
-    out = told(*words, "--config", "config.yaml")[1]
+    out = run(*words, "--config", "config.yaml")[1]
     assert "of so many NUMA nodes not every set is listed" in out
     assert "loses: " in out
 
 
-def test_sets_that_lose_alike_are_one_line(told: Told) -> None:
+def test_sets_that_lose_alike_are_one_line(run: RunCommand) -> None:
     Path("config.yaml").write_text(
         "cpuManagerPolicy: static\nreservedSystemCPUs: '0'\ntopologyManagerPolicy: restricted\nmemoryManagerPolicy: Static\n"
         "reservedMemory: [{numaNode: 0, limits: {memory: 100Mi}}]\n"
     )
     words = ("explain", "-f", manifest("p.yaml", pod("web", container("app", "5", "64Mi"))))
     words += ("--topology", "4s.2n.2c.2t,memory=8Gi", "--config", "config.yaml")
-    (document,) = json.loads(told(*words, "-o", "json")[1])["pods"]
+    (document,) = json.loads(run(*words, "-o", "json")[1])["pods"]
     assert len(document["steps"][0]["candidates"]) == 247
-    _, _, steps = told(*words)[1].partition("Step by step\n")
+    _, _, steps = run(*words)[1].partition("Step by step\n")
     rows = [line.split() for line in steps.splitlines()]
     assert ["0", "and", "7", "more", "sets", "no", "preferred", "loses:", "cpu", "can't", "be", "had", "there"] in rows
     assert ["0-1", "preferred", "possible", "best,", "and", "refused"] in rows
@@ -162,28 +166,28 @@ def test_sets_that_lose_alike_are_one_line(told: Told) -> None:
     assert "cpu would go to 0-1 and 27 more sets; memory would go to 0 and 7 more sets" in said
 
 
-def test_a_manifest_that_is_wrong_is_named_with_its_line(told: Told) -> None:
+def test_a_manifest_that_is_wrong_is_named_with_its_line(run: RunCommand) -> None:
     Path("p.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{nme: app}]}\n")
-    status, out, err = told("explain", "-f", "p.yaml", "--topology", MACHINE, "--config", "config.yaml")
+    status, out, err = run("explain", "-f", "p.yaml", "--topology", MACHINE, "--config", "config.yaml")
     assert (status, out) == (1, "")
     assert "p.yaml:4: spec.containers[0].nme" in err
     assert "hint: " in err
 
 
-def test_it_says_that_not_everything_was_tried(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_says_that_not_everything_was_tried(run: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     for change in RequestChange:
         monkeypatch.setitem(BUDGETS, change, 0)
     big = pod("big", container("app", "100", "1Gi"))
-    _, (document,) = explained(told, big)
+    _, (document,) = explained(run, big)
     assert (document["allTried"], document["remedies"]) == (False, [])
-    out = told("explain", "-f", manifest("p.yaml", big), "--topology", MACHINE, "--config", "config.yaml")[1]
+    out = run("explain", "-f", manifest("p.yaml", big), "--topology", MACHINE, "--config", "config.yaml")[1]
     assert "not everything was tried" in out
     assert "no single change" not in out
 
 
-def test_every_container_that_asks_for_parts_of_cores_is_named_with_its_own_amounts(told: Told) -> None:
+def test_every_container_that_asks_for_parts_of_cores_is_named_with_its_own_amounts(run: RunCommand) -> None:
     Path("config.yaml").write_text(CONFIG.replace("single-numa-node", "none"))
-    _, (document,) = explained(told, pod("odd", container("a", "3", "1Gi"), container("b", "5", "1Gi")))
+    _, (document,) = explained(run, pod("odd", container("a", "3", "1Gi"), container("b", "5", "1Gi")))
     assert document["why"][1] == "3 is not a multiple of 2, nor is 5 (container b)"
     below = document["remedies"][0]
     assert below["text"] == "let container a request cpu 2 instead of 3, and container b request cpu 4 instead of 5"
@@ -222,21 +226,21 @@ SPREAD = CONFIG.replace("single-numa-node", "restricted").replace("full-pcpus-on
     ],
     ids=["CPUs", "memory"],
 )
-def test_of_several_numa_nodes_it_is_told_what_all_have_too_little_of(
-    there: list[dict[str, Any]], refused: dict[str, Any], why: list[str], told: Told
+def test_of_several_numa_nodes_it_is_reported_what_all_have_too_little_of(
+    there: list[dict[str, Any]], refused: dict[str, Any], why: list[str], run: RunCommand
 ) -> None:
     Path("config.yaml").write_text(SPREAD)
     pods = [pod(f"there-{number}", each) for number, each in enumerate(there)]
-    _, documents = explained(told, *pods, pod("refused", refused))
+    _, documents = explained(run, *pods, pod("refused", refused))
     found = [line.replace(" (topologyManagerPolicy restricted)", "") for line in documents[-1]["why"]]
     assert found == why
 
 
-def whys(told: Told, machine: str, config: str, *pods: dict[str, Any]) -> tuple[list[str], list[str]]:
+def whys(run: RunCommand, machine: str, config: str, *pods: dict[str, Any]) -> tuple[list[str], list[str]]:
     """What is missing for the last pod, and what would admit it."""
     Path("config.yaml").write_text(config)
     words = ("explain", "-f", manifest("pods.yaml", *pods), "--topology", machine, "--config", "config.yaml")
-    document = json.loads(told(*words, "-o", "json")[1])["pods"][-1]
+    document = json.loads(run(*words, "-o", "json")[1])["pods"][-1]
     assert document["decision"] == "refused"
     return document["why"], [each["text"] for each in document["remedies"]]
 
@@ -249,23 +253,23 @@ WITH_MEMORY = (
 RESTRICTED = "topologyManagerPolicy: restricted\n"
 
 
-def test_what_the_pods_other_containers_have_got_is_not_free(told: Told) -> None:
+def test_what_the_pods_other_containers_have_got_is_not_free(run: RunCommand) -> None:
     pair = pod("pair", container("c0", "5", "1Mi"), container("c1", "3", "1Mi"))
-    assert whys(told, "4c.2t", STATIC, pair)[0] == [
+    assert whys(run, "4c.2t", STATIC, pair)[0] == [
         "container c1 wants 3 CPUs of its own, and 2 can still be given: 1 short",
         "NUMA 0: 2 of 8 free (default/pair c0 has 1-2,4-6; reserved 0)",
     ]
     pair = pod("pair", container("c0", "1", "5Gi"), container("c1", "1", "5Gi"))
-    assert whys(told, "4c.2t,memory=8Gi", WITH_MEMORY, pair)[0] == [
+    assert whys(run, "4c.2t,memory=8Gi", WITH_MEMORY, pair)[0] == [
         "container c1 wants 5Gi of memory",
         "in all 2972Mi of memory can still be given: 2148Mi short",
         "NUMA 0: free are 2972Mi of memory",
     ]
 
 
-def test_what_init_containers_leave_is_told(told: Told) -> None:
+def test_what_init_containers_leave_is_reported(run: RunCommand) -> None:
     lending = pod("lending", container("c0", "500m", "3Gi"), initContainers=[container("i0", "500m", "5Gi")])
-    why, _ = whys(told, "4n.2c,memory=2Gi", WITH_MEMORY + RESTRICTED, lending)
+    why, _ = whys(run, "4n.2c,memory=2Gi", WITH_MEMORY + RESTRICTED, lending)
     assert "NUMA 1: 0 of memory free, of 2Gi; its memory is given only together with that of NUMA 0-2" in why
     assert (
         why[-1]
@@ -273,14 +277,14 @@ def test_what_init_containers_leave_is_told(told: Told) -> None:
     )
     lending = pod("lending", container("c0", "6", "1Mi"), initContainers=[container("i0", "2", "1Mi")])
     busy = pod("busy", container("c0", "2", "1Mi"))
-    why, _ = whys(told, "2n.4c.1t", STATIC + "topologyManagerPolicy: restricted\n", busy, lending)
+    why, _ = whys(run, "2n.4c.1t", STATIC + "topologyManagerPolicy: restricted\n", busy, lending)
     assert why[-1] == "CPUs 4-5 of the pod's init containers, on NUMA 1, count as free for it, and it has to be there"
 
 
-def test_halves_of_cores_are_not_free_where_whole_ones_are_given(told: Told) -> None:
+def test_halves_of_cores_are_not_free_where_whole_ones_are_given(run: RunCommand) -> None:
     whole = STATIC.replace('"0"', "0-1") + 'cpuManagerPolicyOptions: {full-pcpus-only: "true"}\n'
     app = pod("app", container("c0", "6", "1Mi"))
-    assert whys(told, "4c.2t", whole + "topologyManagerPolicy: single-numa-node\n", app) == (
+    assert whys(run, "4c.2t", whole + "topologyManagerPolicy: single-numa-node\n", app) == (
         [
             "container c0 wants 6 CPUs on a single NUMA node (topologyManagerPolicy single-numa-node)",
             "NUMA 0: 4 CPUs in whole cores free of 8 (4-5 are halves of cores), 2 short (reserved 0-1)",
@@ -301,18 +305,18 @@ def test_halves_of_cores_are_not_free_where_whole_ones_are_given(told: Told) -> 
     ],
 )
 def test_a_container_on_parts_of_cores_takes_no_more_from_another_than_is_short(
-    cpus: tuple[str, str], remedy: str, told: Told
+    cpus: tuple[str, str], remedy: str, run: RunCommand
 ) -> None:
     whole = STATIC + 'cpuManagerPolicyOptions: {full-pcpus-only: "true"}\n'
     app = pod("app", *(container(f"c{i}", count, "1Mi") for i, count in enumerate(cpus)))
-    _, remedies = whys(told, "2s.2n.4c.2t", whole, app)
+    _, remedies = whys(run, "2s.2n.4c.2t", whole, app)
     assert remedies[0] == remedy
 
 
-def test_memory_and_pages_are_wanted_on_as_many_nodes_as_hold_both(told: Told) -> None:
+def test_memory_and_pages_are_wanted_on_as_many_nodes_as_hold_both(run: RunCommand) -> None:
     limits = {"cpu": "2", "memory": "10Gi", "hugepages-2Mi": "6Gi"}
     app = pod("app", {"name": "c0", "command": ["x"], "resources": {"limits": limits}})
-    why, _ = whys(told, "2s.4c.2t,memory=64Gi,hugepages-2Mi=4Gi", WITH_MEMORY + RESTRICTED, app)
+    why, _ = whys(run, "2s.4c.2t,memory=64Gi,hugepages-2Mi=4Gi", WITH_MEMORY + RESTRICTED, app)
     assert why == [
         (
             "container c0 wants 2 CPUs and 6Gi of hugepages-2Mi and 10Gi of memory each on the fewest NUMA nodes that could hold it: "
@@ -335,17 +339,17 @@ def test_memory_and_pages_are_wanted_on_as_many_nodes_as_hold_both(told: Told) -
     ids=["memory", "pages"],
 )
 def test_less_memory_is_found_that_still_needs_as_many_nodes_as_the_cpus(
-    machine: str, limits: dict[str, str], remedy: str, told: Told
+    machine: str, limits: dict[str, str], remedy: str, run: RunCommand
 ) -> None:
     app = pod("app", {"name": "c0", "command": ["x"], "resources": {"limits": limits}})
-    _, found = whys(told, machine, WITH_MEMORY + RESTRICTED, app)
+    _, found = whys(run, machine, WITH_MEMORY + RESTRICTED, app)
     assert f"let container c0 request {remedy}" in found
 
 
-def test_several_amounts_of_several_containers_are_changed_where_nothing_less_does(told: Told) -> None:
+def test_several_amounts_of_several_containers_are_changed_where_nothing_less_does(run: RunCommand) -> None:
     config = WITH_MEMORY + "topologyManagerPolicy: single-numa-node\ntopologyManagerScope: pod\n"
     pair = pod("pair", container("c0", "8", "9Gi"), container("c1", "8", "9Gi"))
-    _, found = whys(told, "4c.2t,memory=8Gi", config, pair)
+    _, found = whys(run, "4c.2t,memory=8Gi", config, pair)
     assert found == [
         (
             "let container c0 request cpu 3 instead of 8 and memory 4046Mi instead of 9Gi, and container c1 request cpu 3 instead of 8 and "
@@ -354,25 +358,25 @@ def test_several_amounts_of_several_containers_are_changed_where_nothing_less_do
     ]
 
 
-def test_an_amount_beyond_all_bounds_is_refused_and_lessened(told: Told) -> None:
+def test_an_amount_beyond_all_bounds_is_refused_and_lessened(run: RunCommand) -> None:
     app = pod("app", container("c0", "999999", "1Pi"))
-    _, found = whys(told, "4c.2t,memory=8Gi", WITH_MEMORY + "topologyManagerPolicy: single-numa-node\n", app)
+    _, found = whys(run, "4c.2t,memory=8Gi", WITH_MEMORY + "topologyManagerPolicy: single-numa-node\n", app)
     assert found == ["let container c0 request cpu 7 instead of 999999 and memory 8092Mi instead of 1Pi"]
 
 
-def test_pods_that_hold_nothing_of_it_are_in_nobodys_way(told: Told) -> None:
+def test_pods_that_hold_nothing_of_it_are_in_nobodys_way(run: RunCommand) -> None:
     idle = [pod(f"idle-{number:03}", {"name": "c", "command": ["x"]}) for number in range(450)]
     big, target = pod("big", container("c", "6", "1Mi")), pod("target", container("c", "4", "1Mi"))
-    _, found = whys(told, "4c.2t", STATIC, big, *idle, target)
+    _, found = whys(run, "4c.2t", STATIC, big, *idle, target)
     assert found == ["let container c request cpu 1 instead of 4", "end pod default/big"]
 
 
-def test_of_enough_in_all_it_is_told_how_much_as_few_nodes_as_are_wanted_have(told: Told) -> None:
+def test_of_enough_in_all_it_is_reported_how_much_as_few_nodes_as_are_wanted_have(run: RunCommand) -> None:
     Path("config.yaml").write_text(
         "cpuManagerPolicy: static\nreservedSystemCPUs: 0,2\ntopologyManagerPolicy: restricted\n"
     )
     words = ("explain", "-f", manifest("p.yaml", pod("refused", container("app", "4", "1Gi"))))
-    _, out, _ = told(*words, "--topology", "3s.2c", "--config", "config.yaml", "-o", "json")
+    _, out, _ = run(*words, "--topology", "3s.2c", "--config", "config.yaml", "-o", "json")
     assert json.loads(out)["pods"][0]["why"] == [
         "container app wants 4 CPUs on 2 NUMA nodes, the fewest that could hold it (topologyManagerPolicy restricted)",
         "no 2 NUMA nodes have more than 3 CPUs free together: 1 short",
@@ -381,18 +385,18 @@ def test_of_enough_in_all_it_is_told_how_much_as_few_nodes_as_are_wanted_have(to
     ]
 
 
-def test_of_all_that_no_numa_node_could_ever_hold_the_largest_is_told(told: Told) -> None:
-    _, [refused] = explained(told, pod("wide", container("app", "10", "9Gi")))
+def test_of_all_that_no_numa_node_could_ever_hold_the_largest_is_reported(run: RunCommand) -> None:
+    _, [refused] = explained(run, pod("wide", container("app", "10", "9Gi")))
     assert refused["why"][1:] == [
         "no NUMA node is that large: the largest has 8 CPUs",
         "no NUMA node is that large: the largest has 8Gi of memory",
     ]
 
 
-def test_of_many_pods_that_hold_as_much_some_are_named(told: Told) -> None:
+def test_of_many_pods_that_hold_as_much_some_are_named(run: RunCommand) -> None:
     pods = [pod(f"there-{number:02}", container("app", "1", "1Mi")) for number in range(14)]
     Path("config.yaml").write_text(SPREAD)
-    status, documents = explained(told, *pods, pod("refused", container("app", "1", "1Mi")))
+    status, documents = explained(run, *pods, pod("refused", container("app", "1", "1Mi")))
     assert status == 4
     removals = [remedy["subject"] for remedy in documents[-1]["remedies"] if remedy["change"] == "removal"]
     assert removals == [[f"default/there-{number:02}"] for number in range(8)]
@@ -408,47 +412,47 @@ def test_of_many_pods_that_hold_as_much_some_are_named(told: Told) -> None:
         ("podsPerCore: 1\nmaxPods: 2", []),
     ],
 )
-def test_the_bound_on_pods_that_is_in_the_way_is_named(bounds: str, remedy: list[str], told: Told) -> None:
+def test_the_bound_on_pods_that_is_in_the_way_is_named(bounds: str, remedy: list[str], run: RunCommand) -> None:
     idle = [pod(name, {"name": "c", "command": ["x"]}) for name in "abc"]
-    _, found = whys(told, "2c", f"{bounds}\n", *idle)
+    _, found = whys(run, "2c", f"{bounds}\n", *idle)
     assert [text for text in found if text.startswith("set ")] == remedy
 
 
-def test_pods_are_ended_that_hold_what_comes_to_be_short_next(told: Told) -> None:
+def test_pods_are_ended_that_hold_what_comes_to_be_short_next(run: RunCommand) -> None:
     pods = [pod("a", container("c", "6", "1Gi")), pod("b", container("c", "1", "24Gi"))]
-    why, found = whys(told, "8c,memory=32Gi", "maxPods: 9\n", *pods, pod("c", container("c", "6", "24Gi")))
+    why, found = whys(run, "8c,memory=32Gi", "maxPods: 9\n", *pods, pod("c", container("c", "6", "24Gi")))
     assert why[0].startswith("the pod requests 6 cpu")
     assert "end 2 pods: default/a, default/b" in found
 
 
-def test_containers_that_are_in_nobodys_way_keep_what_they_ask_for(told: Told) -> None:
+def test_containers_that_are_in_nobodys_way_keep_what_they_ask_for(run: RunCommand) -> None:
     there = pod("there", container("c", "4", "1Gi"))
     three = pod(
         "three",
         *(container(name, "3", "1Mi") for name in ("x", "z")),
         initContainers=[container("i", "1500m", "1Mi")],
     )
-    _, found = whys(told, "2n.4c", STATIC, there, three)
+    _, found = whys(run, "2n.4c", STATIC, there, three)
     assert found == [
         "let container x request cpu 1 instead of 3, and container z request cpu 1 instead of 3",
         "end pod default/there",
     ]
 
 
-def test_of_many_pods_the_fewest_that_are_enough_are_found_and_few_holders_named(told: Told) -> None:
+def test_of_many_pods_the_fewest_that_are_enough_are_found_and_few_holders_named(run: RunCommand) -> None:
     pods = [pod(f"there-{number:02}", container("c", "1", "1Mi")) for number in range(60)]
-    why, found = whys(told, "64c", STATIC, *pods, pod("new", container("c0", "1", "1Mi"), container("c1", "40", "1Mi")))
+    why, found = whys(run, "64c", STATIC, *pods, pod("new", container("c0", "1", "1Mi"), container("c1", "40", "1Mi")))
     assert why[-1].endswith("default/there-06 c has 7, and 53 more (-o json has all); reserved 0)")
     (ends,) = [text for text in found if text.startswith("end ")]
     assert ends.startswith("end 38 pods: ")
 
 
-def test_what_a_manifest_hardly_means_is_said(told: Told) -> None:
+def test_what_a_manifest_hardly_means_is_said(run: RunCommand) -> None:
     written = pod("web", container("app", "2", "64"), nodeSelector={"disk": "ssd"})
-    (document,) = explained(told, written)[1]
+    (document,) = explained(run, written)[1]
     assert [note.partition(":")[0] for note in document["notes"]] == [
         "spec.nodeSelector",
         "spec.containers[0].resources.limits[memory]",
     ]
-    out = told("explain", "-f", manifest("pods.yaml", written), "--topology", MACHINE, "--config", "config.yaml")[1]
+    out = run("explain", "-f", manifest("pods.yaml", written), "--topology", MACHINE, "--config", "config.yaml")[1]
     assert "64 is 64 bytes: is 64Mi meant?" in " ".join(out.split())

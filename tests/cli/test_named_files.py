@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from nodeagent.daemon.startup import MAX_CONFIG_BYTES
-from tests.support.described_nodes import CONFIG, MACHINE, ROOT, Told, container, golden, manifest, pod, told
+from tests.support.described_nodes import CONFIG, MACHINE, ROOT, RunCommand, container, golden, manifest, pod, run
 
-__all__ = ["golden", "told"]
+__all__ = ["golden", "run"]
 Piped = Callable[[bytes], None]
 
 
@@ -25,8 +25,8 @@ def piped(monkeypatch: pytest.MonkeyPatch) -> Piped:
     return lambda content: monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
 
 
-def described(told: Told) -> bytes:
-    status, out, _ = told("topology", "--topology", MACHINE, "-o", "json")
+def described(run: RunCommand) -> bytes:
+    status, out, _ = run("topology", "--topology", MACHINE, "-o", "json")
     assert status == 0
     return out.encode()
 
@@ -47,12 +47,12 @@ def through_fifos(*contents: bytes) -> Iterator[None]:
             writer.join()
 
 
-def test_a_machine_a_configuration_and_pods_come_through_pipes(told: Told) -> None:
+def test_a_machine_a_configuration_and_pods_come_through_pipes(run: RunCommand) -> None:
     manifest("pod.yaml", pod("web", container("app", "2", "1Gi")))
-    machine = described(told)
-    named = told("explain", "-f", "pod.yaml", "--topology", MACHINE, "--config", "config.yaml")
+    machine = described(run)
+    named = run("explain", "-f", "pod.yaml", "--topology", MACHINE, "--config", "config.yaml")
     with through_fifos(Path("pod.yaml").read_bytes(), machine, Path("config.yaml").read_bytes()):
-        status, out, err = told("explain", "-f", "fifo-0", "--machine", "fifo-1", "--config", "fifo-2")
+        status, out, err = run("explain", "-f", "fifo-0", "--machine", "fifo-1", "--config", "fifo-2")
     assert (status, err) == (0, "")
     assert out[out.index("rules") :] == named[1][named[1].index("rules") :]
     assert out.splitlines()[0].endswith(": fifo-1")
@@ -71,39 +71,39 @@ def test_a_machine_a_configuration_and_pods_come_through_pipes(told: Told) -> No
     ],
     ids=" ".join,
 )
-def test_every_command_takes_a_machine_from_stdin(words: tuple[str, ...], told: Told, piped: Piped) -> None:
+def test_every_command_takes_a_machine_from_stdin(words: tuple[str, ...], run: RunCommand, piped: Piped) -> None:
     manifest("pod.yaml", pod("web", container("app", "2", "1Gi")))
     Path("other.yaml").write_text(CONFIG.replace("Static", "None").split("reservedMemory")[0])
-    machine = described(told)
+    machine = described(run)
     Path("machine.json").write_bytes(machine)
     piped(machine)
-    status, out, _ = told(*words)
-    assert (status, out.replace("/dev/stdin", "machine.json")) == told(
+    status, out, _ = run(*words)
+    assert (status, out.replace("/dev/stdin", "machine.json")) == run(
         *[word if word != "-" else "machine.json" for word in words]
     )[:2]
     assert out
 
 
 @pytest.mark.parametrize("action", ["validate", "show"])
-def test_a_configuration_comes_from_stdin(action: str, told: Told, piped: Piped) -> None:
+def test_a_configuration_comes_from_stdin(action: str, run: RunCommand, piped: Piped) -> None:
     more = ("--alone",) if action == "validate" else ()
-    named = told("config", action, "config.yaml", *more)
+    named = run("config", action, "config.yaml", *more)
     piped(Path("config.yaml").read_bytes())
-    status, out, err = told("config", action, "-", *more)
+    status, out, err = run("config", action, "-", *more)
     assert (status, out.replace("/dev/stdin", "config.yaml"), err) == named
     assert status == 0
 
 
 @pytest.mark.parametrize("word", ["/dev/stdin", "/dev//stdin", "/dev/./fd/0"])
-def test_stdin_is_known_by_every_spelling_of_its_path(word: str, told: Told, piped: Piped) -> None:
+def test_stdin_is_known_by_every_spelling_of_its_path(word: str, run: RunCommand, piped: Piped) -> None:
     piped(Path("config.yaml").read_bytes())
-    assert told("config", "show", word)[1].count("single-numa-node") == 1
+    assert run("config", "show", word)[1].count("single-numa-node") == 1
 
 
-def test_a_file_of_the_name_of_stdin_is_a_file(told: Told, piped: Piped) -> None:
+def test_a_file_of_the_name_of_stdin_is_a_file(run: RunCommand, piped: Piped) -> None:
     Path("-").write_text("maxPods: 77\n")
     piped(b"maxPods: 11\n")
-    status, out, err = told("config", "show", "./-")
+    status, out, err = run("config", "show", "./-")
     assert (status, err) == (0, "")
     assert "maxPods: 77" in out
 
@@ -129,36 +129,36 @@ def test_a_file_of_the_name_of_stdin_is_a_file(told: Told, piped: Piped) -> None
     ],
     ids=repr,
 )
-def test_an_empty_word_is_no_path(words: tuple[str, ...], name: str, told: Told) -> None:
-    status, out, err = told(*words)
+def test_an_empty_word_is_no_path(words: tuple[str, ...], name: str, run: RunCommand) -> None:
+    status, out, err = run(*words)
     assert (status, out) == (2, "")
     assert f"argument {name}: '' is not a path; if it was a variable, it is not set\n" in err
 
 
-def test_an_empty_word_describes_no_machine_of_scenarios(told: Told) -> None:
+def test_an_empty_word_describes_no_machine_of_scenarios(run: RunCommand) -> None:
     Path("scenarios.jsonl").write_text("{}\n")
-    status, out, err = told("simulate", "scenarios.jsonl", "--topology", "")
+    status, out, err = run("simulate", "scenarios.jsonl", "--topology", "")
     assert (status, out) == (2, "")
     assert err.startswith('nodeagent: --topology "": ')
 
 
-def test_a_wrong_configuration_on_stdin_is_told_with_its_line(told: Told, piped: Piped) -> None:
+def test_a_wrong_configuration_on_stdin_is_reported_with_its_line(run: RunCommand, piped: Piped) -> None:
     piped(b"maxPods: many\n")
-    status, out, err = told("config", "validate", "-", "--alone", "-o", "json")
+    status, out, err = run("config", "validate", "-", "--alone", "-o", "json")
     assert (status, err) == (1, "")
     [finding] = json.loads(out)["findings"]
     assert (json.loads(out)["file"], finding["line"], finding["field"]) == ("/dev/stdin", 1, "maxPods")
 
 
-def test_kubelets_configuration_and_a_state_file_come_from_stdin(told: Told, piped: Piped) -> None:
+def test_kubelets_configuration_and_a_state_file_come_from_stdin(run: RunCommand, piped: Piped) -> None:
     piped(b"kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 7\n")
-    status, out, _ = told("config", "migrate-from-kubelet", "-")
+    status, out, _ = run("config", "migrate-from-kubelet", "-")
     assert (status, "maxPods: 7" in out) == (0, True)
     state = b'{"policyName":"none","defaultCpuSet":"","checksum":1353318690}'
     piped(state)
-    status, out, _ = told("checkpoint", "show", "-", "-o", "json")
+    status, out, _ = run("checkpoint", "show", "-", "-o", "json")
     Path("state").write_bytes(state)
-    assert (status, out) == told("checkpoint", "show", "state", "-o", "json")[:2]
+    assert (status, out) == run("checkpoint", "show", "state", "-o", "json")[:2]
     assert status == 0
 
 
@@ -176,17 +176,17 @@ def test_kubelets_configuration_and_a_state_file_come_from_stdin(told: Told, pip
     ],
     ids=" ".join,
 )
-def test_only_one_argument_reads_stdin(words: tuple[str, ...], told: Told, piped: Piped) -> None:
+def test_only_one_argument_reads_stdin(words: tuple[str, ...], run: RunCommand, piped: Piped) -> None:
     piped(b"")
-    status, out, err = told(*words)
+    status, out, err = run(*words)
     assert (status, out) == (2, "")
     assert "nodeagent: only one argument can be - or /dev/stdin\nhint: " in err
 
 
 @pytest.mark.parametrize("device", ["/dev/null", "/dev/zero", "."])
 @pytest.mark.parametrize("words", [("config", "show"), ("topology", "--machine"), ("checkpoint", "show")], ids=" ".join)
-def test_devices_and_directories_are_none(device: str, words: tuple[str, ...], told: Told) -> None:
-    status, out, err = told(*words, device)
+def test_devices_and_directories_are_none(device: str, words: tuple[str, ...], run: RunCommand) -> None:
+    status, out, err = run(*words, device)
     assert (status, out) == (1, "")
     assert err.startswith(
         (f"nodeagent: cannot read {device}: it is not a regular file", "nodeagent: cannot read .: Is a dir")
@@ -199,18 +199,18 @@ def test_devices_and_directories_are_none(device: str, words: tuple[str, ...], t
     ids=" ".join,
 )
 @pytest.mark.parametrize("name", [".", "large", "config.yaml/x"])
-def test_of_what_was_named_nothing_is_to_be_moved_away(name: str, words: tuple[str, ...], told: Told) -> None:
+def test_of_what_was_named_nothing_is_to_be_moved_away(name: str, words: tuple[str, ...], run: RunCommand) -> None:
     manifest("pod.yaml", pod("web", container("app", "2", "1Gi")))
     with Path("large").open("wb") as file:
         file.truncate(1 << 40)
-    status, out, err = told(*words, name)
+    status, out, err = run(*words, name)
     assert (status, out) == (1, "")
     assert err.startswith(f"nodeagent: cannot read {name}: ")
     assert f"\nhint: name a file, or - for stdin; `ls -lLd {name}` shows what is there, `namei" in err
 
 
 @pytest.mark.parametrize("name", ["-", "fifo-0"])
-def test_what_to_correct_of_a_pipe_is_what_is_piped_in(name: str, told: Told, piped: Piped) -> None:
+def test_what_to_correct_of_a_pipe_is_what_is_piped_in(name: str, run: RunCommand, piped: Piped) -> None:
     for words, content, what in (
         (("config", "validate", "--alone", name), b"maxPods: many\n", "correct these lines of the input; "),
         (("config", "migrate-from-kubelet", name), b"maxPods: many\n", ": correct what is piped in, then migrate it "),
@@ -218,7 +218,7 @@ def test_what_to_correct_of_a_pipe_is_what_is_piped_in(name: str, told: Told, pi
     ):
         piped(content)
         with through_fifos(*[content] if name != "-" else []):
-            status, out, err = told(*words)
+            status, out, err = run(*words)
         Path(name).unlink(missing_ok=True)
         assert (status, out) == (1, "")
         assert what in err.partition("\nhint: ")[2]
@@ -227,18 +227,18 @@ def test_what_to_correct_of_a_pipe_is_what_is_piped_in(name: str, told: Told, pi
 
 
 @pytest.mark.parametrize("name", ["-", "fifo-0"])
-def test_a_pipe_without_end_is_an_error(name: str, told: Told, piped: Piped) -> None:
+def test_a_pipe_without_end_is_an_error(name: str, run: RunCommand, piped: Piped) -> None:
     content = b"#" * (MAX_CONFIG_BYTES + 1)
     piped(content)
     with through_fifos(*[content] if name != "-" else []):
-        status, out, err = told("config", "show", name)
+        status, out, err = run("config", "show", name)
     assert (status, out) == (1, "")
     assert f": got more than {MAX_CONFIG_BYTES} bytes\nhint: check the input" in err
 
 
-def test_a_pipe_may_hold_as_much_as_a_file(told: Told, piped: Piped) -> None:
+def test_a_pipe_may_hold_as_much_as_a_file(run: RunCommand, piped: Piped) -> None:
     piped(b"#" * MAX_CONFIG_BYTES)
-    assert told("config", "show", "-")[::2] == (0, "")
+    assert run("config", "show", "-")[::2] == (0, "")
 
 
 NOTHING = "got no input\nhint: the command before the pipe may have failed: "
@@ -260,20 +260,20 @@ NOTHING = "got no input\nhint: the command before the pipe may have failed: "
 )
 @pytest.mark.parametrize("name", ["-", "/dev/fd/0", "fifo-0"])
 def test_a_pipe_through_which_nothing_comes_is_an_error(
-    name: str, words: tuple[str, ...], told: Told, piped: Piped
+    name: str, words: tuple[str, ...], run: RunCommand, piped: Piped
 ) -> None:
     manifest("pod.yaml", pod("web", container("app", "2", "1Gi")))
     piped(b"")
     with through_fifos(*[b""] if name == "fifo-0" else []):
-        status, out, err = told(*[name if word == "-" else word for word in words])
+        status, out, err = run(*[name if word == "-" else word for word in words])
     assert (status, out) == (1, "")
     assert err.startswith(f"nodeagent: cannot read {'fifo-0' if name == 'fifo-0' else '/dev/stdin'}: {NOTHING}")
     assert err.count("\n") == 2, "it is said once"
 
 
-def test_scenarios_that_do_not_come_are_told_of_in_their_own_words(told: Told, piped: Piped) -> None:
+def test_scenarios_that_do_not_come_are_reported_in_their_own_words(run: RunCommand, piped: Piped) -> None:
     piped(b"")
-    status, out, err = told("simulate", "/dev/fd/0")
+    status, out, err = run("simulate", "/dev/fd/0")
     assert (status, out) == (1, "")
     assert err.startswith("nodeagent: cannot read scenarios from /dev/stdin: it holds no scenario\nhint: ")
 
@@ -286,11 +286,11 @@ def test_a_command_that_failed_in_a_pipe_leaves_no_configuration(came: str) -> N
     assert f"nodeagent: cannot read /dev/stdin: {NOTHING}" in done.stderr
 
 
-def test_an_empty_file_is_a_configuration(told: Told, piped: Piped) -> None:
+def test_an_empty_file_is_a_configuration(run: RunCommand, piped: Piped) -> None:
     Path("empty.yaml").write_bytes(b"")
-    assert told("config", "validate", "empty.yaml", "--alone")[::2] == (0, "")
+    assert run("config", "validate", "empty.yaml", "--alone")[::2] == (0, "")
     piped(b"\n")
-    assert told("config", "validate", "-", "--alone")[::2] == (0, "")
+    assert run("config", "validate", "-", "--alone")[::2] == (0, "")
 
 
 @pytest.mark.parametrize("descriptors", ["/dev/fd", "/proc/self/fd"])
@@ -298,25 +298,25 @@ def test_an_empty_file_is_a_configuration(told: Told, piped: Piped) -> None:
     "words", [("config", "show"), ("simulate",), ("explain", "--topology", "4c", "--config", "config.yaml", "-f")]
 )
 def test_a_pipe_that_is_not_open_is_an_error_that_names_sudo(
-    words: tuple[str, ...], descriptors: str, told: Told
+    words: tuple[str, ...], descriptors: str, run: RunCommand
 ) -> None:
-    status, out, err = told(*words, f"{descriptors}/99")
+    status, out, err = run(*words, f"{descriptors}/99")
     assert (status, out) == (1, "")
     assert err.startswith(
         f"nodeagent: cannot read {descriptors}/99: nothing is open there\nhint: sudo closes what <(...) opens"
     )
 
 
-def test_how_to_read_one_scenario_again_is_told_of_files_only(told: Told) -> None:
+def test_how_to_read_one_scenario_again_is_shown_for_files_only(run: RunCommand) -> None:
     content = b'{"topology": {"cpus": []}}\n' * 11
     Path("scenarios.jsonl").write_bytes(content)
-    assert "sed -n 11p scenarios.jsonl" in told("simulate", "scenarios.jsonl")[1]
+    assert "sed -n 11p scenarios.jsonl" in run("simulate", "scenarios.jsonl")[1]
     with through_fifos(content):
-        status, out, _ = told("simulate", "fifo-0")
+        status, out, _ = run("simulate", "fifo-0")
     assert (status, "sed -n" in out) == (0, False)
 
 
-def test_shells_can_pass_what_commands_print(told: Told) -> None:
+def test_shells_can_pass_what_commands_print(run: RunCommand) -> None:
     manifest("pod.yaml", pod("web", container("app", "2", "1Gi")))
     script = (
         'a="$0 -m nodeagent"; $a explain -f <(cat pod.yaml) --config <(cat config.yaml) '
@@ -334,15 +334,15 @@ def test_shells_can_pass_what_commands_print(told: Told) -> None:
 
 
 @pytest.mark.parametrize("place", ["--root", "completion"])
-def test_a_pipe_at_a_place_of_nodeagents_own_is_never_waited_for(place: str, told: Told) -> None:
+def test_a_pipe_at_a_place_of_nodeagents_own_is_never_waited_for(place: str, run: RunCommand) -> None:
     Path("copy/etc/nodeagent").mkdir(parents=True)
     os.mkfifo("copy/etc/nodeagent/config.yaml")
     if place == "--root":
-        status, _, err = told("config", "validate", "--root", "copy", "--alone")
+        status, _, err = run("config", "validate", "--root", "copy", "--alone")
         assert (status, "it is not a regular file" in err) == (1, True)
     else:
         os.mkfifo("machine")
-        assert told("completion", "words", "--", "nodeagent", "explain", "--machine", "machine", "")[::2] == (0, "")
+        assert run("completion", "words", "--", "nodeagent", "explain", "--machine", "machine", "")[::2] == (0, "")
 
 
 NOBODY = 65_534

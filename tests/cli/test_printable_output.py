@@ -18,8 +18,8 @@ def test_what_is_printed_is_escaped_but_for_lines_and_tabs(capsys: pytest.Captur
         sys.stdout.write(f"name\t{HOSTILE} é µs ▁\n")
         sys.stdout.writelines(["\x1b[1m\n", "plain\n", "\x1b[31mred\x1b[0m\n"])
     sys.stdout.write("\x1b[m as before\n")
-    told = "\\x1b[1m\nplain\n\\x1b[31mred\\x1b[0m\n\x1b[m as before\n"
-    assert capsys.readouterr().out == f"name\t{ESCAPED} é µs ▁\n{told}"
+    reported = "\\x1b[1m\nplain\n\\x1b[31mred\\x1b[0m\n\x1b[m as before\n"
+    assert capsys.readouterr().out == f"name\t{ESCAPED} é µs ▁\n{reported}"
 
 
 def test_a_painted_text_keeps_our_colours_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,11 +23,11 @@ class Terminal(io.StringIO):
         return True
 
 
-def terminal_of(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Make stderr a terminal (in the test itself: pytest puts its own there before each), with nothing waited for."""
+def terminal_of(monkeypatch: pytest.MonkeyPatch, *, seconds: float = 1.0) -> Terminal:
+    """Make stderr a terminal (in the test itself: pytest puts its own there before each), some time after the command began."""
     made = Terminal()
     monkeypatch.setattr(sys, "stderr", made)
-    monkeypatch.setattr(under_test, "_DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(under_test, "BEGUN", time.monotonic() - seconds)
     monkeypatch.setenv("TERM", "xterm")
     return made
 
@@ -48,23 +48,20 @@ def test_a_bar_is_drawn_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_takes_less_than_a_second_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = terminal_of(monkeypatch)
-    monkeypatch.setattr(under_test, "_DELAY_SECONDS", 3600.0)
+    terminal = terminal_of(monkeypatch, seconds=-3600.0)
     counted(Progress("pods", 3))
     assert terminal.getvalue() == ""
 
 
 def test_what_begins_when_a_second_has_passed_has_one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = terminal_of(monkeypatch)
-    monkeypatch.setattr(under_test, "_DELAY_SECONDS", 1.0)
-    monkeypatch.setattr(under_test, "_BEGUN", time.monotonic() - 1.0)
+    terminal = terminal_of(monkeypatch, seconds=1.0)
     counted(Progress("pods", 3), steps=1)
     assert "pods" in terminal.getvalue()
 
 
 @pytest.mark.parametrize("size", [(0, 0), (24, 80)], ids=["a serial console, which has no size", "a window"])
 def test_every_terminal_shows_it(monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
-    monkeypatch.setattr(under_test, "_DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(under_test, "BEGUN", time.monotonic() - 1.0)
     monkeypatch.setenv("TERM", "xterm")
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))

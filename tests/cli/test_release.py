@@ -203,7 +203,7 @@ def test_one_wrong_name_releases_nobody(daemon: Daemon) -> None:
     assert daemon.agent.requests.take() == ()
 
 
-def test_a_full_disk_keeps_no_pod_from_ending_and_is_told(daemon: Daemon) -> None:
+def test_a_full_disk_keeps_no_pod_from_ending_and_is_reported(daemon: Daemon) -> None:
     daemon.steps.fails = lambda _number, _call: 28
     ask(daemon, pods=["web"])
     daemon.turn()
@@ -257,7 +257,9 @@ def asking(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Daemon:
     return daemon
 
 
-def test_it_tells_each_step_until_the_last_process_has_gone(asking: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_reports_each_step_until_the_last_process_has_gone(
+    asking: Daemon, capsys: pytest.CaptureFixture[str]
+) -> None:
     asking.machine.groups["poduid-web/app"].processes[0].is_stubborn = True
     assert main(["release", "web"]) == 0
     assert (
@@ -304,8 +306,8 @@ def test_as_json_the_answer_comes_at_the_end_and_each_step_goes_to_stderr(
     asking: Daemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["release", "web", "-o", "json"]) == 0
-    told = capsys.readouterr()
-    assert document(told.out) == {
+    reported = capsys.readouterr()
+    assert document(reported.out) == {
         "kind": "Release",
         "version": 1,
         "dryRun": False,
@@ -328,7 +330,7 @@ def test_as_json_the_answer_comes_at_the_end_and_each_step_goes_to_stderr(
         "removed": {"cgroups": None, "files": []},
         "problem": None,
     }
-    assert "default/web: gone; CPUs 1,4-5 are free again\n1 pod released" in told.err
+    assert "default/web: gone; CPUs 1,4-5 are free again\n1 pod released" in reported.err
     assert main(["release", "web", "-o", "yaml"]) == 0
     again = yaml.safe_load(capsys.readouterr().out)
     json_schema.check(again, "release")
@@ -338,9 +340,9 @@ def test_as_json_the_answer_comes_at_the_end_and_each_step_goes_to_stderr(
 
 def test_a_dry_run_as_json_says_what_would_come_back(asking: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["release", "--all", "--dry-run", "-o", "json"]) == 0
-    told = capsys.readouterr()
-    found = document(told.out)
-    assert (found["dryRun"], told.err) == (True, "")
+    reported = capsys.readouterr()
+    found = document(reported.out)
+    assert (found["dryRun"], reported.err) == (True, "")
     assert [(pod["name"], pod["outcome"], pod["cpus"]) for pod in found["pods"]] == [
         ("web", "planned", "1,4-5"),
         ("other", "planned", "2"),
@@ -352,16 +354,16 @@ def test_what_does_not_end_in_time_is_named(asking: Daemon, capsys: pytest.Captu
     asking.machine.groups["poduid-web/app"].is_unkillable = True
     asking.machine.groups["poduid-web/app"].processes[0].is_stubborn = True
     assert main(["release", "--all"]) == 1
-    told = capsys.readouterr()
-    assert "default/other: gone" in told.out
-    assert told.err.startswith("nodeagent: still there: default/web\nhint: the agent continues")
+    reported = capsys.readouterr()
+    assert "default/other: gone" in reported.out
+    assert reported.err.startswith("nodeagent: still there: default/web\nhint: the agent continues")
     assert main(["release", "--all", "--timeout", "0", "-o", "json"]) == 1
-    told = capsys.readouterr()
-    assert [(pod["name"], pod["outcome"]) for pod in document(told.out)["pods"]] == [
+    reported = capsys.readouterr()
+    assert [(pod["name"], pod["outcome"]) for pod in document(reported.out)["pods"]] == [
         ("web", "left"),
         ("other", "nothing"),
     ]
-    assert "nodeagent: still there: default/web\n" in told.err
+    assert "nodeagent: still there: default/web\n" in reported.err
 
 
 @pytest.mark.parametrize(("words", "seconds"), [(["--timeout", "5"], 5.0), ([], 52.0)])
@@ -387,7 +389,7 @@ def test_the_wait_for_a_turn_is_part_of_the_timeout(
     asking.rest()
 
 
-def test_an_agent_that_goes_meanwhile_is_told(asking: Daemon, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_an_agent_that_goes_meanwhile_is_reported(asking: Daemon, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     def gone(path: str, op: str, **more: Any) -> Any:
         if op == "state":
             return call(f"{path}.gone", op)
@@ -478,7 +480,7 @@ default/web: ends
 """
 
 
-def test_of_a_copied_node_it_is_told_what_would_be_given_back(
+def test_of_a_copied_node_it_is_reported_what_would_be_given_back(
     copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     taken = str(tmp_path / "node.json")

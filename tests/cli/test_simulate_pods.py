@@ -11,9 +11,9 @@ import yaml
 from nodeagent.core.model.idset import CpuSet
 from tests.cli.test_sources import root
 from tests.support import json_schema
-from tests.support.described_nodes import CONFIG, MACHINE, Told, container, golden, manifest, pod, told
+from tests.support.described_nodes import CONFIG, MACHINE, RunCommand, container, golden, manifest, pod, run
 
-__all__ = ["root", "told"]
+__all__ = ["root", "run"]
 ON = ("--topology", MACHINE)
 UNDER = ("--config", "config.yaml")
 PODS = (
@@ -24,23 +24,23 @@ PODS = (
 )
 
 
-def simulated(told: Told, *words: str) -> dict[str, Any]:
-    status, out, err = told("simulate", *words, "-o", "json")
+def simulated(run: RunCommand, *words: str) -> dict[str, Any]:
+    status, out, err = run("simulate", *words, "-o", "json")
     assert (status, err) == (0, "")
     document: dict[str, Any] = json.loads(out)
     json_schema.check(document, document["kind"].lower())
     return document
 
 
-def test_the_words_of_decisions_and_of_what_is_left(told: Told) -> None:
-    status, out, err = told("simulate", "-f", manifest("pods.yaml", *PODS), *ON, *UNDER)
+def test_the_words_of_decisions_and_of_what_is_left(run: RunCommand) -> None:
+    status, out, err = run("simulate", "-f", manifest("pods.yaml", *PODS), *ON, *UNDER)
     assert (status, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 80
     golden("simulate-pods.txt", out)
 
 
-def test_the_document_says_who_got_what_and_what_is_left(told: Told) -> None:
-    document = simulated(told, "-f", manifest("pods.yaml", *PODS), *ON, *UNDER)
+def test_the_document_says_who_got_what_and_what_is_left(run: RunCommand) -> None:
+    document = simulated(run, "-f", manifest("pods.yaml", *PODS), *ON, *UNDER)
     web, odd, *_ = document["pods"]
     assert [(c["name"], c["isolation"], c["cpus"], c["numaNodes"]) for c in web["containers"]] == [
         ("app", "container", "1-2,9-10", "0"),
@@ -56,9 +56,9 @@ def test_the_document_says_who_got_what_and_what_is_left(told: Told) -> None:
     assert first["holders"] == [{"container": "app", "cpus": "1-2,9-10", "pod": "default/web"}]
 
 
-def test_the_picture_shows_the_end_of_the_run(told: Told) -> None:
+def test_the_picture_shows_the_end_of_the_run(run: RunCommand) -> None:
     words = ("-f", manifest("pods.yaml", *PODS), *ON, *UNDER, "-o", "svg")
-    status, out, err = told("simulate", *words)
+    status, out, err = run("simulate", *words)
     assert (status, err) == (0, "")
     owners = {int(cpu): label for cpu, label in re.findall(r"<title>CPU (\d+): ([^<]*)</title>", out)}
     web, shared = CpuSet.parse("1-2,9-10"), CpuSet.parse("3,7,11,15")
@@ -70,18 +70,18 @@ def test_the_picture_shows_the_end_of_the_run(told: Told) -> None:
     }
 
 
-def test_free_cpus_of_cores_in_use_are_fragmented(told: Told) -> None:
+def test_free_cpus_of_cores_in_use_are_fragmented(run: RunCommand) -> None:
     Path("config.yaml").write_text(CONFIG.replace("cpuManagerPolicyOptions", "#"))
-    document = simulated(told, "-f", manifest("p.yaml", pod("odd", container("app", "3", "1Gi"))), *ON, *UNDER)
+    document = simulated(run, "-f", manifest("p.yaml", pod("odd", container("app", "3", "1Gi"))), *ON, *UNDER)
     assert [(n["free"], n["splitCpus"], n["fragmentationPercent"]) for n in document["nodes"]] == [
         ("3,10-11", "10", 33),
         ("4-7,12-15", "", 0),
     ]
 
 
-def test_capacity_counts_what_more_fits_and_says_what_ends_it(told: Told) -> None:
+def test_capacity_counts_what_more_fits_and_says_what_ends_it(run: RunCommand) -> None:
     file = manifest("p.yaml", pod("four", container("app", "4", "1Gi")))
-    document = simulated(told, "--capacity", "-f", file, *ON, *UNDER)
+    document = simulated(run, "--capacity", "-f", file, *ON, *UNDER)
     assert document["capacity"] == {
         "complete": True,
         "copies": 3,
@@ -90,33 +90,33 @@ def test_capacity_counts_what_more_fits_and_says_what_ends_it(told: Told) -> Non
         "pod": "default/four-4",
         "reason": "TopologyAffinityError",
     }
-    status, out, err = told("simulate", "--capacity", "-f", file, *ON, *UNDER)
+    status, out, err = run("simulate", "--capacity", "-f", file, *ON, *UNDER)
     assert (status, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 80
     golden("simulate-capacity.txt", out)
 
 
-def test_capacity_of_several_pods_counts_them_together(told: Told) -> None:
+def test_capacity_of_several_pods_counts_them_together(run: RunCommand) -> None:
     file = manifest("p.yaml", pod("four", container("app", "4", "1Gi")), pod("two", container("app", "2", "1Gi")))
-    capacity = simulated(told, "--capacity", "-f", file, *ON, *UNDER)["capacity"]
+    capacity = simulated(run, "--capacity", "-f", file, *ON, *UNDER)["capacity"]
     assert (capacity["copies"], capacity["pod"]) == (2, "default/four-3")
 
 
-def test_a_capacity_without_end_is_said_to_be_one(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_capacity_without_end_is_said_to_be_one(run: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nodeagent.core.explain.capacity_search.MAX_COPIES", 5)
     file = manifest("p.yaml", pod("idle", {"name": "app", "command": ["x"]}))
-    status, out, _ = told("simulate", "--capacity", "-f", file, *ON, *UNDER)
+    status, out, _ = run("simulate", "--capacity", "-f", file, *ON, *UNDER)
     assert status == 0
     assert "5 and more fit of: default/idle (no more were tried)" in out
 
 
-def test_two_configurations_are_put_side_by_side(told: Told) -> None:
+def test_two_configurations_are_put_side_by_side(run: RunCommand) -> None:
     Path("lax.yaml").write_text(
         CONFIG.replace("single-numa-node", "best-effort").replace("full-pcpus-only", "align-by-socket")
         + "featureGates: {CPUManagerPolicyAlphaOptions: true}\n"
     )
     words = ("--compare", "config.yaml", "lax.yaml", "-f", manifest("pods.yaml", *PODS), *ON)
-    document = simulated(told, *words)
+    document = simulated(run, *words)
     assert document["differing"] == ["default/odd", "default/big", "default/more"], (
         "who shares is where all who share are"
     )
@@ -124,30 +124,30 @@ def test_two_configurations_are_put_side_by_side(told: Told) -> None:
     assert [side["configuration"]["file"] for side in (strict, lax)] == ["config.yaml", "lax.yaml"]
     assert [pod["decision"] for pod in strict["pods"]] == ["admitted", "refused", "admitted", "refused"]
     assert [pod["decision"] for pod in lax["pods"]][1] == "admitted"
-    status, out, err = told("simulate", *words)
+    status, out, err = run("simulate", *words)
     assert (status, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 80
     golden("simulate-compare.txt", out)
 
 
-def test_a_comparison_needs_no_configuration_of_the_nodes_own(told: Told, root: Path) -> None:
+def test_a_comparison_needs_no_configuration_of_the_nodes_own(run: RunCommand, root: Path) -> None:
     words = ("--compare", "config.yaml", "config.yaml", "-f", manifest("pods.yaml", PODS[1]))
     Path("config.yaml").write_text('cpuManagerPolicy: static\nreservedSystemCPUs: "0"\n')
-    with_own = simulated(told, *words, "--root", str(root))
+    with_own = simulated(run, *words, "--root", str(root))
     assert [pod["name"] for pod in with_own["sides"][0]["pods"]] == ["web", "odd"]
     (root / "etc/nodeagent/config.yaml").unlink()
-    assert simulated(told, *words, "--root", str(root)) == with_own
-    Path("machine.json").write_text(told("topology", "--root", str(root), "-o", "json")[1])
-    assert len(simulated(told, *words, "--machine", "machine.json")["sides"][0]["pods"]) == 1
+    assert simulated(run, *words, "--root", str(root)) == with_own
+    Path("machine.json").write_text(run("topology", "--root", str(root), "-o", "json")[1])
+    assert len(simulated(run, *words, "--machine", "machine.json")["sides"][0]["pods"]) == 1
 
 
 @pytest.mark.parametrize("command", ["explain", "simulate"])
 @pytest.mark.parametrize("named", [(), ("--config", "none.yaml")], ids=["none named", "another named"])
 def test_a_missing_configuration_is_to_be_named_with_config(
-    command: str, named: tuple[str, ...], told: Told, monkeypatch: pytest.MonkeyPatch
+    command: str, named: tuple[str, ...], run: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nodeagent.cli.support.what_if_source.DEFAULT_CONFIG", "none.yaml")
-    status, out, err = told(command, "-f", manifest("p.yaml", PODS[1]), *ON, *named)
+    status, out, err = run(command, "-f", manifest("p.yaml", PODS[1]), *ON, *named)
     assert (status, out) == (1, "")
     assert err.startswith("nodeagent: no configuration at none.yaml\nhint: name one with --config FILE, for example ex")
     assert "examples/config.yaml" in err
@@ -157,36 +157,36 @@ def test_a_missing_configuration_is_to_be_named_with_config(
 @pytest.mark.parametrize("files", [("none.yaml", "config.yaml"), ("config.yaml", "none.yaml")], ids=" ".join)
 @pytest.mark.parametrize("where", ["--topology", "--root"])
 def test_a_missing_configuration_of_two_is_to_be_named_with_compare(
-    files: tuple[str, str], where: str, told: Told, root: Path
+    files: tuple[str, str], where: str, run: RunCommand, root: Path
 ) -> None:
     Path("config.yaml").write_text('cpuManagerPolicy: static\nreservedSystemCPUs: "0"\n')
     (root / "etc/nodeagent/config.yaml").unlink()
     on = ON if where == "--topology" else (where, str(root))
-    assert told("simulate", "--compare", *files, "-f", manifest("p.yaml", PODS[1]), *on) == (
+    assert run("simulate", "--compare", *files, "-f", manifest("p.yaml", PODS[1]), *on) == (
         1,
         "",
         "nodeagent: no configuration at none.yaml\nhint: name two files: --compare A.yaml B.yaml\n",
     )
 
 
-def test_one_configuration_twice_decides_alike(told: Told) -> None:
+def test_one_configuration_twice_decides_alike(run: RunCommand) -> None:
     words = ("--compare", "config.yaml", "config.yaml", "-f", manifest("pods.yaml", *PODS), *ON)
-    assert simulated(told, *words)["differing"] == []
-    assert told("simulate", *words)[1].endswith("Both make the same decision on every pod.\n")
+    assert simulated(run, *words)["differing"] == []
+    assert run("simulate", *words)[1].endswith("Both make the same decision on every pod.\n")
 
 
-def test_a_directory_is_read_as_the_daemon_reads_its_manifests(told: Told) -> None:
+def test_a_directory_is_read_as_the_daemon_reads_its_manifests(run: RunCommand) -> None:
     Path("pods").mkdir()
     manifest("pods/2.yaml", pod("second", container("app", "2", "1Gi")))
     manifest("pods/1.yaml", pod("first", container("app", "2", "1Gi")))
     Path("pods/.hidden.yaml").write_text("nonsense: [")
-    document = simulated(told, "-f", "pods", *ON, *UNDER)
+    document = simulated(run, "-f", "pods", *ON, *UNDER)
     assert [pod["name"] for pod in document["pods"]] == ["first", "second"]
 
 
-def test_a_second_pod_of_one_name_replaces_the_first(told: Told) -> None:
+def test_a_second_pod_of_one_name_replaces_the_first(run: RunCommand) -> None:
     document = simulated(
-        told, "-f", manifest("p.yaml", pod("web", container("app", "4", "1Gi"))), "-f", "p.yaml", *ON, *UNDER
+        run, "-f", manifest("p.yaml", pod("web", container("app", "4", "1Gi"))), "-f", "p.yaml", *ON, *UNDER
     )
     assert [pod["containers"][0]["cpus"] for pod in document["pods"]] == ["1-2,9-10", "1-2,9-10"]
     assert [pod["replaced"] for pod in document["pods"]] == [True, False]
@@ -197,16 +197,16 @@ def counts(document: dict[str, Any]) -> tuple[int, ...]:
     return tuple(document["summary"][which] for which in ("admitted", "refused", "replaced"))
 
 
-def test_a_replaced_pod_is_told_as_it_was_and_is_not_among_those_that_are_there(told: Told) -> None:
+def test_a_replaced_pod_is_reported_as_it_was_and_is_not_among_those_that_are_there(run: RunCommand) -> None:
     four, two = (pod("web", container("app", cpus, "1Gi")) for cpus in ("4", "2"))
     words = ("-f", manifest("p.yaml", four, two), *ON, *UNDER)
-    document = simulated(told, *words)
+    document = simulated(run, *words)
     assert counts(document) == (1, 0, 1)
     assert [(p["decision"], p["replaced"]) for p in document["pods"]] == [("admitted", True), ("admitted", False)]
     first, second = (p["containers"][0] for p in document["pods"])
     assert (first["isolation"], first["cpus"], first["memoryNodes"]) == ("container", "1-2,9-10", "0")
     assert (second["isolation"], second["cpus"], second["memoryNodes"]) == ("container", "1,9", "0")
-    out = told("simulate", *words)[1]
+    out = run("simulate", *words)[1]
     assert max(map(len, out.splitlines())) <= 80
     assert "1 pod admitted, 0 refused, 1 replaced\n" in out
     table, _, replaced = out.partition(
@@ -218,47 +218,47 @@ def test_a_replaced_pod_is_told_as_it_was_and_is_not_among_those_that_are_there(
     assert replaced.startswith("  default/web: app exclusive 1-2,9-10 NUMA 0 memory NUMA 0\n\n")
 
 
-def test_a_refused_pod_has_ended_the_one_of_its_name(told: Told) -> None:
+def test_a_refused_pod_has_ended_the_one_of_its_name(run: RunCommand) -> None:
     four, odd = (pod("web", container("app", cpus, "1Gi")) for cpus in ("4", "3"))
     words = ("-f", manifest("p.yaml", four, odd, four), *ON, *UNDER)
-    assert counts(simulated(told, *words)) == (1, 0, 2)
-    assert "\n  default/web: refused: SMTAlignmentError\n" in told("simulate", *words)[1]
+    assert counts(simulated(run, *words)) == (1, 0, 2)
+    assert "\n  default/web: refused: SMTAlignmentError\n" in run("simulate", *words)[1]
     words = ("-f", manifest("p.yaml", four, odd), *ON, *UNDER)
-    document = simulated(told, *words)
+    document = simulated(run, *words)
     assert (counts(document), document["summary"]["freeCpus"]) == ((0, 1, 1), 14)
-    out = told("simulate", *words)[1]
+    out = run("simulate", *words)[1]
     assert "POD " not in out, "nobody is anywhere"
     assert "Refused (nodeagent explain says more)\n  default/web: SMTAlignmentError: " in out
 
 
-def test_replaced_pods_are_left_out_of_a_comparison(told: Told) -> None:
+def test_replaced_pods_are_left_out_of_a_comparison(run: RunCommand) -> None:
     Path("lax.yaml").write_text(CONFIG.replace("cpuManagerPolicyOptions", "#"))
     odd, four = (pod("web", container("app", cpus, "1Gi")) for cpus in ("3", "4"))
     words = ("--compare", "config.yaml", "lax.yaml", "-f", manifest("p.yaml", odd, four, PODS[1]), *ON)
-    document = simulated(told, *words)
+    document = simulated(run, *words)
     assert document["differing"] == ["default/odd"]
     assert [counts(side) for side in document["sides"]] == [(1, 1, 1), (2, 0, 1)]
-    out = told("simulate", *words)[1]
+    out = run("simulate", *words)[1]
     assert re.search(r"^admitted +1 of 2 +2 of 2$", out, re.MULTILINE)
     assert re.search(r"^default/web +replaced: refused: +replaced: app exclusive", out, re.MULTILINE)
     assert out.endswith("\n1 pod of 2, marked with *, is decided differently.\n")
 
 
-def test_one_pod_twice_is_two_pods_of_a_capacity(told: Told) -> None:
+def test_one_pod_twice_is_two_pods_of_a_capacity(run: RunCommand) -> None:
     file = manifest("p.yaml", pod("four", container("app", "4", "1Gi")))
-    document = simulated(told, "--capacity", "-f", file, "-f", file, *ON, *UNDER)
+    document = simulated(run, "--capacity", "-f", file, "-f", file, *ON, *UNDER)
     assert (document["capacity"]["copies"], document["capacity"]["of"]) == (1, ["default/four"] * 2)
     assert document["summary"]["freeCpus"] == 6
 
 
-def test_kubelets_errata_are_reproduced_when_asked_for(told: Told) -> None:
+def test_kubelets_errata_are_reproduced_when_asked_for(run: RunCommand) -> None:
     """Erratum 5: CPUs that an init container lends to the next one are not counted as whole cores."""
     Path("config.yaml").write_text(CONFIG.replace('"0,8"', '"0,3"'))
     lending = pod("web", container("app", "4", "1Gi"), initContainers=[container("first", "4", "1Gi")])
     decisions = {}
     for errata in ("fixed", "kubelet-1.36"):
         words = ("-f", manifest("p.yaml", lending), "--topology", "3c.2t", *UNDER, "--errata", errata)
-        document = simulated(told, *words)
+        document = simulated(run, *words)
         assert document["configuration"]["errata"] == errata
         decisions[errata] = document["pods"][0]["reason"]
     assert decisions == {"fixed": None, "kubelet-1.36": "SMTAlignmentError"}
@@ -282,12 +282,14 @@ def test_kubelets_errata_are_reproduced_when_asked_for(told: Told) -> None:
         (["--topology", "4c", "--root", "/", "-f", "p.yaml"], "not allowed with argument"),
     ],
 )
-def test_arguments_that_contradict_each_other_are_exit_status_2(told: Told, words: list[str], complaint: str) -> None:
-    status, out, err = told("simulate", *words)
+def test_arguments_that_contradict_each_other_are_exit_status_2(
+    run: RunCommand, words: list[str], complaint: str
+) -> None:
+    status, out, err = run("simulate", *words)
     assert (status, out) == (2, "")
     assert complaint in err
 
 
-def test_yaml_says_what_json_says(told: Told) -> None:
+def test_yaml_says_what_json_says(run: RunCommand) -> None:
     words = ("-f", manifest("pods.yaml", *PODS), *ON, *UNDER)
-    assert yaml.safe_load(told("simulate", *words, "-o", "yaml")[1]) == simulated(told, *words)
+    assert yaml.safe_load(run("simulate", *words, "-o", "yaml")[1]) == simulated(run, *words)

@@ -17,9 +17,9 @@ from nodeagent.views.simulate.scenario_text import render_line, render_scenario
 from tests.cli.test_sources import root
 from tests.support import json_schema
 from tests.support.decision_vectors import FILES, vectors
-from tests.support.described_nodes import CONFIG, ROOT, Told, container, golden, told
+from tests.support.described_nodes import CONFIG, ROOT, RunCommand, container, golden, run
 
-__all__ = ["root", "told"]
+__all__ = ["root", "run"]
 EXAMPLE = str(ROOT / "examples/scenario.jsonl")
 CPUS = [{"id": c, "core": c % 4, "socket": 0, "numa": c % 4 // 2} for c in range(8)]
 """Two NUMA nodes of two cores; siblings are c and c+4."""
@@ -72,8 +72,8 @@ def scenarios(*documents: object, name: str = "scenarios.jsonl") -> str:
     return name
 
 
-def results(told: Told, *words: str) -> list[dict[str, Any]]:
-    status, out, err = told("simulate", *words, "-o", "json")
+def results(run: RunCommand, *words: str) -> list[dict[str, Any]]:
+    status, out, err = run("simulate", *words, "-o", "json")
     assert (status, err) == (0, "")
     found = [json.loads(line) for line in out.splitlines()]
     for each in found:
@@ -87,59 +87,61 @@ def cpus_of(result: dict[str, Any]) -> str:
     return cpus
 
 
-def test_the_words_of_scenarios(told: Told) -> None:
-    status, out, err = told("simulate", scenarios(EVERYTHING, STRANGE, FOREIGN))
+def test_the_words_of_scenarios(run: RunCommand) -> None:
+    status, out, err = run("simulate", scenarios(EVERYTHING, STRANGE, FOREIGN))
     assert (status, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 80
     golden("simulate-scenarios.txt", out)
 
 
-def test_of_many_scenarios_the_later_ones_have_a_line_each(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_scenarios_the_later_ones_have_a_line_each(run: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(under_test, "IN_FULL", 1)
-    status, out, err = told("simulate", scenarios(FOREIGN, EVERYTHING, STRANGE, FOREIGN))
+    status, out, err = run("simulate", scenarios(FOREIGN, EVERYTHING, STRANGE, FOREIGN))
     assert (status, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 80
     golden("simulate-many-scenarios.txt", out)
 
 
-def test_what_the_words_say_to_type_tells_that_scenario_in_full(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_words_say_to_type_shows_that_scenario_in_full(
+    run: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = scenarios(FOREIGN, EVERYTHING, name="two of them.jsonl")
     monkeypatch.setattr(under_test, "IN_FULL", 1)
-    out = told("simulate", file)[1]
+    out = run("simulate", file)[1]
     assert "  sed -n 2p 'two of them.jsonl' | nodeagent simulate -\n" in out
     (alone,) = Path(file).read_text().splitlines()[1:]
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(alone.encode())))
-    assert "STEP  EVENT" in told("simulate", "-")[1]
+    assert "STEP  EVENT" in run("simulate", "-")[1]
 
 
-def test_who_is_known_of_files_alone_is_shown_where_it_is(told: Told) -> None:
+def test_who_is_known_of_files_alone_is_shown_where_it_is(run: RunCommand) -> None:
     kept = {"policyName": "static", "defaultCpuSet": "0-1,3-7", "entries": {"old": {"app": "2"}}, "checksum": 0}
     rules = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
     files = {"cpu_manager_state": json.dumps(kept)}
-    out = told("simulate", scenarios({"topology": {"cpus": CPUS}, "config": rules, "files": files}))[1]
+    out = run("simulate", scenarios({"topology": {"cpus": CPUS}, "config": rules, "files": files}))[1]
     assert "\nold (of the files)  app        exclusive 2  NUMA 1\n" in out
     assert "free 0: 3 (33%), 1: 3 (33%)" in render_line(*both(Path("scenarios.jsonl").read_text()), 1)
 
 
-def test_without_a_policy_everybody_shares_all(told: Told) -> None:
-    out = told(
+def test_without_a_policy_everybody_shares_all(run: RunCommand) -> None:
+    out = run(
         "simulate", scenarios({"topology": {"cpus": CPUS}, "steps": [adding("web", container("app", "2", "1Gi"))]})
     )[1]
     assert "\ndefault/web  app        shared 0-7\n" in out
 
 
-def test_a_restart_that_is_refused_ends_a_scenario(told: Told) -> None:
+def test_a_restart_that_is_refused_ends_a_scenario(run: RunCommand) -> None:
     """A reproduced erratum: under strict reservation the last exclusive CPU keeps kubelet from starting again."""
     options = {"strict-cpu-reservation": "true"}
     rules = {"cpuManagerPolicy": "static", "cpuManagerPolicyOptions": options, "reservedSystemCPUs": "0-2,4-6"}
     steps = [adding("all", container("app", "2", "1Gi")), {"op": "restart"}, on("removePod", "all")]
     file = scenarios({"topology": {"cpus": CPUS}, "config": rules, "steps": steps})
-    out = told("simulate", file)[1]
+    out = run("simulate", file)[1]
     last = "2     restart               the managers did not start: default cpuset cannot be"
     assert out.splitlines()[-2:] == [last, f"{' ' * 30}empty"]
     line = render_line(*both(Path(file).read_text()), 1)
     assert line.endswith(": 1 admitted, 0 refused, then the managers did not start\n")
-    assert [len(each["steps"]) for each in results(told, file)] == [2]
+    assert [len(each["steps"]) for each in results(run, file)] == [2]
 
 
 def both(text: str) -> tuple[Scenario, Replayed]:
@@ -163,11 +165,11 @@ def test_any_scenario_has_words_and_a_document(name: str) -> None:
         assert ("Free for exclusive use" in text) == (found.end is not None)
 
 
-def test_programs_get_a_line_or_a_document_for_each(told: Told) -> None:
+def test_programs_get_a_line_or_a_document_for_each(run: RunCommand) -> None:
     file = scenarios(EVERYTHING, FOREIGN)
-    found = results(told, file)
+    found = results(run, file)
     assert [each["id"] for each in found] == ["a day", "another's files"]
-    status, out, err = told("simulate", file, "-o", "yaml")
+    status, out, err = run("simulate", file, "-o", "yaml")
     assert (status, err) == (0, "")
     assert out.startswith("---\n")
     assert list(yaml.safe_load_all(out)) == found
@@ -187,98 +189,98 @@ HALF = "a\ud800"
         ({"initialContainers": {HALF: {}}}, "initialContainers"),
     ],
 )
-def test_half_a_character_is_refused_with_its_place(change: dict[str, Any], place: str, told: Told) -> None:
-    status, out, err = told("simulate", scenarios({**STRANGE, **change}))
+def test_half_a_character_is_refused_with_its_place(change: dict[str, Any], place: str, run: RunCommand) -> None:
+    status, out, err = run("simulate", scenarios({**STRANGE, **change}))
     assert (status, out) == (1, "")
     assert f'nodeagent: scenarios.jsonl:1: {place}: "a\\ud800": must not have half of a surrogate pair' in err
 
 
-def test_a_whole_pair_is_a_character(told: Told) -> None:
-    assert results(told, scenarios({**STRANGE, "id": "\N{GRINNING FACE}"}))[0]["id"] == "\N{GRINNING FACE}"
+def test_a_whole_pair_is_a_character(run: RunCommand) -> None:
+    assert results(run, scenarios({**STRANGE, "id": "\N{GRINNING FACE}"}))[0]["id"] == "\N{GRINNING FACE}"
 
 
-def test_times_are_told_in_every_form(told: Told) -> None:
+def test_times_are_reported_in_every_form(run: RunCommand) -> None:
     file = scenarios(EVERYTHING, FOREIGN)
-    status, out, err = told("simulate", file, "--bench", "2")
+    status, out, err = run("simulate", file, "--bench", "2")
     assert (status, err) == (0, "")
     first, *_, last = out.splitlines()
     assert first.startswith("scenario 1: a day: 4 admissions, of which half take at most ")
     assert last == "scenario 2: another's files: 0 admissions"
-    out = told("simulate", file, "--bench", "2", "-o", "json")[1]
+    out = run("simulate", file, "--bench", "2", "-o", "json")[1]
     documents = [json.loads(line) for line in out.splitlines()]
     for each in documents:
         json_schema.check(each, "scenario-times")
     assert [each["adds"] for each in documents] == [4, 0]
 
 
-def test_another_machine_takes_the_place_of_the_scenarios_own(told: Told, root: Path) -> None:
-    assert cpus_of(results(told, EXAMPLE)[0]) == "1,5"
-    assert cpus_of(results(told, EXAMPLE, "--topology", "16c.2t")[0]) == "1,17"
-    assert cpus_of(results(told, EXAMPLE, "--root", str(root))[0]) == "1,5"
+def test_another_machine_takes_the_place_of_the_scenarios_own(run: RunCommand, root: Path) -> None:
+    assert cpus_of(results(run, EXAMPLE)[0]) == "1,5"
+    assert cpus_of(results(run, EXAMPLE, "--topology", "16c.2t")[0]) == "1,17"
+    assert cpus_of(results(run, EXAMPLE, "--root", str(root))[0]) == "1,5"
     document = json.loads(Path(EXAMPLE).read_text())
     del document["topology"], document["numa"]
     file = scenarios(document)
-    assert cpus_of(results(told, file, "--topology", "16c.2t")[0]) == "1,17"
-    Path("machine.json").write_text(told("topology", "--topology", "16c.2t", "-o", "json")[1])
-    assert cpus_of(results(told, file, "--machine", "machine.json")[0]) == "1,17"
-    status, _, err = told("simulate", file)
+    assert cpus_of(results(run, file, "--topology", "16c.2t")[0]) == "1,17"
+    Path("machine.json").write_text(run("topology", "--topology", "16c.2t", "-o", "json")[1])
+    assert cpus_of(results(run, file, "--machine", "machine.json")[0]) == "1,17"
+    status, _, err = run("simulate", file)
     assert (status, err.splitlines()[0]) == (1, "nodeagent: scenarios.jsonl:1: topology: must be given")
 
 
-def test_the_words_name_the_machine_that_was_given(told: Told) -> None:
-    out = told("simulate", EXAMPLE, "--topology", "16c.2t")[1]
+def test_the_words_name_the_machine_that_was_given(run: RunCommand) -> None:
+    out = run("simulate", EXAMPLE, "--topology", "16c.2t")[1]
     assert "32 CPUs (reserved 0,4): as described, 16c.2t\n" in out
 
 
-def test_this_nodes_machine_is_the_root(told: Told) -> None:
-    assert ": this one" in told("simulate", EXAMPLE, "--root", "/")[1]
+def test_this_nodes_machine_is_the_root(run: RunCommand) -> None:
+    assert ": this one" in run("simulate", EXAMPLE, "--root", "/")[1]
 
 
-def test_another_configuration_takes_the_place_of_the_scenarios_own(told: Told) -> None:
+def test_another_configuration_takes_the_place_of_the_scenarios_own(run: RunCommand) -> None:
     Path("config.yaml").write_text('cpuManagerPolicy: static\nreservedSystemCPUs: "1,5"\n')
-    (found,) = results(told, EXAMPLE, "--config", "config.yaml")
+    (found,) = results(run, EXAMPLE, "--config", "config.yaml")
     assert (found["reservedCPUs"], cpus_of(found)) == ("1,5", "0,4")
     Path("config.yaml").write_text("cpuManagerPolicy: none\n")
-    (found,) = results(told, EXAMPLE, "--config", "config.yaml")
+    (found,) = results(run, EXAMPLE, "--config", "config.yaml")
     assert (found["reservedCPUs"], cpus_of(found)) == ("", "")
 
 
-def test_another_configuration_leaves_whose_decisions_they_are(told: Told) -> None:
+def test_another_configuration_leaves_whose_decisions_they_are(run: RunCommand) -> None:
     """Erratum 5: CPUs that an init container lends to the next one are not counted as whole cores."""
     Path("config.yaml").write_text(CONFIG.replace('"0,8"', '"0,3"'))
     lending = adding("web", container("app", "4", "1Gi"), initContainers=[container("first", "4", "1Gi")])
     kubelets = scenarios({"steps": [lending]})
     words = ("--topology", "3c.2t", "--config", "config.yaml")
-    assert results(told, kubelets, *words)[0]["steps"][0]["reason"] == "SMTAlignmentError"
-    assert results(told, kubelets, *words, "--errata", "fixed")[0]["steps"][0]["admitted"]
+    assert results(run, kubelets, *words)[0]["steps"][0]["reason"] == "SMTAlignmentError"
+    assert results(run, kubelets, *words, "--errata", "fixed")[0]["steps"][0]["admitted"]
     fixed = scenarios({"config": {"errata": "fixed"}, "steps": [lending]})
-    assert results(told, fixed, *words)[0]["steps"][0]["admitted"]
-    assert not results(told, fixed, *words, "--errata", "kubelet-1.36")[0]["steps"][0]["admitted"]
+    assert results(run, fixed, *words)[0]["steps"][0]["admitted"]
+    assert not results(run, fixed, *words, "--errata", "kubelet-1.36")[0]["steps"][0]["admitted"]
 
 
-def test_a_percentage_is_of_the_machine_that_counts(told: Told) -> None:
+def test_a_percentage_is_of_the_machine_that_counts(run: RunCommand) -> None:
     Path("config.yaml").write_text(CONFIG.replace("100Mi}\n", '"50%"}\n').replace("100Mi", "4Gi"))
     document = json.loads(Path(EXAMPLE).read_text())
     document["config"], document["numa"][0]["memory"] = {"errata": "fixed"}, 8 * 2**30
     Path("config.yaml").write_text(Path("config.yaml").read_text().replace('"0,8"', '"0,4"'))
-    (found,) = results(told, scenarios(document), "--config", "config.yaml")
+    (found,) = results(run, scenarios(document), "--config", "config.yaml")
     assert "startError" not in found
     document["numa"][0]["memory"] *= 2
-    (found,) = results(told, scenarios(document), "--config", "config.yaml")
+    (found,) = results(run, scenarios(document), "--config", "config.yaml")
     assert "is not equal to the value" in found["startError"]
 
 
-def test_what_suits_only_some_scenarios_is_told_with_the_others(told: Told) -> None:
+def test_what_suits_only_some_scenarios_is_reported_with_the_others(run: RunCommand) -> None:
     small = {"id": "small", "topology": {"cpus": CPUS[:1]}, "steps": []}
     Path("config.yaml").write_text('cpuManagerPolicy: static\nreservedSystemCPUs: "1"\n')
-    status, out, err = told("simulate", scenarios(small, EVERYTHING), "--config", "config.yaml")
+    status, out, err = run("simulate", scenarios(small, EVERYTHING), "--config", "config.yaml")
     assert (status, err) == (0, "")
     assert "the managers did not start: reserved-cpus: 1 is not a subset of online-cpus: 0\n" in out
     assert out.endswith("; the managers did not start in 1\n")
 
 
-def test_a_machine_and_a_configuration_that_do_not_go_together_are_an_error(told: Told) -> None:
-    status, out, err = told("simulate", EXAMPLE, "--topology", "2c", "--config", "config.yaml")
+def test_a_machine_and_a_configuration_that_do_not_go_together_are_an_error(run: RunCommand) -> None:
+    status, out, err = run("simulate", EXAMPLE, "--topology", "2c", "--config", "config.yaml")
     assert (status, out) == (1, "")
     assert "config.yaml: reservedSystemCPUs: " in err
     assert "hint: name a configuration that suits this machine with --config" in err
@@ -293,8 +295,10 @@ def test_a_machine_and_a_configuration_that_do_not_go_together_are_an_error(told
         (("--config", "none.yaml"), "none.yaml"),
     ],
 )
-def test_what_cannot_be_read_is_an_error_before_any_scenario(words: tuple[str, str], named: str, told: Told) -> None:
-    status, out, err = told("simulate", EXAMPLE, *words)
+def test_what_cannot_be_read_is_an_error_before_any_scenario(
+    words: tuple[str, str], named: str, run: RunCommand
+) -> None:
+    status, out, err = run("simulate", EXAMPLE, *words)
     assert (status, out) == (2 if words[0] == "--topology" else 1, "")
     assert named in err.splitlines()[0]
     assert err.splitlines()[-1].startswith("hint: ")
@@ -320,12 +324,12 @@ def test_what_cannot_be_read_is_an_error_before_any_scenario(words: tuple[str, s
     ],
 )
 def test_what_is_no_scenario_is_an_error_with_file_and_line(
-    content: bytes, why: str, told: Told, monkeypatch: pytest.MonkeyPatch
+    content: bytes, why: str, run: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if b"x" in content:
         monkeypatch.setattr(under_test, "MAX_LINE_BYTES", 100)
     Path("odd").write_bytes(content)
-    status, out, err = told("simulate", "odd")
+    status, out, err = run("simulate", "odd")
     assert (status, out) == (1, "")
     message, hint = err.splitlines()
     assert message.startswith(f"nodeagent: {why}")
@@ -399,10 +403,10 @@ ONE_CPU = {"topology": {"cpus": [{"id": 0, "core": 0, "socket": 0, "numa": 0}]}}
     ],
     ids=lambda value: json.dumps(value)[:60],
 )
-def test_all_that_is_wrong_with_a_scenario_is_told_with_its_place(
-    more: dict[str, object], findings: list[str], told: Told
+def test_all_that_is_wrong_with_a_scenario_is_reported_with_its_place(
+    more: dict[str, object], findings: list[str], run: RunCommand
 ) -> None:
-    status, out, err = told("simulate", scenarios(ONE_CPU, ONE_CPU | more))
+    status, out, err = run("simulate", scenarios(ONE_CPU, ONE_CPU | more))
     assert status == 1
     assert out.startswith("scenario 1")
     said = err.removeprefix("nodeagent: ").splitlines()
@@ -417,41 +421,41 @@ def test_initial_containers_are_in_their_ids_order() -> None:
     assert read.initial_containers == (("a", ("a-uid", "app")), ("b", ("b-uid", "app")))
 
 
-def test_a_described_machine_with_steps_is_a_scenario(told: Told) -> None:
-    _, described, _ = told("topology", "--topology", "2s.2n.8c.2t,hugepages-2Mi=1Gi", "-o", "json")
+def test_a_described_machine_with_steps_is_a_scenario(run: RunCommand) -> None:
+    _, described, _ = run("topology", "--topology", "2s.2n.8c.2t,hugepages-2Mi=1Gi", "-o", "json")
     steps = [adding("idle", {"name": "app"})]
-    status, out, err = told("simulate", scenarios(json.loads(described) | {"steps": steps}))
+    status, out, err = run("simulate", scenarios(json.loads(described) | {"steps": steps}))
     assert (status, err) == (0, "")
     assert "1 pod admitted" in out
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"{}" * 60])
-def test_stdin_is_read_as_a_file_is(content: bytes, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stdin_is_read_as_a_file_is(content: bytes, run: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(under_test, "MAX_LINE_BYTES", 100)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
-    status, out, err = told("simulate", "-")
+    status, out, err = run("simulate", "-")
     assert (status, out) == (1, "")
     assert "from /dev/stdin: line 1 has more than 100 bytes" in err or "/dev/stdin:1: must be JSON" in err
 
 
-def test_a_device_without_end_is_an_error(told: Told) -> None:
-    status, out, err = told("simulate", "/dev/zero")
+def test_a_device_without_end_is_an_error(run: RunCommand) -> None:
+    status, out, err = run("simulate", "/dev/zero")
     assert (status, out) == (1, "")
     assert err.startswith(f"nodeagent: cannot read scenarios from /dev/zero: line 1 has more than {16 * 2**20} bytes\n")
     assert "jq -c ." in err
 
 
-def test_a_directory_is_an_error(told: Told) -> None:
-    status, out, err = told("simulate", ".")
+def test_a_directory_is_an_error(run: RunCommand) -> None:
+    status, out, err = run("simulate", ".")
     assert (status, out) == (1, "")
     assert err.startswith("nodeagent: cannot read scenarios from .: Is a directory\nhint: ")
 
 
-def test_a_fifo_is_told_line_by_line(told: Told) -> None:
+def test_a_fifo_is_answered_line_by_line(run: RunCommand) -> None:
     os.mkfifo("fifo")
     writer = threading.Thread(target=lambda: Path("fifo").write_bytes(Path(EXAMPLE).read_bytes()))
     writer.start()
-    status, out, _ = told("simulate", "fifo")
+    status, out, _ = run("simulate", "fifo")
     writer.join()
     assert status == 0
-    assert out == told("simulate", EXAMPLE)[1]
+    assert out == run("simulate", EXAMPLE)[1]

@@ -24,7 +24,7 @@ from nodeagent.daemon.wakeups import WakeUpReason
 from nodeagent.edge.local_api_client import ApiError, call
 from tests.daemon.test_load import MACHINE_64, Quick, agent_of, directories, live
 from tests.support.daemon_model import Daemon, answered
-from tests.support.figures import Recorder, keep, tell
+from tests.support.figures import Recorder, keep, report
 from tests.support.world import node
 
 TURNS, SECONDS_SOAK = 150, 3600
@@ -150,11 +150,8 @@ class Churn:
 
     def forget(self) -> None:
         """Drop what the model keeps for other tests: it is not the agent that grows by that."""
-        machine = self.machine
-        for kept in (machine.writes, machine.starts, machine.signals, self.daemon.steps.done):
-            kept.clear()
-        machine._place = {run_id: path for run_id, path in machine._place.items() if run_id in machine.runs}
-        machine._below = {path: below for path, below in machine._below.items() if below}
+        self.machine.forget()
+        self.daemon.steps.done.clear()
         self.daemon.log.seek(0)
         self.daemon.log.truncate()
 
@@ -212,7 +209,7 @@ def test_random_churn_makes_nothing_grow(tmp_path: Path, record_property: Record
     more_mib = max(s.rss_mib for s in late) - max(s.rss_mib for s in warm)
     counts = dict(churn.done)
     happened = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
-    tell(
+    report(
         record_property,
         f"churn for {elapsed:.0f} s: {turns} turns, {happened}; {more_mib:+.1f} MiB, {late[-1].descriptors} file descriptors, "
         f"{late[-1].threads} threads",

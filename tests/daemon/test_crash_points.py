@@ -22,7 +22,7 @@ from nodeagent.formats.checkpoint.node_state import NodeStateError, decode_state
 from tests.core.turn.test_turns import WatchedAgent
 from tests.daemon.test_recovery import MEMORY, two_nodes
 from tests.support.daemon_model import Daemon, Files, Steps, watched
-from tests.support.figures import Recorder, keep, tell
+from tests.support.figures import Recorder, keep, report
 from tests.support.node_model import CrashError, Machine, Process
 from tests.support.pods import app, burstable, cgroup_only, init, job, pod, sidecar
 from tests.support.world import SMALL, Node, node
@@ -308,7 +308,7 @@ def test_dying_at_any_step_changes_nothing_in_the_end(
         assert died, f"step {number} of {len(plan)} was not reached"
         assert life.end(daemon) == expected, f"died {'in' if halfway else 'before'} {plan[number]}"
         shutil.rmtree(life.directory)
-    tell(record_property, f"{name}: {len(deaths)} crash points ({kinds(plan)}; {len(halves)} half writes)")
+    report(record_property, f"{name}: {len(deaths)} crash points ({kinds(plan)}; {len(halves)} half writes)")
     keep("crash points", name, crash_points=len(deaths), half_writes_among_them=len(halves))
     assert plan or name == "restart", "only an idle restart does nothing"
 

@@ -21,7 +21,7 @@ from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state, 
 from nodeagent.formats.checkpoint.node_state import NodeStateError, decode_state
 from tests.daemon.test_recovery import MEMORY, Life, sets, two_nodes
 from tests.formats.checkpoint import test_checkpoint_versions as versions
-from tests.support.figures import Recorder, keep, tell
+from tests.support.figures import Recorder, keep, report
 from tests.support.pods import app, pod
 from tests.support.world import node
 
@@ -62,10 +62,10 @@ def own_state(content: bytes) -> object:
     try:
         return decode_state(content)
     except NodeStateError as err:
-        return told(err)
+        return reported(err)
 
 
-def told(err: NodeAgentError) -> None:
+def reported(err: NodeAgentError) -> None:
     """Every refusal says what it is about and what to do."""
     assert err.message
     assert err.hint
@@ -76,7 +76,7 @@ def judged(content: bytes) -> object:
     try:
         found = read_checkpoint(content)
     except CheckpointError as err:
-        return told(err)
+        return reported(err)
     return None if found.problem is not None else (found.policies, found.promises, found.by_id)
 
 
@@ -115,7 +115,7 @@ def test_damage_is_refused_or_harmless(tmp_path: Path, record_property: Recorder
                 found = read(damaged)
                 assert found is None or found in (whole, unseen), f"{reader} takes for another state: {damaged!r}"
                 counts["refused" if found is None else "taken, unchanged" if found == whole else "taken unseen"] += 1
-    tell(record_property, f"damage to {name}, {len(content)} bytes: {counts}")
+    report(record_property, f"damage to {name}, {len(content)} bytes: {counts}")
     keep("damaged files", name, truncations=counts["truncations"], flips=counts["flips"])
     assert counts["truncations"] >= len(content)
     assert counts["refused"] > counts["taken, unchanged"]
@@ -161,13 +161,13 @@ def test_whatever_lies_there_a_start_keeps_who_runs(tmp_path: Path, record_prope
         assert sets(found.state) == sets(life.before)
         assert found.state.promises.memory_nodes("uid-a", "app") == life.before.promises.memory_nodes("uid-a", "app")
         assert [e.containers for e in found.state.entries] == [e.containers for e in life.before.entries]
-        told = found.recovery
-        assert told is not None
-        assert told.differences == ()
-        assert told.refused == ()
+        reported = found.recovery
+        assert reported is not None
+        assert reported.differences == ()
+        assert reported.refused == ()
         counts["recovered"] += 1
-        counts["set aside"] += victim in told.unusable
-    tell(record_property, f"starts with {name} damaged, {len(content)} bytes: {counts}")
+        counts["set aside"] += victim in reported.unusable
+    report(record_property, f"starts with {name} damaged, {len(content)} bytes: {counts}")
     keep("starts with damaged files", name, starts=counts["starts"])
     assert counts["starts"] == 2 * len(content)
     assert counts["set aside"] > len(content), "what can't be read is never overwritten"

@@ -53,7 +53,7 @@ def counted(daemon: Daemon) -> dict[str, int]:
     return {what: count for what, count in found.items() if count}
 
 
-def told(daemon: Daemon, event: str) -> list[dict[str, Any]]:
+def reported(daemon: Daemon, event: str) -> list[dict[str, Any]]:
     return [line for line in daemon.said() if line["event"] == event]
 
 
@@ -67,7 +67,7 @@ def test_a_removed_cgroup_is_made_again_as_it_was(daemon: Daemon) -> None:
     daemon.turn(WakeUpReason.CGROUPS)
     assert daemon.machine.groups[path].values == values
     assert counted(daemon)["cgroup"] == 1
-    (line,) = told(daemon, "cgroup_drift_corrected")
+    (line,) = reported(daemon, "cgroup_drift_corrected")
     assert line["cgroup"] == path
     assert about_whom(line) == ("default/slot", "uid-slot", "slot")
     daemon.rest()
@@ -96,7 +96,7 @@ def test_a_correction_names_whose_cgroup_it_was(
 ) -> None:
     daemon.machine.groups[path_of(daemon, end)].values[Attribute.CPU_WEIGHT] = 9999
     daemon.turn(WakeUpReason.CGROUPS)
-    (line,) = told(daemon, "cgroup_drift_corrected")
+    (line,) = reported(daemon, "cgroup_drift_corrected")
     assert about_whom(line) == whom
     assert (line["file"], line["found"]) == ("cpu.weight", "9999")
 
@@ -116,7 +116,7 @@ def test_what_the_agent_could_not_write_at_first_is_nobodys_change(daemon: Daemo
     daemon.turn(WakeUpReason.TIMER)
     assert len(failed) == 2
     assert counted(daemon) == {}
-    assert told(daemon, "cgroup_drift_corrected") == []
+    assert reported(daemon, "cgroup_drift_corrected") == []
 
 
 @pytest.mark.parametrize("reason", [WakeUpReason.TIMER, WakeUpReason.CGROUPS, WakeUpReason.START])
@@ -126,7 +126,7 @@ def test_a_main_process_that_left_is_brought_back(daemon: Daemon, reason: WakeUp
     daemon.turn(reason)
     assert [p.run_id for p in daemon.machine.groups[path].processes] == [run]
     assert counted(daemon) == {"cgroup.procs": 1}
-    (line,) = told(daemon, "process_brought_back")
+    (line,) = reported(daemon, "process_brought_back")
     assert line["cgroup"] == path
     assert about_whom(line) == ("default/a", "uid-a", "app")
     daemon.rest()
@@ -159,7 +159,7 @@ def test_who_is_to_end_is_not_brought_back(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("name", [CPU_CHECKPOINT, MEMORY_CHECKPOINT])
-def test_kubelets_files_are_made_anew_when_others_change_them_and_that_is_told(daemon: Daemon, name: str) -> None:
+def test_kubelets_files_are_made_anew_when_others_change_them_and_that_is_reported(daemon: Daemon, name: str) -> None:
     """They are projections of the truth (D3): what others write there is nobody's promise."""
     path, state = daemon.directory / name, daemon.agent.state
     content = path.read_bytes()
@@ -170,7 +170,7 @@ def test_kubelets_files_are_made_anew_when_others_change_them_and_that_is_told(d
     path.unlink()
     daemon.turn(WakeUpReason.TIMER)
     assert path.read_bytes() == content
-    assert [line["file"] for line in told(daemon, "checkpoint_changed_by_others")] == [str(path)] * 2
+    assert [line["file"] for line in reported(daemon, "checkpoint_changed_by_others")] == [str(path)] * 2
 
 
 def files_of(daemon: Daemon) -> dict[str, bytes]:
@@ -185,13 +185,13 @@ def test_one_that_is_damaged_while_the_agent_is_away_is_set_aside(daemon: Daemon
         (daemon.directory / name).write_bytes(damaged)
         daemon.start()
         daemon.rest()
-        assert set(told(daemon, "state_set_aside")[-1].items()) >= {("file", name), ("level", "warning")}
+        assert set(reported(daemon, "state_set_aside")[-1].items()) >= {("file", name), ("level", "warning")}
     found = files_of(daemon)
     assert [found.pop(f"{name}.aside-{number}") for number in (1, 2)] == [damaged] * 2
     assert found == files
     daemon.start()
     daemon.rest()
-    assert len(told(daemon, "state_set_aside")) == 2
+    assert len(reported(daemon, "state_set_aside")) == 2
 
 
 def test_dying_before_a_damaged_one_is_replaced_makes_no_third_name_of_it(daemon: Daemon) -> None:
@@ -205,10 +205,10 @@ def test_dying_before_a_damaged_one_is_replaced_makes_no_third_name_of_it(daemon
     daemon.steps.fails = lambda _number, _call: None
     daemon.rest()
     assert files_of(daemon) == files | {f"{CPU_CHECKPOINT}.aside-1": b"{"}
-    assert len(told(daemon, "state_set_aside")) == 2, "once by each of the two processes"
+    assert len(reported(daemon, "state_set_aside")) == 2, "once by each of the two processes"
 
 
-def test_one_that_is_another_while_the_agent_is_away_is_made_anew_and_that_is_told(daemon: Daemon) -> None:
+def test_one_that_is_another_while_the_agent_is_away_is_made_anew_and_that_is_reported(daemon: Daemon) -> None:
     files = files_of(daemon)
     other = encode_cpu_state("static", Promises(default=CpuSet.parse("0-2")), pod_level=False)
     (daemon.directory / CPU_CHECKPOINT).write_text(other)
@@ -217,8 +217,10 @@ def test_one_that_is_another_while_the_agent_is_away_is_made_anew_and_that_is_to
     daemon.rest()
     assert files_of(daemon) == files
     assert daemon.agent.state == state
-    assert [line["file"] for line in told(daemon, "checkpoint_differed")] == [str(daemon.directory / CPU_CHECKPOINT)]
-    assert told(daemon, "state_set_aside") == []
+    assert [line["file"] for line in reported(daemon, "checkpoint_differed")] == [
+        str(daemon.directory / CPU_CHECKPOINT)
+    ]
+    assert reported(daemon, "state_set_aside") == []
 
 
 def test_one_that_is_as_the_agent_left_it_is_none_that_differed_whoever_comes_and_goes_meanwhile(
@@ -227,7 +229,7 @@ def test_one_that_is_as_the_agent_left_it_is_none_that_differed_whoever_comes_an
     daemon.files.pods = (*daemon.files.pods[1:], pod("another", app(cpu="1")))
     daemon.start()
     daemon.rest()
-    assert told(daemon, "checkpoint_differed") == []
+    assert reported(daemon, "checkpoint_differed") == []
 
 
 @pytest.fixture

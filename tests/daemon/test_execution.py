@@ -170,7 +170,7 @@ def test_a_starved_cgroup_is_never_ready() -> None:
     assert outcome.ready == frozenset()
 
 
-def test_a_failure_is_told_with_its_cause() -> None:
+def test_a_failure_is_reported_with_its_cause() -> None:
     outcome, _ = carried(CHANGES, GRANT)
     ((change, err),) = outcome.failed
     assert change == GRANT

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.model.refusals import STATE_NOT_SAVED
 from nodeagent.core.model.state import Phase
-from nodeagent.daemon.publisher import Publisher
+from nodeagent.daemon.publisher import unready
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
 from nodeagent.edge.state_files import lock_directory
 from nodeagent.formats.checkpoint.node_state import decode_state
@@ -17,7 +17,7 @@ from nodeagent.formats.node_view import Observation, view_document
 from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.text import render
 from tests.support.daemon_model import Daemon, Steps, watched
-from tests.support.figures import Recorder, keep, tell
+from tests.support.figures import Recorder, keep, report
 from tests.support.node_model import Machine
 from tests.support.pods import app, init, pod
 from tests.support.world import SMALL, node
@@ -56,14 +56,6 @@ def shown(daemon: Daemon) -> str:
     return render(inspection(replace(daemon.agent.view, observation=Observation(daemon.machine.now_ms))), 10_000)
 
 
-def unready(daemon: Daemon) -> str | None:
-    publisher = Publisher(daemon.agent, daemon.agent.node.config, daemon.agent.log)
-    try:
-        return publisher._unready()
-    finally:
-        publisher._thread.stop()
-
-
 def metrics(daemon: Daemon) -> dict[str, float]:
     lines = daemon.agent.metrics.exposition.text().decode().splitlines()
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
@@ -73,7 +65,7 @@ def metrics(daemon: Daemon) -> dict[str, float]:
 def test_a_pod_that_cannot_be_saved_is_refused_and_admitted_later(daemon: Daemon, name: str) -> None:
     number, words = ERRORS[name]
     before, there = saved(daemon), touched(daemon)
-    assert unready(daemon) is None
+    assert unready(daemon.agent.view) is None
     daemon.files.pods = (*RUNNING, NEW)
     daemon.steps.fails = lambda _number, _call: number
     for _ in range(3):
@@ -91,7 +83,7 @@ def test_a_pod_that_cannot_be_saved_is_refused_and_admitted_later(daemon: Daemon
     assert "default/new  Refused" in page
     assert words in page
     assert "PROBLEMS" in page
-    assert words in (unready(daemon) or "")
+    assert words in (unready(daemon.agent.view) or "")
     found = metrics(daemon)
     assert found[f'nodeagent_state_save_errors_total{{reason="{errno.errorcode[number]}"}}'] == 3
     assert found[f'nodeagent_pod_refusals_total{{reason="{STATE_NOT_SAVED}"}}'] == 1
@@ -101,7 +93,7 @@ def test_a_pod_that_cannot_be_saved_is_refused_and_admitted_later(daemon: Daemon
     daemon.rest()
     assert [e.phase for e in daemon.agent.state.entries] == [Phase.RUNNING, Phase.RUNNING, Phase.PENDING]
     assert saved(daemon) == daemon.agent.state
-    assert unready(daemon) is None
+    assert unready(daemon.agent.view) is None
     assert STATE_NOT_SAVED not in shown(daemon)
     assert "trouble_over" in [line["event"] for line in daemon.said()]
     found = metrics(daemon)
@@ -162,7 +154,7 @@ def test_whichever_call_fails(
             break
         kinds.add(hit[0])
         number += 1
-    tell(record_property, f"failing calls, {how}: {number} ({', '.join(sorted(kinds))}); {outcomes}")
+    report(record_property, f"failing calls, {how}: {number} ({', '.join(sorted(kinds))}); {outcomes}")
     keep("failed saves", how, failing_calls=number)
     assert kinds >= {"open", "fchmod", "write", "fsync", "replace"}
     assert number >= 20
@@ -210,7 +202,7 @@ def test_a_start_that_can_save_nothing_runs_and_overwrites_nothing(daemon: Daemo
     daemon.rest()
     assert touched(daemon) == there
     assert agent.has_reconciled, "it tells systemd that it runs: it must not be started again and again"
-    assert words in (unready(daemon) or "")
+    assert words in (unready(daemon.agent.view) or "")
     assert agent.state.promises == before.promises
     assert sorted(p.name for p in daemon.directory.iterdir()) == sorted([STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT])
     assert (daemon.directory / STATE_FILE).read_bytes() == damaged
@@ -219,7 +211,7 @@ def test_a_start_that_can_save_nothing_runs_and_overwrites_nothing(daemon: Daemo
     daemon.rest()
     assert (daemon.directory / f"{STATE_FILE}.aside-1").read_bytes() == damaged
     assert saved(daemon) == agent.state
-    assert unready(daemon) is None
+    assert unready(daemon.agent.view) is None
     assert view_document(agent.view)["recovery"]["setAside"] == [f"{daemon.directory / STATE_FILE}.aside-1"]
 
 

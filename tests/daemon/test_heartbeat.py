@@ -1,5 +1,6 @@
 """A turn may take longer than the service manager's watchdog waits: it is told between the turn's parts that the work gets on."""
 
+import socket
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -73,10 +74,9 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: SlowNode) -> I
     def denies(_name: str) -> None:
         slow.work()
 
-    daemon = Daemon(machine, tmp_path, steps=Steps(denies=denies))
+    daemon = Daemon(machine, tmp_path, steps=Steps(denies=denies), alive=slow.heart.beat)
     with watched(monkeypatch, machine, daemon.steps):
         daemon.start()
-        daemon.agent._alive = slow.heart.beat
         yield daemon
 
 
@@ -129,12 +129,14 @@ def test_each_new_manifest_is_a_part_of_the_turn(tmp_path: Path) -> None:
     assert len(read) == 20
 
 
-def test_a_real_service_manager_is_told_in_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[str] = []
-    monkeypatch.setattr(ServiceManager, "_send", lambda _self, message: sent.append(message))
+def test_a_real_service_manager_is_notified_in_its_words(tmp_path: Path) -> None:
     times = iter([0.0, 10.0, 20.0])
-    heart = Heartbeat(ServiceManager({}), lambda: next(times))
-    heart.beat()
-    heart.is_ready = True
-    heart.beat()
-    assert sent == ["EXTEND_TIMEOUT_USEC=90000000", "WATCHDOG=1"]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(10)
+        heart = Heartbeat(ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "notify")}), lambda: next(times))
+        heart.beat()
+        assert manager.recv(4096) == b"EXTEND_TIMEOUT_USEC=90000000"
+        heart.is_ready = True
+        heart.beat()
+        assert manager.recv(4096) == b"WATCHDOG=1"

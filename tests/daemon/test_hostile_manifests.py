@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest
 from nodeagent.daemon.wakeups import WakeUpReason
 from nodeagent.formats.wire.launcher_protocol import StartRequest
 from tests.daemon.test_load import MACHINE_64, agent_of, directories, live
+from tests.support.daemon_model import Client
 from tests.support.node_model import Machine
 from tests.support.world import node
 
@@ -124,10 +125,10 @@ def test_each_is_refused_once_and_nothing_is_written_elsewhere(tmp_path: Path, m
     (manifests / "good.yaml").write_text(GOOD)
     refused = {*(f"{name}.yaml" for name in TEXTS), *special(manifests, outside)}
     machine, asked = Machine(node(MACHINE_64)), list[StartRequest]()
+    start = Client.start
+    monkeypatch.setattr(Client, "start", lambda client, request: (asked.append(request), start(client, request))[1])
     began = time.process_time()
     with agent_of(machine.node, machine, manifests, state) as daemon:
-        start: Callable[[StartRequest], object] = daemon.agent.runner._client.start
-        monkeypatch.setattr(daemon.agent.runner._client, "start", lambda r: (asked.append(r), start(r))[1])
         with touched() as paths:
             live(daemon, lambda: bool(machine.runs), WakeUpReason.START)
             for reason in (WakeUpReason.TIMER, WakeUpReason.MANIFESTS):
@@ -135,10 +136,10 @@ def test_each_is_refused_once_and_nothing_is_written_elsewhere(tmp_path: Path, m
         problems = daemon.agent.view.problems
     assert time.process_time() - began < 30
     assert [entry.pod.name for entry in daemon.agent.state.entries] == ["good"]
-    told = [line for line in daemon.said() if line["event"] == "manifest_refused"]
-    assert {line["source"] for line in told} == refused
-    assert len(told) == len(refused), "each is told once"
-    assert all(len(problem) < 1000 for line in told for problem in line["problems"])
+    reported = [line for line in daemon.said() if line["event"] == "manifest_refused"]
+    assert {line["source"] for line in reported} == refused
+    assert len(reported) == len(refused), "each is told once"
+    assert all(len(problem) < 1000 for line in reported for problem in line["problems"])
     assert all(problem.isprintable() for problem in problems)
     assert "hunter2" not in daemon.log.getvalue() + repr(problems), "what lies behind a link isn't quoted"
 

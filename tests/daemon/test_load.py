@@ -27,7 +27,7 @@ from nodeagent.daemon.wakeups import WakeUpReason
 from nodeagent.edge.manifest_watch import ManifestWatch
 from tests.support.builders import GIB
 from tests.support.daemon_model import Daemon, Steps
-from tests.support.figures import Recorder, keep, tell
+from tests.support.figures import Recorder, keep, report
 from tests.support.node_model import Machine, Process
 from tests.support.world import Node, node
 
@@ -51,6 +51,13 @@ class Quick(Machine):
         super().__init__(of)
         self._place: dict[str, str] = {}
         self._below: dict[str, set[str]] = {}
+
+    def forget(self) -> None:
+        """Drop what is kept of the past."""
+        for kept in (self.writes, self.starts, self.signals):
+            kept.clear()
+        self._place = {run_id: path for run_id, path in self._place.items() if run_id in self.runs}
+        self._below = {path: below for path, below in self._below.items() if below}
 
     def is_populated(self, path: str) -> bool:
         return bool(self.groups[path].processes) or any(map(self.is_populated, self._below.get(path, ())))
@@ -188,7 +195,7 @@ def test_pods_that_arrive_at_once_are_all_decided_restored_and_removed(
     assert [path for path in machine.groups if "pod" in path] == []
     assert not machine.runs
     seconds = ", ".join(f"{what} {value:.1f} s" for what, value in took.items())
-    tell(
+    report(
         record_property,
         f"load: {pods} pods of 3 containers at once: {turns} turns, {seconds}; {writes} cgroup changes, a state of {size // 1024} KiB, "
         f"{grown:.0f} MiB more memory",
@@ -243,7 +250,7 @@ def test_a_flood_of_file_events_coalesces_and_none_of_the_last_ones_is_lost(
         grown = rss_mib() - before
         assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
     assert threading.active_count() == threads
-    tell(
+    report(
         record_property,
         f"flood: {events} file events of {writes} writes in {seconds:.1f} s: {turns + more} turns, the longest {longest:.2f} s, "
         f"{grown:.0f} MiB more memory",
@@ -285,15 +292,15 @@ def test_each_of_thousands_of_files_gets_one_answer_in_bounded_time(
             daemon.agent.turn(frozenset({WakeUpReason.MANIFESTS}))
             took.append(time.process_time() - began)
         answers = {"invalid": "manifest_refused", "of one name": "manifest_shadowed", "more than fit": "pod_refused"}
-        told = [line["source"] for line in daemon.said() if line["event"] == answers[kind]]
+        reported = [line["source"] for line in daemon.said() if line["event"] == answers[kind]]
         entries, grown = len(daemon.agent.state.entries), rss_mib() - before
-    assert len(told) == len(set(told)) == count - {"invalid": 0, "of one name": 1, "more than fit": 1000}[kind]
+    assert len(reported) == len(set(reported)) == count - {"invalid": 0, "of one name": 1, "more than fit": 1000}[kind]
     assert entries == {"invalid": 0, "of one name": 1, "more than fit": count}[kind]
     if host_soak:
-        keep("wrong manifests", kind, files=count, answers=len(told))
+        keep("wrong manifests", kind, files=count, answers=len(reported))
     assert max(took) < most_seconds
     assert grown < 200
-    tell(
+    report(
         record_property,
         f"{count} manifests, {kind}: the first turn took {took[0]:.1f} s, each other {took[-1]:.1f} s, {grown:.0f} MiB more memory",
     )

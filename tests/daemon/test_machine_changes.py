@@ -9,8 +9,8 @@ from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.model.config import Config, Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.shortfalls import CpusOffline
 from nodeagent.core.model.topology import Topology
-from nodeagent.core.numa.resource_manager import Shortfall
 from nodeagent.daemon.machine import Machine
 from nodeagent.daemon.startup import StartError, load_node
 from nodeagent.edge.sysfs import read_machine, read_witness
@@ -153,12 +153,10 @@ def test_an_amount_that_is_reserved_stays_where_it_was(root: Path) -> None:
     assert not isinstance(after, StartRefused)
     assert after.own_set("a", "app") == CpuSet.parse("1,5"), "it stays promised"
     assert after.default == CpuSet.parse("2-4,6,7")
-    assert shortfalls(less.managers, after) == (
-        Shortfall("pod a, container app: CPUs 1 of 1,5 are offline", "a", "app"),
-    )
+    assert shortfalls(less.managers, after) == (CpusOffline("a", "app", CpuSet.parse("1"), CpuSet.parse("1,5")),)
 
 
-def test_all_that_the_machine_refuses_is_told_at_once_with_lines(root: Path, tmp_path: Path) -> None:
+def test_all_that_the_machine_refuses_is_reported_at_once_with_lines(root: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(
         "cpuManagerPolicy: static\n"

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,8 +49,7 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
 
 
 def become(daemon: Daemon, topology: Topology, reason: WakeUpReason = WakeUpReason.HOTPLUG) -> None:
-    there: Any = SimpleNamespace(look=lambda _known: topology)
-    daemon.agent._machine = there
+    daemon.hardware.topology = topology
     daemon.turn(reason)
     daemon.rest()
 
@@ -86,7 +84,7 @@ def test_a_node_without_most_of_its_memory_takes_no_more_than_it_has(daemon: Dae
     assert daemon.machine.starts[0] == there[1][0], "nobody was started anew"
 
 
-def test_memory_that_was_promised_and_is_gone_is_told_until_it_is_back(daemon: Daemon) -> None:
+def test_memory_that_was_promised_and_is_gone_is_reported_until_it_is_back(daemon: Daemon) -> None:
     there = touched(daemon)
     become(daemon, with_memory(GIB // 2, 8 * GIB))
     assert touched(daemon) == there

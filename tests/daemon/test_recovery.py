@@ -21,7 +21,7 @@ from nodeagent.core.turn.recovery import lacking_cpus
 from nodeagent.core.turn.step import EventKind
 from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.records import checkpoints
-from nodeagent.daemon.recovery import Evidence, Recovery, Start, start_state, tell
+from nodeagent.daemon.recovery import Evidence, Recovery, Start, report_recovery, start_state
 from nodeagent.daemon.startup import (
     CPU_CHECKPOINT,
     MEMORY_CHECKPOINT,
@@ -187,11 +187,11 @@ def test_without_its_file_every_pod_is_known_again_by_what_runs(
         for name in (s.name for s in entry.containers if s.is_running):
             before, after = (s.promises.memory_nodes(entry.pod.uid, name) for s in (life.before, found.state))
             assert before == after
-    told = recovery(found)
-    assert told.differences == ()
-    assert told.refused == ()
-    assert set(told.adopted) == {p.full_name for p in PODS}
-    assert (STATE_FILE in told.unusable) == (damage != "gone")
+    reported = recovery(found)
+    assert reported.differences == ()
+    assert reported.refused == ()
+    assert set(reported.adopted) == {p.full_name for p in PODS}
+    assert (STATE_FILE in reported.unusable) == (damage != "gone")
     agent = life.go_on(found)
     assert life.processes() == running, "no process was ended or started"
     assert life.machine.starts == starts
@@ -277,11 +277,11 @@ def test_on_another_node_whoever_runs_stays_where_he_may(tmp_path: Path, case: s
 
     found = life.start(now)
 
-    told = found.recovery
-    assert [str(d) for d in (told.differences if told else ())] == expected
+    reported = found.recovery
+    assert [str(d) for d in (reported.differences if reported else ())] == expected
     assert [e.refusal for e in found.state.entries] == [e.refusal for e in life.before.entries]
     assert [e.pod for e in found.state.entries] == [e.pod for e in life.before.entries]
-    changed = {(d.pod.uid, d.container) for d in (told.differences if told else ())}
+    changed = {(d.pod.uid, d.container) for d in (reported.differences if reported else ())}
     kept = {key: cpus for key, cpus in sets(life.before).items() if key not in changed}
     assert {key: cpus for key, cpus in sets(found.state).items() if key not in changed} == kept
     life.go_on(found)
@@ -361,8 +361,8 @@ def test_with_the_gate_off_they_keep_it_where_the_rest_of_the_state_must_be_made
 
     assert found.state.promises.of_pod("uid-rest") == life.before.promises.of_pod("uid-rest")
     assert found.state.promises.pod_set("uid-pool") is None, "a CPU of it is reserved now"
-    told = [d for d in recovery(found).differences if d.resource == "CPUs"]
-    assert {(d.pod.name, d.after, d.why.partition(";")[0]) for d in told} == {
+    reported = [d for d in recovery(found).differences if d.resource == "CPUs"]
+    assert {(d.pod.name, d.after, d.why.partition(";")[0]) for d in reported} == {
         ("pool", "shared", "CPUs 1 are reserved"),
         ("pool", "shared", "its set could not stay as it was"),
     }
@@ -411,7 +411,7 @@ def test_a_numa_node_that_is_gone_degrades_who_runs_and_refuses_who_does_not(tmp
     if rebooted:
         assert [entry.pod.full_name for entry in recovery(found).refused] == ["default/b"]
         log = io.StringIO()
-        tell(recovery(found), make_log(log))
+        report_recovery(recovery(found), make_log(log))
         line = json.loads(log.getvalue().splitlines()[-1])
         assert (line["event"], line["pod"], line["pod_uid"]) == ("pod_refused", "default/b", "uid-b")
         assert (line["reason"], line["source"]) == ("TopologyAffinityError", "b.yaml")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from nodeagent.core.model.config import Config
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.daemon import service
 from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.wakeups import Rescans, WakeUpReason, Wakeups
@@ -46,8 +47,8 @@ def test_those_who_wake_all_the_time_keep_no_rescan_away(monkeypatch: pytest.Mon
     clock, turns = Clock(), list[tuple[float, frozenset[WakeUpReason]]]()
     monkeypatch.setattr(service, "time", SimpleNamespace(monotonic=clock))
     monkeypatch.setattr(service, "Rescans", lambda: Rescans(clock))
-    monkeypatch.setattr(service, "_thread", lambda _name, _work: None)
-    monkeypatch.setattr(service, "_status", lambda _agent: "")
+    thread = SimpleNamespace(start=lambda: None)
+    monkeypatch.setattr(service, "threading", SimpleNamespace(Thread=lambda **_: thread))
 
     def turn(reasons: frozenset[WakeUpReason]) -> float:
         turns.append((clock.now, reasons))
@@ -58,10 +59,13 @@ def test_those_who_wake_all_the_time_keep_no_rescan_away(monkeypatch: pytest.Mon
         return frozenset({WakeUpReason.RUNS if clock.now < 220 else WakeUpReason.STOP})
 
     config = Config(cpu_manager_reconcile_period_ms=10_000, file_check_frequency_ms=20_000)
+    state = SimpleNamespace(active_pods=tuple, promises=SimpleNamespace(default=CpuSet()))
+    view = SimpleNamespace(state=state, problems=())
     agent: Any = SimpleNamespace(
         turn=turn,
         wakeups=SimpleNamespace(wait=wait),
         node=SimpleNamespace(config=config),
+        view=view,
         has_reconciled=True,
         notices={},
         log=make_log(io.StringIO()),
@@ -70,7 +74,7 @@ def test_those_who_wake_all_the_time_keep_no_rescan_away(monkeypatch: pytest.Mon
         watchdog_period_seconds=lambda: None, status=print, ready=print, ping_watchdog=lambda: None
     )
     nothing: Any = SimpleNamespace(listen=lambda: None, renew=lambda: None, is_ready=True)
-    service._loop(agent, nothing, nothing, "config.yaml", manager, nothing)
+    service.run_turns(agent, nothing, nothing, "config.yaml", manager, nothing)
     rescans = [at for at, reasons in turns if reasons & {WakeUpReason.START, WakeUpReason.TIMER}]
     assert len(turns) == 40
     assert [later - before for before, later in pairwise(rescans)] == [12.0] * 9
@@ -110,7 +114,7 @@ def test_what_came_and_went_while_nobody_listened_is_looked_at_when_somebody_doe
     monkeypatch.setattr(service, "Uevents", uevents)
     monkeypatch.setattr(service, "time", SimpleNamespace(sleep=slept.append))
     with pytest.raises(EndError):
-        service._follow_hotplug(wakeups, make_log(log))
+        service.follow_hotplug(wakeups, make_log(log))
     hotplug = frozenset({WakeUpReason.HOTPLUG})
     assert heard == [("first", hotplug), ("lost", hotplug), ("second", hotplug), ("lost", hotplug)]
     assert log.getvalue().count("hotplug_unwatched") == 2, "each trouble is told once"

@@ -130,7 +130,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=[mistake[:60] for mistake in MISTAKES])
-def test_a_mistake_around_a_secret_is_told_without_it(mistake: str) -> None:
+def test_a_mistake_around_a_secret_is_reported_without_it(mistake: str) -> None:
     text = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec:\n  containers: [{{name: a, command: [x], {mistake}}}]\n"
     text = text.replace("command: [x], ", "") if "args" in mistake else text
     [result] = parse_manifest(text.encode(), "web.yaml")

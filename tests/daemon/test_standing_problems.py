@@ -75,7 +75,7 @@ def test_a_trouble_that_several_containers_meet_is_one(daemon: Daemon, monkeypat
     assert [line["problem"] for line in events(daemon, "trouble")] == ["the launcher has died"]
 
 
-def test_a_change_that_is_refused_is_shown_counted_and_told_once(daemon: Daemon) -> None:
+def test_a_change_that_is_refused_is_shown_counted_and_reported_once(daemon: Daemon) -> None:
     daemon.files.pods = (pod("a", app(cpu="1")),)
     daemon.rest()
     before = daemon.agent.metrics.exposition.text().decode()
@@ -138,7 +138,7 @@ def test_a_refused_reload_is_shown_until_one_is_taken_over(
     config = tmp_path / "config.yaml"
     config.write_text("cpuManagerPolicy: dynamic\n")
     manager: Any = SimpleNamespace(reloading=lambda: None, ready=lambda _status: None)
-    service._reload(daemon.agent, str(config), manager)
+    service.reload(daemon.agent, str(config), manager)
     daemon.turn()
     (problem,) = daemon.agent.view.problems
     assert "the previous one stays in effect" in problem
@@ -147,7 +147,7 @@ def test_a_refused_reload_is_shown_until_one_is_taken_over(
     same = daemon.agent.node
     monkeypatch.setattr(service, "load_node", lambda _: SimpleNamespace(config=load_config(str(config))))
     monkeypatch.setattr(daemon.agent, "change_node", lambda _: None)
-    service._reload(daemon.agent, str(config), manager)
+    service.reload(daemon.agent, str(config), manager)
     daemon.turn()
     assert daemon.agent.node is same
     assert daemon.agent.view.problems == ()
@@ -180,7 +180,7 @@ A, CRASHES = "poduid-a/app", "poduid-b/crashes"
 
 
 @pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS])
-def test_a_clock_that_is_set_is_told_of_and_changes_no_grace_period(daemon: Daemon, by_ms: int) -> None:
+def test_a_clock_that_is_set_is_reported_and_changes_no_grace_period(daemon: Daemon, by_ms: int) -> None:
     machine = daemon.machine
     machine.stubborn = {"app"}
     daemon.files.pods = (pod("a", app(cpu="1"), termination_grace_seconds=30),)

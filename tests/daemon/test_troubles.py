@@ -41,7 +41,7 @@ def denied(daemon: Daemon, what: str) -> None:
     daemon.steps.denies = answer
 
 
-def told(daemon: Daemon, event: str) -> list[dict[str, str]]:
+def reported(daemon: Daemon, event: str) -> list[dict[str, str]]:
     """The fields that a line of that event has besides those of every line."""
     usual = {"event", "level", "timestamp", "problem"}
     lines = [line for line in daemon.said() if line["event"] == event]
@@ -62,10 +62,10 @@ def test_what_keeps_a_pod_from_starting(what: str, expected: dict[str, str], dae
     daemon.files.pods = (*daemon.files.pods, NEW)
     for _ in range(4):
         daemon.turn()
-    assert told(daemon, "trouble") == [expected]
+    assert reported(daemon, "trouble") == [expected]
     daemon.steps.denies = lambda _: None
     daemon.rest()
-    assert told(daemon, "trouble_over") == [expected]
+    assert reported(daemon, "trouble_over") == [expected]
 
 
 def test_what_keeps_a_pod_from_ending(daemon: Daemon) -> None:
@@ -75,7 +75,7 @@ def test_what_keeps_a_pod_from_ending(daemon: Daemon) -> None:
     for _ in range(3):
         daemon.turn()
         daemon.machine.now_ms += 60_000
-    assert told(daemon, "trouble") == [{"pod": first.full_name, "pod_uid": first.uid, "container": "app"}]
+    assert reported(daemon, "trouble") == [{"pod": first.full_name, "pod_uid": first.uid, "container": "app"}]
 
 
 def test_a_cgroup_of_no_pod_has_no_owner(daemon: Daemon) -> None:

@@ -106,7 +106,7 @@ def test_what_is_withheld_since_the_last_look_is_given_to_nobody(daemon: Daemon)
 
 
 @pytest.mark.parametrize("reason", [WakeUpReason.MANIFESTS, WakeUpReason.TIMER])
-def test_where_the_chain_cannot_be_told_for_a_moment_what_was_known_of_it_counts(
+def test_where_the_chain_cannot_be_read_for_a_moment_what_was_known_of_it_counts(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch, reason: WakeUpReason
 ) -> None:
     """A cgroup above shows no CPUs while systemd enables its controllers again: what it withheld was granted in that turn."""
@@ -136,7 +136,7 @@ def test_the_trouble_of_a_chain_that_could_not_be_read_ends_when_it_can(
     assert not any("cannot read it" in problem for problem in daemon.agent.view.problems)
 
 
-def test_a_promise_that_cannot_be_kept_is_told_with_its_pod_and_when_that_is_over_too(daemon: Daemon) -> None:
+def test_a_promise_that_cannot_be_kept_is_reported_with_its_pod_and_when_that_is_over_too(daemon: Daemon) -> None:
     withhold(daemon, CpuSet.of(max(promised(daemon, "a"))))
     daemon.files.pods = daemon.files.pods[1:]
     daemon.rest()
@@ -197,11 +197,11 @@ def test_commands_see_the_machine_that_the_agent_decides_on(daemon: Daemon, take
     """The files of /sys say nothing of what is withheld: a command that read them again found differences that nobody puts right."""
     lost = CpuSet.of(max(promised(daemon, "a"))) if taken == "one of a pod" else daemon.agent.node.managers.reserved
     withhold(daemon, lost)
-    told = ViewReader()(JsonValue(json.loads(json.dumps(view_document(daemon.agent.view)))))
-    assert told.node.topology == daemon.agent.node.topology
-    assert told.node.managers.topology == daemon.agent.node.managers.topology
-    assert not told.node.topology.online & lost
-    document = inspection(replace(told, observation=Observation(1, PAGE, daemon.machine.observed())))
+    reported = ViewReader()(JsonValue(json.loads(json.dumps(view_document(daemon.agent.view)))))
+    assert reported.node.topology == daemon.agent.node.topology
+    assert reported.node.managers.topology == daemon.agent.node.managers.topology
+    assert not reported.node.topology.online & lost
+    document = inspection(replace(reported, observation=Observation(1, PAGE, daemon.machine.observed())))
     assert document["differences"] == []
     assert document["node"]["cpus"]["offline"] == str(daemon.agent.node.topology.offline)
     assert any("keeps CPUs" in problem for problem in document["node"]["problems"])
@@ -260,7 +260,7 @@ def test_where_a_cgroup_has_no_cpuset_nothing_is_known(tmp_path: Path) -> None:
         assert tree(tmp_path / name, *texts).chain() is None
 
 
-def test_what_the_kernel_would_not_write_is_told(tmp_path: Path) -> None:
+def test_what_the_kernel_would_not_write_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CgroupError, match=r"slice/cpuset.cpus.effective"):
         tree(tmp_path, "0-7\n", "many\n", "0-7\n").chain()
 

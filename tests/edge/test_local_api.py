@@ -159,7 +159,7 @@ def test_an_unknown_operation_names_the_known_ones(daemon: Daemon) -> None:
 @pytest.mark.parametrize(
     "request_line", [b"\n", b"[]\n", b"GET / HTTP/1.1\r\n\r\n", b"\0\xff\n", b"[" * 60_000 + b"\n"]
 )
-def test_a_malformed_request_is_told_so(daemon: Daemon, request_line: bytes) -> None:
+def test_a_malformed_request_is_refused_with_the_reason(daemon: Daemon, request_line: bytes) -> None:
     reply = raw(daemon.path, request_line)
     assert reply["ok"] is False
     assert "malformed request" in reply["error"]["message"]
@@ -174,7 +174,7 @@ def test_a_waiting_write_holds_nobody_up(daemon: Daemon) -> None:
         assert json.loads(until_closed(waiting)) == {"ok": True, "result": True}
 
 
-def test_too_large_a_request_is_told_so(impatient: Daemon) -> None:
+def test_too_large_a_request_is_refused_with_the_reason(impatient: Daemon) -> None:
     reply = raw(impatient.path, b'{"op": "' + b"x" * 5000)
     assert "too large" in reply["error"]["message"]
 
@@ -195,8 +195,8 @@ def test_a_slow_client_is_dropped_even_if_it_keeps_sending(impatient: Daemon) ->
 def test_a_client_that_takes_no_answer_is_dropped(impatient: Daemon) -> None:
     with connected(impatient.path) as channel:
         channel.sendall(b'{"op": "large", "bytes": 30000000}\n')
-        wait_until(lambda: bool(impatient.server._parting))
-        wait_until(lambda: not impatient.server._parting)
+        wait_until(lambda: impatient.server.connections.parting == 1)
+        wait_until(lambda: impatient.server.connections.parting == 0)
         assert len(until_closed(channel)) < 30_000_000
 
 
@@ -208,13 +208,13 @@ def test_silent_clients_push_each_other_out_and_honest_ones_get_through(daemon: 
         silent.append(channel)
         if len(silent) % 20 == 0:
             assert call(daemon.path, "echo") == {}
-    open_now = len(daemon.server._reading) + len(daemon.server._answering)
+    open_now = sum(daemon.server.connections)
     for channel in silent:
         channel.close()
     assert open_now <= LocalApi.bounds.connections
 
 
-def test_when_all_connections_wait_for_answers_the_next_one_is_told(impatient: Daemon) -> None:
+def test_when_all_connections_wait_for_answers_the_next_one_is_refused_with_the_reason(impatient: Daemon) -> None:
     with connected(impatient.path) as last:
         waiting = []
         for _ in range(8):
@@ -222,7 +222,7 @@ def test_when_all_connections_wait_for_answers_the_next_one_is_told(impatient: D
             channel.connect(impatient.path)
             channel.sendall(b'{"op": "wait"}\n')
             waiting.append(channel)
-            wait_until(lambda: len(impatient.server._answering) == len(waiting))
+            wait_until(lambda: impatient.server.connections.answering == len(waiting))
         last.close()
         with pytest.raises(ApiError) as caught:
             call(impatient.path, "echo")
@@ -288,10 +288,11 @@ def test_one_user_cannot_keep_others_out(open_directory: Path, request_line: str
         try:
             assert other.stdout is not None
             assert other.stdout.readline() == "asked\n"
-            wait_until(lambda: len(daemon.server._parting if "large" in request_line else daemon.server._reading) == 32)
+            stuck = (0, 0, 32) if "large" in request_line else (32, 0, 0)
+            wait_until(lambda: daemon.server.connections == stuck)
             with connected(daemon.path) as waiting:
                 waiting.sendall(b'{"op": "wait"}\n')
-                wait_until(lambda: bool(daemon.server._answering))
+                wait_until(lambda: daemon.server.connections.answering == 1)
                 assert call(daemon.path, "echo") == {}
                 daemon.release.set()
                 assert json.loads(until_closed(waiting))["ok"]
@@ -388,7 +389,7 @@ def test_stopping_removes_the_socket_and_drops_clients(tmp_path: Path, is_met: b
     with connected(daemon.path) as channel:
         channel.sendall(b"{")
         if is_met:
-            wait_until(lambda: bool(daemon.server._reading))
+            wait_until(lambda: daemon.server.connections.reading == 1)
         daemon.stop()
         assert until_closed(channel) == b""
     assert not Path(daemon.path).exists()
@@ -422,7 +423,7 @@ print(call(sys.argv[1], "echo", after="all", timeout_seconds=30))
 """
 
 
-def test_out_of_descriptors_it_tells_waits_and_goes_on(tmp_path: Path) -> None:
+def test_out_of_descriptors_it_reports_waits_and_goes_on(tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", NO_DESCRIPTORS, str(tmp_path / "api.sock")]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=120)
     failures = [line for line in done.stdout.splitlines() if line.startswith("accepting")]

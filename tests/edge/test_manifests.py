@@ -111,10 +111,10 @@ def test_a_link_to_where_the_unit_sees_nothing_names_the_units_setting(
     target: str, setting: str | None, tmp_path: Path
 ) -> None:
     (tmp_path / "pod.yaml").symlink_to(target)
-    told = problem(tmp_path, "pod.yaml")
-    assert target in told
-    assert ("systemctl edit nodeagent" in told) is (setting is not None)
-    assert setting is None or f"[Service] {setting}" in told
+    reported = problem(tmp_path, "pod.yaml")
+    assert target in reported
+    assert ("systemctl edit nodeagent" in reported) is (setting is not None)
+    assert setting is None or f"[Service] {setting}" in reported
 
 
 def test_a_directory_that_cannot_be_reached_says_so(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def test_a_full_and_a_read_only_file_system_keep_the_old_content(tmp_path: Path)
     assert kept == kept_too == "b'old' ['state']"
 
 
-def test_no_space_left_is_told_with_its_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_space_left_is_reported_with_its_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """/dev/full answers ENOSPC to every write; it stands in for the temporary file."""
     path = str(tmp_path / "state")
     write_atomically(path, b"old")

@@ -3,6 +3,7 @@ import os
 import queue
 import select
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.edge import uevents
 from nodeagent.edge.uevents import Hotplug, UeventError, Uevents, drain, open_uevent_socket
 
 KOBJECT_UEVENT = 15
@@ -25,9 +25,9 @@ def message(subsystem: str, action: str = "online", path: str = "/devices/system
 class Listener:
     """An iteration in a thread of its own, as in the daemon."""
 
-    def __init__(self, channel: socket.socket) -> None:
+    def __init__(self, channel: socket.socket, *, loads_after_seconds: float = 0.0) -> None:
         channel.setblocking(False)
-        self.events = Uevents(channel)
+        self.events = Uevents(channel, loads_after_seconds=loads_after_seconds)
         self.observed: queue.Queue[Hotplug | Exception | None] = queue.Queue()
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
@@ -46,20 +46,15 @@ class Listener:
         assert not self.thread.is_alive()
 
 
-@pytest.fixture(autouse=True)
-def sorts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uevents, "_LOADED_AFTER_SECONDS", 0.0)
-
-
 @contextmanager
-def stand_in() -> Iterator[tuple[socket.socket, Listener]]:
+def stand_in(*, loads_after_seconds: float = 0.0) -> Iterator[tuple[socket.socket, Listener]]:
     """A stand-in for the kernel's end. Its abstract address begins with 0, as the kernel's port number is 0."""
     receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     receiver.bind("")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.bind("")
         sender.connect(receiver.getsockname())
-        listener = Listener(receiver)
+        listener = Listener(receiver, loads_after_seconds=loads_after_seconds)
         yield sender, listener
         listener.stop()
 
@@ -146,9 +141,8 @@ def test_a_burst_is_a_few_wakeups_and_closing_twice_is_harmless(kernel: tuple[so
 
 @root_only
 def test_at_first_all_wake_and_nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uevents, "_LOADED_AFTER_SECONDS", 3600.0)
-    monkeypatch.setattr(uevents, "_parser", lambda: pytest.fail("loaded"))
-    with stand_in() as (sender, listener):
+    monkeypatch.setitem(sys.modules, "pyroute2.netlink.uevent", None)
+    with stand_in(loads_after_seconds=3600.0) as (sender, listener):
         for _ in range(2):
             sender.send(message("block"))
             assert listener.observed.get(timeout=60) is Hotplug.CHANGED
@@ -226,9 +220,10 @@ def test_without_file_descriptors_it_is_an_error_and_nothing_is_left_open(monkey
     assert channel.fileno() == -1
 
 
-def test_refused_netlink_is_told_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_netlink_is_reported_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     """A protocol number that no kernel has stands in for a refusing one."""
-    monkeypatch.setattr(uevents, "_NETLINK_KOBJECT_UEVENT", 30)
+    real = socket.socket
+    monkeypatch.setattr(socket, "socket", lambda family, kind, _protocol: real(family, kind, 30))
     with pytest.raises(UeventError) as caught:
         open_uevent_socket()
     assert "Protocol not supported" in caught.value.message

@@ -66,7 +66,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     assert made.bugs == []
 
 
-def told(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+def run(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     status = main(list(words))
     out, err = capfd.readouterr()
     return status, out, err
@@ -95,10 +95,10 @@ def test_a_capture_answers_as_the_node_did(
     if is_live:
         host.start_daemon()
     file = str(host.directory / "node.json")
-    assert told(capfd, "capture", "--out", file, *host.options) == (0, "", "")
-    answer = told(capfd, *command, *host.options)
+    assert run(capfd, "capture", "--out", file, *host.options) == (0, "", "")
+    answer = run(capfd, *command, *host.options)
     assert answer[1]
-    status, out, err = told(capfd, *command, "--machine", file)
+    status, out, err = run(capfd, *command, "--machine", file)
     assert (status, without_whose(out), err) == (answer[0], without_whose(answer[1]), answer[2])
     assert out == answer[1] or command[0] == "inspect"
 
@@ -115,7 +115,7 @@ def test_no_secret_of_a_container_is_in_it(host: Host, capfd: pytest.CaptureFixt
     change = RefusedChange(with_secret(), RecordedRefusal("OutOfpods", "too many", 1))
     host.world.state = replace(host.world.state, entries=(*others, replace(entry, refused_change=change)))
     host.start_daemon()
-    _, text, _ = told(capfd, "capture", *host.options)
+    _, text, _ = run(capfd, "capture", *host.options)
     assert "OutOfpods" in text
     assert SECRET not in text
     assert "--password" not in text
@@ -140,34 +140,34 @@ def test_a_captured_root_is_the_same_text_each_time_and_once_more_captured(
 ) -> None:
     first, second = tmp_path / "first.json", tmp_path / "second.json"
     for path in (first, second):
-        assert told(capfd, "capture", "--root", str(root), "--out", str(path)) == (0, "", "")
+        assert run(capfd, "capture", "--root", str(root), "--out", str(path)) == (0, "", "")
     assert first.read_bytes() == second.read_bytes()
-    assert told(capfd, "capture", "--machine", str(first)) == (0, first.read_text(), "")
+    assert run(capfd, "capture", "--machine", str(first)) == (0, first.read_text(), "")
     for command in (["topology"], ["topology", "-o", "yaml"], ["inspect", "-o", "json"]):
-        copied, captured = (told(capfd, *command, *node) for node in (["--root", str(root)], ["--machine", str(first)]))
+        copied, captured = (run(capfd, *command, *node) for node in (["--root", str(root)], ["--machine", str(first)]))
         assert copied == captured
-    assert "A  default/web app  1,5" in told(capfd, "topology", "--machine", str(first))[1]
+    assert "A  default/web app  1,5" in run(capfd, "topology", "--machine", str(first))[1]
 
 
 def test_free_memory_does_not_change_it(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    before = told(capfd, "capture", "--root", str(root))
+    before = run(capfd, "capture", "--root", str(root))
     (root / "proc/meminfo").write_text("MemTotal:       16777216 kB\nMemFree:  9 kB\nDirty: 3 kB\n")
     (root / "proc/cpuinfo").write_text((root / "proc/cpuinfo").read_text().replace("\n\n", "\ncpu MHz : 801.2\n\n"))
-    assert told(capfd, "capture", "--root", str(root)) == before
+    assert run(capfd, "capture", "--root", str(root)) == before
 
 
 def test_without_an_agent_the_machine_alone_is_taken_and_that_is_said(
     root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (root / "etc/nodeagent/config.yaml").unlink()
-    status, text, err = told(capfd, "capture", "--root", str(root))
+    status, text, err = run(capfd, "capture", "--root", str(root))
     assert status == 0
     assert json.loads(text)["agent"] is None
     assert err.startswith(
         f"nodeagent: only the machine is captured: no configuration at {root}/etc/nodeagent/config.yaml\n"
     )
     (tmp_path / "node.json").write_text(text)
-    assert told(capfd, "topology", "--machine", str(tmp_path / "node.json"))[0] == 0
+    assert run(capfd, "topology", "--machine", str(tmp_path / "node.json"))[0] == 0
 
 
 @pytest.mark.parametrize("is_configured", [False, True])
@@ -178,7 +178,7 @@ def test_what_holds_no_machine_is_not_taken(
     there.mkdir(exist_ok=True)
     if is_configured:
         (root / "sys").rename(root / "elsewhere")
-    status, out, err = told(capfd, "capture", "--root", str(there), "--out", str(tmp_path / "node.json"))
+    status, out, err = run(capfd, "capture", "--root", str(there), "--out", str(tmp_path / "node.json"))
     assert (status, out) == (1, "")
     assert err.startswith(f"nodeagent: cannot use {there}/sys/devices/system/cpu: found no CPU")
     assert not (tmp_path / "node.json").exists()
@@ -188,18 +188,18 @@ def test_a_named_configuration_counts_without_an_agent_and_is_an_error_only_wher
     host: Host, capfd: pytest.CaptureFixture[str]
 ) -> None:
     words = ("capture", "--config", str(host.config))
-    status, text, err = told(capfd, *words)
+    status, text, err = run(capfd, *words)
     assert (status, json.loads(text)["agent"]) == (0, None)
     assert err.startswith("nodeagent: only the machine is captured: the agent does not answer ")
     host.save()
-    status, text, err = told(capfd, *words)
+    status, text, err = run(capfd, *words)
     assert (status, json.loads(text)["agent"] is None, err) == (0, False, "")
     for wrong in ('{"maxPods": "many"}', '{"cpuManagerPolicy": "static", "reservedSystemCPUs": "9999"}', None):
         if wrong is None:
             host.config.unlink()
         else:
             host.config.write_text(wrong)
-        status, text, err = told(capfd, *words)
+        status, text, err = run(capfd, *words)
         assert (status, text, "only the machine" in err) == (1, "", False)
         assert str(host.config) in err
 
@@ -207,7 +207,7 @@ def test_a_named_configuration_counts_without_an_agent_and_is_an_error_only_wher
 def test_where_a_named_agent_neither_answers_nor_saved_anything_nothing_is_taken(
     host: Host, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    status, out, err = told(capfd, "capture", *host.options)
+    status, out, err = run(capfd, "capture", *host.options)
     assert (status, out) == (1, "")
     assert err.startswith(f"nodeagent: the agent does not answer (cannot ask {host.socket}: ")
 
@@ -215,7 +215,7 @@ def test_where_a_named_agent_neither_answers_nor_saved_anything_nothing_is_taken
 def test_a_capture_that_cannot_be_read_is_complained_about_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert told(capfd, "capture", "--machine", str(tmp_path / "none")) == (
+    assert run(capfd, "capture", "--machine", str(tmp_path / "none")) == (
         1,
         "",
         f"nodeagent: there is no file {tmp_path}/none\nhint: make one with `nodeagent capture --out FILE`\n",
@@ -224,13 +224,13 @@ def test_a_capture_that_cannot_be_read_is_complained_about_once(
 
 def test_a_described_machine_is_not_captured(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "m.json").write_text('{"topology": {"cpus": [{"id": 0, "core": 0, "socket": 0, "numa": 0}]}}')
-    status, out, err = told(capfd, "capture", "--machine", str(tmp_path / "m.json"))
+    status, out, err = run(capfd, "capture", "--machine", str(tmp_path / "m.json"))
     assert (status, out) == (1, "")
     assert "describes a machine and is not a capture\nhint: take one on the node itself" in err
 
 
 def test_a_directory_that_is_not_there_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    status, _, err = told(capfd, "capture", "--out", str(tmp_path / "none" / "node.json"))
+    status, _, err = run(capfd, "capture", "--out", str(tmp_path / "none" / "node.json"))
     assert status == 1
     assert f"{tmp_path}/none" in err
     assert "name another file with --out" in err
@@ -242,7 +242,7 @@ def test_a_directory_that_is_not_there_is_named(tmp_path: Path, capfd: pytest.Ca
 
 @pytest.fixture
 def document(root: Path, capfd: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    captured: dict[str, Any] = json.loads(told(capfd, "capture", "--root", str(root))[1])
+    captured: dict[str, Any] = json.loads(run(capfd, "capture", "--root", str(root))[1])
     captured["cgroups"] = {"": {"cgroup.controllers": "cpu", "cpuset.cpus.effective": "0-1", "cpu.max": "max 100000"}}
     captured["hostProcesses"] = {
         "processes": [{"pid": 1, "name": "init", "cpus": "0"}],
@@ -272,7 +272,7 @@ def test_it_is_of_printable_ascii_whatever_a_process_is_called(
     document["hostProcesses"]["processes"][0]["name"] = f"{HOSTILE}\x7f é \N{GRINNING FACE}"
     node = tmp_path / "node.json"
     node.write_text(json.dumps(document))
-    out = told(capfd, "capture", "--machine", str(node))[1]
+    out = run(capfd, "capture", "--machine", str(node))[1]
     assert set(out) <= {"\n", *map(chr, range(0x20, 0x7F))}
     assert decoded(json.loads(out)).observation == decoded(document).observation
 

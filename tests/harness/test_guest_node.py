@@ -26,14 +26,14 @@ class StubGuest:
     def __init__(self) -> None:
         self.files: dict[str, str] = {}
         self.entries: list[Document] = []
-        self.generation, self.told = 1, 1
+        self.generation, self.reported = 1, 1
         self.ran: list[str] = []
 
     def run(self, command: str, **_: object) -> Completed:
         self.ran.append(command)
         if "/metrics" in command:
-            said = f"nodeagent_state_generation {self.told}.0\n"
-            self.told = self.generation
+            said = f"nodeagent_state_generation {self.reported}.0\n"
+            self.reported = self.generation
             return Completed(0, said, "")
         if "inspect -o json" in command:
             return Completed(0, json.dumps({"node": {"generation": self.generation}}), "")
@@ -120,7 +120,7 @@ def test_what_is_waited_for_can_be_read(node: Node, guest: StubGuest) -> None:
     assert node.inspect() == {"node": {"generation": guest.generation}}
 
 
-def test_what_a_log_line_tells_is_waited_for(node: Node, guest: StubGuest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_log_line_says_is_waited_for(node: Node, guest: StubGuest, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(command: str, **_: object) -> Completed:
         line = {"MESSAGE": '{"event": "pod_refused"}', "_SYSTEMD_UNIT": "nodeagent.service"}
         return Completed(0, json.dumps(line) if "journalctl" in command else "nodeagent_state_generation 1", "")
@@ -134,7 +134,7 @@ def test_what_a_log_line_tells_is_waited_for(node: Node, guest: StubGuest, monke
 @pytest.mark.parametrize(
     "wait", [lambda node: node.wait_running("slot"), Node.wait_decided], ids=["running", "decided"]
 )
-def test_a_container_without_a_command_is_there_when_the_agent_has_told_of_it(
+def test_a_container_without_a_command_is_there_when_the_agent_has_reported_it(
     node: Node, guest: StubGuest, wait: Callable[[Node], Document], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is saved before its cgroup is made."""
@@ -149,7 +149,7 @@ def test_a_container_without_a_command_is_there_when_the_agent_has_told_of_it(
     monkeypatch.setattr(guest, "run", run)
     wait(node)
     assert len([command for command in guest.ran if "/metrics" in command]) == 2
-    assert guest.told == guest.generation
+    assert guest.reported == guest.generation
 
 
 def test_a_footprint_is_taken_when_the_agent_has_done_what_is_saved(node: Node, guest: StubGuest) -> None:

@@ -199,7 +199,7 @@ def test_of_the_host():
 def project(tmp_path: Path) -> Path:
     for directory in ("integration/guest", "tests"):
         (tmp_path / directory).mkdir(parents=True)
-    ours = ("__init__", "conftest", "guests", "lanes", "repeats", "telling", "guest/errors", "guest/releases")
+    ours = ("__init__", "conftest", "guests", "lanes", "progress", "repeats", "guest/errors", "guest/releases")
     for file in ("conftest.py", "pyproject.toml", *(f"integration/{name}.py" for name in ours)):
         shutil.copy(ROOT / file, tmp_path / file)
     for name, text in STUBS.items():
@@ -271,9 +271,9 @@ def test_what_passes_when_repeated_is_named_last_and_two_such_are_the_most(
 ) -> None:
     run = run_of(project, *at_once, "-k", chosen, "integration")
     assert run.returncode == status, run.stdout + run.stderr
-    told = run.stdout.splitlines()
-    summary = next(at for at, line in enumerate(told) if re.search(r"\d (?:passed|failed).* in [\d.]+s", line))
-    after = "\n".join(told[summary + 1 :])
+    reported = run.stdout.splitlines()
+    summary = next(at for at, line in enumerate(reported) if re.search(r"\d (?:passed|failed).* in [\d.]+s", line))
+    after = "\n".join(reported[summary + 1 :])
     assert re.findall(r"^FLAKY (.*)", after, re.MULTILINE) == [list(FLAKY)[at] for at in flaky]
     assert all(list(FLAKY.values())[at] in after for at in flaky)
     assert ("too many" in after) == (len(flaky) > 2)

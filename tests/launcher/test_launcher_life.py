@@ -120,7 +120,7 @@ def test_a_torn_record_is_set_aside_and_a_newer_launchers_is_read(launcher: Laun
     assert "record_set_aside" in launcher.errors.read_text()
 
 
-def test_an_end_is_told_even_when_its_record_cannot_be_written(launcher: LauncherProcess) -> None:
+def test_an_end_is_reported_even_when_its_record_cannot_be_written(launcher: LauncherProcess) -> None:
     launcher.start("run", "sleep", "1000")
     (launcher.state / "run.json").unlink()
     (launcher.state / "run.json").mkdir()
@@ -236,7 +236,7 @@ def test_stop_waits_no_longer_than_needed(launcher: LauncherProcess) -> None:
     assert launcher.end_of("other").end == Killed(signal.SIGTERM, core_dumped=False)
 
 
-def test_systemd_is_told(launcher: LauncherProcess, tmp_path: Path) -> None:
+def test_systemd_is_notified(launcher: LauncherProcess, tmp_path: Path) -> None:
     launcher.kill()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))

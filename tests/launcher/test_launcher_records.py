@@ -16,9 +16,9 @@ def test_what_cannot_be_read_is_passed_over(tmp_path: Path, capfd: pytest.Captur
     (tmp_path / "torn.json").write_text("{")
     assert RecordStore(tmp_path).load() == []
     assert {path.name for path in tmp_path.iterdir()} == {"directory.json", "torn.unreadable-1"}
-    told = capfd.readouterr().err
-    assert "record_unreadable" in told
-    assert "directory.json" in told
+    reported = capfd.readouterr().err
+    assert "record_unreadable" in reported
+    assert "directory.json" in reported
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 200], ids=["empty", "zeros"])
@@ -32,7 +32,7 @@ def test_what_a_loss_of_power_leaves_of_a_start_is_removed(
     assert "record_empty" in capfd.readouterr().err
 
 
-def test_a_disk_that_fails_is_told(
+def test_a_disk_that_fails_is_reported(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "torn.json").write_text("{")

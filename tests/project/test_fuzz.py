@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tests.support import fuzz_targets
-from tests.support.figures import Recorder, keep, tell
+from tests.support.figures import Recorder, keep, report
 from tests.support.fuzz import MOST_BYTES, Campaign, Failure, figures
 from tests.support.fuzz_targets import TARGETS, Target
 
@@ -24,7 +24,7 @@ def test_damaged_input_draws_an_answer_and_breaks_nothing(record_property: Recor
     for campaign in campaigns:
         campaign.begin()
         campaign.run(EXECUTIONS)
-    tell(record_property, figures(campaigns).splitlines()[0])
+    report(record_property, figures(campaigns).splitlines()[0])
     assert all(len(campaign.corpus) > len(campaign.target.seeds) for campaign in campaigns)
 
 
@@ -51,7 +51,7 @@ def test_no_input_that_is_built_of_anything_breaks_a_rule(record_property: Recor
         target.read(content)
 
     draws_an_answer()
-    tell(record_property, f"Hypothesis: {executions} inputs of {target.name}")
+    report(record_property, f"Hypothesis: {executions} inputs of {target.name}")
     keep("inputs built by Hypothesis", target.name, executions=executions)
 
 

@@ -33,7 +33,7 @@ from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.machine import without_withheld
 from nodeagent.daemon.records import Recorder
-from nodeagent.daemon.recovery import Evidence, start_state, tell
+from nodeagent.daemon.recovery import Evidence, report_recovery, start_state
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.troubles import Trouble
 from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
@@ -274,7 +274,9 @@ def answered(daemon: "Daemon", ask: Callable[[], T]) -> T:
 
 
 @dataclass
-class _SameMachine:
+class Hardware:
+    """What the agent finds when it looks at the machine again."""
+
     topology: Topology
 
     def look(self, _known: Topology) -> Topology:
@@ -291,6 +293,8 @@ class Daemon:
     steps: Steps = field(default_factory=Steps)
     judge: Callable[["Daemon"], None] = lambda _daemon: None
     """Called after everything that the agent does to the machine."""
+    alive: Callable[[], None] = lambda: None
+    """Called after each part of a turn."""
     log: io.StringIO = field(default_factory=io.StringIO)
     config: dict[str, Any] = field(default_factory=dict)
 
@@ -300,7 +304,8 @@ class Daemon:
         whole = daemon_node(self.machine.node, self.directory, **self.config)
         tree: Any = Tree(self.machine, self.steps, lambda: self.judge(self))
         client: Any = Client(self.machine, self.steps)
-        same: Any = _SameMachine(whole.topology)
+        self.hardware = Hardware(whole.topology)
+        hardware: Any = self.hardware
         node, _ = without_withheld(whole, tree)
         runner = Runner(client)
 
@@ -311,7 +316,7 @@ class Daemon:
         start = start_state(node, self.files.look(rescan=True).pods, self.machine.now_ms, look)
         assert start is not None
         if start.recovery is not None:
-            tell(start.recovery, log)
+            report_recovery(start.recovery, log)
         unusable = () if start.recovery is None else start.recovery.unusable
         self.agent = Agent(
             node,
@@ -322,8 +327,9 @@ class Daemon:
             recorder=Recorder(str(self.directory), log, unusable=unusable),
             log=log,
             wakeups=Wakeups(),
-            machine=same,
+            machine=hardware,
             recovery=start.recovery,
+            alive=self.alive,
         )
         return self.agent
 

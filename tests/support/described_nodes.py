@@ -24,16 +24,16 @@ checkAllocatable: false
 MACHINE = "2s.4c.2t,memory=8Gi"
 """16 CPUs on two NUMA nodes; siblings are c and c+8."""
 
-Told = Callable[..., tuple[int, str, str]]
+RunCommand = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def told(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCommand:
     """Run a command in a directory of its own, where `config.yaml` lies."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.yaml").write_text(CONFIG)
 
-    def run(*words: str) -> tuple[int, str, str]:
+    def run_one(*words: str) -> tuple[int, str, str]:
         try:
             status = main(list(words))
         except SystemExit as end:
@@ -41,7 +41,7 @@ def told(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest
         captured = capsys.readouterr()
         return status, captured.out, captured.err
 
-    return run
+    return run_one
 
 
 def container(name: str, cpu: str, memory: str) -> dict[str, Any]:

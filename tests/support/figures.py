@@ -16,7 +16,7 @@ Recorder = Callable[[str, object], None]
 """pytest's fixture record_property."""
 
 
-def tell(record_property: Recorder, text: str) -> None:
+def report(record_property: Recorder, text: str) -> None:
     """Have it printed at the end of the run (conftest.py at the root)."""
     record_property("figure", text)
 

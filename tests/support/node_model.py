@@ -395,7 +395,7 @@ class Agent:
         of = self.machine.node
         wanted = {name: manifest.pod for name, manifest in counting(offered(self.sources()), before.entries)[0].items()}
         allocatable = of.allocatable if of.config.check_allocatable else None
-        told = {event.pod.uid for event in decided.events if event.kind is EventKind.CHANGE_REFUSED}
+        reported = {event.pod.uid for event in decided.events if event.kind is EventKind.CHANGE_REFUSED}
         finished = any(event.kind is EventKind.POD_FINISHED for event in decided.events)
         node = WhatIf.of(of.managers, decided.state.promises, decided.state.active_pods(), allocatable)
         for entry in decided.state.entries:
@@ -408,7 +408,7 @@ class Agent:
                 fits = isinstance(node.making_way(successor).judge(successor), Admitted)
                 assert fits or finished, f"{entry.pod.name} ends for a successor that does not fit"
             change = entry.refused_change
-            assert (change is not None and change != old.refused_change) == (entry.pod.uid in told), (
+            assert (change is not None and change != old.refused_change) == (entry.pod.uid in reported), (
                 "told of each trial"
             )
 
@@ -506,7 +506,7 @@ class Agent:
         """What happened: (event, container or pod's name)."""
         return [(f.kind.value, f.container or f.pod.name) for f in self.events]
 
-    def told(self, event: EventKind) -> Iterator[TurnEvent]:
+    def reported(self, event: EventKind) -> Iterator[TurnEvent]:
         return (f for f in self.events if f.kind is event)
 
 

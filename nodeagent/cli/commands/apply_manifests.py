@@ -56,7 +56,7 @@ def apply_manifests(options: argparse.Namespace) -> int:
         sys.stdout.write(applied_text(document))
         sys.stdout.flush()
     pods = _after_wait(options, place, changes, document["pods"]) if options.wait else document["pods"]
-    _tell_who_is_away(options, place)
+    _report_who_is_away(options, place)
     if options.output != "text":
         sys.stdout.write(spelled(document | {"pods": pods}, options.output))
     return _status(options, pods)
@@ -106,7 +106,7 @@ def _after_wait(
     return [settled_document(pod, found[pod["uid"]]) if pod["uid"] in found else pod for pod in pods]
 
 
-def _tell_who_is_away(options: argparse.Namespace, place: ManifestPlace) -> None:
+def _report_who_is_away(options: argparse.Namespace, place: ManifestPlace) -> None:
     if not place.is_live and options.output == "text":
         print("note: the agent is not running; it will act on this once started: systemctl start nodeagent")
 

@@ -108,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
     answer = _ReleaseReport(options, by_agent=is_live or bool(options.pods))
     if not isinstance(known, NodeAgentError) and known.is_live:
         return _by_agent(options, known, answer)
-    return _told_without_agent(options, known, answer) if options.dry_run else _without_agent(options, answer)
+    return _planned_without_agent(options, known, answer) if options.dry_run else _without_agent(options, answer)
 
 
 def _known(options: argparse.Namespace) -> NodeView | NodeAgentError:
@@ -145,8 +145,8 @@ class _ReleaseReport:
     def plan(self, state: NodeState, entries: Sequence[PodEntry]) -> None:
         self._plans = [plan_document(state, entry) for entry in entries]
         if self._dry_run and self._output == "text":
-            told = [line for plan in self._plans for line in plan_text(plan)]
-            self.say(*(["would be done, nothing is:", *told] if told else ["there are no pods"]))
+            lines = [line for plan in self._plans for line in plan_text(plan)]
+            self.say(*(["would be done, nothing is:", *lines] if lines else ["there are no pods"]))
 
     def removal(self, *, cgroups: str | None = None, file: str | None = None) -> None:
         """Report what is removed, or would be."""
@@ -168,7 +168,7 @@ class _ReleaseReport:
         self._after = after
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def reported(self) -> Iterator[None]:
         """Print the document at the end, also after an error."""
         try:
             yield
@@ -199,7 +199,7 @@ def _by_agent(options: argparse.Namespace, known: NodeView, answer: _ReleaseRepo
     if options.purge:
         raise ReleaseError("the agent runs and would write its files again", hint="first: `systemctl stop nodeagent`")
     if options.dry_run:
-        with answer.told():
+        with answer.reported():
             answer.plan(known.state, chosen)
         return 0
     socket_path = options.socket or f"{known.node.config.runtime_directory}/agent.sock"
@@ -213,7 +213,7 @@ def _by_agent(options: argparse.Namespace, known: NodeView, answer: _ReleaseRepo
         **({"all": True} if options.all else {"pods": options.pods}),
     )
     uids = frozenset(map(str, asked["released"]))
-    with answer.told():
+    with answer.reported():
         answer.plan(known.state, chosen)
         for entry in chosen:
             if entry.pod.uid not in uids:
@@ -224,16 +224,16 @@ def _by_agent(options: argparse.Namespace, known: NodeView, answer: _ReleaseRepo
 
 
 def _wait(state: NodeState, uids: frozenset[str], socket_path: str, answer: _ReleaseReport, deadline: float) -> None:
-    teller = _Teller(answer, state, uids)
-    while teller.left():
+    reporter = _Reporter(answer, state, uids)
+    while reporter.left():
         try:
-            teller(state_from_document(call(socket_path, "state")["state"]).state)
+            reporter(state_from_document(call(socket_path, "state")["state"]).state)
         except ApiUnavailable as err:
             raise ReleaseError(
                 f"the agent does not answer any more: {err.message}",
                 hint="start it with `systemctl start nodeagent`: it continues where it stopped",
             ) from err
-        left = teller.left()
+        left = reporter.left()
         if left and time.monotonic() > deadline:
             raise ReleaseError(
                 f"still there: {', '.join(left)}",
@@ -243,7 +243,7 @@ def _wait(state: NodeState, uids: frozenset[str], socket_path: str, answer: _Rel
             time.sleep(_PAUSE_SECONDS)
 
 
-class _Teller:
+class _Reporter:
     """Reports what happens, from one state to the next."""
 
     def __init__(self, answer: _ReleaseReport, state: NodeState, uids: frozenset[str]) -> None:
@@ -273,11 +273,13 @@ def _done(count: int, answer: _ReleaseReport) -> None:
         answer.say("nothing to release")
 
 
-def _told_without_agent(options: argparse.Namespace, known: NodeView | NodeAgentError, answer: _ReleaseReport) -> int:
+def _planned_without_agent(
+    options: argparse.Namespace, known: NodeView | NodeAgentError, answer: _ReleaseReport
+) -> int:
     from nodeagent.cli.support.configurations import load_config
     from nodeagent.daemon import releasing
 
-    with answer.told():
+    with answer.reported():
         if isinstance(known, NodeAgentError):
             answer.problem(known)
         else:
@@ -309,7 +311,7 @@ def _without_agent(options: argparse.Namespace, answer: _ReleaseReport) -> int:
     with state_files.lock_directory(node.config.state_directory):
         pods = releasing.find_pods_cgroup(node.config, PODS_CGROUP)
         agent = None if pods is None else releasing.load_agent(node, pods)
-        with answer.told():
+        with answer.reported():
             count = 0
             if pods is None or agent is None:
                 answer.say("no pod runs: the pods have no cgroup")
@@ -317,8 +319,8 @@ def _without_agent(options: argparse.Namespace, answer: _ReleaseReport) -> int:
                 active = tuple(entry for entry in agent.state.entries if entry.is_active)
                 count = len(active)
                 answer.plan(agent.state, agent.state.entries)
-                teller = _Teller(answer, agent.state, frozenset(e.pod.uid for e in active))
-                releasing.drain(agent, teller, _deadline(options, active))
+                reporter = _Reporter(answer, agent.state, frozenset(e.pod.uid for e in active))
+                releasing.drain(agent, reporter, _deadline(options, active))
                 _remove_cgroups(pods, answer)
             if options.purge:
                 for path in releasing.own_files(node.config):

@@ -112,13 +112,13 @@ def simulate_scenarios(options: argparse.Namespace) -> None:
     """
     instead = _instead(options)
     words = _Words(options.file, "the scenario's own" if instead.machine is None else instead.machine.where)
-    is_told = options.output == "text" and options.bench is None
+    is_reported = options.output == "text" and options.bench is None
     options.file.check_open()
     found = False
     with Progress("scenarios", beside_output=True) as progress:
         for number, line in _lines(options.file):
             scenario = instead.read(line, f"{options.file}:{number}")
-            if is_told:
+            if is_reported:
                 text = words.of(scenario, number)
             elif options.bench is not None:
                 text = _timed(scenario, number, options.bench, options.output)
@@ -129,7 +129,7 @@ def simulate_scenarios(options: argparse.Namespace) -> None:
             found = True
     if not found:
         raise SimulateInputError(options.file, "it holds no scenario")
-    if is_told:
+    if is_reported:
         sys.stdout.write(words.end())
 
 

@@ -85,7 +85,7 @@ def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | No
             # If no agent ever ran, a named configuration defines what is reserved. If another agent's promises can't be read, at all or by
             # us, the machine itself is still the answer.
             if args.config is None or not isinstance(err, NeverSavedError | StartError):
-                _tell_missing(err, args)
+                _report_missing(err, args)
                 return None
         else:
             return owners(known.node.managers, known.state.promises, known.state.active_pods())
@@ -95,7 +95,7 @@ def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | No
     return owners(managers, initial(managers), ())
 
 
-def _tell_missing(err: NodeAgentError, args: argparse.Namespace) -> None:
+def _report_missing(err: NodeAgentError, args: argparse.Namespace) -> None:
     if args.config is None and is_without_agent(args):
         return
     print(f"nodeagent: CPU owners are left out: {err.message}", file=sys.stderr)

@@ -3,16 +3,15 @@
 import argparse
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
 from nodeagent.cli.support.known_state import shown_state, with_observation
 from nodeagent.cli.support.terminal import Terminal
-from nodeagent.core.model.topology import Topology
 from nodeagent.edge.usage import cpu_times_us, read_usage
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.kernel.usage import UsageSample, container_usage, rates
+from nodeagent.formats.kernel.usage import UsageSample, container_usage, rates, times_by_cpu
 from nodeagent.formats.node_view import NodeView, ViewReader
 from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.watch_text import SORTS, Frame, Look, View, frame
@@ -90,15 +89,9 @@ def _sample(known: NodeView) -> UsageSample:
     texts = {} if known.cgroup_root is None else read_usage(known.cgroup_root, paths)
     return UsageSample(
         time.monotonic_ns() // 1000,
-        _cpu_times(known.node.topology),
+        times_by_cpu(cpu_times_us(), known.node.topology.online),
         {path: container_usage(text.cpu_stat, text.numa_stat) for path, text in texts.items()},
     )
-
-
-def _cpu_times(topology: Topology) -> Mapping[int, tuple[int, int]]:
-    """Assign the times to CPUs. While a CPU comes or goes their assignment is unknown."""
-    times, online = cpu_times_us(), list(topology.online)
-    return dict(zip(online, times, strict=True)) if len(times) == len(online) else {}
 
 
 def _printed(watcher: Watcher, look: Look, frames: int, interval: float) -> int:

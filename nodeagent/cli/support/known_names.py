@@ -13,7 +13,8 @@ from nodeagent.edge import state_files
 from nodeagent.edge.local_api_client import call
 from nodeagent.errors import NodeAgentError
 
-_STATE = "/var/lib/nodeagent/nodeagent_state"
+SAVED_STATE = "/var/lib/nodeagent/nodeagent_state"
+"""Where the agent saves its state if no other `stateDirectory` is configured."""
 _MAX_BYTES = 64 * 1024 * 1024
 _NAME = re.compile("[a-z0-9.-]+")
 """What a shell may get from a file that anybody may have written: Kubernetes' names look like this."""
@@ -50,11 +51,11 @@ def _state(given: Mapping[str, str]) -> Mapping[str, Any]:
         captured: Mapping[str, Any] = json.loads(content)["agent"]["state"]
         return captured
     if "root" in given:
-        return _saved(given["root"].rstrip("/") + _STATE)
+        return _saved(given["root"].rstrip("/") + SAVED_STATE)
     try:
         answer = call(given.get("socket", DEFAULT_SOCKET), "state", timeout_seconds=_SECONDS)
     except NodeAgentError:
-        return _saved(_STATE)
+        return _saved(SAVED_STATE)
     state: Mapping[str, Any] = answer["state"]
     return state
 

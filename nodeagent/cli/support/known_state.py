@@ -123,13 +123,13 @@ def _saved(node: NodeSetup, down: ApiUnavailable) -> NodeView:
             hint="start it with `systemctl start nodeagent`; `journalctl -u nodeagent` says why it may not be running",
         )
     from nodeagent.daemon.machine import without_withheld
-    from nodeagent.daemon.problems import told_withheld
+    from nodeagent.daemon.problems import withheld_problem
 
     troubles: list[str] = []
     root, pids = _launcher(node, troubles)
     if root is not None:
         node, kept = without_withheld(node, CgroupTree(root))
-        troubles += [told_withheld(kept)] if kept.cpus else []
+        troubles += [withheld_problem(kept)] if kept.cpus else []
     problems = [f"the agent is not running: {down.message}", *misfits(node, saved, path), *troubles]
     return NodeView(
         node, saved.state, root, pids, tuple(problems), policies=saved.policies, hostname=os.uname().nodename

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 _DELAY_SECONDS = 1.0
 _COLUMNS, _LINES = 79, 24
-_BEGUN = time.monotonic()
-"""A command may have several parts of less than a second each: its total time counts."""
+BEGUN = time.monotonic()
+"""When the command began. It may have several parts of less than a second each: its total time counts."""
 
 
 class Progress:
@@ -30,7 +30,7 @@ class Progress:
         self._total = total
         self._is_wanted = _is_terminal() and not (beside_output and sys.stdout.isatty())
         self._count = 0
-        self._shown_from = _BEGUN + _DELAY_SECONDS
+        self._shown_from = BEGUN + _DELAY_SECONDS
         self._redrawn = 0.0
         self._bar: tqdm[Any] | None = None
 

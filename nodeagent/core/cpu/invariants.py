@@ -7,8 +7,8 @@ from nodeagent.core.model.demand import qualifies_alone
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, ContainerKind, Pod
 from nodeagent.core.model.promises import PodPromises, Promises
+from nodeagent.core.model.shortfalls import CpusOffline
 from nodeagent.core.model.violations import Invariant, Violation
-from nodeagent.core.numa.resource_manager import Shortfall
 
 
 def cpu_violations(manager: CpuManager, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
@@ -80,9 +80,9 @@ def _may_overlap(held: PodPromises, earlier: Container, later: Container) -> boo
     return not qualifies_alone(later) or later.kind is ContainerKind.INIT
 
 
-def cpu_shortfalls(manager: CpuManager, promises: Promises) -> Iterator[Shortfall]:
+def cpu_shortfalls(manager: CpuManager, promises: Promises) -> Iterator[CpusOffline]:
     """Return the sets that have offline CPUs."""
     online = CpuSet(manager.layout.online)
     for uid, name, cpus in promises.containers:
         if not cpus <= online:
-            yield Shortfall(f"pod {uid}, container {name}: CPUs {cpus - online} of {cpus} are offline", uid, name)
+            yield CpusOffline(uid, name, cpus - online, cpus)

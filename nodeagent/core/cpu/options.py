@@ -10,7 +10,7 @@ from nodeagent.core.model.refusals import StartRefused
 _FIELD = "cpuManagerPolicyOptions"
 _BY_SOCKET = "align-by-socket"
 _ALPHA, _BETA, _STABLE = "Alpha", "Beta", "stable"
-_MATURITY = {
+MATURITY = {
     "full-pcpus-only": _STABLE,
     "strict-cpu-reservation": _STABLE,
     "prefer-align-cpus-by-uncorecache": _STABLE,
@@ -18,13 +18,15 @@ _MATURITY = {
     _BY_SOCKET: _ALPHA,
     "distribute-cpus-across-cores": _ALPHA,
 }
-OPTIONS = tuple(_MATURITY)
-_EXCLUSIVE = (
+"""The stage of each option: those that are not stable need a feature gate."""
+OPTIONS = tuple(MATURITY)
+EXCLUSIONS = (
     ("full-pcpus-only", "distribute-cpus-across-cores"),
     ("distribute-cpus-across-numa", "distribute-cpus-across-cores"),
     ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-cores"),
     ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-numa"),
 )
+"""Pairs of options that can't both be on."""
 
 
 class CpuOptions(Struct, frozen=True):
@@ -45,7 +47,7 @@ def judge_cpu_options(placement: Placement) -> tuple[CpuOptions, tuple[StartRefu
     chosen: dict[str, bool] = {}
     refused: list[StartRefused] = []
     for option, text in sorted(placement.cpu_manager_policy_options):
-        maturity = _MATURITY.get(option)
+        maturity = MATURITY.get(option)
         if maturity is None:
             refused.append(
                 StartRefused(
@@ -72,7 +74,7 @@ def judge_cpu_options(placement: Placement) -> tuple[CpuOptions, tuple[StartRefu
             refused.append(value)
         else:
             chosen[option] = value
-    for first, second in _EXCLUSIVE:
+    for first, second in EXCLUSIONS:
         if chosen.get(first) and chosen.get(second):
             refused.append(
                 StartRefused(

@@ -24,10 +24,11 @@ from nodeagent.core.model.idset import CpuSet, NumaMask, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.model.refusals import StartRefused
+from nodeagent.core.model.shortfalls import Shortfall
 from nodeagent.core.model.violations import Violation
 from nodeagent.core.numa.hint_family import Hints
 from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE
-from nodeagent.core.numa.resource_manager import Allocation, ResourceHints, Shortfall
+from nodeagent.core.numa.resource_manager import Allocation, ResourceHints
 
 
 class CpuResource(Struct, frozen=True):

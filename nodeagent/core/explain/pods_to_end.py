@@ -13,7 +13,7 @@ MOST_ALIKE = 8
 """Up to this many pods that hold equally much and are each enough alone are listed."""
 _MOST_ALONE = 150
 """This many of the pods that hold least, and of those that hold most, are tried one by one."""
-_MOST_SETS = 300
+MOST_SETS = 300
 """Up to this many sets of pods are all tried, the smallest first; of more, one is improved pod by pod."""
 
 
@@ -51,7 +51,7 @@ def _several(attempts: Attempts, pods: Sequence[Pod]) -> Sequence[Pod] | None:
     if enough is None:
         return None
     sizes = {pod.uid: _size(attempts, pod) for pod in pods}
-    left = _MOST_SETS
+    left = MOST_SETS
     for count in range(2, len(enough) + 1):
         left -= comb(len(pods), count)
         if left < 0:

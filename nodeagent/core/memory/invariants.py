@@ -6,8 +6,8 @@ from nodeagent.core.memory.manager import MemoryManager
 from nodeagent.core.memory.restore import books_differ, charged_blocks
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.shortfalls import NodeOverdrawn, NodesGone
 from nodeagent.core.model.violations import Invariant, Violation
-from nodeagent.core.numa.resource_manager import Shortfall
 
 
 def memory_violations(manager: MemoryManager, promises: Promises) -> Iterator[Violation]:
@@ -23,17 +23,15 @@ def memory_violations(manager: MemoryManager, promises: Promises) -> Iterator[Vi
         yield Violation(invariant=Invariant.MEMORY_IS_OF_THE_PROMISES, difference=difference)
 
 
-def memory_shortfalls(manager: MemoryManager, promises: Promises) -> Iterator[Shortfall]:
+def memory_shortfalls(manager: MemoryManager, promises: Promises) -> Iterator[NodesGone | NodeOverdrawn]:
     """Return the blocks on NUMA nodes that are gone, and the nodes with more promised than they have."""
     if not manager.static:
         return
     present = NumaSet.from_ids(node.id for node in promises.memory)
     for uid, name, block in charged_blocks(manager, promises):
-        who = f"pod {uid}, container {name}" if name else f"pod {uid}"
         if not block.nodes <= present:
-            text = f"{who}: {block.resource} is promised on NUMA nodes {block.nodes - present}, which are gone"
-            yield Shortfall(text, uid, name or None)
+            yield NodesGone(uid, name or None, block.resource, block.nodes - present)
     for node in promises.memory:
         for resource, table in node.tables:
             if table.free < 0:
-                yield Shortfall(f"NUMA node {node.id}: {-table.free} more bytes of {resource} are promised than it has")
+                yield NodeOverdrawn(node.id, resource, -table.free)

@@ -93,13 +93,13 @@ def _wrong_sums(topology: Topology, placement: Placement) -> tuple[StartRefused,
                     "determined by Node Allocatable feature",
                     _FIELD,
                     rests_on=_SUMMED,
-                    plain=_told_sum(topology, placement, resource, configured, wanted),
+                    plain=_sum_text(topology, placement, resource, configured, wanted),
                 )
             )
     return tuple(refused)
 
 
-def _told_sum(topology: Topology, placement: Placement, resource: str, configured: Quantity, wanted: Quantity) -> str:
+def _sum_text(topology: Topology, placement: Placement, resource: str, configured: Quantity, wanted: Quantity) -> str:
     parts = "the sum of systemReserved, kubeReserved and evictionHard"
     if resource == MEMORY and not placement.reserved_memory:
         return f"add {_lines(topology, wanted)} (memoryManagerPolicy Static needs {wanted}, {parts})"

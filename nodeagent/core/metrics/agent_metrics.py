@@ -118,7 +118,7 @@ _FILE_ERRNOS = ("EACCES", "EDQUOT", "EIO", "ENOENT", "ENOSPC", "EPERM", "EROFS")
 CAPACITY_REASONS = tuple(f"OutOf{what}" for what in ("cpu", "memory", "pods", "hugepages-2Mi", "hugepages-1Gi"))
 
 _SOURCES = tuple((resource, source) for resource in ("cpu", "memory") for source in ("node", "pod"))
-_START_VALUES: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
+START_VALUES: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
     {
         ALIGNED: (
             ("numa_node", "container"),
@@ -157,7 +157,7 @@ def start_series(kind: str) -> Iterator[Series]:
     """Return every existing series of a kind, with 0, before anything has happened."""
     for spec in METRICS:
         if spec.kind == kind:
-            for values in _START_VALUES.get(spec.name, () if spec.labels else ((),)):
+            for values in START_VALUES.get(spec.name, () if spec.labels else ((),)):
                 yield series(spec, *values)
 
 

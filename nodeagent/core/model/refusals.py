@@ -43,7 +43,7 @@ class StartRefused(Struct, frozen=True):
     """The complete text in our words, where kubelet's is about its own program; empty: kubelet's text fits."""
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """For people: what is wrong, and what is allowed."""
         return self.plain or ", ".join(filter(None, (self.message, self.allowed)))
 

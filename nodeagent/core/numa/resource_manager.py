@@ -16,6 +16,7 @@ from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.model.refusals import Refusal, StartRefused
+from nodeagent.core.model.shortfalls import Shortfall
 from nodeagent.core.model.violations import Violation
 from nodeagent.core.numa.hint_family import Hints
 
@@ -29,15 +30,6 @@ class Allocation(Struct, frozen=True):
     promises: Promises
     deltas: MetricDeltas = ()
     refusal: Refusal | None = None
-
-
-class Shortfall(Struct, frozen=True):
-    """A promise that the machine can't keep at present."""
-
-    text: str
-    uid: str | None = None
-    """The pod's. None: it is about the accounting of a NUMA node, which all pods share."""
-    container: str | None = None
 
 
 class ResourceManager(Protocol):

@@ -90,14 +90,15 @@ class StateEncoder:
         pod_texts: tuple[str, ...] = state.promises.pods.fold(_POD_TEXTS)
         # The keys are in order: entries, generation, policies, promises; in those the pods come last.
         body = f'{{"entries":[{entries}],{rest[1:-1]},"promises":{promises[:-1]},"pods":{{{",".join(pod_texts)}}}}}}}'
-        return _with_header(body.encode())
+        return with_header(body.encode())
 
 
 def encode_state(state: NodeState, policies: Mapping[str, str]) -> bytes:
     return StateEncoder().encode(state, policies)
 
 
-def _with_header(body: bytes) -> bytes:
+def with_header(body: bytes) -> bytes:
+    """Put the line with the checksum above the line with the state."""
     header = _json({"format": FORMAT, "version": VERSION, "sha256": hashlib.sha256(body).hexdigest()})
     return header + b"\n" + body + b"\n"
 

@@ -90,13 +90,21 @@ def judged_config(
     if not isinstance(root, MapNode):
         findings.add(root.line, "", "", "must be an object of fields")
         return None, findings.all()
-    config = _ConfigReader(root, findings).read()
+    config = _ConfigReader(Fields(root, "", findings), findings).read()
     wrong = _wrong_fields(findings)
     options = [refused for refused in misconfigured(config.placement) if refused.about in _OPTIONS]
     for refused in (*options, *judge(config)):
         if wrong.isdisjoint(refused.rests_on):
             _add_refused(findings, root, refused)
     return config, findings.all()
+
+
+def known_fields() -> frozenset[str]:
+    """Return the names of the top-level fields that mean something here: what documentation must have."""
+    findings = Findings("")
+    fields = Fields(MapNode(), "", findings)
+    _ConfigReader(fields, findings).read()
+    return frozenset(fields.known) - set(config_schema.KUBELET_UNUSED)
 
 
 def _wrong_fields(findings: Findings) -> frozenset[str]:
@@ -109,13 +117,13 @@ def _add_refused(findings: Findings, root: MapNode, refused: StartRefused) -> No
     given = next((name for name in (field, *refused.rests_on) if root.get(name) is not None), None)
     line = None if given is None else line_at(root, (given,) if entry is None or given != field else (given, entry))
     findings.add(
-        line, field if entry is None else f"{field}[{entry}]", "", refused.allowed or refused.message, refused.told
+        line, field if entry is None else f"{field}[{entry}]", "", refused.allowed or refused.message, refused.text
     )
 
 
 class _ConfigReader:
-    def __init__(self, root: MapNode, findings: Findings) -> None:
-        self._fields = Fields(root, "", findings)
+    def __init__(self, fields: Fields, findings: Findings) -> None:
+        self._fields = fields
         self._findings = findings
         self._reported: list[str] = []
         self._notes: list[str] = []

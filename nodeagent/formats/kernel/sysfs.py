@@ -385,11 +385,11 @@ def _distances(sample: SysfsSample, nodes: Sequence[_SysfsNode]) -> dict[int, tu
         path = f"{node.directory}/distance"
         if row is None:
             raise sample.error(path, "found no such file, though other nodes have one")
-        told = ids if len(row) == len(ids) else list(sample.cpu_list(f"{NODES}/possible") or ())
-        if len(row) != len(told) or not set(ids) <= set(told):
+        columns = ids if len(row) == len(ids) else list(sample.cpu_list(f"{NODES}/possible") or ())
+        if len(row) != len(columns) or not set(ids) <= set(columns):
             wanted = f"expected one distance to each of {len(ids)} nodes"
             raise sample.error(path, wanted, value=sample.files[path].strip())
-        distances[node.id] = tuple(value for id_, value in zip(told, row, strict=True) if id_ in ids)
+        distances[node.id] = tuple(value for id_, value in zip(columns, row, strict=True) if id_ in ids)
     return distances
 
 

@@ -1,10 +1,10 @@
 """Usage of containers and CPUs: kernel counters in, rates between two samples out. An unreadable counter is None, not 0."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from nodeagent.core.model.idset import NumaSet
+from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.formats.kernel.cgroup_values import CgroupValueError, parse_flat_keyed
 
 _RESIDENT = ("anon", "file")
@@ -57,6 +57,11 @@ NO_RATE = ContainerRate(None, None)
 def container_usage(cpu_stat: str | None, numa_stat: str | None) -> ContainerUsage:
     """Read both files; values in an unexpected format are unknown."""
     return ContainerUsage(_cpu_stat(cpu_stat), _numa_stat(numa_stat))
+
+
+def times_by_cpu(times_us: Sequence[tuple[int, int]], online: CpuSet) -> Mapping[int, tuple[int, int]]:
+    """Assign busy and total times, which come in the order of the CPUs. While a CPU comes or goes their assignment is unknown."""
+    return dict(zip(online, times_us, strict=True)) if len(times_us) == len(online) else {}
 
 
 def rates(before: UsageSample, after: UsageSample) -> Rates:

@@ -36,7 +36,8 @@ class Fields:
         self.line = node.line
         self._entries = {entry.key: entry for entry in node}
         self._findings = findings
-        self._known: set[str] = set()
+        self.known: set[str] = set()
+        """Names of the fields that were read, or named as unused."""
 
     def at(self, key: str) -> str:
         """Path of a field of this object."""
@@ -62,7 +63,7 @@ class Fields:
 
     def _node(self, key: str) -> TreeNode | None:
         """The field's value. Null counts as absent, as in Kubernetes' decoder."""
-        self._known.add(key)
+        self.known.add(key)
         entry = self._entries.get(key)
         if entry is None or (isinstance(entry.value, Scalar) and entry.value.value is None):
             return None
@@ -203,7 +204,7 @@ class Fields:
     def unused(self, keys: Iterable[str]) -> tuple[str, ...]:
         """Accept these fields unread; return the paths of those that are given."""
         wanted = set(keys)
-        self._known |= wanted
+        self.known |= wanted
         return tuple(
             self.at(key) for key, entry in self._entries.items() if key in wanted and not _is_empty(entry.value)
         )
@@ -211,12 +212,12 @@ class Fields:
     def close(self) -> None:
         """Report every field that was not read, with the nearest known name."""
         for key, entry in self._entries.items():
-            if key not in self._known and self._secret:
+            if key not in self.known and self._secret:
                 self._findings.add(
-                    entry.line, self.path, "", f"has an unknown field; known are {', '.join(sorted(self._known))}"
+                    entry.line, self.path, "", f"has an unknown field; known are {', '.join(sorted(self.known))}"
                 )
-            elif key not in self._known:
-                meant = "" if self._findings.full() else nearest(key, self._known)
+            elif key not in self.known:
+                meant = "" if self._findings.full() else nearest(key, self.known)
                 self._findings.add(entry.line, self.at(key), "", f"unknown field{meant}")
 
 

@@ -20,8 +20,6 @@ MAX_NODES = 100_000
 MAX_ALIASES = 1_000
 _MAX_DIRECTIVES = 8
 
-# libyaml is ten times faster, and in every wheel; if PyYAML was built without it, the pure parser gives the same events.
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _MERGE = "<<"
 _TAB = "\t"
@@ -106,8 +104,10 @@ def _events(text: str, findings: Findings) -> Iterator[yaml.Event]:
     if len(directives) > _MAX_DIRECTIVES:
         findings.add(directives[_MAX_DIRECTIVES], "", "", f"is more than {_MAX_DIRECTIVES} lines that start with %")
         raise UnreadableError
+    # libyaml is ten times faster, and in every wheel; if PyYAML was built without it, the pure parser gives the same events.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        yield from yaml.parse(text, Loader=_Loader)
+        yield from yaml.parse(text, Loader=loader)
     except yaml.MarkedYAMLError as err:
         mark = err.problem_mark or err.context_mark
         # The end of a text counts as a line of its own there.

@@ -131,7 +131,7 @@ def governor(facts: NodeFacts) -> CheckResult:
 
 
 def irqbalance(facts: NodeFacts) -> CheckResult:
-    if not _can_tell(facts):
+    if not _sees_cgroups(facts):
         return CheckResult("irqbalance", Level.UNKNOWN, _NO_CGROUPS)
     if not _runs(facts, "irqbalance"):
         return CheckResult("irqbalance", Level.OK, "it does not run")
@@ -154,7 +154,7 @@ def competing_writers(facts: NodeFacts) -> Iterator[CheckResult]:
 
 
 def _kubelet(facts: NodeFacts) -> CheckResult:
-    if not _can_tell(facts):
+    if not _sees_cgroups(facts):
         return CheckResult("kubelet", Level.UNKNOWN, _NO_CGROUPS)
     policy, has_promises = _kubelet_state(facts)
     if _runs(facts, "kubelet") or any(_is_populated(facts, path) for path in KUBEPODS):
@@ -186,7 +186,7 @@ def _kubelet_state(facts: NodeFacts) -> tuple[str | None, bool]:
     return policy if isinstance(policy, str) else None, bool(document.get("entries"))
 
 
-def _can_tell(facts: NodeFacts) -> bool:
+def _sees_cgroups(facts: NodeFacts) -> bool:
     return facts.text(f"{CGROUPS}/cgroup.controllers") is not None
 
 

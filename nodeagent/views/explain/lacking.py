@@ -76,11 +76,11 @@ def wanted_where(demands: Iterable[Demanded]) -> str:
 def lacking(demands: Sequence[Demanded], nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
     """Describe what the nodes together have too little of, then each node: the closest ones first."""
     yield from lacking_in_all([demand for demand in demands if demand.nodes > 1], nodes)
-    told = [(_distance(demands, node), node.id, text) for node in nodes if (text := _of_node(demands, node))]
-    told.sort()
-    yield from (text for _, _, text in told[:MOST_NODES])
-    if len(told) > MOST_NODES:
-        yield f"and {counted(len(told) - MOST_NODES, 'NUMA node')} that {'have' if len(told) > MOST_NODES + 1 else 'has'} less"
+    described = [(_distance(demands, node), node.id, text) for node in nodes if (text := _of_node(demands, node))]
+    described.sort()
+    yield from (text for _, _, text in described[:MOST_NODES])
+    if len(described) > MOST_NODES:
+        yield f"and {counted(len(described) - MOST_NODES, 'NUMA node')} that {'have' if len(described) > MOST_NODES + 1 else 'has'} less"
 
 
 def lacking_in_all(demands: Iterable[Demanded], nodes: Sequence[NodeHeadroom]) -> Iterator[str]:

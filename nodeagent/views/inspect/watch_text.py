@@ -133,14 +133,14 @@ def _attention(look: Look) -> list[str]:
     if found is None:
         lines.append("DRIFT not known: the pods' cgroups cannot be read")
     else:
-        told = [
+        described = [
             f"{difference['pod'] or 'node'} {difference['container'] or ''} {difference['file'] or 'cgroup'}".replace(
                 "  ", " "
             )
             for difference in found[:_MOST_TOLD]
         ]
         more = f" and {len(found) - _MOST_TOLD} more" if len(found) > _MOST_TOLD else ""
-        lines.append(f"DRIFT {len(found)}: {', '.join(told)}{more}" if found else "no drift")
+        lines.append(f"DRIFT {len(found)}: {', '.join(described)}{more}" if found else "no drift")
     disturbed = [
         f"{pod['namespace']}/{pod['name']} {container['name']} {percent}%"
         for pod in document["pods"]

@@ -65,8 +65,8 @@ class OtherCaches:
                     own.setdefault(cpu, {}).setdefault(owner, []).append(f"{cache.name}{size and ' '}{size}")
         self._shared = {cpu: ", ".join(names) for cpu, names in shared.items()}
         self._own = {cpu: _each(names) for cpu, names in own.items()}
-        told = {self._own.get(cpu.id, "") for cpu in topology.cpus}
-        self.everywhere = told.pop() if len(told) == 1 else ""
+        described = {self._own.get(cpu.id, "") for cpu in topology.cpus}
+        self.everywhere = described.pop() if len(described) == 1 else ""
         """What every core has for itself; empty: cores differ."""
 
     def of(self, cpu: int) -> tuple[str, str]:

@@ -26,9 +26,9 @@ from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import PodPromises, Promises, with_pod
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import Reason, StartRefused
+from nodeagent.core.model.shortfalls import CpusOffline
 from nodeagent.core.model.state import NodeState, Origin
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
-from nodeagent.core.numa.resource_manager import Shortfall
 from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.core.turn.step import new_entry
 from nodeagent.daemon.records import Recorder
@@ -476,9 +476,7 @@ def test_21_online_cpus_may_change(errata: Errata) -> None:
     assert isinstance(resumed, Promises)
     assert own(resumed, "p", "a") == "1-2,9-10"
     assert str(resumed.default) == "0,4-8,11-15"
-    assert core.shortfalls(fewer, resumed) == (
-        Shortfall("pod p, container a: CPUs 2 of 1-2,9-10 are offline", "p", "a"),
-    )
+    assert core.shortfalls(fewer, resumed) == (CpusOffline("p", "a", CpuSet.parse("2"), CpuSet.parse("1-2,9-10")),)
     assert core.violations(fewer, resumed, (pod("p", app("a", "4")),)) == ()
     assert core.resume(node, resumed) == before
     # Given back while they are offline, they come back to the shared pool only with the machine.

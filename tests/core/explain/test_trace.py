@@ -61,16 +61,16 @@ def scenarios() -> tuple[Scenario, ...]:
 
 
 @pytest.mark.parametrize("errata", Errata)
-def test_being_told_changes_no_decision(errata: Errata) -> None:
-    for what_if, told in decided(errata):
-        assert told.decision == admit(what_if.managers, what_if.promises, told.pod)
+def test_reporting_changes_no_decision(errata: Errata) -> None:
+    for what_if, reported in decided(errata):
+        assert reported.decision == admit(what_if.managers, what_if.promises, reported.pod)
 
 
 @pytest.mark.parametrize("errata", Errata)
 def test_every_merge_has_the_winner_that_was_chosen_and_a_reason_for_all_others(errata: Errata) -> None:
     seen = set()
-    for _, told in decided(errata):
-        for step in told.steps:
+    for _, reported in decided(errata):
+        for step in reported.steps:
             if isinstance(step, MergeTrace):
                 winners = [c.nodes for c in step.candidates if c.verdict is Verdict.WINS]
                 assert winners == [step.nodes] if step.nodes is not None else len(winners) <= 1
@@ -80,8 +80,8 @@ def test_every_merge_has_the_winner_that_was_chosen_and_a_reason_for_all_others(
 
 def test_the_groups_taken_are_the_cpus_given() -> None:
     seen = set()
-    for _, told in decided(Errata.FIXED):
-        for step in told.steps:
+    for _, reported in decided(Errata.FIXED):
+        for step in reported.steps:
             if isinstance(step, CpuStep) and not step.refused:
                 groups = [group for choice in step.choices for group in choice.groups]
                 union = CpuSet()
@@ -96,8 +96,8 @@ def test_the_groups_taken_are_the_cpus_given() -> None:
 
 def test_memory_blocks_are_what_was_taken_and_what_was_lent() -> None:
     count = 0
-    for _, told in decided(Errata.FIXED):
-        for step in told.steps:
+    for _, reported in decided(Errata.FIXED):
+        for step in reported.steps:
             if isinstance(step, MemoryStep) and not step.refused:
                 taken = sum(size for _, _, size in step.taken)
                 assert taken <= sum(block.size_bytes for block in step.blocks)
@@ -109,11 +109,11 @@ def test_memory_blocks_are_what_was_taken_and_what_was_lent() -> None:
 def test_every_remedy_is_one() -> None:
     """Carried out on the node, each lets the pod in; each kind is found somewhere."""
     seen = set()
-    for what_if, told in decided(Errata.FIXED):
-        if isinstance(told.decision, Admitted):
+    for what_if, reported in decided(Errata.FIXED):
+        if isinstance(reported.decision, Admitted):
             continue
-        for remedy in remedies(what_if, told.pod).found:
-            assert isinstance(carried_out(remedy, what_if, told.pod), Admitted), remedy
+        for remedy in remedies(what_if, reported.pod).found:
+            assert isinstance(carried_out(remedy, what_if, reported.pod), Admitted), remedy
             seen.add(remedy.change)
     assert seen == set(RequestChange)
 
@@ -198,7 +198,7 @@ def requesting(new: Pod, remedy: Remedy) -> Pod:
 # Tables
 
 
-def told_last(made: Managers, *pods: Pod) -> Trace:
+def traced_last(made: Managers, *pods: Pod) -> Trace:
     """Decide on pods one after the other; tell of the last one."""
     what_if = WhatIf.of(made, initial(made))
     for each in pods[:-1]:
@@ -208,11 +208,11 @@ def told_last(made: Managers, *pods: Pod) -> Trace:
     return trace(what_if, pods[-1])
 
 
-def groups(told: Trace) -> list[tuple[str, str, str]]:
+def groups(reported: Trace) -> list[tuple[str, str, str]]:
     """Source, rule and CPUs of every group."""
     return [
         (choice.source.value, group.rule.value, str(group.cpus))
-        for step in told.steps
+        for step in reported.steps
         if isinstance(step, CpuStep)
         for choice in step.choices
         for group in choice.groups
@@ -239,12 +239,12 @@ RULES = [
 
 @pytest.mark.parametrize(("made", "counts", "expected"), [row[1:] for row in RULES], ids=[row[0] for row in RULES])
 def test_the_rule_behind_each_group(made: Managers, counts: tuple[str, ...], expected: list[tuple[str, ...]]) -> None:
-    assert groups(told_last(made, *(wants(f"p{n}", count) for n, count in enumerate(counts)))) == expected
+    assert groups(traced_last(made, *(wants(f"p{n}", count) for n, count in enumerate(counts)))) == expected
 
 
 def test_equal_shares_name_their_node_and_what_they_left_over() -> None:
     made = managers(reserved="0,4", options=("distribute-cpus-across-numa",))
-    (step,) = told_last(made, wants("p", "9")).steps
+    (step,) = traced_last(made, wants("p", "9")).steps
     assert isinstance(step, CpuStep)
     shares = [(g.share_of, g.is_remainder, len(g.cpus)) for choice in step.choices for g in choice.groups]
     assert sum(size for *_, size in shares) == 9
@@ -252,42 +252,42 @@ def test_equal_shares_name_their_node_and_what_they_left_over() -> None:
     assert sum(size for _, is_remainder, size in shares if is_remainder) == 1
 
 
-def test_cpus_of_init_containers_are_told_as_reused() -> None:
-    told = told_last(managers(), pod("p", init("first", "4"), app("app", "2")))
-    first, second = (step for step in told.steps if isinstance(step, CpuStep))
+def test_cpus_of_init_containers_are_reported_as_reused() -> None:
+    reported = traced_last(managers(), pod("p", init("first", "4"), app("app", "2")))
+    first, second = (step for step in reported.steps if isinstance(step, CpuStep))
     assert (first.container, str(first.cpus), str(first.reused)) == ("first", "1-2,9-10", "")
     assert (second.container, str(second.cpus), str(second.reused)) == ("app", "1,9", "1,9")
 
 
 def test_memory_of_init_containers_is_not_taken_twice() -> None:
     made = managers(reserved_memory={0: "1Gi"}, topology_manager_policy="single-numa-node")
-    told = told_last(made, pod("p", init("first", "2", "2Gi"), app("app", "2", "3Gi")))
-    first, second = (step for step in told.steps if isinstance(step, MemoryStep))
+    reported = traced_last(made, pod("p", init("first", "2", "2Gi"), app("app", "2", "3Gi")))
+    first, second = (step for step in reported.steps if isinstance(step, MemoryStep))
     assert first.taken == ((0, "memory", 2 * GIB),)
     assert (second.nodes, second.taken) == (NumaSet.of(0), ((0, "memory", GIB),))
 
 
 def test_slices_of_a_pods_own_set_name_their_container() -> None:
     made = managers(topology_manager_policy="best-effort", topology_manager_scope="pod", gates=PLRM)
-    told = told_last(made, pod("p", app("a", "2"), shared("b"), resources=exclusive("4", "4Gi")))
-    (step,) = (step for step in told.steps if isinstance(step, CpuStep))
+    reported = traced_last(made, pod("p", app("a", "2"), shared("b"), resources=exclusive("4", "4Gi")))
+    (step,) = (step for step in reported.steps if isinstance(step, CpuStep))
     assert (step.container, len(step.cpus)) == (None, 4)
     assert [(c.source, c.container, c.count) for c in step.choices] == [(Source.HINT, None, 4), (Source.POD, "a", 2)]
 
 
-def test_a_look_at_isolated_cpus_that_came_to_nothing_is_not_told() -> None:
+def test_a_look_at_isolated_cpus_that_came_to_nothing_is_not_reported() -> None:
     isolated = replace(machine(), isolated=CpuSet.parse("6,14"))
     made = managers(isolated, isolated_cpus="prefer")
-    assert [c.isolated for c in cpu_step(told_last(made, wants("p", "2"))).choices] == [True]
-    assert [c.isolated for c in cpu_step(told_last(made, wants("p", "4"))).choices] == [False]
+    assert [c.isolated for c in cpu_step(traced_last(made, wants("p", "2"))).choices] == [True]
+    assert [c.isolated for c in cpu_step(traced_last(made, wants("p", "4"))).choices] == [False]
 
 
-def cpu_step(told: Trace) -> CpuStep:
-    return next(step for step in told.steps if isinstance(step, CpuStep))
+def cpu_step(reported: Trace) -> CpuStep:
+    return next(step for step in reported.steps if isinstance(step, CpuStep))
 
 
-def candidates(told: Trace) -> dict[str, Candidate]:
-    step = next(step for step in told.steps if isinstance(step, MergeTrace))
+def candidates(reported: Trace) -> dict[str, Candidate]:
+    step = next(step for step in reported.steps if isinstance(step, MergeTrace))
     return {str(candidate.nodes): candidate for candidate in step.candidates}
 
 
@@ -299,7 +299,7 @@ def test_closer_nodes_win_where_distances_count() -> None:
         topology_manager_policy="restricted",
         topology_manager_policy_options=(("prefer-closest-numa-nodes", "true"),),
     )
-    found = candidates(told_last(made, wants("p", "6")))
+    found = candidates(traced_last(made, wants("p", "6")))
     assert found["0,2"].verdict is Verdict.WINS
     assert found["0-1"].verdict is Verdict.FARTHER
 
@@ -311,7 +311,7 @@ def test_the_fuller_node_wins_where_that_counts() -> None:
         topology_manager_policy="single-numa-node",
         topology_manager_policy_options=(("prefer-most-allocated-numa-node", "true"),),
     )
-    found = candidates(told_last(made, wants("first", "4"), wants("second", "2")))
+    found = candidates(traced_last(made, wants("first", "4"), wants("second", "2")))
     assert {nodes: c.verdict for nodes, c in found.items()} == {
         "0": Verdict.LESS_ALLOCATED,
         "1": Verdict.WINS,
@@ -319,9 +319,9 @@ def test_the_fuller_node_wins_where_that_counts() -> None:
     }
 
 
-def test_what_some_prefer_and_others_lack_is_told_by_resource() -> None:
+def test_what_some_prefer_and_others_lack_is_reported_by_resource() -> None:
     made = managers(reserved_memory={0: "1Gi"}, topology_manager_policy="restricted")
-    found = candidates(told_last(made, wants("first", "6", "1Gi"), wants("second", "2", "7Gi")))
+    found = candidates(traced_last(made, wants("first", "6", "1Gi"), wants("second", "2", "7Gi")))
     assert found.keys() == {"1", "0-1"}, "nobody offers node 0, which has too little of both"
     assert found["1"].opinions == (("cpu", Opinion.PREFERRED), ("memory", Opinion.PREFERRED))
     assert found["0-1"].opinions == (("cpu", Opinion.POSSIBLE), ("memory", Opinion.NO))
@@ -329,7 +329,7 @@ def test_what_some_prefer_and_others_lack_is_told_by_resource() -> None:
 
 
 @pytest.mark.parametrize("nodes", [6, 8, 12, 34])
-def test_machines_with_many_nodes_are_told_within_bounds(nodes: int) -> None:
+def test_machines_with_many_nodes_are_reported_within_bounds(nodes: int) -> None:
     options = () if nodes <= 8 else (("max-allowable-numa-nodes", "64"),)
     made = managers(
         machine(nodes=nodes, cores=2, threads=2),
@@ -338,8 +338,8 @@ def test_machines_with_many_nodes_are_told_within_bounds(nodes: int) -> None:
         topology_manager_policy="restricted",
         topology_manager_policy_options=options,
     )
-    told = told_last(made, wants("p", "6", "9Gi"))
-    step = told.steps[0]
+    reported = traced_last(made, wants("p", "6", "9Gi"))
+    step = reported.steps[0]
     assert isinstance(step, MergeTrace)
     assert step.all_sets is (nodes <= 8)
     assert len(step.candidates) <= 255
@@ -474,7 +474,7 @@ def test_of_several_pods_those_are_named_that_hold_least() -> None:
 
 
 def test_of_too_many_sets_of_pods_one_is_improved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nodeagent.core.explain.pods_to_end._MOST_SETS", 0)
+    monkeypatch.setattr("nodeagent.core.explain.pods_to_end.MOST_SETS", 0)
     made = managers(machine(nodes=2, cores=8), reserved="0")
     what_if = WhatIf.of(made, initial(made))
     for name, cpu in PODS:

@@ -25,7 +25,7 @@ def entry(agent: Agent, uid: str = "") -> PodEntry:
 
 def refused(agent: Agent) -> list[tuple[str, str]]:
     """The changes refused so far: the pod, and why."""
-    return [(event.pod.uid, str(dict(event.fields)["reason"])) for event in agent.told(EventKind.CHANGE_REFUSED)]
+    return [(event.pod.uid, str(dict(event.fields)["reason"])) for event in agent.reported(EventKind.CHANGE_REFUSED)]
 
 
 def test_a_changed_manifest_that_cannot_be_admitted_leaves_the_pod_as_it_is() -> None:
@@ -67,7 +67,7 @@ def test_a_refused_change_is_tried_again_when_it_changes_and_on_request_alone() 
     assert machine.running_containers() == ("podlarger/app",)
 
 
-def test_a_retry_that_changes_nothing_is_told_of_each_time() -> None:
+def test_a_retry_that_changes_nothing_is_reported_each_time() -> None:
     machine, agent = begin(pod("a", app(cpu="2")))
     agent.want(BIG)
     agent.settle()

@@ -200,7 +200,7 @@ def test_a_pod_is_over_with_its_last_app(policy: RestartPolicy, codes: list[int]
     machine.exit(machine.run_of("y"), codes[1])
     agent.rest()
     assert entry(agent).phase is phase
-    assert [f.fields for f in agent.told(EventKind.POD_FINISHED)] == [(("phase", phase.value),)]
+    assert [f.fields for f in agent.reported(EventKind.POD_FINISHED)] == [(("phase", phase.value),)]
 
 
 def test_a_pod_that_is_over_keeps_its_exit_codes_and_gives_its_cpus_back() -> None:
@@ -713,7 +713,7 @@ def test_a_program_that_is_not_there_fails_a_pod_that_never_restarts() -> None:
     agent.settle()
     assert entry(agent).phase is Phase.FAILED
     assert running(machine) == []
-    assert next(f.fields for f in agent.told(EventKind.CONTAINER_EXITED)) == (
+    assert next(f.fields for f in agent.reported(EventKind.CONTAINER_EXITED)) == (
         ("reason", "StartError"),
         ("restarts", 0),
         ("exit_code", 128),

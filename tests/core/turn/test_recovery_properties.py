@@ -54,11 +54,13 @@ def expect_sound(node: Managers, claims: tuple[Claim, ...], made: Settled) -> tu
             assert len(own or ()) <= max(wanted, len(made.promises.pod_set(pod.uid) or ()))
             if pod.uid in ending:
                 continue
-            told = [d for d in made.differences if (d.pod, d.container, d.resource) == (pod, container.name, "CPUs")]
+            reported = [
+                d for d in made.differences if (d.pod, d.container, d.resource) == (pod, container.name, "CPUs")
+            ]
             before = next(c.held.own_set(container.name) for c in claims if c.pod is pod)
-            assert bool(told) >= (own != before), "what is not as it was is told"
+            assert bool(reported) >= (own != before), "what is not as it was is told"
             if lacking_cpus(node, made.promises, pod, container.name):
-                assert any("degraded" in d.why for d in told)
+                assert any("degraded" in d.why for d in reported)
     return kept
 
 

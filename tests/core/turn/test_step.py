@@ -142,7 +142,7 @@ def test_of_two_files_with_one_name_the_first_wins_and_the_other_is_reported() -
     agent.wanted = file("1.yaml", pod("a", uid="one")) + file("2.yaml", pod("a", uid="two"))
     agent.rest()
     assert [e.pod.uid for e in agent.state.entries] == ["one"]
-    shadowed = next(agent.told(EventKind.MANIFEST_SHADOWED))
+    shadowed = next(agent.reported(EventKind.MANIFEST_SHADOWED))
     assert shadowed == TurnEvent(
         EventKind.MANIFEST_SHADOWED,
         pod("a", uid="two"),
@@ -444,7 +444,7 @@ def test_of_two_sources_with_one_name_the_first_wins_and_who_is_there_keeps_it()
     agent.wanted = file("a.yaml", pod("a", uid="file"))
     agent.rest()
     assert [e.pod.uid for e in agent.state.entries] == ["file"]
-    assert next(agent.told(EventKind.MANIFEST_SHADOWED)).origin == Origin("a.yaml", UNITS)
+    assert next(agent.reported(EventKind.MANIFEST_SHADOWED)).origin == Origin("a.yaml", UNITS)
     agent.want()
     agent.settle()
     assert [e.pod.uid for e in agent.state.entries] == ["units"], "the shadow steps in when the first goes"
@@ -497,7 +497,7 @@ def test_a_refusal_is_final_until_the_manifest_changes() -> None:
 
 def test_a_refusal_names_what_was_asked_and_what_there_is() -> None:
     _, agent = begin(pod("b", app(cpu="8")))
-    event = next(agent.told(EventKind.POD_REFUSED))
+    event = next(agent.reported(EventKind.POD_REFUSED))
     assert dict(event.fields) == {
         "reason": "OutOfcpu",
         "message": "Node didn't have enough resource: cpu, requested: 8000, used: 0, capacity: 7000",
@@ -681,7 +681,7 @@ def test_coming_and_going_leaves_nothing_behind() -> None:
 )
 def test_the_admission_says_why_a_container_is_not_exclusive(container: Container, why: WhyShared | None) -> None:
     _, agent = begin(pod("a", container))
-    report = next(agent.told(EventKind.POD_ADMITTED)).report
+    report = next(agent.reported(EventKind.POD_ADMITTED)).report
     assert report is not None
     assert [c.why_shared for c in report.containers] == [why]
 

@@ -312,7 +312,7 @@ def test_caches_of_the_other_levels(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_not_told_of_a_cache_is_not_guessed(tmp_path: Path) -> None:
+def test_what_is_not_known_of_a_cache_is_not_guessed(tmp_path: Path) -> None:
     root = replace(ONE, caches=tuple(Cache(2, 2, core, index) for index, core in enumerate(SMT))).grow(tmp_path)
     for cpu, name in ((0, "type"), (4, "type"), (1, "level"), (5, "level"), (2, "size"), (6, "size")):
         (root / CPUS / f"cpu{cpu}/cache/index2/{name}").unlink()

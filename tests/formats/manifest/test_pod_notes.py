@@ -13,7 +13,7 @@ def notes(spec: str) -> tuple[str, ...]:
     return found.notes
 
 
-def test_what_a_manifest_that_is_meant_for_here_is_told_nothing_about() -> None:
+def test_what_a_manifest_that_is_meant_for_here_gets_no_note_about() -> None:
     assert notes("  containers: [{name: a, image: nginx, command: [x], resources: {limits: {memory: 1Mi}}}]\n") == ()
     assert notes("  tolerations: []\n  dnsPolicy: Default\n  containers: [{name: a, imagePullPolicy: Never}]\n") == ()
 

@@ -80,7 +80,7 @@ def reference_expand(text: str, variables: dict[str, str]) -> str:
 
 
 @given(st.text("$()AB x", max_size=40))
-def test_any_text_as_the_rules_are_told(text: str) -> None:
+def test_any_text_as_the_rules_say(text: str) -> None:
     expected = reference_expand(text, KNOWN)
     assert expand(text, KNOWN, len(expected)) == expected
     assert expand(text, KNOWN, len(expected) - 1) is None

@@ -292,17 +292,17 @@ def test_the_text_is_as_it_was_looked_at() -> None:
 # The command
 
 
-Told = Callable[..., tuple[int, str, str]]
+RunCommand = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def told(capfd: pytest.CaptureFixture[str]) -> Told:
-    def tell(*words: str) -> tuple[int, str, str]:
+def run(capfd: pytest.CaptureFixture[str]) -> RunCommand:
+    def run_one(*words: str) -> tuple[int, str, str]:
         status = main(["check", *words])
         out, err = capfd.readouterr()
         return status, out, err
 
-    return tell
+    return run_one
 
 
 @pytest.fixture
@@ -322,78 +322,77 @@ def levels(text: str) -> dict[str, str]:
     return {each["check"]: each["level"] for each in json.loads(text)["checks"]}
 
 
-def test_a_copied_root_is_checked_with_its_own_configuration(node: Path, told: Told) -> None:
-    status, out, err = told("--root", str(node), "-o", "json")
+def test_a_copied_root_is_checked_with_its_own_configuration(node: Path, run: RunCommand) -> None:
+    status, out, err = run("--root", str(node), "-o", "json")
     assert (status, err) == (0, "")
     found = levels(out)
     assert (found["configuration"], found["reserved-cpus"], found["cgroup-v2"]) == ("ok", "warning", "ok")
-    assert yaml.safe_load(told("--root", str(node), "-o", "yaml")[1]) == json.loads(out)
-    assert told("--root", str(node), "--strict")[0] == 3
+    assert yaml.safe_load(run("--root", str(node), "-o", "yaml")[1]) == json.loads(out)
+    assert run("--root", str(node), "--strict")[0] == 3
 
 
-def test_what_fails_is_exit_status_3(node: Path, told: Told) -> None:
+def test_what_fails_is_exit_status_3(node: Path, run: RunCommand) -> None:
     write(node / UNIT, "cpu\n")
-    status, out, err = told("--root", str(node))
+    status, out, err = run("--root", str(node))
     assert (status, err) == (3, "")
     assert out.splitlines()[-1].startswith("NOT fit: ")
 
 
-def test_the_configuration_given_is_the_one_that_is_judged(node: Path, told: Told, tmp_path: Path) -> None:
+def test_the_configuration_given_is_the_one_that_is_judged(node: Path, run: RunCommand, tmp_path: Path) -> None:
     write(tmp_path / "c.yaml", "cpuManagerPolicy: static\nreservedSystemCPUs: 0,4\n")
     assert (
-        levels(told("--root", str(node), "--config", str(tmp_path / "c.yaml"), "-o", "json")[1])["reserved-cpus"]
-        == "ok"
+        levels(run("--root", str(node), "--config", str(tmp_path / "c.yaml"), "-o", "json")[1])["reserved-cpus"] == "ok"
     )
     write(tmp_path / "c.yaml", "cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n")
     assert (
         f'fix: reservedSystemCPUs: "0,4" in {tmp_path}/c.yaml\n'
-        in told("--root", str(node), "--config", str(tmp_path / "c.yaml"))[1]
+        in run("--root", str(node), "--config", str(tmp_path / "c.yaml"))[1]
     )
     write(tmp_path / "c.yaml", "cpuManagerPolicy: static\nreservedSystemCPUs: '99'\n")
-    status, out, _ = told("--root", str(node), "--config", str(tmp_path / "c.yaml"), "-o", "json")
+    status, out, _ = run("--root", str(node), "--config", str(tmp_path / "c.yaml"), "-o", "json")
     assert (status, levels(out)["configuration"]) == (3, "failure")
     fixes = {each["check"]: each["fix"] for each in json.loads(out)["checks"]}
     assert fixes["configuration"] == f"nodeagent config validate {tmp_path}/c.yaml --root {node}"
     write(node / "etc/nodeagent/config.yaml", "cpuManagerPolicy: wrong\n")
     assert (
         f"fix: nodeagent config validate {node}/etc/nodeagent/config.yaml --root {node}\n"
-        in told("--root", str(node))[1]
+        in run("--root", str(node))[1]
     )
 
 
-def test_without_a_configuration_the_rest_is_checked(node: Path, told: Told) -> None:
+def test_without_a_configuration_the_rest_is_checked(node: Path, run: RunCommand) -> None:
     (node / "etc/nodeagent/config.yaml").unlink()
-    status, out, _ = told("--root", str(node), "-o", "json")
+    status, out, _ = run("--root", str(node), "-o", "json")
     assert (status, levels(out)["configuration"], levels(out)["kernel"]) == (0, "warning", "ok")
 
 
-def test_without_a_state_the_configuration_counts(node: Path, told: Told) -> None:
+def test_without_a_state_the_configuration_counts(node: Path, run: RunCommand) -> None:
     (node / "var/lib/nodeagent/nodeagent_state").write_text("damaged")
-    assert levels(told("--root", str(node), "-o", "json")[1])["configuration"] == "ok"
+    assert levels(run("--root", str(node), "-o", "json")[1])["configuration"] == "ok"
 
 
 def test_a_capture_is_checked_as_the_node_was(
-    node: Path, told: Told, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    node: Path, run: RunCommand, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write(node / service("irqbalance"), RUNS)
     write(node / "proc/cmdline", "quiet cgroup_disable=memory secret=1\n")
     write(node / f"{CGROUPS}/cgroup.controllers", "cpuset cpu\n")
     assert main(["capture", "--root", str(node), "--out", str(tmp_path / "node.json")]) == 0
     capfd.readouterr()
-    assert told("--machine", str(tmp_path / "node.json")) == told("--root", str(node))
+    assert run("--machine", str(tmp_path / "node.json")) == run("--root", str(node))
 
 
 def test_a_described_machine_is_checked_as_far_as_it_goes(
-    node: Path, told: Told, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    node: Path, run: RunCommand, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     main(["topology", "--root", str(node), "-o", "json"])
     write(tmp_path / "machine.json", capfd.readouterr().out)
-    status, out, _ = told("--machine", str(tmp_path / "machine.json"), "-o", "json")
+    status, out, _ = run("--machine", str(tmp_path / "machine.json"), "-o", "json")
     assert (status, levels(out)["cgroup-v2"], levels(out)["configuration"]) == (0, "unknown", "warning")
 
 
-def test_this_node_is_checked(told: Told) -> None:
-    status, out, err = told("-o", "json")
+def test_this_node_is_checked(run: RunCommand) -> None:
+    status, out, err = run("-o", "json")
     assert status in {0, 3}
     assert err == ""
     json_schema.check(json.loads(out), "check")

@@ -49,7 +49,7 @@ def _fewest(amount: int, sizes: list[int]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("cpus", "gib", "nodes", "where", "told"),
+    ("cpus", "gib", "nodes", "where", "reported"),
     [
         (
             4,
@@ -107,20 +107,20 @@ def _fewest(amount: int, sizes: list[int]) -> int:
         "memory that one has not",
     ],
 )
-def test_what_is_lacking(cpus: int, gib: int, nodes: list[NodeHeadroom], where: str, told: list[str]) -> None:
+def test_what_is_lacking(cpus: int, gib: int, nodes: list[NodeHeadroom], where: str, reported: list[str]) -> None:
     demands = demands_for(cpus, gib, nodes)
     assert wanted_where(demands) == where
-    assert list(lacking(demands, nodes)) == told
+    assert list(lacking(demands, nodes)) == reported
 
 
 @pytest.mark.parametrize(
     ("more", "end"), [(0, None), (1, "and 1 NUMA node that has less"), (2, "and 2 NUMA nodes that have less")]
 )
-def test_of_many_nodes_the_nearest_are_told(more: int, end: str | None) -> None:
+def test_of_many_nodes_the_nearest_are_reported(more: int, end: str | None) -> None:
     nodes = [headroom(node, free=node, of=MOST_NODES + more) for node in range(MOST_NODES + more)]
-    told = list(lacking([Demanded("", MOST_NODES + more, 1)], nodes))
-    assert told[0].startswith(f"NUMA {MOST_NODES + more - 1}: ")
-    assert told[MOST_NODES:] == ([] if end is None else [end])
+    reported = list(lacking([Demanded("", MOST_NODES + more, 1)], nodes))
+    assert reported[0].startswith(f"NUMA {MOST_NODES + more - 1}: ")
+    assert reported[MOST_NODES:] == ([] if end is None else [end])
 
 
 @pytest.mark.parametrize("policy", ["best-effort", "restricted"])

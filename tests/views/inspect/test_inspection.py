@@ -325,15 +325,15 @@ RECOVERY = {
 }
 
 
-@pytest.mark.parametrize(("isolated", "told"), [("1-3,5-7", True), ("1,2", False), ("", False)])
-def test_who_has_several_cpus_that_the_kernel_spreads_no_load_over_is_told(isolated: str, told: bool) -> None:
+@pytest.mark.parametrize(("isolated", "reported"), [("1-3,5-7", True), ("1,2", False), ("", False)])
+def test_who_has_several_cpus_that_the_kernel_spreads_no_load_over_is_reported(isolated: str, reported: bool) -> None:
     """Two processes of a pod ran on one of its CPUs while the other idled, and nothing said so."""
     world = World(replace(machine(), isolated=CpuSet.parse(isolated)))
     world.add(pod("web", app("app", cpu="2", memory="64Mi")))
     notes = container_of(inspection(world.view()))["notes"]
     assert [note for note in notes if "spreads no load" in note] == [
         "CPUs 1,5 are isolated (isolcpus): the kernel spreads no load over them, so give each process or thread its own (taskset -c)"
-    ] * told
+    ] * reported
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def test_a_node_where_all_is_well_is_healthy():
     assert health_text(document) == "healthy"
 
 
-def test_a_recovery_is_told_until_the_agent_starts_again():
+def test_a_recovery_is_reported_until_the_agent_starts_again():
     text = render(inspection(idle().view(recovery=RECOVERY)))
     for words in (
         "RECOVERED",

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from nodeagent.cli.commands import watch as command
 from nodeagent.cli.main import main
 from nodeagent.cli.support.terminal import Terminal
 from nodeagent.core.model.config import Placement
@@ -34,14 +33,15 @@ from nodeagent.formats.kernel.usage import (
     container_usage,
     rates,
     remote_bytes,
+    times_by_cpu,
 )
 from nodeagent.formats.node_view import NodeView, ViewReader, view_document
 from nodeagent.formats.syntax.json_values import JsonValue
 from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.watch_text import Look, View, frame
 from tests.cli.test_cli_inspect import Host
-from tests.support.figures import Recorder, tell
-from tests.support.inspected_nodes import World, everything, idle, machine
+from tests.support.figures import Recorder, report
+from tests.support.inspected_nodes import World, everything, idle
 from tests.support.pods import app, pod
 from tests.support.world import MACHINE
 
@@ -153,11 +153,11 @@ def test_the_load_of_others_on_exclusive_cpus_is_marked(
     assert line.endswith(mark or "-")
     (line,) = [line for line in shown.lines if line.startswith("default/any work")]
     assert "OTHERS" not in line
-    told = [line for line in shown.lines if line.startswith("OTHERS")]
-    assert told == ([f"OTHERS on exclusive CPUs 1: default/web app {mark.split()[1]}"] if mark else [])
+    reported = [line for line in shown.lines if line.startswith("OTHERS")]
+    assert reported == ([f"OTHERS on exclusive CPUs 1: default/web app {mark.split()[1]}"] if mark else [])
 
 
-def test_the_load_of_others_is_told_of_the_container_that_runs_there_now() -> None:
+def test_the_load_of_others_is_reported_for_the_container_that_runs_there_now() -> None:
     """An app has the CPUs that its init container had."""
     _, _, view = everything()
     rates = {path: ContainerRate(milli, None) for path, milli in (("poduid-web/setup", 0), ("poduid-web/app", 500))}
@@ -203,7 +203,7 @@ def test_a_terminal_without_utf8_gets_digits() -> None:
     assert next(line for line in lines if line.startswith("NUMA 1")).split()[3] == "502?", "CPUs 2, 3, 6, 7"
 
 
-def test_an_idle_node_and_a_trouble_are_told() -> None:
+def test_an_idle_node_and_a_trouble_are_reported() -> None:
     there = look(idle().view())
     assert "no drift" in frame(there, View(100)).lines
     assert frame(there, View(100, 24)).lines[-1].startswith("no containers")
@@ -235,7 +235,7 @@ def test_a_refresh_with_250_pods_fits_into_its_second_many_times(record_property
     there = Look(inspection(view), world.managers.topology, UsageSample(0, {}, usage))
     shown = frame(there, View(120, 40))
     took = time.process_time() - began
-    tell(record_property, f"one refresh of 250 pods without the reading of files: {1000 * took:.0f} ms of CPU time")
+    report(record_property, f"one refresh of 250 pods without the reading of files: {1000 * took:.0f} ms of CPU time")
     assert shown.lines[-1].startswith(f"1-{shown.page} of 250 by name")
     assert took < 1
 
@@ -351,27 +351,34 @@ def test_stopped_and_continued_it_leaves_the_screen_and_takes_it_again(screen: S
 
 def test_a_signal_that_comes_in_the_middle_of_a_write_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
-    terminal = Terminal()
+    ours, theirs = pty.openpty()
+    coming = iter([signal.SIGTSTP])
 
     class Interrupted(io.FileIO):
         def write(self, content: Any) -> int:
-            terminal._suspend(signal.SIGTSTP, None)
+            for number in coming:
+                signal.raise_signal(number)
             return super().write(content) or 0
 
     monkeypatch.setattr("os.kill", lambda *_: None)
-    with io.TextIOWrapper(io.BufferedWriter(Interrupted(writing, "w"))) as stream:
+    with (
+        os.fdopen(ours, "rb"),
+        os.fdopen(theirs) as keys,
+        io.TextIOWrapper(io.BufferedWriter(Interrupted(writing, "w"))) as stream,
+    ):
+        monkeypatch.setattr("sys.stdin", keys)
         monkeypatch.setattr("sys.stdout", stream)
-        terminal.draw(["a line"])
+        with Terminal() as terminal:
+            terminal.draw(["a line"])
         shown = os.read(reading, 1000).decode()
     os.close(reading)
-    assert shown.startswith(LEFT)
-    assert "a line" in shown
+    assert LEFT in shown.partition("a line")[0]
+    assert shown.endswith(LEFT)
 
 
-def test_an_agent_that_goes_is_told_on_the_screen_with_what_was_last_seen(screen: Screen, host: Host) -> None:
+def test_an_agent_that_goes_is_reported_on_the_screen_with_what_was_last_seen(screen: Screen, host: Host) -> None:
     screen.wait(lambda text: "by name" in text)
     host.stop()
-    host._close = []
     shown = screen.wait(lambda text: "NOT REFRESHED" in text and "by name" in text.rpartition("NOT REFRESHED")[2])
     assert "default/web app" in shown
 
@@ -416,8 +423,7 @@ def test_a_watch_is_drawn_on_terminals_alone(capfd: pytest.CaptureFixture[str]) 
     assert "--frames 10" in hint
 
 
-def test_while_a_cpu_comes_or_goes_nobodys_load_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "cpu_times_us", lambda: ((1, 2),) * 7)
-    assert command._cpu_times(machine()) == {}
-    monkeypatch.setattr(command, "cpu_times_us", lambda: tuple((n, 9) for n in range(7)))
-    assert command._cpu_times(machine("2")) == {cpu: (n, 9) for n, cpu in enumerate((0, 1, 3, 4, 5, 6, 7))}
+def test_while_a_cpu_comes_or_goes_nobodys_load_is_reported() -> None:
+    assert times_by_cpu(((1, 2),) * 7, CpuSet.parse("0-7")) == {}
+    times = times_by_cpu([(n, 9) for n in range(7)], CpuSet.parse("0-1,3-7"))
+    assert times == {cpu: (n, 9) for n, cpu in enumerate((0, 1, 3, 4, 5, 6, 7))}

@@ -57,7 +57,7 @@ def test_memory_without_cpus_belongs_to_the_machine() -> None:
     ]
 
 
-def test_owners_and_core_classes_are_told() -> None:
+def test_owners_and_core_classes_are_reported() -> None:
     cpus = [
         Cpu(number, core=number, socket=0, numa=0, core_class="efficiency" if number else "performance")
         for number in range(2)
@@ -71,7 +71,7 @@ def test_owners_and_core_classes_are_told() -> None:
     assert kinds == {"0": "0x00000002", "1": "0x00000001"}
 
 
-def test_dies_are_told_where_there_are_several() -> None:
+def test_dies_are_reported_where_there_are_several() -> None:
     cpus = [Cpu(number, core=number, socket=0, numa=0, die=number // 2) for number in range(4)]
     assert sets(checked(render_hwloc_xml(Topology.of(cpus, [NumaNode(0, 0)]))), "Die") == [0b0011, 0b1100]
     same = [Cpu(number, core=number, socket=0, numa=0, die=0) for number in range(4)]

@@ -155,7 +155,7 @@ def pair(number: int, *caches: Cache) -> Topology:
     return Topology.of(cpus, [NumaNode(0, 0)], caches=caches)
 
 
-def test_caches_that_every_core_has_are_told_once() -> None:
+def test_caches_that_every_core_has_are_reported_once() -> None:
     cores = [CpuSet.parse("0-1"), CpuSet.parse("2-3")]
     caches = [
         Cache(level, kind, core, 2**15)
@@ -176,7 +176,7 @@ def test_cores_that_share_a_cache_are_drawn_together() -> None:
     )
 
 
-def test_caches_that_differ_are_told_where_they_are() -> None:
+def test_caches_that_differ_are_reported_where_they_are() -> None:
     text = render_topology(
         pair(6, Cache(2, "unified", CpuSet.parse("0-3")), *(Cache(1, "data", CpuSet.of(cpu), 2**14) for cpu in (2, 3)))
     )
