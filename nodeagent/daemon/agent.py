@@ -187,7 +187,12 @@ class Agent:
         self.metrics.count(decided, outcome, drift, watch.took_ms)
         troubles += self.recorder.project(self.node, self.state.promises)
         self._kept = replace(self._kept, settled=as_desired(self._wanted(world), outcome))
-        pause = self._report(decided, runs, troubles, began, self._pause(decided, world, troubles))
+        pause = self._pause(decided, world, troubles)
+        polled = (
+            min(_LONGEST_POLL_SECONDS, self._kept.poll_seconds * 1.5) if self._is_unsettled(world) else POLL_SECONDS
+        )
+        self._kept = replace(self._kept, poll_seconds=polled)
+        pause = self._report(decided, runs, troubles, began, pause)
         self.requests.answer(self.view, undone)
         return pause
 
@@ -405,14 +410,14 @@ class Agent:
             pauses.append(self._kept.answer.pause_seconds)
         if set(troubles) - {*self._kept.answer.troubles}:
             pauses.append(_RETRY_SECONDS)
-        if world.runs is not None and any(
-            is_unsettled(entry, world.runs, world.observed) for entry in self.state.entries
-        ):
+        if self._is_unsettled(world):
             pauses.append(self._kept.poll_seconds)
-            self._kept = replace(self._kept, poll_seconds=min(_LONGEST_POLL_SECONDS, self._kept.poll_seconds * 1.5))
-        else:
-            self._kept = replace(self._kept, poll_seconds=POLL_SECONDS)
         return min(pauses)
+
+    def _is_unsettled(self, world: World) -> bool:
+        """Whether something is to change that wakes nobody."""
+        runs = world.runs
+        return runs is not None and any(is_unsettled(entry, runs, world.observed) for entry in self.state.entries)
 
     def _report(
         self,
