@@ -23,8 +23,8 @@ from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.refusals import StartRefused
-from nodeagent.core.model.shortfalls import NodeOverdrawn, Shortfall
 from nodeagent.core.model.state import NodeState, latest_ms, moved, with_endings
+from nodeagent.core.model.violations import NodeOverdrawn, Shortfall
 from nodeagent.core.turn.actions import (
     Action,
     Forget,

@@ -7,9 +7,9 @@ from msgspec import Struct
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.shortfalls import Shortfall
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.model.violations import Shortfall
 from nodeagent.core.turn.pod_sources import ManifestProblem
 from nodeagent.daemon.execution import FailureResponse
 from nodeagent.daemon.troubles import Trouble

@@ -9,8 +9,8 @@ from nodeagent.core.admission.node_setup import NodeSetup, on_machine
 from nodeagent.core.model.config import Config, Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.refusals import StartRefused
-from nodeagent.core.model.shortfalls import CpusOffline
 from nodeagent.core.model.topology import Topology
+from nodeagent.core.model.violations import CpusOffline
 from nodeagent.daemon.machine import Machine
 from nodeagent.daemon.startup import StartError, load_node
 from nodeagent.edge.sysfs import read_machine, read_witness

@@ -32,9 +32,8 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Isolation, Promises, dropped, with_pod
 from nodeagent.core.model.records import Records
 from nodeagent.core.model.refusals import Reason, StartRefused
-from nodeagent.core.model.shortfalls import Shortfall
 from nodeagent.core.model.topology import Topology
-from nodeagent.core.model.violations import Violation
+from nodeagent.core.model.violations import Shortfall, Violation
 from nodeagent.core.numa.topology_manager import build_topology_manager, judge_policy_and_scope, judge_topology_options
 
 

@@ -7,8 +7,7 @@ from nodeagent.core.model.demand import qualifies_alone
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, ContainerKind, Pod
 from nodeagent.core.model.promises import PodPromises, Promises
-from nodeagent.core.model.shortfalls import CpusOffline
-from nodeagent.core.model.violations import Invariant, Violation
+from nodeagent.core.model.violations import CpusOffline, Invariant, Violation
 
 
 def cpu_violations(manager: CpuManager, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:

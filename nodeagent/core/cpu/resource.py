@@ -24,8 +24,7 @@ from nodeagent.core.model.idset import CpuSet, NumaMask, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.model.refusals import StartRefused
-from nodeagent.core.model.shortfalls import Shortfall
-from nodeagent.core.model.violations import Violation
+from nodeagent.core.model.violations import Shortfall, Violation
 from nodeagent.core.numa.hint_family import Hints
 from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE
 from nodeagent.core.numa.resource_manager import Allocation, ResourceHints

@@ -6,8 +6,7 @@ from nodeagent.core.memory.manager import MemoryManager
 from nodeagent.core.memory.restore import books_differ, charged_blocks
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.promises import Promises
-from nodeagent.core.model.shortfalls import NodeOverdrawn, NodesGone
-from nodeagent.core.model.violations import Invariant, Violation
+from nodeagent.core.model.violations import Invariant, NodeOverdrawn, NodesGone, Violation
 
 
 def memory_violations(manager: MemoryManager, promises: Promises) -> Iterator[Violation]:

@@ -23,8 +23,7 @@ from nodeagent.core.model.pod import MEMORY, ContainerKind, Pod
 from nodeagent.core.model.podmap import Fold
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.model.refusals import StartRefused
-from nodeagent.core.model.shortfalls import Shortfall
-from nodeagent.core.model.violations import Violation
+from nodeagent.core.model.violations import Shortfall, Violation
 from nodeagent.core.numa.hints import DONT_CARE, UNSATISFIABLE
 from nodeagent.core.numa.resource_manager import Allocation, ResourceHints
 

@@ -16,8 +16,7 @@ from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import PodPromises, Promises
 from nodeagent.core.model.refusals import Refusal, StartRefused
-from nodeagent.core.model.shortfalls import Shortfall
-from nodeagent.core.model.violations import Violation
+from nodeagent.core.model.violations import Shortfall, Violation
 from nodeagent.core.numa.hint_family import Hints
 
 ResourceHints = tuple[tuple[str, Hints], ...]

@@ -26,9 +26,9 @@ from nodeagent.core.model.pod import ContainerKind, Pod
 from nodeagent.core.model.promises import PodPromises, Promises, with_pod
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import Reason, StartRefused
-from nodeagent.core.model.shortfalls import CpusOffline
 from nodeagent.core.model.state import NodeState, Origin
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
+from nodeagent.core.model.violations import CpusOffline
 from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.core.turn.step import new_entry
 from nodeagent.daemon.records import Recorder
