@@ -35,12 +35,19 @@ class PodSource(Struct, frozen=True):
     problems: tuple[ManifestProblem, ...] = ()
     is_blind: bool = False
     """The source can't be read at all."""
+    is_partial: bool = False
+    """The source kept changing while it was read: pods that it has may be missing."""
     name: str = MANIFEST_DIRECTORY
     """The source in the origins of its pods."""
 
     def is_silent_about(self, entry: PodEntry) -> bool:
         """Whether the state of one of its pods' manifest is unknown."""
-        return self.is_blind or entry.origin.name in self.unreadable or entry.pod.full_name in self.misspelt
+        return (
+            self.is_blind
+            or self.is_partial
+            or entry.origin.name in self.unreadable
+            or entry.pod.full_name in self.misspelt
+        )
 
 
 def is_unclear(entry: PodEntry, sources: tuple[PodSource, ...]) -> bool:
