@@ -71,8 +71,9 @@ def counting(
 ) -> tuple[dict[str, Manifest], list[tuple[Manifest, Manifest]]]:
     """Return the manifests that count, by namespace/name, and the others, each with the one that has its name or UID (D7).
 
-    A pod that was decided on keeps its name and UID while its file, or another file with the same pod, exists: even one that is refused,
-    finished or released, so that a copy doesn't bring back what was ended. Otherwise the first source's first file has them.
+    A pod that was decided on keeps its name and UID while its file, or another file with the same pod or its refused change, exists: even
+    one that is refused, finished or released, so that a copy doesn't bring back what was ended. Otherwise the first source's first file has
+    them.
     """
     known = {entry.pod.full_name: entry for entry in entries}
 
@@ -80,8 +81,12 @@ def counting(
         manifest = manifests[place]
         entry = known.get(manifest.pod.full_name)
         if entry is None:
-            return 2
-        return 0 if manifest.origin == entry.origin else 1 if manifest.pod == entry.pod else 2
+            return 3
+        if manifest.origin == entry.origin:
+            return 0
+        if manifest.pod == entry.pod:
+            return 1
+        return 2 if entry.refused_change is not None and manifest.pod == entry.refused_change.pod else 3
 
     by_name: dict[str, int] = {}
     by_uid: dict[str, int] = {}
