@@ -28,13 +28,17 @@ class ManifestList:
         self.directory = directory
         self._watch = watch
         self.patience_seconds = patience_seconds
-        """How long a file may be open for writing, or exist without being a manifest, before that is a problem."""
+        """How long a file may be open for writing, or exist without being a manifest, or the directory keep changing, before that is a
+        problem.
+        """
         self._clock = clock
         self._alive = alive
         """Called after each file: thousands of new files take time."""
         self._open: dict[str, _OpenFile] = {}
         self._others: dict[str, float] = {}
         """Files whose names are not those of manifests, with the time when each was first seen: files of editors disappear soon."""
+        self._partial_since: float | None = None
+        """When the directory was first found changing while it was read; None: it was not at the last look."""
         self._parsed: dict[str, tuple[bytes, Documents]] = {}
         self._last: PodSource | None = None
 
@@ -78,13 +82,27 @@ class ManifestList:
         if scan.unread:
             draft.problems.append(ManifestProblem(self.directory, f"too many files: {scan.unread} were not read"))
         now = self._clock()
+        if not scan.is_partial:
+            self._partial_since = None
+        elif self._partial_since is None:
+            self._partial_since = now
+        elif now - self._partial_since >= self.patience_seconds:
+            text = (
+                f"it has kept changing while it was read for over {self.patience_seconds:.0f} s: until it rests, pods whose manifests "
+                f"are missing are not ended (`inotifywait -m {self.directory}` shows what changes)"
+            )
+            draft.problems.append(ManifestProblem(self.directory, text))
         self._others = {name: self._others.get(name, now) for name in scan.others}
         for name in (name for name, since in self._others.items() if now - since >= self.patience_seconds):
             way_out = f"name it so, or hide it: `mv {name} .{name}`"
             text = f"it is not read: only *.yaml, *.yml and *.json are manifests ({way_out})"
             draft.problems.append(ManifestProblem(name, text))
         return PodSource(
-            tuple(draft.pods), frozenset(draft.unreadable), frozenset(draft.misspelt), tuple(draft.problems)
+            tuple(draft.pods),
+            frozenset(draft.unreadable),
+            frozenset(draft.misspelt),
+            tuple(draft.problems),
+            is_partial=scan.is_partial,
         )
 
     def _follow_writers(self, scan: ManifestScan) -> None:

@@ -24,6 +24,8 @@ MAX_OTHER_FILES = 20
 MAX_FILE_BYTES = 1 << 20
 MAX_TOTAL_BYTES = 64 << 20
 """Per scan: the limit on what it keeps in memory."""
+MAX_READINGS = 3
+"""Per scan, of a directory that changes while it is read."""
 
 SUFFIXES = (".yaml", ".yml", ".json")
 """File names of manifests. Anything else in the directory (`web.yaml.bak`, `notes.txt`, an editor's own files) is ignored: it has no
@@ -85,6 +87,19 @@ class ManifestScan(Struct, frozen=True):
     """Number of files beyond MAX_FILES."""
     others: tuple[str, ...] = ()
     """Names of files that aren't those of manifests, in order; hidden files and editors' backups are left out on purpose."""
+    is_partial: bool = False
+    """It changed during each reading: a file that was renamed meanwhile may be missing under both names."""
+
+
+class _Listing(Struct, frozen=True):
+    names: list[str]
+    """Of the manifests to read."""
+    unread: int
+    others: tuple[str, ...]
+    version: tuple[int, int]
+    """Differs if the directory has changed: its ctime, for changes that were taken back, and all names with their inodes, because several
+    changes may have the same ctime.
+    """
 
 
 @contextmanager
@@ -114,28 +129,48 @@ def scan_manifests(path: str) -> ManifestScan:
     try:
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except NotADirectoryError:
-        found = _read(None, path, path, MAX_FILE_BYTES)
-        return ManifestScan(() if found is None else (found,))
+        return _scan_file(path)
     except OSError as err:
         raise ManifestDirectoryError(path, err) from err
     try:
-        names, unread, others = _names(directory)
-        return ManifestScan(tuple(_read_all(directory, path, names)), unread, others)
+        return _scan(directory, path)
     except OSError as err:
         raise ManifestDirectoryError(path, err) from err
     finally:
         os.close(directory)
 
 
-def _names(directory: int) -> tuple[list[str], int, tuple[str, ...]]:
-    """Return the names of the manifests to read, how many there are beyond them, and the names of other files."""
-    count = 0
+def _scan_file(path: str) -> ManifestScan:
+    try:
+        found = _read(None, path, path, MAX_FILE_BYTES)
+    except FileNotFoundError as err:
+        raise ManifestDirectoryError(path, err) from err
+    return ManifestScan((), is_partial=True) if found is None else ManifestScan((found,))
+
+
+def _scan(directory: int, path: str) -> ManifestScan:
+    """Read the files that are there at one time, if the directory lets us: a pod whose file is renamed has one all the time."""
+    before = _listing(directory)
+    for left in reversed(range(MAX_READINGS)):
+        files, is_whole = _read_all(directory, path, before.names)
+        after = _listing(directory)
+        is_partial = not is_whole or after.version != before.version
+        if not is_partial or not left:
+            break
+        files.clear()
+        before = after
+    return ManifestScan(tuple(files), before.unread, before.others, is_partial)
+
+
+def _listing(directory: int) -> _Listing:
+    count = entries_hash = 0
     others: list[str] = []
 
     def counted() -> Iterator[str]:
-        nonlocal count
+        nonlocal count, entries_hash
         with os.scandir(directory) as entries:
             for entry in entries:
+                entries_hash ^= hash((entry.name, entry.inode()))
                 if entry.name.startswith(".") or entry.is_dir(follow_symlinks=False):
                     continue
                 if entry.name.endswith(SUFFIXES):
@@ -144,22 +179,34 @@ def _names(directory: int) -> tuple[list[str], int, tuple[str, ...]]:
                 elif len(others) < MAX_FILES and not entry.name.endswith("~") and not entry.is_dir():
                     others.append(_shown(entry.name))
 
+    changed_ns = os.fstat(directory).st_ctime_ns
     # A bounded heap: a directory of millions of files costs time, not memory.
     names = heapq.nsmallest(MAX_FILES, counted(), key=os.fsencode)
-    return names, count - len(names), tuple(sorted(others)[:MAX_OTHER_FILES])
+    return _Listing(names, count - len(names), tuple(sorted(others)[:MAX_OTHER_FILES]), (changed_ns, entries_hash))
 
 
-def _read_all(directory: int, path: str, names: list[str]) -> Iterator[ManifestFile]:
-    left = MAX_TOTAL_BYTES
+def _read_all(directory: int, path: str, names: list[str]) -> tuple[list[ManifestFile], bool]:
+    """Return the files, and whether none had vanished."""
+    files: list[ManifestFile] = []
+    is_whole, left = True, MAX_TOTAL_BYTES
     for name in names:
-        found = _read(directory, name, f"{path}/{name}", min(left, MAX_FILE_BYTES))
+        try:
+            found = _read(directory, name, f"{path}/{name}", min(left, MAX_FILE_BYTES))
+        except FileNotFoundError:
+            is_whole = False
+            continue
         if found is not None:
             left -= len(found.content or b"")
-            yield found
+            files.append(found)
+    return files, is_whole
 
 
 def _read(directory: int | None, name: str, path: str, most: int) -> ManifestFile | None:
-    """Read one file; None: it is gone, or a directory."""
+    """Read one file; None: it is a directory.
+
+    Raises:
+        FileNotFoundError: it is gone.
+    """
     shown = _shown(name)
     if shown != name:
         return ManifestFile(
@@ -193,14 +240,11 @@ def _shown(name: str) -> str:
     return shown if shown.isprintable() and "\\x" not in shown else ascii(name)[1:-1]
 
 
-def _dangling(directory: int | None, name: str, path: str, cause: OSError) -> ManifestFile | None:
+def _dangling(directory: int | None, name: str, path: str, cause: FileNotFoundError) -> ManifestFile:
     try:
-        mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
+        os.readlink(name, dir_fd=directory)
     except OSError:
-        return None
-    if not stat.S_ISLNK(mode):
-        # it came back in the meantime, and its creation wakes us
-        return ManifestFile(name, None, f"{path} was just removed and recreated", being_written=True)
+        raise cause from None  # no link: it has vanished, even if another file has its name by now
     target = os.path.realpath(path)
     problem = f"cannot open {path}: a symbolic link to a file that doesn't exist ({target}: {cause.strerror}){_hidden(target)}"
     return ManifestFile(name, None, problem)

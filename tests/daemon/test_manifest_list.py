@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -154,6 +155,37 @@ def test_a_directory_that_is_one_file_says_so_too(tmp_path: Path, clock: Clock) 
         clock.now += PATIENCE
         [problem] = listed.look(rescan=True).problems
     assert (problem.source, f"process {pid} (" in problem.text) == (str(path), True)
+
+
+def test_a_directory_that_keeps_changing_is_known_in_part_and_is_a_problem_after_a_while(
+    listed: ManifestList, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, moved = tmp_path / "kept.yaml", tmp_path / "0.yaml"
+    kept.write_text(POD)
+    moved.write_text(POD.replace("web", "moved"))
+    assert not listed.look(rescan=True).is_partial
+    real = os.open
+
+    def opened(path: str, *args: Any, **kwargs: Any) -> int:
+        nonlocal moved
+        if path == kept.name:
+            moved = moved.rename(tmp_path / f"{int(moved.stem) + 1}.yaml")
+        return real(path, *args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", opened)
+        for past, problems in ((0.0, 0), (PATIENCE - 1, 0), (1.0, 1), (500.0, 1)):
+            clock.now += past
+            look = listed.look(rescan=True)
+            assert look.is_partial
+            assert [problem.source for problem in look.problems] == [str(tmp_path)] * problems
+    assert look.problems[0].text == (
+        "it has kept changing while it was read for over 20 s: until it rests, pods whose manifests are missing are not ended "
+        f"(`inotifywait -m {tmp_path}` shows what changes)"
+    )
+    look = listed.look(rescan=True)
+    assert (look.is_partial, look.problems) == (False, ())
+    assert {manifest.pod.name for manifest in look.pods} == {"web", "moved"}
 
 
 @pytest.mark.parametrize(("mode", "writes"), [("a", True), ("r+", True), ("r", False)])

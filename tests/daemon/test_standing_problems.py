@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,13 +17,24 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import Origin, latest_ms
 from nodeagent.core.turn.pod_sources import Manifest, ManifestProblem, PodSource
 from nodeagent.daemon import service
+from nodeagent.daemon.manifest_list import ManifestList
 from nodeagent.daemon.publisher import Publisher
 from nodeagent.daemon.startup import StartError
 from nodeagent.daemon.troubles import Trouble
+from nodeagent.edge.manifest_watch import ManifestWatch
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
 from tests.support.pods import app, manifests, pod
 from tests.support.world import SMALL, node
+
+WEB = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers:
+  - {name: app, command: [run], resources: {limits: {cpu: 1, memory: 64Mi}}}
+"""
 
 
 @pytest.fixture
@@ -107,6 +119,29 @@ def test_a_change_that_is_refused_is_shown_counted_and_reported_once(daemon: Dae
     daemon.files.pods = (pod("a", app(cpu="1")),)
     daemon.rest()
     assert daemon.agent.view.problems == ()
+    assert daemon.machine.signals == []
+
+
+def test_a_refused_change_is_shown_with_the_new_name_of_its_file_and_a_mistake_there_ends_no_pod(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, renamed = tmp_path / "manifests" / "web.yaml", tmp_path / "manifests" / "w2.yaml"
+    path.parent.mkdir()
+    read = ManifestList(str(path.parent), ManifestWatch(str(path.parent), lambda: None), 20)
+    with closing(read):
+        monkeypatch.setattr(daemon.files, "look", read.look)
+        path.write_text(WEB)
+        daemon.rest()
+        path.write_text(WEB.replace("cpu: 1", "cpu: 400"))
+        daemon.rest()
+        path.rename(renamed)
+        daemon.rest()
+        (problem,) = daemon.agent.view.problems
+        assert problem.startswith("manifest w2.yaml: the change is refused, and pod default/web keeps running")
+        renamed.write_text(WEB + "\t oops\n")
+        daemon.rest()
+    assert {problem.split()[1] for problem in daemon.agent.view.problems} == {"w2.yaml:"}
+    assert len(events(daemon, "change_refused")) == 1
     assert daemon.machine.signals == []
 
 

@@ -9,14 +9,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from nodeagent.edge import manifests
 from nodeagent.edge.manifest_watch import ManifestWatch, ManifestWatchError
-from nodeagent.edge.manifests import MAX_FILE_BYTES, ManifestDirectoryError, ManifestFile, scan_manifests
+from nodeagent.edge.manifests import MAX_FILE_BYTES, MAX_READINGS, ManifestDirectoryError, ManifestFile, scan_manifests
 from tests.support.wake_ups import Wakes
 
 DEADLINE_SECONDS = 30.0
@@ -269,9 +271,9 @@ def test_files_that_vanish_during_the_scan_are_no_error(tmp_path: Path) -> None:
     def churn() -> None:
         while not stop.is_set():
             for i in range(50):
-                (tmp_path / f"{i}").write_text("x")
+                (tmp_path / f"{i}.yaml").write_text("x")
             for i in range(50):
-                (tmp_path / f"{i}").unlink()
+                (tmp_path / f"{i}.yaml").unlink()
 
     thread = threading.Thread(target=churn)
     thread.start()
@@ -282,6 +284,151 @@ def test_files_that_vanish_during_the_scan_are_no_error(tmp_path: Path) -> None:
     finally:
         stop.set()
         thread.join()
+
+
+def before_opening(
+    name: str, happens: Callable[[], object], monkeypatch: pytest.MonkeyPatch, *, times: int = 1
+) -> None:
+    """Let something happen between the listing of a directory and the opening of this file of it."""
+    real, left = os.open, [happens] * times
+
+    def opened(path: Any, *args: Any, **kwargs: Any) -> int:
+        if path == name and left:
+            left.pop()()
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", opened)
+
+
+def exchange(one: Path, other: Path) -> None:
+    between = one.with_name(".t")
+    one.rename(between)
+    other.rename(one)
+    between.rename(other)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    files = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    for file in files:
+        file.write_text(file.name)
+    return files
+
+
+@pytest.fixture
+def _within_one_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All changes have one ctime."""
+    real = os.fstat
+
+    def stopped(handle: int) -> SimpleNamespace:
+        found = real(handle)
+        fields = {name: getattr(found, name) for name in dir(found) if name.startswith("st_")}
+        return SimpleNamespace(**{**fields, "st_ctime_ns": 0})
+
+    monkeypatch.setattr(os, "fstat", stopped)
+
+
+@pytest.mark.usefixtures("_within_one_tick")
+@pytest.mark.parametrize("to", ["0.yaml", "z.yaml"])
+def test_a_file_that_is_renamed_during_the_scan_is_read_under_its_new_name(
+    to: str, pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_opening("a.yaml", lambda: pair[0].rename(tmp_path / to), monkeypatch)
+    scanned = scan_manifests(str(tmp_path))
+    assert {file.name: file.content for file in scanned.files} == {to: b"a.yaml", "b.yaml": b"b.yaml"}
+    assert not scanned.is_partial
+
+
+@pytest.mark.usefixtures("_within_one_tick")
+def test_files_that_exchange_their_names_during_the_scan_are_both_read(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_opening("b.yaml", lambda: exchange(*pair), monkeypatch)
+    scanned = scan_manifests(str(tmp_path))
+    assert [file.content for file in scanned.files] == [b"b.yaml", b"a.yaml"]
+    assert not scanned.is_partial
+
+
+def test_files_that_have_their_own_names_again_after_the_scan_are_both_read(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, changed_ns, listings = os.scandir, tmp_path.stat().st_ctime_ns, 0
+
+    def exchange_until_the_clock_moves() -> None:
+        exchange(*pair)
+        while tmp_path.stat().st_ctime_ns == changed_ns:
+            exchange(*pair)
+            exchange(*pair)
+
+    def listed(directory: int) -> Any:
+        nonlocal listings
+        listings += 1
+        if listings == 2:
+            exchange(*pair)
+        return real(directory)
+
+    before_opening("b.yaml", exchange_until_the_clock_moves, monkeypatch)
+    monkeypatch.setattr(os, "scandir", listed)
+    scanned = scan_manifests(str(tmp_path))
+    assert [file.content for file in scanned.files] == [b"a.yaml", b"b.yaml"]
+    assert not scanned.is_partial
+
+
+@pytest.mark.usefixtures("_within_one_tick")
+def test_a_directory_that_changes_during_each_reading_is_known_in_part(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings = 0
+
+    def rename() -> None:
+        nonlocal readings
+        readings += 1
+        (there,) = (file for file in tmp_path.iterdir() if file != pair[1])
+        there.rename(tmp_path / f"{readings}.yaml")
+
+    before_opening("b.yaml", rename, monkeypatch, times=100)
+    scanned = scan_manifests(str(tmp_path))
+    assert scanned.is_partial
+    assert readings == MAX_READINGS
+
+
+@pytest.mark.usefixtures("_within_one_tick")
+def test_a_file_that_is_removed_and_made_again_during_the_scan_is_read(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if the new file has the inode of the old one."""
+    real = os.readlink
+
+    def restored(name: str, *, dir_fd: int) -> str:
+        (tmp_path / ".t").rename(pair[0])
+        return real(name, dir_fd=dir_fd)
+
+    before_opening("a.yaml", lambda: pair[0].rename(tmp_path / ".t"), monkeypatch)
+    monkeypatch.setattr(os, "readlink", restored)
+    assert scan(tmp_path)["a.yaml"].content == b"a.yaml"
+
+
+def test_a_file_that_is_removed_during_the_scan_casts_no_doubt_on_the_rest(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_opening("a.yaml", pair[0].unlink, monkeypatch)
+    scanned = scan_manifests(str(tmp_path))
+    assert [file.name for file in scanned.files] == ["b.yaml"]
+    assert not scanned.is_partial
+
+
+def test_a_path_of_a_file_that_is_removed_during_the_scan_is_missing(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(pair[0])
+
+    def once_found() -> None:
+        before_opening(path, pair[0].unlink, monkeypatch)
+
+    before_opening(path, once_found, monkeypatch)
+    with pytest.raises(ManifestDirectoryError) as caught:
+        scan_manifests(path)
+    assert caught.value.missing
 
 
 @pytest.fixture

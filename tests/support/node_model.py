@@ -321,7 +321,7 @@ class Agent:
         self.wanted: tuple[Manifest, ...] = ()
         self.unreadable: frozenset[str] = frozenset()
         self.misspelt: frozenset[str] = frozenset()
-        self.is_blind = False
+        self.is_blind = self.is_partial = False
         """All this of the manifest directory."""
         self.other_sources: tuple[PodSource, ...] = ()
         self.retried: frozenset[str] = frozenset()
@@ -340,7 +340,9 @@ class Agent:
         self.dies_at = None
 
     def sources(self) -> tuple[PodSource, ...]:
-        directory = PodSource(self.wanted, self.unreadable, self.misspelt, is_blind=self.is_blind)
+        directory = PodSource(
+            self.wanted, self.unreadable, self.misspelt, is_blind=self.is_blind, is_partial=self.is_partial
+        )
         return (directory, *self.other_sources)
 
     def world(self) -> World:

@@ -35,12 +35,19 @@ class PodSource(Struct, frozen=True):
     problems: tuple[ManifestProblem, ...] = ()
     is_blind: bool = False
     """The source can't be read at all."""
+    is_partial: bool = False
+    """The source kept changing while it was read: pods that it has may be missing."""
     name: str = MANIFEST_DIRECTORY
     """The source in the origins of its pods."""
 
     def is_silent_about(self, entry: PodEntry) -> bool:
         """Whether the state of one of its pods' manifest is unknown."""
-        return self.is_blind or entry.origin.name in self.unreadable or entry.pod.full_name in self.misspelt
+        return (
+            self.is_blind
+            or self.is_partial
+            or entry.origin.name in self.unreadable
+            or entry.pod.full_name in self.misspelt
+        )
 
 
 def is_unclear(entry: PodEntry, sources: tuple[PodSource, ...]) -> bool:
@@ -64,8 +71,9 @@ def counting(
 ) -> tuple[dict[str, Manifest], list[tuple[Manifest, Manifest]]]:
     """Return the manifests that count, by namespace/name, and the others, each with the one that has its name or UID (D7).
 
-    A pod that was decided on keeps its name and UID while its file, or another file with the same pod, exists: even one that is refused,
-    finished or released, so that a copy doesn't bring back what was ended. Otherwise the first source's first file has them.
+    A pod that was decided on keeps its name and UID while its file, or another file with the same pod or its refused change, exists: even
+    one that is refused, finished or released, so that a copy doesn't bring back what was ended. Otherwise the first source's first file has
+    them.
     """
     known = {entry.pod.full_name: entry for entry in entries}
 
@@ -73,8 +81,12 @@ def counting(
         manifest = manifests[place]
         entry = known.get(manifest.pod.full_name)
         if entry is None:
-            return 2
-        return 0 if manifest.origin == entry.origin else 1 if manifest.pod == entry.pod else 2
+            return 3
+        if manifest.origin == entry.origin:
+            return 0
+        if manifest.pod == entry.pod:
+            return 1
+        return 2 if entry.refused_change is not None and manifest.pod == entry.refused_change.pod else 3
 
     by_name: dict[str, int] = {}
     by_uid: dict[str, int] = {}

@@ -189,27 +189,37 @@ def _is_wanted(entry: PodEntry, wanted: dict[str, Manifest], world: World) -> bo
 
 
 def _follow_files(draft: _Draft, wanted: dict[str, Manifest], world: World) -> _Draft:
-    """Record where pods come from now: a file may be renamed. A file that exists but can't be parsed now still belongs to the pod."""
-    for entry in draft.state.entries:
-        manifest = wanted.get(entry.pod.full_name)
-        if manifest is None or manifest.pod != entry.pod:
+    """Record where pods, or their changes that were refused, come from now: a file may be renamed. A file that exists but can't be parsed
+    now still belongs to the pod.
+    """
+    for entry, manifest in _with_manifests(draft.state.entries, wanted):
+        known = entry.refused_change
+        if manifest.pod == entry.pod:
+            known = None
+        elif known is None or manifest.pod != known.pod:
             continue
-        followed = replace(entry, origin=manifest.origin, refused_change=None)
+        followed = replace(entry, origin=manifest.origin, refused_change=known)
         if followed != entry and not is_unclear(entry, world.sources):
             draft = draft.plus(draft.state.with_entry(followed))
     return draft
 
 
-def _successors(state: NodeState, wanted: dict[str, Manifest], world: World) -> dict[str, Manifest]:
-    """Return the changed manifests of pods, by the pods' UIDs: a successor has the name or the UID."""
+def _with_manifests(entries: tuple[PodEntry, ...], wanted: dict[str, Manifest]) -> Iterator[tuple[PodEntry, Manifest]]:
+    """Give the pods that have a manifest that counts, by the name or else the UID, each with it."""
     by_uid = {manifest.pod.uid: manifest for manifest in wanted.values()}
-    found = {}
-    for entry in state.entries:
-        if not _is_wanted(entry, wanted, world):
-            successor = wanted.get(entry.pod.full_name) or by_uid.get(entry.pod.uid)
-            if successor is not None:
-                found[entry.pod.uid] = successor
-    return found
+    for entry in entries:
+        manifest = wanted.get(entry.pod.full_name) or by_uid.get(entry.pod.uid)
+        if manifest is not None:
+            yield entry, manifest
+
+
+def _successors(state: NodeState, wanted: dict[str, Manifest], world: World) -> dict[str, Manifest]:
+    """Return the changed manifests of pods, by the pods' UIDs."""
+    return {
+        entry.pod.uid: manifest
+        for entry, manifest in _with_manifests(state.entries, wanted)
+        if not _is_wanted(entry, wanted, world)
+    }
 
 
 def _end_unwanted(

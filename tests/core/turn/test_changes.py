@@ -4,7 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.core.model.pod import Pod
-from nodeagent.core.model.state import Phase, PodEntry
+from nodeagent.core.model.state import Origin, Phase, PodEntry
+from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.core.turn.step import EventKind
 from tests.support.node_model import Agent, Machine, started
 from tests.support.pods import app, job, manifests, pod
@@ -89,6 +90,34 @@ def test_a_refused_change_that_is_taken_back_is_forgotten() -> None:
     agent.settle()
     assert len(refused(agent)) == 2, "it is another change then"
     assert len(machine.starts) == 1
+
+
+@pytest.mark.parametrize("name", ["a", "renamed"])
+def test_the_file_of_a_refused_change_may_be_renamed(name: str) -> None:
+    change = replace(BIG, name=name, uid="uid-a")
+    machine, agent = begin(pod("a", app(cpu="2")))
+    agent.want(change)
+    agent.settle()
+    agent.wanted = (Manifest(change, Origin("z.yaml")),)
+    agent.settle()
+    assert entry(agent).origin.name == "z.yaml"
+    agent.wanted, agent.unreadable = (), frozenset({"z.yaml"})
+    agent.settle()
+    agent.restart()
+    agent.settle()
+    assert machine.running_containers() == ("poduid-a/app",), "it is the new file that can't be read"
+    assert refused(agent) == [("uid-a", "OutOfcpu")], "a new name is no new change"
+
+
+def test_a_refused_change_whose_file_is_renamed_counts_before_another_file_of_its_name() -> None:
+    machine, agent = begin(pod("a", app(cpu="2")))
+    agent.want(BIG)
+    agent.settle()
+    stray = Manifest(pod("a", app(cpu="3"), uid="stray"), Origin("a-backup.yaml"))
+    agent.wanted = (stray, Manifest(BIG, Origin("z.yaml")))
+    agent.settle()
+    assert machine.running_containers() == ("poduid-a/app",)
+    assert entry(agent).origin.name == "z.yaml"
 
 
 def test_a_pod_whose_changed_manifest_was_refused_ends_with_its_manifest() -> None:

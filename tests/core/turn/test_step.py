@@ -308,7 +308,11 @@ def blind(agent: Agent) -> None:
     agent.wanted, agent.is_blind = (), True
 
 
-@pytest.mark.parametrize("trouble", [unreadable, misspelt, blind])
+def partial(agent: Agent) -> None:
+    agent.wanted, agent.is_partial = agent.wanted[1:], True
+
+
+@pytest.mark.parametrize("trouble", [unreadable, misspelt, blind, partial])
 def test_what_runs_stays_while_its_file_cannot_be_understood(trouble: Callable[[Agent], None]) -> None:
     machine, agent = begin(pod("a", app(cpu="2")), pod("b"))
     before = machine.running_containers()
@@ -318,13 +322,13 @@ def test_what_runs_stays_while_its_file_cannot_be_understood(trouble: Callable[[
     agent.rest()
     assert machine.running_containers() == before
     agent.unreadable = agent.misspelt = frozenset()
-    agent.is_blind = False
+    agent.is_blind = agent.is_partial = False
     agent.want(pod("b"))
     agent.settle()
     assert names(agent) == ["b"]
 
 
-@pytest.mark.parametrize("trouble", [unreadable, misspelt, blind])
+@pytest.mark.parametrize("trouble", [unreadable, misspelt, blind, partial])
 def test_a_refusal_stays_while_its_file_cannot_be_understood(trouble: Callable[[Agent], None]) -> None:
     _, agent = begin(pod("a", app(cpu="2000")), pod("b"))
     trouble(agent)
@@ -339,7 +343,15 @@ def test_other_pods_come_and_go_while_one_file_cannot_be_understood() -> None:
     assert machine.running_containers() == ("poduid-a/app", "poduid-c/app")
 
 
-@pytest.mark.parametrize("trouble", [unreadable, misspelt])
+def test_what_is_found_while_the_directory_is_known_in_part_counts() -> None:
+    machine, agent = begin(pod("a"), pod("b"))
+    agent.is_partial = True
+    agent.want(pod("b", uid="changed"), pod("c"))
+    agent.settle()
+    assert machine.running_containers() == ("podchanged/app", "poduid-a/app", "poduid-c/app")
+
+
+@pytest.mark.parametrize("trouble", [unreadable, misspelt, partial])
 def test_a_shadow_does_not_step_in_while_the_first_file_cannot_be_understood(trouble: Callable[[Agent], None]) -> None:
     machine = Machine(NODE)
     agent = Agent(machine)

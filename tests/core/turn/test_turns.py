@@ -444,16 +444,19 @@ class Turns(RuleBasedStateMachine):
     def turn(self, turns: int) -> None:
         self._turns(turns)
 
-    @rule(trouble=st.sampled_from(["launcher", "disk", "directory"]), source=SOURCES, recipe=RECIPES, turns=TURNS)
+    @rule(
+        trouble=st.sampled_from(["launcher", "disk", "directory", "part"]), source=SOURCES, recipe=RECIPES, turns=TURNS
+    )
     def turn_in_trouble(self, trouble: str, source: str, recipe: Recipe, turns: int) -> None:
         self._move(source, recipe)
         self.machine.launcher_answers, self.agent.disk_is_full = trouble != "launcher", trouble == "disk"
         before = self._ending()
-        if trouble == "directory":
-            self.agent.is_blind, self.agent.wanted = True, ()
+        if trouble in {"directory", "part"}:
+            self.agent.is_blind, self.agent.is_partial = trouble == "directory", trouble == "part"
+            self.agent.wanted = ()
         self._turns(turns)
-        if trouble == "directory":
-            assert self._ending() <= before, "an unreadable directory ends no pod"
+        if trouble in {"directory", "part"}:
+            assert self._ending() <= before, "a directory that is unreadable, or read in part, ends no pod"
         self._end_trouble()
 
     @rule(
@@ -476,7 +479,8 @@ class Turns(RuleBasedStateMachine):
         self._end_trouble()
 
     def _end_trouble(self) -> None:
-        self.machine.launcher_answers, self.agent.disk_is_full, self.agent.is_blind = True, False, False
+        self.machine.launcher_answers, self.agent.disk_is_full = True, False
+        self.agent.is_blind = self.agent.is_partial = False
         self.machine.broken.clear()
         self.publish()
 
