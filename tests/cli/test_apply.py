@@ -97,7 +97,19 @@ def test_a_manifest_is_put_in_place_as_it_is_and_said_with_where_its_pod_lands(n
     )
     assert path.read_text() == Path(file).read_text()
     assert node.files() == [file], "and nothing else is left there"
-    assert path.stat().st_mode & 0o777 == Path(file).stat().st_mode & 0o666
+
+
+@pytest.mark.parametrize(
+    ("mode", "kept"), [(0o666, 0o644), (0o664, 0o644), (0o640, 0o640), (0o600, 0o600), (0o755, 0o644)]
+)
+def test_nobody_but_the_owner_may_write_an_installed_manifest(node: Node, mode: int, kept: int) -> None:
+    path = node.manifests / "web.yaml"
+    Path(written("web.yaml", WEB)).chmod(mode)
+    node("apply", "web.yaml")
+    assert path.stat().st_mode & 0o777 == kept
+    path.chmod(mode)
+    node("apply", written("web.yaml", WEB, comment="# new\n"))
+    assert path.stat().st_mode & 0o777 == kept, "replaced"
 
 
 def test_the_file_that_is_written_first_is_no_manifest() -> None:

@@ -29,7 +29,8 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
 
-_NEW_MODE = 0o644
+_MOST_MODE = 0o644
+"""Who may write a manifest can have root run any command."""
 
 
 class ManifestPlaceError(NodeAgentError):
@@ -238,12 +239,12 @@ def _change(file: PodFile, old: HeldFile | None, path: str, place: ManifestPlace
 
 
 def _mode(path: str) -> int:
-    """Like `cp`: a replaced file keeps its mode, a new one has that of the named file."""
+    """Like `cp`: a replaced file keeps its mode, a new one has that of the named file; but only the owner may write it."""
     with suppress(OSError):
         status = Path(path).stat()
         if not path.startswith("/dev/"):
-            return status.st_mode & 0o666
-    return _NEW_MODE
+            return status.st_mode & _MOST_MODE
+    return _MOST_MODE
 
 
 def _check_unique(files: Sequence[PodFile]) -> None:
