@@ -5,7 +5,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from nodeagent.cli.support import manifest_changes, manifest_decisions
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Origin, PodEntry, QosClass, RecordedRefusal, RefusedChange
 from nodeagent.daemon import startup
+from nodeagent.edge import manifests
 from nodeagent.edge.manifests import SUFFIXES, locked_manifests
 from nodeagent.edge.state_files import temporary_path
 from nodeagent.edge.sysfs import read_machine
@@ -258,6 +259,7 @@ def test_where_the_manifests_are_one_file_its_pods_are_replaced_and_no_others_pu
     assert node.manifests.read_text() == Path("web.yaml").read_text()
     err = failed(node("apply", written("small.yaml", SMALL)))
     assert f"{node.manifests} is one file, and pod default/small isn't in it" in err
+    assert not list(node.manifests.parent.glob(".*"))
 
 
 def test_a_missing_directory_is_named(node: Node) -> None:
@@ -296,24 +298,57 @@ def test_who_may_not_write_there_is_told_how(node: Node, told: Told) -> None:
         here.write_bytes(content)
         with somebody_else():
             err = failed(theirs("apply", str(here)))
-        assert f"cannot write {theirs.manifests}/{file}: Permission denied" in err
+        assert f"cannot lock {theirs.manifests}/.lock: Permission denied" in err
         assert f"hint: run it as root: `sudo nodeagent apply {here}`; `namei -l {theirs.manifests}` shows who" in err
         assert theirs("apply", str(here))[0] == 0
         with somebody_else():
             err = failed(theirs("delete", "web"))
-        assert f"cannot remove {theirs.manifests}/{file}: Permission denied" in err
+        assert f"cannot lock {theirs.manifests}/.lock: Permission denied" in err
         assert "hint: run it as root: `sudo nodeagent delete web`; " in err
         assert theirs.files() == [file]
 
 
-def test_commands_that_write_there_wait_for_each_other(node: Node) -> None:
-    with locked_manifests(str(node.manifests)):
-        handle = os.open(node.manifests, os.O_RDONLY)
-        try:
-            with pytest.raises(BlockingIOError):
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        finally:
-            os.close(handle)
+def test_commands_that_write_there_wait_for_each_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    for command, *words in (("apply", written("web.yaml", WEB)), ("delete", "web")):
+        other = ExitStack()
+        other.enter_context(locked_manifests(str(node.manifests), "none"))
+        (lock,) = node.manifests.glob(".*")
+        assert lock.stat().st_mode & 0o777 == 0o600, "nobody else can lock it"
+        monkeypatch.setattr(manifests.time, "sleep", lambda _, other=other: other.close())
+        assert node(command, *words)[0] == 0
+        assert lock not in node.manifests.iterdir(), "nothing is left there"
+
+
+def test_a_command_that_is_still_at_work_is_named(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "LOCK_SECONDS", 0)
+    with locked_manifests(str(node.manifests), "none"):
+        err = failed(node("apply", written("web.yaml", WEB)))
+    assert err == (
+        f"nodeagent: another `nodeagent apply` or `delete` (pid {os.getpid()}) is still at work in {node.manifests}\n"
+        f"hint: try again when it has ended; `fuser -v {node.manifests}/.lock` shows it\n"
+    )
+    assert node.files() == []
+
+
+def test_what_a_killed_command_has_left_is_locked_again(node: Node) -> None:
+    (node.manifests / ".lock").write_text("a pid that was longer\n")
+    (node.manifests / ".lock").chmod(0o600)
+    with locked_manifests(str(node.manifests), "none"):
+        assert (node.manifests / ".lock").read_text() == f"{os.getpid()}\n"
+    assert node.files() == []
+
+
+def test_whoever_may_only_read_the_directory_cannot_keep_others_from_writing(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifests, "LOCK_SECONDS", 0)
+    handle = os.open(node.manifests, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        assert node("apply", written("web.yaml", WEB))[0] == 0
+        assert node("delete", "web")[0] == 0
+    finally:
+        os.close(handle)
 
 
 # diff

@@ -13,6 +13,7 @@ from nodeagent.cli.support.manifest_changes import (
     manifest_node,
     planned,
     put,
+    unwritable_hint,
 )
 from nodeagent.cli.support.manifest_decisions import WaitError, check_wait, decided, waited
 from nodeagent.cli.support.pod_files import PodFile, pod_files
@@ -43,13 +44,14 @@ def apply_manifests(options: argparse.Namespace) -> int:
     files = pod_files(options.files)
     place, node = manifest_node(options)
     check_wait(options, place)
-    with locked_manifests(place.directory):
+    hint = unwritable_hint(place, "nodeagent", "apply", *options.files)
+    with locked_manifests(place.directory, hint):
         changes = planned(files, place)
         document = _document("Apply", [applied_document(pod) for pod in decided(changes, node.what_if)])
         refused = [pod for pod in document["pods"] if pod["decision"] == "refused" and not pod["decided"]]
         document["applied"] = not refused or options.force
         if document["applied"]:
-            put(changes, f"sudo nodeagent apply {' '.join(options.files)}")
+            put(changes, hint)
     if not document["applied"]:
         return _left_out(options, document, refused)
     if options.output == "text":

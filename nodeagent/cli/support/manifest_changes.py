@@ -6,6 +6,7 @@ A pod's file is the one that holds it, whatever it is called: another file with 
 import argparse
 import enum
 import os
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -334,31 +335,31 @@ def _new_path(file: PodFile, place: ManifestPlace, taken: set[str]) -> str:
     )
 
 
-def put(changes: Iterable[FileChange], way_out: str) -> None:
+def put(changes: Iterable[FileChange], hint: str) -> None:
     """Write the changes, each file completely or not at all. The directory is locked.
 
     Args:
         changes: as planned.
-        way_out: the command for what this user is not permitted to do.
+        hint: see `unwritable_hint`.
 
     Raises:
         StateFileError: one could not be written; those before it are installed.
     """
     for change in changes:
         if change.is_written:
-            state_files.write_atomically(
-                change.path, change.content, mode=change.mode, hint=_hint(change.path, way_out)
-            )
+            state_files.write_atomically(change.path, change.content, mode=change.mode, hint=hint)
 
 
-def _hint(path: str, way_out: str) -> str:
-    parent = Path(path).parent
+def unwritable_hint(place: ManifestPlace, *command: str) -> str:
+    """Advise what to do where manifests can't be written or removed by a command."""
+    directory = place.directory if Path(place.directory).is_dir() else str(Path(place.directory).parent)
+    quoted = shlex.quote(directory)
     if os.geteuid() != 0:
-        return f"run it as root: `{way_out}`; `namei -l {parent}` shows who may write there"
-    return f"`df {parent}` shows whether it is full or read-only, `lsattr -d {parent}` whether it is immutable"
+        return f"run it as root: `{shlex.join(['sudo', *command])}`; `namei -l {quoted}` shows who may write there"
+    return f"`df {quoted}` shows whether it is full or read-only, `lsattr -d {quoted}` whether it is immutable"
 
 
-def remove(path: str, way_out: str) -> None:
+def remove(path: str, hint: str) -> None:
     """Remove a manifest. The directory is locked.
 
     Raises:
@@ -367,4 +368,4 @@ def remove(path: str, way_out: str) -> None:
     try:
         state_files.remove(path)
     except state_files.StateFileError as err:
-        raise ManifestPlaceError(err.message, hint=_hint(path, way_out)) from err
+        raise ManifestPlaceError(err.message, hint=hint) from err
