@@ -14,20 +14,25 @@ import yaml
 from msgspec.structs import replace
 
 from nodeagent.cli.support import manifest_changes, manifest_decisions
+from nodeagent.core.model.config import Placement
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Origin, PodEntry, QosClass, RecordedRefusal, RefusedChange
 from nodeagent.daemon import startup
+from nodeagent.daemon.startup import STATE_FILE
 from nodeagent.edge import manifests
 from nodeagent.edge.manifests import SUFFIXES, locked_manifests
 from nodeagent.edge.state_files import temporary_path
 from nodeagent.edge.sysfs import read_machine
+from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
+from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
 from nodeagent.views.wording.refusal_advice import next_step
 from tests.cli.test_cli_inspect import Host, failed, host, live, needs_root, told
 from tests.cli.test_sources import MACHINE, STATIC
 from tests.support import json_schema
 from tests.support.described_nodes import Told, container, pod
-from tests.support.inspected_nodes import NOW_MS
+from tests.support.inspected_nodes import NOW_MS, World
 
 __all__ = ["host", "live", "told"]
 OTHER = 65_534
@@ -58,6 +63,18 @@ class Node:
 
     def __call__(self, command: str, *words: str) -> tuple[int, str, str]:
         return self._told(command, *words, "--config", str(self.config), "--socket", str(self.config) + ".sock")
+
+    def runs(self, written_pod: dict[str, Any]) -> None:
+        """Have a pod run from its own manifest, and its agent stop."""
+        path = self.manifests / f"{written_pod['metadata']['name']}.yaml"
+        path.write_text(text(written_pod))
+        (found,) = parse_manifest(path.read_bytes(), path.name)
+        assert isinstance(found, ManifestPod)
+        machine = topology_of(read_machine(str(self.config.parent / "root")))
+        world = World(machine, Placement("static", reserved_system_cpus=CpuSet.of(0))).add(found.pod)
+        state = self.config.parent / "state" / STATE_FILE
+        state.parent.mkdir()
+        state.write_bytes(encode_state(world.state, policies_of(world.config.placement)))
 
     def files(self) -> list[str]:
         return sorted(path.name for path in self.manifests.iterdir())
@@ -351,6 +368,54 @@ def test_whoever_may_only_read_the_directory_cannot_keep_others_from_writing(
         os.close(handle)
 
 
+def cpus(name: str, count: int) -> dict[str, Any]:
+    return pod(name, container("app", str(count), "64Mi"))
+
+
+def test_a_cpu_is_not_promised_to_two_pods_that_wait_for_their_decisions(node: Node) -> None:
+    assert node("apply", written("z.yaml", cpus("z", 4)))[0] == 0
+    status, out, _ = node("apply", written("b.yaml", cpus("b", 4)))
+    assert (status, node.files()) == (4, ["z.yaml"])
+    note = "note: this takes into account what is installed and not decided on yet: default/z"
+    assert out.startswith("pod default/b would be refused: ")
+    assert note in " ".join(out.split())
+    assert note in " ".join(node("diff", "b.yaml")[1].split())
+    found = [document(node("apply", written(f"{n}.yaml", cpus(n, 1)), "-o", "json"), "apply") for n in "cde"]
+    assert [one["undecided"] for one in found] == [
+        ["default/z"],
+        ["default/c", "default/z"],
+        ["default/c", "default/d", "default/z"],
+    ]
+    assert len({one["pods"][0]["containers"][0]["cpus"] for one in found}) == 3
+    assert node("apply", "e.yaml")[1].endswith(f"{note.removesuffix('z')}c; default/d; default/z\n{AWAY}")
+
+
+def test_nothing_is_said_of_undecided_pods_where_nothing_is_tried_after_them(node: Node) -> None:
+    node.runs(WEB)
+    assert node("apply", written("z.yaml", cpus("z", 4)))[0] == 0
+    assert document(node("apply", written("web.yaml", WEB), "-o", "json"), "apply")["undecided"] == []
+    assert node("diff", "web.yaml") == (0, "", "")
+
+
+def test_a_change_that_will_be_refused_leaves_the_running_pods_cpus_to_it(node: Node) -> None:
+    node.runs(WEB)
+    six = written("six.yaml", cpus("six", 6))
+    _, out, _ = node("apply", "--force", written("web.yaml", cpus("web", 40)), six)
+    assert "pod default/six created" in out
+    assert out.count("and will be refused: ") == 2
+    (node.manifests / six).unlink()
+    assert node("apply", six)[0] == 4
+    assert node("apply", written("five.yaml", cpus("five", 5)))[0] == 0
+
+
+def test_a_change_that_will_be_followed_is_tried_before_what_is_new(node: Node) -> None:
+    node.runs(WEB)
+    for one in (cpus("a", 3), cpus("web", 4)):
+        (node.manifests / f"{one['metadata']['name']}.yaml").write_text(text(one))
+    found = document((0, node("diff", written("one.yaml", cpus("one", 1)), "-o", "json")[1], ""), "diff")
+    assert (found["undecided"], found["pods"][0]["decision"]) == (["default/web", "default/a"], "refused")
+
+
 # diff
 
 
@@ -599,9 +664,24 @@ def test_a_file_that_may_not_be_read_is_not_replaced(agent: Live) -> None:
     assert path.is_fifo()
 
 
+def test_the_node_is_looked_at_when_others_have_written(agent: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent.runs(SMALL)
+    other = ExitStack()
+    other.enter_context(locked_manifests(str(agent.manifests), "none"))
+
+    def deleted(_: float) -> None:
+        (agent.manifests / "small.yaml").unlink()
+        agent.entries = agent.entries[:-1]
+        other.close()
+
+    monkeypatch.setattr(manifests.time, "sleep", deleted)
+    found = document(agent("apply", written("small.yaml", SMALL), "-o", "json"), "apply")["pods"][0]
+    assert (found["change"], found["decided"]) == ("created", False)
+
+
 def test_a_wait_ends_with_the_decision(agent: Live) -> None:
     def decide() -> None:
-        if agent.asked > 2:
+        if agent.asked > 3:
             agent.act = lambda: None
             agent.runs(SMALL)
 
@@ -615,7 +695,7 @@ def test_a_wait_ends_with_the_decision(agent: Live) -> None:
 
 def test_a_wait_for_a_decision_that_is_a_refusal(agent: Live) -> None:
     def refuse() -> None:
-        if agent.asked > 1 and len(agent.entries) == 1:
+        if agent.asked > 2 and len(agent.entries) == 1:
             refused = agent.runs(SMALL)
             why = RecordedRefusal("OutOfpods", "too many", NOW_MS)
             agent.entries = (
@@ -631,7 +711,7 @@ def test_a_wait_for_a_decision_that_is_a_refusal(agent: Live) -> None:
 
 def test_a_wait_for_a_change_that_is_refused(agent: Live) -> None:
     def refuse() -> None:
-        if agent.asked > 1:
+        if agent.asked > 2:
             (changed,) = parse_manifest((agent.manifests / "small.yaml").read_bytes(), "small.yaml")
             assert isinstance(changed, ManifestPod)
             why = RecordedRefusal("OutOfpods", "too many", NOW_MS)
@@ -674,7 +754,7 @@ def test_a_deleted_pod_is_waited_for_until_it_has_gone(agent: Live) -> None:
     agent.runs(SLOW)
 
     def end() -> None:
-        if agent.asked > 3:
+        if agent.asked > 4:
             agent.entries = agent.entries[:1]
 
     agent.act = end
@@ -684,7 +764,7 @@ def test_a_deleted_pod_is_waited_for_until_it_has_gone(agent: Live) -> None:
         f"pod default/small deleted, {path} removed, it ends within 7 s\n",
         "",
     )
-    assert agent.asked > 3
+    assert agent.asked > 4
 
 
 def test_a_deleted_pod_that_stays_is_named(agent: Live) -> None:

@@ -43,6 +43,7 @@ def delete_manifests(options: argparse.Namespace) -> int:
     check_wait(options, place)
     hint = unwritable_hint(place, "nodeagent", "delete", *options.words)
     with locked_manifests(place.directory, hint):
+        place = _place(options)  # once more: until it was locked, others may have changed it
         held = held_files(place)
         files = _chosen(options.words, held, place)
         for file in files:

@@ -23,6 +23,7 @@ from nodeagent.cli.support.what_if_source import WhatIfMachine, WhatIfNode, empt
 from nodeagent.core.model.config import Config, Errata
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState, Origin, PodEntry
+from nodeagent.core.turn.pod_sources import Manifest, counting
 from nodeagent.edge import state_files
 from nodeagent.edge.manifests import SUFFIXES, ManifestFile, scan_manifests
 from nodeagent.edge.sysfs import read_machine
@@ -197,18 +198,35 @@ def _held(file: ManifestFile, place: ManifestPlace) -> HeldFile:
     return HeldFile(file.name, path, file.content, pods, frozenset({*pods, *named}), file.problem)
 
 
-def planned(files: Sequence[PodFile], place: ManifestPlace) -> tuple[FileChange, ...]:
+def undecided(files: Sequence[PodFile], held: Sequence[HeldFile], place: ManifestPlace) -> tuple[Pod, ...]:
+    """Return what is installed besides these files and not decided on yet, in the order of the agent's decisions."""
+    given = {found.pod.full_name for file in files for found in file.pods}
+    manifests = [Manifest(pod, Origin(file.name)) for file in held for pod in file.pods.values()]
+    others = tuple(manifest for manifest in manifests if manifest.pod.full_name not in given)
+    counted, _ = counting(others, tuple(place.entries.values()))
+    pods = [manifest.pod for name, manifest in counted.items() if _is_undecided(place.entries.get(name), manifest.pod)]
+    running = [entry.pod.full_name for entry in place.entries.values() if entry.is_active]
+    order = {name: number for number, name in enumerate(running)}  # their changes are tried first
+    return tuple(sorted(pods, key=lambda pod: order.get(pod.full_name, len(order))))
+
+
+def _is_undecided(entry: PodEntry | None, pod: Pod) -> bool:
+    is_released = entry is not None and entry.is_released and _is_same(entry.pod, pod)
+    return _decided(entry, pod) is None and not is_released
+
+
+def planned(files: Sequence[PodFile], held: Sequence[HeldFile], place: ManifestPlace) -> tuple[FileChange, ...]:
     """Plan the changes of each file.
 
     Args:
         files: as they were named, all of them valid.
+        held: what is installed.
         place: where to install them.
 
     Raises:
-        NodeAgentError: the directory can't be read, or a pod can't be installed without ending another one.
+        NodeAgentError: a pod can't be installed without ending another one.
     """
     _check_unique(files)
-    held = held_files(place)
     given = {found.pod.full_name for file in files for found in file.pods}
     _check_uids(files, held, given)
     changes: list[FileChange] = []
