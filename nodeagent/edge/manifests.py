@@ -70,7 +70,7 @@ class ManifestDirectoryError(NodeAgentError):
         self.missing = cause.errno == errno.ENOENT
         """The directory doesn't exist: not an error on a fresh node, a reason to keep what runs on a node with pods."""
         self.reason = cause.strerror
-        hint = f"create it, or set manifestDirectory; `namei -l {path}` shows what is there, and who may read it"
+        hint = f"create it, or set manifestDirectory; `namei -l {shlex.quote(path)}` shows what is there, and who may read it"
         hint += _hidden(path)
         super().__init__(f"cannot read manifest directory {path}: {cause.strerror}", hint=hint)
 

@@ -325,6 +325,26 @@ def test_who_may_not_write_there_is_told_how(node: Node, told: Told) -> None:
         assert theirs.files() == [file]
 
 
+def test_a_next_step_names_files_so_that_a_shell_understands_it(node: Node) -> None:
+    name = "my $(pod).yaml"
+    assert "`namei -l 'my $(pod).yaml'` shows" in failed(node("apply", name))
+    (node.manifests / name).symlink_to(Path(written("web.yaml", WEB)).resolve())
+    err = failed(node("apply", written("changed.yaml", cpus("web", 1))))
+    assert f"or first `nodeagent delete '{node.manifests}/{name}'`" in err
+
+
+@needs_root
+def test_a_command_that_is_to_be_repeated_as_root_can_be_pasted(node: Node, told: Told) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        theirs = Node(Path(directory), told)
+        here = Path(directory, "my pod.yaml")
+        here.write_text(text(WEB))
+        with somebody_else():
+            assert f"`sudo nodeagent apply '{here}'`; " in failed(theirs("apply", str(here)))
+            assert f"`sudo nodeagent delete '{here}'`; " in failed(theirs("delete", str(here)))
+
+
 def test_commands_that_write_there_wait_for_each_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     for command, *words in (("apply", written("web.yaml", WEB)), ("delete", "web")):
         other = ExitStack()

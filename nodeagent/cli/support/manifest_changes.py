@@ -309,15 +309,16 @@ def _file_of(file: PodFile, held: Sequence[HeldFile]) -> HeldFile | None:
 
 
 def _check_replaceable(old: HeldFile) -> None:
+    quoted = shlex.quote(old.path)
     if old.content is None:
         raise ManifestPlaceError(
             f"what {old.path} holds besides {', '.join(sorted(old.names))} is not known: {old.problem}",
-            hint=f"see `ls -l {old.path}`, and who may read it: `namei -l {old.path}`",
+            hint=f"see `ls -l {quoted}`, and who may read it: `namei -l {quoted}`",
         )
     if Path(old.path).is_symlink():
         raise ManifestPlaceError(
             f"{old.path} is a symbolic link, which would be replaced",
-            hint=f"change {os.path.realpath(old.path)}, to which it leads, as it was put there, or first `nodeagent delete {old.path}`",
+            hint=f"change {os.path.realpath(old.path)}, to which it leads, as it was put there, or first `nodeagent delete {quoted}`",
         )
 
 
