@@ -128,6 +128,9 @@ def test_nobody_but_the_owner_may_write_an_installed_manifest(node: Node, mode: 
     path.chmod(mode)
     node("apply", written("web.yaml", WEB, comment="# new\n"))
     assert path.stat().st_mode & 0o777 == kept, "replaced"
+    path.chmod(mode)
+    node("apply", "web.yaml")
+    assert path.stat().st_mode & 0o022 == 0, "unchanged"
 
 
 def test_the_file_that_is_written_first_is_no_manifest() -> None:

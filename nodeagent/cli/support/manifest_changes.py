@@ -7,6 +7,7 @@ import argparse
 import enum
 import os
 import shlex
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -138,7 +139,7 @@ class FileChange(Struct, frozen=True):
     content: bytes
     mode: int
     is_written: bool
-    """False: the same content is already installed."""
+    """False: the same content is already installed, and only its owner may write it."""
     pods: tuple[PodChange, ...]
 
 
@@ -253,7 +254,7 @@ def _change(file: PodFile, old: HeldFile | None, path: str, place: ManifestPlace
         if before == found.pod:
             change = Change.UNCHANGED
         pods.append(PodChange(found, change, path, before, place.entries.get(name)))
-    is_written = old is None or old.content != file.content
+    is_written = old is None or old.content != file.content or _is_writable_by_others(path)
     return FileChange(path, file.content, _mode(file.path if old is None else path), is_written, tuple(pods))
 
 
@@ -264,6 +265,14 @@ def _mode(path: str) -> int:
         if not path.startswith("/dev/"):
             return status.st_mode & _MOST_MODE
     return _MOST_MODE
+
+
+def _is_writable_by_others(path: str) -> bool:
+    try:
+        mode = Path(path).lstat().st_mode
+    except OSError:  # removed by hand meanwhile: it is written again
+        return True
+    return stat.S_ISREG(mode) and bool(mode & 0o022)
 
 
 def _check_unique(files: Sequence[PodFile]) -> None:
