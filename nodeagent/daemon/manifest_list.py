@@ -1,5 +1,6 @@
 """The manifest directory as the deciding thread uses it: pods in order, problems with files, nothing parsed twice."""
 
+import shlex
 import time
 from collections.abc import Callable
 
@@ -94,7 +95,7 @@ class ManifestList:
             draft.problems.append(ManifestProblem(self.directory, text))
         self._others = {name: self._others.get(name, now) for name in scan.others}
         for name in (name for name, since in self._others.items() if now - since >= self.patience_seconds):
-            way_out = f"name it so, or hide it: `mv {name} .{name}`"
+            way_out = f"name it so, or hide it: `mv {shlex.quote(name)} .{shlex.quote(name)}`"
             text = f"it is not read: only *.yaml, *.yml and *.json are manifests ({way_out})"
             draft.problems.append(ManifestProblem(name, text))
         return PodSource(
@@ -114,7 +115,7 @@ class ManifestList:
                 path = name if name == self.directory else f"{self.directory}/{name}"
                 writers = (
                     ", ".join(f"process {w.pid} ({w.name})" for w in writers_of(path))
-                    or f"a process that `fuser -v {path}` shows"
+                    or f"a process that `fuser -v {shlex.quote(path)}` shows"
                 )
                 file.problem = (
                     f"still open for writing after {self.patience_seconds:.0f} s, by {writers}, so it is not read: "

@@ -1,5 +1,6 @@
 """What is kept on disk: the source of truth first, then kubelet's two checkpoints, derived from it."""
 
+import shlex
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -68,7 +69,7 @@ class Recorder:
             "state_set_aside",
             file=name,
             aside=aside,
-            hint=f"`nodeagent checkpoint show {aside}` shows its content",
+            hint=f"`nodeagent checkpoint show {shlex.quote(aside)}` shows its content",
         )
         self.set_aside = (*self.set_aside, aside)
 

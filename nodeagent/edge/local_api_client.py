@@ -1,6 +1,7 @@
 """Queries the running daemon over its Unix socket. Distinguishes a daemon that is down from one that refuses."""
 
 import os
+import shlex
 import socket
 import struct
 import time
@@ -73,7 +74,7 @@ def _understood(path: str, reply: bytes) -> Any:
     except ApiSyntaxError as err:
         raise ApiError(
             f"cannot understand the answer of {path}: {err}",
-            hint=f"does another program listen there? `ss -xlp src {path}` shows which",
+            hint=f"does another program listen there? `ss -xlp src {shlex.quote(path)}` shows which",
         ) from err
 
 

@@ -8,10 +8,13 @@ import errno
 import fcntl
 import heapq
 import os
+import shlex
 import signal
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -26,6 +29,11 @@ MAX_TOTAL_BYTES = 64 << 20
 """Per scan: the limit on what it keeps in memory."""
 MAX_READINGS = 3
 """Per scan, of a directory that changes while it is read."""
+
+LOCK_SECONDS = 10
+"""How long a command waits for another one that writes there."""
+_LOCK_PAUSE_SECONDS = 0.05
+_PID_BYTES = 32
 
 SUFFIXES = (".yaml", ".yml", ".json")
 """File names of manifests. Anything else in the directory (`web.yaml.bak`, `notes.txt`, an editor's own files) is ignored: it has no
@@ -64,9 +72,13 @@ class ManifestDirectoryError(NodeAgentError):
         self.missing = cause.errno == errno.ENOENT
         """The directory doesn't exist: not an error on a fresh node, a reason to keep what runs on a node with pods."""
         self.reason = cause.strerror
-        hint = f"create it, or set manifestDirectory; `namei -l {path}` shows what is there, and who may read it"
+        hint = f"create it, or set manifestDirectory; `namei -l {shlex.quote(path)}` shows what is there, and who may read it"
         hint += _hidden(path)
         super().__init__(f"cannot read manifest directory {path}: {cause.strerror}", hint=hint)
+
+
+class ManifestLockError(NodeAgentError):
+    """Manifests can't be written now."""
 
 
 class ManifestFile(Struct, frozen=True):
@@ -103,21 +115,65 @@ class _Listing(Struct, frozen=True):
 
 
 @contextmanager
-def locked_manifests(path: str) -> Iterator[None]:
-    """Keep other commands from writing there; wait for the one that holds the directory's lock.
+def locked_manifests(path: str, hint: str) -> Iterator[None]:
+    """Keep other commands from writing there; wait for the one that does, LOCK_SECONDS at most.
+
+    What is locked is a file that only its owner can open: whoever may read the directory could lock that itself, for ever. It is gone
+    afterwards.
+
+    Args:
+        path: the directory, or the only manifest.
+        hint: what to do if this user may not write there.
 
     Raises:
-        ManifestDirectoryError: there is nothing, or it can't be opened.
+        ManifestDirectoryError: there is nothing.
+        ManifestLockError: nothing can be written there, or another command is at work.
     """
+    place = Path(path)
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        lock = place / ".lock" if stat.S_ISDIR(place.stat().st_mode) else place.with_name(f".{place.name}.lock")
     except OSError as err:
         raise ManifestDirectoryError(path, err) from err
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        handle = _locked(lock, path)
+    except OSError as err:
+        raise ManifestLockError(f"cannot lock {lock}: {err.strerror}", hint=hint) from err
+    try:
         yield
     finally:
+        with suppress(OSError):  # the next command locks what is left
+            lock.unlink()
         os.close(handle)
+
+
+def _locked(lock: Path, path: str) -> int:
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        if _is_taken(handle, lock):
+            return handle
+        holder = os.pread(handle, _PID_BYTES, 0).decode(errors="replace").strip()
+        os.close(handle)
+        if time.monotonic() >= deadline:
+            raise ManifestLockError(
+                f"another `nodeagent apply` or `delete` (pid {holder or 'unknown'}) is still at work in {path}",
+                hint=f"try again when it has ended; `fuser -v {shlex.quote(str(lock))}` shows it",
+            )
+        time.sleep(_LOCK_PAUSE_SECONDS)
+
+
+def _is_taken(handle: int, lock: Path) -> bool:
+    """Lock the file, and write this process into it; False: another one has it, or has just removed it."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(handle), lock.lstat()):
+            return False
+    except (BlockingIOError, FileNotFoundError):
+        return False
+    with suppress(OSError):  # a full disk must not keep manifests from being deleted
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+    return True
 
 
 def scan_manifests(path: str) -> ManifestScan:

@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import re
+import shlex
 import stat
 from pathlib import Path
 from types import TracebackType
@@ -158,7 +159,7 @@ def read(path: str, *, max_bytes: int, follow_symlinks: bool = False) -> bytes |
             f"cannot read {path}: it is larger than {max_bytes} bytes",
             path=path,
             error=None,
-            hint=f"nodeagent never writes one this large: check what it is (`file {path}`), and move it away",
+            hint=f"nodeagent never writes one this large: check what it is (`file {shlex.quote(path)}`), and move it away",
         )
     return content
 
@@ -171,7 +172,7 @@ def _check_regular(path: str, status: os.stat_result) -> None:
             f"cannot read {path}: it is not a regular file",
             path=path,
             error=None,
-            hint=f"there is a device, FIFO or socket where the file is expected: see `ls -l {path}`; "
+            hint=f"there is a device, FIFO or socket where the file is expected: see `ls -l {shlex.quote(path)}`; "
             "put a regular file there, or name another",
         )
 

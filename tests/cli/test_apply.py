@@ -5,7 +5,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,25 @@ import yaml
 from msgspec.structs import replace
 
 from nodeagent.cli.support import manifest_changes, manifest_decisions
+from nodeagent.core.model.config import Placement
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Origin, PodEntry, QosClass, RecordedRefusal, RefusedChange
 from nodeagent.daemon import startup
+from nodeagent.daemon.startup import STATE_FILE
+from nodeagent.edge import manifests
 from nodeagent.edge.manifests import SUFFIXES, locked_manifests
 from nodeagent.edge.state_files import temporary_path
 from nodeagent.edge.sysfs import read_machine
+from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
+from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
 from nodeagent.views.wording.refusal_advice import next_step
 from tests.cli.test_cli_inspect import Host, failed, host, live, needs_root, run
 from tests.cli.test_sources import MACHINE, STATIC
 from tests.support import json_schema
 from tests.support.described_nodes import RunCommand, container, pod
-from tests.support.inspected_nodes import NOW_MS
+from tests.support.inspected_nodes import NOW_MS, World
 
 __all__ = ["host", "live", "run"]
 OTHER = 65_534
@@ -57,6 +63,18 @@ class Node:
 
     def __call__(self, command: str, *words: str) -> tuple[int, str, str]:
         return self._run(command, *words, "--config", str(self.config), "--socket", str(self.config) + ".sock")
+
+    def runs(self, written_pod: dict[str, Any]) -> None:
+        """Have a pod run from its own manifest, and its agent stop."""
+        path = self.manifests / f"{written_pod['metadata']['name']}.yaml"
+        path.write_text(text(written_pod))
+        (found,) = parse_manifest(path.read_bytes(), path.name)
+        assert isinstance(found, ManifestPod)
+        machine = topology_of(read_machine(str(self.config.parent / "root")))
+        world = World(machine, Placement("static", reserved_system_cpus=CpuSet.of(0))).add(found.pod)
+        state = self.config.parent / "state" / STATE_FILE
+        state.parent.mkdir()
+        state.write_bytes(encode_state(world.state, policies_of(world.config.placement)))
 
     def files(self) -> list[str]:
         return sorted(path.name for path in self.manifests.iterdir())
@@ -97,7 +115,22 @@ def test_a_manifest_is_put_in_place_as_it_is_and_said_with_where_its_pod_lands(n
     )
     assert path.read_text() == Path(file).read_text()
     assert node.files() == [file], "and nothing else is left there"
-    assert path.stat().st_mode & 0o777 == Path(file).stat().st_mode & 0o666
+
+
+@pytest.mark.parametrize(
+    ("mode", "kept"), [(0o666, 0o644), (0o664, 0o644), (0o640, 0o640), (0o600, 0o600), (0o755, 0o644)]
+)
+def test_nobody_but_the_owner_may_write_an_installed_manifest(node: Node, mode: int, kept: int) -> None:
+    path = node.manifests / "web.yaml"
+    Path(written("web.yaml", WEB)).chmod(mode)
+    node("apply", "web.yaml")
+    assert path.stat().st_mode & 0o777 == kept
+    path.chmod(mode)
+    node("apply", written("web.yaml", WEB, comment="# new\n"))
+    assert path.stat().st_mode & 0o777 == kept, "replaced"
+    path.chmod(mode)
+    node("apply", "web.yaml")
+    assert path.stat().st_mode & 0o022 == 0, "unchanged"
 
 
 def test_the_file_that_is_written_first_is_no_manifest() -> None:
@@ -251,6 +284,7 @@ def test_where_the_manifests_are_one_file_its_pods_are_replaced_and_no_others_pu
     assert node.manifests.read_text() == Path("web.yaml").read_text()
     err = failed(node("apply", written("small.yaml", SMALL)))
     assert f"{node.manifests} is one file, and pod default/small isn't in it" in err
+    assert not list(node.manifests.parent.glob(".*"))
 
 
 def test_a_missing_directory_is_named(node: Node) -> None:
@@ -289,24 +323,125 @@ def test_who_may_not_write_there_is_told_how(node: Node, run: RunCommand) -> Non
         here.write_bytes(content)
         with somebody_else():
             err = failed(theirs("apply", str(here)))
-        assert f"cannot write {theirs.manifests}/{file}: Permission denied" in err
+        assert f"cannot lock {theirs.manifests}/.lock: Permission denied" in err
         assert f"hint: run it as root: `sudo nodeagent apply {here}`; `namei -l {theirs.manifests}` shows who" in err
         assert theirs("apply", str(here))[0] == 0
         with somebody_else():
             err = failed(theirs("delete", "web"))
-        assert f"cannot remove {theirs.manifests}/{file}: Permission denied" in err
+        assert f"cannot lock {theirs.manifests}/.lock: Permission denied" in err
         assert "hint: run it as root: `sudo nodeagent delete web`; " in err
         assert theirs.files() == [file]
 
 
-def test_commands_that_write_there_wait_for_each_other(node: Node) -> None:
-    with locked_manifests(str(node.manifests)):
-        handle = os.open(node.manifests, os.O_RDONLY)
-        try:
-            with pytest.raises(BlockingIOError):
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        finally:
-            os.close(handle)
+def test_a_next_step_names_files_so_that_a_shell_understands_it(node: Node) -> None:
+    name = "my $(pod).yaml"
+    assert "`namei -l 'my $(pod).yaml'` shows" in failed(node("apply", name))
+    (node.manifests / name).symlink_to(Path(written("web.yaml", WEB)).resolve())
+    err = failed(node("apply", written("changed.yaml", cpus("web", 1))))
+    assert f"or first `nodeagent delete '{node.manifests}/{name}'`" in err
+
+
+@needs_root
+def test_a_command_that_is_to_be_repeated_as_root_can_be_pasted(node: Node, run: RunCommand) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        theirs = Node(Path(directory), run)
+        here = Path(directory, "my pod.yaml")
+        here.write_text(text(WEB))
+        with somebody_else():
+            assert f"`sudo nodeagent apply '{here}'`; " in failed(theirs("apply", str(here)))
+            assert f"`sudo nodeagent delete '{here}'`; " in failed(theirs("delete", str(here)))
+
+
+def test_commands_that_write_there_wait_for_each_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    for command, *words in (("apply", written("web.yaml", WEB)), ("delete", "web")):
+        other = ExitStack()
+        other.enter_context(locked_manifests(str(node.manifests), "none"))
+        (lock,) = node.manifests.glob(".*")
+        assert lock.stat().st_mode & 0o777 == 0o600, "nobody else can lock it"
+        monkeypatch.setattr(manifests.time, "sleep", lambda _, other=other: other.close())
+        assert node(command, *words)[0] == 0
+        assert lock not in node.manifests.iterdir(), "nothing is left there"
+
+
+def test_a_command_that_is_still_at_work_is_named(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "LOCK_SECONDS", 0)
+    with locked_manifests(str(node.manifests), "none"):
+        err = failed(node("apply", written("web.yaml", WEB)))
+    assert err == (
+        f"nodeagent: another `nodeagent apply` or `delete` (pid {os.getpid()}) is still at work in {node.manifests}\n"
+        f"hint: try again when it has ended; `fuser -v {node.manifests}/.lock` shows it\n"
+    )
+    assert node.files() == []
+
+
+def test_what_a_killed_command_has_left_is_locked_again(node: Node) -> None:
+    (node.manifests / ".lock").write_text("a pid that was longer\n")
+    (node.manifests / ".lock").chmod(0o600)
+    with locked_manifests(str(node.manifests), "none"):
+        assert (node.manifests / ".lock").read_text() == f"{os.getpid()}\n"
+    assert node.files() == []
+
+
+def test_whoever_may_only_read_the_directory_cannot_keep_others_from_writing(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifests, "LOCK_SECONDS", 0)
+    handle = os.open(node.manifests, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        assert node("apply", written("web.yaml", WEB))[0] == 0
+        assert node("delete", "web")[0] == 0
+    finally:
+        os.close(handle)
+
+
+def cpus(name: str, count: int) -> dict[str, Any]:
+    return pod(name, container("app", str(count), "64Mi"))
+
+
+def test_a_cpu_is_not_promised_to_two_pods_that_wait_for_their_decisions(node: Node) -> None:
+    assert node("apply", written("z.yaml", cpus("z", 4)))[0] == 0
+    status, out, _ = node("apply", written("b.yaml", cpus("b", 4)))
+    assert (status, node.files()) == (4, ["z.yaml"])
+    note = "note: this takes into account what is installed and not decided on yet: default/z"
+    assert out.startswith("pod default/b would be refused: ")
+    assert note in " ".join(out.split())
+    assert note in " ".join(node("diff", "b.yaml")[1].split())
+    found = [document(node("apply", written(f"{n}.yaml", cpus(n, 1)), "-o", "json"), "apply") for n in "cde"]
+    assert [one["undecided"] for one in found] == [
+        ["default/z"],
+        ["default/c", "default/z"],
+        ["default/c", "default/d", "default/z"],
+    ]
+    assert len({one["pods"][0]["containers"][0]["cpus"] for one in found}) == 3
+    assert node("apply", "e.yaml")[1].endswith(f"{note.removesuffix('z')}c; default/d; default/z\n{AWAY}")
+
+
+def test_nothing_is_said_of_undecided_pods_where_nothing_is_tried_after_them(node: Node) -> None:
+    node.runs(WEB)
+    assert node("apply", written("z.yaml", cpus("z", 4)))[0] == 0
+    assert document(node("apply", written("web.yaml", WEB), "-o", "json"), "apply")["undecided"] == []
+    assert node("diff", "web.yaml") == (0, "", "")
+
+
+def test_a_change_that_will_be_refused_leaves_the_running_pods_cpus_to_it(node: Node) -> None:
+    node.runs(WEB)
+    six = written("six.yaml", cpus("six", 6))
+    _, out, _ = node("apply", "--force", written("web.yaml", cpus("web", 40)), six)
+    assert "pod default/six created" in out
+    assert out.count("and will be refused: ") == 2
+    (node.manifests / six).unlink()
+    assert node("apply", six)[0] == 4
+    assert node("apply", written("five.yaml", cpus("five", 5)))[0] == 0
+
+
+def test_a_change_that_will_be_followed_is_tried_before_what_is_new(node: Node) -> None:
+    node.runs(WEB)
+    for one in (cpus("a", 3), cpus("web", 4)):
+        (node.manifests / f"{one['metadata']['name']}.yaml").write_text(text(one))
+    found = document((0, node("diff", written("one.yaml", cpus("one", 1)), "-o", "json")[1], ""), "diff")
+    assert (found["undecided"], found["pods"][0]["decision"]) == (["default/web", "default/a"], "refused")
 
 
 # diff
@@ -557,9 +692,24 @@ def test_a_file_that_may_not_be_read_is_not_replaced(agent: Live) -> None:
     assert path.is_fifo()
 
 
+def test_the_node_is_looked_at_when_others_have_written(agent: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent.runs(SMALL)
+    other = ExitStack()
+    other.enter_context(locked_manifests(str(agent.manifests), "none"))
+
+    def deleted(_: float) -> None:
+        (agent.manifests / "small.yaml").unlink()
+        agent.entries = agent.entries[:-1]
+        other.close()
+
+    monkeypatch.setattr(manifests.time, "sleep", deleted)
+    found = document(agent("apply", written("small.yaml", SMALL), "-o", "json"), "apply")["pods"][0]
+    assert (found["change"], found["decided"]) == ("created", False)
+
+
 def test_a_wait_ends_with_the_decision(agent: Live) -> None:
     def decide() -> None:
-        if agent.asked > 2:
+        if agent.asked > 3:
             agent.act = lambda: None
             agent.runs(SMALL)
 
@@ -573,7 +723,7 @@ def test_a_wait_ends_with_the_decision(agent: Live) -> None:
 
 def test_a_wait_for_a_decision_that_is_a_refusal(agent: Live) -> None:
     def refuse() -> None:
-        if agent.asked > 1 and len(agent.entries) == 1:
+        if agent.asked > 2 and len(agent.entries) == 1:
             refused = agent.runs(SMALL)
             why = RecordedRefusal("OutOfpods", "too many", NOW_MS)
             agent.entries = (
@@ -589,7 +739,7 @@ def test_a_wait_for_a_decision_that_is_a_refusal(agent: Live) -> None:
 
 def test_a_wait_for_a_change_that_is_refused(agent: Live) -> None:
     def refuse() -> None:
-        if agent.asked > 1:
+        if agent.asked > 2:
             (changed,) = parse_manifest((agent.manifests / "small.yaml").read_bytes(), "small.yaml")
             assert isinstance(changed, ManifestPod)
             why = RecordedRefusal("OutOfpods", "too many", NOW_MS)
@@ -632,7 +782,7 @@ def test_a_deleted_pod_is_waited_for_until_it_has_gone(agent: Live) -> None:
     agent.runs(SLOW)
 
     def end() -> None:
-        if agent.asked > 3:
+        if agent.asked > 4:
             agent.entries = agent.entries[:1]
 
     agent.act = end
@@ -642,7 +792,7 @@ def test_a_deleted_pod_is_waited_for_until_it_has_gone(agent: Live) -> None:
         f"pod default/small deleted, {path} removed, it ends within 7 s\n",
         "",
     )
-    assert agent.asked > 3
+    assert agent.asked > 4
 
 
 def test_a_deleted_pod_that_stays_is_named(agent: Live) -> None:

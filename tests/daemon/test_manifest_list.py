@@ -1,6 +1,7 @@
 """The manifest directory as the agent uses it: a file that stays open for writing is told of, once, with who has it open."""
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -69,6 +70,19 @@ def test_files_that_are_no_manifests_for_their_names_are_a_problem_when_they_sta
     assert (look.pods, look.unreadable, look.misspelt) == ((), frozenset(), frozenset())
     (tmp_path / "web.yaml.bak").rename(tmp_path / "web.yaml")
     assert [problem.source for problem in listed.look(rescan=True).problems] == ["notes.txt"]
+
+
+def test_a_way_out_can_be_pasted_into_a_shell(listed: ManifestList, tmp_path: Path, clock: Clock) -> None:
+    for name in ("my $(pod).bak", "notes.txt"):
+        (tmp_path / name).write_text(POD)
+    listed.look(rescan=True)
+    clock.now += PATIENCE
+    commands = [problem.text.split("`")[1] for problem in listed.look(rescan=True).problems]
+    assert [shlex.split(command) for command in commands] == [
+        ["mv", "my $(pod).bak", ".my $(pod).bak"],
+        ["mv", "notes.txt", ".notes.txt"],
+    ]
+    assert commands[1] == "mv notes.txt .notes.txt"
 
 
 @pytest.mark.parametrize(

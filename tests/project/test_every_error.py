@@ -302,7 +302,7 @@ def compared(directory: Path) -> object:
 
 def with_manifests(command: ModuleType, directory: Path, *words: str) -> object:
     """Have manifests put in place or taken away where no agent runs, and none is in place."""
-    (directory / "m").mkdir()
+    (directory / "m").mkdir(exist_ok=True)
     config = config_file(directory, f"manifestDirectory: {directory}/m\n")
     return command.run(asked(command, *words, "--config", config, "--socket", f"{directory}/s"))
 
@@ -353,6 +353,7 @@ CASES = [
     Case("CgroupWatchError", "no file descriptor left", lambda d: watch_without_file_descriptors(CgroupWatch(str(d), lambda: None)), "{}"),
     Case("ManifestDirectoryError", "none", lambda d: scan_manifests(f"{d}/none"), "{}/none"),
     Case("ManifestDirectoryError", "too long", lambda d: scan_manifests(f"{d}/{'x' * 300}"), "{}/xxx"),
+    Case("ManifestLockError", "a directory in its place", lambda d: ((d / "m/.lock").mkdir(parents=True), with_manifests(delete, d, "web")), "{}/m/.lock"),
     Case("ManifestPlaceError", "no such pod", lambda d: with_manifests(delete, d, "web"), "'web'"),
     Case("ManifestWatchError", "no file descriptor left", lambda d: watch_without_file_descriptors(ManifestWatch(str(d), lambda: None)), "{}"),
     Case("NodeStateError", "no state", lambda _: decode_state(b"nonsense\n"), "header: it is not JSON"),

@@ -17,9 +17,9 @@ examples:
   sed 's/cpu: "2"/cpu: "4"/' web.yaml | nodeagent apply -
   nodeagent apply web.yaml -o json | jq '.pods[].containers'
 
-Needs root. Validates the manifest and tries the decision on a copy of the node's state, then writes it to the manifest directory,
-atomically and durably. An existing pod is replaced in its own file, whatever its name; a changed pod restarts. Several manifests
-are installed all together or not at all.
+Needs root. Validates the manifest and tries the decision on a copy of the node's state, after those on manifests that are installed
+and not decided on yet, then writes it to the manifest directory, atomically and durably. An existing pod is replaced in its own file,
+whatever its name; a changed pod restarts. Several manifests are installed all together or not at all.
 next: nodeagent inspect POD shows what it got, nodeagent delete FILE ends it; nodeagent diff FILE only shows what would change"""
 
 

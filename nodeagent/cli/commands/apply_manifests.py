@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from nodeagent.cli.support.documents import printed, spelled
@@ -10,12 +11,16 @@ from nodeagent.cli.support.manifest_changes import (
     FileChange,
     ManifestPlace,
     decision_on,
+    held_files,
     manifest_node,
     planned,
     put,
+    undecided,
+    unwritable_hint,
 )
-from nodeagent.cli.support.manifest_decisions import WaitError, check_wait, decided, waited
+from nodeagent.cli.support.manifest_decisions import WaitError, after_undecided, check_wait, decided, waited
 from nodeagent.cli.support.pod_files import PodFile, pod_files
+from nodeagent.cli.support.what_if_source import WhatIfNode
 from nodeagent.core.model.state import NodeState
 from nodeagent.edge.manifests import locked_manifests
 from nodeagent.errors import NodeAgentError
@@ -41,15 +46,16 @@ def apply_manifests(options: argparse.Namespace) -> int:
         NodeAgentError: they are invalid, would be refused, or can't be installed.
     """
     files = pod_files(options.files)
-    place, node = manifest_node(options)
+    place, _ = manifest_node(options)
     check_wait(options, place)
-    with locked_manifests(place.directory):
-        changes = planned(files, place)
-        document = _document("Apply", [applied_document(pod) for pod in decided(changes, node.what_if)])
+    hint = unwritable_hint(place, "nodeagent", "apply", *options.files)
+    with locked_manifests(place.directory, hint):
+        place, node = manifest_node(options)  # once more: until it was locked, others may have changed it
+        changes, document = _tried("Apply", files, place, node)
         refused = [pod for pod in document["pods"] if pod["decision"] == "refused" and not pod["decided"]]
         document["applied"] = not refused or options.force
         if document["applied"]:
-            put(changes, f"sudo nodeagent apply {' '.join(options.files)}")
+            put(changes, hint)
     if not document["applied"]:
         return _left_out(options, document, refused)
     if options.output == "text":
@@ -62,8 +68,17 @@ def apply_manifests(options: argparse.Namespace) -> int:
     return _status(options, pods)
 
 
-def _document(kind: str, pods: list[Document]) -> Document:
-    return {"kind": kind, "version": VERSION, "pods": [pod | {"admitted": None} for pod in pods]}
+def _tried(
+    kind: str, files: Sequence[PodFile], place: ManifestPlace, node: WhatIfNode
+) -> tuple[tuple[FileChange, ...], Document]:
+    """Try the decisions on manifests, after those on what is installed and not decided on yet: its CPUs aren't free."""
+    held = held_files(place)
+    changes = planned(files, held, place)
+    before = undecided(files, held, place)
+    pods = [applied_document(pod) for pod in decided(changes, after_undecided(node.what_if, before))]
+    names = [pod.full_name for pod in before] if any(not pod["decided"] for pod in pods) else []
+    document = {"kind": kind, "version": VERSION, "undecided": names}
+    return changes, document | {"pods": [pod | {"admitted": None} for pod in pods]}
 
 
 def _left_out(options: argparse.Namespace, document: Document, refused: list[Document]) -> int:
@@ -131,6 +146,6 @@ def diff_manifests(options: argparse.Namespace) -> int:
     """
     files: tuple[PodFile, ...] = pod_files(options.files)
     place, node = manifest_node(options)
-    document = _document("Diff", [applied_document(pod) for pod in decided(planned(files, place), node.what_if)])
+    _, document = _tried("Diff", files, place, node)
     sys.stdout.write(printed(document, options.output, differences_text))
     return _DIFFERS if any(pod["change"] != "unchanged" for pod in document["pods"]) else 0

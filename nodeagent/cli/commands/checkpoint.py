@@ -1,6 +1,7 @@
 """`nodeagent checkpoint`: verifies a state file, shows its content, and converts it to another version."""
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 
@@ -91,7 +92,9 @@ def _read(path: str) -> Checkpoint:
 def _content(path: str) -> bytes:
     content = read_named(path, MAX_BYTES)
     if content is None:
-        raise CheckpointError(f"{path}: there is no such file", hint=f"see `ls -l {Path(path).parent}`")
+        raise CheckpointError(
+            f"{path}: there is no such file", hint=f"see `ls -l {shlex.quote(str(Path(path).parent))}`"
+        )
     return content
 
 

@@ -1,6 +1,7 @@
 """`nodeagent config`: validates a configuration, shows its values, and migrates kubelet's."""
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _absent(path: str) -> str:
     return (
-        f"name another file: `ls -l {Path(path).parent}` shows what is there; "
+        f"name another file: `ls -l {shlex.quote(str(Path(path).parent))}` shows what is there; "
         "examples/config.yaml is a good start (`nodeagent --help` says where it is)"
     )
 
@@ -189,7 +190,11 @@ def _judged(options: argparse.Namespace) -> _Judged:
         return _captured(options.machine)
     path = given or own_config(options)
     content = config_content(path, absent_hint=_absent(path) if given or not options.root else _NONE_COPIED)
-    hint = _PIPED if is_pipe(path) else f"correct {path}; `nodeagent config show {path}` prints it once it is right"
+    hint = (
+        _PIPED
+        if is_pipe(path)
+        else f"correct {path}; `nodeagent config show {shlex.quote(path)}` prints it once it is right"
+    )
     return _Judged(path, content, hint)
 
 

@@ -18,6 +18,7 @@ from nodeagent.cli.support.manifest_changes import (
     held_files,
     place_of,
     remove,
+    unwritable_hint,
 )
 from nodeagent.cli.support.manifest_decisions import WaitError, check_wait, waited
 from nodeagent.cli.support.named_files import NamedFile
@@ -40,11 +41,13 @@ def delete_manifests(options: argparse.Namespace) -> int:
     """
     place = _place(options)
     check_wait(options, place)
-    with locked_manifests(place.directory):
+    hint = unwritable_hint(place, "nodeagent", "delete", *options.words)
+    with locked_manifests(place.directory, hint):
+        place = _place(options)  # once more: until it was locked, others may have changed it
         held = held_files(place)
         files = _chosen(options.words, held, place)
         for file in files:
-            remove(file.path, f"sudo nodeagent delete {' '.join(options.words)}")
+            remove(file.path, hint)
     document = _document(files, held, place)
     ending = _ending(document, place)
     if options.output == "text":

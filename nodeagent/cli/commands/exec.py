@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import signal
 import sys
 from typing import NoReturn
@@ -138,13 +139,13 @@ def become(command: list[str]) -> NoReturn:
         looked = "" if "/" in command[0] else f" in PATH {os.environ.get('PATH', os.defpath)}"
         raise CommandError(
             f"cannot run '{command[0]}': not found{looked}",
-            hint=f"containers have no image here: name a program of the host (`command -v {command[0]}`), or its full path",
+            hint=f"containers have no image here: name a program of the host (`command -v {shlex.quote(command[0])}`), or its full path",
             exit_status=EXIT_NOT_FOUND,
         ) from err
     except OSError as err:
         raise CommandError(
             f"cannot run '{command[0]}': {os.strerror(err.errno or 0)}",
-            hint=f"is it an executable file for this machine? see `ls -l {command[0]}` and `file {command[0]}`",
+            hint=f"is it an executable file for this machine? see `ls -l {shlex.quote(command[0])}` and `file {shlex.quote(command[0])}`",
             exit_status=EXIT_CANNOT_RUN,
         ) from err
     finally:

@@ -4,6 +4,7 @@ import argparse
 import errno
 import json
 import os
+import shlex
 import stat
 import sys
 from collections.abc import Callable, Mapping
@@ -90,14 +91,14 @@ def write_out(path: str, content: bytes, *, mode: int = 0o600, replaces: bool = 
             f"cannot write {path}: a link, device, FIFO or socket is there, and would be replaced",
             path=path,
             error=None,
-            hint=f"see `ls -l {path}`, and name a file with --out; without it, stdout is written to",
+            hint=f"see `ls -l {shlex.quote(path)}`, and name a file with --out; without it, stdout is written to",
         )
     if kind == stat.S_IFREG and not replaces:
         raise state_files.StateFileError(
             f"cannot write {path}: the file exists already, and may be somebody's state",
             path=path,
             error=errno.EEXIST,
-            hint=f"move it away (`mv {path} {path}.old`), or name another file with --out",
+            hint=f"move it away (`mv {shlex.quote(path)} {shlex.quote(path)}.old`), or name another file with --out",
         )
     parent = Path(path).parent
     way_out = (
@@ -105,5 +106,5 @@ def write_out(path: str, content: bytes, *, mode: int = 0o600, replaces: bool = 
         if is_absent(str(parent))
         else "see who may write there: `namei -l {parent}`"
     )
-    hint = f"{way_out.format(parent=parent)}; or name another file with --out"
+    hint = f"{way_out.format(parent=shlex.quote(str(parent)))}; or name another file with --out"
     state_files.write_atomically(path, content, mode=mode, hint=hint)

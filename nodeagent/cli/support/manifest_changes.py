@@ -6,6 +6,8 @@ A pod's file is the one that holds it, whatever it is called: another file with 
 import argparse
 import enum
 import os
+import shlex
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +24,7 @@ from nodeagent.cli.support.what_if_source import WhatIfMachine, WhatIfNode, empt
 from nodeagent.core.model.config import Config, Errata
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState, Origin, PodEntry
+from nodeagent.core.turn.pod_sources import Manifest, counting
 from nodeagent.edge import state_files
 from nodeagent.edge.manifests import SUFFIXES, ManifestFile, scan_manifests
 from nodeagent.edge.sysfs import read_machine
@@ -29,7 +32,8 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
 
-_NEW_MODE = 0o644
+_MOST_MODE = 0o644
+"""Who may write a manifest can have root run any command."""
 
 
 class ManifestPlaceError(NodeAgentError):
@@ -135,7 +139,7 @@ class FileChange(Struct, frozen=True):
     content: bytes
     mode: int
     is_written: bool
-    """False: the same content is already installed."""
+    """False: the same content is already installed, and only its owner may write it."""
     pods: tuple[PodChange, ...]
 
 
@@ -195,18 +199,35 @@ def _held(file: ManifestFile, place: ManifestPlace) -> HeldFile:
     return HeldFile(file.name, path, file.content, pods, frozenset({*pods, *named}), file.problem)
 
 
-def planned(files: Sequence[PodFile], place: ManifestPlace) -> tuple[FileChange, ...]:
+def undecided(files: Sequence[PodFile], held: Sequence[HeldFile], place: ManifestPlace) -> tuple[Pod, ...]:
+    """Return what is installed besides these files and not decided on yet, in the order of the agent's decisions."""
+    given = {found.pod.full_name for file in files for found in file.pods}
+    manifests = [Manifest(pod, Origin(file.name)) for file in held for pod in file.pods.values()]
+    others = tuple(manifest for manifest in manifests if manifest.pod.full_name not in given)
+    counted, _ = counting(others, tuple(place.entries.values()))
+    pods = [manifest.pod for name, manifest in counted.items() if _is_undecided(place.entries.get(name), manifest.pod)]
+    running = [entry.pod.full_name for entry in place.entries.values() if entry.is_active]
+    order = {name: number for number, name in enumerate(running)}  # their changes are tried first
+    return tuple(sorted(pods, key=lambda pod: order.get(pod.full_name, len(order))))
+
+
+def _is_undecided(entry: PodEntry | None, pod: Pod) -> bool:
+    is_released = entry is not None and entry.is_released and _is_same(entry.pod, pod)
+    return _decided(entry, pod) is None and not is_released
+
+
+def planned(files: Sequence[PodFile], held: Sequence[HeldFile], place: ManifestPlace) -> tuple[FileChange, ...]:
     """Plan the changes of each file.
 
     Args:
         files: as they were named, all of them valid.
+        held: what is installed.
         place: where to install them.
 
     Raises:
-        NodeAgentError: the directory can't be read, or a pod can't be installed without ending another one.
+        NodeAgentError: a pod can't be installed without ending another one.
     """
     _check_unique(files)
-    held = held_files(place)
     given = {found.pod.full_name for file in files for found in file.pods}
     _check_uids(files, held, given)
     changes: list[FileChange] = []
@@ -233,17 +254,25 @@ def _change(file: PodFile, old: HeldFile | None, path: str, place: ManifestPlace
         if before == found.pod:
             change = Change.UNCHANGED
         pods.append(PodChange(found, change, path, before, place.entries.get(name)))
-    is_written = old is None or old.content != file.content
+    is_written = old is None or old.content != file.content or _is_writable_by_others(path)
     return FileChange(path, file.content, _mode(file.path if old is None else path), is_written, tuple(pods))
 
 
 def _mode(path: str) -> int:
-    """Like `cp`: a replaced file keeps its mode, a new one has that of the named file."""
+    """Like `cp`: a replaced file keeps its mode, a new one has that of the named file; but only the owner may write it."""
     with suppress(OSError):
         status = Path(path).stat()
         if not path.startswith("/dev/"):
-            return status.st_mode & 0o666
-    return _NEW_MODE
+            return status.st_mode & _MOST_MODE
+    return _MOST_MODE
+
+
+def _is_writable_by_others(path: str) -> bool:
+    try:
+        mode = Path(path).lstat().st_mode
+    except OSError:  # removed by hand meanwhile: it is written again
+        return True
+    return stat.S_ISREG(mode) and bool(mode & 0o022)
 
 
 def _check_unique(files: Sequence[PodFile]) -> None:
@@ -289,15 +318,16 @@ def _file_of(file: PodFile, held: Sequence[HeldFile]) -> HeldFile | None:
 
 
 def _check_replaceable(old: HeldFile) -> None:
+    quoted = shlex.quote(old.path)
     if old.content is None:
         raise ManifestPlaceError(
             f"what {old.path} holds besides {', '.join(sorted(old.names))} is not known: {old.problem}",
-            hint=f"see `ls -l {old.path}`, and who may read it: `namei -l {old.path}`",
+            hint=f"see `ls -l {quoted}`, and who may read it: `namei -l {quoted}`",
         )
     if Path(old.path).is_symlink():
         raise ManifestPlaceError(
             f"{old.path} is a symbolic link, which would be replaced",
-            hint=f"change {os.path.realpath(old.path)}, to which it leads, as it was put there, or first `nodeagent delete {old.path}`",
+            hint=f"change {os.path.realpath(old.path)}, to which it leads, as it was put there, or first `nodeagent delete {quoted}`",
         )
 
 
@@ -333,31 +363,31 @@ def _new_path(file: PodFile, place: ManifestPlace, taken: set[str]) -> str:
     )
 
 
-def put(changes: Iterable[FileChange], way_out: str) -> None:
+def put(changes: Iterable[FileChange], hint: str) -> None:
     """Write the changes, each file completely or not at all. The directory is locked.
 
     Args:
         changes: as planned.
-        way_out: the command for what this user is not permitted to do.
+        hint: see `unwritable_hint`.
 
     Raises:
         StateFileError: one could not be written; those before it are installed.
     """
     for change in changes:
         if change.is_written:
-            state_files.write_atomically(
-                change.path, change.content, mode=change.mode, hint=_hint(change.path, way_out)
-            )
+            state_files.write_atomically(change.path, change.content, mode=change.mode, hint=hint)
 
 
-def _hint(path: str, way_out: str) -> str:
-    parent = Path(path).parent
+def unwritable_hint(place: ManifestPlace, *command: str) -> str:
+    """Advise what to do where manifests can't be written or removed by a command."""
+    directory = place.directory if Path(place.directory).is_dir() else str(Path(place.directory).parent)
+    quoted = shlex.quote(directory)
     if os.geteuid() != 0:
-        return f"run it as root: `{way_out}`; `namei -l {parent}` shows who may write there"
-    return f"`df {parent}` shows whether it is full or read-only, `lsattr -d {parent}` whether it is immutable"
+        return f"run it as root: `{shlex.join(['sudo', *command])}`; `namei -l {quoted}` shows who may write there"
+    return f"`df {quoted}` shows whether it is full or read-only, `lsattr -d {quoted}` whether it is immutable"
 
 
-def remove(path: str, way_out: str) -> None:
+def remove(path: str, hint: str) -> None:
     """Remove a manifest. The directory is locked.
 
     Raises:
@@ -366,4 +396,4 @@ def remove(path: str, way_out: str) -> None:
     try:
         state_files.remove(path)
     except state_files.StateFileError as err:
-        raise ManifestPlaceError(err.message, hint=_hint(path, way_out)) from err
+        raise ManifestPlaceError(err.message, hint=hint) from err

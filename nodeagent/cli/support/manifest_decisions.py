@@ -8,7 +8,10 @@ from nodeagent.cli.support.explained_pods import explained_on
 from nodeagent.cli.support.manifest_arguments import SPARE_SECONDS
 from nodeagent.cli.support.manifest_changes import FileChange, ManifestPlace
 from nodeagent.cli.support.progress import Progress
+from nodeagent.core.admission.managers import Admitted, Rejected
+from nodeagent.core.admission.node_capacity import Insufficient
 from nodeagent.core.explain.what_if import WhatIf
+from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.edge.local_api_client import ApiUnavailable, call
 from nodeagent.errors import NodeAgentError
@@ -44,13 +47,27 @@ def decided(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[AppliedP
         for one in pods:
             explained = None
             if one.decided is None:
-                what_if = what_if.making_way(one.pod)
-                explained = explained_on(what_if, one.pod, progress.tick)
-                what_if = what_if.after(one.pod, explained.trace.decision)
+                way = what_if.making_way(one.pod)
+                explained = explained_on(way, one.pod, progress.tick)
+                what_if = _after(what_if, way, one.pod, explained.trace.decision)
             yield AppliedPod(
                 one.pod, one.before, one.path, one.change.value, one.restarts, one.decided, one.found.notes, explained
             )
             progress.step()
+
+
+def after_undecided(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
+    """Return the node after the agent's decisions on pods that are installed."""
+    for pod in pods:
+        way = what_if.making_way(pod)
+        what_if = _after(what_if, way, pod, way.judge(pod))
+    return what_if
+
+
+def _after(what_if: WhatIf, way: WhatIf, pod: Pod, decision: Admitted | Rejected | Insufficient) -> WhatIf:
+    """Return the node after a decision; a refused change leaves the pod that runs (D7)."""
+    is_kept_out = not isinstance(decision, Admitted) and len(way.pods) < len(what_if.pods)
+    return what_if if is_kept_out else way.after(pod, decision)
 
 
 def waited(

@@ -6,6 +6,7 @@ nodeagent's own files are never read here: a pipe in their place would be a trap
 import argparse
 import errno
 import os
+import shlex
 import stat
 import sys
 from pathlib import Path
@@ -102,7 +103,8 @@ class NamedFile(str):
                     err.message,
                     path=self,
                     error=err.errno,
-                    hint=f"name a file, or - for stdin; `ls -lLd {self}` shows what is there, `namei -l {self}` who may read it",
+                    hint=f"name a file, or - for stdin; `ls -lLd {shlex.quote(self)}` shows what is there, "
+                    f"`namei -l {shlex.quote(self)}` who may read it",
                 ) from err
         self._content = self._drained(max_bytes)
         return self._content
@@ -120,7 +122,7 @@ class NamedFile(str):
                 f"cannot read {self}: {why}",
                 path=self,
                 error=err.errno,
-                hint=f"see `ls -l {self}`; name a file, or - for stdin",
+                hint=f"see `ls -l {shlex.quote(self)}`; name a file, or - for stdin",
             ) from err
         if len(content) > max_bytes:
             raise StateFileError(

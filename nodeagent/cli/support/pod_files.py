@@ -1,5 +1,6 @@
 """The pods of manifests passed to commands: a file, a directory of them, or a pipe such as stdin."""
 
+import shlex
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
@@ -62,16 +63,17 @@ def _contents(path: NamedFile) -> Iterable[tuple[str, bytes]]:
     except ManifestDirectoryError as err:
         raise PodFileError(
             f"cannot read {path}: {err.reason}",
-            hint=f"name a manifest, a directory of them, or - for stdin; `namei -l {path}` shows what is there, and who may read it",
+            hint=f"name a manifest, a directory of them, or - for stdin; `namei -l {shlex.quote(path)}` shows what is there, "
+            "and who may read it",
         ) from err
     if not scan.files:
-        raise PodFileError(f"{path}: there is no manifest", hint=f"see `ls -l {path}`")
+        raise PodFileError(f"{path}: there is no manifest", hint=f"see `ls -l {shlex.quote(path)}`")
     return [_content(path, file) for file in scan.files]
 
 
 def _content(path: str, file: ManifestFile) -> tuple[str, bytes]:
     if file.content is None:
-        raise PodFileError(file.problem or f"{path}/{file.name} can't be read", hint=f"see `ls -l {path}`")
+        raise PodFileError(file.problem or f"{path}/{file.name} can't be read", hint=f"see `ls -l {shlex.quote(path)}`")
     return (path if file.name == path else f"{path}/{file.name}"), file.content
 
 

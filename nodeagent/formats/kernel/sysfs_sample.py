@@ -4,6 +4,7 @@ The sample is the machine's capture: everything that discovery ever needs is in 
 """
 
 import re
+import shlex
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -69,7 +70,7 @@ class SysfsError(NodeAgentError):
         super().__init__(
             text,
             hint=hint
-            or f"look at `ls -l {path}`; if it belongs to a copied root, copy the root again (--root takes any)",
+            or f"look at `ls -l {shlex.quote(path)}`; if it belongs to a copied root, copy the root again (--root takes any)",
         )
 
 

@@ -14,12 +14,13 @@ WIDTH = 80
 _INDENT = "  "
 _STAYS = "; the pod that runs stays as it is"
 _MOST_PLACES = 4
-"""Maximum number of a pod's containers whose places are shown in its line."""
+"""Maximum number of a pod's containers, or of pods, that are listed in a line."""
 
 
 def applied_text(document: Document) -> str:
     """Report what was installed, a line per pod and per note."""
-    return "".join(f"{line}\n" for pod in document["pods"] for line in _applied(pod))
+    lines = [line for pod in document["pods"] for line in _applied(pod)]
+    return "".join(f"{line}\n" for line in (*lines, *_tried_after(document)))
 
 
 def refused_text(document: Document, width: int = WIDTH) -> str:
@@ -29,6 +30,8 @@ def refused_text(document: Document, width: int = WIDTH) -> str:
         if pod["decision"] == "refused" and not pod["decided"]:
             lines += broken(f"pod {name_of(pod)} would be refused: {pod['reason']}: {pod['message']}", width)
             lines += _lacking(pod, width)
+    for note in _tried_after(document):
+        lines += broken(note, width)
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -38,6 +41,8 @@ def differences_text(document: Document, width: int = WIDTH) -> str:
     for pod in document["pods"]:
         if pod["change"] != "unchanged":
             lines += [*([""] if lines else []), *_different(pod, width)]
+    for note in _tried_after(document) if lines else ():
+        lines += ["", *broken(note, width)]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
@@ -63,6 +68,11 @@ def settled_text(entry: PodEntry, promises: Promises, *, restarts: bool) -> str:
 def name_of(pod: Document) -> str:
     """Return the pod's usual name: namespace/name."""
     return f"{pod['namespace']}/{pod['name']}"
+
+
+def _tried_after(document: Document) -> Iterator[str]:
+    if document["undecided"]:
+        yield f"note: this takes into account what is installed and not decided on yet: {_some(document['undecided'])}"
 
 
 def _applied(pod: Document) -> Iterator[str]:
