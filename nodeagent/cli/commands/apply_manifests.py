@@ -90,7 +90,7 @@ def _left_out(options: argparse.Namespace, document: Document, refused: list[Doc
     raise ApplyRefusedError(
         f"nothing was installed: {names} would be refused",
         hint="make room or change the manifest, then apply it again: `nodeagent explain -f FILE` shows each step; --force puts it in "
-        "place anyhow",
+        "place anyway",
     )
 
 

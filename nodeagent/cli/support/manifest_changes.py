@@ -40,7 +40,7 @@ class ManifestPlaceError(NodeAgentError):
     """Manifests can't be installed or removed as they are."""
 
 
-class Change(enum.Enum):
+class Replacement(enum.Enum):
     """What happens to a pod's manifest."""
 
     CREATED = "created"
@@ -77,7 +77,7 @@ class PodChange(Struct, frozen=True):
     """One pod of an applied manifest."""
 
     found: ManifestPod
-    change: Change
+    change: Replacement
     path: str
     """Where its manifest is, or will be."""
     before: Pod | None
@@ -250,9 +250,9 @@ def _change(file: PodFile, old: HeldFile | None, path: str, place: ManifestPlace
     for found in file.pods:
         name = found.pod.full_name
         before = None if old is None else old.pods.get(name)
-        change = Change.CREATED if old is None or name not in old.names else Change.CHANGED
+        change = Replacement.CREATED if old is None or name not in old.names else Replacement.CHANGED
         if before == found.pod:
-            change = Change.UNCHANGED
+            change = Replacement.UNCHANGED
         pods.append(PodChange(found, change, path, before, place.entries.get(name)))
     is_written = old is None or old.content != file.content or _is_writable_by_others(path)
     return FileChange(path, file.content, _mode(file.path if old is None else path), is_written, tuple(pods))
