@@ -1,6 +1,7 @@
 """The judge of overlaps excuses what the agent's record accounts for, and nothing else."""
 
 import json
+from collections.abc import Mapping
 
 import pytest
 
@@ -22,7 +23,7 @@ def entry(at_us: int, event: str, **fields: str) -> bytes:
     ).encode()
 
 
-ADMITTED = entry(1, "pod_admitted", cpus="app=1")
+PROMISED = {("lone", "app"): frozenset({1}), ("other", "app"): frozenset({2})}
 PROBLEM = "pod lone, container app: CPUs 1 of 1 are offline"
 SHORT, KEPT = entry(50, "promise_short", problem=PROBLEM), entry(90, "promise_kept_again", problem=PROBLEM)
 LOST = (CpusChanged(0, 1_000, ALL), CpusChanged(40_000, 41_000, (0, 2, 3)), CpusChanged(80_000, 81_000, ALL))
@@ -41,8 +42,14 @@ def on_cpu(pid: int, cpu: int, start_ns: int, end_ns: int) -> list[Event]:
     return [Switch(start_ns, cpu, 0, pid), Switch(end_ns, cpu, pid, 0)]
 
 
-def judged(*events: list[Event], journal: tuple[bytes, ...], changes: tuple[CpusChanged, ...] = LOST) -> Findings:
-    witness = Witness(lambda cgroup: "/pod" in cgroup, PROGRAM, AgentsRecord(lines(b"\n".join(journal)), changes))
+def judged(
+    *events: list[Event],
+    journal: tuple[bytes, ...] = (),
+    changes: tuple[CpusChanged, ...] = LOST,
+    promised: Mapping[tuple[str, str], frozenset[int]] = PROMISED,
+) -> Findings:
+    record = AgentsRecord(lines(b"\n".join(journal)), changes, promised)
+    witness = Witness(lambda cgroup: "/pod" in cgroup, PROGRAM, record)
     for event in sorted((event for part in events for event in part), key=lambda event: event.at_ns):
         witness.see(event)
     return witness.finish()
@@ -55,7 +62,7 @@ def lone_on(cpu: int, start_ns: int, end_ns: int, *journal: bytes, changes: tupl
         started(12, OTHER, 3_000, 2, 2),
         on_cpu(11, cpu, start_ns, end_ns),
         [Exit(200_000, 0, 11), Exit(200_001, 0, 12)],
-        journal=(ADMITTED, *journal),
+        journal=journal,
         changes=changes,
     )
 
@@ -112,7 +119,7 @@ def test_an_agent_that_does_not_bring_it_back_in_time_is_at_fault(
         started(11, LONE, 2_000, 1, 1),
         on_cpu(11, 3, LATE_NS - 1_000, LATE_NS + late_ns),
         [Exit(LATE_NS + 1_000_000, 0, 11)],
-        journal=(ADMITTED, SHORT, *more),
+        journal=(SHORT, *more),
     )
     assert len(found.faults) == faults
 
@@ -122,7 +129,8 @@ def test_who_starts_short_long_after_the_return_has_a_broken_promise(late_ns: in
     found = judged(
         started(11, LONE, LATE_NS + late_ns, 0, 0, asked=2),
         [Exit(LATE_NS + 1_000_000, 0, 11)],
-        journal=(entry(1, "pod_admitted", cpus="app=0-1"), SHORT),
+        journal=(SHORT,),
+        promised={("lone", "app"): frozenset({0, 1})},
     )
     assert len(found.promises) == broken
 
@@ -144,7 +152,7 @@ def test_others_stay_off_a_cpu_that_is_away() -> None:
         started(12, OTHER, 3_000, 2, 2),
         on_cpu(12, 1, 85_000, 86_000),
         [Exit(200_000, 0, 11), Exit(200_001, 0, 12)],
-        journal=(ADMITTED, SHORT, KEPT),
+        journal=(SHORT, KEPT),
     )
     assert len(found.faults) == 2
 
@@ -157,9 +165,47 @@ def test_others_stay_off_a_cpu_that_is_away() -> None:
 def test_a_container_may_start_with_fewer_cpus_while_some_are_away(
     at_ns: int, told: tuple[int, ...], excused: int
 ) -> None:
-    admitted = entry(1, "pod_admitted", cpus="app=0-1" if excused or told == (0,) else "app=0-2")
-    asked = 2 if told == (0,) else 3
+    promised = frozenset({0, 1} if told == (0,) else {0, 1, 2})
     found = judged(
-        started(11, LONE, at_ns, 0, *told, asked=asked), [Exit(200_000, 0, 11)], journal=(admitted, SHORT, KEPT)
+        started(11, LONE, at_ns, 0, *told, asked=len(promised)),
+        [Exit(200_000, 0, 11)],
+        journal=(SHORT, KEPT),
+        promised={("lone", "app"): promised},
     )
     assert (found.excused_starts, len(found.promises)) == (excused, 1 - excused)
+
+
+@pytest.mark.parametrize("pool", [(0, 2, 3), (0, 3), (3,)], ids=["more", "other", "as many"])
+def test_a_container_that_starts_in_the_pool_owns_what_it_was_promised_though_the_agent_died_before_it_logged(
+    pool: tuple[int, ...],
+) -> None:
+    found = judged(
+        started(11, LONE, 45_000, 3, *pool),
+        started(12, OTHER, 46_000, 2, 2),
+        on_cpu(11, 3, 50_000, 60_000),
+        on_cpu(12, 2, 50_000, 60_000),
+        [Exit(70_000, 0, 11), Exit(70_001, 0, 12)],
+    )
+    assert (found.faults, found.excused_starts, found.excused_stray_count) == ((), 1, 1)
+
+
+@pytest.mark.parametrize("promised", [{}, {("lone", "app"): frozenset({2})}], ids=["nothing", "another"])
+def test_who_has_as_many_cpus_as_it_asked_for_but_was_not_promised_them_has_a_broken_promise(
+    promised: dict[tuple[str, str], frozenset[int]],
+) -> None:
+    found = judged(started(11, LONE, 2_000, 1, 1), [Exit(3_000, 0, 11)], promised=promised)
+    assert len(found.promises) == 1
+
+
+@pytest.mark.parametrize(("changes", "faults"), [(LOST, 0), (LOST[:1], 1)], ids=["its CPU is away", "all are there"])
+def test_who_was_promised_a_cpu_that_is_away_may_be_on_anothers_before_its_program_is_loaded(
+    changes: tuple[CpusChanged, ...], faults: int
+) -> None:
+    found = judged(
+        started(12, OTHER, 3_000, 2, 2),
+        [Fork(41_000, 0, 1, 11), Attach(41_001, 0, 11, LONE)],
+        on_cpu(11, 2, 42_000, 43_000),
+        [Exit(44_000, 0, 11), Exit(70_001, 0, 12)],
+        changes=changes,
+    )
+    assert (found.overlap_count, found.excused_overlap_count) == (faults, 1 - faults)
