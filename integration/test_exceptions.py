@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from integration.overlap.disturbance import CpusChanged
 from integration.overlap.events import Attach, Event, Exec, Exit, Fork, Switch, Told
 from integration.overlap.exceptions import RESCAN_NS, SLACK_NS, AgentsRecord, lines
 from integration.overlap.intervals import Findings, Witness
+from integration.overlap.workload import PodPlan, promised
 
 LONE, OTHER = "/pods/podlone/app", "/pods/podother/app"
 UNIT = "nodeagent.service"
@@ -209,3 +211,23 @@ def test_who_was_promised_a_cpu_that_is_away_may_be_on_anothers_before_its_progr
         changes=changes,
     )
     assert (found.overlap_count, found.excused_overlap_count) == (faults, 1 - faults)
+
+
+def test_each_container_was_promised_what_its_own_process_has_found(tmp_path: Path) -> None:
+    """The agent died between the two, and chose another CPU for what did not run when it came back."""
+    plan = PodPlan(7, (1,), init_cpus=2)
+    for container, cpus in {"init": {"init": "1-2", "app0": "1"}, "app0": {"init": "2-3", "app0": "3"}}.items():
+        keep_state(tmp_path / f"{plan.name}-{container}.state", {plan.name: {"cpus": cpus}})
+    keep_state(tmp_path / "overlap-00008-app0.state", {"overlap-00008": {"cpus": {"app0": "5"}}})
+
+    assert promised(plan, tmp_path) == {"init": "1-2", "app0": "3"}
+
+
+def test_a_container_that_no_state_file_knows_has_no_promise(tmp_path: Path) -> None:
+    plan = PodPlan(7, (1,))
+    keep_state(tmp_path / f"{plan.name}-app0.state", {})
+    assert promised(plan, tmp_path) == {}
+
+
+def keep_state(file: Path, pods: dict[str, object]) -> None:
+    file.write_text(f"{{}}\n{json.dumps({'promises': {'pods': pods}})}\n")

@@ -84,15 +84,20 @@ def install() -> None:
         (DIRECTORY / name).symlink_to(os.path.realpath("/bin/dash"))
 
 
-def promised(plan: PodPlan) -> dict[str, str]:
-    """The CPUs of each exclusive container, init containers included, as the agent had saved them when the pod's processes started.
+def promised(plan: PodPlan, directory: Path = READY) -> dict[str, str]:
+    """The CPUs of each exclusive container, init containers included, as the agent had saved them when the container's process started.
 
     To be called once the pod is ready: all of them have started then.
     """
     found: dict[str, str] = {}
-    for copy in READY.glob(f"{plan.name}-*.{_STATE}"):
+    for copy in directory.glob(f"{plan.name}-*.{_STATE}"):
+        container = copy.stem.removeprefix(f"{plan.name}-")
         _header, state, *_ = copy.read_text().split("\n")
-        found |= json.loads(state)["promises"]["pods"][plan.name]["cpus"]
+        # What it says of others may have changed by the time they start: an agent that comes back replaces CPUs that have gone meanwhile
+        # wherever no process runs on them.
+        cpus = json.loads(state)["promises"]["pods"].get(plan.name, {}).get("cpus", {})
+        if container in cpus:
+            found[container] = cpus[container]
     return found
 
 
