@@ -11,6 +11,7 @@ from integration.overlap.events import Attach, Event, Exec, Exit, Fork, Switch, 
 from integration.overlap.exceptions import RESCAN_NS, SLACK_NS, AgentsRecord, lines
 from integration.overlap.intervals import Findings, Witness
 from integration.overlap.workload import PodPlan, promised
+from integration.test_no_overlap import complaints
 
 LONE, OTHER = "/pods/podlone/app", "/pods/podother/app"
 UNIT = "nodeagent.service"
@@ -18,7 +19,7 @@ ALL = (0, 1, 2, 3)
 PROGRAM = "exclusive"
 
 
-def entry(at_us: int, event: str, **fields: str) -> bytes:
+def entry(at_us: int, event: str, **fields: object) -> bytes:
     message = {"event": event, "pod_uid": "lone", "container": "app", **fields}
     return json.dumps(
         {"__MONOTONIC_TIMESTAMP": str(at_us), "_SYSTEMD_UNIT": UNIT, "MESSAGE": json.dumps(message)}
@@ -231,3 +232,25 @@ def test_a_container_that_no_state_file_knows_has_no_promise(tmp_path: Path) -> 
 
 def keep_state(file: Path, pods: dict[str, object]) -> None:
     file.write_text(f"{{}}\n{json.dumps({'promises': {'pods': pods}})}\n")
+
+
+GONE = "nodeagent_state does not fit this node: CPUs or memory that pods were promised are gone"
+
+
+@pytest.mark.parametrize(
+    ("event", "fields", "complained"),
+    [
+        ("state_recovered", {"problems": [GONE]}, 0),
+        ("state_recovered", {"problems": ["the machine or its reservation differs from nodeagent_state: accepted"]}, 0),
+        ("state_recovered", {"problems": [GONE, "cannot use cpu_manager_state: the checksum does not match"]}, 1),
+        ("state_recovered", {"problems": ["cannot use nodeagent_state: the checksum does not match"]}, 1),
+        ("state_set_aside", {"file": "nodeagent_state"}, 0),
+        ("state_set_aside", {"file": "cpu_manager_state"}, 1),
+        ("promise_changed", {"before": "5", "after": "8", "why": "CPUs 5 are not online"}, 0),
+        ("pod_refused", {}, 1),
+    ],
+)
+def test_only_what_cpus_that_have_gone_account_for_is_no_complaint(
+    event: str, fields: dict[str, object], complained: int
+) -> None:
+    assert len(complaints(lines(entry(1, event, **fields)))) == complained
