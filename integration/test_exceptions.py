@@ -1,6 +1,8 @@
 """The judge of overlaps excuses what the agent's record accounts for, and nothing else."""
 
 import json
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +10,8 @@ from integration.overlap.disturbance import CpusChanged
 from integration.overlap.events import Attach, Event, Exec, Exit, Fork, Switch, Told
 from integration.overlap.exceptions import RESCAN_NS, SLACK_NS, AgentsRecord, lines
 from integration.overlap.intervals import Findings, Witness
+from integration.overlap.workload import PodPlan, promised
+from integration.test_no_overlap import complaints
 
 LONE, OTHER = "/pods/podlone/app", "/pods/podother/app"
 UNIT = "nodeagent.service"
@@ -15,14 +19,14 @@ ALL = (0, 1, 2, 3)
 PROGRAM = "exclusive"
 
 
-def entry(at_us: int, event: str, **fields: str) -> bytes:
+def entry(at_us: int, event: str, **fields: object) -> bytes:
     message = {"event": event, "pod_uid": "lone", "container": "app", **fields}
     return json.dumps(
         {"__MONOTONIC_TIMESTAMP": str(at_us), "_SYSTEMD_UNIT": UNIT, "MESSAGE": json.dumps(message)}
     ).encode()
 
 
-ADMITTED = entry(1, "pod_admitted", cpus="app=1")
+PROMISED = {("lone", "app"): frozenset({1}), ("other", "app"): frozenset({2})}
 PROBLEM = "pod lone, container app: CPUs 1 of 1 are offline"
 SHORT, KEPT = entry(50, "promise_short", problem=PROBLEM), entry(90, "promise_kept_again", problem=PROBLEM)
 LOST = (CpusChanged(0, 1_000, ALL), CpusChanged(40_000, 41_000, (0, 2, 3)), CpusChanged(80_000, 81_000, ALL))
@@ -41,8 +45,14 @@ def on_cpu(pid: int, cpu: int, start_ns: int, end_ns: int) -> list[Event]:
     return [Switch(start_ns, cpu, 0, pid), Switch(end_ns, cpu, pid, 0)]
 
 
-def judged(*events: list[Event], journal: tuple[bytes, ...], changes: tuple[CpusChanged, ...] = LOST) -> Findings:
-    witness = Witness(lambda cgroup: "/pod" in cgroup, PROGRAM, AgentsRecord(lines(b"\n".join(journal)), changes))
+def judged(
+    *events: list[Event],
+    journal: tuple[bytes, ...] = (),
+    changes: tuple[CpusChanged, ...] = LOST,
+    promised: Mapping[tuple[str, str], frozenset[int]] = PROMISED,
+) -> Findings:
+    record = AgentsRecord(lines(b"\n".join(journal)), changes, promised)
+    witness = Witness(lambda cgroup: "/pod" in cgroup, PROGRAM, record)
     for event in sorted((event for part in events for event in part), key=lambda event: event.at_ns):
         witness.see(event)
     return witness.finish()
@@ -55,7 +65,7 @@ def lone_on(cpu: int, start_ns: int, end_ns: int, *journal: bytes, changes: tupl
         started(12, OTHER, 3_000, 2, 2),
         on_cpu(11, cpu, start_ns, end_ns),
         [Exit(200_000, 0, 11), Exit(200_001, 0, 12)],
-        journal=(ADMITTED, *journal),
+        journal=journal,
         changes=changes,
     )
 
@@ -112,7 +122,7 @@ def test_an_agent_that_does_not_bring_it_back_in_time_is_at_fault(
         started(11, LONE, 2_000, 1, 1),
         on_cpu(11, 3, LATE_NS - 1_000, LATE_NS + late_ns),
         [Exit(LATE_NS + 1_000_000, 0, 11)],
-        journal=(ADMITTED, SHORT, *more),
+        journal=(SHORT, *more),
     )
     assert len(found.faults) == faults
 
@@ -122,7 +132,8 @@ def test_who_starts_short_long_after_the_return_has_a_broken_promise(late_ns: in
     found = judged(
         started(11, LONE, LATE_NS + late_ns, 0, 0, asked=2),
         [Exit(LATE_NS + 1_000_000, 0, 11)],
-        journal=(entry(1, "pod_admitted", cpus="app=0-1"), SHORT),
+        journal=(SHORT,),
+        promised={("lone", "app"): frozenset({0, 1})},
     )
     assert len(found.promises) == broken
 
@@ -144,7 +155,7 @@ def test_others_stay_off_a_cpu_that_is_away() -> None:
         started(12, OTHER, 3_000, 2, 2),
         on_cpu(12, 1, 85_000, 86_000),
         [Exit(200_000, 0, 11), Exit(200_001, 0, 12)],
-        journal=(ADMITTED, SHORT, KEPT),
+        journal=(SHORT, KEPT),
     )
     assert len(found.faults) == 2
 
@@ -157,9 +168,89 @@ def test_others_stay_off_a_cpu_that_is_away() -> None:
 def test_a_container_may_start_with_fewer_cpus_while_some_are_away(
     at_ns: int, told: tuple[int, ...], excused: int
 ) -> None:
-    admitted = entry(1, "pod_admitted", cpus="app=0-1" if excused or told == (0,) else "app=0-2")
-    asked = 2 if told == (0,) else 3
+    promised = frozenset({0, 1} if told == (0,) else {0, 1, 2})
     found = judged(
-        started(11, LONE, at_ns, 0, *told, asked=asked), [Exit(200_000, 0, 11)], journal=(admitted, SHORT, KEPT)
+        started(11, LONE, at_ns, 0, *told, asked=len(promised)),
+        [Exit(200_000, 0, 11)],
+        journal=(SHORT, KEPT),
+        promised={("lone", "app"): promised},
     )
     assert (found.excused_starts, len(found.promises)) == (excused, 1 - excused)
+
+
+@pytest.mark.parametrize("pool", [(0, 2, 3), (0, 3), (3,)], ids=["more", "other", "as many"])
+def test_a_container_that_starts_in_the_pool_owns_what_it_was_promised_though_the_agent_died_before_it_logged(
+    pool: tuple[int, ...],
+) -> None:
+    found = judged(
+        started(11, LONE, 45_000, 3, *pool),
+        started(12, OTHER, 46_000, 2, 2),
+        on_cpu(11, 3, 50_000, 60_000),
+        on_cpu(12, 2, 50_000, 60_000),
+        [Exit(70_000, 0, 11), Exit(70_001, 0, 12)],
+    )
+    assert (found.faults, found.excused_starts, found.excused_stray_count) == ((), 1, 1)
+
+
+@pytest.mark.parametrize("promised", [{}, {("lone", "app"): frozenset({2})}], ids=["nothing", "another"])
+def test_who_has_as_many_cpus_as_it_asked_for_but_was_not_promised_them_has_a_broken_promise(
+    promised: dict[tuple[str, str], frozenset[int]],
+) -> None:
+    found = judged(started(11, LONE, 2_000, 1, 1), [Exit(3_000, 0, 11)], promised=promised)
+    assert len(found.promises) == 1
+
+
+@pytest.mark.parametrize(("changes", "faults"), [(LOST, 0), (LOST[:1], 1)], ids=["its CPU is away", "all are there"])
+def test_who_was_promised_a_cpu_that_is_away_may_be_on_anothers_before_its_program_is_loaded(
+    changes: tuple[CpusChanged, ...], faults: int
+) -> None:
+    found = judged(
+        started(12, OTHER, 3_000, 2, 2),
+        [Fork(41_000, 0, 1, 11), Attach(41_001, 0, 11, LONE)],
+        on_cpu(11, 2, 42_000, 43_000),
+        [Exit(44_000, 0, 11), Exit(70_001, 0, 12)],
+        changes=changes,
+    )
+    assert (found.overlap_count, found.excused_overlap_count) == (faults, 1 - faults)
+
+
+def test_each_container_was_promised_what_its_own_process_has_found(tmp_path: Path) -> None:
+    """The agent died between the two, and chose another CPU for what did not run when it came back."""
+    plan = PodPlan(7, (1,), init_cpus=2)
+    for container, cpus in {"init": {"init": "1-2", "app0": "1"}, "app0": {"init": "2-3", "app0": "3"}}.items():
+        keep_state(tmp_path / f"{plan.name}-{container}.state", {plan.name: {"cpus": cpus}})
+    keep_state(tmp_path / "overlap-00008-app0.state", {"overlap-00008": {"cpus": {"app0": "5"}}})
+
+    assert promised(plan, tmp_path) == {"init": "1-2", "app0": "3"}
+
+
+def test_a_container_that_no_state_file_knows_has_no_promise(tmp_path: Path) -> None:
+    plan = PodPlan(7, (1,))
+    keep_state(tmp_path / f"{plan.name}-app0.state", {})
+    assert promised(plan, tmp_path) == {}
+
+
+def keep_state(file: Path, pods: dict[str, object]) -> None:
+    file.write_text(f"{{}}\n{json.dumps({'promises': {'pods': pods}})}\n")
+
+
+GONE = "nodeagent_state does not fit this node: CPUs or memory that pods were promised are gone"
+
+
+@pytest.mark.parametrize(
+    ("event", "fields", "complained"),
+    [
+        ("state_recovered", {"problems": [GONE]}, 0),
+        ("state_recovered", {"problems": ["the machine or its reservation differs from nodeagent_state: accepted"]}, 0),
+        ("state_recovered", {"problems": [GONE, "cannot use cpu_manager_state: the checksum does not match"]}, 1),
+        ("state_recovered", {"problems": ["cannot use nodeagent_state: the checksum does not match"]}, 1),
+        ("state_set_aside", {"file": "nodeagent_state"}, 0),
+        ("state_set_aside", {"file": "cpu_manager_state"}, 1),
+        ("promise_changed", {"before": "5", "after": "8", "why": "CPUs 5 are not online"}, 0),
+        ("pod_refused", {}, 1),
+    ],
+)
+def test_only_what_cpus_that_have_gone_account_for_is_no_complaint(
+    event: str, fields: dict[str, object], complained: int
+) -> None:
+    assert len(complaints(lines(entry(1, event, **fields)))) == complained

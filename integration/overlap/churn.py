@@ -5,7 +5,6 @@ agent says.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import random
@@ -72,13 +71,12 @@ class Churn:
         for name, pod in tuple(self.pods.items()):
             if pod.is_leaving and not any(path.exists() for path in pod.cgroups):
                 del self.pods[name]
-                for file in pod.plan.ready_files():
-                    with contextlib.suppress(FileNotFoundError):
-                        (workload.READY / file).unlink()
+                for file in workload.READY.glob(f"{name}-*"):
+                    file.unlink()
                 happened.append(_happened("departed", pod, now))
             elif not pod.is_ready and ready.issuperset(pod.plan.ready_files()):
                 pod.is_ready = True
-                happened.append(_happened("arrived", pod, now))
+                happened.append({**_happened("arrived", pod, now), "promised": workload.promised(pod.plan)})
             elif (pod.is_leaving or not pod.is_ready) and now - pod.since > _EVENT_SECONDS:
                 what = "leave" if pod.is_leaving else "start"
                 raise ChurnError(f"{name} ({pod.plan}) did not {what} within {_EVENT_SECONDS} s")

@@ -1,19 +1,19 @@
 """The claim's only exception (D14), as the agent itself has recorded it: a container none of whose CPUs is there.
 
 The kernel lets such a container run wherever its parent may, until the agent has seen that and put it into the shared pool. There it
-stays until its CPUs are back and the agent has seen that, too. What the agent has seen is what it has logged; when CPUs went and came
-back, whoever took them has recorded. All times are of the monotonic clock, which nobody sets.
+stays until its CPUs are back and the agent has seen that, too. What the agent has seen is what it has logged; what it has promised is
+what its state file said when the container's process started; when CPUs went and came back, whoever took them has recorded. All times
+are of the monotonic clock, which nobody sets.
 """
 
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from integration.overlap.disturbance import CpusChanged
-from integration.overlap.events import cpu_list
 
 _AGENT = ("nodeagent.service", "nodeagent-kubelet-order.service")
 _ALL_OFFLINE = re.compile(r"CPUs (\S+) of \1 are offline")
@@ -33,7 +33,7 @@ class Span(NamedTuple):
 
 class Exceptions(Protocol):
     def promised(self, cgroup: str) -> frozenset[int] | None:
-        """The CPUs that the agent has promised to an exclusive container; None: no record of it says so."""
+        """The CPUs that the agent has promised to an exclusive container; None: nobody has found a promise."""
 
     def may_lack(self, cgroup: str, cpus: frozenset[int], at_ns: int) -> bool:
         """Whether some of the container's CPUs are away, or were and the agent has not given them back yet."""
@@ -82,12 +82,24 @@ def _line(entry: dict[str, Any]) -> Line:
 
 
 class AgentsRecord:
-    """Exceptions by what the agent logged and which CPUs were taken from it."""
+    """Exceptions by what the agent logged and promised, and which CPUs were taken from it.
 
-    def __init__(self, journal: Iterable[Line], changes: Iterable[CpusChanged]) -> None:
+    Args:
+        journal: of the time of the record.
+        changes: of the CPUs that there are.
+        promised: to exclusive containers, by the pod's UID and the container's name.
+
+    """
+
+    def __init__(
+        self,
+        journal: Iterable[Line],
+        changes: Iterable[CpusChanged],
+        promised: Mapping[tuple[str, str], frozenset[int]],
+    ) -> None:
         self._log = [line for line in journal if line.unit in _AGENT and line.event]
         self._changes = [(change, frozenset(change.available)) for change in changes]
-        self._promised = dict(self._admitted())
+        self._promised = promised
 
     def promised(self, cgroup: str) -> frozenset[int] | None:
         pod, _, container = cgroup.rpartition("/")
@@ -102,13 +114,6 @@ class AgentsRecord:
 
     def may_intrude(self, cgroup: str, cpus: frozenset[int], start_ns: int, end_ns: int) -> bool:
         return any(span.holds(start_ns, end_ns) for span in self._until_placed(cgroup, cpus))
-
-    def _admitted(self) -> Iterator[tuple[tuple[str, str], frozenset[int]]]:
-        for line in self._log:
-            if line.event == "pod_admitted" and line.fields["cpus"] != "shared":
-                for own in line.fields["cpus"].split():
-                    container, _, cpus = own.partition("=")
-                    yield (line.fields["pod_uid"], container), cpu_list(cpus)
 
     def _until_restored(self, cgroup: str, is_lost: Callable[[frozenset[int]], bool]) -> Iterator[Span]:
         """From each loss until the agent, knowing that it is over, has done what follows, or should have."""
@@ -158,6 +163,3 @@ class AgentsRecord:
                 start_ns = change.before_ns
         if start_ns is not None:
             yield Span(start_ns, min([math.inf, *(at for at in placed if at >= start_ns)]))
-
-
-NO_EXCEPTIONS: Exceptions = AgentsRecord((), ())

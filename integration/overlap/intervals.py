@@ -1,10 +1,10 @@
-"""Judges a record of the scheduler by the kernel's events. What the agent has recorded counts for the one exception alone.
+"""Judges a record of the scheduler by the kernel's events. What the agent has logged counts for the one exception alone.
 
 The claim, for each run of an exclusive container:
 
 - It *owns* CPUs from the moment its process has been loaded (sched_process_exec, just before the first instruction) until the last
   task of its cgroup has ended (sched_process_exit). Which CPUs: the Cpus_allowed_list that the process reads of itself as the first
-  thing it does.
+  thing it does. They have to be those that the agent had promised it by then.
 - A task is *foreign* to it if it belongs to another container, be it of the same pod: it joined that container's cgroup (or its
   parent did), and has not ended. That includes the launcher's child between joining the cgroup and its exec.
 - *Overlap*: a foreign task is on an owned CPU (between the sched_switch to it and the one away from it) while it is owned.
@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from integration.overlap.events import Attach, Event, Exec, Exit, Fork, Switch, Told
-from integration.overlap.exceptions import NO_EXCEPTIONS, Exceptions
+from integration.overlap.exceptions import Exceptions
 
 _HANDOVER_NS = 10_000_000_000
 """kubelet's reconcile period."""
@@ -87,7 +87,7 @@ class Findings:
     """Containers that started when some of their CPUs were away."""
     longest_excused_overlap_ns: int = 0
     promises: list[str] = field(default_factory=list)
-    """Faults in what is owned: not as many CPUs as asked for, or one CPU with two owners."""
+    """Faults in what is owned: not as many CPUs as asked for, others than promised, or one CPU with two owners."""
     gap_count: int = 0
     gaps: list[str] = field(default_factory=list)
 
@@ -145,9 +145,7 @@ class Witness:
 
     """
 
-    def __init__(
-        self, is_container: Callable[[str], bool], exclusive_program: str, exceptions: Exceptions = NO_EXCEPTIONS
-    ) -> None:
+    def __init__(self, is_container: Callable[[str], bool], exclusive_program: str, exceptions: Exceptions) -> None:
         self.findings = Findings()
         self._is_container = is_container
         self._exclusive_program = exclusive_program
@@ -276,11 +274,11 @@ class Witness:
         self._forget_past()
 
     def _owned(self, owner: _Owner, event: Told) -> frozenset[int]:
-        """What it owns: the CPUs that it tells of, as many as it asked for; those that were promised where some are away."""
-        if len(event.cpus) == event.asked:
-            return event.cpus
+        """What it owns: the CPUs that it tells of, if they are what was promised; those that were promised where some are away."""
         promised = self._exceptions.promised(owner.cgroup)
         if promised is not None and len(promised) == event.asked:
+            if event.cpus == promised:
+                return promised
             has_some = event.cpus <= promised and self._exceptions.may_lack(owner.cgroup, promised, event.at_ns)
             if has_some or self._exceptions.may_stray(owner.cgroup, promised, event.at_ns, event.at_ns):
                 self.findings.excused_starts += 1
@@ -379,8 +377,7 @@ class Witness:
         end_ns = found.start_ns + found.duration_ns
         if found.intruder == found.owner:
             return self._exceptions.may_stray(found.owner, owned, found.start_ns, end_ns)
-        intruder = self._owners.get(found.intruder)
-        lost = (None if intruder is None else intruder.cpus) or self._exceptions.promised(found.intruder)
+        lost = self._exceptions.promised(found.intruder)
         return lost is not None and self._exceptions.may_intrude(found.intruder, lost, found.start_ns, end_ns)
 
     def _forget_past(self) -> None:

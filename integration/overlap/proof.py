@@ -11,7 +11,7 @@ from typing import Any
 from integration.guest.guest import Guest
 from integration.overlap import workload
 from integration.overlap.disturbance import CpusChanged, Fault
-from integration.overlap.events import Event
+from integration.overlap.events import Event, cpu_list
 from integration.overlap.exceptions import AgentsRecord, Line, lines
 from integration.overlap.intervals import Findings, Merge, Witness
 from integration.overlap.ring_buffer import LostEventsError, Pages
@@ -77,6 +77,8 @@ class _Judge:
     records: Records = field(default_factory=Records)
     pages: Pages | None = None
     waits_seconds: list[float] = field(default_factory=list)
+    promised: dict[tuple[str, str], frozenset[int]] = field(default_factory=dict)
+    """By pod and container."""
     events: list[Event] = field(default_factory=list)
     losses: list[str] = field(default_factory=list)
     journal: tuple[Line, ...] = ()
@@ -92,7 +94,7 @@ class _Judge:
                 case Kind.UNTIL:
                     self.events += self.merge.until(nanoseconds(content))
                 case Kind.POD_EVENT:
-                    self.waits_seconds.append(json.loads(content)["seconds"])
+                    self._pod_event(json.loads(content))
                 case Kind.JOURNAL:
                     self.journal = lines(content)
                 case Kind.SUMMARY:
@@ -103,7 +105,7 @@ class _Judge:
             return None
         self.events += self.merge.until(None)
         changes = [CpusChanged(*change) for change in self.summary.pop("changes")]
-        witness = Witness(self._is_container, workload.EXCLUSIVE, AgentsRecord(self.journal, changes))
+        witness = Witness(self._is_container, workload.EXCLUSIVE, AgentsRecord(self.journal, changes, self.promised))
         for event in self.events:
             witness.see(event)
         findings = witness.finish()
@@ -113,6 +115,11 @@ class _Judge:
 
     def _is_container(self, cgroup: str) -> bool:
         return cgroup.startswith(f"{self.pods}/") and "/pod" in cgroup
+
+    def _pod_event(self, event: dict[str, Any]) -> None:
+        self.waits_seconds.append(event["seconds"])
+        for container, cpus in event.get("promised", {}).items():
+            self.promised[event["pod"], container] = cpu_list(cpus)
 
     def _page(self, cpu: int, content: bytes) -> None:
         assert self.pages, "the formats come before the first page"

@@ -16,7 +16,7 @@ class Kind(enum.IntEnum):
     UNTIL = 3
     """A time; every event before it has been sent."""
     POD_EVENT = 4
-    """JSON: what happened to a pod."""
+    """JSON: what happened to a pod, and what one that arrived was promised."""
     JOURNAL = 5
     """What was logged in the run, a JSON object a line."""
     SUMMARY = 6

@@ -15,15 +15,20 @@ from integration.overlap.trace import INSTANCE
 
 DIRECTORY = Path("/run/overlap")
 READY = DIRECTORY / "ready"
+STATE_FILE = Path("/var/lib/nodeagent/nodeagent_state")
+_STATE = "state"
+"""Suffix of a copy that a process made of the state file."""
 EXCLUSIVE = "exclusive"
 SHARED = "shared-busy"
 
 _GRACE_SECONDS = 10
 """Every program ends on SIGTERM: none is killed, unless nobody has asked it to end."""
-# Built-ins only, up to the marker: the first thing that the process does is to say which CPUs it may use.
+# Built-ins only, up to the marker: the first thing that the process does is to say which CPUs it may use. Then it keeps what the agent has
+# promised: the state file says so from before the start until after the end, whenever the agent dies. Its log may have lost it.
 _TELL = f"""
 while read -r key cpus; do [ "$key" = Cpus_allowed_list: ] && break; done </proc/self/status
 echo "{TOLD} $1 $cpus" >{INSTANCE}/trace_marker
+/bin/cp {STATE_FILE} "$2.{_STATE}"
 : >"$2"
 """
 # One task more than there are CPUs, so that one always looks for another CPU; then a sign of life now and then.
@@ -77,6 +82,23 @@ def install() -> None:
     READY.mkdir(parents=True)
     for name in (EXCLUSIVE, SHARED):
         (DIRECTORY / name).symlink_to(os.path.realpath("/bin/dash"))
+
+
+def promised(plan: PodPlan, directory: Path = READY) -> dict[str, str]:
+    """The CPUs of each exclusive container, init containers included, as the agent had saved them when the container's process started.
+
+    To be called once the pod is ready: all of them have started then.
+    """
+    found: dict[str, str] = {}
+    for copy in directory.glob(f"{plan.name}-*.{_STATE}"):
+        container = copy.stem.removeprefix(f"{plan.name}-")
+        _header, state, *_ = copy.read_text().split("\n")
+        # What it says of others may have changed by the time they start: an agent that comes back replaces CPUs that have gone meanwhile
+        # wherever no process runs on them.
+        cpus = json.loads(state)["promises"]["pods"].get(plan.name, {}).get("cpus", {})
+        if container in cpus:
+            found[container] = cpus[container]
+    return found
 
 
 def manifest(plan: PodPlan) -> str:
