@@ -82,6 +82,7 @@ class Disturbance:
     def __init__(self, chance: random.Random, cgroup: Path, every: int, faults: Sequence[Fault]) -> None:
         self._chance, self._cgroup, self._every, self._faults = chance, cgroup, every, faults
         self._next = every
+        self._deck: list[Fault] = []
         self._offline: list[_Absence] = []
         self._withheld: _Absence | None = None
         self._clock_is_ahead_seconds = 0.0
@@ -106,8 +107,18 @@ class Disturbance:
             self._withhold(None)
         if self._every and done >= self._next:
             self._next = done + self._every
-            for fault in self._chance.sample(self._faults, min(len(self._faults), self._chance.choice(_AT_ONCE))):
+            for fault in self._dealt(min(len(self._faults), self._chance.choice(_AT_ONCE))):
                 self._do(fault, done)
+
+    def _dealt(self, count: int) -> list[Fault]:
+        """Draw different faults, each of all before any comes again: every run has every fault, whatever the chance."""
+        dealt: list[Fault] = []
+        while len(dealt) < count:
+            self._deck = self._deck or self._chance.sample(self._faults, len(self._faults))
+            fault = self._deck.pop()
+            if fault not in dealt:
+                dealt.append(fault)
+        return dealt
 
     def end(self) -> None:
         """Leave the machine as it was found."""
