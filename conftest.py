@@ -17,10 +17,12 @@ from integration.repeats import Repeats
 
 FIGURE = "figure"
 """Name of the property that a test records each of its figures as."""
-_NICENESS = 10
-"""Of what runs beside a guest: emulated processors share two real ones, and guests are what takes longest."""
+_NICENESS = 4
+"""Of what runs beside guests: emulated processors share two real ones, and guests are what takes longest. Not more: beside somebody else's
+busy loops these tests would get next to nothing.
+"""
 
-_STANDS_BACK = pytest.StashKey[bool]()
+_HAS_BEGUN = pytest.StashKey[bool]()
 
 
 class TwoLanes(LoadScopeScheduling):
@@ -37,11 +39,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> TwoLane
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Stand back once there is no guest to run in this process."""
+    """Stand back in a process that begins with other tests: the guests are in others. Those go on with the rest when they are done."""
     config = item.config
-    if _shares_processors() and lane_of(item.nodeid) is None and not config.stash.get(_STANDS_BACK, False):
-        config.stash[_STANDS_BACK] = True
-        os.nice(_NICENESS)
+    if not config.stash.get(_HAS_BEGUN, False):
+        config.stash[_HAS_BEGUN] = True
+        if _shares_processors() and lane_of(item.nodeid) is None:
+            os.nice(_NICENESS)
 
 
 @pytest.hookimpl(trylast=True)
