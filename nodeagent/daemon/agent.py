@@ -187,10 +187,9 @@ class Agent:
         self.metrics.count(decided, outcome, drift, watch.took_ms)
         troubles += self.recorder.project(self.node, self.state.promises)
         self._kept = replace(self._kept, settled=as_desired(self._wanted(world), outcome))
-        pause = self._pause(decided, world, troubles)
-        polled = (
-            min(_LONGEST_POLL_SECONDS, self._kept.poll_seconds * 1.5) if self._is_unsettled(world) else POLL_SECONDS
-        )
+        unsettled = self._is_unsettled(world)
+        pause = self._pause(decided, world, troubles, unsettled=unsettled)
+        polled = min(_LONGEST_POLL_SECONDS, self._kept.poll_seconds * 1.5) if unsettled else POLL_SECONDS
         self._kept = replace(self._kept, poll_seconds=polled)
         pause = self._report(decided, runs, troubles, began, pause)
         self.requests.answer(self.view, undone)
@@ -401,7 +400,7 @@ class Agent:
                 log_event(self.log, event, self.state, {})
         self._kept = replace(self._kept, shadows=tuple(shadows))
 
-    def _pause(self, decided: Turn, world: World, troubles: list[Trouble]) -> float:
+    def _pause(self, decided: Turn, world: World, troubles: list[Trouble], *, unsettled: bool) -> float:
         """Compute how long nothing can change by itself."""
         pauses = [self.node.config.rescan_period_ms / 1000]
         if decided.wake_at_ms is not None:
@@ -410,7 +409,7 @@ class Agent:
             pauses.append(self._kept.answer.pause_seconds)
         if set(troubles) - {*self._kept.answer.troubles}:
             pauses.append(_RETRY_SECONDS)
-        if self._is_unsettled(world):
+        if unsettled:
             pauses.append(self._kept.poll_seconds)
         return min(pauses)
 

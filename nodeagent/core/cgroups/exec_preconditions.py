@@ -79,7 +79,7 @@ def _of_container(entry: PodEntry, name: str, observed: ObservedCgroups) -> Obst
 
 
 def _of_inits(entry: PodEntry, name: str, observed: ObservedCgroups) -> Obstacle | None:
-    """An init container before it has CPUs that it takes over: not to be shared once these come back, if they are away now."""
+    """A container may have the CPUs of the init containers before it: it waits for their end, even while these CPUs are away."""
     for container, status in takewhile(lambda pair: pair[0].name != name, entry.pairs()):
         there = observed.get(entry.container_path(container.name))
         if container.kind is not ContainerKind.INIT or not container.is_launched:
