@@ -25,7 +25,10 @@ class GuestTimeoutError(GuestError):
 
 
 class EmulatorFailedError(GuestError):
-    """A processor of an emulated guest has come to a stop: whatever is waited for, its not coming says nothing about it."""
+    """The emulator ended by a mistake of its own, or one of its processors has come to a stop.
+
+    Whatever is waited for, its not coming says nothing about it.
+    """
 
 
 class CommandError(GuestError):

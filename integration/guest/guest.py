@@ -46,6 +46,7 @@ _MOST_BOOTS = 3
 _EMULATOR_FAILED = "Assertion `"
 """QEMU's own mistake, while PCI devices get their addresses and other processors run: seen once in some hundred boots of 10.0."""
 _STALL = re.compile(r"rcu: INFO: \w+ (?:self-)?detected stall")
+_STALLED = "the kernel reports a processor that has come to a stop"
 _CMDLINE = (
     "console=ttyS0",
     "root=/dev/vda",
@@ -99,20 +100,22 @@ class Guest:
 
     @classmethod
     def boot(cls, image: Image, machine: Machine, *, cmdline: Sequence[str] = ()) -> Self:
-        """A guest whose agent answers (systemd may still be starting units: `wait_multi_user`)."""
+        """A guest whose agent answers (systemd may still be starting units: `wait_multi_user`).
+
+        A boot that the emulator spoils is repeated; the last one gets all its time, as a stop may be a slow machine's.
+        """
         for boots_left in reversed(range(_MOST_BOOTS)):
             guest = cls(image, machine, cmdline)
             try:
                 with guest._explained():
                     guest._qmp.execute("qmp_capabilities")
-                    guest._session.wait_hello(LONGEST_SECONDS)
+                    guest._wait_agent(ends_at_stall=boots_left > 0)
                     guest._measured = Pace(guest._job_seconds)
-            except GuestDiedError as err:
-                said = guest._own_messages()
+            except EmulatorFailedError as err:
                 guest.close()
-                if not boots_left or _EMULATOR_FAILED not in str(err):
+                if not boots_left:
                     raise
-                print(f"the emulator has failed, and starts again:{said}", file=sys.stderr, flush=True)
+                print(f"the emulator failed, and the guest boots again: {err}", file=sys.stderr, flush=True)
             except BaseException:
                 guest.close()
                 raise
@@ -154,9 +157,7 @@ class Guest:
             look()
         self._was_in_vain = True
         if self._has_stalled():
-            return EmulatorFailedError(
-                f"the kernel tells of a processor that has come to a stop\n{problem}", self.console_tail()
-            )
+            return EmulatorFailedError(f"{_STALLED}\n{problem}", self.console_tail())
         return GuestTimeoutError(problem)
 
     def run(
@@ -191,11 +192,29 @@ class Guest:
                 raise CommandError(f"status {status} of: {shown}\n{stdout}{stderr}", status)
         return Completed(status, stdout, stderr)
 
+    def _wait_agent(self, *, ends_at_stall: bool = False) -> None:
+        """Wait until the agent reports that the guest is there; `ends_at_stall`: don't wait for a kernel that reports a stall."""
+        deadline = time.monotonic() + LONGEST_SECONDS
+        while True:
+            try:
+                self._session.wait_hello(LOOK_SECONDS)
+            except GuestTimeoutError:
+                is_over = time.monotonic() >= deadline
+                if self._has_stalled() and (is_over or ends_at_stall):
+                    raise EmulatorFailedError(f"{_STALLED}, while it boots") from None
+                if is_over:
+                    raise GuestTimeoutError(
+                        f"the guest's agent did not report within {LONGEST_SECONDS:.0f} s"
+                    ) from None
+            else:
+                return
+
     def _has_stalled(self) -> bool:
         """Whether an emulated processor has stopped; to be asked when something doesn't come.
 
-        With many processors on few, TCG (10.0) was seen to run for ever a breakpoint that the kernel had put into its own code and taken
-        out again, as it does for tracepoints: on and on at one place of `__schedule`, with interrupts off. The kernel tells of a stall.
+        Seen of TCG (10.0): a kernel that was booting had all its processors idle, as if an interrupt had been lost. With many processors
+        on few, one ran for ever a breakpoint that the kernel had put into its own code and taken out again, as it does for tracepoints: on
+        and on at one place of `__schedule`, with interrupts off. The kernel reports a stall.
         """
         return self.accelerator == TCG and _STALL.search(self.console_text()) is not None
 
@@ -257,7 +276,7 @@ class Guest:
             self._session.expect_reset()
             self._qmp.execute("system_reset")
             self._qmp.execute("cont")
-            self._session.wait_hello(LONGEST_SECONDS)
+            self._wait_agent()
 
     def reboot(self) -> None:
         """`systemctl reboot`, and wait for the agent."""
@@ -265,7 +284,7 @@ class Guest:
             self.start(("systemctl", "reboot"))
             self._qmp.wait_event("RESET", LONGEST_SECONDS)
             self._session.expect_reset()
-            self._session.wait_hello(LONGEST_SECONDS)
+            self._wait_agent()
 
     def shutdown(self) -> None:
         """`systemctl poweroff`; GuestTimeoutError (and a killed QEMU) if the guest doesn't."""
@@ -318,6 +337,8 @@ class Guest:
                 self._await_end()
             text = f"{error}{self._own_messages()}"
             console = self.console_tail()
+            if isinstance(error, GuestDiedError) and _EMULATOR_FAILED in text:
+                raise EmulatorFailedError(text, console) from error
             if isinstance(error, CommandError):
                 raise CommandError(text, error.returncode, console) from error.__cause__
             raise type(error)(text, console) from error.__cause__

@@ -131,7 +131,7 @@ class Session:
                     raise self._ended
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
-                    raise GuestTimeoutError(f"the guest's agent did not report within {timeout_seconds:.0f} s")
+                    raise GuestTimeoutError(f"the guest's agent has not reported after {timeout_seconds:.0f} s")
                 self._changed.wait(remaining)
             return self._hello
 

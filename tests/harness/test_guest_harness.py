@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from integration.guest import cache
-from integration.guest.errors import CommandError, GuestDiedError, GuestTimeoutError
+from integration.guest.errors import CommandError, EmulatorFailedError, GuestDiedError, GuestTimeoutError
 from integration.guest.guest import Guest
 from integration.guest.machine import TWO_SOCKETS, HugePages
 from integration.guest.protocol import SYNC, Kind, frame
+from integration.guest.qemu import TCG
 from integration.guest.session import Session
 
 
@@ -148,37 +149,67 @@ def test_a_reset_ends_requests_and_a_new_boot_is_awaited(agent: Agent) -> None:
     assert session.wait_hello(60).boot_id == "2"
 
 
+ASSERTION = "x.c:1: Assertion `a' failed."
+STALL = "[ 60.0] rcu: INFO: rcu_sched detected stalls on CPUs/tasks:"
+
+
 @pytest.mark.parametrize(
-    ("failures", "said", "boots", "is_given"),
-    [(2, "x.c:1: Assertion `a' failed.", 3, True), (9, "x.c:1: Assertion `a' failed.", 3, False), (1, "", 1, False)],
+    ("boots", "seconds", "error"),
+    [
+        ((ASSERTION, ASSERTION, "comes"), 0, None),
+        ((ASSERTION, ASSERTION, ASSERTION, "comes"), 0, EmulatorFailedError),
+        (("panic", "comes"), 0, GuestDiedError),
+        ((STALL, STALL, "comes"), 4, None),
+        ((ASSERTION, STALL, STALL, "comes"), 182, EmulatorFailedError),
+        ((STALL, STALL, f"{STALL} and comes"), 102, None),
+        (("hangs", "comes"), 180, GuestTimeoutError),
+    ],
+    ids=str,
 )
-def test_an_emulator_that_fails_by_itself_is_started_again(
-    failures: int, said: str, boots: int, *, is_given: bool
+def test_a_boot_is_repeated_that_the_emulator_spoilt(
+    monkeypatch: pytest.MonkeyPatch, boots: tuple[str, ...], seconds: float, error: type[Exception] | None
 ) -> None:
     made: list[Guest] = []
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr("integration.guest.guest.time", clock)
 
-    class Failing(Guest):
+    class Scripted(Guest):
+        """The next of `boots`: it dies with those words, comes to a stop, hangs, or comes, at once or in the end."""
+
         def __init__(self, *_: object) -> None:
-            made.append(self)
+            self.accelerator = TCG
+            self._boot = boots[len(made)]
             self._qmp: Any = SimpleNamespace(execute=lambda _: None)
-            self._session: Any = SimpleNamespace(wait_hello=lambda _: None)
+            self._session: Any = SimpleNamespace(wait_hello=self._hello)
+            self._looks = 0
+            made.append(self)
+
+        def _hello(self, timeout_seconds: float) -> None:
+            self._looks += 1
+            if self._boot == "comes" or (self._boot.endswith("comes") and self._looks > 49):
+                return
+            if self._boot in (ASSERTION, "panic"):
+                raise GuestDiedError("the guest ended")
+            clock.now += timeout_seconds
+            raise GuestTimeoutError("not yet")
 
         def _job_seconds(self) -> float:
             return 0.1
 
+        def _await_end(self) -> None:
+            pass
+
         def close(self) -> None:
             pass
 
-        def _own_messages(self) -> str:
-            return said
+        def console_text(self) -> str:
+            return self._boot
 
-        @contextmanager
-        def _explained(self) -> Iterator[None]:
-            if len(made) <= failures:
-                raise GuestDiedError(f"the guest ended\n{said}")
-            yield
+        def _own_messages(self) -> str:
+            return self._boot
 
     nothing: Any = None
-    with nullcontext() if is_given else pytest.raises(GuestDiedError):
-        assert Failing.boot(nothing, nothing) is made[-1]
-    assert len(made) == boots
+    with pytest.raises(error) if error else nullcontext():
+        assert Scripted.boot(nothing, nothing) is made[-1]
+    assert len(made) == len(boots) - (error is not None)
+    assert clock.now == seconds
