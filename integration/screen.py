@@ -50,6 +50,15 @@ class Screen:
 
         return self.node.until(look, lambda: f"waited in vain for {what}:\n" + "\n".join(self.lines()))
 
+    def coloured_when(self, holds: Callable[[str], bool], what: str) -> str:
+        """Wait until a condition holds for what is shown, and return just that: a program may draw the next frame meanwhile."""
+
+        def look() -> str | None:
+            text = self.coloured()
+            return text if holds(text) else None
+
+        return self.node.until(look, lambda: f"waited in vain for {what}:\n{self.coloured()}")
+
     def run(self, line: str) -> list[str]:
         """Type a command on a blank screen; wait for the next prompt, and return what is shown before it."""
         self.type("clear")
