@@ -4,8 +4,11 @@ import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from integration.node import Node
+
+Shown = TypeVar("Shown", str, list[str])
 
 _TMUX = "tmux -L screen -f /dev/null"
 _PROMPT = "node# "
@@ -37,27 +40,13 @@ class Screen:
         """What is shown, with the escape sequences that make it so."""
         return self._tmux("capture-pane", "-p", "-e").rstrip("\n")
 
-    def wait(
-        self,
-        holds: Callable[[list[str]], bool],
-        what: str,
-    ) -> list[str]:
+    def wait(self, holds: Callable[[list[str]], bool], what: str) -> list[str]:
         """Wait until a condition holds for what is shown: no lines at all, while a program clears the screen."""
-
-        def look() -> list[str] | None:
-            lines = self.lines()
-            return lines if holds(lines) else None
-
-        return self.node.until(look, lambda: f"waited in vain for {what}:\n" + "\n".join(self.lines()))
+        return self._until(self.lines, holds, what)
 
     def coloured_when(self, holds: Callable[[str], bool], what: str) -> str:
         """Wait until a condition holds for what is shown, and return just that: a program may draw the next frame meanwhile."""
-
-        def look() -> str | None:
-            text = self.coloured()
-            return text if holds(text) else None
-
-        return self.node.until(look, lambda: f"waited in vain for {what}:\n{self.coloured()}")
+        return self._until(self.coloured, holds, what)
 
     def run(self, line: str) -> list[str]:
         """Type a command on a blank screen; wait for the next prompt, and return what is shown before it."""
@@ -66,6 +55,13 @@ class Screen:
         self.type(line)
         shown = self.wait(lambda lines: len(lines) > 1 and lines[-1] == _PROMPT.rstrip(), f"{line} to end")
         return shown[1:-1]
+
+    def _until(self, capture: Callable[[], Shown], holds: Callable[[Shown], bool], what: str) -> Shown:
+        def look() -> Shown | None:
+            shown = capture()
+            return shown if holds(shown) else None
+
+        return self.node.until(look, lambda: f"waited in vain for {what}:\n" + "\n".join(self.lines()))
 
     def _tmux(self, *arguments: str) -> str:
         return self.node.run(f"{_TMUX} {shlex.join(arguments)}").stdout

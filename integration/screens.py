@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.text import Text
@@ -21,8 +22,7 @@ ROOT = Path(__file__).parent.parent
 SCREENS = ROOT / "docs/screens"
 EXAMPLES = ROOT / "examples"
 PODS = ("guaranteed", "burstable", "init-and-sidecar")
-COLUMNS, WATCH_COLUMNS = 80, 100
-"""The live view's marks of what disturbs a container fit beside the names."""
+COLUMNS = 80
 COMMANDS = {
     "inspect": ("nodeagent inspect", 70),
     "topology": ("nodeagent topology", 70),
@@ -30,6 +30,17 @@ COMMANDS = {
 }
 """Name of the picture: what is typed, and a number of lines that always suffices."""
 WATCH = ("nodeagent inspect --watch", 24)
+WATCH_COLUMNS = 100
+"""Where the marks of what disturbs a container fit beside the names."""
+
+
+class Picture(NamedTuple):
+    name: str
+    command: str
+    """What is typed for it."""
+    columns: int
+    text: str
+    """What the screen shows then, in colour."""
 
 
 def main() -> int:
@@ -37,9 +48,9 @@ def main() -> int:
     with Guest.boot(guest_image(release_of(12)), TWO_SOCKETS) as guest:
         node = Node(guest)
         node.run("systemctl is-active --quiet nodeagent || systemctl start nodeagent")
-        for name, command, text in screens(node):
-            path = SCREENS / f"{name}.svg"
-            path.write_text(drawn(text, command, name, WATCH_COLUMNS if name == "watch" else COLUMNS))
+        for picture in screens(node):
+            path = SCREENS / f"{picture.name}.svg"
+            path.write_text(drawn(picture))
             print(path.relative_to(ROOT), file=sys.stderr)
     return 0
 
@@ -49,8 +60,8 @@ def plain(text: str) -> list[str]:
     return Text.from_ansi(text).plain.splitlines()
 
 
-def screens(node: Node, is_wanted: Callable[[list[str]], bool] = lambda _: True) -> Iterator[tuple[str, str, str]]:
-    """Create pods on a node that has none; return each picture's name, what is typed for it, and what the screen shows then, in colour.
+def screens(node: Node, is_wanted: Callable[[list[str]], bool] = lambda _: True) -> Iterator[Picture]:
+    """Create pods on a node that has none, and take each picture.
 
     Args:
         node: without pods.
@@ -65,7 +76,7 @@ def screens(node: Node, is_wanted: Callable[[list[str]], bool] = lambda _: True)
         for name, (command, lines) in COMMANDS.items():
             screen.resize(COLUMNS, lines)
             screen.run(command)
-            yield name, command, _shown(screen)
+            yield Picture(name, command, COLUMNS, _shown(screen))
         command, lines = WATCH
         screen.resize(WATCH_COLUMNS, lines)
         screen.type(command)
@@ -73,7 +84,7 @@ def screens(node: Node, is_wanted: Callable[[list[str]], bool] = lambda _: True)
             lambda text: is_measured(plain(text)) and is_wanted(plain(text)),
             "a frame with every rate, as in docs/screens (or else: make screens, and look at them)",
         )
-        yield "watch", command, text
+        yield Picture("watch", command, WATCH_COLUMNS, text)
 
 
 def is_measured(shown: list[str]) -> bool:
@@ -110,11 +121,13 @@ def drawn_lines(picture: str) -> list[str]:
     return ["".join(text for _, text in sorted(row)) for _, row in sorted(rows.items())]
 
 
-def drawn(text: str, title: str, name: str, columns: int = COLUMNS) -> str:
+def drawn(taken: Picture) -> str:
     """Return the SVG picture of a terminal's text."""
-    console = Console(record=True, width=columns, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-    console.print(Text.from_ansi(text))
-    picture = console.export_svg(title=title, unique_id=name)
+    console = Console(
+        record=True, width=taken.columns, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+    )
+    console.print(Text.from_ansi(taken.text))
+    picture = console.export_svg(title=taken.command, unique_id=taken.name)
     # no font from somebody's server: the reader's own
     picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL).replace("Fira Code", "DejaVu Sans Mono")
     return _INDENTED.sub(_moved, picture)

@@ -4,12 +4,12 @@ import pytest
 
 from integration.guest.guest import Guest
 from integration.node import Node
-from integration.screens import SCREENS, drawn, drawn_lines, is_measured, plain, screens, stable
+from integration.screens import COLUMNS, SCREENS, Picture, drawn, drawn_lines, is_measured, plain, screens, stable
 
 
 @pytest.mark.parametrize("text", ["two  columns\n   indented", "\x1b[31mred\x1b[0m and <plain> & more"])
 def test_a_pictures_lines_can_be_read(text: str) -> None:
-    assert stable(drawn_lines(drawn(text, "title", "name"))) == stable(plain(text))
+    assert stable(drawn_lines(drawn(Picture("name", "title", COLUMNS, text)))) == stable(plain(text))
 
 
 @pytest.mark.parametrize(
@@ -29,5 +29,6 @@ def test_a_picture_waits_for_every_rate(shown: list[str], *, measured: bool) -> 
 def test_the_pictures_are_of_what_is_shown_now(two_sockets: Guest) -> None:
     kept = {path.stem: stable(drawn_lines(path.read_text())) for path in sorted(SCREENS.glob("*.svg"))}
     node = Node(two_sockets)
-    taken = {name: stable(plain(text)) for name, _, text in screens(node, lambda shown: stable(shown) == kept["watch"])}
+    pictures = screens(node, lambda shown: stable(shown) == kept["watch"])
+    taken = {picture.name: stable(plain(picture.text)) for picture in pictures}
     assert kept == taken, "run: make screens, and look at them"
