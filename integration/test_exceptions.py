@@ -13,7 +13,7 @@ from integration.overlap.intervals import Findings, Witness
 from integration.overlap.workload import PodPlan, promised
 from integration.test_no_overlap import complaints
 
-LONE, OTHER = "/pods/podlone/app", "/pods/podother/app"
+LONE, SIBLING, OTHER = "/pods/podlone/app", "/pods/podlone/sibling", "/pods/podother/app"
 UNIT = "nodeagent.service"
 ALL = (0, 1, 2, 3)
 PROGRAM = "exclusive"
@@ -26,7 +26,7 @@ def entry(at_us: int, event: str, **fields: object) -> bytes:
     ).encode()
 
 
-PROMISED = {("lone", "app"): frozenset({1}), ("other", "app"): frozenset({2})}
+PROMISED = {("lone", "app"): frozenset({1}), ("lone", "sibling"): frozenset({2}), ("other", "app"): frozenset({2})}
 PROBLEM = "pod lone, container app: CPUs 1 of 1 are offline"
 SHORT, KEPT = entry(50, "promise_short", problem=PROBLEM), entry(90, "promise_kept_again", problem=PROBLEM)
 LOST = (CpusChanged(0, 1_000, ALL), CpusChanged(40_000, 41_000, (0, 2, 3)), CpusChanged(80_000, 81_000, ALL))
@@ -58,11 +58,18 @@ def judged(
     return witness.finish()
 
 
-def lone_on(cpu: int, start_ns: int, end_ns: int, *journal: bytes, changes: tuple[CpusChanged, ...] = LOST) -> Findings:
+def lone_on(
+    cpu: int,
+    start_ns: int,
+    end_ns: int,
+    *journal: bytes,
+    changes: tuple[CpusChanged, ...] = LOST,
+    other: str = SIBLING,
+) -> Findings:
     """The findings for a container with CPU 1 that is on another one for a while, next to a container with CPU 2."""
     return judged(
         started(11, LONE, 2_000, 1, 1),
-        started(12, OTHER, 3_000, 2, 2),
+        started(12, other, 3_000, 2, 2),
         on_cpu(11, cpu, start_ns, end_ns),
         [Exit(200_000, 0, 11), Exit(200_001, 0, 12)],
         journal=journal,
@@ -81,10 +88,15 @@ def lone_on(cpu: int, start_ns: int, end_ns: int, *journal: bytes, changes: tupl
         "when all is over",
     ],
 )
-def test_on_anothers_cpu_only_until_the_agent_has_seen_the_loss(start_ns: int, end_ns: int, faults: int) -> None:
+def test_on_a_siblings_cpu_only_until_the_agent_has_seen_the_loss(start_ns: int, end_ns: int, faults: int) -> None:
     found = lone_on(2, start_ns, end_ns, SHORT, KEPT)
     assert len(found.faults) == faults
     assert (found.excused_overlap_count, found.excused_stray_count) == (int(faults == 0), int(faults < 2))
+
+
+def test_never_on_another_pods_cpu() -> None:
+    found = lone_on(2, 41_000, 50_000, SHORT, KEPT, other=OTHER)
+    assert (found.overlap_count, found.excused_overlap_count) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -201,11 +213,11 @@ def test_who_has_as_many_cpus_as_it_asked_for_but_was_not_promised_them_has_a_br
 
 
 @pytest.mark.parametrize(("changes", "faults"), [(LOST, 0), (LOST[:1], 1)], ids=["its CPU is away", "all are there"])
-def test_who_was_promised_a_cpu_that_is_away_may_be_on_anothers_before_its_program_is_loaded(
+def test_who_was_promised_a_cpu_that_is_away_may_be_on_a_siblings_before_its_program_is_loaded(
     changes: tuple[CpusChanged, ...], faults: int
 ) -> None:
     found = judged(
-        started(12, OTHER, 3_000, 2, 2),
+        started(12, SIBLING, 3_000, 2, 2),
         [Fork(41_000, 0, 1, 11), Attach(41_001, 0, 11, LONE)],
         on_cpu(11, 2, 42_000, 43_000),
         [Exit(44_000, 0, 11), Exit(70_001, 0, 12)],

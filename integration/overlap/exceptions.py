@@ -1,9 +1,9 @@
 """The claim's only exception (D14), as the agent itself has recorded it: a container none of whose CPUs is there.
 
-The kernel lets such a container run wherever its parent may, until the agent has seen that and put it into the shared pool. There it
-stays until its CPUs are back and the agent has seen that, too. What the agent has seen is what it has logged; what it has promised is
-what its state file said when the container's process started; when CPUs went and came back, whoever took them has recorded. All times
-are of the monotonic clock, which nobody sets.
+The kernel lets such a container run wherever its pod's cgroup may, which is on its pod's own CPUs or in the shared pool, until the agent
+has seen that and put it into the shared pool. There it stays until its CPUs are back and the agent has seen that, too. What the agent has
+seen is what it has logged; what it has promised is what its state file said when the container's process started; when CPUs went and came
+back, whoever took them has recorded. All times are of the monotonic clock, which nobody sets.
 """
 
 import json
@@ -42,7 +42,10 @@ class Exceptions(Protocol):
         """Whether none of the container's CPUs was there all the time, or the agent had not brought it back to them yet."""
 
     def may_intrude(self, cgroup: str, cpus: frozenset[int], start_ns: int, end_ns: int) -> bool:
-        """Whether all that time the container had lost its last CPU and the agent had not found a place for it yet."""
+        """Whether all that time the container had lost its last CPU and the agent had not found a place for it yet.
+
+        On CPUs of its own pod, that is: no other container's are excused.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -377,6 +377,8 @@ class Witness:
         end_ns = found.start_ns + found.duration_ns
         if found.intruder == found.owner:
             return self._exceptions.may_stray(found.owner, owned, found.start_ns, end_ns)
+        if _pod_of(found.intruder) != _pod_of(found.owner):
+            return False
         lost = self._exceptions.promised(found.intruder)
         return lost is not None and self._exceptions.may_intrude(found.intruder, lost, found.start_ns, end_ns)
 
@@ -384,6 +386,10 @@ class Witness:
         needed_ns = min((owner.since_ns for owner in self._owners.values() if owner.cpus is None), default=None)
         while self._past and (needed_ns is None or (self._past[0].end_ns or 0) < needed_ns):
             self._past.popleft()
+
+
+def _pod_of(cgroup: str) -> str:
+    return cgroup.rpartition("/")[0]
 
 
 class Merge:

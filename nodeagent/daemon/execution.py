@@ -91,6 +91,8 @@ def carry_out(
         if _is_held_back(change, progress):
             progress.held_back.append(change)
             _note_undone(change, progress)
+            if isinstance(change, SetAttribute):
+                progress.occupied |= change.vacates
             continue
         try:
             tree.apply(change)
@@ -120,6 +122,8 @@ def _is_held_back(change: Change, progress: _Execution) -> bool:
     match change:
         case SetAttribute(attribute=Attribute.FREEZE, value=False) if change.path in progress.misplaced:
             return True
+        case SetAttribute(vacates=vacated) if vacated:
+            return change.path in progress.missing
         case SetAttribute():
             return _is_out_of_reach(change.path, progress) or bool(change.grants & progress.occupied)
         case MakeCgroup() | EnableControllers():

@@ -69,22 +69,32 @@ def desired_cgroups(config: Config, managers: Managers, kernel: Kernel, state: N
 def _pod_cgroups(
     config: Config, managers: Managers, kernel: Kernel, state: NodeState, entry: PodEntry, controllers: frozenset[str]
 ) -> Iterator[DesiredCgroup]:
+    """Return a pod's cgroup and those of its containers.
+
+    Once none of a container's CPUs is online, the kernel lets it run wherever its pod's cgroup may: that is never on another pod's CPUs.
+    Were none online of those that the pod's cgroup holds either, that would get all of the one above: so it holds the reserved ones too.
+    CPUs that are offline stay in it: nothing is to be written when they go and come.
+    """
     levels = {c.name: isolation(managers, state.promises, entry.pod, c.name) for c in entry.pod.containers}
     resources = pod_cgroup_amounts(entry.pod, pod_level_resources=config.placement.gate("PodLevelResources"))
     has_quota = config.cpu_cfs_quota and not _is_unlimited_pod(config, managers, state.promises, entry.pod, levels)
     pod_limit = resources.cpu_limit_milli if has_quota else None
-    yield DesiredCgroup(
-        entry.pod_path,
-        controllers,
-        (
-            (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(resources.cpu_request_milli))),
-            (Attribute.CPU_MAX, _quota(pod_limit, config)),
-            (Attribute.MEMORY_MAX, _memory_limit(resources.memory_limit_bytes, kernel)),
-        ),
+    pool = shared_pool(managers, state.promises, kernel.online)
+    containers = tuple(
+        _container_cgroup(config, kernel, state, entry, container, levels[container.name], pool)
+        for container in entry.pod.containers
     )
+    attributes: list[tuple[Attribute, Value]] = [
+        (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(resources.cpu_request_milli))),
+        (Attribute.CPU_MAX, _quota(pod_limit, config)),
+        (Attribute.MEMORY_MAX, _memory_limit(resources.memory_limit_bytes, kernel)),
+    ]
+    cpus = (state.promises.default if managers.providers.cpu.static else kernel.online) | managers.reserved
     for container in entry.pod.containers:
-        pool = shared_pool(managers, state.promises, kernel.online)
-        yield _container_cgroup(config, kernel, state, entry, container, levels[container.name], pool)
+        cpus |= state.promises.own_set(entry.pod.uid, container.name) or CpuSet()
+    attributes.insert(0, (Attribute.CPUSET_CPUS, cpus))
+    yield DesiredCgroup(entry.pod_path, controllers, tuple(attributes))
+    yield from containers
 
 
 def shared_pool(managers: Managers, promises: Promises, online: CpuSet) -> CpuSet:

@@ -3,7 +3,8 @@
 The order is the promise that no exclusive CPU has two users at any moment:
 
 1. Remove empty cgroups that are no longer desired; create new ones and enable controllers, from the top down.
-2. Vacate CPUs: exclusive cgroups that shrink come first, then all shared ones; freeze those that no CPU is left for.
+2. Vacate CPUs: freeze those that no CPU is left for; then pods' cgroups, which bound those of their containers; then exclusive cgroups
+   that shrink, then all shared ones.
 3. Grant exclusive CPUs, and write everything else that differs.
 4. Thaw.
 
@@ -104,22 +105,37 @@ def _structure(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> I
 
 
 def _departures(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
-    """Every cgroup leaves the CPUs that it should not have: exclusive cgroups first, then all shared ones."""
+    """Every cgroup leaves the CPUs that it should not have.
+
+    What has none to fall back on is frozen before anything moves. Pods' cgroups come next: they bound those of their containers, which may
+    have CPUs to move to that the pod hasn't yet.
+    """
     leaves = sorted((w for w in desired if w.is_leaf), key=lambda w: not w.is_exclusive)
     for want in leaves:
         there = observed.get(want.path)
-        usable = _usable(there)
-        left = usable - want.cpus()
-        before = there.get(Attribute.CPUSET_CPUS) if there else None
+        if (want.is_starved or _is_displaced(want, there)) and (
+            there is None or there.get(Attribute.FREEZE) is not True
+        ):
+            yield SetAttribute(
+                want.path, Attribute.FREEZE, value=True, before=False, vacates=_usable(there) - want.cpus()
+            )
+    for want in desired:
+        if not want.is_leaf and want.cpus():
+            yield from _departure(want, observed.get(want.path), want.cpus())
+    for want in leaves:
+        there = observed.get(want.path)
         if want.is_starved or _is_displaced(want, there):
-            if there is None or there.get(Attribute.FREEZE) is not True:
-                yield SetAttribute(want.path, Attribute.FREEZE, value=True, before=False, vacates=left)
-        elif want.is_exclusive:
-            kept = usable & want.cpus()
-            if left and kept:
-                yield SetAttribute(want.path, Attribute.CPUSET_CPUS, kept, before, vacates=left)
-        elif before != want.cpus():
-            yield SetAttribute(want.path, Attribute.CPUSET_CPUS, want.cpus(), before, vacates=left)
+            continue
+        if not want.is_exclusive:
+            yield from _departure(want, there, want.cpus())
+        elif (kept := _usable(there) & want.cpus()) and _usable(there) - kept:
+            yield from _departure(want, there, kept)
+
+
+def _departure(want: DesiredCgroup, there: ObservedCgroup | None, cpus: CpuSet) -> Iterator[Change]:
+    before = there.get(Attribute.CPUSET_CPUS) if there else None
+    if before != cpus:
+        yield SetAttribute(want.path, Attribute.CPUSET_CPUS, cpus, before, vacates=_usable(there) - want.cpus())
 
 
 def _is_displaced(want: DesiredCgroup, there: ObservedCgroup | None) -> bool:

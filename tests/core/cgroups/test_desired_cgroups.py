@@ -100,6 +100,19 @@ def test_an_exclusive_container_gets_its_own_cpus_and_a_shared_one_the_pool() ->
     assert not shared.is_exclusive
 
 
+def test_a_pods_cgroup_holds_its_containers_cpus_the_pool_and_the_reserved_ones() -> None:
+    """Where a container may run that has lost all of its own: on no other pod's."""
+    pods = (pod("g", app("x", cpu="2")), pod("h", app("y", cpu="1"), app("s", cpu="1500m")))
+    agent, desired_by_path = admitted(*pods)
+    pool = agent.state.promises.default
+    for path, container in (("poduid-g", "x"), ("poduid-h", "y")):
+        own = desired_by_path[f"{path}/{container}"].cpus()
+        assert own.isdisjoint(pool)
+        assert desired_by_path[path].cpus() == own | pool
+    _, desired_by_path = admitted(pod("g", app("x", cpu="7")), of=starving())
+    assert desired_by_path["poduid-g"].cpus() == CpuSet.parse("0-7"), "the pool is empty, CPU 0 strictly reserved"
+
+
 def test_under_policy_none_everybody_shares_everything() -> None:
     of = node(cpu_manager_policy="none", reserved_system_cpus=CpuSet())
     _, desired_by_path = admitted(pod("g", app(cpu="2")), of=of)

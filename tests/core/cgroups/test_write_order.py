@@ -160,6 +160,31 @@ def test_a_container_without_any_cpu_left_is_frozen_first_and_thawed_last():
     assert back_changes == [("shared", Attribute.CPUSET_CPUS), ("shared", Attribute.FREEZE)]
 
 
+def test_pods_cgroups_bound_their_containers_once_nothing_is_left_to_be_driven_about():
+    there = {
+        "": seen("", CpuSet()),
+        "poda": seen("poda", CpuSet()),
+        "poda/moved": seen("poda/moved", CpuSet.parse("2")),
+        "poda/shared": seen("poda/shared", CpuSet.parse("0-1,4-7")),
+    }
+    want = DesiredCgroup("poda", CONTROLLERS, ((Attribute.CPUSET_CPUS, CpuSet.parse("0-1,3")),))
+    desired = [
+        DesiredCgroup("", CONTROLLERS),
+        want,
+        leaf("poda/moved", CpuSet.parse("3"), exclusive=True),
+        leaf("poda/shared", CpuSet.parse("0-1")),
+    ]
+    changes = [c for c in diff(desired, there).changes if isinstance(c, SetAttribute)]
+    assert [(c.path, c.attribute) for c in changes] == [
+        ("poda/moved", Attribute.FREEZE),
+        ("poda", Attribute.CPUSET_CPUS),
+        ("poda/shared", Attribute.CPUSET_CPUS),
+        ("poda/moved", Attribute.CPUSET_CPUS),
+        ("poda/moved", Attribute.FREEZE),
+    ]
+    assert changes[1].vacates == CpuSet.parse("2,4-7")
+
+
 def test_processes_of_no_pod_keep_their_cpus_from_being_granted():
     there = {"": seen("", CpuSet()), "podx": seen("podx", ALL), "podx/c": seen("podx/c", CpuSet.parse("5"))}
     plan = diff([DesiredCgroup("", CONTROLLERS)], there)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, Phase as Generation, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from msgspec.structs import replace
@@ -54,6 +55,13 @@ class WatchedAgent(Agent):
         outcome = super().turn()
         self._judge_endings(before)
         return outcome
+
+    def _save(self, state: NodeState) -> None:
+        """Whoever is adopted may not have been alone until now, as nobody knew whose its CPUs were."""
+        known = self.cpus_of(self.promised())
+        super()._save(state)
+        found = {pair: cpus for pair, cpus in self.overlaps().items() if pair[1] not in known}
+        self.excused = {**self.excused, **found}
 
     def restart(self) -> None:
         super().restart()
@@ -125,12 +133,27 @@ class WatchedAgent(Agent):
     def apply(self, change: Change) -> None:
         before = self.machine.effective(change.path) if change.path in self.machine.groups else CpuSet()
         if isinstance(change, SetAttribute) and change.attribute is Attribute.CPUSET_CPUS:
+            if change.path not in self.cpus_of(self.promised()):
+                self._judge_pod(change)
+                super().apply(change)
+                return
             own, is_own = self.cpus_of(self.promised())[change.path]
             assert isinstance(change.value, CpuSet)
             assert change.value <= own, f"{change.path} gets {change.value}, of which the saved state says {own}"
             if is_own:
                 self._expect_nobody_on(change.value - before, change.path)
         super().apply(change)
+
+    def _judge_pod(self, change: SetAttribute) -> None:
+        """A pod's cgroup holds its containers' CPUs and the shared pool."""
+        state = self.promised()
+        others = [e for e in state.entries if e.pod_path != change.path]
+        foreign = CpuSet()
+        for entry in others:
+            for container in entry.pod.containers:
+                foreign |= state.promises.own_set(entry.pod.uid, container.name) or CpuSet()
+        assert isinstance(change.value, CpuSet)
+        assert not change.value & foreign, f"{change.path} gets {change.value & foreign} of other pods"
 
     def _expect_nobody_on(self, cpus: CpuSet, owner: str) -> None:
         machine = self.machine
@@ -469,9 +492,11 @@ class Turns(RuleBasedStateMachine):
     def turn_with_failing_writes(
         self, file: Attribute, which: str | int, source: str, recipe: Recipe, turns: int
     ) -> None:
-        """The kernel takes no value for a file: of the containers that are there, of those that come, or of one."""
+        """The kernel takes no value for a file: of the pods and containers that are there, of containers that come, or of one."""
         self._move(source, recipe)
         paths = self._coming() if which == "new" else self._containers()
+        if which == "old":
+            paths += sorted({path.rpartition("/")[0] for path in paths})
         if isinstance(which, int):
             paths = [paths[which % len(paths)]] if paths else []
         self.machine.broken |= {(path, file): "Device or resource busy" for path in paths}
@@ -608,6 +633,23 @@ def test_nobody_thaws_on_cpus_of_another() -> None:
     assert life.machine.is_frozen("poduid-a/app0")
     life.calm_down()
     assert not life.machine.is_frozen("poduid-a/app0")
+
+
+@pytest.mark.parametrize("config", ["static", "strict"])
+@pytest.mark.parametrize("withheld", [False, True], ids=["offline", "withheld"])
+def test_no_loss_of_cpus_drives_anybody_onto_another_pods(config: str, *, withheld: bool) -> None:
+    """Whichever go, as long as a reserved one is left: at that moment, before the agent has done anything."""
+    life = alive(config, [("app", "1")], [("app", "2"), ("app", "1")], [("app", "none")])
+    life.turn(2)
+    machine, of = life.machine, life.machine.node
+    assert len(machine.running_containers()) >= 3
+    for left in map(CpuSet, range(1, 256, 2)):
+        if withheld:
+            machine.withheld = CpuSet(255) - left
+        else:
+            machine.node = replace(of, kernel=replace(of.kernel, online=left))
+        driven = {key: cpus for key, cpus in life.agent.overlaps().items() if _pod_of(key[0]) != _pod_of(key[1])}
+        assert not driven, f"with CPUs {left}"
 
 
 def test_who_is_put_into_a_container_that_is_still_to_start_gets_its_cpus() -> None:
