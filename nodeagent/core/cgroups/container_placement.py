@@ -24,7 +24,7 @@ class ContainerPlacement(Struct, frozen=True):
     memory_nodes: NumaSet
 
 
-def placements(
+def container_placements(
     managers: Managers, state: NodeState, cgroups: Mapping[str, DesiredCgroup]
 ) -> dict[str, ContainerPlacement]:
     """Return where the containers run, by the paths of their cgroups.

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 
-from nodeagent.core.cgroups.container_placement import ContainerPlacement, placements
+from nodeagent.core.cgroups.container_placement import ContainerPlacement, container_placements
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
@@ -26,7 +26,7 @@ def placed(agent: Agent, *, online: CpuSet | None = None) -> dict[str, Container
     of = agent.machine.node
     kernel = of.kernel if online is None else replace(of.kernel, online=online)
     wanted = desired_cgroups(of.config, of.managers, kernel, agent.state)
-    return placements(of.managers, agent.state, {want.path: want for want in wanted})
+    return container_placements(of.managers, agent.state, {want.path: want for want in wanted})
 
 
 def at(exclusive: str = "", shared: str = "", nodes: str = "0") -> ContainerPlacement:
@@ -87,11 +87,11 @@ def test_only_containers_whose_cgroups_are_named_and_of_active_pods_are_there() 
     agent = agent_with(pod("a", app(cpu="1")), pod("b", init(), sidecar(), app()))
     of = agent.machine.node
     wanted = {want.path: want for want in agent.desired_cgroups() if "uid-a" not in want.path}
-    assert set(placements(of.managers, agent.state, wanted)) == {
+    assert set(container_placements(of.managers, agent.state, wanted)) == {
         f"besteffort/poduid-b/{name}" for name in ("init", "side", "app")
     }
     over = replace(agent.state, entries=tuple(replace(e, outcome=Phase.FAILED) for e in agent.state.entries))
-    assert placements(of.managers, over, wanted) == {}
+    assert container_placements(of.managers, over, wanted) == {}
 
 
 SHAPES: tuple[Any, ...] = (
