@@ -6,8 +6,6 @@ process gets its environment.
 
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
 
-RESERVED_PREFIX = "NODEAGENT_"
-"""Of the variables that only the agent sets: a manifest with one of these names would be told something else than it says."""
 EXCLUSIVE_CPUS = "NODEAGENT_EXCLUSIVE_CPUS"
 SHARED_CPUS = "NODEAGENT_SHARED_CPUS"
 MEMORY_NODES = "NODEAGENT_MEMORY_NODES"

@@ -21,8 +21,7 @@ from nodeagent.core.model.pod import (
 )
 from nodeagent.core.model.pod_resources import aggregated_container_requests, effective_requests, is_pod_level
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
-from nodeagent.formats.manifest.placement_variables import RESERVED_PREFIX
-from nodeagent.formats.manifest.variables import MAX_PROCESS_BYTES, process_of
+from nodeagent.formats.manifest.variables import MAX_PROCESS_BYTES, RESERVED_PREFIX, process_of
 from nodeagent.formats.syntax.fields import nearest
 from nodeagent.formats.syntax.findings import shown
 from nodeagent.formats.syntax.tree import Path

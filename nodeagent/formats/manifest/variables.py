@@ -14,6 +14,8 @@ from nodeagent.core.model.pod import Container
 
 MAX_PROCESS_BYTES = 128 * 1024
 """For all strings as JSON: a start request has to fit into one packet to the launcher. The kernel accepts no longer single string."""
+RESERVED_PREFIX = "NODEAGENT_"
+"""Of the variables that only the agent sets (placement_variables.py): if a manifest had one, one of two values would not count."""
 
 _REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
 

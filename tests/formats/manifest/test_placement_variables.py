@@ -6,12 +6,8 @@ from hypothesis import given, strategies as st
 
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.formats.manifest.placement_variables import (
-    PLACEMENT_FILE,
-    RESERVED_PREFIX,
-    placement_text,
-    placement_variables,
-)
+from nodeagent.formats.manifest.placement_variables import PLACEMENT_FILE, placement_text, placement_variables
+from nodeagent.formats.manifest.variables import RESERVED_PREFIX
 
 PLACEMENT = ContainerPlacement(CpuSet.parse("2-3,10-11"), CpuSet(), NumaSet.of(0, 1))
 
