@@ -186,3 +186,78 @@ def test_a_refused_pod_is_shown_with_the_next_step_and_admitted_on_retry_when_it
     assert "is admitted" in node.run("nodeagent retry default/late").stdout
     node.wait_running("late")
     assert "Decided again, it comes out as it did" in node.run("nodeagent explain default/late").stdout
+
+
+NOBODY = 65534
+FOLLOW = """
+env | grep ^NODEAGENT_ | sort >/run/told/env
+while :; do
+    now=$(cat "$NODEAGENT_PLACEMENT_FILE")
+    [ "$now" = "$before" ] || { echo "$now" >/run/told/new; mv /run/told/new /run/told/now; }
+    before=$now
+    sleep 0.2
+done
+"""
+"""Writes down what the process is told, as any user may who can read it."""
+
+
+def lines(*, exclusive: str = "", shared: str = "") -> list[str]:
+    return [
+        f"NODEAGENT_EXCLUSIVE_CPUS={exclusive}",
+        f"NODEAGENT_SHARED_CPUS={shared}",
+        "NODEAGENT_MEMORY_NODES=0-1",
+    ]
+
+
+def test_processes_know_their_cpus_and_are_told_of_changes(node: Node) -> None:
+    node.run("rm -rf /run/told; mkdir -m 1777 /run/told")
+    follower = container("app", ["sh", "-c", FOLLOW]) | {"securityContext": {"runAsUser": NOBODY, "runAsGroup": NOBODY}}
+    node.apply(pod("follower", follower), pod("slot", container("slot", None, cpu="1")))
+    state = node.wait_running("follower", "slot")
+
+    def wait_followed() -> None:
+        pool = lines(shared=node.state()["promises"]["default"])
+        node.wait(lambda _: node.run("cat /run/told/now", check=False).stdout.splitlines() == pool, f"it to see {pool}")
+
+    file = "/run/nodeagent/placement/uid-{}/{}".format
+    pool, pid = state["promises"]["default"], min(node.pids(node.cgroup("follower", "app", qos="besteffort")))
+    wait_followed()
+    given = sorted([*lines(shared=pool), f"NODEAGENT_PLACEMENT_FILE={file('follower', 'app')}"])
+    assert node.run("cat /run/told/env").stdout.splitlines() == given
+    assert node.run("stat -c %U /run/told/env").stdout == "nobody\n"
+
+    told = ["sh", "-c", 'echo "$0" >/run/told/argument; exec sleep infinity', "$(NODEAGENT_EXCLUSIVE_CPUS)"]
+    node.apply(pod("alone", container("app", told, cpu="2")))
+    state = node.wait_running("alone")
+    mine = state["promises"]["pods"]["uid-alone"]["cpus"]["app"]
+    assert node.wait_line("/run/told/argument") == mine
+    assert node.run(f"cat {file('alone', 'app')}").stdout.splitlines() == lines(exclusive=mine)
+    wait_followed()
+    assert state["promises"]["default"] != pool
+    assert min(node.pids(node.cgroup("follower", "app", qos="besteffort"))) == pid, "nobody was started again"
+
+    one = state["promises"]["pods"]["uid-slot"]["cpus"]["slot"]
+    slot = f"cat {file('slot', 'slot')}"
+    assert node.run(slot).stdout.splitlines() == lines(exclusive=one)
+    online = f"/sys/devices/system/cpu/cpu{one}/online"
+    try:
+        node.run(f"echo 0 >{online}")
+        elsewhere = lines(shared=node.state()["promises"]["default"])
+        node.wait(lambda _: node.run(slot).stdout.splitlines() == elsewhere, "the file to say that it is in the pool")
+    finally:
+        node.run(f"echo 1 >{online}")
+    node.wait(lambda _: node.run(slot).stdout.splitlines() == lines(exclusive=one), "the file to say that it is back")
+
+    files = "find /run/nodeagent/placement -type f -exec stat -c '%n %a %i' {} + | sort"
+    before = node.run(files).stdout
+    node.run("systemctl stop nodeagent")
+    assert node.run(files).stdout == before, "they outlive the agent"
+    node.run("systemctl start nodeagent")
+    node.restart_agent()
+    assert node.run(files).stdout == before, "nobody was told anything that was known"
+    assert {line.split()[1] for line in before.splitlines()} == {"644"}
+
+    node.delete("alone")
+    node.wait_gone("alone")
+    wait_followed()
+    assert node.run("ls /run/nodeagent/placement").stdout.split() == ["uid-follower", "uid-slot"]

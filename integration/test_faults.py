@@ -145,7 +145,7 @@ def test_killed_at_any_step_it_goes_on_as_if_nothing_had_been(
     )
 
 
-OWN = (f"{STATE}/", "/sys/fs/cgroup/nodeagent.slice/nodeagent-pods.service/")
+OWN = (f"{STATE}/", "/sys/fs/cgroup/nodeagent.slice/nodeagent-pods.service/", "/run/nodeagent/placement")
 CHANNELS = ("socket:", "UNIX", "pipe:", "anon_inode:", "NETLINK", "TCP", "/dev/null")
 """What a call may write to without changing anything, in strace -y's spelling."""
 

@@ -40,7 +40,7 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
     ("maxPods, podsPerCore", f"{_DEFAULT.max_pods}, {_DEFAULT.pods_per_core}", "limits on the number of pods; `podsPerCore: 0`: no limit per CPU"),
     ("manifestDirectory, staticPodPath", _DEFAULT.static_pod_path, "two names for one directory; its `*.yaml`, `*.yml` and `*.json` files are manifests"),
     ("stateDirectory", _DEFAULT.state_directory, "files that must survive a reboot"),
-    ("runtimeDirectory", _DEFAULT.runtime_directory, "the agent's socket"),
+    ("runtimeDirectory", _DEFAULT.runtime_directory, "the agent's socket, and what containers are told of their CPUs"),
     ("launcherSocket", _DEFAULT.launcher_socket, ""),
     ("logDirectory", _DEFAULT.log_directory, "container output, on hosts without a journal"),
     ("cgroupRoot", "", "directory of the pods' cgroup, on hosts without systemd"),

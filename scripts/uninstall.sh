@@ -41,6 +41,7 @@ systemctl disable --now nodeagent.service 2>/dev/null || true
 # the launcher goes with the pods' unit, after the grace period of every container that is still there
 systemctl disable nodeagent-launcher.service 2>/dev/null || true
 systemctl disable --now nodeagent-pods.service 2>/dev/null || true
+systemctl clean --what=runtime nodeagent.service 2>/dev/null || true
 rm -f "$units/nodeagent.service" "$units/nodeagent-launcher.service" "$units/nodeagent-pods.service" "$bin/nodeagent"
 rm -f "$share"/man/man8/nodeagent.8 "$share"/man/man8/nodeagent-*.8
 rm -f "$share/bash-completion/completions/nodeagent" "$share/zsh/site-functions/_nodeagent" "$fish/nodeagent.fish"

@@ -17,7 +17,7 @@ ORDER = DIRECTORY / "order"
 START_ORDER = DIRECTORY / "now"
 """`STEP`: the process that is being started must die before that change."""
 SAID = "change"
-_PLACES = ("/var/lib/nodeagent/", "/sys/fs/cgroup/")
+_PLACES = ("/var/lib/nodeagent/", "/sys/fs/cgroup/", "/run/nodeagent/placement")
 _CHANGES = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir"}
 
 

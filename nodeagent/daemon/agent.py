@@ -16,6 +16,7 @@ from nodeagent.core.admission.managers import shortfalls
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.ancestor_cpusets import withheld
+from nodeagent.core.cgroups.container_placement import ContainerPlacement, container_placements
 from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, Kernel, desired_cgroups
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.metrics.agent_metrics import MOVED
@@ -46,6 +47,7 @@ from nodeagent.daemon.kept import POLL_SECONDS, Kept
 from nodeagent.daemon.logs import Log, about, log_event
 from nodeagent.daemon.machine import Machine, on_what_is_there
 from nodeagent.daemon.metrics_recorder import MetricsRecorder, Stopwatch
+from nodeagent.daemon.placements import Placements
 from nodeagent.daemon.problems import refused_change, shadow, withheld_problem
 from nodeagent.daemon.reattach import reattach
 from nodeagent.daemon.records import Recorder, held_off
@@ -92,6 +94,7 @@ class Agent:
         runner: Runner,
         sources: Sequence[SourceReader],
         recorder: Recorder,
+        placements: Placements,
         log: Log,
         wakeups: Wakeups,
         machine: Machine,
@@ -105,6 +108,7 @@ class Agent:
         self.sources = sources
         self.recorder = recorder
         recorder.begin(node, state.promises)
+        self.placements = placements
         self.log = log
         self.wakeups = wakeups
         self.recovery = recovery
@@ -178,15 +182,19 @@ class Agent:
             troubles.append(unsaved)
             decided, watch = self._without_saving(decided), Stopwatch()
         undone = self._undone(world, decided, unsaved)
-        outcome, orphans = self._write(world)
-        troubles += [*self._kept.answer.troubles, *orphans, *self._act(world, outcome)]
+        wanted = self._wanted(world)
+        outcome, orphans = self._write(world, wanted)
+        settled = as_desired(wanted, outcome)
+        placed = container_placements(self.node.managers, self.state, settled)
+        untold = self.placements.keep(self.state, placed, rescan=bool(reasons & READ_MACHINE), alive=self._alive)
+        troubles += [*self._kept.answer.troubles, *orphans, *untold, *self._act(world, outcome, placed)]
         self._log_events(decided, outcome, began)
         drift = corrected(outcome, self._kept.settled, self.state, self.log)
         if reasons & {WakeUpReason.START, WakeUpReason.CGROUPS, WakeUpReason.TIMER}:
             drift += self._reattach(world, outcome)
         self.metrics.count(decided, outcome, drift, watch.took_ms)
         troubles += self.recorder.project(self.node, self.state.promises)
-        self._kept = replace(self._kept, settled=as_desired(self._wanted(world), outcome))
+        self._kept = replace(self._kept, settled=settled)
         unsettled = self._is_unsettled(world)
         pause = self._pause(decided, world, troubles, unsettled=unsettled)
         polled = min(_LONGEST_POLL_SECONDS, self._kept.poll_seconds * 1.5) if unsettled else POLL_SECONDS
@@ -335,9 +343,8 @@ class Agent:
         wanted = desired_cgroups(self.node.config, self.node.managers, kernel, self.state)
         return wanted if world.runs is not None else tuple(want for want in wanted if want.path in world.observed)
 
-    def _write(self, world: World) -> tuple[ExecutionResult, tuple[Trouble, ...]]:
+    def _write(self, world: World, wanted: tuple[DesiredCgroup, ...]) -> tuple[ExecutionResult, tuple[Trouble, ...]]:
         """Return what was written, and where orphaned processes run."""
-        wanted = self._wanted(world)
         plan: Plan = diff(wanted, world.observed)
         outcome = carry_out(plan, wanted, self.tree, self._alive)
         self._kept = replace(self._kept, answer=answered(outcome, self._kept.answer, partial(owner_of, self.state)))
@@ -350,10 +357,12 @@ class Agent:
         )
         return outcome, tuple(orphans)
 
-    def _act(self, world: World, outcome: ExecutionResult) -> tuple[Trouble, ...]:
+    def _act(
+        self, world: World, outcome: ExecutionResult, placed: Mapping[str, ContainerPlacement]
+    ) -> tuple[Trouble, ...]:
         ending = stopping(self.state)
         self.signalled, self.asked = self.signalled & ending, self.asked & ending
-        done = [self._do(action) for action in actions(self.state, world, outcome.ready, self.signalled)]
+        done = [self._do(action) for action in actions(self.state, world, outcome.ready, placed, self.signalled)]
         return tuple(trouble for trouble in done if trouble is not None)
 
     def _do(self, action: Action) -> Trouble | None:

@@ -22,6 +22,7 @@ from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.machine import Machine
 from nodeagent.daemon.manifest_list import ManifestList
+from nodeagent.daemon.placements import Placements, placement_directory
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.recovery import Evidence, start_state
 from nodeagent.daemon.requests import TurnRequest
@@ -33,6 +34,7 @@ from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupTree
 from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.edge.manifest_watch import ManifestWatch
+from nodeagent.edge.placement_files import PlacementFiles
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.syntax.bind_address import UnixAddress, parse_bind_address
 
@@ -108,6 +110,7 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
         recorder=Recorder(
             config.state_directory, log, unusable=() if start.recovery is None else start.recovery.unusable
         ),
+        placements=Placements(PlacementFiles(placement_directory(config))),
         log=log,
         wakeups=Wakeups(),
         machine=Machine(),

@@ -8,8 +8,10 @@ from nodeagent.core.model.state import Exit
 from nodeagent.core.turn.actions import Launch
 from nodeagent.core.turn.lifecycle import Run
 from nodeagent.daemon.logs import about
+from nodeagent.daemon.placements import placement_directory, placement_name
 from nodeagent.daemon.troubles import Trouble, trouble_of
 from nodeagent.edge.launcher import LauncherClient, LauncherError
+from nodeagent.formats.manifest.placement_variables import PLACEMENT_FILE, placement_variables
 from nodeagent.formats.manifest.variables import process_of
 from nodeagent.formats.wire.launcher_protocol import (
     DEFAULT_PATH,
@@ -48,7 +50,8 @@ class Runner:
 
     def launch(self, launch: Launch, config: Config, cgroup_root: str) -> Trouble | None:
         pod, container = launch.entry.pod, launch.container
-        process = process_of(container)
+        file = f"{placement_directory(config)}/{placement_name(pod.uid, container.name)}"
+        process = process_of(container, (*placement_variables(launch.placement), (PLACEMENT_FILE, file)))
         if process is None:  # manifests with this are refused: only a state saved before this limit has such a pod
             self._fail(launch.run_id, "command, args and env are too long: change the manifest")
             return None

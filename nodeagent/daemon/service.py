@@ -16,6 +16,7 @@ from nodeagent.daemon.heartbeat import Heartbeat
 from nodeagent.daemon.logs import Log, make_log
 from nodeagent.daemon.machine import Machine, without_withheld
 from nodeagent.daemon.manifest_list import ManifestList
+from nodeagent.daemon.placements import Placements, placement_directory
 from nodeagent.daemon.publisher import Publisher
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.recovery import Evidence, Start, report_recovery, start_state
@@ -33,6 +34,7 @@ from nodeagent.edge.cgroup_watch import CgroupWatch, CgroupWatchError
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
 from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.edge.manifest_watch import ManifestWatch
+from nodeagent.edge.placement_files import PlacementFiles
 from nodeagent.edge.systemd import ServiceManager
 from nodeagent.edge.uevents import UeventError, Uevents, open_uevent_socket
 from nodeagent.errors import NodeAgentError
@@ -101,6 +103,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
         recorder=Recorder(
             config.state_directory, log, unusable=() if start.recovery is None else start.recovery.unusable
         ),
+        placements=Placements(PlacementFiles(placement_directory(config))),
         log=log,
         wakeups=wakeups,
         machine=Machine(),

@@ -196,7 +196,9 @@ class Life:
             for path, observed in machine.observed().items()
         }
         files = {
-            path.name: path.read_bytes() for path in self.directory.iterdir() if path.name not in {STATE_FILE, ".lock"}
+            str(path.relative_to(self.directory)): path.read_bytes() if path.is_file() else None
+            for path in self.directory.rglob("*")
+            if path.name not in {STATE_FILE, ".lock"}
         }
         return replace(state, generation=0), groups, sorted(machine.runs), files
 

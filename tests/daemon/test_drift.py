@@ -174,7 +174,7 @@ def test_kubelets_files_are_made_anew_when_others_change_them_and_that_is_report
 
 
 def files_of(daemon: Daemon) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in daemon.directory.iterdir()}
+    return {path.name: path.read_bytes() for path in daemon.directory.iterdir() if path.is_file()}
 
 
 @pytest.mark.parametrize("name", [CPU_CHECKPOINT, MEMORY_CHECKPOINT])

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.config import Config
+from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import qos_class
 from nodeagent.core.model.state import ContainerStatus, Origin, PodEntry, run_id
 from nodeagent.core.turn.actions import Launch
@@ -19,6 +21,7 @@ from nodeagent.formats.wire.launcher_protocol import DEFAULT_PATH
 from nodeagent.launcher.order import ID
 from tests.support.launcher_process import LauncherProcess
 
+PLACEMENT = ContainerPlacement(CpuSet.parse("2-3,10-11"), CpuSet(), NumaSet.of(1))
 LAST_MOMENT_MS = 16**11 - 1
 """In the year 2527: the last one of 11 hexadecimal digits."""
 
@@ -60,7 +63,7 @@ def first_attempt(manifest: str, attempt: int = 1) -> Launch:
     status = ContainerStatus(container.name, attempt=attempt)
     qos = qos_class(result.pod, pod_level_resources=False)
     entry = PodEntry(result.pod, qos, Origin("pod.yaml"), LAST_MOMENT_MS, containers=(status,))
-    return Launch(run_id(entry, status), entry, container, entry.container_path(container.name))
+    return Launch(run_id(entry, status), entry, container, entry.container_path(container.name), PLACEMENT)
 
 
 def pod_with(container: str, *, name: str = "web", namespace: str = "default", uid: str = "0c5d7a52") -> str:
@@ -107,6 +110,21 @@ def test_references_are_replaced_in_what_is_started(host: Host) -> None:
     launch, _ = host.launched(pod_with(container))
     assert host.launcher.end_of(launch.run_id).exit_code == 0
     assert host.output() == "hi|hi you|$(HELLO)|$(NOPE)|"
+
+
+def test_where_it_runs_is_in_its_environment_beside_the_manifests(host: Host) -> None:
+    told = 'command: [sh, -c, "env | sort | grep -v ^PWD; echo $0", $(NODEAGENT_EXCLUSIVE_CPUS)]'
+    container = f"{{name: c, {told}, env: [{{name: A, value: b}}]}}"
+    launch, _ = host.launched(pod_with(container))
+    assert host.launcher.end_of(launch.run_id).exit_code == 0
+    assert host.output().splitlines() == [
+        "A=b",
+        "NODEAGENT_EXCLUSIVE_CPUS=2-3,10-11",
+        "NODEAGENT_MEMORY_NODES=1",
+        "NODEAGENT_PLACEMENT_FILE=/run/nodeagent/placement/0c5d7a52/c",
+        "NODEAGENT_SHARED_CPUS=",
+        "2-3,10-11",
+    ]
 
 
 def test_a_start_that_fails_is_a_run_that_ended(host: Host) -> None:

@@ -76,9 +76,12 @@ def test_nothing_that_the_running_agent_says_has_a_secret(tmp_path: Path, monkey
         listen_to_all()
 
     assert SECRET in saved, "the truth has it, so there was something to be found"
-    for path in tmp_path.iterdir():
-        if not path.is_socket():
-            assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    files = {path: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*") if path.is_file()}
+    for path, mode in files.items():
+        for_everybody = "placement" in path.parts
+        assert mode == (0o644 if for_everybody else 0o600), path
+        assert not for_everybody or SECRET not in path.read_text()
+    assert 0o644 in files.values()
     assert len(said) == 12
     assert daemon.said()
     assert [text for text in (*said, daemon.log.getvalue()) if SECRET in text] == []

@@ -132,7 +132,11 @@ def test_it_does_not_go_under_pods(tmp_path: Path, populated: bool) -> None:
         assert "hint: end them with nodeagent release --all" in said
     else:
         assert (status, said) == (0, "")
-        assert host.orders() == ["systemctl stop nodeagent.service", "systemctl stop nodeagent-pods.service"]
+        assert host.orders() == [
+            "systemctl stop nodeagent.service",
+            "systemctl stop nodeagent-pods.service",
+            "systemctl clean --what=runtime nodeagent.service",
+        ]
 
 
 def test_only_a_purge_takes_configuration_and_state(tmp_path: Path) -> None:

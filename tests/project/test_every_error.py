@@ -74,6 +74,7 @@ from nodeagent.edge.local_api import LocalApi
 from nodeagent.edge.local_api_client import call
 from nodeagent.edge.manifest_watch import ManifestWatch
 from nodeagent.edge.manifests import scan_manifests
+from nodeagent.edge.placement_files import PlacementFiles
 from nodeagent.edge.serving import ServingThread
 from nodeagent.edge.sysfs import read_machine, write_setting
 from nodeagent.edge.systemd import ServiceManager
@@ -363,6 +364,8 @@ CASES = [
     Case("NeverSavedError", "no state", lambda d: known_state(config_file(d), f"{d}/s"), "{}/state/nodeagent_state"),
     Case("NothingComparedError", "no cgroups", lambda d: inspect.check_compared({"differences": None, "node": {"cgroupRoot": f"{d}/pods", "copied": False}}), "{}/pods"),
     Case("OutputError", "a full disk", lambda _: onto_a_full_disk("--topology", "2s.2c"), "No space left on device"),
+    Case("PlacementFileError", "no runtime directory", lambda d: PlacementFiles(f"{d}/none/placement").write("uid/app", b""), "{}/none/placement/uid/app"),
+    Case("PlacementFileError", "a file in its place", lambda d: PlacementFiles(str(written(d / "f", ""))).read(), "{}/f"),
     Case("PodFileError", "no manifest", lambda d: pods_of([NamedFile(str(d))]), "{}: there is no manifest"),
     Case("PodFileError", "nothing there", lambda d: pods_of([NamedFile(f"{d}/none.yaml")]), "cannot read {}/none.yaml: No such file"),
     Case("PodFileError", "a file without pods", lambda d: pods_of([NamedFile(str(written(d / "f", "apiVersion: v1\nkind: List\nitems: []")))]), "no pod in {}/f"),

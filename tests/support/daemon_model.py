@@ -22,8 +22,9 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.node_capacity import allocatable_of
 from nodeagent.core.admission.node_setup import NodeSetup as DaemonNode
+from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.config import Config
-from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Container, Pod
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.turn.actions import Forget, KillCgroup, Launch, Terminate, TerminateAll
@@ -32,6 +33,7 @@ from nodeagent.daemon import agent as agent_module, clock as clock_module, runs 
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.machine import without_withheld
+from nodeagent.daemon.placements import Placements, placement_directory
 from nodeagent.daemon.records import Recorder
 from nodeagent.daemon.recovery import Evidence, report_recovery, start_state
 from nodeagent.daemon.runs import Runner
@@ -40,6 +42,7 @@ from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupError
 from nodeagent.edge.launcher import LauncherError
+from nodeagent.edge.placement_files import PlacementFileError, PlacementFiles
 from nodeagent.formats.wire.launcher_protocol import (
     Exited,
     Killed,
@@ -58,11 +61,16 @@ from tests.support.world import Node
 T = TypeVar("T")
 ROOT = Path("/pods")
 DEAF = "cannot send SIGTERM"
+RUNTIME = ".run"
+"""The runtime directory, in the state directory: one copy has both."""
+ANYWHERE = ContainerPlacement(CpuSet(), CpuSet(), NumaSet())
+"""Where what is launched runs, if that doesn't matter."""
 
 
 def daemon_node(of: Node, directory: Path, **config: Any) -> DaemonNode:
     topology = of.managers.topology
-    configured = replace(of.config, state_directory=str(directory), **config)
+    fields = {"state_directory": str(directory), "runtime_directory": str(directory / RUNTIME)}
+    configured = replace(of.config, **(fields | config))
     room = allocatable_of(
         configured, cpu_count=len(topology.online), memory_bytes=topology.memory_bytes, hugepages=topology.hugepages
     )
@@ -197,12 +205,39 @@ class Tree:
         self.after()
 
 
+class WatchedPlacementFiles(PlacementFiles):
+    """Each file that is written or removed is a step; a half one is left under its temporary name."""
+
+    def __init__(self, directory: str, steps: Steps) -> None:
+        super().__init__(directory)
+        self._steps = steps
+
+    def _called(self, doing: str, name: str) -> bool:
+        number, self._steps.files = self._steps.files, self._steps.files + 1
+        error = self._steps.fails(number, doing)
+        if error is not None:
+            raise PlacementFileError(f"cannot {doing} {name}: {os.strerror(error)}", path=name, error=error, hint="df")
+        return self._steps.take(f"{doing} placement {name}")
+
+    def write(self, name: str, content: bytes) -> None:
+        if self._called("write", name):
+            pod, _, container = name.partition("/")
+            super().write(f"{pod}/.{container}.new", content[: len(content) // 2])
+            raise CrashError("write")
+        super().write(name, content)
+
+    def remove(self, name: str) -> None:
+        self._called("unlink", name)
+        super().remove(name)
+
+
 @dataclass
 class Client:
     """The launcher's socket."""
 
     machine: Machine
     steps: Steps
+    requests: list[StartRequest] = field(default_factory=list)
 
     def list(self) -> tuple[RunStatus, ...]:
         return tuple(self._status(run) for _, run in sorted(self.machine.runs.items()))
@@ -224,9 +259,10 @@ class Client:
             self.steps.deny(f"start {request.id}")
         except CgroupError as err:
             return StartFailed(request.id, StartStage.CGROUP, err.errno or 0, err.message)
+        self.requests.append(request)
         path = str(request.cgroup).removeprefix(f"{ROOT}/")
         entry: Any = None
-        self.machine.act(Launch(request.id, entry, Container(request.id.split("/")[1]), path))
+        self.machine.act(Launch(request.id, entry, Container(request.id.split("/")[1]), path, ANYWHERE))
         run = self.machine.runs[request.id]
         if run.exit is not None and run.exit.start_error is not None:
             del self.machine.runs[request.id]
@@ -297,16 +333,19 @@ class Daemon:
     """Called after each part of a turn."""
     log: io.StringIO = field(default_factory=io.StringIO)
     config: dict[str, Any] = field(default_factory=dict)
+    requests: list[StartRequest] = field(default_factory=list)
+    """What the launcher was asked to start."""
 
     def start(self) -> Agent:
         """A new process, up to its first turn."""
         log = make_log(self.log)
         whole = daemon_node(self.machine.node, self.directory, **self.config)
         tree: Any = Tree(self.machine, self.steps, lambda: self.judge(self))
-        client: Any = Client(self.machine, self.steps)
+        client: Any = Client(self.machine, self.steps, self.requests)
         self.hardware = Hardware(whole.topology)
         hardware: Any = self.hardware
         node, _ = without_withheld(whole, tree)
+        Path(node.config.runtime_directory).mkdir(exist_ok=True)
         runner = Runner(client)
 
         def look() -> Evidence:
@@ -325,6 +364,7 @@ class Daemon:
             runner=runner,
             sources=(self.files,),
             recorder=Recorder(str(self.directory), log, unusable=unusable),
+            placements=Placements(WatchedPlacementFiles(placement_directory(node.config), self.steps)),
             log=log,
             wakeups=Wakeups(),
             machine=hardware,

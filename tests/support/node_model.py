@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.cgroups.container_placement import container_placements
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups
 from nodeagent.core.cgroups.write_order import (
     Change,
@@ -42,6 +43,7 @@ from nodeagent.core.turn.actions import (
 from nodeagent.core.turn.lifecycle import Run, is_unsettled
 from nodeagent.core.turn.pod_sources import Manifest, PodSource, counting, offered
 from nodeagent.core.turn.step import EventKind, Turn, TurnEvent, World, step
+from nodeagent.daemon.drift import as_desired
 from nodeagent.daemon.execution import ExecutionResult, carry_out
 from nodeagent.edge.cgroupfs import CgroupError
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
@@ -381,8 +383,13 @@ class Agent:
         outcome = carry_out(plan, wanted, _Recording(self))
         ending = stopping(self.state)
         self.signalled, self.asked = self.signalled & ending, self.asked & ending
-        for action in actions(self.state, world, outcome.ready, self.signalled):
+        placed = container_placements(self.machine.node.managers, self.state, as_desired(wanted, outcome))
+        for action in actions(self.state, world, outcome.ready, placed, self.signalled):
             self._effect()
+            if isinstance(action, Launch):
+                told, held = action.placement, self.machine.groups[action.path].values
+                assert told.exclusive_cpus | told.shared_cpus == held[Attribute.CPUSET_CPUS]
+                assert told.memory_nodes == held[Attribute.CPUSET_MEMS]
             if isinstance(action, Terminate | TerminateAll):
                 self.asked |= {action.run_id}
                 if self.machine.is_deaf:
@@ -445,8 +452,10 @@ class Agent:
 
     def actions(self) -> tuple[Action, ...]:
         """What a turn would do to processes now, if every cgroup is ready."""
-        ready = frozenset(w.path for w in self.desired_cgroups() if w.is_leaf and not w.is_starved)
-        return tuple(actions(self.state, self.world(), ready, self.signalled))
+        wanted = {w.path: w for w in self.desired_cgroups()}
+        ready = frozenset(w.path for w in wanted.values() if w.is_leaf and not w.is_starved)
+        placed = container_placements(self.machine.node.managers, self.state, wanted)
+        return tuple(actions(self.state, self.world(), ready, placed, self.signalled))
 
     def is_unsettled(self) -> bool:
         world = self.world()

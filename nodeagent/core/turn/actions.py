@@ -3,10 +3,11 @@
 Knows no launcher and no file; the caller passes which cgroups are ready for a start.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
+from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.pod import Container
 from nodeagent.core.model.state import NodeState, PodEntry, run_id
 from nodeagent.core.turn.step import World
@@ -17,6 +18,8 @@ class Launch(Struct, frozen=True):
     entry: PodEntry
     container: Container
     path: str
+    placement: ContainerPlacement
+    """Where it will run: its first process is told."""
 
 
 class Terminate(Struct, frozen=True):
@@ -50,13 +53,20 @@ class Forget(Struct, frozen=True):
 Action = Launch | Terminate | TerminateAll | KillCgroup | KillMain | Forget
 
 
-def actions(state: NodeState, world: World, ready: frozenset[str], signalled: frozenset[str]) -> Iterator[Action]:
+def actions(
+    state: NodeState,
+    world: World,
+    ready: frozenset[str],
+    placed: Mapping[str, ContainerPlacement],
+    signalled: frozenset[str],
+) -> Iterator[Action]:
     """Return what to do with processes for a saved state. Derived from the state alone, so a repeat after a crash is harmless.
 
     Args:
         state: saved.
         world: as the state was decided from.
         ready: paths of the cgroups that hold what is promised, with nobody else on their exclusive CPUs.
+        placed: where the containers of at least these cgroups run.
         signalled: run ids whose processes got their SIGTERM from this process.
     """
     runs = world.runs
@@ -83,7 +93,7 @@ def actions(state: NodeState, world: World, ready: frozenset[str], signalled: fr
                 # starting.
                 yield KillCgroup(path)
             elif status.is_started and run is None and path in ready and not populated:
-                yield Launch(attempt, entry, container, path)
+                yield Launch(attempt, entry, container, path, placed[path])
     needed = {run_id(e, s) for e in state.entries for s in e.containers if s.is_started}
     over = tuple(sorted(r.id for r in runs.values() if r.exit is not None and r.id not in needed))
     if over:

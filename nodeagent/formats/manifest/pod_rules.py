@@ -21,7 +21,7 @@ from nodeagent.core.model.pod import (
 )
 from nodeagent.core.model.pod_resources import aggregated_container_requests, effective_requests, is_pod_level
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
-from nodeagent.formats.manifest.variables import MAX_PROCESS_BYTES, process_of
+from nodeagent.formats.manifest.variables import MAX_PROCESS_BYTES, RESERVED_PREFIX, process_of
 from nodeagent.formats.syntax.fields import nearest
 from nodeagent.formats.syntax.findings import shown
 from nodeagent.formats.syntax.tree import Path
@@ -142,6 +142,9 @@ def _process(path: Path, container: Container) -> Iterator[Breach]:
         if not _VARIABLE.fullmatch(name):
             rule = "must be of printable ASCII characters other than '='" if name else "is required"
             # An invalid name may be `PASSWORD=…`, as in a shell.
+            yield Breach((*path, "env", index, "name"), "", rule)
+        elif name.startswith(RESERVED_PREFIX):
+            rule = f"must not begin with {RESERVED_PREFIX}: the agent sets these variables itself"
             yield Breach((*path, "env", index, "name"), "", rule)
     process = process_of(container)
     if process is None:

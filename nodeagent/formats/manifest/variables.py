@@ -14,6 +14,8 @@ from nodeagent.core.model.pod import Container
 
 MAX_PROCESS_BYTES = 128 * 1024
 """For all strings as JSON: a start request has to fit into one packet to the launcher. The kernel accepts no longer single string."""
+RESERVED_PREFIX = "NODEAGENT_"
+"""Of the variables that only the agent sets (placement_variables.py): if a manifest had one, one of two values would not count."""
 
 _REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
 
@@ -21,16 +23,20 @@ _REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
 class Process(Struct, frozen=True):
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
-    """In the manifest's order; of two with one name the later counts."""
+    """What is given, then the manifest's in its order; of two with one name the later counts."""
 
 
-def process_of(container: Container) -> Process | None:
+def process_of(container: Container, given: tuple[tuple[str, str], ...] = ()) -> Process | None:
     """Replace the references; None: the result is longer than `MAX_PROCESS_BYTES`.
 
     Each reference may name a value with two references to others, and so on: a result that is too long is never built.
+
+    Args:
+        container: its command, args and env.
+        given: variables that come before its own, and don't count towards the limit.
     """
     left = MAX_PROCESS_BYTES
-    variables: dict[str, str] = {}
+    variables = dict(given)
     env: list[tuple[str, str]] = []
     for name, text in container.env:
         value = expand(text, variables, left)
@@ -48,7 +54,7 @@ def process_of(container: Container) -> Process | None:
         argv.append(word)
     if len(json.dumps([argv, env])) > MAX_PROCESS_BYTES:
         return None
-    return Process(tuple(argv), tuple(env))
+    return Process(tuple(argv), (*given, *env))
 
 
 def expand(text: str, variables: Mapping[str, str], most: int) -> str | None:

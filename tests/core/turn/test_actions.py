@@ -5,7 +5,9 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
+from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.model.cgroup import ObservedCgroup
+from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Container, QosClass
 from nodeagent.core.model.state import (
     ContainerStatus,
@@ -25,6 +27,7 @@ from tests.support.world import START_MS, empty_state, node
 
 NODE = node()
 PATH = "poduid-a/app"
+PLACEMENT = ContainerPlacement(CpuSet.of(1), CpuSet(), NumaSet.of(0))
 ENDED = Exit(START_MS, code=1)
 
 
@@ -65,7 +68,7 @@ def decide(
         observed=observed(populated=populated),
         now_ms=now_ms,
     )
-    return list(actions(state, world, frozenset({PATH}) if ready else frozenset(), signalled))
+    return list(actions(state, world, frozenset({PATH}) if ready else frozenset(), {PATH: PLACEMENT}, signalled))
 
 
 STARTED = ContainerStatus("app", attempt=1)
@@ -77,7 +80,7 @@ ID = run_id(entry_of(STARTED), STARTED)
 SLOT_ID = run_id(entry_of(NEW), NEW)
 ALIVE = {ID: Run(ID, START_MS, pid=7)}
 DEAD = {ID: Run(ID, START_MS, exit=ENDED)}
-LAUNCH = Launch(ID, entry_of(STARTED), app(), PATH)
+LAUNCH = Launch(ID, entry_of(STARTED), app(), PATH, PLACEMENT)
 
 
 @pytest.mark.parametrize(

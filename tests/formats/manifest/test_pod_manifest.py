@@ -172,6 +172,7 @@ CONTAINER_RULES = [
     ("name: a, args: [x]", "5: spec.containers[0].args: needs a command: there is no image whose entry point could take them"),
     ("name: a, workingDir: tmp", '5: spec.containers[0].workingDir: "tmp": must be an absolute path'),
     ("name: a, env: [{name: 'A=B'}]", "5: spec.containers[0].env[0].name: must be of printable ASCII characters other than '='"),
+    ("name: a, env: [{name: NODEAGENT_SHARED_CPUS, value: x}]", "5: spec.containers[0].env[0].name: must not begin with NODEAGENT_: the agent sets these variables itself"),
     ("name: a, env: [{name: A, vlue: x}]", "5: spec.containers[0].env[0]: has an unknown field; known are name, value, valueFrom"),
     ("name: a, env: [{value: x}]", "5: spec.containers[0].env[0].name: is required"),
     ("name: a, env: [{name: A, valueFrom: {fieldRef: {fieldPath: x}}}]", "5: spec.containers[0].env[0].valueFrom: valueFrom is not supported"),

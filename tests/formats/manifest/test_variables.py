@@ -65,6 +65,22 @@ def test_environments(
     assert process_of(container) == Process(("sh", expected_word, expected_word), tuple(expected))
 
 
+def test_what_is_given_comes_first_and_is_referred_to_as_all_others() -> None:
+    container = Container("a", command=("run", "-l", "$(CPUS)"), env=(("HALF", "$(CPUS),$(LATER)"), ("LATER", "x")))
+    process = process_of(container, (("CPUS", "2-3"), ("NODES", "")))
+    assert process == Process(
+        ("run", "-l", "2-3"), (("CPUS", "2-3"), ("NODES", ""), ("HALF", "2-3,$(LATER)"), ("LATER", "x"))
+    )
+
+
+def test_what_is_given_takes_no_room_from_what_a_manifest_may_have() -> None:
+    container = Container("a", command=("run",), env=(("A", "x" * (MAX_PROCESS_BYTES - 30)),))
+    given = (("CPUS", "0-1," * 1000),)
+    assert process_of(container) is not None
+    assert process_of(container, given) is not None
+    assert process_of(Container("a", command=("run", *["$(CPUS)"] * 1000)), given) is None, "but each reference does"
+
+
 def reference_expand(text: str, variables: dict[str, str]) -> str:
     """One character at a time, as the rules are told."""
     out, i = "", 0
