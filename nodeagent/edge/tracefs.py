@@ -32,7 +32,7 @@ _COUNTED = {
     _INTERRUPT_ENTRIES: f"hist:keys=common_cpu,irq:{_TIMES}:size=2048",
     _SOFTIRQ_EXITS: f"hist:keys=common_cpu,vec:{_TIMES}:size=2048",
     _SOFTIRQ_ENTRIES: f"hist:keys=common_cpu,vec:{_TIMES}:size=2048",
-    _SWITCHES: f"hist:keys=common_cpu,common_pid.execname,next_pid:{_TIMES}:size=8192",
+    _SWITCHES: f"hist:keys=common_cpu,common_pid.execname,next_pid:{_TIMES}:size=16384",
 }
 _HINTS = {
     errno.EACCES: "run this as root",

@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from nodeagent.cli.support.colour import add_color_argument, terminal_width, wants_colour
 from nodeagent.cli.support.documents import Document, add_output_argument, spelled
@@ -23,7 +24,7 @@ from nodeagent.formats.kernel.cpu_use import CpuHistograms, CpuUse, use_of
 from nodeagent.formats.kernel.histogram import HistogramSyntaxError
 from nodeagent.formats.manifest.pod_names import find_pods
 from nodeagent.formats.node_view import NodeView
-from nodeagent.views.interference.claims import ExclusiveCpus, claims
+from nodeagent.views.interference.claims import ExclusiveCpus, exclusive_cpus
 from nodeagent.views.interference.document import Witnesses, interference, is_alone, nothing
 from nodeagent.views.interference.text import WIDTH, render_interference
 
@@ -75,14 +76,35 @@ def run(options: argparse.Namespace) -> int:
     """
     view = shown_state(options.config, options.socket)
     held = claims_of(view, options.pod)
-    document = nothing() if not held else _counted(view, held, options.seconds)
+    document = nothing() if not held else _counted(options, view, held)
     if options.output != "text":
         sys.stdout.write(spelled(document, options.output))
     else:
         colours = wants_colour(options.color)
         text = render_interference(document, terminal_width() or WIDTH, coloured=colours)
         (write_coloured if colours else sys.stdout.write)(text)
-    return 0 if is_alone(document) else EXIT_DIFFERENCE
+    if not is_alone(document):
+        return EXIT_DIFFERENCE
+    check_complete(document)
+    return 0
+
+
+def check_complete(document: Mapping[str, Any]) -> None:
+    """Make sure that it is known that nobody else ran there.
+
+    Raises:
+        InterferenceError: it is not.
+    """
+    if document["dropped"]:
+        raise InterferenceError(
+            "so much ran that the kernel's tables were full, and somebody else may have been there after that",
+            hint="count for less time: --seconds 1",
+        )
+    if document["changed"]:
+        pods = ", ".join(one["pod"] for one in document["changed"])
+        raise InterferenceError(
+            f"CPUs were given or taken while it was counted: {pods}", hint="count again: `nodeagent interference`"
+        )
 
 
 def claims_of(view: NodeView, pod: str | None) -> tuple[ExclusiveCpus, ...]:
@@ -92,9 +114,9 @@ def claims_of(view: NodeView, pod: str | None) -> tuple[ExclusiveCpus, ...]:
         NodeAgentError: there is no such pod, or it has none.
     """
     if pod is None:
-        return claims(view)
+        return exclusive_cpus(view)
     entries = find_pods(view.state, pod)
-    held = claims(view, frozenset(entry.pod.uid for entry in entries))
+    held = exclusive_cpus(view, frozenset(entry.pod.uid for entry in entries))
     if not held:
         raise InterferenceError(
             f"{entries[0].pod.full_name} has no exclusive CPUs", hint=f"`nodeagent explain {pod}` says why"
@@ -102,7 +124,7 @@ def claims_of(view: NodeView, pod: str | None) -> tuple[ExclusiveCpus, ...]:
     return held
 
 
-def _counted(view: NodeView, held: tuple[ExclusiveCpus, ...], for_seconds: float) -> Document:
+def _counted(options: argparse.Namespace, view: NodeView, held: tuple[ExclusiveCpus, ...]) -> Document:
     if view.cgroup_root is None:
         raise InterferenceError(
             "the location of the pods' cgroups is unknown, and so is which processes are theirs",
@@ -115,7 +137,7 @@ def _counted(view: NodeView, held: tuple[ExclusiveCpus, ...], for_seconds: float
     with _undisturbed(), recording(cpus) as counters:
         before = _members(tree, cgroups)
         counters.begin()
-        ended_early = signal.sigtimedwait(_ENDING, for_seconds) is not None
+        ended_early = signal.sigtimedwait(_ENDING, options.seconds) is not None
         record = counters.end()
         after = _members(tree, cgroups)
         numbers = {cgroup: tree.numbers(cgroup) for cgroup in cgroups}
@@ -125,7 +147,8 @@ def _counted(view: NodeView, held: tuple[ExclusiveCpus, ...], for_seconds: float
         for cgroup, found in numbers.items()
     }
     members = {cgroup: before[cgroup] | after[cgroup] | joined[cgroup] for cgroup in cgroups}
-    return interference(view, held, use, _witnesses(use, members), ended_early=ended_early)
+    later = shown_state(options.config, options.socket)
+    return interference(later, held, use, _witnesses(use, members), ended_early=ended_early)
 
 
 @contextmanager

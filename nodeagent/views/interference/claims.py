@@ -21,7 +21,7 @@ class ExclusiveCpus(Struct, frozen=True):
     """Of all containers of the pod that may use one of these CPUs, below the pods' cgroup."""
 
 
-def claims(view: NodeView, uids: frozenset[str] | None = None) -> tuple[ExclusiveCpus, ...]:
+def exclusive_cpus(view: NodeView, uids: frozenset[str] | None = None) -> tuple[ExclusiveCpus, ...]:
     """Return who owns exclusive CPUs, in the order of the pods; `uids`: of these pods only."""
     return tuple(
         claim

@@ -14,7 +14,7 @@ from nodeagent.core.model.host_processes import HostThread
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.cpu_use import SOFTIRQS, CpuUse, Handling, Interrupt, TaskRun, descendants
 from nodeagent.formats.node_view import NodeView
-from nodeagent.views.interference.claims import ExclusiveCpus
+from nodeagent.views.interference.claims import ExclusiveCpus, exclusive_cpus
 
 KIND = "Interference"
 VERSION = 1
@@ -39,26 +39,25 @@ class Witnesses(Struct, frozen=True):
 
 
 def interference(
-    view: NodeView, held: Iterable[ExclusiveCpus], use: CpuUse, seen: Witnesses, *, ended_early: bool
+    view: NodeView, held: Iterable[ExclusiveCpus], use: CpuUse, seen: Witnesses, *, ended_early: bool = False
 ) -> Document:
-    """Describe what was counted.
+    """Describe what was counted. Of CPUs that were given or taken meanwhile nothing is said: not everything there was somebody else.
 
     Args:
-        view: the node.
-        held: whose CPUs were looked at.
+        view: the node, afterwards.
+        held: whose CPUs were looked at, before.
         use: what ran there.
         seen: what else is known of it.
         ended_early: it was interrupted.
     """
-    homes = _homes(view)
-    found = [_claim(claim, use, seen, homes) for claim in held]
-    return {
-        "kind": KIND,
-        "version": VERSION,
+    held, homes, stayed = tuple(held), _homes(view), frozenset(exclusive_cpus(view))
+    found = [_claim(claim, use, seen, homes) for claim in held if claim in stayed]
+    return nothing() | {
         "alone": all(one["alone"] for one in found),
         "endedEarly": ended_early,
         "microseconds": use.elapsed_ns // 1000,
         "dropped": use.dropped,
+        "changed": [{"pod": one.pod, "cpus": str(one.cpus)} for one in held if one not in stayed],
         "cpus": sorted(found, key=lambda one: -_movable_us(one)),
     }
 
@@ -72,6 +71,7 @@ def nothing() -> Document:
         "endedEarly": False,
         "microseconds": 0,
         "dropped": 0,
+        "changed": [],
         "cpus": [],
     }
 

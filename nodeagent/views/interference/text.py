@@ -19,11 +19,16 @@ _NOT_ALONE = "NOT ALONE"
 
 def render_interference(document: Document, width: int | None = WIDTH, *, coloured: bool = False) -> str:
     """Print a table for each owner, the worst first."""
-    if not document["cpus"]:
+    if not document["cpus"] and not document["changed"]:
         return "No pod has exclusive CPUs.\n"
     lines = []
     for claim in document["cpus"]:
         lines += [*_claim(claim, width), ""]
+    for one in document["changed"]:
+        lines += [
+            *broken(f"{one['pod']}: CPUs {one['cpus']}: given or taken meanwhile, so nothing is said of them", width),
+            "",
+        ]
     text = "\n".join([*lines, *broken(_total(document), width)]) + "\n"
     return text.replace(_NOT_ALONE, f"\x1b[1;93m{_NOT_ALONE}\x1b[0m") if coloured else text
 

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from nodeagent.cli.commands.interference import InterferenceError, check_complete
 from nodeagent.core.model.host_processes import HostThread
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import ContainerKind
 from nodeagent.formats.kernel.cpu_use import CpuUse, Handling, Interrupt, TaskRun
-from nodeagent.views.interference.claims import claims
+from nodeagent.views.interference.claims import exclusive_cpus
 from nodeagent.views.interference.document import Witnesses, interference, is_alone, nothing
 from nodeagent.views.interference.text import render_interference
 from tests.support import json_schema
@@ -43,7 +44,7 @@ def kernel_thread(pid: int, *, is_bound: bool) -> HostThread:
 
 def told(use: CpuUse, seen: Witnesses, *, ended_early: bool = False) -> dict[str, Any]:
     view = world().view()
-    document = interference(view, claims(view), use, seen, ended_early=ended_early)
+    document = interference(view, exclusive_cpus(view), use, seen, ended_early=ended_early)
     json_schema.check(document, "interference")
     return document
 
@@ -54,17 +55,17 @@ def tasks(document: Mapping[str, Any], of: str = "default/web") -> list[tuple[st
 
 
 def test_who_has_exclusive_cpus() -> None:
-    found = claims(world().view())
+    found = exclusive_cpus(world().view())
     assert [(one.pod, one.containers, str(one.cpus), one.cgroups) for one in found] == [
         ("default/web", ("app",), "1,5", ("poduid-web/app",)),
         ("default/db", ("main",), "4", ("poduid-db/main",)),
     ]
-    assert [one.pod for one in claims(world().view(), frozenset({"uid-db"}))] == ["default/db"]
+    assert [one.pod for one in exclusive_cpus(world().view(), frozenset({"uid-db"}))] == ["default/db"]
 
 
 def test_containers_that_have_cpus_in_turn_make_one_claim() -> None:
     found = World().add(pod("web", app("setup", kind=ContainerKind.INIT, cpu="1"), app("app", cpu="3")))
-    (claim,) = claims(found.view())
+    (claim,) = exclusive_cpus(found.view())
     assert (claim.containers, str(claim.cpus)) == (("setup", "app"), "1,4-5")
     assert claim.cgroups == ("poduid-web/setup", "poduid-web/app")
 
@@ -184,6 +185,25 @@ def test_its_text() -> None:
     document = told(use, seen, ended_early=True)
     golden("interference.txt", render_interference(document))
     assert "\x1b[1;93mNOT ALONE\x1b[0m" in render_interference(document, coloured=True)
+
+
+def test_of_cpus_that_changed_hands_meanwhile_nothing_is_said() -> None:
+    """What ran there may have been another owner's."""
+    held, later = exclusive_cpus(world().view()), World().add(pod("web", app("app", cpu="2"))).view()
+    use = replace(NOTHING, runs=(TaskRun(4, 1, "new", 1, 5),))
+    document = interference(later, held, use, NOBODY)
+    json_schema.check(document, "interference")
+    assert document["changed"] == [{"pod": "default/db", "cpus": "4"}]
+    assert [one["pod"] for one in document["cpus"]] == ["default/web"]
+    assert "default/db: CPUs 4: given or taken meanwhile" in render_interference(document)
+    with pytest.raises(InterferenceError, match="default/db"):
+        check_complete(document)
+
+
+def test_alone_is_not_said_where_it_was_not_all_counted() -> None:
+    with pytest.raises(InterferenceError, match="tables were full"):
+        check_complete(told(replace(NOTHING, dropped=1), NOBODY))
+    check_complete(told(NOTHING, NOBODY))
 
 
 def test_a_node_without_exclusive_cpus() -> None:
