@@ -67,6 +67,21 @@ def test_who_ran_there_is_named_and_an_owners_short_lived_children_are_not(node:
     for one in (*worked["tasks"], *idle["tasks"]):
         assert one["name"] not in {"sh", "true"}, "an owner's own processes"
         assert one["kind"] != "container", "no pod is on another's CPUs"
+    for one in (one for claim in found["cpus"] for kind in ("tasks", "interrupts", "softirqs") for one in claim[kind]):
+        assert one["microseconds"] <= 2 * found["microseconds"], "no more than two CPUs have"
+
+
+def test_interrupts_are_named_with_their_device_and_whether_they_could_be_elsewhere(node: Node) -> None:
+    """What its disk's queue answers an owner on its own CPU is an interrupt that cannot be moved; only newer kernels tell."""
+    read = ["sh", "-c", "while :; do dd if=/dev/vda of=/dev/null bs=4k count=8 iflag=direct 2>/dev/null; done"]
+    pinned(node, "reader", command=read)
+
+    _, found = counted(node, "reader --seconds 2")
+
+    queues = [one for one in found["cpus"][0]["interrupts"] if "-req." in one["name"]]
+    assert queues
+    assert {one["movable"] for one in queues} == {False if node.run("uname -r").stdout.startswith("6.12") else None}
+    assert all(one["times"] > 0 for one in queues)
 
 
 def test_one_that_never_lets_go_of_a_cpu_is_named_too(debian_12: Node) -> None:
