@@ -142,6 +142,13 @@ def test_a_signal_ends_it_early_and_nothing_is_left(debian_12: Node, signal: str
     node.run("systemctl reset-failed count", check=False)
 
 
+def test_only_root_may_count(node: Node) -> None:
+    pinned(node, "idle", command=["sleep", "infinity"])
+    done = node.run("setpriv --reuid=nobody --regid=nodeagent --clear-groups nodeagent interference", check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith("Permission denied\nhint: run this as root\n")
+
+
 def test_a_node_without_exclusive_cpus_says_so(debian_12: Node) -> None:
     done = debian_12.run("nodeagent interference")
     assert done.stdout == "No pod has exclusive CPUs.\n"

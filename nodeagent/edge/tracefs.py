@@ -162,18 +162,27 @@ def remove_abandoned(tracefs: Path = TRACEFS) -> None:
 def _check(tracefs: Path) -> None:
     """Find out why it cannot work before anything is changed."""
     try:
-        if not (tracefs / "instances").is_dir():
+        if not _is_there(tracefs / "instances"):
             raise TracefsError(
                 f"there is no tracefs at {tracefs}",
                 hint=f"mount it: `mount -t tracefs tracefs {tracefs}`; if that fails, the kernel is built without tracing (CONFIG_FTRACE)",
             )
-        if not (tracefs / "events" / _SWITCHES / "hist").exists():
+        if not _is_there(tracefs / "events" / _SWITCHES / "hist"):
             raise TracefsError(
                 f"this kernel keeps no histograms: {tracefs}/events/{_SWITCHES} has no file hist",
                 hint="use a kernel that is built with CONFIG_HIST_TRIGGERS=y, as those of Debian are: see `uname -r`",
             )
     except OSError as err:
         raise _failure(f"look into {tracefs}", err) from err
+
+
+def _is_there(path: Path) -> bool:
+    """Whether it exists. Where access is denied, Path.exists raises or says no: it depends on Python's version."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _start_ticks(pid: int) -> int | None:
