@@ -138,17 +138,11 @@ def _counted(options: argparse.Namespace, view: NodeView, held: tuple[ExclusiveC
         before = _members(tree, cgroups)
         counters.begin()
         ended_early = signal.sigtimedwait(_ENDING, options.seconds) is not None
-        record = counters.end()
-        after = _members(tree, cgroups)
-        numbers = {cgroup: tree.numbers(cgroup) for cgroup in cgroups}
-    use = understood(record, cpus)
-    joined = {
-        cgroup: frozenset(task for number in found for task in use.joined.get(number, ()))
-        for cgroup, found in numbers.items()
-    }
-    members = {cgroup: before[cgroup] | after[cgroup] | joined[cgroup] for cgroup in cgroups}
+        use = understood(counters.end(), cpus)
+        # at once: what is to be looked at may end
+        seen = _witnesses(tree, use, before)
     later = shown_state(options.config, options.socket)
-    return interference(later, held, use, _witnesses(use, members), ended_early=ended_early)
+    return interference(later, held, use, seen, ended_early=ended_early)
 
 
 @contextmanager
@@ -177,11 +171,17 @@ def understood(record: CpuHistograms, cpus: CpuSet) -> CpuUse:
         raise InterferenceError(str(err), hint="report it, with the kernel's version (`uname -r`)") from err
 
 
-def _witnesses(use: CpuUse, members: Mapping[str, frozenset[int]]) -> Witnesses:
+def _witnesses(tree: CgroupTree, use: CpuUse, before: Mapping[str, frozenset[int]]) -> Witnesses:
     running = running_on(use.unobserved)
+    known = threads({run.task for run in use.runs}.union(*running.values()))
+    after = _members(tree, before)
+    joined = {
+        cgroup: frozenset(task for number in tree.numbers(cgroup) for task in use.joined.get(number, ()))
+        for cgroup in before
+    }
     return Witnesses(
-        members=members,
-        threads=threads({run.task for run in use.runs}.union(*running.values())),
+        members={cgroup: before[cgroup] | after[cgroup] | joined[cgroup] for cgroup in before},
+        threads=known,
         running=running,
         interrupts=interrupts({one.number for one in use.interrupts}),
         callers=of_caller(),
