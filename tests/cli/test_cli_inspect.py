@@ -385,6 +385,19 @@ def test_live_state_and_exit_status_0(live, run):
     assert list(document) == sorted(document)
 
 
+def test_without_exclusive_cpus_nobody_can_interfere(live, run):
+    assert run("interference", *live.options) == (0, "No pod has exclusive CPUs.\n", "")
+    status, out, _ = run("interference", *live.options, "-o", "json")
+    json_schema.check(json.loads(out), "interference")
+    assert status == 0
+
+
+def test_a_pod_without_exclusive_cpus_is_an_error_if_it_is_named(live, run):
+    status, out, err = run("interference", "web", *live.options)
+    assert (status, out) == (1, "")
+    assert err == "nodeagent: default/web has no exclusive CPUs\nhint: `nodeagent explain web` says why\n"
+
+
 def test_the_running_agents_configuration_counts_not_the_file(live, run):
     live.config.write_text("this: [is no configuration")
     assert run("inspect", *live.options)[0] == 0
