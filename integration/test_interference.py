@@ -129,7 +129,9 @@ def test_the_next_run_removes_what_a_killed_one_left(debian_12: Node) -> None:
     assert node.run(f"ls {INSTANCES}").stdout == ""
 
 
-@pytest.mark.parametrize("signal", ["INT", "TERM", "HUP"])
+@pytest.mark.parametrize(
+    "signal", ["INT", pytest.param("TERM", marks=pytest.mark.long), pytest.param("HUP", marks=pytest.mark.long)]
+)
 def test_a_signal_ends_it_early_and_nothing_is_left(debian_12: Node, signal: str) -> None:
     node = debian_12
     pinned(node, "idle", command=["sleep", "infinity"])
@@ -142,7 +144,8 @@ def test_a_signal_ends_it_early_and_nothing_is_left(debian_12: Node, signal: str
     assert "ended early" in node.guest.get("/run/count").decode()
 
 
-def test_only_root_may_count(node: Node) -> None:
+def test_only_root_may_count(four_nodes: Guest) -> None:
+    node = Node(four_nodes)
     pinned(node, "idle", command=["sleep", "infinity"])
     done = node.run("setpriv --reuid=nobody --regid=nodeagent --clear-groups nodeagent interference", check=False)
     assert (done.returncode, done.stdout) == (1, "")
