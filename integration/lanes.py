@@ -9,6 +9,7 @@ SECOND_LANE = (
     "debian_package",
     "examples",
     "hotplug",
+    "interference",
     "load_live",
     "metrics_live",
     "no_overlap",

@@ -141,6 +141,7 @@ later version is valid under an earlier schema. Have readers ignore what they do
 ANSWERS: dict[str, tuple[str, ...] | str] = {
     "run": "none: it logs, one JSON object per line",
     "inspect": ("inspection",),
+    "interference": ("interference",),
     "topology": ("topology",),
     "capture": ("capture",),
     "check": ("check",),

@@ -15,6 +15,7 @@ from nodeagent.errors import printable
 COMMANDS = {
     "run": "run the agent (what nodeagent.service does)",
     "inspect": "show pods, their CPUs and memory, and every difference from what was promised",
+    "interference": "count who runs on exclusive CPUs besides their owner, how often and how long",
     "topology": "draw the machine, or print it for other tools",
     "capture": "save the node to one file, without secrets: for other commands' --machine, tests and bug reports",
     "check": "check whether this node is fit for pinning, and suggest fixes",

@@ -253,6 +253,29 @@ class CgroupTree:
         here = [int(line) for line in (self._text(path, "cgroup.procs") or "").split()]
         return tuple(dict.fromkeys((*here, *self._processes_below(path))))
 
+    def threads(self, path: str) -> frozenset[int]:
+        """Return the ids of the threads of a cgroup and of those below it; of one that isn't there, none.
+
+        Raises:
+            CgroupError: it cannot be read.
+        """
+        found = frozenset(int(line) for line in (self._text(path, "cgroup.threads") or "").split())
+        return found.union(*(self.threads(f"{path}/{child}") for child in self._children(path)))
+
+    def numbers(self, path: str) -> frozenset[int]:
+        """Return the ids under which the kernel's events know a cgroup and those below it; of one that isn't there, none.
+
+        Raises:
+            CgroupError: it cannot be read.
+        """
+        try:
+            number = (self.root / path).stat().st_ino
+        except FileNotFoundError:
+            return frozenset()
+        except OSError as err:
+            raise _failure(f"look at {self.root / path}", self.root / path, err) from err
+        return frozenset({number}).union(*(self.numbers(f"{path}/{child}") for child in self._children(path)))
+
     def _processes_below(self, path: str) -> Iterator[int]:
         for child in self._children(path):
             try:

@@ -2,18 +2,22 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import psutil
 from msgspec import Struct
 
+from nodeagent.core.model.host_processes import HostThread
 from nodeagent.core.model.idset import CpuSet
 
 _PF_KTHREAD = 0x0020_0000
 """include/linux/sched.h; field 9 of /proc/PID/stat (proc_pid_stat(5))."""
+_PF_NO_SETAFFINITY = 0x0400_0000
 _STAT_FLAGS = 6
 """Index of that field after the command's closing parenthesis."""
+_STAT_CPU = 36
+"""The same of the CPU that it ran on last, field 39."""
 _DEAD_STATES = frozenset({"Z", "X", "x"})
 
 
@@ -76,6 +80,46 @@ def of_caller() -> frozenset[int]:
     return frozenset(ours)
 
 
+def threads(tasks: Iterable[int]) -> dict[int, HostThread]:
+    """Describe tasks by their ids; those that have ended are left out."""
+    found = {}
+    for task in tasks:
+        with contextlib.suppress(OSError, IndexError, ValueError, StopIteration):
+            found[task] = _thread(task)
+    return found
+
+
+def running_on(cpus: CpuSet) -> dict[int, tuple[int, ...]]:
+    """Return the tasks that run at this moment on CPUs, or would if they had their turn; CPUs without any are left out."""
+    found: dict[int, tuple[int, ...]] = {}
+    for pid in psutil.pids() if cpus else ():
+        with contextlib.suppress(OSError):
+            for task in _threads(pid):
+                fields = _stat_fields(task)
+                if fields[0] == "R" and int(fields[_STAT_CPU]) in cpus:
+                    found[int(fields[_STAT_CPU])] = (*found.get(int(fields[_STAT_CPU]), ()), task)
+    return found
+
+
+def stay_off(cpus: CpuSet) -> None:
+    """Keep this process off CPUs, if there are others for it."""
+    others = CpuSet.from_ids(os.sched_getaffinity(0)) - cpus
+    if others:
+        os.sched_setaffinity(0, others)
+
+
+def _thread(task: int) -> HostThread:
+    status = dict(line.split(":\t", 1) for line in _proc_text(task, "status").splitlines() if ":\t" in line)
+    flags = _state_and_flags(task)[1]
+    return HostThread(
+        pid=int(status["Tgid"]),
+        name=status["Name"],
+        cgroup=_cgroup(task),
+        is_kernel_thread=bool(flags & _PF_KTHREAD),
+        is_bound=bool(flags & _PF_NO_SETAFFINITY) and status["Cpus_allowed_list"].isdecimal(),
+    )
+
+
 def _look_at(pid: int) -> ProcessAffinity | None:
     """Describe a process; None if it has ended and only waits for its parent."""
     state, flags = _state_and_flags(pid)
@@ -94,9 +138,13 @@ def _threads(pid: int) -> Iterator[int]:
 
 
 def _state_and_flags(pid: int) -> tuple[str, int]:
-    """The command may contain blanks and parentheses, so everything is counted from the last parenthesis."""
-    fields = _proc_text(pid, "stat").rpartition(")")[2].split()
+    fields = _stat_fields(pid)
     return fields[0], int(fields[_STAT_FLAGS])
+
+
+def _stat_fields(pid: int) -> list[str]:
+    """The command may contain blanks and parentheses, so everything is counted from the last parenthesis."""
+    return _proc_text(pid, "stat").rpartition(")")[2].split()
 
 
 def _cgroup(pid: int) -> str | None:

@@ -299,7 +299,7 @@ def test_a_complaint_about_arguments_names_what_was_given(words, value, run):
         (["run", "--cofnig=x"], "unrecognized arguments: --cofnig=x, did you mean --config?"),
         (["inspect", "-o", "jsno"], "there is no 'jsno', did you mean json?"),
         (["inspect", "-o", "png"], "there is no 'png', must be one of text, wide, json, yaml"),
-        (["frobnicate"], "there is no 'frobnicate', must be one of run, inspect, topology, "),
+        (["frobnicate"], "there is no 'frobnicate', must be one of run, inspect, interference, topology, "),
         (["inspect", "--frobnicate", "x", "y"], "unrecognized arguments: --frobnicate y"),
     ],
 )
@@ -383,6 +383,19 @@ def test_live_state_and_exit_status_0(live, run):
     assert (app["pid"], app["processes"], app["state"]["name"]) == (os.getpid(), 1, "Running")
     assert (slot["state"]["name"], slot["processes"]) == ("Open", 0)
     assert list(document) == sorted(document)
+
+
+def test_without_exclusive_cpus_nobody_can_interfere(live, run):
+    assert run("interference", *live.options) == (0, "No pod has exclusive CPUs.\n", "")
+    status, out, _ = run("interference", *live.options, "-o", "json")
+    json_schema.check(json.loads(out), "interference")
+    assert status == 0
+
+
+def test_a_pod_without_exclusive_cpus_is_an_error_if_it_is_named(live, run):
+    status, out, err = run("interference", "web", *live.options)
+    assert (status, out) == (1, "")
+    assert err == "nodeagent: default/web has no exclusive CPUs\nhint: `nodeagent explain web` says why\n"
 
 
 def test_the_running_agents_configuration_counts_not_the_file(live, run):

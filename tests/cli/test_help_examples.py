@@ -66,6 +66,7 @@ def test_examples_are_commands_that_can_be_given(
 
 SCHEMAS = {
     "inspect": ("inspection",),
+    "interference": ("interference",),
     "check": ("check",),
     "apply": ("apply",),
     "diff": ("diff",),

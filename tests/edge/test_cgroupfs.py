@@ -140,6 +140,16 @@ def test_a_process_that_is_listed_twice_is_one(tmp_path):
     assert CgroupTree(str(tmp_path)).processes("pod1") == (7, 9)
 
 
+def test_threads_and_ids_of_a_cgroup_are_those_of_all_below_it(tmp_path):
+    for name, threads in (("pod1", "7\n9\n"), ("pod1/app", ""), ("pod1/app/part", "11\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cgroup.threads").write_text(threads)
+    tree = CgroupTree(str(tmp_path))
+    assert tree.threads("pod1") == {7, 9, 11}
+    assert tree.numbers("pod1") == {(tmp_path / name).stat().st_ino for name in ("pod1", "pod1/app", "pod1/app/part")}
+    assert (tree.threads("pod2"), tree.numbers("pod2")) == (frozenset(), frozenset()), "it has gone"
+
+
 THREADED = """
 import os, signal, threading
 thread = threading.Thread(target=lambda: signal.sigwait({signal.SIGUSR1}), daemon=True)

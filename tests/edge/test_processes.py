@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.processes import ProcessAffinity, may_run_on
+from nodeagent.edge.processes import ProcessAffinity, may_run_on, running_on, threads
 
 ALL = CpuSet.from_ids(os.sched_getaffinity(0))
 FIRST, LAST = min(ALL), max(ALL)
@@ -162,3 +162,49 @@ def test_a_process_that_is_hidden_is_reported_not_forgotten(start: Callable[[str
     if done.returncode == 99:
         pytest.skip(f"no /proc of one's own here: {done.stderr.strip()}")
     assert done.stdout == f"ProcessScan(found=(), hidden=({pid},))\n"
+
+
+def test_a_thread_is_described_by_its_own_id(start: Callable[[str], subprocess.Popen[str]]) -> None:
+    pid = start("threading.Thread(target=threading.Event().wait, daemon=True).start()").pid
+    (thread,) = {int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()} - {pid}
+    found = threads([pid, thread, 2**22 + 1])
+    assert found.keys() == {pid, thread}, "one that isn't there is left out"
+    assert (found[thread].pid, found[thread].is_kernel_thread, found[thread].is_bound) == (pid, False, False)
+
+
+def test_a_process_on_one_cpu_is_not_bound_to_it(start: Callable[[str], subprocess.Popen[str]]) -> None:
+    """It, or anybody with the right to, can change that."""
+    pid = start(f"os.sched_setaffinity(0, {{{FIRST}}})").pid
+    assert not threads([pid])[pid].is_bound
+
+
+def test_what_runs_on_a_cpu_at_this_moment(start: Callable[[str], subprocess.Popen[str]]) -> None:
+    idle = start(f"os.sched_setaffinity(0, {{{LAST}}})").pid
+    busy = start(
+        f"""
+os.sched_setaffinity(0, {{{LAST}}})
+def work():
+    while True: pass
+threading.Thread(target=work, daemon=True).start()
+"""
+    ).pid
+    (worker,) = {int(path.name) for path in Path(f"/proc/{busy}/task").iterdir()} - {busy}
+    there = running_on(CpuSet.of(LAST))[LAST]
+    assert worker in there
+    assert idle not in there
+    assert running_on(CpuSet()) == {}
+
+
+@two_cpus
+def test_this_process_stays_off_cpus_if_there_are_others() -> None:
+    script = f"""
+import os
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.edge.processes import stay_off
+stay_off(CpuSet.of({FIRST}))
+print({FIRST} in os.sched_getaffinity(0))
+stay_off(CpuSet.from_ids(os.sched_getaffinity(0)))
+print(len(os.sched_getaffinity(0)) > 0)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]

@@ -35,6 +35,7 @@ from nodeagent.cli.commands import (
     exec as exec_command,
     explain,
     inspect,
+    interference,
     release,
     retry,
     simulate,
@@ -78,6 +79,7 @@ from nodeagent.edge.placement_files import PlacementFiles
 from nodeagent.edge.serving import ServingThread
 from nodeagent.edge.sysfs import read_machine, write_setting
 from nodeagent.edge.systemd import ServiceManager
+from nodeagent.edge.tracefs import recording
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state
@@ -97,6 +99,7 @@ from nodeagent.views.simulate.scenario_replay import replay
 from nodeagent.views.wording.refusal_advice import ADVISED, next_step
 from scripts.reference_errors import errors
 from tests.core.cpu.test_cpu_manager import ALPHA, START_REFUSALS
+from tests.support import kernel_histograms
 from tests.support.builders import GIB, MACHINE_A, PLRM, machine, managers
 from tests.support.inspected_nodes import NOW_MS, World
 from tests.support.launcher_process import LauncherProcess, launcher, wait_for
@@ -290,6 +293,19 @@ def asked(command: ModuleType, *words: str) -> Namespace:
     return parser.parse_args(words)
 
 
+def with_histograms(directory: Path) -> Path:
+    """Make it look like tracefs; the files of an instance are missing."""
+    (directory / "instances").mkdir()
+    (directory / "events/sched/sched_switch").mkdir(parents=True)
+    (directory / "events/sched/sched_switch/hist").touch()
+    return directory
+
+
+def counted_in(tracefs: Path) -> None:
+    with recording(CpuSet.of(1), tracefs):
+        pass
+
+
 def explained(directory: Path, name: str, text: str = "") -> object:
     """Ask why a pod of a described machine was admitted, which has none."""
     return explain.run(asked(explain, name, "--topology", "4c", "--config", config_file(directory, text)))
@@ -346,6 +362,7 @@ CASES = [
     Case("DocumentError", "no YAML", lambda _: parse_config(b"a: [", "/etc/x.yaml"), "/etc/x.yaml:1"),
     Case("ExecError", "no agent, no configuration", lambda d: exec_command.run(wanted("web", "app", d)), "{}/none.yaml" if os.geteuid() == 0 else "only root"),
     Case("ExplainError", "a pod of an empty machine", lambda d: explained(d, "web"), "'web'"),
+    Case("InterferenceError", "a pod that shares", lambda _: interference.claims_of(World().add(pod("web")).view(), "web"), "default/web"),
     Case("LauncherError", "no launcher", lambda d: LauncherClient(d / "s").hello(), "{}/s"),
     Case("LauncherProtocolError", "no JSON", lambda _: decode_hello(b"Hello!"), "Hello!"),
     Case("LauncherProtocolError", "another version", lambda _: decode_hello(b'{"hello": {"version": 3}}'), "'version': 3"),
@@ -404,6 +421,9 @@ CASES = [
     Case("TopologySpecError", "no machine", lambda _: topology_from_spec("2x"), '"2x"'),
     Case("WhatIfError", "a configuration that does not suit", lambda d: explained(d, "web", "reservedSystemCPUs: '99'"), "99 is not a subset"),
     Case("UeventError", "the socket broke", lambda _: uevents.drain(closed_socket()), "Bad file descriptor"),
+    Case("TracefsError", "no tracefs", counted_in, "{}"),
+    Case("TracefsError", "a kernel without histograms", lambda d: ((d / "instances").mkdir(), counted_in(d)), "{}/events/sched/sched_switch"),
+    Case("TracefsError", "an instance that lacks something", lambda d: counted_in(with_histograms(d)), "{}/instances/nodeagent-"),
     Case("UnknownPodError", "none", lambda _: find_pods(NodeState(EMPTY), "wbe"), "'wbe'"),
     Case("UnknownStateError", "damaged", lambda d: ((d / "state").mkdir(), written(d / "state/nodeagent_state", "{"), known_state(config_file(d), f"{d}/s")), "{}/state/nodeagent_state"),
     Case("VanishedError", "a file that can't be opened", lambda d: read_machine(machine_without_a_core_id(d)), "{}/sys/devices/system/cpu/cpu0/topology/core_id"),
@@ -477,6 +497,7 @@ INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "CgroupValueError": (lambda d: message_of(lambda: cgroup_with(d, "memory.max", "-1").read(frozenset())), "'-1'"),
     "DurationSyntaxError": (lambda _: config_message("cpuManagerReconcilePeriod: 5x"), '"5x"'),
     "GoJsonError": (lambda _: start_with(cpu='{"policyName": 3}'), "number into Go value of type string"),
+    "HistogramSyntaxError": (lambda _: message_of(lambda: interference.understood(kernel_histograms.record(b"x", began_ns=0, ended_ns=1), CpuSet.of(1))), "sched_switch"),
     "IdSetSyntaxError": (lambda _: config_message("reservedSystemCPUs: 3-1"), '"3-1"'),
     "MisfitError": (lambda _: message_of(lambda: decode_state(b'{"format": 3}\n')), "format"),
     "QuantitySyntaxError": (lambda _: config_message("kubeReserved: {cpu: much}"), '"much"'),

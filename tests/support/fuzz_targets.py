@@ -45,6 +45,8 @@ from nodeagent.formats.checkpoint.node_state import NodeStateError, decode_state
 from nodeagent.formats.config.config_yaml import judged_config, parse_config
 from nodeagent.formats.config.effective_config import config_document, config_from_document
 from nodeagent.formats.kernel.cgroup_values import CgroupValueError, parse_flat_keyed, parse_value
+from nodeagent.formats.kernel.cpu_use import Counted, use_of
+from nodeagent.formats.kernel.histogram import HistogramSyntaxError, parse_histogram
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.kernel.sysfs_sample import SysfsError, SysfsSample
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest, pod_from_document, pod_to_document
@@ -75,6 +77,7 @@ from nodeagent.launcher.server import Launcher
 from nodeagent.views.checkpoint_text import render_checkpoint, summary
 from nodeagent.views.simulate.scenario_replay import replay
 from tests.formats.checkpoint import test_checkpoint_versions as versions
+from tests.support import kernel_histograms
 from tests.support.builders import MACHINE_A
 from tests.support.machine_tree import Cache, Machine as Tree
 from tests.support.world import SMALL, empty_state, node
@@ -202,6 +205,23 @@ def quantity(content: bytes) -> Hashable:
     assert str(again) == str(found)
     assert found.nano <= (2**63 - 1) * 10**9
     return found.notation, found.nano > 0, len(str(found))
+
+
+def histogram(content: bytes) -> Hashable:
+    """What the kernel prints, with names that tasks have given themselves."""
+    try:
+        found = parse_histogram(content, _HISTOGRAM_KEYS, value="common_timestamp", task="common_pid")
+    except HistogramSyntaxError as err:
+        return kind_of(err)
+    assert all(len(row.keys) == len(_HISTOGRAM_KEYS) and min(row.keys) >= 0 for row in found.rows)
+    began = Counted(content, 0, 0)
+    nothing = kernel_histograms.record(began_ns=0, ended_ns=1)
+    used = use_of(structs.replace(nothing, switches=began, ended_ns=10**9), CpuSet.parse("0-7"))
+    assert all(0 <= run.ns <= used.elapsed_ns and run.times >= 0 for run in used.runs)
+    return len(found.rows), len(used.runs), found.dropped > 0
+
+
+_HISTOGRAM_KEYS = ("common_cpu", "common_pid", "next_pid")
 
 
 def id_set(content: bytes) -> Hashable:
@@ -556,6 +576,12 @@ TARGETS = (
         "quantity", quantity, (b"1500m", b"1.5Gi", b"1e3", b"-.5E-2"), words("n u m k M Ki Mi Gi Ti Pi Ei e3 E+ . - +")
     ),
     Target("id-set", id_set, (b"0-3,8", b"", b"4095"), words(", - 0- -1 + 4095 4096 0-4095")),
+    Target(
+        "histogram",
+        histogram,
+        (kernel_histograms.switches([(9, 3, 0, 7), (12, 3, 7, 0)], {7: "a name"}), kernel_histograms.text([])),
+        words("{ common_cpu: 3, common_pid: [ 7], next_pid: } hitcount: common_timestamp: Totals: Entries: Dropped:"),
+    ),
     Target("duration", duration, (b"10s", b"1m30s", b"1.5h"), words("ns us \u00b5s ms s m h . - + 0")),
     Target("bind-address", bind_address, (b"127.0.0.1:9", b"[::1]:1", b"unix:/run/x"), words("unix: / : [ ] :: 65535")),
     Target(

@@ -20,3 +20,16 @@ class HostProcesses(Struct, frozen=True):
     kernel_thread_cpus: CpuSet = CpuSet()
     hidden: int = 0
     """Processes that could not be read for lack of permission."""
+
+
+class HostThread(Struct, frozen=True):
+    """A task of the kernel's scheduler: a thread of a process, or of the kernel."""
+
+    pid: int
+    """Of its process."""
+    name: str
+    cgroup: str | None
+    """Path below the cgroup v2 root, with its leading slash; None: it is in none."""
+    is_kernel_thread: bool
+    is_bound: bool
+    """The kernel keeps it on one CPU, and lets nobody move it."""

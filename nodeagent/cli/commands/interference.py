@@ -1,0 +1,188 @@
+"""`nodeagent interference`: who ran on exclusive CPUs besides their owner, as the kernel counts it."""
+
+import argparse
+import signal
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from nodeagent.cli.support.colour import add_color_argument, terminal_width, wants_colour
+from nodeagent.cli.support.documents import Document, add_output_argument, spelled
+from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
+from nodeagent.cli.support.known_state import shown_state
+from nodeagent.cli.support.numeric_arguments import seconds
+from nodeagent.cli.support.printable_output import write_coloured
+from nodeagent.cli.support.sources import add_agent_arguments
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.edge.cgroupfs import CgroupTree
+from nodeagent.edge.interrupts import interrupts
+from nodeagent.edge.processes import of_caller, running_on, stay_off, threads
+from nodeagent.edge.tracefs import recording
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.kernel.cpu_use import CpuHistograms, CpuUse, use_of
+from nodeagent.formats.kernel.histogram import HistogramSyntaxError
+from nodeagent.formats.manifest.pod_names import find_pods
+from nodeagent.formats.node_view import NodeView
+from nodeagent.views.interference.claims import ExclusiveCpus, exclusive_cpus
+from nodeagent.views.interference.document import Witnesses, interference, is_alone, nothing
+from nodeagent.views.interference.text import WIDTH, render_interference
+
+_SECONDS = 10.0
+_MOST_SECONDS = 3600
+_ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+
+
+class InterferenceError(NodeAgentError):
+    """It cannot be known who ran on whose CPUs."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "pod", nargs="?", metavar="POD", help="only this pod's exclusive CPUs: name, namespace/name or UID"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=seconds(0.1, _MOST_SECONDS),
+        default=_SECONDS,
+        metavar="N",
+        help=f"how long to count (default: {_SECONDS:g}); Ctrl-C ends it early and shows what was counted",
+    )
+    add_output_argument(parser)
+    add_color_argument(parser)
+    add_agent_arguments(parser)
+    parser.epilog = """\
+exit status: 0: nothing ran there but the owners and what cannot leave; 3: something else did; 1: could not be determined;
+2: wrong arguments
+
+examples:
+  nodeagent interference
+  nodeagent interference default/web --seconds 60
+  nodeagent interference -o json | jq -r '.cpus[].tasks[] | select(.movable) | .name'
+
+Needs root. The kernel counts in a tracing instance of its own, on these CPUs only, and nothing is written event by event. Tasks are the
+owner's if they are in its cgroup or were started by such a task. Kernel threads that are bound to their CPU, interrupts that cannot be
+moved and softirqs are shown, and don't count as somebody else. An interrupt that interrupts a task is part of the task's time, too. The
+command keeps itself off these CPUs. If it is killed (kill -9), its instance stays, and the next run removes it.
+next: nodeagent inspect shows which host processes may run there, nodeagent check what can be done about it"""
+    parser.set_defaults(parser=parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Count, and print what was counted.
+
+    Raises:
+        NodeAgentError: the state is unknown, there is no such pod, or the kernel cannot count.
+    """
+    view = shown_state(options.config, options.socket)
+    held = claims_of(view, options.pod)
+    document = nothing() if not held else _counted(options, view, held)
+    if options.output != "text":
+        sys.stdout.write(spelled(document, options.output))
+    else:
+        colours = wants_colour(options.color)
+        text = render_interference(document, terminal_width() or WIDTH, coloured=colours)
+        (write_coloured if colours else sys.stdout.write)(text)
+    if not is_alone(document):
+        return EXIT_DIFFERENCE
+    check_complete(document)
+    return 0
+
+
+def check_complete(document: Mapping[str, Any]) -> None:
+    """Make sure that it is known that nobody else ran there.
+
+    Raises:
+        InterferenceError: it is not.
+    """
+    if document["dropped"]:
+        raise InterferenceError(
+            "so much ran that the kernel's tables were full, and somebody else may have been there after that",
+            hint="count for less time: --seconds 1",
+        )
+    if document["changed"]:
+        pods = ", ".join(one["pod"] for one in document["changed"])
+        raise InterferenceError(
+            f"CPUs were given or taken while it was counted: {pods}", hint="count again: `nodeagent interference`"
+        )
+
+
+def claims_of(view: NodeView, pod: str | None) -> tuple[ExclusiveCpus, ...]:
+    """Return whose exclusive CPUs are asked about.
+
+    Raises:
+        NodeAgentError: there is no such pod, or it has none.
+    """
+    if pod is None:
+        return exclusive_cpus(view)
+    entries = find_pods(view.state, pod)
+    held = exclusive_cpus(view, frozenset(entry.pod.uid for entry in entries))
+    if not held:
+        raise InterferenceError(
+            f"{entries[0].pod.full_name} has no exclusive CPUs", hint=f"`nodeagent explain {pod}` says why"
+        )
+    return held
+
+
+def _counted(options: argparse.Namespace, view: NodeView, held: tuple[ExclusiveCpus, ...]) -> Document:
+    if view.cgroup_root is None:
+        raise InterferenceError(
+            "the location of the pods' cgroups is unknown, and so is which processes are theirs",
+            hint="start them with `systemctl start nodeagent-pods`, or run this as root",
+        )
+    tree = CgroupTree(view.cgroup_root)
+    cpus = CpuSet.from_ids(cpu for claim in held for cpu in claim.cpus)
+    cgroups = {cgroup for claim in held for cgroup in claim.cgroups}
+    stay_off(view.state.promises.exclusive())
+    with _undisturbed(), recording(cpus) as counters:
+        before = _members(tree, cgroups)
+        counters.begin()
+        ended_early = signal.sigtimedwait(_ENDING, options.seconds) is not None
+        use = understood(counters.end(), cpus)
+        # at once: what is to be looked at may end
+        seen = _witnesses(tree, use, before)
+    later = shown_state(options.config, options.socket)
+    return interference(later, held, use, seen, ended_early=ended_early)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let no signal but SIGKILL end it before everything is as it was; the wait in between ends at once."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _members(tree: CgroupTree, cgroups: Iterable[str]) -> dict[str, frozenset[int]]:
+    return {cgroup: tree.threads(cgroup) for cgroup in cgroups}
+
+
+def understood(record: CpuHistograms, cpus: CpuSet) -> CpuUse:
+    """Read what the kernel counted.
+
+    Raises:
+        InterferenceError: this kernel writes it in another way.
+    """
+    try:
+        return use_of(record, cpus)
+    except HistogramSyntaxError as err:
+        raise InterferenceError(str(err), hint="report it, with the kernel's version (`uname -r`)") from err
+
+
+def _witnesses(tree: CgroupTree, use: CpuUse, before: Mapping[str, frozenset[int]]) -> Witnesses:
+    running = running_on(use.unobserved)
+    known = threads({run.task for run in use.runs}.union(*running.values()))
+    after = _members(tree, before)
+    joined = {
+        cgroup: frozenset(task for number in tree.numbers(cgroup) for task in use.joined.get(number, ()))
+        for cgroup in before
+    }
+    return Witnesses(
+        members={cgroup: before[cgroup] | after[cgroup] | joined[cgroup] for cgroup in before},
+        threads=known,
+        running=running,
+        interrupts=interrupts({one.number for one in use.interrupts}),
+        callers=of_caller(),
+    )

@@ -1,0 +1,34 @@
+"""What the kernel knows of an interrupt: which device's it is, and whether it may be moved to other CPUs. Read-only."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from nodeagent.formats.kernel.cpu_use import Interrupt
+
+_WRITABLE = 0o222
+
+
+def interrupts(numbers: Iterable[int], root: Path = Path("/")) -> dict[int, Interrupt]:
+    """Describe interrupts by their numbers; of one that has gone only the number is known.
+
+    Newer kernels let nobody write the affinity of one that can't be moved, and show it as read-only. Where none is, the kernel is older,
+    and it is unknown: the timer's (0, or that of the virtual CPU) can be moved on no kernel.
+    """
+    affinities = {}
+    for path in (root / "proc/irq").glob("*/smp_affinity"):
+        with suppress(OSError):
+            affinities[path.parent.name] = bool(path.stat().st_mode & _WRITABLE)
+    shows = not all(affinities.values())
+    return {
+        number: Interrupt(_name(root, number), affinities.get(str(number)) if shows else None) for number in numbers
+    }
+
+
+def _name(root: Path, number: int) -> str:
+    try:
+        return (
+            (root / f"sys/kernel/irq/{number}/actions").read_text(encoding="utf-8", errors="backslashreplace").strip()
+        )
+    except OSError:
+        return ""

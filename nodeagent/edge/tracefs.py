@@ -1,0 +1,199 @@
+"""What ran on some CPUs, counted by the kernel: histogram triggers in a tracefs instance of our own, which goes with us.
+
+Nothing is recorded event by event, and other users of tracing are not disturbed. The kernel removes an instance only on request, so its
+name says whose it is: what a killed process left is removed by the next one (`Documentation/trace/histogram.rst`, `ftrace.rst`).
+"""
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.kernel.cpu_use import Counted, CpuHistograms, cpu_filter
+
+TRACEFS = Path("/sys/kernel/tracing")
+_PREFIX = "nodeagent-"
+_STAT_START = 19
+"""Index of the start time in /proc/PID/stat after the command's closing parenthesis (proc_pid_stat(5))."""
+_FORKS = "sched/sched_process_fork"
+_JOINS = "cgroup/cgroup_attach_task"
+_SWITCHES = "sched/sched_switch"
+_INTERRUPT_ENTRIES, _INTERRUPT_EXITS = "irq/irq_handler_entry", "irq/irq_handler_exit"
+_SOFTIRQ_ENTRIES, _SOFTIRQ_EXITS = "irq/softirq_entry", "irq/softirq_exit"
+# Sums of timestamps are enough to know how long: see formats/kernel/cpu_use.py. common_pid is the task that is switched from.
+_TIMES = "vals=common_timestamp:clock=mono"
+_COUNTED = {
+    # ends first: whatever has begun has its end counted too
+    _INTERRUPT_EXITS: f"hist:keys=common_cpu,irq:{_TIMES}:size=2048",
+    _INTERRUPT_ENTRIES: f"hist:keys=common_cpu,irq:{_TIMES}:size=2048",
+    _SOFTIRQ_EXITS: f"hist:keys=common_cpu,vec:{_TIMES}:size=2048",
+    _SOFTIRQ_ENTRIES: f"hist:keys=common_cpu,vec:{_TIMES}:size=2048",
+    _SWITCHES: f"hist:keys=common_cpu,common_pid.execname,next_pid:{_TIMES}:size=16384",
+}
+_HINTS = {
+    errno.EACCES: "run this as root",
+    errno.EPERM: "run this as root; with secure boot the kernel may be locked down (see /sys/kernel/security/lockdown)",
+    errno.ENOMEM: "the kernel needs about 1.5 MiB per CPU for a moment: free some memory",
+    errno.EROFS: "tracefs is mounted read-only: `mount -o remount,rw /sys/kernel/tracing`",
+}
+
+
+class TracefsError(NodeAgentError):
+    """The kernel cannot count what runs, or does not let us."""
+
+
+class CpuRecording:
+    """The counters of one instance. Made by `recording`: from then on it is known who was started by whom."""
+
+    def __init__(self, instance: Path, cpus: CpuSet) -> None:
+        self._instance = instance
+        self._condition = f"if {cpu_filter(cpus)}"
+        self._began: dict[str, tuple[int, int]] = {}
+
+    def prepare(self) -> None:
+        """Count forks and changes of cgroup, and make the other counters, which stand still.
+
+        Raises:
+            TracefsError: the kernel refuses one.
+        """
+        # the smallest buffers, as nothing is put into them
+        self._write("buffer_size_kb", "1")
+        self._trigger(_FORKS, f"hist:keys=parent_pid,child_pid:size=8192 {self._condition}")
+        self._trigger(_JOINS, "hist:keys=pid,dst_id:size=2048")
+        for event, histogram in _COUNTED.items():
+            self._trigger(event, f"{histogram}:pause {self._condition}")
+
+    def begin(self) -> None:
+        """Begin to count.
+
+        Raises:
+            TracefsError: the kernel refuses.
+        """
+        for event, histogram in _COUNTED.items():
+            from_ns = time.monotonic_ns()
+            self._trigger(event, f"{histogram}:cont {self._condition}")
+            self._began[event] = from_ns, time.monotonic_ns()
+
+    def end(self) -> CpuHistograms:
+        """Stop all counters at one moment, and read them.
+
+        Events of tasks that are not in set_event_pid reach no trigger; of this process alone nothing is of interest.
+
+        Raises:
+            TracefsError: they cannot be read.
+        """
+        ended_ns = time.monotonic_ns()
+        self._write("set_event_pid", str(os.getpid()))
+        counted = {event: Counted(self._read(event), *began) for event, began in self._began.items()}
+        return CpuHistograms(
+            switches=counted[_SWITCHES],
+            interrupt_entries=counted[_INTERRUPT_ENTRIES],
+            interrupt_exits=counted[_INTERRUPT_EXITS],
+            softirq_entries=counted[_SOFTIRQ_ENTRIES],
+            softirq_exits=counted[_SOFTIRQ_EXITS],
+            forks=self._read(_FORKS),
+            joins=self._read(_JOINS),
+            ended_ns=ended_ns,
+        )
+
+    def _trigger(self, event: str, text: str) -> None:
+        self._write(f"events/{event}/trigger", text)
+
+    def _write(self, name: str, text: str) -> None:
+        path = self._instance / name
+        try:
+            # not O_TRUNC: that removes the triggers that are there
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            try:
+                os.write(descriptor, text.encode())
+            finally:
+                os.close(descriptor)
+        except OSError as err:
+            raise _failure(f"write '{text}' to {path}", err) from err
+
+    def _read(self, event: str) -> bytes:
+        path = self._instance / "events" / event / "hist"
+        try:
+            return path.read_bytes()
+        except OSError as err:
+            raise _failure(f"read {path}", err) from err
+
+
+@contextmanager
+def recording(cpus: CpuSet, tracefs: Path = TRACEFS) -> Iterator[CpuRecording]:
+    """Count what runs on these CPUs, in an instance that is gone afterwards.
+
+    Raises:
+        TracefsError: with the reason.
+    """
+    _check(tracefs)
+    remove_abandoned(tracefs)
+    instance = tracefs / "instances" / f"{_PREFIX}{os.getpid()}-{_start_ticks(os.getpid())}"
+    try:
+        instance.mkdir()
+    except OSError as err:
+        raise _failure(f"make {instance}", err) from err
+    try:
+        counters = CpuRecording(instance, cpus)
+        counters.prepare()
+        yield counters
+    finally:
+        with suppress(OSError):  # somebody looks into it: the next run removes it
+            instance.rmdir()
+
+
+def remove_abandoned(tracefs: Path = TRACEFS) -> None:
+    """Remove instances whose process has ended without doing so."""
+    try:
+        found = sorted(path for path in (tracefs / "instances").iterdir() if path.name.startswith(_PREFIX))
+    except OSError as err:
+        raise _failure(f"read {tracefs / 'instances'}", err) from err
+    for instance in found:
+        pid, _, start = instance.name.removeprefix(_PREFIX).partition("-")
+        if pid.isdecimal() and start.isdecimal() and _start_ticks(int(pid)) != int(start):
+            with suppress(OSError):  # somebody looks into it
+                instance.rmdir()
+
+
+def _check(tracefs: Path) -> None:
+    """Find out why it cannot work before anything is changed."""
+    try:
+        if not _is_there(tracefs / "instances"):
+            raise TracefsError(
+                f"there is no tracefs at {tracefs}",
+                hint=f"mount it: `mount -t tracefs tracefs {tracefs}`; if that fails, the kernel is built without tracing (CONFIG_FTRACE)",
+            )
+        if not _is_there(tracefs / "events" / _SWITCHES / "hist"):
+            raise TracefsError(
+                f"this kernel keeps no histograms: {tracefs}/events/{_SWITCHES} has no file hist",
+                hint="use a kernel that is built with CONFIG_HIST_TRIGGERS=y, as those of Debian are: see `uname -r`",
+            )
+    except OSError as err:
+        raise _failure(f"look into {tracefs}", err) from err
+
+
+def _is_there(path: Path) -> bool:
+    """Whether it exists. Where access is denied, Path.exists raises or says no: it depends on Python's version."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _start_ticks(pid: int) -> int | None:
+    """When a process was started, which together with its id is unique; None: there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    return int(stat.rpartition(b")")[2].split()[_STAT_START])
+
+
+def _failure(doing: str, err: OSError) -> TracefsError:
+    hint = _HINTS.get(err.errno or 0, "dmesg and /sys/kernel/tracing/error_log may have the kernel's reason")
+    return TracefsError(f"cannot {doing}: {os.strerror(err.errno or 0)}", hint=hint)

@@ -1,0 +1,195 @@
+"""Who ran on exclusive CPUs besides their owner, as a document with stable names: the worst first.
+
+A task is the owner's if it was seen in the owner's cgroup, was moved there, or was started by such a task: what has ended in the meantime
+is known too.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from nodeagent.core.model.host_processes import HostThread
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.formats.kernel.cpu_use import SOFTIRQS, CpuUse, Handling, Interrupt, TaskRun, descendants
+from nodeagent.formats.node_view import NodeView
+from nodeagent.views.interference.claims import ExclusiveCpus, exclusive_cpus
+
+KIND = "Interference"
+VERSION = 1
+"""Of the document: new fields don't increase it; none is renamed or removed."""
+CGROUPS = "/sys/fs/cgroup"
+
+Document = dict[str, Any]
+
+
+class Witnesses(Struct, frozen=True):
+    """What was seen of tasks and interrupts besides the kernel's counts."""
+
+    members: Mapping[str, frozenset[int]]
+    """Tasks by cgroup, below the pods' cgroup: seen there, before or after."""
+    threads: Mapping[int, HostThread]
+    """Those that had not ended."""
+    running: Mapping[int, tuple[int, ...]]
+    """Tasks that ran at the end, by CPU; of CPUs that never switched."""
+    interrupts: Mapping[int, Interrupt]
+    callers: frozenset[int]
+    """Processes that end with the command (D12)."""
+
+
+def interference(
+    view: NodeView, held: Iterable[ExclusiveCpus], use: CpuUse, seen: Witnesses, *, ended_early: bool = False
+) -> Document:
+    """Describe what was counted. Of CPUs that were given or taken meanwhile nothing is said: not everything there was somebody else.
+
+    Args:
+        view: the node, afterwards.
+        held: whose CPUs were looked at, before.
+        use: what ran there.
+        seen: what else is known of it.
+        ended_early: it was interrupted.
+    """
+    held, homes, stayed = tuple(held), _homes(view), frozenset(exclusive_cpus(view))
+    found = [_claim(claim, use, seen, homes) for claim in held if claim in stayed]
+    return nothing() | {
+        "alone": all(one["alone"] for one in found),
+        "endedEarly": ended_early,
+        "microseconds": use.elapsed_ns // 1000,
+        "dropped": use.dropped,
+        "changed": [{"pod": one.pod, "cpus": str(one.cpus)} for one in held if one not in stayed],
+        "cpus": sorted(found, key=lambda one: -_movable_us(one)),
+    }
+
+
+def nothing() -> Document:
+    """Describe a node on which nobody has exclusive CPUs."""
+    return {
+        "kind": KIND,
+        "version": VERSION,
+        "alone": True,
+        "endedEarly": False,
+        "microseconds": 0,
+        "dropped": 0,
+        "changed": [],
+        "cpus": [],
+    }
+
+
+def is_alone(document: Mapping[str, Any]) -> bool:
+    """Whether nothing ran on exclusive CPUs besides their owners that could run elsewhere."""
+    return bool(document["alone"])
+
+
+def _claim(claim: ExclusiveCpus, use: CpuUse, seen: Witnesses, homes: Mapping[str, str]) -> Document:
+    members = frozenset().union(*(seen.members.get(cgroup, frozenset()) for cgroup in claim.cgroups))
+    owners = descendants(use.children, members)
+    runs = [run for run in (*use.runs, *_unswitched(claim, use, seen)) if run.cpu in claim.cpus]
+    tasks = _tasks([run for run in runs if run.task not in owners], use.elapsed_ns, seen, homes)
+    interrupts = _interrupts(claim, use, seen)
+    return {
+        "pod": claim.pod,
+        "uid": claim.uid,
+        "containers": list(claim.containers),
+        "cpus": str(claim.cpus),
+        "alone": not any(one["movable"] is not False for one in (*tasks, *interrupts)),
+        "tasks": tasks,
+        "interrupts": interrupts,
+        "softirqs": [
+            {"name": _softirq(number), **_amounts(found, use.elapsed_ns)}
+            for number, found in _by_number(use.softirqs, claim.cpus)
+        ],
+    }
+
+
+def _unswitched(claim: ExclusiveCpus, use: CpuUse, seen: Witnesses) -> Iterator[TaskRun]:
+    """Tasks that had a CPU all the time; if the owner has one there, it is the owner who did not let go of it."""
+    for cpu in use.unobserved & claim.cpus:
+        tasks = seen.running.get(cpu, ())
+        members = frozenset().union(*(seen.members.get(cgroup, frozenset()) for cgroup in claim.cgroups))
+        if members.isdisjoint(tasks):
+            yield from (TaskRun(cpu, task, "", 1, use.elapsed_ns) for task in tasks[:1])
+
+
+def _tasks(runs: Iterable[TaskRun], elapsed_ns: int, seen: Witnesses, homes: Mapping[str, str]) -> list[Document]:
+    """Describe tasks of one name and origin together: programs that come and go are many tasks."""
+    groups: dict[tuple[str, str, str | None], list[TaskRun]] = defaultdict(list)
+    for run in runs:
+        thread = seen.threads.get(run.task)
+        if (run.task if thread is None else thread.pid) not in seen.callers:
+            name = run.name or ("" if thread is None else thread.name)
+            groups[name, *_origin(thread, homes)].append(run)
+    found = [
+        {
+            "name": name,
+            "kind": kind,
+            "of": origin,
+            "movable": kind != "bound-kernel-thread",
+            "tasks": len({run.task for run in group}),
+            **_amounts(group, elapsed_ns),
+        }
+        for (name, kind, origin), group in groups.items()
+    ]
+    return sorted(found, key=lambda one: (not one["movable"], -one["microseconds"], one["name"], one["kind"]))
+
+
+def _origin(thread: HostThread | None, homes: Mapping[str, str]) -> tuple[str, str | None]:
+    """Return a task's kind, and whose it is: a container of a pod, or a cgroup."""
+    if thread is None:
+        return "ended", None
+    if thread.is_kernel_thread:
+        return "bound-kernel-thread" if thread.is_bound else "kernel-thread", None
+    cgroup = thread.cgroup or ""
+    for path, container in homes.items():
+        if cgroup == path or cgroup.startswith(f"{path}/"):
+            return "container", container
+    return "process", thread.cgroup
+
+
+def _homes(view: NodeView) -> dict[str, str]:
+    """Return all containers by their cgroup, as the kernel names it."""
+    root = (view.cgroup_root or "").removeprefix(CGROUPS)
+    return {
+        f"{root}/{entry.container_path(container.name)}": f"{entry.pod.full_name} {container.name}"
+        for entry in view.state.entries
+        for container in entry.pod.containers
+    }
+
+
+def _interrupts(claim: ExclusiveCpus, use: CpuUse, seen: Witnesses) -> list[Document]:
+    found = []
+    for number, handlings in _by_number(use.interrupts, claim.cpus):
+        known = seen.interrupts.get(number, Interrupt("", None))
+        amounts = _amounts(handlings, use.elapsed_ns)
+        found.append({"number": number, "name": known.name, "movable": known.is_movable, **amounts})
+    return sorted(found, key=lambda one: (one["movable"] is False, -one["microseconds"], one["number"]))
+
+
+def _by_number(handlings: Iterable[Handling], cpus: CpuSet) -> list[tuple[int, list[Handling]]]:
+    """Put together what is of one number, most time first."""
+    found: dict[int, list[Handling]] = defaultdict(list)
+    for one in handlings:
+        if one.cpu in cpus:
+            found[one.number].append(one)
+    return sorted(found.items(), key=lambda item: (-sum(one.ns for one in item[1]), item[0]))
+
+
+def _softirq(number: int) -> str:
+    return SOFTIRQS[number] if number < len(SOFTIRQS) else str(number)
+
+
+def _amounts(found: Iterable[TaskRun | Handling], elapsed_ns: int) -> Document:
+    found = tuple(found)
+    ns = sum(one.ns for one in found)
+    return {
+        "cpus": str(CpuSet.from_ids(one.cpu for one in found)),
+        "times": sum(one.times for one in found),
+        "microseconds": ns // 1000,
+        "millicores": 1000 * ns // max(1, elapsed_ns),
+    }
+
+
+def _movable_us(claim: Document) -> int:
+    """How long what could run elsewhere ran there; of those with nothing of the kind, less than of all others."""
+    movable = [one["microseconds"] for one in (*claim["tasks"], *claim["interrupts"]) if one["movable"] is not False]
+    return sum(movable) if movable else -1

@@ -1,0 +1,109 @@
+"""Instances of tracefs come and go with their process, and triggers are written as the kernel reads them (which the guest proves)."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.edge.tracefs import CpuRecording, TracefsError, recording, remove_abandoned
+
+FILES = (
+    "buffer_size_kb",
+    "set_event_pid",
+    *(
+        f"events/{event}/{file}"
+        for event in (
+            "sched/sched_switch",
+            "sched/sched_process_fork",
+            "cgroup/cgroup_attach_task",
+            "irq/irq_handler_entry",
+            "irq/irq_handler_exit",
+            "irq/softirq_entry",
+            "irq/softirq_exit",
+        )
+        for file in ("trigger", "hist")
+    ),
+)
+
+
+@pytest.fixture
+def tracefs(tmp_path: Path) -> Path:
+    """Enough of it to be recognised; what is made in it stays empty, as only the kernel can fill it."""
+    (tmp_path / "instances").mkdir()
+    (tmp_path / "events/sched/sched_switch").mkdir(parents=True)
+    (tmp_path / "events/sched/sched_switch/hist").touch()
+    return tmp_path
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Path:
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    return tmp_path
+
+
+def test_counters_are_made_first_and_run_only_from_the_beginning_on(instance: Path) -> None:
+    counters = CpuRecording(instance, CpuSet.parse("2-3"))
+    trigger = instance / "events/irq/softirq_exit/trigger"
+    made = "hist:keys=common_cpu,vec:vals=common_timestamp:clock=mono:size=2048"
+
+    counters.prepare()
+    assert (instance / "buffer_size_kb").read_text() == "1"
+    assert trigger.read_text() == f"{made}:pause if CPU>=2&&CPU<=3"
+    counters.begin()
+    assert trigger.read_text().endswith(f"{made}:cont if CPU>=2&&CPU<=3")
+    assert (instance / "set_event_pid").read_text() == ""
+
+    (instance / "events/sched/sched_switch/hist").write_bytes(b"\xffswitches")
+    record = counters.end()
+    assert (instance / "set_event_pid").read_text() == str(os.getpid())
+    assert record.switches.text == b"\xffswitches"
+    assert record.softirq_exits.from_ns <= record.softirq_exits.by_ns <= record.softirq_entries.from_ns
+    assert record.switches.by_ns <= record.ended_ns
+
+
+def test_a_counter_that_the_kernel_refuses_is_named_and_the_instance_goes(tracefs: Path) -> None:
+    with pytest.raises(TracefsError, match=r"cannot write '1' to .*/buffer_size_kb: No such file"):
+        recording(CpuSet.of(1), tracefs).__enter__()
+    assert list((tracefs / "instances").iterdir()) == []
+
+
+def test_only_what_dead_processes_left_is_removed(tracefs: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    start = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    stay = {f"nodeagent-{os.getpid()}-{start}", "overlap", "nodeagent-x-y", "nodeagent-1"}
+    for name in (*stay, f"nodeagent-{dead.pid}-{start}", f"nodeagent-{os.getpid()}-1"):
+        (tracefs / "instances" / name).mkdir()
+
+    remove_abandoned(tracefs)
+
+    assert {path.name for path in (tracefs / "instances").iterdir()} == stay
+
+
+def test_what_cannot_be_removed_now_hinders_nobody(tracefs: Path) -> None:
+    (tracefs / "instances/nodeagent-1-1/used").mkdir(parents=True)
+    remove_abandoned(tracefs)
+    assert (tracefs / "instances/nodeagent-1-1").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("present", "problem", "hint"),
+    [
+        ((), "there is no tracefs at", "mount -t tracefs"),
+        (("instances",), "keeps no histograms", "CONFIG_HIST_TRIGGERS"),
+    ],
+)
+def test_a_kernel_that_cannot_says_what_it_lacks(
+    tmp_path: Path, present: tuple[str, ...], problem: str, hint: str
+) -> None:
+    for name in present:
+        (tmp_path / name).mkdir()
+    with pytest.raises(TracefsError, match=problem) as caught:
+        recording(CpuSet.of(1), tmp_path).__enter__()
+    assert re.search(hint, caught.value.hint)

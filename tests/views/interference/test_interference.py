@@ -1,0 +1,212 @@
+"""Who is the owner, who is not, and which of the others could run elsewhere."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from nodeagent.cli.commands.interference import InterferenceError, check_complete
+from nodeagent.core.model.host_processes import HostThread
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import ContainerKind
+from nodeagent.formats.kernel.cpu_use import CpuUse, Handling, Interrupt, TaskRun
+from nodeagent.views.interference.claims import exclusive_cpus
+from nodeagent.views.interference.document import Witnesses, interference, is_alone, nothing
+from nodeagent.views.interference.text import render_interference
+from tests.support import json_schema
+from tests.support.described_nodes import golden
+from tests.support.inspected_nodes import World
+from tests.support.pods import app, pod
+
+SECOND = 1_000_000_000
+NOTHING = CpuUse(10 * SECOND, (), (), (), {}, {}, CpuSet(), 0)
+NOBODY = Witnesses({}, {}, {}, {}, frozenset())
+PODS = "/nodeagent.slice/nodeagent-pods.service"
+
+
+def world() -> World:
+    """On CPUs 1 and 5 `web`, on 4 `db`; `job` shares the others."""
+    found = World()
+    found.add(pod("web", app("app", cpu="2"), app("helper", cpu="500m")))
+    found.add(pod("db", app("main", cpu="1")))
+    found.add(pod("job", app("work")))
+    return found
+
+
+def process(pid: int, cgroup: str, name: str = "x") -> HostThread:
+    return HostThread(pid, name, cgroup, is_kernel_thread=False, is_bound=False)
+
+
+def kernel_thread(pid: int, *, is_bound: bool) -> HostThread:
+    return HostThread(pid, "x", "/", is_kernel_thread=True, is_bound=is_bound)
+
+
+def told(use: CpuUse, seen: Witnesses, *, ended_early: bool = False) -> dict[str, Any]:
+    view = world().view()
+    document = interference(view, exclusive_cpus(view), use, seen, ended_early=ended_early)
+    json_schema.check(document, "interference")
+    return document
+
+
+def tasks(document: Mapping[str, Any], of: str = "default/web") -> list[tuple[str, str, str | None, int]]:
+    (claim,) = (one for one in document["cpus"] if one["pod"] == of)
+    return [(one["name"], one["kind"], one["of"], one["tasks"]) for one in claim["tasks"]]
+
+
+def test_who_has_exclusive_cpus() -> None:
+    found = exclusive_cpus(world().view())
+    assert [(one.pod, one.containers, str(one.cpus), one.cgroups) for one in found] == [
+        ("default/web", ("app",), "1,5", ("poduid-web/app",)),
+        ("default/db", ("main",), "4", ("poduid-db/main",)),
+    ]
+    assert [one.pod for one in exclusive_cpus(world().view(), frozenset({"uid-db"}))] == ["default/db"]
+
+
+def test_containers_that_have_cpus_in_turn_make_one_claim() -> None:
+    found = World().add(pod("web", app("setup", kind=ContainerKind.INIT, cpu="1"), app("app", cpu="3")))
+    (claim,) = exclusive_cpus(found.view())
+    assert (claim.containers, str(claim.cpus)) == (("setup", "app"), "1,4-5")
+    assert claim.cgroups == ("poduid-web/setup", "poduid-web/app")
+
+
+def test_where_nobody_else_ran_the_owners_are_alone() -> None:
+    members = {"poduid-web/app": frozenset({100})}
+    use = replace(NOTHING, runs=(TaskRun(1, 100, "web", 5, SECOND),))
+    document = told(use, replace(NOBODY, members=members))
+    assert is_alone(document)
+    assert tasks(document) == []
+
+
+def test_what_an_owner_starts_is_the_owners_even_if_it_has_ended() -> None:
+    use = replace(
+        NOTHING,
+        runs=(TaskRun(1, 201, "true", 1, 5), TaskRun(1, 202, "true", 1, 5), TaskRun(4, 201, "true", 1, 5)),
+        children={100: (201,), 201: (202,)},
+    )
+    document = told(use, replace(NOBODY, members={"poduid-web/app": frozenset({100})}))
+    assert tasks(document) == []
+    assert tasks(document, "default/db") == [("true", "ended", None, 1)], "on its own CPUs only"
+
+
+def test_each_kind_of_task_is_named_and_only_what_is_bound_may_stay() -> None:
+    use = replace(
+        NOTHING,
+        runs=(
+            TaskRun(1, 300, "ksoftirqd/1", 1, 9_000_000),
+            TaskRun(1, 301, "kworker/u8:0", 1, 1_000_000),
+            TaskRun(5, 302, "cron", 1, 2_000_000),
+            TaskRun(1, 303, "sh", 4, 3_000_000),
+            TaskRun(5, 303, "sh", 4, 3_000_000),
+            TaskRun(1, 304, "sh", 4, 3_000_000),
+            TaskRun(1, 305, "run", 1, 500_000),
+        ),
+    )
+    seen = replace(
+        NOBODY,
+        threads={
+            300: kernel_thread(300, is_bound=True),
+            301: kernel_thread(301, is_bound=False),
+            302: process(302, "/system.slice/cron.service"),
+            305: process(305, f"{PODS}/besteffort/poduid-job/work/below"),
+        },
+    )
+    document = told(use, seen)
+    assert tasks(document) == [
+        ("sh", "ended", None, 2),
+        ("cron", "process", "/system.slice/cron.service", 1),
+        ("kworker/u8:0", "kernel-thread", None, 1),
+        ("run", "container", "default/job work", 1),
+        ("ksoftirqd/1", "bound-kernel-thread", None, 1),
+    ]
+    (first, *_, last) = document["cpus"][0]["tasks"]
+    assert (first["times"], first["microseconds"], first["millicores"], first["cpus"]) == (12, 9000, 0, "1,5")
+    assert (first["movable"], last["movable"], document["alone"]) == (True, False, False)
+
+
+@pytest.mark.parametrize(("is_movable", "alone"), [(True, False), (None, False), (False, True)])
+def test_interrupts_that_can_be_moved_are_somebody_else(*, is_movable: bool | None, alone: bool) -> None:
+    use = replace(NOTHING, interrupts=(Handling(1, 25, 3, 9000), Handling(5, 25, 1, 1000), Handling(3, 26, 1, 1000)))
+    document = told(use, replace(NOBODY, interrupts={25: Interrupt("eth0-rx", is_movable)}))
+    assert document["alone"] is alone
+    (found,) = document["cpus"][0]["interrupts"]
+    assert (found["number"], found["name"], found["times"], found["microseconds"]) == (25, "eth0-rx", 4, 10)
+
+
+def test_the_commands_own_processes_are_nobody() -> None:
+    use = replace(NOTHING, runs=(TaskRun(1, 400, "nodeagent", 1, 5), TaskRun(1, 401, "thread", 1, 5)))
+    seen = replace(NOBODY, threads={401: process(400, "/user.slice")}, callers=frozenset({400}))
+    assert is_alone(told(use, seen))
+
+
+def test_one_that_never_let_go_of_a_cpu_had_it_all_the_time() -> None:
+    use = replace(NOTHING, unobserved=CpuSet.of(1, 4, 5))
+    seen = replace(
+        NOBODY,
+        members={"poduid-db/main": frozenset({200})},
+        threads={500: process(500, "/system.slice/stress.service", "stress")},
+        running={5: (500,), 4: (500, 200)},
+    )
+    document = told(use, seen)
+    (found,) = document["cpus"][0]["tasks"]
+    assert (found["name"], found["millicores"], found["cpus"]) == ("stress", 1000, "5")
+    assert tasks(document, "default/db") == [], "its owner had that one"
+
+
+def test_the_worst_comes_first() -> None:
+    use = replace(NOTHING, runs=(TaskRun(1, 1, "a", 1, 5_000), TaskRun(4, 1, "a", 1, 9_000)))
+    assert [one["pod"] for one in told(use, NOBODY)["cpus"]] == ["default/db", "default/web"]
+
+
+def test_its_text() -> None:
+    use = replace(
+        NOTHING,
+        runs=(
+            TaskRun(1, 1, "stress", 120, 4_800_000_000),
+            TaskRun(1, 2, "kworker/u8:0", 3, 1_200_000),
+            TaskRun(1, 3, "ksoftirqd/1", 7, 900_000),
+            TaskRun(5, 4, "\x1b[31m", 1, 50_000),
+            TaskRun(4, 5, "migration/4", 1, 20_000),
+        ),
+        interrupts=(Handling(1, 25, 300, 2_000_000), Handling(4, 40, 2, 10_000)),
+        softirqs=(Handling(1, 1, 2500, 9_100_000), Handling(5, 1, 2500, 8_000_000), Handling(1, 99, 1, 1)),
+        dropped=17,
+    )
+    seen = replace(
+        NOBODY,
+        threads={
+            1: process(1, "/system.slice/stress.service"),
+            2: kernel_thread(2, is_bound=False),
+            3: kernel_thread(3, is_bound=True),
+            5: kernel_thread(5, is_bound=True),
+        },
+        interrupts={25: Interrupt("eth0-rx-0", is_movable=True), 40: Interrupt("nvme0q3", is_movable=False)},
+    )
+    document = told(use, seen, ended_early=True)
+    golden("interference.txt", render_interference(document))
+    assert "\x1b[1;93mNOT ALONE\x1b[0m" in render_interference(document, coloured=True)
+
+
+def test_of_cpus_that_changed_hands_meanwhile_nothing_is_said() -> None:
+    """What ran there may have been another owner's."""
+    held, later = exclusive_cpus(world().view()), World().add(pod("web", app("app", cpu="2"))).view()
+    use = replace(NOTHING, runs=(TaskRun(4, 1, "new", 1, 5),))
+    document = interference(later, held, use, NOBODY)
+    json_schema.check(document, "interference")
+    assert document["changed"] == [{"pod": "default/db", "cpus": "4"}]
+    assert [one["pod"] for one in document["cpus"]] == ["default/web"]
+    assert "default/db: CPUs 4: given or taken meanwhile" in render_interference(document)
+    with pytest.raises(InterferenceError, match="default/db"):
+        check_complete(document)
+
+
+def test_alone_is_not_said_where_it_was_not_all_counted() -> None:
+    with pytest.raises(InterferenceError, match="tables were full"):
+        check_complete(told(replace(NOTHING, dropped=1), NOBODY))
+    check_complete(told(NOTHING, NOBODY))
+
+
+def test_a_node_without_exclusive_cpus() -> None:
+    json_schema.check(nothing(), "interference")
+    assert is_alone(nothing())
+    assert render_interference(nothing()) == "No pod has exclusive CPUs.\n"
