@@ -30,7 +30,7 @@ def world() -> World:
     found = World()
     found.add(pod("web", app("app", cpu="2"), app("helper", cpu="500m")))
     found.add(pod("db", app("main", cpu="1")))
-    found.add(pod("job", app("work")))
+    found.add(pod("job", app("task")))
     return found
 
 
@@ -108,7 +108,7 @@ def test_each_kind_of_task_is_named_and_only_what_is_bound_may_stay() -> None:
             300: kernel_thread(300, is_bound=True),
             301: kernel_thread(301, is_bound=False),
             302: process(302, "/system.slice/cron.service"),
-            305: process(305, f"{PODS}/besteffort/poduid-job/work/below"),
+            305: process(305, f"{PODS}/besteffort/poduid-job/task/below"),
         },
     )
     document = told(use, seen)
@@ -116,7 +116,7 @@ def test_each_kind_of_task_is_named_and_only_what_is_bound_may_stay() -> None:
         ("sh", "ended", None, 2),
         ("cron", "process", "/system.slice/cron.service", 1),
         ("kworker/u8:0", "kernel-thread", None, 1),
-        ("run", "container", "default/job work", 1),
+        ("run", "container", "default/job task", 1),
         ("ksoftirqd/1", "bound-kernel-thread", None, 1),
     ]
     (first, *_, last) = document["cpus"][0]["tasks"]
