@@ -8,6 +8,7 @@ SECOND_LANE = (
     "containers",
     "debian_package",
     "examples",
+    "host_isolation",
     "hotplug",
     "interference",
     "load_live",

@@ -34,6 +34,11 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
     ("featureGates", "", f"as in kubelet 1.36 on: {_ON}; off: {_OFF}"),
     ("cpuManagerReconcilePeriod", f"{_DEFAULT.cpu_manager_reconcile_period_ms // 1000}s", "how often cgroups are compared with what they should be"),
     ("fileCheckFrequency", f"{_DEFAULT.file_check_frequency_ms // 1000}s", "how often manifests are read even without a change notification"),
+    (
+        "hostIsolation",
+        _DEFAULT.host_isolation,
+        "`partition`: the host's processes leave exclusive CPUs, too (kernel 6.7 or later)",
+    ),
     ("cpuCFSQuota", str(_DEFAULT.cpu_cfs_quota).lower(), "enforce CPU limits of containers without exclusive CPUs"),
     ("cpuCFSQuotaPeriod", f"{_DEFAULT.cpu_cfs_quota_period_us // 1000}ms", "other values need the gate `CustomCPUCFSQuotaPeriod`"),
     ("checkAllocatable", str(_DEFAULT.check_allocatable).lower(), "refuse pods that ask for more than the node has left"),

@@ -17,7 +17,7 @@ from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.ancestor_cpusets import withheld
 from nodeagent.core.cgroups.container_placement import ContainerPlacement, container_placements
-from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, Kernel, desired_cgroups
+from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, Kernel, desired_cgroups, path_to_partitions
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.metrics.agent_metrics import MOVED
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
@@ -48,7 +48,7 @@ from nodeagent.daemon.logs import Log, about, log_event
 from nodeagent.daemon.machine import Machine, on_what_is_there
 from nodeagent.daemon.metrics_recorder import MetricsRecorder, Stopwatch
 from nodeagent.daemon.placements import Placements
-from nodeagent.daemon.problems import refused_change, shadow, withheld_problem
+from nodeagent.daemon.problems import NO_PARTITIONS, refused_change, shadow, withheld_problem
 from nodeagent.daemon.reattach import reattach
 from nodeagent.daemon.records import Recorder, held_off
 from nodeagent.daemon.recovery import Recovery, recovery_document, report_refused
@@ -67,6 +67,7 @@ _RETRY_SECONDS = 1.0
 _LONGEST_POLL_SECONDS = 1.0
 _WITHHELD = "withheld"
 _ASTRAY = "astray"
+_PARTITIONS = "partitions"
 _DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_REFUSED, EventKind.CHANGE_REFUSED})
 
 
@@ -275,7 +276,7 @@ class Agent:
     def _read(self, runs: Mapping[str, Run] | None) -> ObservedCgroups | Trouble:
         """Return the pods' cgroups, or why they can't be written. systemd creates its units' cgroups itself, and nobody else may (D9)."""
         try:
-            observed = self.tree.read(OWN_DIRECTORIES)
+            observed: ObservedCgroups = self.tree.read(OWN_DIRECTORIES) | self.tree.read_above()
         except CgroupError as err:
             return trouble_of(err)
         if self.node.config.cgroup_root:
@@ -338,13 +339,15 @@ class Agent:
         """Compute what every cgroup should hold. Without a launcher nothing can be started, and no cgroup is created for it: the pods' unit
         may be stopping; systemd could not remove its cgroup, nor start the unit in what is left of it (D9).
         """
-        root = world.observed.get("")
-        kernel = Kernel.of(self.node.topology, _PAGE_BYTES, root.controllers if root else frozenset())
+        kernel = Kernel.of(self.node.topology, _PAGE_BYTES, world.observed)
         wanted = desired_cgroups(self.node.config, self.node.managers, kernel, self.state)
         return wanted if world.runs is not None else tuple(want for want in wanted if want.path in world.observed)
 
     def _write(self, world: World, wanted: tuple[DesiredCgroup, ...]) -> tuple[ExecutionResult, tuple[Trouble, ...]]:
         """Return what was written, and where orphaned processes run."""
+        self.notices.pop(_PARTITIONS, None)
+        if self.node.config.host_isolation != "none" and not path_to_partitions(world.observed):
+            self.notices[_PARTITIONS] = NO_PARTITIONS
         plan: Plan = diff(wanted, world.observed)
         outcome = carry_out(plan, wanted, self.tree, self._alive)
         self._kept = replace(self._kept, answer=answered(outcome, self._kept.answer, partial(owner_of, self.state)))

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from nodeagent.core.cgroups.write_order import Change, MakeCgroup, SetAttribute
+from nodeagent.core.cgroups.partitions import without_partition
+from nodeagent.core.cgroups.write_order import Change, MakeCgroup, SetAttribute, is_of_partitions
 from nodeagent.core.metrics.agent_metrics import REMOVED
 from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.state import NodeState
@@ -33,8 +34,11 @@ def corrected(
 
 def as_desired(wanted: tuple[DesiredCgroup, ...], outcome: ExecutionResult) -> dict[str, DesiredCgroup]:
     """Return the cgroups as of the end of a turn, by path: what is still to be done in one is not a foreign change."""
-    undone = {change.path for change, _ in outcome.failed} | {change.path for change in outcome.held_back}
-    return {want.path: want for want in wanted if want.path not in undone}
+    undone = [*(change for change, _ in outcome.failed), *outcome.held_back]
+    of_partitions = {change.path for change in undone if is_of_partitions(change)}
+    unsettled = {change.path for change in undone if not is_of_partitions(change)}
+    settled = (want for want in wanted if want.path not in unsettled)
+    return {want.path: without_partition(want) if want.path in of_partitions else want for want in settled}
 
 
 def _corrected(change: Change, settled: Mapping[str, DesiredCgroup]) -> dict[str, str] | None:

@@ -9,8 +9,17 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from nodeagent.core.cgroups.write_failures import WriteFailure
-from nodeagent.core.cgroups.write_order import Change, EnableControllers, MakeCgroup, Plan, RemoveCgroup, SetAttribute
+from nodeagent.core.cgroups.write_order import (
+    Change,
+    EnableControllers,
+    MakeCgroup,
+    Plan,
+    RemoveCgroup,
+    SetAttribute,
+    is_of_partitions,
+)
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup
+from nodeagent.core.model.cgroup_layout import is_within
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.daemon.troubles import Trouble, trouble_of
 from nodeagent.edge.cgroupfs import CgroupError
@@ -77,6 +86,8 @@ class _Execution(Struct):
     """They could not be created: none of their files exists."""
     misplaced: set[str] = field(default_factory=set)
     """Their `cpuset.cpus` could not be written: processes thawed there may run on others' CPUs."""
+    not_handed_down: set[str] = field(default_factory=set)
+    """Cgroups whose `cpuset.cpus.exclusive` could not be written: no partition can begin there or below. Nothing else depends on them."""
     left: set[str] = field(default_factory=set)
     """They could not be removed, so those above them can't be either."""
 
@@ -110,6 +121,9 @@ def carry_out(
 def _note_undone(change: Change, progress: _Execution) -> None:
     if isinstance(change, RemoveCgroup):
         progress.left.add(change.path)
+    elif is_of_partitions(change):
+        if isinstance(change, SetAttribute) and change.attribute is Attribute.CPUSET_CPUS_EXCLUSIVE:
+            progress.not_handed_down.add(change.path)
     else:
         progress.unusable.add(change.path)
     if isinstance(change, MakeCgroup):
@@ -122,6 +136,12 @@ def _is_held_back(change: Change, progress: _Execution) -> bool:
     match change:
         case SetAttribute(attribute=Attribute.FREEZE, value=False) if change.path in progress.misplaced:
             return True
+        case SetAttribute() if is_of_partitions(change):
+            return (
+                _is_out_of_reach(change.path, progress)
+                or bool(change.grants & progress.occupied)
+                or any(is_within(change.path, path) for path in progress.not_handed_down)
+            )
         case SetAttribute(vacates=vacated) if vacated:
             return change.path in progress.missing
         case SetAttribute():

@@ -5,7 +5,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,8 @@ from typing import TypeVar
 
 from nodeagent.core.cgroups.write_failures import WriteFailure, write_failure
 from nodeagent.core.cgroups.write_order import Change, EnableControllers, MakeCgroup, RemoveCgroup, SetAttribute
-from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, Value
+from nodeagent.core.model.cgroup import MEMBER, Attribute, ObservedCgroup, Partition, Value
+from nodeagent.core.model.cgroup_layout import ABOVE, is_above
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.cgroup_values import (
@@ -23,6 +24,7 @@ from nodeagent.formats.kernel.cgroup_values import (
     parse_flat_keyed,
     parse_value,
     print_value,
+    written,
 )
 
 Ids = TypeVar("Ids", CpuSet, NumaSet)
@@ -103,12 +105,15 @@ class CgroupTree:
     """The cgroups of the pods.
 
     Args:
-        root: directory of the pods' cgroup. Nothing above it is ever touched.
+        root: directory of the pods' cgroup. Of those above it only `cpuset.cpus.exclusive` is ever written (D27).
+        begin_partition: writes `cpuset.cpus.partition` of a cgroup with the right that takes (CAP_SYS_ADMIN); raises NodeAgentError. None:
+            this process has it.
 
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, begin_partition: Callable[[Path, str], None] | None = None) -> None:
         self.root = Path(root)
+        self._begin_partition = begin_partition
 
     def read(self, own: frozenset[str]) -> dict[str, ObservedCgroup]:
         """Read the pods' cgroup and every cgroup of ours below it.
@@ -121,6 +126,34 @@ class CgroupTree:
 
         """
         return {path: seen for path in self._walk(own) if (seen := self._read_one(path)) is not None}
+
+    def read_above(self) -> dict[str, ObservedCgroup]:
+        """Read what concerns us of the cgroups above the pods' one, but for the root of all.
+
+        That is the CPUs that they hand down to partitions; an older kernel has none of that.
+
+        Raises:
+            CgroupError: a file cannot be read, or holds what the kernel would not write.
+        """
+        return {path: seen for path in self._above() if (seen := self._read_one_above(path)) is not None}
+
+    def _above(self) -> Iterator[str]:
+        path = ABOVE
+        for directory in self.root.parents:
+            if directory == self._mount or not directory.is_relative_to(self._mount):
+                return
+            yield path
+            path += f"/{ABOVE}"
+
+    def _read_one_above(self, path: str) -> ObservedCgroup | None:
+        attribute = Attribute.CPUSET_CPUS_EXCLUSIVE
+        text = self._text(path, attribute.value)
+        if text is None:
+            return None
+        attributes = ((attribute, self._parsed(path, attribute, text)),)
+        return ObservedCgroup(
+            path, frozenset(), frozenset(), attributes, None, None, is_populated=False, is_frozen=False
+        )
 
     def _walk(self, own: frozenset[str]) -> Iterator[str]:
         yield ""
@@ -230,7 +263,7 @@ class CgroupTree:
             case EnableControllers(path, controllers):
                 self._write(path, "cgroup.subtree_control", " ".join(f"+{c}" for c in controllers))
             case SetAttribute(path, attribute, value):
-                self._write(path, attribute.value, print_value(value))
+                self._set(path, attribute, value)
                 self._verify(path, attribute, value)
             case RemoveCgroup(path):
                 self._remove(path)
@@ -374,6 +407,7 @@ class CgroupTree:
 
     def _remove(self, path: str) -> None:
         """Remove a cgroup without processes, and what its containers created below it."""
+        assert not is_above(path), f"{path} is not ours"
         for child in self._children(path):
             self._remove(f"{path}/{child}")
         try:
@@ -382,6 +416,16 @@ class CgroupTree:
             return
         except OSError as err:
             raise _failure(f"remove cgroup {self.root / path}", self.root / path, err) from err
+
+    def _set(self, path: str, attribute: Attribute, value: Value) -> None:
+        if self._begin_partition is None or not isinstance(value, Partition) or value == MEMBER:
+            self._write(path, attribute.value, written(attribute, value))
+            return
+        try:
+            self._begin_partition(self.root / path, value.kind.value)
+        except NodeAgentError as err:
+            hint = err.hint or "see `systemctl status nodeagent-launcher`"
+            raise CgroupError(str(err), path=str(self.root / path), error=None, hint=hint) from err
 
     def _write(self, path: str, name: str, text: str) -> None:
         file = f"{self.root}/{path}/{name}" if path else f"{self.root}/{name}"
@@ -402,6 +446,8 @@ class CgroupTree:
                 self._compare(path, EFFECTIVE_MEMS, value, self._effective(path, EFFECTIVE_MEMS, NumaSet))
             case Attribute.FREEZE, True:
                 self._wait_until_frozen(path)
+            case Attribute.CPUSET_CPUS_PARTITION, Partition():
+                self._compare_partition(path, value)
             case _:
                 pass
 
@@ -414,6 +460,17 @@ class CgroupTree:
                 path=str(self.root / path),
                 error=None,
                 hint="a cgroup above grants less, or CPUs went offline: compare cpuset.*.effective of the cgroups above",
+            )
+
+    def _compare_partition(self, path: str, wanted: Partition) -> None:
+        file = self.root / path / Attribute.CPUSET_CPUS_PARTITION.value
+        granted = self._parsed(path, Attribute.CPUSET_CPUS_PARTITION, self._text(path, file.name) or "")
+        if granted != wanted:
+            raise CgroupError(
+                f"{file} is '{print_value(granted)}', wanted '{print_value(wanted)}': the host's processes may run on these CPUs",
+                path=str(self.root / path),
+                error=errno.EINVAL,
+                hint="the kernel's reason is in the parentheses; compare cpuset.cpus.exclusive.effective of the cgroups above",
             )
 
     def _wait_until_frozen(self, path: str) -> None:

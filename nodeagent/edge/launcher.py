@@ -80,6 +80,10 @@ class LauncherClient:
             acked += self._served(protocol.decode_ack(packet))
         return acked
 
+    def begin_partition(self, cgroup: Path, kind: str) -> None:
+        """Write to `cpuset.cpus.partition` what takes a right that this process lacks. The kernel may grant it or not: see the file."""
+        self._served(protocol.decode_partition(self._ask(protocol.encode_partition(str(cgroup), kind))))
+
     def events(self) -> Iterator[None]:
         """For a thread that wakes the agent: once as soon as it listens, then after ends. A wake-up carries no data: call list().
 

@@ -81,8 +81,8 @@ class NodeView(Struct, frozen=True):
     @property
     def kernel(self) -> Kernel | None:
         """None: the pods' cgroup was not observed."""
-        root = (self.observed.cgroups or {}).get("")
-        return None if root is None else Kernel.of(self.node.topology, self.observed.page_bytes, root.controllers)
+        cgroups = self.observed.cgroups or {}
+        return None if "" not in cgroups else Kernel.of(self.node.topology, self.observed.page_bytes, cgroups)
 
 
 def view_document(view: NodeView) -> Document:

@@ -11,6 +11,7 @@ from typing import Any
 MAX_ID = 120
 PATH_MAX = 4096  # limits.h
 ID = re.compile(rf"[A-Za-z0-9._:@/-]{{1,{MAX_ID}}}")
+PARTITION_KINDS = ("root", "isolated")  # cpuset.cpus.partition; an end takes no right that the agent lacks
 IDENTIFIER = re.compile(r"[ -~]{0,400}")  # one line of the journal's header: a pod's name (253) and a container's (63)
 
 
@@ -55,14 +56,31 @@ def parse_order(message: Mapping[str, Any], root: Path | None) -> Order:
     wrong = [name for name, is_well_formed in well_formed.items() if not is_well_formed]
     if wrong:  # arguments and variables may be secret: they are not shown
         raise RefusedError("bad_request", f"start of {order.id[:MAX_ID]!r}: not what it must be: {', '.join(wrong)}")
-    if order.cgroup is None or root is None:
-        inside = order.cgroup is None and root is None
-    else:
-        # Only for a plain path, which isn't long: the search is quadratic in its parts.
-        inside = plain and root in Path(order.cgroup).parents and Path(order.cgroup) != root / "holder"
-    if not plain or not inside:
+    is_ours = order.cgroup is None if root is None else order.cgroup is not None and is_inside(order.cgroup, root)
+    if not plain or not is_ours:
         raise RefusedError("outside_cgroup", f"start: {order.cgroup} is not a plain path of a cgroup below {root}")
     return order
+
+
+def partition_file(message: Mapping[str, Any], root: Path | None) -> tuple[Path, str]:
+    """What to write, and where, for a request to begin a partition."""
+    cgroup, kind = message.get("cgroup"), message.get("kind")
+    if type(cgroup) is not str or kind not in PARTITION_KINDS:
+        raise RefusedError("bad_request", f"partition: not a cgroup and one of {', '.join(PARTITION_KINDS)}")
+    try:
+        is_ours = root is not None and is_inside(cgroup, root)
+    except (ValueError, OSError, RuntimeError) as err:
+        raise RefusedError("bad_request", f"partition: {err}") from err
+    if not is_ours:
+        raise RefusedError(
+            "outside_cgroup", f"partition: {cgroup[:MAX_ID]!r} is not a plain path of a cgroup below {root}"
+        )
+    return Path(cgroup, "cpuset.cpus.partition"), str(kind)
+
+
+def is_inside(cgroup: str, root: Path) -> bool:
+    # Only for a plain path, which isn't long: the search is quadratic in its parts.
+    return is_plain(cgroup) and root in Path(cgroup).parents and Path(cgroup) != root / "holder"
 
 
 def is_plain(cgroup: str) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nodeagent.launcher.order import MAX_ID, Order, RefusedError, parse_order
+from nodeagent.launcher.order import MAX_ID, Order, RefusedError, parse_order, partition_file
 from nodeagent.launcher.records import BOOT_ID, ProcessRecord, RecordStore, parent_and_start_ticks
 from nodeagent.launcher.report import log, notify
 from nodeagent.launcher.shim import shim
@@ -222,6 +222,8 @@ class Launcher:
             case "subscribe":
                 self.clients[client] = True
                 return {"subscribed": True}
+            case "partition":
+                return self.begin_partition(*partition_file(message, self.root))
         name = str(message.get("op"))[:40]
         raise RefusedError("bad_request", f"no operation of protocol {PROTOCOL}, or without its fields: {name!r}")
 
@@ -243,6 +245,16 @@ class Launcher:
         except ProcessLookupError:
             return False
         return True
+
+    def begin_partition(self, file: Path, kind: str) -> Mapping[str, Any]:
+        """The kernel asks for CAP_SYS_ADMIN, which the agent's sandbox has not. What it grants, the agent reads itself."""
+        try:
+            with file.open("r+b", buffering=0) as written:
+                written.write(kind.encode())
+        except OSError as err:
+            raise RefusedError("not_written", f"partition: cannot write {kind!r} to {file}: {err.strerror}") from err
+        log("partition_begun", cgroup=str(file.parent), kind=kind)
+        return {"partition": kind}
 
     def acknowledge(self, ids: list[Any]) -> list[str]:
         """Forget the ended runs among the ids. A loss of power may bring one back: it is then acknowledged again."""

@@ -64,7 +64,7 @@ class HostWorld(World):
 
     @property
     def kernel(self) -> Kernel:
-        return Kernel.of(self.node.topology, os.sysconf("SC_PAGE_SIZE"), frozenset({"cpu", "cpuset", "memory"}))
+        return replace(Kernel.of(self.node.topology, os.sysconf("SC_PAGE_SIZE"), {}), extra_controllers=frozenset())
 
 
 class Host:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nodeagent.core.metrics.agent_metrics import DRIFT_CORRECTED
-from nodeagent.core.model.cgroup import Attribute
+from nodeagent.core.model.cgroup import MEMBER, Attribute
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.promises import Promises
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT
@@ -117,6 +117,31 @@ def test_what_the_agent_could_not_write_at_first_is_nobodys_change(daemon: Daemo
     assert len(failed) == 2
     assert counted(daemon) == {}
     assert reported(daemon, "cgroup_drift_corrected") == []
+
+
+def test_a_partition_that_is_refused_is_nobodys_change_and_keeps_nobody_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(node(SMALL, config={"host_isolation": "partition"}))
+    daemon = Daemon(machine, tmp_path, steps=Steps())
+    mixed = pod("a", app("own", cpu="2"), app("beside", cpu="100m"))
+    with watched(monkeypatch, machine, daemon.steps):
+        machine.broken["poduid-a/own", Attribute.CPUSET_CPUS_PARTITION] = "Enable partition not permitted"
+        daemon.files.pods = (mixed,)
+        daemon.start()
+        daemon.rest()
+        assert machine.running_containers() == ("poduid-a/beside", "poduid-a/own")
+        assert machine.partitions() == ()
+        assert "not permitted" in " ".join(daemon.agent.view.problems)
+        machine.broken.clear()
+        daemon.rest()
+        assert machine.partitions() == ("poduid-a/own",)
+        assert daemon.agent.view.problems == ()
+        assert reported(daemon, "cgroup_drift_corrected") == []
+        machine.write("poduid-a/own", Attribute.CPUSET_CPUS_PARTITION, MEMBER)
+        daemon.turn(WakeUpReason.CGROUPS)
+        assert machine.partitions() == ("poduid-a/own",)
+        assert [line["file"] for line in reported(daemon, "cgroup_drift_corrected")] == ["cpuset.cpus.partition"]
 
 
 @pytest.mark.parametrize("reason", [WakeUpReason.TIMER, WakeUpReason.CGROUPS, WakeUpReason.START])

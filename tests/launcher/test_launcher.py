@@ -324,6 +324,43 @@ def test_nothing_starts_outside_its_cgroup(running: LauncherProcess, tmp_path: P
     assert running.client.list() == ()
 
 
+@pytest.mark.parametrize("kind", ["root", "isolated"])
+def test_a_partition_begins_with_the_launchers_rights(running: LauncherProcess, kind: str) -> None:
+    file = running.container / "cpuset.cpus.partition"
+    file.touch()
+    running.client.begin_partition(running.container, kind)
+    assert file.read_text() == kind
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "kind", "why"),
+    [
+        ("{root}", "root", "outside_cgroup"),
+        ("{root}/holder", "root", "outside_cgroup"),
+        ("{tmp}/outside", "root", "outside_cgroup"),
+        ("{root}/../outside", "root", "outside_cgroup"),
+        ("{root}/link", "root", "outside_cgroup"),
+        ("outside", "root", "outside_cgroup"),
+        ("{root}/pod1/main", "member", "bad_request"),
+        ("{root}/pod1/main", "0-3", "bad_request"),
+        ("{root}/pod1/main\0", "root", "bad_request"),
+        ("{root}/pod1/none", "root", "not_written"),
+        ("{root}/pod1", "root", "not_written"),
+    ],
+)
+def test_nothing_but_partitions_of_pods_is_written(
+    running: LauncherProcess, tmp_path: Path, cgroup: str, kind: str, why: str
+) -> None:
+    root = tmp_path / "cgroup"
+    for directory in (root, root / "holder", tmp_path / "outside", running.container):
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "cpuset.cpus.partition").touch()
+    (root / "link").symlink_to(tmp_path / "outside")
+    with pytest.raises(LauncherError, match=why):
+        running.client.begin_partition(Path(cgroup.format(root=root, tmp=tmp_path)), kind)
+    assert [file for file in tmp_path.rglob("cpuset.cpus.partition") if file.read_bytes()] == []
+
+
 def test_without_cgroups_none_can_be_asked_for(tmp_path: Path) -> None:
     launcher = LauncherProcess(tmp_path, None)
     try:

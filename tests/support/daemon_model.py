@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission.node_capacity import allocatable_of
 from nodeagent.core.admission.node_setup import NodeSetup as DaemonNode
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
+from nodeagent.core.model.cgroup_layout import is_above
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Container, Pod
@@ -173,7 +174,10 @@ class Tree:
     root: Path = ROOT
 
     def read(self, _own: frozenset[str]) -> dict[str, Any]:
-        return self.machine.observed()
+        return {path: there for path, there in self.machine.observed().items() if not is_above(path)}
+
+    def read_above(self) -> dict[str, Any]:
+        return {path: there for path, there in self.machine.observed().items() if is_above(path)}
 
     def chain(self) -> tuple[tuple[str, CpuSet], ...] | None:
         above = self.machine.node.kernel.online

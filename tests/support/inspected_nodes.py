@@ -7,6 +7,7 @@ from nodeagent.core.admission.node_capacity import allocatable_of
 from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, Kernel, desired_cgroups
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup
+from nodeagent.core.model.cgroup_layout import ABOVE
 from nodeagent.core.model.config import Config, Placement
 from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -50,9 +51,11 @@ def machine(offline: str = "") -> Topology:
 class World:
     """Grows by one pod at a time; what is promised is what the managers promise."""
 
-    def __init__(self, topology: Topology | None = None, placement: Placement | None = None) -> None:
+    def __init__(
+        self, topology: Topology | None = None, placement: Placement | None = None, *, host_isolation: str = "none"
+    ) -> None:
         placement = placement or Placement("static", reserved_system_cpus=CpuSet.of(0))
-        self.config = Config(placement)
+        self.config = Config(placement, host_isolation=host_isolation)
         managers = build(topology or machine(), placement)
         assert not hasattr(managers, "message"), managers
         self.managers = managers
@@ -82,7 +85,8 @@ class World:
 
     @property
     def kernel(self) -> Kernel:
-        return Kernel(4096, NumaSet.of(0, 1), self.managers.topology.online)
+        path = () if self.config.host_isolation == "none" else (ABOVE, "")
+        return Kernel(4096, NumaSet.of(0, 1), self.managers.topology.online, path_to_partitions=path)
 
     def desired_cgroups(self) -> tuple[DesiredCgroup, ...]:
         return desired_cgroups(self.config, self.managers, self.kernel, self.state)

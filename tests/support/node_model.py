@@ -4,6 +4,7 @@ The model keeps to the kernel's rules as far as the agent's decisions rest on th
 grants the parent's, frozen processes don't run, a cgroup with processes can't be removed.
 """
 
+import errno
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import Admitted
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.container_placement import container_placements
-from nodeagent.core.cgroups.desired_cgroups import desired_cgroups
+from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, path_to_partitions
 from nodeagent.core.cgroups.write_order import (
     Change,
     EnableControllers,
@@ -25,7 +26,18 @@ from nodeagent.core.cgroups.write_order import (
 )
 from nodeagent.core.cpu.restore import given_cpus
 from nodeagent.core.explain.what_if import WhatIf
-from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, DesiredCgroup, ObservedCgroup, Value
+from nodeagent.core.model.cgroup import (
+    MEMBER,
+    Attribute,
+    ByteLimit,
+    CpuMax,
+    DesiredCgroup,
+    ObservedCgroup,
+    Partition,
+    PartitionKind,
+    Value,
+)
+from nodeagent.core.model.cgroup_layout import ABOVE
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Exit, NodeState
@@ -50,6 +62,10 @@ from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, 
 from tests.support.pods import manifests
 from tests.support.world import START_MS, Node, empty_state
 
+_PARTITION_FILES: tuple[tuple[Attribute, Value], ...] = (
+    (Attribute.CPUSET_CPUS_EXCLUSIVE, CpuSet()),
+    (Attribute.CPUSET_CPUS_PARTITION, MEMBER),
+)
 _CONTROLLER_FILES: Mapping[str, tuple[tuple[Attribute, Value], ...]] = {
     "cpuset": ((Attribute.CPUSET_CPUS, CpuSet()), (Attribute.CPUSET_MEMS, NumaSet())),
     "cpu": ((Attribute.CPU_WEIGHT, 100), (Attribute.CPU_MAX, CpuMax(None, 100_000))),
@@ -108,6 +124,12 @@ class Machine:
         self.writes: list[Change] = []
         self.broken: dict[tuple[str, Attribute | type[object]], str] = {}
         """Changes that fail: (path, attribute or kind of change) → message."""
+        self.has_partitions = of.config.host_isolation != "none"
+        """The kernel is 6.7 or later."""
+        self.refused: list[Change] = []
+        """Changes that went against the kernel's rules for partitions."""
+        if self.has_partitions:
+            self.groups[ABOVE] = Group()
 
     def set_clock(self, by_ms: int) -> None:
         """Set the wall clock; no time passes."""
@@ -121,12 +143,25 @@ class Machine:
 
     def _observed_cgroups(self, path: str) -> ObservedCgroup:
         group = self.groups[path]
+        if path == ABOVE:
+            return ObservedCgroup(
+                path,
+                frozenset(),
+                frozenset(),
+                ((Attribute.CPUSET_CPUS_EXCLUSIVE, self.handed_down(path)),),
+                None,
+                None,
+                is_populated=False,
+                is_frozen=False,
+            )
         everything = frozenset({"cpuset", "cpu", "memory"})
         above = self.groups[_parent(path)].enabled if path else set(everything)
         attributes: dict[Attribute, Value] = {}
         for controller, files in _CONTROLLER_FILES.items():
             if controller in above and path:
                 attributes |= {name: group.values.get(name, default) for name, default in files}
+        if self.has_partitions and "cpuset" in above:
+            attributes |= {name: group.values.get(name, default) for name, default in _PARTITION_FILES}
         if path:
             attributes[Attribute.FREEZE] = group.values.get(Attribute.FREEZE, False)
         return ObservedCgroup(
@@ -142,12 +177,67 @@ class Machine:
         )
 
     def effective(self, path: str) -> CpuSet:
+        if self.has_partitions and path in self.partitions():
+            return self.handed_down(path) & self.node.kernel.online
         if not path:
-            return self.node.kernel.online - self.withheld
+            return self.left_to_host() - self.withheld
         above = self.effective(_parent(path))
         own = self.groups[path].values.get(Attribute.CPUSET_CPUS, CpuSet())
         assert isinstance(own, CpuSet)
         return own & above or above
+
+    def left_to_host(self) -> CpuSet:
+        """CPUs that are in no partition."""
+        cpus = self.node.kernel.online
+        for path in self.partitions() if self.has_partitions else ():
+            cpus -= self.handed_down(path)
+        return cpus
+
+    def handed_down(self, path: str) -> CpuSet:
+        cpus = self.groups[path].values.get(Attribute.CPUSET_CPUS_EXCLUSIVE, CpuSet())
+        assert isinstance(cpus, CpuSet)
+        return cpus
+
+    def partitions(self) -> tuple[str, ...]:
+        """Paths of the cgroups that are one."""
+        granted = (Partition(PartitionKind.ROOT), Partition(PartitionKind.ISOLATED))
+        return tuple(p for p, g in self.groups.items() if g.values.get(Attribute.CPUSET_CPUS_PARTITION) in granted)
+
+    def write(self, path: str, attribute: Attribute, value: Value) -> bool:
+        """Whether the kernel takes a value."""
+        values = self.groups[path].values
+        before = dict(values)
+        values[attribute] = value
+        if self.has_partitions and not self._may_hand_down():
+            self.groups[path].values = before
+            return False
+        if self.has_partitions:
+            self._end_partitions()
+        return True
+
+    def _may_hand_down(self) -> bool:
+        """Whether no two siblings hand down the same CPU, or one all that another may use."""
+        handing = {path: self.handed_down(path) for path in self.groups if self.handed_down(path)}
+        for path, cpus in handing.items():
+            for other, group in self.groups.items():
+                if other == path or _parent(other) != _parent(path) or ABOVE in {path, other} or "" in {path, other}:
+                    continue
+                allowed = group.values.get(Attribute.CPUSET_CPUS, CpuSet())
+                assert isinstance(allowed, CpuSet)
+                if cpus & self.handed_down(other) or (allowed and allowed <= cpus):
+                    return False
+        return True
+
+    def _end_partitions(self) -> None:
+        """A partition that is not handed its CPUs down to ends."""
+        for path in self.partitions():
+            above = [ABOVE, "", *(other for other in self.groups if other and path.startswith(f"{other}/"))]
+            if not self.handed_down(path) or any(not self.handed_down(path) <= self.handed_down(a) for a in above):
+                kind = self.groups[path].values[Attribute.CPUSET_CPUS_PARTITION]
+                assert isinstance(kind, Partition)
+                self.groups[path].values[Attribute.CPUSET_CPUS_PARTITION] = Partition(
+                    kind.kind, "no CPUs are handed down"
+                )
 
     def is_populated(self, path: str) -> bool:
         return any(g.processes for p, g in self.groups.items() if p == path or not path or p.startswith(path + "/"))
@@ -176,9 +266,12 @@ class Machine:
             case SetAttribute(path, attribute, value):
                 there = self._observed_cgroups(path)
                 assert there.get(attribute) is not None, f"{path} has no {attribute.value}"
-                assert not isinstance(value, (CpuSet, NumaSet)) or value, "an empty set must never be written"
+                may_be_empty = attribute is Attribute.CPUSET_CPUS_EXCLUSIVE or not isinstance(value, (CpuSet, NumaSet))
+                assert may_be_empty or value, "an empty set must never be written"
                 assert change.before != value, f"an idle write: {change}"
-                self.groups[path].values[attribute] = value
+                if not self.write(path, attribute, value):
+                    self.refused.append(change)
+                    raise CgroupError("Invalid argument", path=path, error=errno.EINVAL, hint="siblings overlap")
             case RemoveCgroup(path):
                 assert not self.is_populated(path), f"{path} has processes"
                 assert not any(p.startswith(path + "/") for p in self.groups), f"{path} has children"
@@ -445,7 +538,8 @@ class Agent:
 
     def desired_cgroups(self) -> tuple[DesiredCgroup, ...]:
         of = self.machine.node
-        return desired_cgroups(of.config, of.managers, of.kernel, self.state)
+        kernel = replace(of.kernel, path_to_partitions=path_to_partitions(self.machine.observed()))
+        return desired_cgroups(of.config, of.managers, kernel, self.state)
 
     def plan(self) -> Plan:
         return diff(self.desired_cgroups(), self.machine.observed())

@@ -227,7 +227,8 @@ def _observed_cgroups(root: str | None, problems: list[str]) -> ObservedCgroups 
     if root is None:
         return None
     try:
-        observed = CgroupTree(root).read(OWN_DIRECTORIES)
+        tree = CgroupTree(root)
+        observed = tree.read(OWN_DIRECTORIES) | tree.read_above()
     except CgroupError as err:
         problems.append(f"{err.message} ({err.hint})")
         return None

@@ -3,22 +3,24 @@
 Knows no kernel file format and no order of writes (write_order.py decides on that).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
 from nodeagent.core.admission.managers import Managers, isolation
+from nodeagent.core.cgroups.partitions import NO_PARTITION, partitioned
 from nodeagent.core.model.cgroup import (
     Attribute,
     ByteLimit,
     CpuMax,
     DesiredCgroup,
+    ObservedCgroups,
     Value,
     cpu_quota,
     cpu_shares,
     cpu_weight,
 )
-from nodeagent.core.model.cgroup_layout import BEST_EFFORT, BURSTABLE
+from nodeagent.core.model.cgroup_layout import BEST_EFFORT, BURSTABLE, is_above
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import CPU, Container, Pod, QosClass
@@ -40,12 +42,32 @@ class Kernel(Struct, frozen=True):
     online: CpuSet
     extra_controllers: frozenset[str] = frozenset()
     """Of `pids`, `hugetlb`, …: those available for the pods' cgroup and worth enabling for accounting."""
+    path_to_partitions: tuple[str, ...] = ()
+    """Cgroups above a pod's that must hand down the CPUs of a partition, the topmost first. Empty: the kernel has none that lie below
+    others (remote ones; kernel 6.7).
+    """
 
     @classmethod
-    def of(cls, topology: Topology, page_bytes: int, controllers: frozenset[str]) -> "Kernel":
-        """Return it for a machine; `controllers` are those available for the pods' cgroup."""
+    def of(cls, topology: Topology, page_bytes: int, observed: ObservedCgroups) -> "Kernel":
+        """Return it for a machine and its cgroups."""
+        root = observed.get("")
+        controllers = root.controllers if root else frozenset()
         with_memory = NumaSet.from_ids(n.id for n in topology.numa if n.memory_bytes > 0)
-        return cls(page_bytes, with_memory or NumaSet.of(0), topology.online, controllers & _EXTRA_CONTROLLERS)
+        return cls(
+            page_bytes,
+            with_memory or NumaSet.of(0),
+            topology.online,
+            controllers & _EXTRA_CONTROLLERS,
+            path_to_partitions(observed),
+        )
+
+
+def path_to_partitions(observed: ObservedCgroups) -> tuple[str, ...]:
+    """Return the cgroups that hand down CPUs to partitions, the topmost first. Empty: not all of them can."""
+    paths = ("", *sorted(path for path in observed if is_above(path)))
+    groups = [observed.get(path) for path in paths]
+    can_all = all(group is not None and group.get(Attribute.CPUSET_CPUS_EXCLUSIVE) is not None for group in groups)
+    return paths[::-1] if can_all else ()
 
 
 def desired_cgroups(config: Config, managers: Managers, kernel: Kernel, state: NodeState) -> tuple[DesiredCgroup, ...]:
@@ -58,17 +80,38 @@ def desired_cgroups(config: Config, managers: Managers, kernel: Kernel, state: N
     gate = config.placement.gate("PodLevelResources")
     burstable = [pod_cgroup_amounts(e.pod, pod_level_resources=gate) for e in present if e.qos is QosClass.BURSTABLE]
     burstable_milli = sum(amounts.cpu_request_milli for amounts in burstable)
-    return (
-        DesiredCgroup("", controllers),
-        DesiredCgroup(BURSTABLE, controllers, ((Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(burstable_milli))),)),
-        DesiredCgroup(BEST_EFFORT, controllers, ((Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(0))),)),
-        *(want for entry in present for want in _pod_cgroups(config, managers, kernel, state, entry, controllers)),
+    pods = tuple(
+        want for entry in present for want in _pod_cgroups(config, managers, kernel, state, entry, controllers)
     )
+    return (
+        *_above_pods(kernel, controllers, pods),
+        _class_cgroup(BURSTABLE, kernel, controllers, burstable_milli),
+        _class_cgroup(BEST_EFFORT, kernel, controllers, 0),
+        *pods,
+    )
+
+
+def _class_cgroup(path: str, kernel: Kernel, controllers: frozenset[str], cpu_milli: int) -> DesiredCgroup:
+    """Return the cgroup of a QoS class, none of whose pods has exclusive CPUs."""
+    weight = (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(cpu_milli)))
+    return DesiredCgroup(path, controllers, (weight, *(NO_PARTITION if kernel.path_to_partitions else ())))
+
+
+def _above_pods(kernel: Kernel, controllers: frozenset[str], pods: Iterable[DesiredCgroup]) -> Iterator[DesiredCgroup]:
+    """Return the pods' cgroup and those above it: of these, only the CPUs that they hand down to partitions (D27)."""
+    if not kernel.path_to_partitions:
+        yield DesiredCgroup("", controllers)
+    cpus = CpuSet()
+    for pod in pods:
+        cpus |= pod.partition_cpus()
+    for path in kernel.path_to_partitions:
+        handed_down = ((Attribute.CPUSET_CPUS_EXCLUSIVE, cpus),)
+        yield DesiredCgroup(path, controllers if not path else frozenset(), handed_down)
 
 
 def _pod_cgroups(
     config: Config, managers: Managers, kernel: Kernel, state: NodeState, entry: PodEntry, controllers: frozenset[str]
-) -> Iterator[DesiredCgroup]:
+) -> tuple[DesiredCgroup, ...]:
     """Return a pod's cgroup and those of its containers.
 
     Once none of a container's CPUs is online, the kernel lets it run wherever its pod's cgroup may: that is never on another pod's CPUs.
@@ -84,17 +127,29 @@ def _pod_cgroups(
         _container_cgroup(config, kernel, state, entry, container, levels[container.name], pool)
         for container in entry.pod.containers
     )
-    attributes: list[tuple[Attribute, Value]] = [
-        (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(resources.cpu_request_milli))),
-        (Attribute.CPU_MAX, _quota(pod_limit, config)),
-        (Attribute.MEMORY_MAX, _memory_limit(resources.memory_limit_bytes, kernel)),
-    ]
     cpus = (state.promises.default if managers.providers.cpu.static else kernel.online) | managers.reserved
     for container in entry.pod.containers:
         cpus |= state.promises.own_set(entry.pod.uid, container.name) or CpuSet()
-    attributes.insert(0, (Attribute.CPUSET_CPUS, cpus))
-    yield DesiredCgroup(entry.pod_path, controllers, tuple(attributes))
-    yield from containers
+    pod = DesiredCgroup(
+        entry.pod_path,
+        controllers,
+        (
+            (Attribute.CPUSET_CPUS, cpus),
+            (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(resources.cpu_request_milli))),
+            (Attribute.CPU_MAX, _quota(pod_limit, config)),
+            (Attribute.MEMORY_MAX, _memory_limit(resources.memory_limit_bytes, kernel)),
+        ),
+    )
+    if not kernel.path_to_partitions:
+        return (pod, *containers)
+    own = {
+        want.path: state.promises.own_set(entry.pod.uid, container.name) or CpuSet()
+        for container, want in zip(entry.pod.containers, containers, strict=True)
+        if want.is_exclusive
+    }
+    # Only pods of the class Guaranteed have CPUs of their own; what is between them and the pods' cgroup hands nothing down.
+    is_apart = config.host_isolation == "partition" and entry.qos is QosClass.GUARANTEED
+    return partitioned(pod, containers, own if is_apart else {}, managers.topology.isolated)
 
 
 def shared_pool(managers: Managers, promises: Promises, online: CpuSet) -> CpuSet:

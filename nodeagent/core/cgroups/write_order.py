@@ -2,10 +2,10 @@
 
 The order is the promise that no exclusive CPU has two users at any moment:
 
-1. Remove empty cgroups that are no longer desired; create new ones and enable controllers, from the top down.
+1. Remove empty cgroups that are no longer desired; create new ones and enable controllers, from the top down. End partitions.
 2. Vacate CPUs: freeze those that no CPU is left for; then pods' cgroups, which bound those of their containers; then exclusive cgroups
    that shrink, then all shared ones.
-3. Grant exclusive CPUs, and write everything else that differs.
+3. Grant exclusive CPUs, and write everything else that differs. Begin partitions (partitions.py).
 4. Thaw.
 
 If a change that `vacates` CPUs fails, a later change that `grants` one of them must not be carried out. Only differences are
@@ -17,7 +17,9 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
+from nodeagent.core.cgroups.partitions import PARTITION_ATTRIBUTES, Step, beginnings, endings
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup, ObservedCgroups, Value
+from nodeagent.core.model.cgroup_layout import is_above
 from nodeagent.core.model.idset import CpuSet
 
 
@@ -49,6 +51,11 @@ class RemoveCgroup(Struct, frozen=True):
 Change = MakeCgroup | EnableControllers | SetAttribute | RemoveCgroup
 
 
+def is_of_partitions(change: Change) -> bool:
+    """Whether nothing but the isolation from the host depends on it."""
+    return isinstance(change, SetAttribute) and change.attribute in PARTITION_ATTRIBUTES
+
+
 class Plan(Struct, frozen=True):
     changes: tuple[Change, ...]
     occupied: CpuSet = CpuSet()
@@ -64,22 +71,32 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Plan:
         desired: every cgroup that should exist, parents before children.
         observed: every cgroup below the pods' cgroup, and that cgroup itself (path "").
     """
-    desired_by_path = {want.path: want for want in desired}
-    leftovers = sorted((path for path in observed if path and path not in desired_by_path), reverse=True)
+    wants = tuple(desired)
+    desired_by_path = {want.path: want for want in wants}
+    leftovers = sorted(
+        (path for path in observed if path and not is_above(path) and path not in desired_by_path), reverse=True
+    )
     orphans = tuple(path for path in leftovers if observed[path].is_populated and not _has_children(path, observed))
     occupied = CpuSet()
     for path in orphans:
         occupied |= observed[path].cpus_effective or CpuSet()
-    for want in desired_by_path.values():
+    for want in wants:
         occupied |= _stuck(want, observed)
     changes = (
         *(RemoveCgroup(path) for path in leftovers if not observed[path].is_populated),
-        *_structure(desired_by_path.values(), observed),
-        *_departures(desired_by_path.values(), observed),
-        *_settings(desired_by_path.values(), observed),
-        *_thaws(desired_by_path.values(), observed),
+        *_structure(wants, observed),
+        *_written(endings(wants, observed)),
+        *_departures(wants, observed),
+        *_settings(wants, observed),
+        *_written(beginnings(wants, observed)),
+        *_thaws(wants, observed),
     )
     return Plan(changes, occupied, orphans)
+
+
+def _written(steps: Iterable[Step]) -> Iterator[Change]:
+    for step in steps:
+        yield SetAttribute(step.path, step.attribute, step.value, step.before, grants=step.grants)
 
 
 def _stuck(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet:
@@ -150,13 +167,19 @@ def _settings(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> It
         there = observed.get(want.path)
         for attribute, value in want.attributes:
             before = there.get(attribute) if there else None
+            if attribute in PARTITION_ATTRIBUTES:
+                continue
             if attribute is not Attribute.CPUSET_CPUS:
                 if before != value:
                     yield SetAttribute(want.path, attribute, value, before)
-            elif want.is_exclusive:
-                kept = _usable(there) & want.cpus()
-                if before != value and not (kept == value and there is not None):
-                    yield SetAttribute(want.path, attribute, value, before, grants=want.cpus())
+            elif want.is_exclusive and not _holds(there, want.cpus()):
+                yield SetAttribute(want.path, attribute, value, before, grants=want.cpus())
+
+
+def _holds(there: ObservedCgroup | None, cpus: CpuSet) -> bool:
+    """Whether a cpuset has CPUs by its own content, not as those that the one above leaves to it. It may name others that are offline."""
+    own = there.get(Attribute.CPUSET_CPUS) if there else None
+    return own == cpus or (isinstance(own, CpuSet) and own >= cpus and _usable(there) >= cpus)
 
 
 def _thaws(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:

@@ -28,10 +28,34 @@ class ByteLimit(Struct, frozen=True):
     limit_bytes: int | None
 
 
+class PartitionKind(enum.Enum):
+    """What `cpuset.cpus.partition` asks for."""
+
+    MEMBER = "member"
+    """No partition of its own: any cgroup whose cpuset names these CPUs may use them."""
+    ROOT = "root"
+    """Its exclusive CPUs are nobody else's, not the host's either; processes inside are balanced over them."""
+    ISOLATED = "isolated"
+    """Like `ROOT`, but nothing is balanced, and the kernel's unbound workers leave, too."""
+
+
+class Partition(Struct, frozen=True):
+    """`cpuset.cpus.partition`."""
+
+    kind: PartitionKind
+    problem: str = ""
+    """The kernel's reason for not granting it, in its words. Empty: it is granted."""
+
+
+MEMBER = Partition(PartitionKind.MEMBER)
+
+
 class Attribute(enum.Enum):
     """The files that the agent writes; the value is the file name."""
 
     CPUSET_CPUS = "cpuset.cpus"
+    CPUSET_CPUS_EXCLUSIVE = "cpuset.cpus.exclusive"
+    CPUSET_CPUS_PARTITION = "cpuset.cpus.partition"
     CPUSET_MEMS = "cpuset.mems"
     CPU_MAX = "cpu.max"
     CPU_WEIGHT = "cpu.weight"
@@ -40,7 +64,7 @@ class Attribute(enum.Enum):
     FREEZE = "cgroup.freeze"
 
 
-Value = CpuSet | NumaSet | CpuMax | ByteLimit | int | bool
+Value = CpuSet | NumaSet | CpuMax | ByteLimit | Partition | int | bool
 Attributes = tuple[tuple[Attribute, Value], ...]
 
 
@@ -70,6 +94,11 @@ class DesiredCgroup(Struct, frozen=True):
 
     def exclusive_cpus(self) -> CpuSet:
         return self.cpus() if self.is_exclusive else CpuSet()
+
+    def partition_cpus(self) -> CpuSet:
+        """CPUs of its partition, or of partitions below it."""
+        value = self.get(Attribute.CPUSET_CPUS_EXCLUSIVE)
+        return value if isinstance(value, CpuSet) else CpuSet()
 
 
 class ObservedCgroup(Struct, frozen=True):

@@ -6,7 +6,19 @@ BURSTABLE = "burstable"
 BEST_EFFORT = "besteffort"
 OWN_DIRECTORIES = frozenset({BURSTABLE, BEST_EFFORT})
 """Cgroups that belong to no pod."""
+ABOVE = ".."
+"""Path of the cgroup above the pods' one; those above that one repeat it."""
 _PARENT = {QosClass.GUARANTEED: "", QosClass.BURSTABLE: BURSTABLE + "/", QosClass.BEST_EFFORT: BEST_EFFORT + "/"}
+
+
+def is_above(path: str) -> bool:
+    """Whether a cgroup is above the pods' one, and so not ours."""
+    return path == ABOVE or path.startswith(f"{ABOVE}/")
+
+
+def is_within(path: str, other: str) -> bool:
+    """Whether one cgroup is another one, or below it."""
+    return other in {path, ""} or is_above(other) or path.startswith(f"{other}/")
 
 
 def pod_path(qos: QosClass, uid: str) -> str:

@@ -43,6 +43,7 @@ MEMORY_MANAGER_POLICIES = ("None", "Static")
 TOPOLOGY_MANAGER_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 TOPOLOGY_MANAGER_SCOPES = ("container", "pod")
 ISOLATED_CPUS = ("ignore", "prefer", "only")
+HOST_ISOLATION = ("none", "partition")
 
 
 class Errata(enum.Enum):
@@ -90,6 +91,8 @@ class Config(Struct, frozen=True):
     cpu_manager_reconcile_period_ms: int = 10_000
     file_check_frequency_ms: int = 20_000
     """Interval of the rescan that backs up the file watch (kubelet's name and default)."""
+    host_isolation: str = "none"
+    """Whether exclusive CPUs are kept from the host's processes, too: `partition`, or `none`, as with kubelet."""
     cpu_cfs_quota: bool = True
     cpu_cfs_quota_period_us: int = 100_000
     static_pod_path: str = "/etc/nodeagent/manifests"

@@ -36,6 +36,7 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
         "featureGates": dict(placement.feature_gates),
         "cpuManagerReconcilePeriod": _duration(config.cpu_manager_reconcile_period_ms * 1000),
         "fileCheckFrequency": _duration(config.file_check_frequency_ms * 1000),
+        "hostIsolation": config.host_isolation,
         "cpuCFSQuota": config.cpu_cfs_quota,
         "cpuCFSQuotaPeriod": _duration(config.cpu_cfs_quota_period_us),
         "checkAllocatable": config.check_allocatable,

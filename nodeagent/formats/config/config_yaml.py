@@ -17,6 +17,7 @@ from nodeagent.core.model.config import (
     DEFAULT_GATES,
     DEPENDENT_GATES,
     GATES_OF_A_STAGE,
+    HOST_ISOLATION,
     MEMORY_MANAGER_POLICIES,
     TOPOLOGY_MANAGER_POLICIES,
     TOPOLOGY_MANAGER_SCOPES,
@@ -157,6 +158,7 @@ class _ConfigReader:
                 "cpuManagerReconcilePeriod", default.cpu_manager_reconcile_period_ms
             ),
             file_check_frequency_ms=self._period("fileCheckFrequency", default.file_check_frequency_ms),
+            host_isolation=fields.one_of("hostIsolation", HOST_ISOLATION) or default.host_isolation,
             cpu_cfs_quota=self._flag("cpuCFSQuota", default.cpu_cfs_quota),
             cpu_cfs_quota_period_us=quota_period_us,
             static_pod_path=self._manifests(default.static_pod_path),

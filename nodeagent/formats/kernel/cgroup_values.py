@@ -1,6 +1,8 @@
 """cgroup v2 values ↔ the kernel's text. Knows the notation of each file, no file system."""
 
-from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, Value
+import re
+
+from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, Partition, PartitionKind, Value
 from nodeagent.core.model.idset import CpuSet, NumaSet
 
 EFFECTIVE_CPUS = "cpuset.cpus.effective"
@@ -22,10 +24,17 @@ def print_value(value: Value) -> str:
             return f"{MAX if value.quota_us is None else value.quota_us} {value.period_us}"
         case ByteLimit():
             return MAX if value.limit_bytes is None else str(value.limit_bytes)
+        case Partition():
+            return value.kind.value + (f" invalid ({value.problem})" if value.problem else "")
         case bool():
             return "1" if value else "0"
         case int():
             return str(value)
+
+
+def written(attribute: Attribute, value: Value) -> str:
+    """Return what to write to a file. Only a set of exclusive CPUs may be empty; a write of no bytes would not reach the kernel."""
+    return "\n" if attribute is Attribute.CPUSET_CPUS_EXCLUSIVE and not value else print_value(value)
 
 
 def parse_value(attribute: Attribute, text: str) -> Value:
@@ -37,8 +46,10 @@ def parse_value(attribute: Attribute, text: str) -> Value:
     text = text.strip()
     try:
         match attribute:
-            case Attribute.CPUSET_CPUS:
+            case Attribute.CPUSET_CPUS | Attribute.CPUSET_CPUS_EXCLUSIVE:
                 return CpuSet.parse(text)
+            case Attribute.CPUSET_CPUS_PARTITION:
+                return _partition(text)
             case Attribute.CPUSET_MEMS:
                 return NumaSet.parse(text)
             case Attribute.CPU_MAX:
@@ -54,6 +65,18 @@ def parse_value(attribute: Attribute, text: str) -> Value:
         raise CgroupValueError(f"{attribute.value} holds {_shown(text)}, which the kernel does not write") from err
 
 
+def _partition(text: str) -> Partition:
+    kind, _, state = text.partition(" ")
+    if not state:
+        return Partition(PartitionKind(kind))
+    found = _INVALID.fullmatch(state)
+    if found is None:
+        raise ValueError(text)
+    return Partition(PartitionKind(kind), found["why"] or _UNKNOWN_REASON)
+
+
+_INVALID = re.compile(r"invalid(?: \((?P<why>[^\n]*)\))?")
+_UNKNOWN_REASON = "no reason given"
 _SWITCH = {"0": False, "1": True}
 _MAX_DIGITS = 20
 """Of a 64-bit number."""

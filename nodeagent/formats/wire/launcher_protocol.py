@@ -163,6 +163,11 @@ def encode_subscribe() -> bytes:
     return _encode("subscribe", {})
 
 
+def encode_partition(cgroup: str, kind: str) -> bytes:
+    """Cgroup: absolute path. Kind: as in `cpuset.cpus.partition`."""
+    return _encode("partition", {"cgroup": cgroup, "kind": kind})
+
+
 def decode_hello(packet: bytes) -> Hello | Refused:
     match _decode(packet):
         case Refused() as refused:
@@ -231,6 +236,15 @@ def decode_subscribe(packet: bytes) -> Refused | None:
         case {"subscribed": True}:
             return None
     raise _unreadable(packet, "no answer to a subscription")
+
+
+def decode_partition(packet: bytes) -> Refused | None:
+    match _decode(packet):
+        case Refused() as refused:
+            return refused
+        case {"partition": str()}:
+            return None
+    raise _unreadable(packet, "no answer about a partition")
 
 
 def _encode(operation: str, fields: Mapping[str, object]) -> bytes:

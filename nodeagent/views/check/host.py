@@ -1,13 +1,12 @@
 """Is the host fit: kernel, cgroups, other programs that write the same settings? One function per check; pure."""
 
 import json
-import re
 from collections.abc import Iterator
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.settings import CGROUPS, COMMAND_LINE, KUBELET_STATE, KUBEPODS, PODS_UNIT, parameters
 from nodeagent.formats.kernel.sysfs_sample import CPUS
-from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, Write
+from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, Write, kernel_version
 
 _OLDEST_KERNEL = (5, 14)
 """The first with cgroup.kill."""
@@ -17,11 +16,11 @@ _NEEDED = ("cpuset", "cpu", "memory")
 
 def kernel(facts: NodeFacts) -> CheckResult:
     release = facts.text("proc/sys/kernel/osrelease")
-    found = re.match(r"(\d{1,4})\.(\d{1,4})", release or "")
-    if release is None or found is None:
+    version = kernel_version(release)
+    if version is None:
         return CheckResult("kernel", Level.UNKNOWN, f"its release is not known: {release or 'there is no osrelease'}")
     oldest = ".".join(map(str, _OLDEST_KERNEL))
-    if (int(found[1]), int(found[2])) < _OLDEST_KERNEL:
+    if version < _OLDEST_KERNEL:
         return CheckResult(
             "kernel",
             Level.FAILURE,

@@ -1,13 +1,16 @@
 """Do machine and configuration match: isolation, SMT, reserved CPUs, huge pages? One function per check; pure."""
 
+from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Topology
 from nodeagent.formats.kernel.settings import COMMAND_LINE, PODS_UNIT, parameters
 from nodeagent.formats.kernel.sysfs_sample import CPUS, NODES
-from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
+from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, kernel_version
 
 _EXAMPLE = "sudo cp examples/config.yaml /etc/nodeagent/ # nodeagent --help says where the examples are"
 
+_FIRST_WITH_PARTITIONS = (6, 7)
+"""The first whose cpuset partitions may lie below cgroups that are none."""
 _SMT = {"notsupported": "not supported", "notimplemented": "not implemented", "forceoff": "forced off"}
 """What the kernel writes as one word (Documentation/ABI/testing/sysfs-devices-system-cpu)."""
 
@@ -57,10 +60,7 @@ def isolcpus(facts: NodeFacts) -> CheckResult:
     if not isolated and not facts.is_static:
         return CheckResult("isolcpus", Level.OK, "no CPU is isolated, and none is given exclusively")
     if not isolated:
-        why = "no CPU is isolated: the host's processes may run on exclusive CPUs, too"
-        rest = facts.topology.online - _reserved(facts)
-        fix = f"isolatedCPUs: prefer in {facts.config_file}, and isolcpus=managed_irq,domain,{rest} {COMMAND_LINE}"
-        return CheckResult("isolcpus", Level.WARNING, why, fix)
+        return _without_isolated(facts, facts.config)
     reserved = isolated & _reserved(facts)
     if reserved:
         why = f"reserved CPUs {reserved} are isolated: the scheduler spreads no load of the host over them"
@@ -77,6 +77,22 @@ def isolcpus(facts: NodeFacts) -> CheckResult:
     )
     fix = "`taskset -c CPU COMMAND` in the pod for each process, or the program's own option for its threads"
     return CheckResult("isolcpus", Level.NOTE, why, fix)
+
+
+def _without_isolated(facts: NodeFacts, config: Config) -> CheckResult:
+    release = facts.text("proc/sys/kernel/osrelease")
+    has_partitions = (kernel_version(release) or (0, 0)) >= _FIRST_WITH_PARTITIONS
+    if config.host_isolation != "none" and has_partitions:
+        why = "no CPU is isolated at boot: hostIsolation keeps the host's processes off exclusive CPUs while pods have them"
+        return CheckResult("isolcpus", Level.OK, why)
+    why = "no CPU is isolated: the host's processes may run on exclusive CPUs, too"
+    if config.host_isolation != "none":
+        why += f" (hostIsolation needs kernel {'.'.join(map(str, _FIRST_WITH_PARTITIONS))}, this is {release})"
+    elif has_partitions:
+        return CheckResult("isolcpus", Level.WARNING, why, f"hostIsolation: partition in {facts.config_file}")
+    rest = facts.topology.online - _reserved(facts)
+    fix = f"isolatedCPUs: prefer in {facts.config_file}, and isolcpus=managed_irq,domain,{rest} {COMMAND_LINE}"
+    return CheckResult("isolcpus", Level.WARNING, why, fix)
 
 
 def nohz_full(facts: NodeFacts) -> CheckResult:

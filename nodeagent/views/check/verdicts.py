@@ -1,6 +1,7 @@
 """The input of `nodeagent check`, and its verdict on one thing: level, reason, and fix."""
 
 import enum
+import re
 
 from msgspec import Struct, field
 
@@ -40,6 +41,12 @@ class CheckResult(Struct, frozen=True):
     """A command, or what to set where; empty: nothing to do."""
     writes: tuple[Write, ...] = ()
     """What `--fix` does. Empty: a person has to decide."""
+
+
+def kernel_version(release: str | None) -> tuple[int, int] | None:
+    """Return the first two numbers of a kernel's release; None: it has none."""
+    found = re.match(r"(\d{1,4})\.(\d{1,4})", release or "")
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 class NodeFacts(Struct, frozen=True):

@@ -5,7 +5,15 @@ from typing import Any
 from msgspec import Struct
 
 from nodeagent.core.admission.managers import Managers, isolation
-from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, DesiredCgroup, ObservedCgroup
+from nodeagent.core.model.cgroup import (
+    Attribute,
+    ByteLimit,
+    CpuMax,
+    DesiredCgroup,
+    ObservedCgroup,
+    Partition,
+    PartitionKind,
+)
 from nodeagent.core.model.demand import why_shared
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, ContainerKind
@@ -32,6 +40,8 @@ class ContainerView(Struct, frozen=True):
     """None: its cgroup should hold nothing, or was not observed."""
     is_different: bool
     """Its cgroup differs from what was promised."""
+    has_partition: bool = False
+    """Its CPUs, or all of its pod, are to be a partition."""
 
     @property
     def path(self) -> str:
@@ -86,6 +96,7 @@ def container_document(observed: ContainerView, places: Places) -> Document:
         "lastExit": _exit(status.last_exit),
         "name": container.name,
         "notes": _notes(observed, own, lacking),
+        "partition": _partition(observed, own),
         "oomKills": max(status.oom_kills_seen, 0 if observed.cgroup is None else observed.cgroup.oom_kills),
         "pid": (observed.view.pids or {}).get(run_id(entry, status)) if status.is_started else None,
         "places": [dict(place) for place in places.of(lie)] if lie else [],
@@ -96,6 +107,17 @@ def container_document(observed: ContainerView, places: Places) -> Document:
         "state": _state(observed),
         "whyShared": _why_shared(observed, level),
     }
+
+
+def _partition(observed: ContainerView, own: CpuSet | None) -> str | None:
+    """Return what keeps the host off its CPUs, as the kernel has it: its own partition or its pod's. None: nothing does."""
+    cgroups = observed.view.observed.cgroups or {}
+    for path in (observed.path, observed.entry.pod_path) if own else ():
+        there = cgroups.get(path)
+        found = there.get(Attribute.CPUSET_CPUS_PARTITION) if there else None
+        if isinstance(found, Partition) and found.kind is not PartitionKind.MEMBER:
+            return print_value(found)
+    return None
 
 
 def kernel_values(observed: ObservedCgroup) -> Document:
@@ -232,10 +254,22 @@ def _notes(observed: ContainerView, own: CpuSet | None, lacking: int) -> list[st
         )
     if observed.container.is_launched and observed.status.exit is not None and observed.is_populated:
         notes.append("processes are left after its main one has ended")
+    notes += _not_apart(observed, own)
     root = (observed.view.observed.cgroups or {}).get("")
     if observed.entry.is_active and root is not None:
         notes += _unlimited_hugepages(observed, root.controllers)
     return notes
+
+
+def _not_apart(observed: ContainerView, own: CpuSet | None) -> list[str]:
+    """Why the host may use its CPUs although `hostIsolation` says otherwise, and the kernel could keep it off."""
+    kernel, desired = observed.view.kernel, observed.desired
+    if observed.view.node.config.host_isolation == "none" or not own or desired is None or not desired.is_exclusive:
+        return []
+    if kernel is None or not kernel.path_to_partitions or observed.has_partition:
+        return []
+    why = "an init container has the same ones, and others of its pod share, so no partition can hold just these"
+    return [f"the host's processes may run on its CPUs: {why}"]
 
 
 def _unlimited_hugepages(observed: ContainerView, controllers: frozenset[str]) -> list[str]:

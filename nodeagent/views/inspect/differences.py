@@ -66,7 +66,7 @@ def _of_settings(plan: Plan, observed: ObservedCgroups) -> Iterator[Difference]:
             continue  # the cgroup doesn't exist: that is enough
         before = there.get(attribute)
         if before != value:
-            yield Difference(path, attribute.value, print_value(value), None if before is None else spelled(before))
+            yield Difference(path, attribute.value, spelled(value), None if before is None else spelled(before))
 
 
 def _of_effects(want: DesiredCgroup, there: ObservedCgroup) -> Iterator[Difference]:

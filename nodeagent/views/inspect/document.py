@@ -9,7 +9,7 @@ from typing import Any
 
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, shared_pool
 from nodeagent.core.cgroups.write_order import Plan, diff
-from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroup
+from nodeagent.core.model.cgroup import MEMBER, Attribute, DesiredCgroup, ObservedCgroup
 from nodeagent.core.model.host_processes import HostProcesses
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import PodEntry, RecordedRefusal
@@ -174,7 +174,10 @@ def _pod(
     containers = []
     for container, status in entry.pairs():
         path = entry.container_path(container.name)
-        subject = ContainerView(view, entry, container, status, wanted.get(path), is_different=path in differing)
+        is_apart = any(_is_partition(wanted.get(each)) for each in (path, entry.pod_path))
+        subject = ContainerView(
+            view, entry, container, status, wanted.get(path), is_different=path in differing, has_partition=is_apart
+        )
         containers.append(container_document(subject, places))
     pool = view.state.promises.pod_set(pod.uid)
     return {
@@ -194,6 +197,10 @@ def _pod(
         "starved": any(c["starved"] for c in containers),
         "uid": pod.uid,
     }
+
+
+def _is_partition(want: DesiredCgroup | None) -> bool:
+    return want is not None and want.get(Attribute.CPUSET_CPUS_PARTITION) not in {None, MEMBER}
 
 
 def _pod_values(there: ObservedCgroup) -> Document:

@@ -12,6 +12,7 @@ from nodeagent.views.wording.words import (
     ago,
     bytes_text,
     counted,
+    is_closed_to_host,
     quota_text,
     remarks,
     state_text,
@@ -393,7 +394,8 @@ def _container_rows(container: Document, at_ms: int) -> list[tuple[str, str]]:
         ]
     if container["isolation"] is not None:
         why = container["whyShared"] or "no other container has its CPUs while it runs"
-        rows.append(("isolation", f"{container['isolation']}: {why}"))
+        closed = f"; closed to the host (partition {container['partition']})" if is_closed_to_host(container) else ""
+        rows.append(("isolation", f"{container['isolation']}: {why}{closed}"))
     rows.append(("cgroup", container["cgroup"]))
     return [*rows, *(("note", remark) for remark in remarks(container, at_ms))]
 

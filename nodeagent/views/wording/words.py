@@ -60,11 +60,17 @@ def why_text(container: Document) -> str:
     lie = places_text(container["places"])
     match container["isolation"]:
         case "container":
-            return f"exclusive: {lie}" if lie else "exclusive"
+            alone = "exclusive, closed to the host" if is_closed_to_host(container) else "exclusive"
+            return f"{alone}: {lie}" if lie else alone
         case "pod" | "host":
             return f"shared: {container['whyShared']}"
         case _:
             return ""
+
+
+def is_closed_to_host(container: Document) -> bool:
+    """Whether the kernel keeps the host's processes off its CPUs."""
+    return container["partition"] in {"root", "isolated"}
 
 
 def remarks(container: Document, at_ms: int) -> list[str]:

@@ -16,8 +16,8 @@ from nodeagent.core.admission.managers import Managers, build, isolation, resume
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.exec_preconditions import obstacle
 from nodeagent.core.cgroups.write_order import Change, SetAttribute
-from nodeagent.core.model.cgroup import Attribute, CpuMax
-from nodeagent.core.model.cgroup_layout import BEST_EFFORT, BURSTABLE
+from nodeagent.core.model.cgroup import Attribute, CpuMax, Partition, PartitionKind
+from nodeagent.core.model.cgroup_layout import ABOVE, BEST_EFFORT, BURSTABLE
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod, ResourceRequirements, RestartPolicy
 from nodeagent.core.model.promises import Isolation
@@ -229,6 +229,7 @@ NODES = {
     "strict": node(SMALL, reserved="0-1,4-5", cpu_manager_policy_options=(("strict-cpu-reservation", "true"),)),
     "cores": node(SMALL, cpu_manager_policy_options=(("full-pcpus-only", "true"),)),
     "none": node(SMALL, cpu_manager_policy="none", reserved_system_cpus=CpuSet()),
+    "partitions": node(SMALL, config={"host_isolation": "partition"}),
 }
 CPUS = st.integers(1, 255).map(CpuSet)
 PICKS = st.integers(0, 15)
@@ -452,7 +453,17 @@ class Turns(RuleBasedStateMachine):
     def drift(self, pick: int, write: tuple[Attribute, Any], turns: int) -> None:
         path = picked(self._containers(), pick)
         if path is not None:
-            self.machine.groups[path].values[write[0]] = write[1]
+            self.machine.write(path, *write)
+        self._turns(turns)
+
+    @rule(pick=PICKS, cpus=st.just(CpuSet()) | CPUS, kind=st.sampled_from(PartitionKind), turns=COUNTS)
+    def meddle_with_partitions(self, pick: int, cpus: CpuSet, kind: PartitionKind, turns: int) -> None:
+        if self.machine.has_partitions:
+            path = picked([ABOVE, *sorted(self.machine.groups)], pick)
+            assert path is not None
+            self.machine.write(path, Attribute.CPUSET_CPUS_EXCLUSIVE, cpus)
+            if path not in {ABOVE, ""}:
+                self.machine.write(path, Attribute.CPUSET_CPUS_PARTITION, Partition(kind))
         self._turns(turns)
 
     @rule(online=st.just(255) | st.integers(0, 127).map(lambda bits: bits << 1 | 1), turns=COUNTS)
@@ -483,7 +494,16 @@ class Turns(RuleBasedStateMachine):
         self._end_trouble()
 
     @rule(
-        file=st.sampled_from([Attribute.CPUSET_CPUS, Attribute.CPUSET_CPUS, Attribute.FREEZE, Attribute.MEMORY_MAX]),
+        file=st.sampled_from(
+            [
+                Attribute.CPUSET_CPUS,
+                Attribute.CPUSET_CPUS,
+                Attribute.FREEZE,
+                Attribute.MEMORY_MAX,
+                Attribute.CPUSET_CPUS_EXCLUSIVE,
+                Attribute.CPUSET_CPUS_PARTITION,
+            ]
+        ),
         which=st.sampled_from(["old", "old", "new"]) | PICKS,
         source=SOURCES,
         recipe=RECIPES,

@@ -3,14 +3,18 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, Value
+from nodeagent.core.model.cgroup import MEMBER, Attribute, ByteLimit, CpuMax, Partition, PartitionKind, Value
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.formats.kernel.cgroup_values import CgroupValueError, parse_flat_keyed, parse_value, print_value
+from nodeagent.formats.kernel.cgroup_values import CgroupValueError, parse_flat_keyed, parse_value, print_value, written
 
 AMOUNTS = st.integers(0, 2**63 - 1)
 IDS = st.sets(st.integers(0, 4096), min_size=1)
 VALUES: dict[Attribute, st.SearchStrategy[Value]] = {
     Attribute.CPUSET_CPUS: IDS.map(CpuSet.from_ids),
+    Attribute.CPUSET_CPUS_EXCLUSIVE: IDS.map(CpuSet.from_ids),
+    Attribute.CPUSET_CPUS_PARTITION: st.builds(
+        Partition, st.sampled_from(PartitionKind), st.sampled_from(["", "Parent is not a partition root", "a (b) c"])
+    ),
     Attribute.CPUSET_MEMS: IDS.map(NumaSet.from_ids),
     Attribute.CPU_MAX: st.builds(CpuMax, st.none() | st.integers(1000, 2**40), st.integers(1000, 1_000_000)),
     Attribute.CPU_WEIGHT: st.integers(1, 10_000),
@@ -45,10 +49,31 @@ def test_what_is_printed_is_read_back(pair: tuple[Attribute, Value]) -> None:
         (True, "1"),
         (False, "0"),
         (174, "174"),
+        (MEMBER, "member"),
+        (Partition(PartitionKind.ISOLATED), "isolated"),
+        (
+            Partition(PartitionKind.ROOT, "Cpu list in cpuset.cpus not exclusive"),
+            "root invalid (Cpu list in cpuset.cpus not exclusive)",
+        ),
     ],
 )
 def test_text(value: Value, text: str) -> None:
     assert print_value(value) == text
+
+
+def test_a_set_of_exclusive_cpus_may_be_emptied() -> None:
+    """By a line without content: a write of no bytes never reaches the kernel."""
+    assert written(Attribute.CPUSET_CPUS_EXCLUSIVE, CpuSet()) == "\n"
+    assert written(Attribute.CPUSET_CPUS_EXCLUSIVE, CpuSet.of(2, 3)) == "2-3"
+    with pytest.raises(AssertionError, match="must never be written"):
+        written(Attribute.CPUSET_CPUS, CpuSet())
+
+
+def test_a_partition_that_the_kernel_ended_without_a_reason() -> None:
+    found = parse_value(Attribute.CPUSET_CPUS_PARTITION, "root invalid\n")
+    assert isinstance(found, Partition)
+    assert found.kind is PartitionKind.ROOT
+    assert found.problem
 
 
 @pytest.mark.parametrize("empty", [CpuSet(), NumaSet()])
@@ -92,6 +117,11 @@ def test_an_empty_cpuset_is_read_from_a_fresh_cgroup(attribute: Attribute, value
         (Attribute.MEMORY_OOM_GROUP, ""),
         (Attribute.FREEZE, "true"),
         (Attribute.FREEZE, "-1"),
+        (Attribute.CPUSET_CPUS_EXCLUSIVE, "3-1"),
+        (Attribute.CPUSET_CPUS_PARTITION, ""),
+        (Attribute.CPUSET_CPUS_PARTITION, "Root"),
+        (Attribute.CPUSET_CPUS_PARTITION, "root valid"),
+        (Attribute.CPUSET_CPUS_PARTITION, "member invalid (a"),
     ],
 )
 def test_malformed_text_is_refused_with_the_file_and_the_value(attribute: Attribute, text: str) -> None:

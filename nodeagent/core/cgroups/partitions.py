@@ -1,0 +1,136 @@
+"""Partitions of cpusets: where they lie, and in which order they come and go. They keep the host's processes off exclusive CPUs (D27).
+
+A partition needs its CPUs in `cpuset.cpus.exclusive` of its own cgroup and of each one above it, where siblings' sets may not overlap, and
+no sibling's `cpuset.cpus` may lie within one. So what ends goes first, from the bottom up: the partition, then its CPUs; then what begins
+comes from the top down. Knows neither pods nor the file system.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.model.cgroup import MEMBER, Attribute, DesiredCgroup, ObservedCgroups, Partition, PartitionKind
+from nodeagent.core.model.idset import CpuSet
+
+PARTITION_ATTRIBUTES = frozenset({Attribute.CPUSET_CPUS_EXCLUSIVE, Attribute.CPUSET_CPUS_PARTITION})
+"""A container starts whatever becomes of these."""
+
+NO_PARTITION = ((Attribute.CPUSET_CPUS_EXCLUSIVE, CpuSet()), (Attribute.CPUSET_CPUS_PARTITION, MEMBER))
+
+
+def without_partition(want: DesiredCgroup) -> DesiredCgroup:
+    return replace(want, attributes=tuple(each for each in want.attributes if each[0] not in PARTITION_ATTRIBUTES))
+
+
+def partitioned(
+    pod: DesiredCgroup, containers: Sequence[DesiredCgroup], own: Mapping[str, CpuSet], isolated: CpuSet
+) -> tuple[DesiredCgroup, ...]:
+    """Give a pod's cgroups their partitions.
+
+    If every container has CPUs of its own, they are one partition, the pod's. In any other pod each container with CPUs that no other one
+    of its pod runs on has its own partition, as those in the shared pool would have no CPU in the pod's.
+
+    Args:
+        pod: its cgroup.
+        containers: those of its containers.
+        own: by path, the CPUs promised to those of them that have CPUs of their own now.
+        isolated: CPUs that the kernel balances no load over since boot (isolcpus): it lets them be in no partition that does.
+    """
+    if own and len(own) == len(containers):
+        apart = {pod.path: _union(own.values())}
+    else:
+        apart = {
+            path: cpus
+            for path, cpus in own.items()
+            if not cpus & _union(other.cpus() for other in containers if other.path != path)
+        }
+    handed_down = {path: CpuSet() for path in (pod.path, *(c.path for c in containers))}
+    handed_down |= {**apart, pod.path: _union(apart.values())}
+    return tuple(
+        replace(
+            want,
+            attributes=(
+                *want.attributes,
+                (Attribute.CPUSET_CPUS_EXCLUSIVE, handed_down[want.path]),
+                (Attribute.CPUSET_CPUS_PARTITION, _kind(apart.get(want.path), isolated)),
+            ),
+        )
+        for want in (pod, *containers)
+    )
+
+
+def _kind(cpus: CpuSet | None, isolated: CpuSet) -> Partition:
+    if not cpus:
+        return MEMBER
+    return Partition(PartitionKind.ISOLATED if cpus <= isolated else PartitionKind.ROOT)
+
+
+def _union(sets: Iterable[CpuSet]) -> CpuSet:
+    union = CpuSet()
+    for cpus in sets:
+        union |= cpus
+    return union
+
+
+class Step(Struct, frozen=True):
+    """One write."""
+
+    path: str
+    attribute: Attribute
+    value: CpuSet | Partition
+    before: CpuSet | Partition | None
+    grants: CpuSet = CpuSet()
+    """CPUs that a partition begins with. Whoever else is there would be driven anywhere, also onto others' exclusive CPUs."""
+
+
+def endings(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Step]:
+    """End each partition that shall not be there as it is, then withdraw the CPUs that are not for partitions any more."""
+    for want in reversed(desired):
+        before = _partition(want, observed)
+        if before is not None and _has_to_end(want, observed):
+            yield Step(want.path, Attribute.CPUSET_CPUS_PARTITION, MEMBER, before)
+    for want in reversed(desired):
+        before_cpus = _handed_down(want, observed)
+        if before_cpus - want.partition_cpus() and _has_any(want):
+            kept = before_cpus & want.partition_cpus()
+            yield Step(want.path, Attribute.CPUSET_CPUS_EXCLUSIVE, kept, before_cpus)
+
+
+def beginnings(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Step]:
+    """Hand CPUs down to partitions, then begin them; also those that the kernel has ended."""
+    for want in desired:
+        before_cpus = _handed_down(want, observed)
+        if want.partition_cpus() - before_cpus:
+            kept = before_cpus & want.partition_cpus()
+            yield Step(want.path, Attribute.CPUSET_CPUS_EXCLUSIVE, want.partition_cpus(), kept)
+    for want in desired:
+        wanted = want.get(Attribute.CPUSET_CPUS_PARTITION)
+        if not isinstance(wanted, Partition) or wanted == MEMBER:
+            continue
+        before = MEMBER if _has_to_end(want, observed) else _partition(want, observed)
+        if before != wanted:
+            yield Step(want.path, Attribute.CPUSET_CPUS_PARTITION, wanted, before, grants=want.partition_cpus())
+
+
+def _has_to_end(want: DesiredCgroup, observed: ObservedCgroups) -> bool:
+    before = _partition(want, observed)
+    if before is None or before == MEMBER:
+        return False
+    return want.get(Attribute.CPUSET_CPUS_PARTITION) == MEMBER or _handed_down(want, observed) != want.partition_cpus()
+
+
+def _has_any(want: DesiredCgroup) -> bool:
+    return want.get(Attribute.CPUSET_CPUS_EXCLUSIVE) is not None
+
+
+def _partition(want: DesiredCgroup, observed: ObservedCgroups) -> Partition | None:
+    there = observed.get(want.path)
+    found = there.get(Attribute.CPUSET_CPUS_PARTITION) if there else None
+    return found if isinstance(found, Partition) else None
+
+
+def _handed_down(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet:
+    there = observed.get(want.path)
+    found = there.get(Attribute.CPUSET_CPUS_EXCLUSIVE) if there else None
+    return found if isinstance(found, CpuSet) else CpuSet()

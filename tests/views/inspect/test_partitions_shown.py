@@ -1,0 +1,61 @@
+"""What an inspection says of `hostIsolation`: whose CPUs are closed to the host, and why others' are not."""
+
+from msgspec.structs import replace
+
+from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, Partition, PartitionKind
+from nodeagent.views.inspect.document import inspection
+from nodeagent.views.inspect.text import render, render_in_full
+from tests.support.inspected_nodes import World
+from tests.support.pods import app, init, pod
+
+PARTITION = Attribute.CPUSET_CPUS_PARTITION
+
+
+def isolating() -> World:
+    return World(host_isolation="partition")
+
+
+def with_partition(there: ObservedCgroup, value: Partition) -> ObservedCgroup:
+    attributes = tuple((name, value if name is PARTITION else old) for name, old in there.attributes)
+    return replace(there, attributes=attributes)
+
+
+def test_exclusive_cpus_are_closed_to_the_host() -> None:
+    view = (
+        isolating()
+        .add(pod("web", app("own", cpu="1"), app("beside", cpu="100m")))
+        .add(pod("db", app("app", cpu="2")))
+        .view()
+    )
+    document = inspection(view)
+    shown = {c["name"]: c["partition"] for p in document["pods"] for c in p["containers"]}
+    assert shown == {"own": "root", "beside": None, "app": "root"}, "its own, none, its pod's"
+    assert document["differences"] == []
+    assert "exclusive, closed to the host: socket 0" in render(document)
+    assert "host (partition root)" in render_in_full(inspection(view, frozenset({"uid-db"})))
+
+
+def test_one_that_the_kernel_has_ended_is_a_difference_with_its_reason() -> None:
+    world = isolating().add(pod("web", app("app", cpu="2")))
+    observed = world.observed()
+    ended = Partition(PartitionKind.ROOT, "Cpu list in cpuset.cpus.exclusive not exclusive")
+    observed["poduid-web"] = with_partition(observed["poduid-web"], ended)
+    document = inspection(world.view(cgroups=observed))
+    (difference,) = document["differences"]
+    assert (difference["file"], difference["promised"]) == ("cpuset.cpus.partition", "root")
+    assert difference["found"] == "root invalid (Cpu list in cpuset.cpus.exclusive not exclusive)"
+    assert "closed to the host" not in render(document)
+
+
+def test_why_one_cannot_have_a_partition_is_said() -> None:
+    world = isolating().add(pod("web", init("first", cpu="1"), app("app", cpu="1"), app("beside", cpu="100m")))
+    (shown,) = inspection(world.view())["pods"]
+    notes = {c["name"]: " ".join(c["notes"]) for c in shown["containers"]}
+    assert "an init container has the same ones" in notes["app"]
+    assert "the host" not in notes["beside"]
+
+
+def test_without_the_setting_nothing_is_said() -> None:
+    document = inspection(World().add(pod("web", app("app", cpu="2"))).view())
+    assert [c["partition"] for p in document["pods"] for c in p["containers"]] == [None]
+    assert "host:" not in render(document)
