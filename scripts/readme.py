@@ -39,6 +39,7 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
         _DEFAULT.host_isolation,
         "`partition`: the host's processes leave exclusive CPUs, too (kernel 6.7 or later)",
     ),
+    ("interruptIsolation", _DEFAULT.interrupt_isolation, "`affinity`: interrupts that can be moved leave exclusive CPUs, too"),
     ("cpuCFSQuota", str(_DEFAULT.cpu_cfs_quota).lower(), "enforce CPU limits of containers without exclusive CPUs"),
     ("cpuCFSQuotaPeriod", f"{_DEFAULT.cpu_cfs_quota_period_us // 1000}ms", "other values need the gate `CustomCPUCFSQuotaPeriod`"),
     ("checkAllocatable", str(_DEFAULT.check_allocatable).lower(), "refuse pods that ask for more than the node has left"),

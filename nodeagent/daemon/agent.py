@@ -43,6 +43,7 @@ from nodeagent.core.turn.step import EventKind, Turn, World, step
 from nodeagent.daemon.clock import Clock
 from nodeagent.daemon.drift import as_desired, corrected
 from nodeagent.daemon.execution import ExecutionResult, answered, carry_out
+from nodeagent.daemon.host_settings import HostSettings, kinds_of
 from nodeagent.daemon.kept import POLL_SECONDS, Kept
 from nodeagent.daemon.logs import Log, about, log_event
 from nodeagent.daemon.machine import Machine, on_what_is_there
@@ -96,6 +97,7 @@ class Agent:
         sources: Sequence[SourceReader],
         recorder: Recorder,
         placements: Placements,
+        host_settings: HostSettings,
         log: Log,
         wakeups: Wakeups,
         machine: Machine,
@@ -110,6 +112,7 @@ class Agent:
         self.recorder = recorder
         recorder.begin(node, state.promises)
         self.placements = placements
+        self.host_settings = host_settings
         self.log = log
         self.wakeups = wakeups
         self.recovery = recovery
@@ -188,7 +191,8 @@ class Agent:
         settled = as_desired(wanted, outcome)
         placed = container_placements(self.node.managers, self.state, settled)
         untold = self.placements.keep(self.state, placed, rescan=bool(reasons & READ_MACHINE), alive=self._alive)
-        troubles += [*self._kept.answer.troubles, *orphans, *untold, *self._act(world, outcome, placed)]
+        disturbing = self._keep_host_away(rescan=bool(reasons & READ_MACHINE))
+        troubles += [*self._kept.answer.troubles, *orphans, *untold, *disturbing, *self._act(world, outcome, placed)]
         self._log_events(decided, outcome, began)
         drift = corrected(outcome, self._kept.settled, self.state, self.log)
         if reasons & {WakeUpReason.START, WakeUpReason.CGROUPS, WakeUpReason.TIMER}:
@@ -359,6 +363,13 @@ class Agent:
             for path in plan.orphans
         )
         return outcome, tuple(orphans)
+
+    def _keep_host_away(self, *, rescan: bool) -> tuple[Trouble, ...]:
+        """Move interrupts and the kernel's work off exclusive CPUs before a process starts there."""
+        self._alive()
+        alone = self.state.promises.exclusive()
+        host = self._kept.whole.online - alone
+        return self.host_settings.keep(kinds_of(self.node.config), alone, host, rescan=rescan)
 
     def _act(
         self, world: World, outcome: ExecutionResult, placed: Mapping[str, ContainerPlacement]

@@ -40,6 +40,8 @@ AgentEvent = Literal[
     "promise_kept_again",
     "cgroup_drift_corrected",
     "process_brought_back",
+    "host_setting_changed_by_others",
+    "host_setting_stays",
     "trouble",
     "trouble_over",
     "cgroups_unwatched",

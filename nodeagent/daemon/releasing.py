@@ -19,6 +19,7 @@ from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
 from nodeagent.daemon.agent import Agent
+from nodeagent.daemon.host_settings import HOST_SETTINGS, HostSettings, put_back
 from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.machine import Machine
 from nodeagent.daemon.manifest_list import ManifestList
@@ -32,6 +33,7 @@ from nodeagent.daemon.troubles import Trouble
 from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupTree
+from nodeagent.edge.host_settings import HostSettingsFiles, boot_id
 from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.edge.manifest_watch import ManifestWatch
 from nodeagent.edge.placement_files import PlacementFiles
@@ -101,6 +103,7 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
             f"cannot find out which processes run: {trouble}", hint="`systemctl status nodeagent-launcher`"
         )
     log = make_log(io.StringIO())  # the caller reports what happens, from the states
+    files = HostSettingsFiles()
     return Agent(
         node,
         start.state,
@@ -111,6 +114,7 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
             config.state_directory, log, unusable=() if start.recovery is None else start.recovery.unusable
         ),
         placements=Placements(PlacementFiles(placement_directory(config))),
+        host_settings=HostSettings(files, files.write, config.state_directory, boot_id(), log),
         log=log,
         wakeups=Wakeups(),
         machine=Machine(),
@@ -147,6 +151,22 @@ def drain(agent: Agent, report: Callable[[NodeState], None], deadline: float) ->
         time.sleep(min(pause, _LONGEST_PAUSE_SECONDS))
 
 
+def put_host_settings_back(config: Config) -> int:
+    """Give interrupts and the kernel's work the CPUs that they had before the agent changed that; return how many there were.
+
+    Raises:
+        DrainError: not all could be written.
+        NodeAgentError: it is unknown what they were.
+    """
+    files = HostSettingsFiles()
+    count, problems = put_back(files, files.write, config.state_directory, boot_id())
+    if problems:
+        raise DrainError(
+            f"not put back: {'; '.join(problems)}", hint="bring the CPUs online that it was on; a reboot resets it, too"
+        )
+    return count
+
+
 def remove_cgroups(tree: CgroupTree) -> tuple[str, ...]:
     """Remove every cgroup that the agent created and that has no process; return those that have.
 
@@ -163,7 +183,7 @@ def remove_cgroups(tree: CgroupTree) -> tuple[str, ...]:
 def own_files(config: Config) -> Iterator[str]:
     """Return the agent's files that exist: state, files set aside, its last configuration, lock, sockets."""
     directory = Path(config.state_directory)
-    for name in (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT, LAST_CONFIG):
+    for name in (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT, HOST_SETTINGS, LAST_CONFIG):
         found = [directory / name, Path(state_files.temporary_path(str(directory / name))), *_aside(directory, name)]
         yield from (str(path) for path in found if os.path.lexists(path))
     sockets = [Path(config.runtime_directory) / "agent.sock"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,6 +28,8 @@ T = TypeVar("T")
 DEFAULT_SOCKET = Path("/run/nodeagent-pods/launcher.sock")
 ANSWER_SECONDS = 20.0  # the launcher gives up a hanging start after 10
 ACKS_PER_REQUEST = 1000  # of at most 120 characters each
+
+WRITES_BYTES = 128 * 1024  # in one request, so that it fits with all that JSON adds
 
 
 class LauncherError(NodeAgentError):
@@ -83,6 +85,26 @@ class LauncherClient:
     def begin_partition(self, cgroup: Path, kind: str) -> None:
         """Write to `cpuset.cpus.partition` what takes a right that this process lacks. The kernel may grant it or not: see the file."""
         self._served(protocol.decode_partition(self._ask(protocol.encode_partition(str(cgroup), kind))))
+
+    def write_host(self, writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
+        """Write settings of the host, which this process may only read.
+
+        Args:
+            writes: each file's absolute path, and what to write.
+
+        Returns:
+            For each: None, or why it failed.
+
+        Raises:
+            LauncherError: some may be written, some not.
+        """
+        results: tuple[str | None, ...] = ()
+        for some in _packets(writes):
+            found = self._served(protocol.decode_host(self._ask(protocol.encode_host(some))))
+            if len(found) != len(some):
+                raise LauncherError(self._path, f"{len(found)} results of {len(some)} writes")
+            results += found
+        return results
 
     def events(self) -> Iterator[None]:
         """For a thread that wakes the agent: once as soon as it listens, then after ends. A wake-up carries no data: call list().
@@ -142,3 +164,18 @@ class LauncherClient:
 
     def _refusal(self, refused: Refused) -> LauncherError:
         return LauncherError(self._path, f"it refuses: {refused.message} ({refused.code})")
+
+
+def _packets(writes: Sequence[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    """Divide writes among requests."""
+    some: list[tuple[str, str]] = []
+    size = 0
+    for path, value in writes:
+        length = len(path) + len(value) + 10  # with quotes, commas, brackets
+        if some and size + length > WRITES_BYTES:
+            yield some
+            some, size = [], 0
+        some.append((path, value))
+        size += length
+    if some:
+        yield some

@@ -12,6 +12,13 @@ MAX_ID = 120
 PATH_MAX = 4096  # limits.h
 ID = re.compile(rf"[A-Za-z0-9._:@/-]{{1,{MAX_ID}}}")
 PARTITION_KINDS = ("root", "isolated")  # cpuset.cpus.partition; an end takes no right that the agent lacks
+# settings of the host that name CPUs, and how their values are spelled
+HOST_FILE = re.compile(
+    r"/proc/irq/(default_smp_affinity|[0-9]{1,9}/smp_affinity_list)"
+    r"|/sys/devices/virtual/workqueue/([A-Za-z0-9_][A-Za-z0-9_.:!-]{0,99}/)?cpumask"
+    r"|/sys/class/net/(?!\.{1,2}/)[^/\s]{1,15}/queues/(rx-[0-9]{1,5}/rps_cpus|tx-[0-9]{1,5}/xps_cpus)"
+)
+HOST_VALUE = re.compile(r"[0-9a-f,-]{1,20000}")
 IDENTIFIER = re.compile(r"[ -~]{0,400}")  # one line of the journal's header: a pod's name (253) and a container's (63)
 
 
@@ -76,6 +83,19 @@ def partition_file(message: Mapping[str, Any], root: Path | None) -> tuple[Path,
             "outside_cgroup", f"partition: {cgroup[:MAX_ID]!r} is not a plain path of a cgroup below {root}"
         )
     return Path(cgroup, "cpuset.cpus.partition"), str(kind)
+
+
+def host_writes(message: Mapping[str, Any]) -> list[tuple[str, bytes]]:
+    """Which of the host's settings to write, and what."""
+    writes = message.get("writes")
+    if not isinstance(writes, list):
+        raise RefusedError("bad_request", "host: writes is a list of [file, value]")
+    for pair in writes:
+        if not (isinstance(pair, list) and len(pair) == 2 and all(type(text) is str for text in pair)):
+            raise RefusedError("bad_request", "host: writes is a list of [file, value]")
+        if not (HOST_FILE.fullmatch(pair[0]) and HOST_VALUE.fullmatch(pair[1])):
+            raise RefusedError("not_a_setting", f"host: {pair[0][:MAX_ID]!r} is no file that names CPUs of the host")
+    return [(path, value.encode()) for path, value in writes]
 
 
 def is_inside(cgroup: str, root: Path) -> bool:

@@ -28,6 +28,7 @@ from tests.support.pods import app, burstable, cgroup_only, init, job, pod, side
 from tests.support.world import SMALL, Node, node
 
 OF = node(two_nodes(), **MEMORY)
+QUIET = node(two_nodes(), config={"interrupt_isolation": "affinity", "host_isolation": "partition"}, **MEMORY)
 A, B = pod("a", app("app", "2")), pod("b", app("app", resources=burstable()))
 C = pod("c", init("first", "1"), sidecar("side", "1"), app("app", "2"), cgroup_only("slot", "1"))
 JOB = job("job", app("app", "1"))
@@ -96,6 +97,11 @@ SCENARIOS = {
     "a job ends": Scenario(before=(A, B, JOB), after=(A, B, JOB), meddle=let_it_exit("poduid-job/app")),
     "restart": Scenario(before=(A, B, C), after=(A, B, C), restarts=True),
     "restart with a new pod": Scenario(after=(A, B, C), restarts=True),
+    "admission, and interrupts leave": Scenario(after=(A, B, C), of=QUIET),
+    "removal of all, and interrupts come back": Scenario(before=(A, B, C), after=(), of=QUIET),
+    "one goes and one comes, and interrupts move": Scenario(
+        before=(A, B), after=(B, pod("d", app("app", "5"))), of=QUIET, restarts=True
+    ),
     "recovery of a damaged state": Scenario(
         before=(A, B, C), after=(A, B, C), restarts=True, meddle=damage, unusable=(STATE_FILE,)
     ),
@@ -195,17 +201,19 @@ class Life:
             path: (observed, sorted(p.run_id or "" for p in machine.groups[path].processes))
             for path, observed in machine.observed().items()
         }
+        if daemon.agent.node.config.interrupt_isolation != "none":
+            assert not any(cpus & state.promises.exclusive() for cpus in machine.settings.values())
         files = {
             str(path.relative_to(self.directory)): path.read_bytes() if path.is_file() else None
             for path in self.directory.rglob("*")
             if path.name not in {STATE_FILE, ".lock"}
         }
-        return replace(state, generation=0), groups, sorted(machine.runs), files
+        return replace(state, generation=0), groups, sorted(machine.runs), files, machine.settings
 
 
 def clone(base: Life, directory: Path) -> Life:
     machine = copy.copy(base.machine)
-    for name in ("groups", "runs", "starts", "signals", "writes"):
+    for name in ("groups", "runs", "starts", "signals", "writes", "settings"):
         setattr(machine, name, copy.deepcopy(getattr(base.machine, name)))
     shutil.copytree(base.directory, directory)
     return Life(machine, directory)
@@ -286,6 +294,7 @@ def kinds(steps: list[str]) -> str:
         "ack": "launcher",
         "kill": "cgroup writes",
         "terminate": "launcher",
+        "setting": "settings of the host",
     }
     counts = Counter(names.get(step.split()[0], "file calls") for step in steps)
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))

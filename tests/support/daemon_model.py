@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence, Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission.node_capacity import allocatable_of
 from nodeagent.core.admission.node_setup import NodeSetup as DaemonNode
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
+from nodeagent.core.host.settings import Setting, SettingKind
 from nodeagent.core.model.cgroup_layout import is_above
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -32,6 +33,7 @@ from nodeagent.core.turn.actions import Forget, KillCgroup, Launch, Terminate, T
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon import agent as agent_module, clock as clock_module, runs as runs_module
 from nodeagent.daemon.agent import Agent
+from nodeagent.daemon.host_settings import HostSettings
 from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.machine import without_withheld
 from nodeagent.daemon.placements import Placements, placement_directory
@@ -44,6 +46,7 @@ from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupError
 from nodeagent.edge.launcher import LauncherError
 from nodeagent.edge.placement_files import PlacementFileError, PlacementFiles
+from nodeagent.formats.kernel.host_files import path_of, read_cpus
 from nodeagent.formats.wire.launcher_protocol import (
     Exited,
     Killed,
@@ -288,6 +291,31 @@ class Client:
 
 
 @dataclass
+class HostSettingsModel:
+    """The settings of the host, and the launcher's writes to them."""
+
+    machine: Machine
+    steps: Steps
+
+    def read(self, kinds: AbstractSet[SettingKind]) -> dict[Setting, CpuSet]:
+        return {setting: cpus for setting, cpus in self.machine.settings.items() if setting.kind in kinds}
+
+    def path(self, setting: Setting) -> str:
+        return f"/{path_of(setting)}"
+
+    def write(self, writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
+        return tuple(self._write(path, value) for path, value in writes)
+
+    def _write(self, path: str, value: str) -> str | None:
+        self.steps.take(f"setting {path}")
+        if path in self.machine.immovable:
+            return os.strerror(errno.EIO)
+        (setting,) = (each for each in self.machine.settings if self.path(each) == path)
+        self.machine.settings[setting] = read_cpus(setting, value)
+        return None
+
+
+@dataclass
 class Files:
     """The manifest directory."""
 
@@ -339,6 +367,7 @@ class Daemon:
     config: dict[str, Any] = field(default_factory=dict)
     requests: list[StartRequest] = field(default_factory=list)
     """What the launcher was asked to start."""
+    boot: str = "boot"
 
     def start(self) -> Agent:
         """A new process, up to its first turn."""
@@ -350,7 +379,7 @@ class Daemon:
         hardware: Any = self.hardware
         node, _ = without_withheld(whole, tree)
         Path(node.config.runtime_directory).mkdir(exist_ok=True)
-        runner = Runner(client)
+        runner, host = Runner(client), HostSettingsModel(self.machine, self.steps)
 
         def look() -> Evidence:
             runs = runner.look()
@@ -369,6 +398,7 @@ class Daemon:
             sources=(self.files,),
             recorder=Recorder(str(self.directory), log, unusable=unusable),
             placements=Placements(WatchedPlacementFiles(placement_directory(node.config), self.steps)),
+            host_settings=HostSettings(host, host.write, str(self.directory), self.boot, log),
             log=log,
             wakeups=Wakeups(),
             machine=hardware,

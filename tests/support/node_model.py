@@ -26,6 +26,7 @@ from nodeagent.core.cgroups.write_order import (
 )
 from nodeagent.core.cpu.restore import given_cpus
 from nodeagent.core.explain.what_if import WhatIf
+from nodeagent.core.host.settings import NEW_IRQS, Setting, SettingKind
 from nodeagent.core.model.cgroup import (
     MEMBER,
     Attribute,
@@ -126,6 +127,17 @@ class Machine:
         """Changes that fail: (path, attribute or kind of change) → message."""
         self.has_partitions = of.config.host_isolation != "none"
         """The kernel is 6.7 or later."""
+        online = of.managers.topology.online
+        self.settings: dict[Setting, CpuSet] = {
+            Setting(SettingKind.IRQ, "24"): online,
+            Setting(SettingKind.IRQ, "25"): CpuSet.of(*list(online)[1:3]),
+            NEW_IRQS: online,
+            Setting(SettingKind.QUEUE, "eth0/queues/rx-0/rps_cpus"): CpuSet(),
+            Setting(SettingKind.WORKQUEUE): online,
+        }
+        """Those of the host that name CPUs."""
+        self.immovable: set[str] = set()
+        """Files of settings that the kernel lets nobody change, although they look as if it did."""
         self.refused: list[Change] = []
         """Changes that went against the kernel's rules for partitions."""
         if self.has_partitions:

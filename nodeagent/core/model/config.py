@@ -44,6 +44,7 @@ TOPOLOGY_MANAGER_POLICIES = ("none", "best-effort", "restricted", "single-numa-n
 TOPOLOGY_MANAGER_SCOPES = ("container", "pod")
 ISOLATED_CPUS = ("ignore", "prefer", "only")
 HOST_ISOLATION = ("none", "partition")
+INTERRUPT_ISOLATION = ("none", "affinity")
 
 
 class Errata(enum.Enum):
@@ -93,6 +94,8 @@ class Config(Struct, frozen=True):
     """Interval of the rescan that backs up the file watch (kubelet's name and default)."""
     host_isolation: str = "none"
     """Whether exclusive CPUs are kept from the host's processes, too: `partition`, or `none`, as with kubelet."""
+    interrupt_isolation: str = "none"
+    """Whether interrupts are moved off exclusive CPUs: by their `affinity`, or `none`, as with kubelet."""
     cpu_cfs_quota: bool = True
     cpu_cfs_quota_period_us: int = 100_000
     static_pod_path: str = "/etc/nodeagent/manifests"

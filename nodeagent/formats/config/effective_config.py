@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from nodeagent.core.model.config import (
     CPU_MANAGER_POLICIES,
     HOST_ISOLATION,
+    INTERRUPT_ISOLATION,
     ISOLATED_CPUS,
     MEMORY_MANAGER_POLICIES,
     TOPOLOGY_MANAGER_POLICIES,
@@ -44,6 +45,7 @@ def config_document(config: Config) -> Document:
         "evictionMemoryPercent": config.eviction_memory_percent,
         "featureGates": dict(placement.feature_gates),
         "hostIsolation": config.host_isolation,
+        "interruptIsolation": config.interrupt_isolation,
         "kubeReserved": _amounts(config.kube_reserved),
         "maxPods": config.max_pods,
         "memoryManagerPolicy": placement.memory_manager_policy,
@@ -86,6 +88,7 @@ def config_from_document(document: JsonValue) -> Config:
         placement=placement,
         cpu_manager_reconcile_period_ms=of("cpuManagerReconcilePeriodMilliseconds").whole(),
         host_isolation=of("hostIsolation").among(HOST_ISOLATION),
+        interrupt_isolation=of("interruptIsolation").among(INTERRUPT_ISOLATION),
         cpu_cfs_quota=of("cpuCFSQuota").flag(),
         cpu_cfs_quota_period_us=of("cpuCFSQuotaPeriodMicroseconds").whole(),
         check_allocatable=of("checkAllocatable").flag(),

@@ -6,7 +6,7 @@ The launcher stands alone and does not import this; a test keeps the two in step
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -168,6 +168,11 @@ def encode_partition(cgroup: str, kind: str) -> bytes:
     return _encode("partition", {"cgroup": cgroup, "kind": kind})
 
 
+def encode_host(writes: Sequence[tuple[str, str]]) -> bytes:
+    """Writes: absolute path of a setting of the host, and what to write to it."""
+    return _encode("host", {"writes": writes})
+
+
 def decode_hello(packet: bytes) -> Hello | Refused:
     match _decode(packet):
         case Refused() as refused:
@@ -245,6 +250,16 @@ def decode_partition(packet: bytes) -> Refused | None:
         case {"partition": str()}:
             return None
     raise _unreadable(packet, "no answer about a partition")
+
+
+def decode_host(packet: bytes) -> tuple[str | None, ...] | Refused:
+    """For each write: None, or why it failed."""
+    match _decode(packet):
+        case Refused() as refused:
+            return refused
+        case {"results": list() as results} if all(result is None or isinstance(result, str) for result in results):
+            return tuple(results)
+    raise _unreadable(packet, "no results of writes")
 
 
 def _encode(operation: str, fields: Mapping[str, object]) -> bytes:

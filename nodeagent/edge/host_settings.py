@@ -1,0 +1,75 @@
+"""The settings of the host that name CPUs, as the kernel has them now. Whoever may, also writes them."""
+
+import os
+from collections.abc import Iterator, Sequence, Set as AbstractSet
+from contextlib import suppress
+from pathlib import Path
+
+from nodeagent.core.host.settings import NEW_IRQS, Setting, SettingKind
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.formats.kernel.host_files import IRQS, QUEUES, WORKQUEUES, path_of, read_cpus
+
+_WRITABLE = 0o222
+
+
+class HostSettingsFiles:
+    """The files below /proc and /sys."""
+
+    def __init__(self, root: str = "/") -> None:
+        self._root = root.rstrip("/")
+
+    def read(self, kinds: AbstractSet[SettingKind]) -> dict[Setting, CpuSet]:
+        """Return the settings of these kinds that can be changed. One that goes away meanwhile is left out.
+
+        Raises:
+            HostFileError: one does not hold a set of CPUs.
+        """
+        found = {}
+        for setting in self._settings(kinds):
+            with suppress(OSError), open(self.path(setting), encoding="ascii", errors="replace") as file:  # noqa: PTH123 - hundreds
+                if (
+                    os.fstat(file.fileno()).st_mode & _WRITABLE
+                ):  # newer kernels show an interrupt that can't be moved so
+                    found[setting] = read_cpus(setting, file.read())
+        return found
+
+    def path(self, setting: Setting) -> str:
+        return f"{self._root}/{path_of(setting)}"
+
+    def write(self, writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
+        """Write to these files. Returns for each None, or why it failed."""
+        return tuple(self._write(path, value) for path, value in writes)
+
+    def _write(self, path: str, value: str) -> str | None:
+        try:
+            Path(path).write_text(value, encoding="ascii")
+        except OSError as err:
+            return os.strerror(err.errno or 0)
+        return None
+
+    def _settings(self, kinds: AbstractSet[SettingKind]) -> Iterator[Setting]:
+        if SettingKind.IRQ in kinds:
+            yield from (Setting(SettingKind.IRQ, name) for name in self._names(IRQS) if name.isdigit())
+        if SettingKind.NEW_IRQS in kinds:
+            yield NEW_IRQS
+        if SettingKind.QUEUE in kinds:
+            for interface in self._names(QUEUES):
+                for queue in self._names(f"{QUEUES}/{interface}/queues"):
+                    file = "rps_cpus" if queue.startswith("rx-") else "xps_cpus"
+                    yield Setting(SettingKind.QUEUE, f"{interface}/queues/{queue}/{file}")
+        if SettingKind.WORKQUEUE in kinds:
+            yield Setting(SettingKind.WORKQUEUE)
+            yield from (Setting(SettingKind.WORKQUEUE, name) for name in self._names(WORKQUEUES))
+
+    def _names(self, directory: str) -> list[str]:
+        try:
+            return sorted(os.listdir(f"{self._root}/{directory}"))  # noqa: PTH208 - as above
+        except OSError:
+            return []
+
+
+def boot_id(root: str = "/") -> str:
+    """Return the identity of this boot: a setting is as it was before only as long as that lasts. Empty: unknown."""
+    with suppress(OSError):
+        return Path(root, "proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return ""

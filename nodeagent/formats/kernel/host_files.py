@@ -1,0 +1,83 @@
+"""Where the kernel has the settings of the host that name CPUs, and how it spells them."""
+
+import re
+
+from nodeagent.core.host.settings import Setting, SettingKind
+from nodeagent.core.model.idset import CpuMask, CpuSet, IdSetSyntaxError
+from nodeagent.errors import NodeAgentError
+
+IRQS = "proc/irq"
+QUEUES = "sys/class/net"
+WORKQUEUES = "sys/devices/virtual/workqueue"
+
+_WORD_BITS = 32
+_MAX_WORDS = 2048
+
+
+class HostFileError(NodeAgentError):
+    """A file does not hold a set of CPUs."""
+
+
+def path_of(setting: Setting) -> str:
+    """Return the file of a setting, relative to the root."""
+    match setting.kind:
+        case SettingKind.IRQ:
+            return f"{IRQS}/{setting.name}/smp_affinity_list"
+        case SettingKind.NEW_IRQS:
+            return f"{IRQS}/default_smp_affinity"
+        case SettingKind.QUEUE:
+            return f"{QUEUES}/{setting.name}"
+        case SettingKind.WORKQUEUE:
+            return f"{WORKQUEUES}/{setting.name}/cpumask" if setting.name else f"{WORKQUEUES}/cpumask"
+
+
+def spelled(setting: Setting, cpus: CpuSet) -> str:
+    """Return what to write to the setting's file."""
+    return str(cpus) if setting.kind is SettingKind.IRQ else cpu_map(cpus)
+
+
+def read_cpus(setting: Setting, text: str) -> CpuSet:
+    """Read the setting's file.
+
+    Raises:
+        HostFileError: it holds something else.
+    """
+    if setting.kind is SettingKind.IRQ:
+        try:
+            return CpuSet.parse(text.strip())
+        except IdSetSyntaxError as err:
+            raise _misfit(setting, "a CPU list such as 0-3,8", text) from err
+    words = text.strip().split(",")
+    if len(words) > _MAX_WORDS or not all(re.fullmatch(r"[0-9a-fA-F]{1,8}", word) for word in words):
+        raise _misfit(setting, "a CPU mask such as 00000000,0000ff0f", text)
+    return CpuSet(CpuMask(int("".join(word.zfill(8) for word in words), 16)))
+
+
+def cpu_map(cpus: CpuSet) -> str:
+    """Spell CPUs as a mask in hexadecimal words of 32 bits, highest first."""
+    words = [f"{cpus.bits & 0xFFFFFFFF:08x}"]
+    rest = cpus.bits >> _WORD_BITS
+    while rest:
+        words.append(f"{rest & 0xFFFFFFFF:08x}")
+        rest >>= _WORD_BITS
+    return ",".join(reversed(words))
+
+
+def described(setting: Setting) -> str:
+    """Name a setting in a message."""
+    match setting.kind:
+        case SettingKind.IRQ:
+            return f"interrupt {setting.name}"
+        case SettingKind.NEW_IRQS:
+            return "new interrupts"
+        case SettingKind.QUEUE:
+            return f"network queue {setting.name}"
+        case SettingKind.WORKQUEUE:
+            return f"workqueue {setting.name}" if setting.name else "unbound workqueues"
+
+
+def _misfit(setting: Setting, expected: str, text: str) -> HostFileError:
+    return HostFileError(
+        f"/{path_of(setting)}: expected {expected}, found {text.strip()[:80]!r}",
+        hint="please report it with the kernel's version (uname -r)",
+    )

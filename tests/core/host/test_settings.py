@@ -1,0 +1,148 @@
+"""Settings of the host leave the CPUs that are to be left alone, and go back, whatever happens in between (D28)."""
+
+import pytest
+from hypothesis import given, strategies as st
+
+from nodeagent.core.host.settings import NEW_IRQS, Change, HostPlan, Record, Setting, SettingKind, plan
+from nodeagent.core.model.idset import CpuMask, CpuSet
+
+IRQ, OTHER_IRQ = Setting(SettingKind.IRQ, "24"), Setting(SettingKind.IRQ, "25")
+QUEUE = Setting(SettingKind.QUEUE, "eth0/queues/rx-0/rps_cpus")
+WORK = Setting(SettingKind.WORKQUEUE)
+SETTINGS = (IRQ, OTHER_IRQ, NEW_IRQS, QUEUE, WORK)
+ALL = CpuSet.parse("0-3")
+
+
+def cpus(text: str) -> CpuSet:
+    return CpuSet.parse(text)
+
+
+def off(text: str) -> dict[SettingKind, CpuSet]:
+    return dict.fromkeys(SettingKind, cpus(text))
+
+
+class Host:
+    """A host whose settings are kept as the agent does it. A crash is a write that does not come."""
+
+    def __init__(self, values: dict[Setting, CpuSet]) -> None:
+        self.values = dict(values)
+        self.record: Record = {}
+
+    def keep(self, alone: dict[SettingKind, CpuSet], host: str = "0-3", dies_after: int | None = None) -> HostPlan:
+        planned = plan(self.record, self.values, alone=alone, host=cpus(host))
+        if planned.record != self.record:
+            self.record = planned.record
+        for count, (setting, value) in enumerate(planned.writes.items()):
+            if count == dies_after:
+                return planned
+            self.values[setting] = value
+        self.record = planned.after(frozenset())
+        return planned
+
+
+def test_it_leaves_and_comes_back() -> None:
+    host = Host({IRQ: ALL, OTHER_IRQ: cpus("0"), NEW_IRQS: ALL})
+    host.keep(off("2-3"))
+    assert host.values == {IRQ: cpus("0-1"), OTHER_IRQ: cpus("0"), NEW_IRQS: cpus("0-1")}
+    assert not host.keep(off("2-3")).writes
+    host.keep(off("1-3"))
+    assert host.values[IRQ] == cpus("0")
+    host.keep({})
+    assert host.values == {IRQ: ALL, OTHER_IRQ: cpus("0"), NEW_IRQS: ALL}
+    assert host.record == {}
+
+
+def test_what_has_no_cpu_left_gets_the_hosts() -> None:
+    host = Host({IRQ: cpus("3")})
+    host.keep(off("2-3"), host="0-1")
+    assert host.values[IRQ] == cpus("0-1")
+    host.keep({})
+    assert host.values[IRQ] == cpus("3")
+
+
+def test_without_a_cpu_for_the_host_it_stays() -> None:
+    assert not plan({}, {IRQ: cpus("3")}, alone=off("0-3"), host=CpuSet()).writes
+
+
+def test_what_is_off_stays_off() -> None:
+    assert not plan({}, {QUEUE: CpuSet()}, alone=off("2-3"), host=cpus("0-1")).writes
+
+
+def test_what_somebody_else_sets_meanwhile_is_kept_off_and_what_it_goes_back_to() -> None:
+    host = Host({IRQ: ALL})
+    host.keep(off("2-3"))
+    host.values[IRQ] = cpus("1-2")
+    assert host.keep(off("2-3")).changed_by_others == {IRQ: cpus("1-2")}
+    assert host.values[IRQ] == cpus("1")
+    host.keep({})
+    assert host.values[IRQ] == cpus("1-2")
+
+
+def test_what_somebody_else_sets_last_is_left() -> None:
+    host = Host({IRQ: ALL})
+    host.keep(off("2-3"))
+    host.values[IRQ] = cpus("3")
+    assert host.keep({}).changed_by_others == {IRQ: cpus("3")}
+    assert (host.values[IRQ], host.record) == (cpus("3"), {})
+
+
+def test_an_interrupt_that_came_later_goes_back_to_what_it_would_have_been() -> None:
+    host = Host({IRQ: ALL, OTHER_IRQ: cpus("0-1"), NEW_IRQS: ALL})
+    host.keep(off("2-3"))
+    new = Setting(SettingKind.IRQ, "26")
+    host.values[new] = host.values[NEW_IRQS]
+    host.keep(off("2-3"))
+    assert host.values[new] == cpus("0-1")
+    host.keep({})
+    assert (host.values[new], host.values[OTHER_IRQ]) == (ALL, cpus("0-1"))
+
+
+def test_what_cannot_be_written_is_recorded_as_it_is() -> None:
+    planned = plan({}, {IRQ: ALL, OTHER_IRQ: ALL}, alone=off("3"), host=cpus("0-2"))
+    assert planned.after({IRQ}) == {OTHER_IRQ: Change(ALL, (cpus("0-2"),))}
+
+
+def test_what_has_gone_is_forgotten() -> None:
+    host = Host({IRQ: ALL})
+    host.keep(off("3"))
+    del host.values[IRQ]
+    host.keep(off("3"))
+    assert host.record == {}
+
+
+SETS = st.integers(1, 15).map(lambda bits: CpuSet(CpuMask(bits)))
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("keep"), st.integers(0, 14).map(lambda bits: CpuSet(CpuMask(bits))), st.none() | st.integers(0, 4)
+        ),
+        st.tuples(st.just("change"), st.sampled_from(SETTINGS), SETS),
+    ),
+    max_size=8,
+)
+
+
+@given(st.fixed_dictionaries(dict.fromkeys(SETTINGS, SETS)), STEPS)
+def test_in_the_end_each_is_what_it_was_or_what_others_want(values: dict[Setting, CpuSet], steps: list[tuple]) -> None:
+    host, wanted = Host(values), dict(values)
+    for step in steps:
+        match step:
+            case "keep", alone, dies_after:
+                host.keep(dict.fromkeys(SettingKind, alone), str(ALL - alone), dies_after)
+                if dies_after is None:
+                    assert all(not value & alone for value in host.values.values())
+            case "change", setting, value:
+                known = host.record.get(setting)
+                if known is None or not known.is_ours(value):  # else nobody can tell who has set it
+                    host.values[setting] = wanted[setting] = value
+    host.keep({})
+    assert (host.values, host.record) == (wanted, {})
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_after_a_crash_each_goes_back(count: int) -> None:
+    host = Host({IRQ: ALL, OTHER_IRQ: cpus("2-3"), NEW_IRQS: ALL})
+    host.keep(off("3"), dies_after=count)
+    host.keep({}, dies_after=count)
+    host.keep({})
+    assert host.values == {IRQ: ALL, OTHER_IRQ: cpus("2-3"), NEW_IRQS: ALL}
