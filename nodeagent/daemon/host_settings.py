@@ -155,11 +155,11 @@ class HostSettings:
             return frozenset()
         results = self._write([(self._files.path(s), spelled(s, value)) for s, value in writes.items()])
         refused = {s: why for s, why in zip(writes, results, strict=True) if why is not None}
-        for setting, why in refused.items():
+        for setting in refused:
             self._refused[setting] = writes[setting]
-            self._log.warning(
-                "host_setting_stays", setting=described(setting), wanted=str(writes[setting]), problem=why
-            )
+        for why in sorted(set(refused.values())):
+            stay = [described(setting) for setting, answer in refused.items() if answer == why]
+            self._log.warning("host_settings_stay", settings=stay, problem=why)
         return frozenset(refused)
 
     def _report(self, planned: HostPlan) -> None:

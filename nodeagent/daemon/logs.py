@@ -41,7 +41,7 @@ AgentEvent = Literal[
     "cgroup_drift_corrected",
     "process_brought_back",
     "host_setting_changed_by_others",
-    "host_setting_stays",
+    "host_settings_stay",
     "trouble",
     "trouble_over",
     "cgroups_unwatched",

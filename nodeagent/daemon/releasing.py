@@ -151,8 +151,12 @@ def drain(agent: Agent, report: Callable[[NodeState], None], deadline: float) ->
         time.sleep(min(pause, _LONGEST_PAUSE_SECONDS))
 
 
-def put_host_settings_back(config: Config) -> int:
+def put_host_settings_back(config: Config, *, forget: bool = False) -> int:
     """Give interrupts and the kernel's work the CPUs that they had before the agent changed that; return how many there were.
+
+    Args:
+        config: the agent's.
+        forget: remove the record, too. Only without a running agent.
 
     Raises:
         DrainError: not all could be written.
@@ -164,6 +168,8 @@ def put_host_settings_back(config: Config) -> int:
         raise DrainError(
             f"not put back: {'; '.join(problems)}", hint="bring the CPUs online that it was on; a reboot resets it, too"
         )
+    if forget:
+        state_files.remove(str(Path(config.state_directory) / HOST_SETTINGS))
     return count
 
 

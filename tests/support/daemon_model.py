@@ -304,6 +304,8 @@ class HostSettingsModel:
         return f"/{path_of(setting)}"
 
     def write(self, writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
+        if not self.machine.launcher_answers:
+            raise LauncherError(ROOT, "it does not answer")
         return tuple(self._write(path, value) for path, value in writes)
 
     def _write(self, path: str, value: str) -> str | None:

@@ -49,13 +49,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 nodeagent release [-o {text,json,yaml}] [--timeout SECONDS]
                          [--config FILE|-] [--socket PATH]
                          [--dry-run [--root DIR | --machine FILE|-]]
-                         (POD ... | --all [--purge])"""
+                         (POD ... | --all [--purge] | --host-settings)"""
     parser.add_argument("pods", nargs="*", metavar="POD", help="name, namespace/name or UID")
     parser.add_argument("--all", action="store_true", help="every pod; needs no running agent")
     parser.add_argument(
         "--purge",
         action="store_true",
         help="with --all, and without a running agent: remove its state and sockets, too",
+    )
+    parser.add_argument(
+        "--host-settings",
+        action="store_true",
+        help="no pod: give interrupts and work queues back their CPUs; an agent that runs moves them again",
     )
     parser.add_argument("--dry-run", action="store_true", help="only show what would be done, in order")
     add_output_argument(parser)
@@ -91,6 +96,8 @@ def run(options: argparse.Namespace) -> int:
         NodeAgentError: with what to do.
 
     """
+    if options.host_settings:
+        return _host_settings(options)
     if bool(options.pods) == options.all:
         options.parser.error("either name pods, or use --all" if options.all else "which pods? name them, or use --all")
     if options.purge and not options.all:
@@ -109,6 +116,19 @@ def run(options: argparse.Namespace) -> int:
     if not isinstance(known, NodeAgentError) and known.is_live:
         return _by_agent(options, known, answer)
     return _planned_without_agent(options, known, answer) if options.dry_run else _without_agent(options, answer)
+
+
+def _host_settings(options: argparse.Namespace) -> int:
+    from nodeagent.cli.support.configurations import load_config
+    from nodeagent.daemon import releasing
+
+    if options.pods or options.all or options.purge or options.dry_run or is_elsewhere(options):
+        options.parser.error("--host-settings stands alone")
+    if os.geteuid() != 0:
+        raise ReleaseError("only root may change settings of the host", hint="sudo nodeagent release --host-settings")
+    count = releasing.put_host_settings_back(load_config(options.config or DEFAULT_CONFIG))
+    print(f"{counted(count, 'setting')} of the host put back" if count else "nothing to put back")
+    return 0
 
 
 def _known(options: argparse.Namespace) -> NodeView | NodeAgentError:
@@ -322,6 +342,8 @@ def _without_agent(options: argparse.Namespace, answer: _ReleaseReport) -> int:
                 reporter = _Reporter(answer, agent.state, frozenset(e.pod.uid for e in active))
                 releasing.drain(agent, reporter, _deadline(options, active))
                 _remove_cgroups(pods, answer)
+            if releasing.put_host_settings_back(node.config, forget=True):
+                answer.say("interrupts and work queues have their CPUs back")
             if options.purge:
                 for path in releasing.own_files(node.config):
                     state_files.remove(path)

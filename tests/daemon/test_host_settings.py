@@ -1,0 +1,192 @@
+"""Interrupts and the kernel's work leave exclusive CPUs while pods have them, and come back: the daemon's turns (D28)."""
+
+import errno
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from nodeagent.core.host.settings import NEW_IRQS, Setting, SettingKind
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.daemon.host_settings import HOST_SETTINGS
+from nodeagent.daemon.wakeups import WakeUpReason
+from tests.support.daemon_model import Daemon, HostSettingsModel, Steps, watched
+from tests.support.node_model import Machine
+from tests.support.pods import app, pod
+from tests.support.world import SMALL, node
+
+QUIET = node(SMALL, config={"interrupt_isolation": "affinity", "host_isolation": "partition"})
+WEB = pod("web", app(cpu="2"))
+IRQ, FEW = Setting(SettingKind.IRQ, "24"), Setting(SettingKind.IRQ, "25")
+QUEUE, WORK = Setting(SettingKind.QUEUE, "eth0/queues/rx-0/rps_cpus"), Setting(SettingKind.WORKQUEUE)
+
+
+class Life:
+    """A node whose pod has exclusive CPUs, and what its settings were before."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, steps: Steps | None = None) -> None:
+        self.machine = Machine(QUIET)
+        self.before = dict(self.machine.settings)
+        self.steps = steps or Steps()
+        self.daemon = Daemon(self.machine, directory, steps=self.steps)
+        self.record = directory / HOST_SETTINGS
+        self._patch = watched(monkeypatch, self.machine, self.steps)
+
+    def start(self) -> CpuSet:
+        self._patch.__enter__()
+        self.daemon.start()
+        self.daemon.files.pods = (WEB,)
+        self.daemon.rest()
+        return self.daemon.agent.state.promises.exclusive()
+
+    def remove(self) -> None:
+        self.daemon.files.pods = ()
+        self.daemon.rest()
+        assert self.daemon.agent.state.promises.exclusive() == CpuSet()
+
+    def configure(self, **config: str) -> None:
+        agent = self.daemon.agent
+        agent.change_node(replace(agent.node, config=replace(agent.node.config, **config)))
+        self.daemon.turn(WakeUpReason.RELOAD)
+
+    def said(self, event: str) -> list[dict]:
+        return [line for line in self.daemon.said() if line["event"] == event]
+
+
+@pytest.fixture
+def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Life:
+    return Life(tmp_path, monkeypatch)
+
+
+def test_they_leave_and_come_back(life: Life) -> None:
+    own = life.start()
+    online = QUIET.managers.topology.online
+    assert own
+    settings = life.machine.settings
+    assert (settings[IRQ], settings[NEW_IRQS], settings[WORK]) == (online - own,) * 3
+    assert settings[FEW] == life.before[FEW] - own or online - own
+    assert settings[QUEUE] == CpuSet(), "it was off"
+    assert life.record.exists()
+    life.remove()
+    assert life.machine.settings == life.before
+    assert not life.record.exists()
+
+
+def test_a_turn_in_which_nothing_changes_writes_nothing(life: Life) -> None:
+    life.start()
+    life.steps.done.clear()
+    life.daemon.turn(WakeUpReason.TIMER)
+    assert [step for step in life.steps.done if "setting" in step] == []
+
+
+@pytest.mark.parametrize(
+    ("field", "kept"),
+    [("interrupt_isolation", {WORK}), ("host_isolation", {IRQ, FEW, NEW_IRQS})],
+    ids=["interrupts", "work"],
+)
+def test_what_is_switched_off_comes_back_at_once(life: Life, field: str, kept: set[Setting]) -> None:
+    own = life.start()
+    life.configure(**{field: "none"})
+    for setting, before in life.before.items():
+        assert (
+            life.machine.settings[setting].isdisjoint(own)
+            if setting in kept
+            else life.machine.settings[setting] == before
+        )
+
+
+def test_by_default_none_is_read_or_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, steps = Machine(node(SMALL)), Steps()
+    before = dict(machine.settings)
+    with watched(monkeypatch, machine, steps), monkeypatch.context() as patched:
+        patched.setattr(HostSettingsModel, "read", lambda *_: pytest.fail("it was read"))
+        daemon = Daemon(machine, tmp_path, steps=steps)
+        daemon.start()
+        daemon.files.pods = (WEB,)
+        daemon.rest()
+    assert daemon.agent.state.promises.exclusive()
+    assert machine.settings == before
+
+
+def test_what_others_change_is_moved_off_told_once_and_theirs_in_the_end(life: Life) -> None:
+    own = life.start()
+    for _ in range(2):
+        life.machine.settings[IRQ] = QUIET.managers.topology.online - CpuSet.of(0)
+        life.daemon.turn(WakeUpReason.TIMER)
+        assert life.machine.settings[IRQ].isdisjoint(own)
+    (told,) = life.said("host_setting_changed_by_others")
+    assert told["setting"] == "interrupt 24"
+    life.remove()
+    assert life.machine.settings[IRQ] == QUIET.managers.topology.online - CpuSet.of(0)
+
+
+def test_what_the_kernel_lets_nobody_move_is_told_once(life: Life) -> None:
+    life.machine.immovable.add("/proc/irq/24/smp_affinity_list")
+    own = life.start()
+    life.daemon.turn(WakeUpReason.TIMER)
+    assert own <= life.machine.settings[IRQ]
+    (told,) = life.said("host_settings_stay")
+    assert told["settings"] == ["interrupt 24"]
+    assert not life.daemon.agent.view.problems
+    life.remove()
+    assert life.machine.settings == life.before
+
+
+def test_a_new_process_goes_on_with_the_record(life: Life) -> None:
+    own = life.start()
+    life.daemon.start()
+    life.daemon.rest()
+    assert life.machine.settings[IRQ].isdisjoint(own)
+    life.remove()
+    assert life.machine.settings == life.before
+
+
+def test_after_a_reboot_the_record_is_of_no_use(life: Life) -> None:
+    life.start()
+    theirs = {**life.before, IRQ: CpuSet.of(0)}
+    life.machine.settings = dict(theirs)
+    life.daemon.boot = "another"
+    life.daemon.start()
+    life.daemon.rest()
+    life.remove()
+    assert life.machine.settings == theirs
+
+
+def test_a_damaged_record_is_set_aside_and_told(life: Life) -> None:
+    life.start()
+    content = life.record.read_bytes()
+    life.record.write_bytes(content[:-9])
+    life.daemon.start()
+    life.daemon.turn(WakeUpReason.START)
+    assert "the record of changed host settings cannot be read" in " ".join(life.daemon.agent.view.problems)
+    aside = life.record.with_name(f"{HOST_SETTINGS}.aside-1")
+    assert aside.read_bytes() == content[:-9]
+    life.daemon.rest()
+    assert life.daemon.agent.view.problems == ()
+
+
+def test_without_room_for_the_record_nothing_is_changed_and_all_can_go_back(life: Life) -> None:
+    own = life.start()
+    is_full = True
+    life.steps.fails = lambda _number, call: errno.ENOSPC if is_full and call == "write" else None
+    life.configure(interrupt_isolation="none")
+    assert life.machine.settings[IRQ] == life.before[IRQ]
+    assert life.machine.settings[WORK].isdisjoint(own)
+    assert "No space left on device" in " ".join(life.daemon.agent.view.problems)
+    life.configure(interrupt_isolation="affinity")
+    assert life.machine.settings[IRQ] == life.before[IRQ]
+    is_full = False
+    life.daemon.rest()
+    assert life.machine.settings[IRQ].isdisjoint(own)
+    assert life.daemon.agent.view.problems == ()
+
+
+def test_without_a_launcher_it_is_tried_again(life: Life) -> None:
+    life.machine.launcher_answers = False
+    own = life.start()
+    assert "it does not answer" in " ".join(life.daemon.agent.view.problems)
+    life.machine.launcher_answers = True
+    life.daemon.turn()
+    assert life.machine.settings[IRQ].isdisjoint(own)
+    life.remove()
+    assert life.machine.settings == life.before

@@ -1,0 +1,85 @@
+"""Which settings of the host are found, and what is written to them."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from nodeagent.core.host.settings import NEW_IRQS, Setting, SettingKind
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.edge.host_settings import HostSettingsFiles, boot_id
+from nodeagent.formats.kernel.host_files import HostFileError
+
+FILES = {
+    "proc/irq/24/smp_affinity_list": "0-3\n",
+    "proc/irq/9/smp_affinity_list": "1\n",
+    "proc/irq/default_smp_affinity": "f\n",
+    "sys/class/net/eth0/queues/rx-0/rps_cpus": "00\n",
+    "sys/class/net/eth0/queues/tx-0/xps_cpus": "3\n",
+    "sys/devices/virtual/workqueue/cpumask": "f\n",
+    "sys/devices/virtual/workqueue/writeback/cpumask": "7\n",
+    "sys/devices/virtual/workqueue/power/control": "auto\n",
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def found(root: Path, *kinds: SettingKind) -> dict[tuple[SettingKind, str], str]:
+    read = HostSettingsFiles(str(root)).read(frozenset(kinds))
+    return {(setting.kind, setting.name): str(cpus) for setting, cpus in read.items()}
+
+
+def test_all_are_found(root: Path) -> None:
+    assert found(root, *SettingKind) == {
+        (SettingKind.IRQ, "24"): "0-3",
+        (SettingKind.IRQ, "9"): "1",
+        (SettingKind.NEW_IRQS, ""): "0-3",
+        (SettingKind.QUEUE, "eth0/queues/rx-0/rps_cpus"): "",
+        (SettingKind.QUEUE, "eth0/queues/tx-0/xps_cpus"): "0-1",
+        (SettingKind.WORKQUEUE, ""): "0-3",
+        (SettingKind.WORKQUEUE, "writeback"): "0-2",
+    }
+
+
+def test_only_those_of_the_kinds_that_are_asked_for(root: Path) -> None:
+    assert found(root, SettingKind.WORKQUEUE).keys() == {
+        (SettingKind.WORKQUEUE, ""),
+        (SettingKind.WORKQUEUE, "writeback"),
+    }
+
+
+def test_one_that_nobody_may_write_cannot_be_changed(root: Path) -> None:
+    (root / "proc/irq/24/smp_affinity_list").chmod(0o444)
+    assert (SettingKind.IRQ, "24") not in found(root, SettingKind.IRQ)
+
+
+def test_nothing_is_found_where_there_is_nothing(tmp_path: Path) -> None:
+    assert found(tmp_path, *SettingKind) == {}
+    assert boot_id(str(tmp_path)) == ""
+
+
+def test_something_else_in_a_file_is_an_error(root: Path) -> None:
+    (root / "proc/irq/24/smp_affinity_list").write_text("all\n")
+    with pytest.raises(HostFileError, match="/proc/irq/24/smp_affinity_list"):
+        found(root, SettingKind.IRQ)
+
+
+def test_each_write_has_its_own_result(root: Path) -> None:
+    files = HostSettingsFiles(str(root))
+    good, gone = files.path(NEW_IRQS), files.path(Setting(SettingKind.IRQ, "77"))
+    assert files.write([(good, "3"), (gone, "0")]) == (None, os.strerror(errno.ENOENT))
+    assert files.read({SettingKind.NEW_IRQS}) == {NEW_IRQS: CpuSet.parse("0-1")}
+
+
+def test_the_boot_has_an_identity(tmp_path: Path) -> None:
+    (tmp_path / "proc/sys/kernel/random").mkdir(parents=True)
+    (tmp_path / "proc/sys/kernel/random/boot_id").write_text("4f3c\n")
+    assert boot_id(str(tmp_path)) == "4f3c"

@@ -1,0 +1,36 @@
+"""The record of changed host settings: read as it was written, or refused."""
+
+import pytest
+
+from nodeagent.core.host.settings import NEW_IRQS, Change, Record, Setting, SettingKind
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.formats.checkpoint.host_record import HostRecordError, decode_record, encode_record
+
+RECORD: Record = {
+    Setting(SettingKind.IRQ, "24"): Change(CpuSet.parse("0-15"), (CpuSet.parse("0-15"), CpuSet.parse("0-1,4-15"))),
+    NEW_IRQS: Change(CpuSet.parse("0-15"), (CpuSet.parse("0-1,4-15"),)),
+    Setting(SettingKind.QUEUE, "eth0/queues/rx-0/rps_cpus"): Change(CpuSet.parse("3"), (CpuSet(),)),
+}
+
+
+def test_it_comes_back_as_it_was() -> None:
+    assert decode_record(encode_record("boot", RECORD)) == ("boot", RECORD)
+
+
+@pytest.mark.parametrize("length", range(0, len(encode_record("boot", RECORD)) - 1, 7))
+def test_half_of_it_is_refused(length: int) -> None:
+    with pytest.raises(HostRecordError, match="the record of changed host settings cannot be read"):
+        decode_record(encode_record("boot", RECORD)[:length])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (b"0-15", b"0-14", "checksum"),
+        (b'"version":1', b'"version":2', "version 1"),
+        (b"nodeagent_host_settings", b"nodeagent_state", "header"),
+    ],
+)
+def test_anything_else_is_refused(old: bytes, new: bytes, why: str) -> None:
+    with pytest.raises(HostRecordError, match=why):
+        decode_record(encode_record("boot", RECORD).replace(old, new))
