@@ -11,6 +11,7 @@ SECOND_LANE = (
     "host_isolation",
     "hotplug",
     "interference",
+    "interrupt_isolation",
     "load_live",
     "metrics_live",
     "no_overlap",

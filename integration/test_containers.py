@@ -212,7 +212,9 @@ def lines(*, exclusive: str = "", shared: str = "") -> list[str]:
 def test_processes_know_their_cpus_and_are_told_of_changes(node: Node) -> None:
     node.run("rm -rf /run/told; mkdir -m 1777 /run/told")
     follower = container("app", ["sh", "-c", FOLLOW]) | {"securityContext": {"runAsUser": NOBODY, "runAsGroup": NOBODY}}
-    node.apply(pod("follower", follower), pod("slot", container("slot", None, cpu="1")))
+    node.apply(pod("slot", container("slot", None, cpu="1")))
+    node.wait_running("slot")
+    node.apply(pod("follower", follower))
     state = node.wait_running("follower", "slot")
 
     def wait_followed() -> None:

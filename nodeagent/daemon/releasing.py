@@ -166,7 +166,8 @@ def put_host_settings_back(config: Config, *, forget: bool = False) -> int:
     count, problems = put_back(files, files.write, config.state_directory, boot_id())
     if problems:
         raise DrainError(
-            f"not put back: {'; '.join(problems)}", hint="bring the CPUs online that it was on; a reboot resets it, too"
+            f"not put back: {'; '.join(problems)}",
+            hint="bring its CPUs online (/sys/devices/system/cpu/cpu*/online), and try again",
         )
     if forget:
         state_files.remove(str(Path(config.state_directory) / HOST_SETTINGS))

@@ -16,14 +16,18 @@ from msgspec.structs import replace
 from nodeagent.cli.commands import release as command
 from nodeagent.cli.main import main
 from nodeagent.cli.support.places import DEFAULT_CONFIG
+from nodeagent.core.host.settings import Change, Setting, SettingKind
 from nodeagent.core.model.config import Config
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.refusals import RELEASED
 from nodeagent.core.model.state import Phase
 from nodeagent.daemon import releasing
+from nodeagent.daemon.host_settings import HOST_SETTINGS
 from nodeagent.daemon.publisher import API_SOCKET, Publisher
 from nodeagent.daemon.runs import Runner
 from nodeagent.daemon.startup import STATE_FILE
 from nodeagent.edge.local_api_client import ApiError, call
+from nodeagent.formats.checkpoint.host_record import encode_record
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
 from nodeagent.views.wording.refusal_advice import next_step
 from tests.support import json_schema
@@ -409,7 +413,14 @@ def test_files_are_not_purged_under_a_running_agent(asking: Daemon, capsys: pyte
 
 @pytest.mark.parametrize(
     ("words", "value"),
-    [(["web", "--purge"], "--purge"), (["web", "--timeout", "-1"], "-1"), (["x", "--timeout", "nan"], "nan")],
+    [
+        (["web", "--host-settings"], "--host-settings stands alone"),
+        (["--host-settings", "--all"], "--host-settings stands alone"),
+        (["--host-settings", "-o", "json"], "--host-settings stands alone"),
+        (["web", "--purge"], "--purge"),
+        (["web", "--timeout", "-1"], "-1"),
+        (["x", "--timeout", "nan"], "nan"),
+    ],
 )
 def test_wrong_arguments_are_named(words: list[str], value: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -451,6 +462,24 @@ def test_a_configuration_comes_through_a_pipe(
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(config.encode())))
     assert main(["release", "--all", "--config", "-", "--socket", f"{tmp_path}/s"]) == 0
     assert capsys.readouterr().out.startswith("no pod runs: ")
+
+
+def test_settings_of_an_earlier_boot_are_not_put_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(f"stateDirectory: {tmp_path}\n")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert main(["release", "--host-settings", "--config", str(config)]) == 1
+    assert "sudo nodeagent release --host-settings" in capsys.readouterr().err
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    record = tmp_path / HOST_SETTINGS
+    record.write_bytes(encode_record("an earlier one", {Setting(SettingKind.IRQ, "1"): Change(CpuSet(), (CpuSet(),))}))
+    assert main(["release", "--host-settings", "--config", str(config)]) == 0
+    assert capsys.readouterr().out == "nothing to put back\n"
+    record.write_bytes(b"damaged")
+    assert main(["release", "--host-settings", "--config", str(config)]) == 1
+    assert "/proc/irq" in capsys.readouterr().err
 
 
 # Of another node

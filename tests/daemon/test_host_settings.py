@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.host.settings import NEW_IRQS, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.daemon.host_settings import HOST_SETTINGS
+from nodeagent.daemon.host_settings import HOST_SETTINGS, put_back
 from nodeagent.daemon.wakeups import WakeUpReason
 from tests.support.daemon_model import Daemon, HostSettingsModel, Steps, watched
 from tests.support.node_model import Machine
@@ -190,3 +190,36 @@ def test_without_a_launcher_it_is_tried_again(life: Life) -> None:
     assert life.machine.settings[IRQ].isdisjoint(own)
     life.remove()
     assert life.machine.settings == life.before
+
+
+def back(life: Life) -> tuple[int, tuple[str, ...]]:
+    files = HostSettingsModel(life.machine, Steps())
+    return put_back(files, files.write, str(life.record.parent), "boot")
+
+
+def test_without_a_turn_all_can_be_put_back_and_the_agent_goes_on_from_there(life: Life) -> None:
+    own = life.start()
+    moved = dict(life.machine.settings)
+    changed = sum(moved[setting] != life.before[setting] for setting in moved)
+    assert back(life) == (changed, ())
+    assert life.machine.settings == life.before
+    assert back(life) == (0, ())
+    life.daemon.turn(WakeUpReason.TIMER)
+    assert life.machine.settings == moved
+    assert life.said("host_setting_changed_by_others") == []
+    assert own
+    life.remove()
+    assert life.machine.settings == life.before
+
+
+def test_what_others_have_set_is_not_put_back(life: Life) -> None:
+    life.start()
+    life.machine.settings[IRQ] = CpuSet.of(0)
+    back(life)
+    assert life.machine.settings == life.before | {IRQ: CpuSet.of(0)}
+
+
+def test_what_cannot_be_put_back_is_named(life: Life) -> None:
+    life.start()
+    life.machine.immovable.add("/proc/irq/24/smp_affinity_list")
+    assert back(life)[1] == ("interrupt 24: Input/output error",)

@@ -52,6 +52,7 @@ from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.admission.node_capacity import Allocatable, insufficient, usage_of
 from nodeagent.core.admission.node_setup import on_machine
+from nodeagent.core.host.settings import Setting, SettingKind
 from nodeagent.core.metrics.agent_metrics import CAPACITY_REASONS
 from nodeagent.core.model.config import Config, Errata, Placement, ReservedMemory
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -82,9 +83,11 @@ from nodeagent.edge.systemd import ServiceManager
 from nodeagent.edge.tracefs import recording
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state
+from nodeagent.formats.checkpoint.host_record import decode_record
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
 from nodeagent.formats.config.config_yaml import parse_config
+from nodeagent.formats.kernel.host_files import read_cpus
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.manifest.pod_names import find_pods
 from nodeagent.formats.scenario.scenario import scenario_from_text
@@ -374,6 +377,8 @@ CASES = [
     Case("ManifestLockError", "a directory in its place", lambda d: ((d / "m/.lock").mkdir(parents=True), with_manifests(delete, d, "web")), "{}/m/.lock"),
     Case("ManifestPlaceError", "no such pod", lambda d: with_manifests(delete, d, "web"), "'web'"),
     Case("ManifestWatchError", "no file descriptor left", lambda d: watch_without_file_descriptors(ManifestWatch(str(d), lambda: None)), "{}"),
+    Case("HostFileError", "no list of CPUs", lambda _: read_cpus(Setting(SettingKind.IRQ, "24"), "all\n"), "/proc/irq/24/smp_affinity_list"),
+    Case("HostRecordError", "no record", lambda _: decode_record(b"nonsense\n"), "it is not JSON"),
     Case("NodeStateError", "no state", lambda _: decode_state(b"nonsense\n"), "header: it is not JSON"),
     Case("NotifyError", "no address", lambda _: ServiceManager({"NOTIFY_SOCKET": "run/x"}), "'run/x'"),
     Case("NotifyError", "nobody listens", lambda d: ServiceManager({"NOTIFY_SOCKET": f"{d}/s"}).ready(""), "{}/s"),

@@ -122,8 +122,9 @@ def _host_settings(options: argparse.Namespace) -> int:
     from nodeagent.cli.support.configurations import load_config
     from nodeagent.daemon import releasing
 
-    if options.pods or options.all or options.purge or options.dry_run or is_elsewhere(options):
-        options.parser.error("--host-settings stands alone")
+    others = (options.pods, options.all, options.purge, options.dry_run, options.timeout, options.output != "text")
+    if any(others) or is_elsewhere(options):
+        options.parser.error("--host-settings stands alone, but for --config")
     if os.geteuid() != 0:
         raise ReleaseError("only root may change settings of the host", hint="sudo nodeagent release --host-settings")
     count = releasing.put_host_settings_back(load_config(options.config or DEFAULT_CONFIG))

@@ -68,5 +68,5 @@ def _json(document: Mapping[str, object]) -> bytes:
 def _unreadable(why: str) -> HostRecordError:
     return HostRecordError(
         f"the record of changed host settings cannot be read: {why}",
-        hint="what the host's settings were is unknown; a reboot gives each its own value",
+        hint="what the settings were is unknown: `cat /proc/irq/*/smp_affinity_list` shows what they are; a reboot resets them",
     )

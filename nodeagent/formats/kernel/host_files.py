@@ -79,5 +79,5 @@ def described(setting: Setting) -> str:
 def _misfit(setting: Setting, expected: str, text: str) -> HostFileError:
     return HostFileError(
         f"/{path_of(setting)}: expected {expected}, found {text.strip()[:80]!r}",
-        hint="please report it with the kernel's version (uname -r)",
+        hint="`uname -r` for a report of it; `interruptIsolation: none` and `hostIsolation: none` do without these files",
     )

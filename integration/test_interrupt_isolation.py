@@ -1,0 +1,105 @@
+"""`interruptIsolation: affinity` and the kernel's work queues on real kernels: they leave exclusive CPUs, and everything is put back."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from integration.guest.guest import Guest
+from integration.node import CONFIG, Node, container, pod
+from nodeagent.core.model.idset import CpuMask, CpuSet
+from tests.support.figures import Recorder, report
+
+SLEEP = ["sleep", "infinity"]
+IRQS, NEW_IRQS = "/proc/irq/*/smp_affinity_list", "/proc/irq/default_smp_affinity"
+WORK = "/sys/devices/virtual/workqueue/cpumask /sys/devices/virtual/workqueue/*/cpumask"
+QUEUES = "/sys/class/net/*/queues/*/[rx]ps_cpus"
+RECORD = "/var/lib/nodeagent/host_settings"
+SERIAL = "/proc/irq/4/smp_affinity_list"
+"""Of the serial port: it can be moved."""
+
+
+@pytest.fixture(params=["two_sockets", "four_nodes"])
+def node(request: pytest.FixtureRequest) -> Node:
+    guest: Guest = request.getfixturevalue(request.param)
+    node = Node(guest)
+    fields = ("hostIsolation", "interruptIsolation")
+    lines = [line for line in guest.get(CONFIG).decode().splitlines() if not line.startswith(fields)]
+    node.configure("\n".join([*lines, "hostIsolation: partition", "interruptIsolation: affinity", ""]))
+    return node
+
+
+def listed(node: Node) -> dict[str, str]:
+    """Every setting of the host that names CPUs, with its value."""
+    text = node.run(f"grep -sH . {IRQS} {NEW_IRQS} {WORK} {QUEUES} || true").stdout
+    return dict(line.split(":", 1) for line in text.splitlines())
+
+
+def settled(node: Node) -> dict[str, str]:
+    """The same, after what the agent has done since it saved."""
+    node.metrics()
+    return listed(node)
+
+
+def naming(values: Mapping[str, str], cpus: CpuSet) -> set[str]:
+    """Settings that name one of these CPUs."""
+    return {path for path, value in values.items() if not cpus_of(path, value).isdisjoint(cpus)}
+
+
+def cpus_of(path: str, value: str) -> CpuSet:
+    return CpuSet.parse(value) if path.endswith("_list") else CpuSet(CpuMask(int(value.replace(",", ""), 16)))
+
+
+def unmovable(node: Node) -> set[str]:
+    """Interrupts that are each bound to one CPU, those of the timer and of the controller: written by hand, the kernel refuses."""
+    refused = node.run(
+        f"for file in {IRQS}; do value=$(cat $file); echo $value 2>/dev/null >$file || echo $file; done", check=False
+    )
+    return set(refused.stdout.split())
+
+
+def run_pod(node: Node) -> CpuSet:
+    node.apply(pod("quiet", container("app", SLEEP, cpu="2")))
+    state = node.wait_running("quiet")
+    return CpuSet.parse(state["promises"]["pods"]["uid-quiet"]["cpus"]["app"])
+
+
+def test_interrupts_and_work_leave_exclusive_cpus_and_come_back(node: Node, record_property: Recorder) -> None:
+    before, stay = listed(node), unmovable(node)
+    assert before.keys() - stay > {SERIAL, NEW_IRQS}
+
+    own = run_pod(node)
+    during = settled(node)
+    assert naming(before, own) > naming(during, own)
+    assert naming(during, own) <= stay
+    changed = sorted(path for path in during if during[path] != before[path])
+    report(record_property, f"{len(changed)} of {len(before)} settings changed, {len(stay)} that cannot be")
+
+    node.kill_agent()
+    assert settled(node) == during
+
+    theirs = str(own)
+    node.run(f"echo {theirs} >{SERIAL}")
+    node.reload()  # looks at once, and not at the end of a period
+    node.until(
+        lambda: naming(listed(node), own) <= stay or None,
+        lambda: f"the serial port's interrupt to leave again: {listed(node)[SERIAL]}",
+    )
+    node.delete("quiet")
+    node.wait(lambda state: not state["entries"], "the pod to be gone", of=["quiet"])
+    assert settled(node) == before | {SERIAL: theirs}, "what somebody else has set meanwhile is theirs"
+    assert node.run(f"ls {RECORD}", check=False).returncode != 0
+    node.run(f"echo {before[SERIAL]} >{SERIAL}")
+
+
+def test_it_all_comes_back_without_an_agent_too(node: Node) -> None:
+    before, stay = listed(node), unmovable(node)
+    own = run_pod(node)
+    assert naming(settled(node), own) <= stay
+    node.run("systemctl kill -s KILL nodeagent; systemctl stop nodeagent")
+    assert naming(listed(node), own) <= stay, "the pod runs without an agent, too"
+
+    node.run("systemctl stop nodeagent-pods")
+
+    assert listed(node) == before
+    node.run("rm /etc/nodeagent/manifests/quiet.json; nodeagent release --all")
+    assert (listed(node), node.run(f"ls {RECORD}", check=False).returncode != 0) == (before, True)
