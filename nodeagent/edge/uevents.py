@@ -1,4 +1,4 @@
-"""Waits for the kernel to report that CPUs, memory or NUMA nodes were added or removed (uevents over netlink). Carries no data."""
+"""Waits for the kernel to report CPUs, memory, NUMA nodes or PCI devices that come or go (uevents over netlink). Carries no data."""
 
 import enum
 import errno
@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from nodeagent.errors import NodeAgentError
 
-_SUBSYSTEMS = frozenset({"cpu", "memory", "node"})
+_SUBSYSTEMS = frozenset({"cpu", "memory", "node", "pci"})
+"""A PCI device brings its interrupts; that a driver has set their affinity itself is told by its `bind`."""
 _NETLINK_KOBJECT_UEVENT = 15
 """Of the kernel's linux/netlink.h."""
 _KERNEL_GROUP = 1

@@ -71,9 +71,10 @@ def kernel() -> Iterator[tuple[socket.socket, Listener]]:
         message("cpu", "offline"),
         message("memory", "online", "/devices/system/memory/memory32"),
         message("node", "add", "/devices/system/node/node1"),
+        message("pci", "bind", "/devices/pci0000:00/0000:00:03.0"),
         b"online@/devices/\xff\0SUBSYSTEM=cpu\0",
     ],
-    ids=["cpu", "memory", "node", "cannot be understood"],
+    ids=["cpu", "memory", "node", "pci", "cannot be understood"],
 )
 def test_what_concerns_us_wakes(kernel: tuple[socket.socket, Listener], wanted: bytes) -> None:
     sender, listener = kernel
