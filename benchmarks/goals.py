@@ -1,6 +1,7 @@
 """The table of goals: each row is a piece of work, what it may take, and how it is measured."""
 
 import gzip
+import itertools
 import os
 import subprocess
 import sys
@@ -16,11 +17,16 @@ from benchmarks.timing import Clock, Timing, elapsed_ms, spent_ms
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, resume
 from nodeagent.core.admission.state_invariants import violations
+from nodeagent.core.host.settings import Record, SettingKind, plan
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState
+from nodeagent.edge.host_settings import HostSettingsFiles
 from nodeagent.edge.sysfs import read_machine
+from nodeagent.formats.checkpoint.host_record import encode_record
 from nodeagent.formats.checkpoint.node_state import StateEncoder, decode_state, encode_state, policies_of
+from nodeagent.formats.kernel.host_files import spelled
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
 from nodeagent.views.simulate.scenario_replay import timed_adds
@@ -68,6 +74,7 @@ SHAPES: tuple[tuple[str, str, float], ...] = (
 
 POLICIES = ("single-numa-node", "best-effort", "restricted")
 BURST = 200
+IRQS = 600
 
 
 def timed(group: str, name: str, timing: Timing, goal: float | None = None, kubelet: str = "") -> Row:
@@ -85,6 +92,7 @@ def rows(clock: Clock) -> Iterator[Row]:
     yield from restoration(clock)
     yield from encoding(clock)
     yield from discovery(clock)
+    yield from interrupts(clock)
     yield from cold_start(clock)
 
 
@@ -239,6 +247,35 @@ def discovery(clock: Clock) -> Iterator[Row]:
             "discovery of 512 CPUs on 34 NUMA nodes, from a copied tree",
             clock.time(lambda: topology_of(read_machine(root))),
         )
+
+
+def interrupts(clock: Clock) -> Iterator[Row]:
+    """All interrupts of a large machine leave two CPUs. Plain files stand for the kernel's."""
+    with tempfile.TemporaryDirectory() as directory:
+        for number in range(IRQS):
+            affinity = Path(directory, f"proc/irq/{number}/smp_affinity_list")
+            affinity.parent.mkdir(parents=True)
+            affinity.write_text("0-511\n")
+        files = HostSettingsFiles(directory)
+        kinds, all_cpus = {SettingKind.IRQ}, CpuSet.parse("0-511")
+        record: Record = {}
+        sets = itertools.cycle((CpuSet.parse("2-3"), CpuSet.parse("4-5")))
+
+        def look() -> None:
+            plan({}, files.read(kinds), alone={}, host=all_cpus)
+
+        def move() -> None:
+            nonlocal record
+            own = next(sets)
+            planned = plan(record, files.read(kinds), alone={SettingKind.IRQ: own}, host=all_cpus - own)
+            encode_record("boot", planned.record)
+            files.write([(files.path(setting), spelled(setting, cpus)) for setting, cpus in planned.writes.items()])
+            record = planned.after(frozenset())
+            encode_record("boot", record)
+            assert len(planned.writes) == IRQS
+
+        yield timed("host", f"look at {IRQS} interrupts", clock.time(look, 9))
+        yield timed("host", f"move {IRQS} interrupts off two of 512 CPUs", clock.time(move, 9), 300)
 
 
 def cold_start(clock: Clock) -> Iterator[Row]:

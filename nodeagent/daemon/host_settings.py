@@ -173,6 +173,8 @@ class HostSettings:
         """Read the record, once. What was changed during an earlier boot went with it."""
         if self._record is None:
             self._record = read_record(self._path, self._boot, self._set_aside)
+            if not self._record:
+                state_files.remove(self._path)
         return self._record
 
     def _set_aside(self, err: HostRecordError) -> None:

@@ -146,7 +146,10 @@ def test_after_a_reboot_the_record_is_of_no_use(life: Life) -> None:
     theirs = {**life.before, IRQ: CpuSet.of(0)}
     life.machine.settings = dict(theirs)
     life.daemon.boot = "another"
+    life.daemon.config = {"interrupt_isolation": "none", "host_isolation": "none"}
     life.daemon.start()
+    life.daemon.turn(WakeUpReason.START)
+    assert not life.record.exists()
     life.daemon.rest()
     life.remove()
     assert life.machine.settings == theirs
