@@ -68,7 +68,7 @@ Event = Switch | Fork | Exec | Exit | Attach | Told
 def cpu_list(text: str) -> frozenset[int]:
     """Read the kernel's list format. Not by the agent's own parser: a proof must not share a mistake with what it watches."""
     cpus: set[int] = set()
-    for part in text.strip().split(","):
+    for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
         cpus.update(range(int(first), int(last or first) + 1))
     return frozenset(cpus)
