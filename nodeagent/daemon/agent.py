@@ -43,7 +43,7 @@ from nodeagent.core.turn.step import EventKind, Turn, World, step
 from nodeagent.daemon.clock import Clock
 from nodeagent.daemon.drift import as_desired, corrected
 from nodeagent.daemon.execution import ExecutionResult, answered, carry_out
-from nodeagent.daemon.host_settings import HostSettings, kinds_of
+from nodeagent.daemon.host_settings import HostSettings, Wanted, kinds_of
 from nodeagent.daemon.kept import POLL_SECONDS, Kept
 from nodeagent.daemon.logs import Log, about, log_event
 from nodeagent.daemon.machine import Machine, on_what_is_there
@@ -369,7 +369,7 @@ class Agent:
         self._alive()
         alone = self.state.promises.exclusive()
         host = self._kept.whole.online - alone
-        return self.host_settings.keep(kinds_of(self.node.config), alone, host, rescan=rescan)
+        return self.host_settings.keep(Wanted(kinds_of(self.node.config), alone, host), rescan=rescan)
 
     def _act(
         self, world: World, outcome: ExecutionResult, placed: Mapping[str, ContainerPlacement]

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from pathlib import Path
 from typing import Protocol
 
+from msgspec import Struct
+
 from nodeagent.core.host.settings import HostPlan, Record, Setting, SettingKind, plan
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
@@ -31,9 +33,30 @@ class HostFiles(Protocol):
         """Return those of these kinds."""
         ...
 
+    def interrupts_of(self, device: str) -> frozenset[Setting]:
+        """Return the interrupts of a PCI device or network interface."""
+        ...
+
     def path(self, setting: Setting) -> str:
         """Return the absolute path of a setting's file."""
         ...
+
+
+class Wanted(Struct, frozen=True):
+    """What settings of the host are to be."""
+
+    kinds: frozenset[SettingKind]
+    """Those to change."""
+    alone: CpuSet
+    """CPUs to be left alone."""
+    host: CpuSet
+    """CPUs for what would have none left."""
+    claims: tuple[tuple[str, CpuSet], ...] = ()
+    """Devices whose interrupts a container wants on its own CPUs."""
+
+    @property
+    def changes_any(self) -> bool:
+        return bool(self.kinds and self.alone)
 
 
 def kinds_of(config: Config) -> frozenset[SettingKind]:
@@ -100,44 +123,48 @@ class HostSettings:
         self._log = log
         self._record: Record | None = None
         """As saved. None: not read yet."""
-        self._done_for: tuple[Mapping[SettingKind, CpuSet], CpuSet] | None = None
+        self._done_for: Wanted | None = None
         """What everything was last written for."""
         self._refused: dict[Setting, CpuSet] = {}
         """What the kernel has refused since then: it would again."""
         self._reported: frozenset[Setting] = frozenset()
 
-    def keep(
-        self, kinds: AbstractSet[SettingKind], alone: CpuSet, host: CpuSet, *, rescan: bool
-    ) -> tuple[Trouble, ...]:
-        """Make all settings leave these CPUs alone, and those of other kinds what they were.
+    def keep(self, wanted: Wanted, *, rescan: bool) -> tuple[Trouble, ...]:
+        """Make all settings leave exclusive CPUs alone, and those of other kinds what they were.
 
         Args:
-            kinds: of settings to change.
-            alone: CPUs to be left alone.
-            host: CPUs for what would have none left.
+            wanted: which, and what for.
             rescan: look whether something has changed.
 
         Returns:
             What could not be done. It is tried again in the next turn.
         """
-        wanted = dict.fromkeys(sorted(kinds), alone) if alone else {}
         try:
             record = self._load()
-            if self._done_for != (wanted, host):
+            if self._done_for != wanted:
                 self._refused = {}
             elif not rescan:
                 return ()
             self._done_for = None
-            if wanted or record:
-                self._settle(record, wanted, host)
+            if wanted.changes_any or record:
+                self._settle(record, wanted)
         except (StateFileError, HostRecordError, HostFileError, LauncherError) as err:
             return (trouble_of(err),)
-        self._done_for = wanted, host
+        self._done_for = wanted
         return ()
 
-    def _settle(self, record: Record, wanted: Mapping[SettingKind, CpuSet], host: CpuSet) -> None:
-        observed = self._files.read(wanted.keys() | {setting.kind for setting in record})
-        planned = plan(record, observed, alone=wanted, host=host)
+    def _settle(self, record: Record, wanted: Wanted) -> None:
+        kinds = wanted.kinds if wanted.changes_any else frozenset()
+        observed = self._files.read(kinds | {setting.kind for setting in record})
+        planned = plan(
+            record,
+            observed,
+            alone=dict.fromkeys(kinds, wanted.alone),
+            host=wanted.host,
+            claims={
+                s: cpus for device, cpus in wanted.claims for s in self._files.interrupts_of(device) if s.kind in kinds
+            },
+        )
         self._report(planned)
         to_write = {s: value for s, value in planned.writes.items() if self._refused.get(s) != value}
         try:

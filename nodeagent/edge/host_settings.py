@@ -33,6 +33,23 @@ class HostSettingsFiles:
                     found[setting] = read_cpus(setting, file.read())
         return found
 
+    def interrupts_of(self, device: str) -> frozenset[Setting]:
+        """Return the interrupts of a PCI device, by its address (`0000:3b:00.0`), or of a network interface; none: there is no such."""
+        for start in (f"sys/bus/pci/devices/{device}", f"{QUEUES}/{device}/device"):
+            place = Path(self._root or "/", start)
+            if place.exists():
+                break
+        else:
+            return frozenset()
+        place = place.resolve()
+        for at in (place, *place.parents):  # a virtio device has those of the PCI device above it
+            names = self._names(str((at / "msi_irqs").relative_to(self._root or "/"))) or _line_interrupt(at / "irq")
+            if names:
+                return frozenset(Setting(SettingKind.IRQ, name) for name in names)
+            if at.name == "devices":
+                break
+        return frozenset()
+
     def path(self, setting: Setting) -> str:
         return f"{self._root}/{path_of(setting)}"
 
@@ -66,6 +83,14 @@ class HostSettingsFiles:
             return sorted(os.listdir(f"{self._root}/{directory}"))  # noqa: PTH208 - as above
         except OSError:
             return []
+
+
+def _line_interrupt(file: Path) -> list[str]:
+    """Return the interrupt of a device that has no messages of its own for it."""
+    with suppress(OSError):
+        name = file.read_text(encoding="ascii").strip()
+        return [name] if name.isdigit() and name != "0" else []
+    return []
 
 
 def boot_id(root: str = "/") -> str:

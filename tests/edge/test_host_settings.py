@@ -83,3 +83,36 @@ def test_the_boot_has_an_identity(tmp_path: Path) -> None:
     (tmp_path / "proc/sys/kernel/random").mkdir(parents=True)
     (tmp_path / "proc/sys/kernel/random/boot_id").write_text("4f3c\n")
     assert boot_id(str(tmp_path)) == "4f3c"
+
+
+def test_interrupts_of_a_device_are_found_by_its_address_and_its_interface(root: Path) -> None:
+    virtio = root / "sys/devices/pci0000:00/0000:00:03.0/virtio0"
+    virtio.mkdir(parents=True)
+    for number in ("24", "25"):
+        (virtio.parent / "msi_irqs").mkdir(exist_ok=True)
+        (virtio.parent / "msi_irqs" / number).write_text("msix\n")
+    old = root / "sys/devices/pci0000:00/0000:00:04.0"
+    old.mkdir()
+    (old / "irq").write_text("11\n")
+    none = root / "sys/devices/pci0000:00/0000:00:05.0"
+    none.mkdir()
+    (none / "irq").write_text("0\n")
+    devices = root / "sys/bus/pci/devices"
+    devices.mkdir(parents=True)
+    for device in (virtio.parent, old, none):
+        (devices / device.name).symlink_to(device)
+    (root / "sys/class/net/eth0/device").symlink_to(virtio)
+
+    files = HostSettingsFiles(str(root))
+    found = {
+        device: sorted(setting.name for setting in files.interrupts_of(device))
+        for device in ("0000:00:03.0", "eth0", "0000:00:04.0", "0000:00:05.0", "eth1", "lo")
+    }
+    assert found == {
+        "0000:00:03.0": ["24", "25"],
+        "eth0": ["24", "25"],
+        "0000:00:04.0": ["11"],
+        "0000:00:05.0": [],
+        "eth1": [],
+        "lo": [],
+    }

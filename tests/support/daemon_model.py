@@ -300,6 +300,9 @@ class HostSettingsModel:
     def read(self, kinds: AbstractSet[SettingKind]) -> dict[Setting, CpuSet]:
         return {setting: cpus for setting, cpus in self.machine.settings.items() if setting.kind in kinds}
 
+    def interrupts_of(self, device: str) -> frozenset[Setting]:
+        return frozenset(self.machine.devices.get(device, ()))
+
     def path(self, setting: Setting) -> str:
         return f"/{path_of(setting)}"
 

@@ -136,6 +136,8 @@ class Machine:
             Setting(SettingKind.WORKQUEUE): online,
         }
         """Those of the host that name CPUs."""
+        self.devices = {"eth0": (Setting(SettingKind.IRQ, "25"),)}
+        """Their interrupts."""
         self.immovable: set[str] = set()
         """Files of settings that the kernel lets nobody change, although they look as if it did."""
         self.refused: list[Change] = []

@@ -73,21 +73,28 @@ class HostPlan(Struct, frozen=True):
 
 
 def plan(
-    record: Record, observed: Mapping[Setting, CpuSet], *, alone: Mapping[SettingKind, CpuSet], host: CpuSet
+    record: Record,
+    observed: Mapping[Setting, CpuSet],
+    *,
+    alone: Mapping[SettingKind, CpuSet],
+    host: CpuSet,
+    claims: Mapping[Setting, CpuSet] = {},
 ) -> HostPlan:
-    """Decide what to write so that no setting names a CPU that is to be left alone.
+    """Decide what to write so that no setting names a CPU that is to be left alone, unless its owner wants just that.
 
     Args:
         record: of what was changed before.
         observed: every setting that there is and that can be changed. One that names no CPU is off, and stays off.
         alone: CPUs to be left alone, by kind. Settings of a kind that is missing go back.
         host: CPUs for what would have none left. Empty: that stays as it is.
+        claims: settings that a container wants for its own CPUs, and these.
     """
     changes, writes, others = {}, {}, {}
     for setting, now in observed.items():
         known = record.get(setting)
         before = _before(setting, now, record)
-        wanted = before - alone.get(setting.kind, CpuSet()) or (host if before else before) or now
+        apart = before - alone.get(setting.kind, CpuSet()) or (host if before else before) or now
+        wanted = claims.get(setting) or apart
         if wanted != now:
             writes[setting] = wanted
         if known is not None and known.differs and not known.is_ours(now):

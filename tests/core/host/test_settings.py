@@ -28,8 +28,14 @@ class Host:
         self.values = dict(values)
         self.record: Record = {}
 
-    def keep(self, alone: dict[SettingKind, CpuSet], host: str = "0-3", dies_after: int | None = None) -> HostPlan:
-        planned = plan(self.record, self.values, alone=alone, host=cpus(host))
+    def keep(
+        self,
+        alone: dict[SettingKind, CpuSet],
+        host: str = "0-3",
+        dies_after: int | None = None,
+        claims: dict[Setting, CpuSet] | None = None,
+    ) -> HostPlan:
+        planned = plan(self.record, self.values, alone=alone, host=cpus(host), claims=claims or {})
         if planned.record != self.record:
             self.record = planned.record
         for count, (setting, value) in enumerate(planned.writes.items()):
@@ -84,6 +90,17 @@ def test_what_somebody_else_sets_last_is_left() -> None:
     host.values[IRQ] = cpus("3")
     assert host.keep({}).changed_by_others == {IRQ: cpus("3")}
     assert (host.values[IRQ], host.record) == (cpus("3"), {})
+
+
+def test_what_a_container_claims_is_on_its_cpus_while_it_does() -> None:
+    host = Host({IRQ: ALL, OTHER_IRQ: cpus("0-1")})
+    host.keep(off("2-3"), claims={OTHER_IRQ: cpus("3")})
+    assert host.values == {IRQ: cpus("0-1"), OTHER_IRQ: cpus("3")}
+    host.values[OTHER_IRQ] = cpus("1")
+    host.keep(off("2-3"), claims={OTHER_IRQ: cpus("2")})
+    assert host.values[OTHER_IRQ] == cpus("2")
+    host.keep(off("2"))
+    assert host.values == {IRQ: cpus("0-1,3"), OTHER_IRQ: cpus("1")}
 
 
 def test_an_interrupt_that_came_later_goes_back_to_what_it_would_have_been() -> None:
