@@ -5,6 +5,7 @@ that no more than four guests are booted, and one more after each failure.
 """
 
 SECOND_LANE = (
+    "busy_host",
     "containers",
     "debian_package",
     "examples",
