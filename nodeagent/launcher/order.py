@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 MAX_ID = 120
+MAX_CPU = 65_535
 PATH_MAX = 4096  # limits.h
 ID = re.compile(rf"[A-Za-z0-9._:@/-]{{1,{MAX_ID}}}")
 PARTITION_KINDS = ("root", "isolated")  # cpuset.cpus.partition; an end takes no right that the agent lacks
 # settings of the host that name CPUs, and how their values are spelled
 HOST_FILE = re.compile(
     r"/proc/irq/(default_smp_affinity|[0-9]{1,9}/smp_affinity_list)"
-    r"|/sys/devices/virtual/workqueue/([A-Za-z0-9_][A-Za-z0-9_.:!-]{0,99}/)?cpumask"
+    r"|/sys/devices/virtual/workqueue/cpumask"
     r"|/sys/class/net/(?!\.{1,2}/)[^/\s]{1,15}/queues/(rx-[0-9]{1,5}/rps_cpus|tx-[0-9]{1,5}/xps_cpus)"
 )
+THREAD = re.compile(r"thread ([0-9]{1,9})@([0-9]{1,19})")  # id, and start in clock ticks since boot
 HOST_VALUE = re.compile(r"[0-9a-f,-]{1,20000}")
 IDENTIFIER = re.compile(r"[ -~]{0,400}")  # one line of the journal's header: a pod's name (253) and a container's (63)
 
@@ -85,7 +87,7 @@ def partition_file(message: Mapping[str, Any], root: Path | None) -> tuple[Path,
     return Path(cgroup, "cpuset.cpus.partition"), str(kind)
 
 
-def host_writes(message: Mapping[str, Any]) -> list[tuple[str, bytes]]:
+def host_writes(message: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Which of the host's settings to write, and what."""
     writes = message.get("writes")
     if not isinstance(writes, list):
@@ -93,9 +95,18 @@ def host_writes(message: Mapping[str, Any]) -> list[tuple[str, bytes]]:
     for pair in writes:
         if not (isinstance(pair, list) and len(pair) == 2 and all(type(text) is str for text in pair)):
             raise RefusedError("bad_request", "host: writes is a list of [file, value]")
-        if not (HOST_FILE.fullmatch(pair[0]) and HOST_VALUE.fullmatch(pair[1])):
+        if not ((HOST_FILE.fullmatch(pair[0]) or THREAD.fullmatch(pair[0])) and HOST_VALUE.fullmatch(pair[1])):
             raise RefusedError("not_a_setting", f"host: {pair[0][:MAX_ID]!r} is no file that names CPUs of the host")
-    return [(path, value.encode()) for path, value in writes]
+    return [(path, value) for path, value in writes]
+
+
+def cpus_of(text: str) -> set[int]:
+    """Of a list such as 0-3,8."""
+    cpus: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        cpus.update(range(int(first), min(int(last or first), MAX_CPU) + 1))
+    return cpus
 
 
 def is_inside(cgroup: str, root: Path) -> bool:

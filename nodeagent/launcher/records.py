@@ -12,6 +12,7 @@ from pathlib import Path
 
 from nodeagent.launcher.report import log
 
+PF_KTHREAD = 0x0020_0000  # linux/sched.h
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
@@ -113,3 +114,9 @@ def parent_and_start_ticks(pid: int) -> tuple[int, int]:
     """Fields 4 and 22 of /proc/PID/stat, proc(5)."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     return int(fields[1]), int(fields[19])
+
+
+def is_kernel_thread(pid: int, start_ticks: int) -> bool:
+    """Whether this id is still that thread's, and it is one of the kernel's: fields 9 and 22 of /proc/PID/stat, proc(5)."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    return bool(int(fields[6]) & PF_KTHREAD) and int(fields[19]) == start_ticks

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nodeagent.launcher.order import MAX_ID, Order, RefusedError, host_writes, parse_order, partition_file
-from nodeagent.launcher.records import BOOT_ID, ProcessRecord, RecordStore, parent_and_start_ticks
+from nodeagent.launcher.order import MAX_ID, THREAD, Order, RefusedError, cpus_of, host_writes, parse_order, partition_file
+from nodeagent.launcher.records import BOOT_ID, ProcessRecord, RecordStore, is_kernel_thread, parent_and_start_ticks
 from nodeagent.launcher.report import log, notify
 from nodeagent.launcher.shim import shim
 
@@ -258,13 +258,18 @@ class Launcher:
         log("partition_begun", cgroup=str(file.parent), kind=kind)
         return {"partition": kind}
 
-    def write_host(self, path: str, value: bytes) -> str | None:
-        """The agent's sandbox may not write these files. None: written; otherwise why not."""
+    def write_host(self, path: str, value: str) -> str | None:
+        """The agent's sandbox may not write these files, nor move threads. None: written; otherwise why not."""
         try:
-            with open(path, "r+b", buffering=0) as file:  # noqa: PTH123 - hundreds of them
-                file.write(value)
+            if thread := THREAD.fullmatch(path):
+                move_kernel_thread(int(thread[1]), int(thread[2]), cpus_of(value))
+            else:
+                with open(path, "r+b", buffering=0) as file:  # noqa: PTH123 - hundreds of them
+                    file.write(value.encode())
         except OSError as err:
             return os.strerror(err.errno or 0)
+        except ValueError as err:
+            return str(err)
         return None
 
     def acknowledge(self, ids: list[Any]) -> list[str]:
@@ -407,6 +412,13 @@ class Launcher:
         except OSError as err:
             log("reexec_failed", program=sys.executable, error=str(err))
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def move_kernel_thread(pid: int, start_ticks: int, cpus: set[int]) -> None:
+    """Never another process that has its id now, nor one that is no kernel thread."""
+    if not is_kernel_thread(pid, start_ticks):
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+    os.sched_setaffinity(pid, cpus)
 
 
 def ended_with(run: ProcessRecord, wait_status: int) -> ProcessRecord:

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from nodeagent.core.host.settings import NEW_IRQS, Change, HostPlan, Record, Setting, SettingKind, plan
+from nodeagent.core.host.settings import NEW_IRQS, Change, Cpus, HostPlan, Record, Setting, SettingKind, plan
 from nodeagent.core.model.idset import CpuMask, CpuSet
 
 IRQ, OTHER_IRQ = Setting(SettingKind.IRQ, "24"), Setting(SettingKind.IRQ, "25")
@@ -35,7 +35,7 @@ class Host:
         dies_after: int | None = None,
         claims: dict[Setting, CpuSet] | None = None,
     ) -> HostPlan:
-        planned = plan(self.record, self.values, alone=alone, host=cpus(host), claims=claims or {})
+        planned = plan(self.record, self.values, alone=alone, cpus=Cpus(ALL, cpus(host)), claims=claims or {})
         if planned.record != self.record:
             self.record = planned.record
         for count, (setting, value) in enumerate(planned.writes.items()):
@@ -67,11 +67,11 @@ def test_what_has_no_cpu_left_gets_the_hosts() -> None:
 
 
 def test_without_a_cpu_for_the_host_it_stays() -> None:
-    assert not plan({}, {IRQ: cpus("3")}, alone=off("0-3"), host=CpuSet()).writes
+    assert not plan({}, {IRQ: cpus("3")}, alone=off("0-3"), cpus=Cpus(ALL, CpuSet())).writes
 
 
 def test_what_is_off_stays_off() -> None:
-    assert not plan({}, {QUEUE: CpuSet()}, alone=off("2-3"), host=cpus("0-1")).writes
+    assert not plan({}, {QUEUE: CpuSet()}, alone=off("2-3"), cpus=Cpus(ALL, cpus("0-1"))).writes
 
 
 def test_what_somebody_else_sets_meanwhile_is_kept_off_and_what_it_goes_back_to() -> None:
@@ -115,7 +115,7 @@ def test_an_interrupt_that_came_later_goes_back_to_what_it_would_have_been() -> 
 
 
 def test_what_cannot_be_written_is_recorded_as_it_is() -> None:
-    planned = plan({}, {IRQ: ALL, OTHER_IRQ: ALL}, alone=off("3"), host=cpus("0-2"))
+    planned = plan({}, {IRQ: ALL, OTHER_IRQ: ALL}, alone=off("3"), cpus=Cpus(ALL, cpus("0-2")))
     assert planned.after({IRQ}) == {OTHER_IRQ: Change(ALL, (cpus("0-2"),))}
 
 
@@ -125,6 +125,80 @@ def test_what_has_gone_is_forgotten() -> None:
     del host.values[IRQ]
     host.keep(off("3"))
     assert host.record == {}
+
+
+class Threads:
+    """Kernel threads as a kernel with partitions has them: what was written counts for ever, what is shown lacks the partition's CPUs.
+
+    One whose affinity nobody has written gets any CPU but these whenever the partition changes.
+    """
+
+    def __init__(self, **shown: str) -> None:
+        self.partition = CpuSet()
+        self.written: dict[Setting, CpuSet] = {}
+        self.shown = {Setting(SettingKind.THREAD, name): cpus(text) for name, text in shown.items()}
+        self.record: Record = {}
+
+    def keep(self, alone: str) -> HostPlan:
+        """The host's settings come first, then the partition."""
+        planned = plan(
+            self.record,
+            self.shown,
+            alone=off(alone) if alone else {},
+            cpus=Cpus(ALL, ALL - cpus(alone), hidden=self.partition),
+        )
+        for setting, value in planned.writes.items():
+            self.written[setting] = value
+            self.shown[setting] = value - self.partition
+        self.record = planned.after(frozenset())
+        return planned
+
+    def partitioned(self, text: str) -> None:
+        self.partition = cpus(text)
+        self.shown = {setting: self.written.get(setting, ALL) - self.partition for setting in self.shown}
+
+    def now(self) -> dict[str, str]:
+        return {setting.name: str(value) for setting, value in self.shown.items()}
+
+
+def test_kernel_threads_get_back_what_they_had_although_the_kernel_forgets_it() -> None:
+    """Without a written affinity, kswapd1 would have all CPUs in the end."""
+    threads = Threads(rcu="0-3", kswapd0="0-1", kswapd1="2-3")
+    threads.keep("3")
+    threads.partitioned("3")
+    assert threads.now() == {"rcu": "0-2", "kswapd0": "0-1", "kswapd1": "2"}
+    assert not threads.keep("3").writes
+    threads.keep("2-3")
+    threads.partitioned("2-3")
+    threads.keep("")
+    threads.partitioned("")
+    assert threads.now() == {"rcu": "0-3", "kswapd0": "0-1", "kswapd1": "2-3"}
+    assert threads.record == {}
+    assert not threads.keep("").writes
+
+
+def test_a_kernel_thread_that_came_later_may_run_anywhere_in_the_end() -> None:
+    threads = Threads(rcu="0-3")
+    threads.keep("3")
+    threads.partitioned("3")
+    new = Setting(SettingKind.THREAD, "new")
+    threads.shown[new] = cpus("0-2")
+    threads.keep("3")
+    threads.keep("")
+    threads.partitioned("")
+    assert threads.now() == {"rcu": "0-3", "new": "0-3"}
+
+
+def test_what_others_give_a_kernel_thread_is_theirs() -> None:
+    threads = Threads(rcu="0-3")
+    threads.keep("3")
+    threads.partitioned("3")
+    (rcu,) = threads.shown
+    threads.written[rcu] = threads.shown[rcu] = cpus("0")
+    assert threads.keep("3").changed_by_others == {rcu: cpus("0")}
+    threads.keep("")
+    threads.partitioned("")
+    assert threads.now() == {"rcu": "0"}
 
 
 SETS = st.integers(1, 15).map(lambda bits: CpuSet(CpuMask(bits)))
