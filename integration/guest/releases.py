@@ -26,6 +26,7 @@ PACKAGES = (
     "dbus",
     "fish",  # completes commands, as bash and zsh do
     "iproute2",
+    "irqbalance",
     "kmod",
     "less",
     "linux-image-cloud-amd64",

@@ -15,6 +15,7 @@ _MASKED = (
     "fstrim.timer",
     "getty-static.service",
     "getty@tty1.service",
+    "irqbalance.service",
     "kmod-static-nodes.service",
     "ldconfig.service",
     "man-db.timer",

@@ -66,7 +66,7 @@ from nodeagent.core.model.state import NodeState, RecordedRefusal
 from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.daemon.releasing import find_pods_cgroup
 from nodeagent.daemon.startup import STATE_FILE
-from nodeagent.edge import state_files, uevents
+from nodeagent.edge import irqbalance, state_files, uevents, units
 from nodeagent.edge.cgroup_entry import join
 from nodeagent.edge.cgroup_watch import CgroupWatch
 from nodeagent.edge.cgroupfs import CgroupTree
@@ -366,6 +366,8 @@ CASES = [
     Case("ExecError", "no agent, no configuration", lambda d: exec_command.run(wanted("web", "app", d)), "{}/none.yaml" if os.geteuid() == 0 else "only root"),
     Case("ExplainError", "a pod of an empty machine", lambda d: explained(d, "web"), "'web'"),
     Case("InterferenceError", "a pod that shares", lambda _: interference.claims_of(World().add(pod("web")).view(), "web"), "default/web"),
+    Case("IrqbalanceError", "something else there", lambda d: irqbalance.read(Path(listener_that_says(b"hello", d / "irqbalance1.sock")).parent), "'hello'"),
+    Case("IrqbalanceError", "too long a list", lambda d: irqbalance.ban(CpuSet.from_ids(range(0, 999, 2)), d), "0,2,4"),
     Case("LauncherError", "no launcher", lambda d: LauncherClient(d / "s").hello(), "{}/s"),
     Case("LauncherProtocolError", "no JSON", lambda _: decode_hello(b"Hello!"), "Hello!"),
     Case("LauncherProtocolError", "another version", lambda _: decode_hello(b'{"hello": {"version": 3}}'), "'version': 3"),
@@ -429,6 +431,9 @@ CASES = [
     Case("TracefsError", "no tracefs", counted_in, "{}"),
     Case("TracefsError", "a kernel without histograms", lambda d: ((d / "instances").mkdir(), counted_in(d)), "{}/events/sched/sched_switch"),
     Case("TracefsError", "an instance that lacks something", lambda d: counted_in(with_histograms(d)), "{}/instances/nodeagent-"),
+    Case("UnitsError", "no cgroups", lambda d: units.read_units(d / "none"), "{}/none"),
+    Case("UnitsError", "no systemd", lambda d: units.set_allowed_cpus("a.slice", CpuSet.of(1), f"{d}/systemctl"), "AllowedCPUs=1 of a.slice: {}/systemctl"),
+    Case("UnitsError", "a refusal", lambda _: units.set_allowed_cpus("a.slice", CpuSet.of(1), "false"), "AllowedCPUs=1 of a.slice: systemctl ends with status 1"),
     Case("UnknownPodError", "none", lambda _: find_pods(NodeState(EMPTY), "wbe"), "'wbe'"),
     Case("UnknownStateError", "damaged", lambda d: ((d / "state").mkdir(), written(d / "state/nodeagent_state", "{"), known_state(config_file(d), f"{d}/s")), "{}/state/nodeagent_state"),
     Case("VanishedError", "a file that can't be opened", lambda d: read_machine(machine_without_a_core_id(d)), "{}/sys/devices/system/cpu/cpu0/topology/core_id"),
@@ -504,9 +509,11 @@ INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "GoJsonError": (lambda _: start_with(cpu='{"policyName": 3}'), "number into Go value of type string"),
     "HistogramSyntaxError": (lambda _: message_of(lambda: interference.understood(kernel_histograms.record(b"x", began_ns=0, ended_ns=1), CpuSet.of(1))), "sched_switch"),
     "IdSetSyntaxError": (lambda _: config_message("reservedSystemCPUs: 3-1"), '"3-1"'),
+    "IrqbalanceSyntaxError": (lambda d: message_of(lambda: irqbalance.read(Path(listener_that_says(b"hello", d / "irqbalance1.sock")).parent)), "'hello'"),
     "MisfitError": (lambda _: message_of(lambda: decode_state(b'{"format": 3}\n')), "format"),
     "QuantitySyntaxError": (lambda _: config_message("kubeReserved: {cpu: much}"), '"much"'),
     "ScalarError": (lambda _: config_message("maxPods: .nan"), ".nan"),
+    "UnitSyntaxError": (lambda d: message_of(lambda: units.read_units(d, "echo")), "show --property"),
     "UnreadableError": (lambda _: config_message("maxPods: ["), "f:1: is not valid YAML"),
     "_StartRefusedError": (lambda _: replay(scenario_from_text(SCENARIO, "f"))["startError"], '"fast"'),
 }  # fmt: skip

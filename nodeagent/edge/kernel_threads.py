@@ -1,0 +1,57 @@
+"""The kernel's threads that are not bound to one CPU, and where they may run. Read-only.
+
+Moving them takes sched_setaffinity, which our unit's filter of system calls refuses even to root: the launcher has to do it. New ones don't
+follow their parent, kthreadd: each may run on all CPUs, so one has to look again. Workers of unbound workqueues follow
+/sys/devices/virtual/workqueue/cpumask, and those of interrupts (irq/N-NAME) their interrupt. Where there are cpuset partitions, the kernel
+itself keeps all others off these.
+"""
+
+import contextlib
+import os
+from pathlib import Path
+
+import psutil
+from msgspec import Struct
+
+from nodeagent.core.model.idset import CpuSet
+
+_PF_KTHREAD = 0x0020_0000
+"""include/linux/sched.h; field 9 of /proc/PID/stat (proc_pid_stat(5))."""
+_PF_NO_SETAFFINITY = 0x0400_0000
+_FLAGS, _START = 6, 19
+"""Indices of fields after the command's closing parenthesis."""
+
+
+class ThreadKey(Struct, frozen=True, order=True):
+    """Another thread may get its id after it has ended."""
+
+    pid: int
+    start_ticks: int
+    """Since boot, field 22."""
+
+
+class KernelThread(Struct, frozen=True):
+    name: str
+    cpus: CpuSet
+    is_movable: bool
+    """Otherwise the kernel refuses (EINVAL) to let it run elsewhere: a workqueue's worker, or its rescuer, which goes where need is."""
+
+
+def unbound() -> dict[ThreadKey, KernelThread]:
+    """Return them all by id; those that end in the meantime are left out, as are those for ever on one CPU."""
+    found = {}
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError):
+            start, _, rest = (
+                Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="backslashreplace").rpartition(")")
+            )
+            fields = rest.split()
+            flags = int(fields[_FLAGS])
+            if not flags & _PF_KTHREAD:
+                continue
+            cpus = CpuSet.from_ids(os.sched_getaffinity(pid))
+            is_movable = not flags & _PF_NO_SETAFFINITY
+            if is_movable or len(cpus) > 1:
+                name = start.partition("(")[2]
+                found[ThreadKey(pid, int(fields[_START]))] = KernelThread(name, cpus, is_movable)
+    return found

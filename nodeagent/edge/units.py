@@ -1,0 +1,106 @@
+"""AllowedCPUs= of systemd's topmost units: which CPUs everything on the host but the pods may use. Read and changed through systemctl.
+
+systemd stays the only writer of these cgroups. It also accepts CPUs that don't exist or are all offline: it then reports them as allowed,
+but the unit's processes run on others. `cpuset.cpus.effective` of the unit's cgroup has what holds.
+"""
+
+import shlex
+import subprocess
+from pathlib import Path
+
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.kernel.unit_cpus import PROPERTIES, UnitSyntaxError, parse_unit_cpus, unit_of
+
+CGROUPS = Path("/sys/fs/cgroup")
+OURS = "nodeagent.slice"
+LATER = ("init.scope", "machine.slice", "system.slice", "user.slice")
+"""These are there even without a cgroup, before somebody logs in or a virtual machine starts: they then begin with what is set now."""
+CALL_SECONDS = 10.0
+"""A daemon-reload, which systemd finishes before it answers anybody, takes seconds on a host with thousands of units."""
+_ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
+"""Not our own: systemctl would report its failures to our NOTIFY_SOCKET."""
+
+
+class UnitsError(NodeAgentError):
+    """systemd cannot be asked, or refuses. One that has not answered in time may still do it."""
+
+
+def read_units(cgroups: Path = CGROUPS, systemctl: str = "systemctl") -> dict[str, CpuSet | None]:
+    """Return the CPUs allowed to each unit at the top of the hierarchy but ours, by name; None: the unit doesn't say.
+
+    Raises:
+        UnitsError: systemd or the cgroups could not be read.
+    """
+    try:
+        names = {unit_of(entry.name) for entry in cgroups.iterdir() if entry.is_dir()}
+    except OSError as err:
+        raise UnitsError(
+            f"cannot list {cgroups}: {err.strerror}", hint="the host needs cgroup v2: see `nodeagent check`"
+        ) from err
+    asked = sorted({*LATER, *(name for name in names if name is not None)} - {OURS})
+    what = "cannot read which CPUs systemd's units may use"
+    text = _run(what, systemctl, "show", f"--property={','.join(PROPERTIES)}", "--", *asked)
+    try:
+        return parse_unit_cpus(text)
+    except UnitSyntaxError as err:
+        raise UnitsError(f"{what}: {err}", hint="see `systemctl --version`; systemd 252 and 257 are known") from err
+
+
+def set_allowed_cpus(unit: str, cpus: CpuSet, systemctl: str = "systemctl") -> None:
+    """Let a unit use these CPUs only, until the next boot: what runs there moves at once, and what starts there follows.
+
+    systemd keeps it as a drop-in, `50-AllowedCPUs.conf`, of which it has one for each unit: who has asked before is overwritten. It may be
+    taken back by a daemon-reload: drop-ins whose names come later, and those of `systemctl set-property` without --runtime, count more.
+
+    Raises:
+        UnitsError: with what systemd said.
+    """
+    assert cpus, "no CPUs would be all CPUs"
+    _set(unit, str(cpus), systemctl)
+
+
+def clear_allowed_cpus(unit: str, possible: CpuSet, systemctl: str = "systemctl") -> None:
+    """Let a unit use all CPUs again, and forget that we ever said anything.
+
+    `AllowedCPUs=` without CPUs leaves those that the unit has (systemd #43846), so that it first gets all that the machine may ever have.
+    They stay in its `cpuset.cpus`, which the kernel lets nobody empty while it has processes, and the drop-in stays without CPUs, until the
+    next boot. If the unit had CPUs of its own before, set these instead.
+
+    Raises:
+        UnitsError: with what systemd said. It can be repeated.
+    """
+    set_allowed_cpus(unit, possible, systemctl)
+    _set(unit, "", systemctl)
+
+
+def _set(unit: str, cpus: str, systemctl: str) -> None:
+    what = f"cannot set AllowedCPUs={cpus} of {unit}"
+    _run(what, systemctl, "--no-ask-password", "set-property", "--runtime", "--", unit, f"AllowedCPUs={cpus}")
+
+
+def _run(what: str, *command: str) -> str:
+    try:
+        done = subprocess.run(
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            errors="backslashreplace",
+            stdin=subprocess.DEVNULL,
+            env=_ENVIRONMENT,
+            timeout=CALL_SECONDS,
+        )
+    except subprocess.TimeoutExpired as err:
+        raise UnitsError(
+            f"{what}: systemd has not answered for {CALL_SECONDS:g} s",
+            hint="see `systemctl list-jobs` and `journalctl -b _PID=1`",
+        ) from err
+    except OSError as err:
+        raise UnitsError(
+            f"{what}: {command[0]} cannot be run: {err.strerror}", hint="the host needs systemd: see `nodeagent check`"
+        ) from err
+    if done.returncode != 0:
+        said = " ".join(done.stderr.split()) or f"systemctl ends with status {done.returncode}"
+        raise UnitsError(f"{what}: {said}", hint=f"try it yourself: sudo {shlex.join(command)}")
+    return done.stdout

@@ -1,0 +1,89 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.edge import units
+from nodeagent.edge.units import UnitsError, clear_allowed_cpus, read_units, set_allowed_cpus
+
+
+@pytest.fixture
+def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A systemctl that writes down what it is called with, prints `answer`, complains in `complaint`, and ends with `status`."""
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/notify")
+    program = tmp_path / "systemctl"
+    program.write_text(
+        f'#!/bin/sh\ncd {tmp_path}\n[ -z "$NOTIFY_SOCKET" ] || echo notifies >>calls\necho "$@" >>calls\n'
+        "cat answer 2>/dev/null\ncat complaint >&2 2>/dev/null\nexit $(cat status 2>/dev/null || echo 0)\n"
+    )
+    program.chmod(0o755)
+    return program
+
+
+def calls(systemctl: Path) -> list[str]:
+    return (systemctl.parent / "calls").read_text().splitlines()
+
+
+def test_the_topmost_units_are_read(systemctl: Path, tmp_path: Path) -> None:
+    cgroups = tmp_path / "cgroup"
+    for name in ("nodeagent.slice", "system.slice", "own.slice", "kubepods", "topmost.service"):
+        (cgroups / name).mkdir(parents=True)
+    (cgroups / "memory.stat").write_text("")
+    (tmp_path / "answer").write_text("AllowedCPUs=0-1 4\nId=own.slice\nLoadState=loaded\n")
+    assert read_units(cgroups, str(systemctl)) == {"own.slice": CpuSet.of(0, 1, 4)}
+    names = "init.scope machine.slice own.slice system.slice topmost.service user.slice"
+    assert calls(systemctl) == [f"show --property=Id,LoadState,AllowedCPUs -- {names}"]
+
+
+def test_cpus_are_set(systemctl: Path) -> None:
+    set_allowed_cpus("system.slice", CpuSet.parse("0-3,8"), str(systemctl))
+    assert calls(systemctl) == ["--no-ask-password set-property --runtime -- system.slice AllowedCPUs=0-3,8"]
+
+
+def test_before_they_are_cleared_they_are_all(systemctl: Path) -> None:
+    clear_allowed_cpus("system.slice", CpuSet.parse("0-15"), str(systemctl))
+    assert [call.rpartition(" ")[2] for call in calls(systemctl)] == ["AllowedCPUs=0-15", "AllowedCPUs="]
+
+
+def test_a_refusal_has_what_systemd_said(systemctl: Path) -> None:
+    (systemctl.parent / "complaint").write_text("Failed to set unit properties on no.slice: Unit no.slice not found.\n")
+    (systemctl.parent / "status").write_text("1")
+    with pytest.raises(UnitsError) as caught:
+        clear_allowed_cpus("no.slice", CpuSet.of(0), str(systemctl))
+    assert caught.value.message == (
+        "cannot set AllowedCPUs=0 of no.slice: Failed to set unit properties on no.slice: Unit no.slice not found."
+    )
+    assert caught.value.hint.endswith("set-property --runtime -- no.slice AllowedCPUs=0")
+    assert len(calls(systemctl)) == 1
+
+
+def test_a_silent_failure_has_its_status(systemctl: Path) -> None:
+    (systemctl.parent / "status").write_text("4")
+    with pytest.raises(UnitsError, match="systemctl ends with status 4"):
+        set_allowed_cpus("a.slice", CpuSet.of(0), str(systemctl))
+
+
+def test_an_answer_that_is_not_understood(systemctl: Path, tmp_path: Path) -> None:
+    (tmp_path / "answer").write_text("something else\n")
+    with pytest.raises(UnitsError, match="is not what systemctl shows of a unit"):
+        read_units(tmp_path, str(systemctl))
+
+
+def test_systemd_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(units, "CALL_SECONDS", 0.2)
+    program = tmp_path / "systemctl"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    with pytest.raises(UnitsError, match=r"cannot set AllowedCPUs=0 of a.slice: systemd has not answered for 0.2 s"):
+        set_allowed_cpus("a.slice", CpuSet.of(0), os.fspath(program))
+
+
+def test_no_systemd(tmp_path: Path) -> None:
+    with pytest.raises(UnitsError, match="cannot be run: No such file or directory"):
+        set_allowed_cpus("a.slice", CpuSet.of(0), os.fspath(tmp_path / "systemctl"))
+
+
+def test_no_cgroups(tmp_path: Path) -> None:
+    with pytest.raises(UnitsError, match=r"cannot list .*/none: No such file or directory"):
+        read_units(tmp_path / "none")
