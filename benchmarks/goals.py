@@ -17,7 +17,7 @@ from benchmarks.timing import Clock, Timing, elapsed_ms, spent_ms
 from nodeagent.core.admission import managers as core
 from nodeagent.core.admission.managers import Admitted, Managers, resume
 from nodeagent.core.admission.state_invariants import violations
-from nodeagent.core.host.settings import Record, SettingKind, plan
+from nodeagent.core.host.settings import Cpus, Record, SettingKind, plan
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
@@ -262,12 +262,12 @@ def interrupts(clock: Clock) -> Iterator[Row]:
         sets = itertools.cycle((CpuSet.parse("2-3"), CpuSet.parse("4-5")))
 
         def look() -> None:
-            plan({}, files.read(kinds), alone={}, host=all_cpus)
+            plan({}, files.read(kinds), alone={}, cpus=Cpus(all_cpus, all_cpus))
 
         def move() -> None:
             nonlocal record
             own = next(sets)
-            planned = plan(record, files.read(kinds), alone={SettingKind.IRQ: own}, host=all_cpus - own)
+            planned = plan(record, files.read(kinds), alone={SettingKind.IRQ: own}, cpus=Cpus(all_cpus, all_cpus - own))
             encode_record("boot", planned.record)
             files.write([(files.path(setting), spelled(setting, cpus)) for setting, cpus in planned.writes.items()])
             record = planned.after(frozenset())

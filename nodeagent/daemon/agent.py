@@ -187,11 +187,11 @@ class Agent:
             decided, watch = self._without_saving(decided), Stopwatch()
         undone = self._undone(world, decided, unsaved)
         wanted = self._wanted(world)
+        disturbing = self._keep_host_away(world, rescan=bool(reasons & READ_MACHINE))
         outcome, orphans = self._write(world, wanted)
         settled = as_desired(wanted, outcome)
         placed = container_placements(self.node.managers, self.state, settled)
         untold = self.placements.keep(self.state, placed, rescan=bool(reasons & READ_MACHINE), alive=self._alive)
-        disturbing = self._keep_host_away(rescan=bool(reasons & READ_MACHINE))
         troubles += [*self._kept.answer.troubles, *orphans, *untold, *disturbing, *self._act(world, outcome, placed)]
         self._log_events(decided, outcome, began)
         drift = corrected(outcome, self._kept.settled, self.state, self.log)
@@ -364,12 +364,13 @@ class Agent:
         )
         return outcome, tuple(orphans)
 
-    def _keep_host_away(self, *, rescan: bool) -> tuple[Trouble, ...]:
-        """Move interrupts and the kernel's work off exclusive CPUs before a process starts there."""
+    def _keep_host_away(self, world: World, *, rescan: bool) -> tuple[Trouble, ...]:
+        """Move the host's work off exclusive CPUs before they are granted: a partition changes the CPUs of kernel threads, too."""
         self._alive()
         alone = self.state.promises.exclusive()
         host = self._kept.whole.online - alone
-        return self.host_settings.keep(Wanted(kinds_of(self.node.config), alone, host), rescan=rescan)
+        kinds = kinds_of(self.node.config, has_partitions=bool(path_to_partitions(world.observed)))
+        return self.host_settings.keep(Wanted(kinds, alone, host), rescan=rescan)
 
     def _act(
         self, world: World, outcome: ExecutionResult, placed: Mapping[str, ContainerPlacement]

@@ -1,44 +1,49 @@
 """Keeps interrupts and the kernel's work off exclusive CPUs: reads the settings, records what they were, writes what differs (D28)."""
 
-from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Callable, Mapping, Set as AbstractSet
 from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct
 
-from nodeagent.core.host.settings import HostPlan, Record, Setting, SettingKind, plan
+from nodeagent.core.host.settings import Cpus, HostPlan, Record, Setting, SettingKind, plan
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.daemon.host_edges import Reading
 from nodeagent.daemon.logs import Log
 from nodeagent.daemon.troubles import Trouble, trouble_of
 from nodeagent.edge import state_files
 from nodeagent.edge.launcher import LauncherError
 from nodeagent.edge.state_files import StateFileError
 from nodeagent.formats.checkpoint.host_record import MAX_BYTES, HostRecordError, decode_record, encode_record
-from nodeagent.formats.kernel.host_files import HostFileError, described, spelled
+from nodeagent.formats.kernel.host_files import HostFileError, described
 
 HOST_SETTINGS = "host_settings"
 """The record, in the state directory; there is none while nothing is changed."""
 
-Write = Callable[[Sequence[tuple[str, str]]], tuple[str | None, ...]]
-"""Writes to files, each given with its value; returns for each None, or why it failed."""
+_INTERRUPTS = frozenset({SettingKind.IRQ, SettingKind.NEW_IRQS, SettingKind.QUEUE, SettingKind.IRQBALANCE})
+_WORK = frozenset({SettingKind.WORKQUEUE, SettingKind.THREAD})
+_MAY_LATER = frozenset({SettingKind.UNIT, SettingKind.IRQBALANCE})
+"""Kinds that a service refuses, which may do it later; what the kernel refuses it refuses for ever."""
 
-_INTERRUPTS = frozenset({SettingKind.IRQ, SettingKind.NEW_IRQS, SettingKind.QUEUE})
 
+class HostPlaces(Protocol):
+    """Where the settings are."""
 
-class HostFiles(Protocol):
-    """The settings as the kernel has them."""
+    def read(self, kinds: AbstractSet[SettingKind]) -> Reading:
+        """Return those of these kinds that can be changed."""
+        ...
 
-    def read(self, kinds: AbstractSet[SettingKind]) -> dict[Setting, CpuSet]:
-        """Return those of these kinds."""
+    def cpus(self, host: CpuSet) -> Cpus:
+        """Return the machine's CPUs, of which these are for what would have none left."""
         ...
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
         """Return the interrupts of a PCI device or network interface."""
         ...
 
-    def path(self, setting: Setting) -> str:
-        """Return the absolute path of a setting's file."""
+    def write(self, values: Mapping[Setting, CpuSet]) -> dict[Setting, str]:
+        """Write settings; return why some were refused."""
         ...
 
 
@@ -59,14 +64,20 @@ class Wanted(Struct, frozen=True):
         return bool(self.kinds and self.alone)
 
 
-def kinds_of(config: Config) -> frozenset[SettingKind]:
-    """Return the settings that are to leave exclusive CPUs alone."""
+def kinds_of(config: Config, *, has_partitions: bool) -> frozenset[SettingKind]:
+    """Return the settings that are to leave exclusive CPUs alone.
+
+    Args:
+        config: of the agent.
+        has_partitions: the kernel keeps the host's processes off by itself (D27), so that systemd need not.
+    """
     interrupts = _INTERRUPTS if config.interrupt_isolation != "none" else frozenset()
-    work = {SettingKind.WORKQUEUE} if config.host_isolation != "none" else frozenset()
-    return interrupts | work
+    if config.host_isolation == "none":
+        return interrupts
+    return interrupts | _WORK | (frozenset() if has_partitions else {SettingKind.UNIT})
 
 
-def put_back(files: HostFiles, write: Write, directory: str, boot: str) -> tuple[int, tuple[str, ...]]:
+def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[str, ...]]:
     """Give each setting that is still as the agent made it what it was before.
 
     The record stays, and an agent that runs takes no harm: it knows both values as its own.
@@ -78,11 +89,14 @@ def put_back(files: HostFiles, write: Write, directory: str, boot: str) -> tuple
         NodeAgentError: the record cannot be read.
     """
     record = read_record(str(Path(directory) / HOST_SETTINGS), boot)
-    observed = files.read({setting.kind for setting in record})
-    planned = plan(record, observed, alone={}, host=CpuSet())
-    results = write([(files.path(s), spelled(s, value)) for s, value in planned.writes.items()])
-    return len(results), tuple(
-        f"{described(s)}: {why}" for s, why in zip(planned.writes, results, strict=True) if why is not None
+    if not record:
+        return 0, ()
+    reading = places.read({setting.kind for setting in record})
+    planned = plan(record, reading.settings, alone={}, cpus=places.cpus(CpuSet()), unread=reading.failed.keys())
+    refused = places.write(planned.writes)
+    return len(planned.writes), (
+        *(f"{described(setting)}: {why}" for setting, why in refused.items()),
+        *(err.message for err in reading.failed.values()),
     )
 
 
@@ -108,16 +122,14 @@ class HostSettings:
     """The host's settings that name CPUs.
 
     Args:
-        files: as the kernel has them.
-        write: writes to these files.
+        places: where they are.
         directory: for the record.
         boot: identity of this boot.
         log: gets each change by others, and what cannot be changed.
     """
 
-    def __init__(self, files: HostFiles, write: Write, directory: str, boot: str, log: Log) -> None:
-        self._files = files
-        self._write = write
+    def __init__(self, places: HostPlaces, directory: str, boot: str, log: Log) -> None:
+        self._places = places
         self._path = str(Path(directory) / HOST_SETTINGS)
         self._boot = boot
         self._log = log
@@ -139,6 +151,7 @@ class HostSettings:
         Returns:
             What could not be done. It is tried again in the next turn.
         """
+        troubles: tuple[Trouble, ...] = ()
         try:
             record = self._load()
             if self._done_for != wanted:
@@ -147,23 +160,22 @@ class HostSettings:
                 return ()
             self._done_for = None
             if wanted.changes_any or record:
-                self._settle(record, wanted)
+                troubles = self._settle(record, wanted)
         except (StateFileError, HostRecordError, HostFileError, LauncherError) as err:
             return (trouble_of(err),)
-        self._done_for = wanted
-        return ()
+        self._done_for = None if troubles else wanted
+        return troubles
 
-    def _settle(self, record: Record, wanted: Wanted) -> None:
+    def _settle(self, record: Record, wanted: Wanted) -> tuple[Trouble, ...]:
         kinds = wanted.kinds if wanted.changes_any else frozenset()
-        observed = self._files.read(kinds | {setting.kind for setting in record})
+        reading = self._places.read(kinds | {setting.kind for setting in record})
         planned = plan(
             record,
-            observed,
+            reading.settings,
             alone=dict.fromkeys(kinds, wanted.alone),
-            host=wanted.host,
-            claims={
-                s: cpus for device, cpus in wanted.claims for s in self._files.interrupts_of(device) if s.kind in kinds
-            },
+            cpus=self._places.cpus(wanted.host),
+            claims=self._claims(wanted) if SettingKind.IRQ in kinds else {},
+            unread=reading.failed.keys(),
         )
         self._report(planned)
         to_write = {s: value for s, value in planned.writes.items() if self._refused.get(s) != value}
@@ -173,21 +185,28 @@ class HostSettings:
             # Going back needs no record but the one that there is.
             self._put({s: value for s, value in to_write.items() if s in record and value == record[s].before})
             raise
-        failed = self._put(to_write) | (planned.writes.keys() - to_write.keys())
-        self._save(planned.after(failed))
+        refused = self._put(to_write)
+        self._save(planned.after(refused.keys() | (planned.writes.keys() - to_write.keys())))
+        later = [f"{described(s)}: {why}" for s, why in refused.items() if s.kind in _MAY_LATER]
+        troubles = [trouble_of(err) for err in reading.failed.values()]
+        if later:
+            troubles.append(Trouble(f"not kept off exclusive CPUs: {'; '.join(later)} (it is tried again)"))
+        return tuple(troubles)
 
-    def _put(self, writes: Mapping[Setting, CpuSet]) -> frozenset[Setting]:
-        """Write, and return what the kernel has refused."""
+    def _claims(self, wanted: Wanted) -> dict[Setting, CpuSet]:
+        return {setting: cpus for device, cpus in wanted.claims for setting in self._places.interrupts_of(device)}
+
+    def _put(self, writes: Mapping[Setting, CpuSet]) -> dict[Setting, str]:
+        """Write, and return what was refused."""
         if not writes:
-            return frozenset()
-        results = self._write([(self._files.path(s), spelled(s, value)) for s, value in writes.items()])
-        refused = {s: why for s, why in zip(writes, results, strict=True) if why is not None}
-        for setting in refused:
-            self._refused[setting] = writes[setting]
-        for why in sorted(set(refused.values())):
-            stay = [described(setting) for setting, answer in refused.items() if answer == why]
-            self._log.warning("host_settings_stay", settings=stay, problem=why)
-        return frozenset(refused)
+            return {}
+        refused = self._places.write(writes)
+        self._refused |= {setting: writes[setting] for setting in refused if setting.kind not in _MAY_LATER}
+        stay = {setting: why for setting, why in refused.items() if setting.kind in _INTERRUPTS - _MAY_LATER}
+        for why in sorted(set(stay.values())):
+            names = [described(setting) for setting, answer in stay.items() if answer == why]
+            self._log.warning("host_settings_stay", settings=names, problem=why)
+        return refused
 
     def _report(self, planned: HostPlan) -> None:
         """Log what others have changed, each once while they do."""

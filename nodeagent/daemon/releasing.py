@@ -19,6 +19,7 @@ from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
 from nodeagent.daemon.agent import Agent
+from nodeagent.daemon.host_edges import HostEdges, write_directly
 from nodeagent.daemon.host_settings import HOST_SETTINGS, HostSettings, put_back
 from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.machine import Machine
@@ -33,7 +34,7 @@ from nodeagent.daemon.troubles import Trouble
 from nodeagent.daemon.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupTree
-from nodeagent.edge.host_settings import HostSettingsFiles, boot_id
+from nodeagent.edge.host_settings import boot_id
 from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.edge.manifest_watch import ManifestWatch
 from nodeagent.edge.placement_files import PlacementFiles
@@ -103,7 +104,6 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
             f"cannot find out which processes run: {trouble}", hint="`systemctl status nodeagent-launcher`"
         )
     log = make_log(io.StringIO())  # the caller reports what happens, from the states
-    files = HostSettingsFiles()
     return Agent(
         node,
         start.state,
@@ -114,7 +114,7 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
             config.state_directory, log, unusable=() if start.recovery is None else start.recovery.unusable
         ),
         placements=Placements(PlacementFiles(placement_directory(config))),
-        host_settings=HostSettings(files, files.write, config.state_directory, boot_id(), log),
+        host_settings=HostSettings(HostEdges(write_directly), config.state_directory, boot_id(), log),
         log=log,
         wakeups=Wakeups(),
         machine=Machine(),
@@ -162,8 +162,7 @@ def put_host_settings_back(config: Config, *, forget: bool = False) -> int:
         DrainError: not all could be written.
         NodeAgentError: it is unknown what they were.
     """
-    files = HostSettingsFiles()
-    count, problems = put_back(files, files.write, config.state_directory, boot_id())
+    count, problems = put_back(HostEdges(write_directly), config.state_directory, boot_id())
     if problems:
         raise DrainError(
             f"not put back: {'; '.join(problems)}",

@@ -13,6 +13,7 @@ from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
 from nodeagent.daemon.agent import Agent
 from nodeagent.daemon.heartbeat import Heartbeat
+from nodeagent.daemon.host_edges import HostEdges
 from nodeagent.daemon.host_settings import HostSettings
 from nodeagent.daemon.logs import Log, make_log
 from nodeagent.daemon.machine import Machine, without_withheld
@@ -33,7 +34,7 @@ from nodeagent.daemon.wakeups import Rescans, WakeUpReason, Wakeups
 from nodeagent.edge import state_files
 from nodeagent.edge.cgroup_watch import CgroupWatch, CgroupWatchError
 from nodeagent.edge.cgroupfs import CgroupError, CgroupTree
-from nodeagent.edge.host_settings import HostSettingsFiles, boot_id
+from nodeagent.edge.host_settings import boot_id
 from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.edge.manifest_watch import ManifestWatch
 from nodeagent.edge.placement_files import PlacementFiles
@@ -106,7 +107,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
             config.state_directory, log, unusable=() if start.recovery is None else start.recovery.unusable
         ),
         placements=Placements(PlacementFiles(placement_directory(config))),
-        host_settings=HostSettings(HostSettingsFiles(), client.write_host, config.state_directory, boot_id(), log),
+        host_settings=HostSettings(HostEdges(client.write_host), config.state_directory, boot_id(), log),
         log=log,
         wakeups=wakeups,
         machine=Machine(),

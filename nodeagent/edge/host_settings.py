@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nodeagent.core.host.settings import NEW_IRQS, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.formats.kernel.host_files import IRQS, QUEUES, WORKQUEUES, path_of, read_cpus
+from nodeagent.formats.kernel.host_files import IRQS, QUEUES, REQUESTED_WORK_CPUS, HostFileError, path_of, read_cpus
 
 _WRITABLE = 0o222
 
@@ -26,7 +26,7 @@ class HostSettingsFiles:
         """
         found = {}
         for setting in self._settings(kinds):
-            with suppress(OSError), open(self.path(setting), encoding="ascii", errors="replace") as file:  # noqa: PTH123 - hundreds
+            with suppress(OSError), open(self._readable(setting), encoding="ascii", errors="replace") as file:  # noqa: PTH123 - hundreds
                 if (
                     os.fstat(file.fileno()).st_mode & _WRITABLE
                 ):  # newer kernels show an interrupt that can't be moved so
@@ -53,6 +53,10 @@ class HostSettingsFiles:
     def path(self, setting: Setting) -> str:
         return f"{self._root}/{path_of(setting)}"
 
+    def _readable(self, setting: Setting) -> str:
+        requested = f"{self._root}/{REQUESTED_WORK_CPUS}"
+        return requested if setting.kind is SettingKind.WORKQUEUE and os.path.exists(requested) else self.path(setting)  # noqa: PTH110 - as above
+
     def write(self, writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
         """Write to these files. Returns for each None, or why it failed."""
         return tuple(self._write(path, value) for path, value in writes)
@@ -76,7 +80,6 @@ class HostSettingsFiles:
                     yield Setting(SettingKind.QUEUE, f"{interface}/queues/{queue}/{file}")
         if SettingKind.WORKQUEUE in kinds:
             yield Setting(SettingKind.WORKQUEUE)
-            yield from (Setting(SettingKind.WORKQUEUE, name) for name in self._names(WORKQUEUES))
 
     def _names(self, directory: str) -> list[str]:
         try:
@@ -91,6 +94,31 @@ def _line_interrupt(file: Path) -> list[str]:
         name = file.read_text(encoding="ascii").strip()
         return [name] if name.isdigit() and name != "0" else []
     return []
+
+
+def possible_cpus(root: str = "/") -> CpuSet:
+    """Return all CPUs that the machine may ever have.
+
+    Raises:
+        HostFileError: the kernel doesn't say.
+    """
+    return _cpus(Path(root, "sys/devices/system/cpu/possible"))
+
+
+def host_cpus(root: str = "/") -> CpuSet:
+    """Return the CPUs of the root of all cgroups: those that are online, and in no partition.
+
+    Raises:
+        HostFileError: the kernel doesn't say.
+    """
+    return _cpus(Path(root, "sys/fs/cgroup/cpuset.cpus.effective"))
+
+
+def _cpus(file: Path) -> CpuSet:
+    try:
+        return CpuSet.parse(file.read_text(encoding="ascii").strip())
+    except (OSError, ValueError) as err:
+        raise HostFileError(f"cannot read {file}: {err}", hint="see `nodeagent check`") from err
 
 
 def boot_id(root: str = "/") -> str:

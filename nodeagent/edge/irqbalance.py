@@ -21,7 +21,7 @@ from nodeagent.formats.kernel.irqbalance import (
 )
 
 DIRECTORY = Path("/run/irqbalance")
-CALL_SECONDS = 5.0
+CALL_SECONDS = 2.0
 """For each step of a call; it doesn't answer while it scans."""
 _MAX_ANSWER_BYTES = 1 << 20
 """It has a hundred for each interrupt that it leaves alone."""

@@ -1,12 +1,13 @@
-"""The kernel's threads that are not bound to one CPU, and where they may run. Read-only.
+"""The kernel's threads that are not bound to one CPU, and where they may run.
 
-Moving them takes sched_setaffinity, which our unit's filter of system calls refuses even to root: the launcher has to do it. New ones don't
+The agent's own filter of system calls refuses to move them: the launcher does it. New ones don't
 follow their parent, kthreadd: each may run on all CPUs, so one has to look again. Workers of unbound workqueues follow
 /sys/devices/virtual/workqueue/cpumask, and those of interrupts (irq/N-NAME) their interrupt. Where there are cpuset partitions, the kernel
 itself keeps all others off these.
 """
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 
@@ -37,21 +38,34 @@ class KernelThread(Struct, frozen=True):
     """Otherwise the kernel refuses (EINVAL) to let it run elsewhere: a workqueue's worker, or its rescuer, which goes where need is."""
 
 
+def move(thread: ThreadKey, cpus: CpuSet) -> str | None:
+    """Let a thread run on these CPUs only. None: it does; otherwise why not."""
+    try:
+        if _flags_and_start(thread.pid)[1] != thread.start_ticks:
+            return os.strerror(errno.ESRCH)
+        os.sched_setaffinity(thread.pid, cpus)
+    except OSError as err:
+        return os.strerror(err.errno or 0)
+    return None
+
+
+def _flags_and_start(pid: int) -> tuple[int, int, str]:
+    """Return the thread's flags, its start, and its name."""
+    start, _, rest = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="backslashreplace").rpartition(")")
+    fields = rest.split()
+    return int(fields[_FLAGS]), int(fields[_START]), start.partition("(")[2]
+
+
 def unbound() -> dict[ThreadKey, KernelThread]:
     """Return them all by id; those that end in the meantime are left out, as are those for ever on one CPU."""
     found = {}
     for pid in psutil.pids():
         with contextlib.suppress(OSError):
-            start, _, rest = (
-                Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="backslashreplace").rpartition(")")
-            )
-            fields = rest.split()
-            flags = int(fields[_FLAGS])
+            flags, start_ticks, name = _flags_and_start(pid)
             if not flags & _PF_KTHREAD:
                 continue
             cpus = CpuSet.from_ids(os.sched_getaffinity(pid))
             is_movable = not flags & _PF_NO_SETAFFINITY
             if is_movable or len(cpus) > 1:
-                name = start.partition("(")[2]
-                found[ThreadKey(pid, int(fields[_START]))] = KernelThread(name, cpus, is_movable)
+                found[ThreadKey(pid, start_ticks)] = KernelThread(name, cpus, is_movable)
     return found

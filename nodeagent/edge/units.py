@@ -1,7 +1,7 @@
-"""AllowedCPUs= of systemd's topmost units: which CPUs everything on the host but the pods may use. Read and changed through systemctl.
+"""AllowedCPUs= of systemd's topmost units: which CPUs everything on the host but the pods may use.
 
-systemd stays the only writer of these cgroups. It also accepts CPUs that don't exist or are all offline: it then reports them as allowed,
-but the unit's processes run on others. `cpuset.cpus.effective` of the unit's cgroup has what holds.
+Changed through systemctl, so that systemd stays the only writer of these cgroups. Read from the cgroups: systemd also reports CPUs as
+allowed that it could not set, and after a daemon-reload another drop-in may count.
 """
 
 import shlex
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.kernel.unit_cpus import PROPERTIES, UnitSyntaxError, parse_unit_cpus, unit_of
+from nodeagent.formats.kernel.unit_names import unit_of
 
 CGROUPS = Path("/sys/fs/cgroup")
 OURS = "nodeagent.slice"
@@ -26,25 +26,33 @@ class UnitsError(NodeAgentError):
     """systemd cannot be asked, or refuses. One that has not answered in time may still do it."""
 
 
-def read_units(cgroups: Path = CGROUPS, systemctl: str = "systemctl") -> dict[str, CpuSet | None]:
-    """Return the CPUs allowed to each unit at the top of the hierarchy but ours, by name; None: the unit doesn't say.
+def read_units(possible: CpuSet, cgroups: Path = CGROUPS) -> dict[str, CpuSet]:
+    """Return the CPUs that each unit at the top of the hierarchy but ours may use, by name: what its cgroup holds, whatever systemd says.
+
+    Args:
+        possible: all CPUs: what a unit without a restriction may use.
+        cgroups: the root of all.
 
     Raises:
-        UnitsError: systemd or the cgroups could not be read.
+        UnitsError: the cgroups could not be read.
     """
     try:
-        names = {unit_of(entry.name) for entry in cgroups.iterdir() if entry.is_dir()}
+        names = [entry.name for entry in cgroups.iterdir() if entry.is_dir()]
     except OSError as err:
         raise UnitsError(
             f"cannot list {cgroups}: {err.strerror}", hint="the host needs cgroup v2: see `nodeagent check`"
         ) from err
-    asked = sorted({*LATER, *(name for name in names if name is not None)} - {OURS})
-    what = "cannot read which CPUs systemd's units may use"
-    text = _run(what, systemctl, "show", f"--property={','.join(PROPERTIES)}", "--", *asked)
+    there = {unit: _cpus_of(cgroups / name) for name in names if (unit := unit_of(name)) is not None}
+    units = dict.fromkeys(LATER, CpuSet()) | there
+    return {unit: cpus or possible for unit, cpus in sorted(units.items()) if unit != OURS}
+
+
+def _cpus_of(cgroup: Path) -> CpuSet:
+    """Return its `cpuset.cpus`; none: not restricted, or gone."""
     try:
-        return parse_unit_cpus(text)
-    except UnitSyntaxError as err:
-        raise UnitsError(f"{what}: {err}", hint="see `systemctl --version`; systemd 252 and 257 are known") from err
+        return CpuSet.parse((cgroup / "cpuset.cpus").read_text(encoding="ascii").strip())
+    except (OSError, ValueError):
+        return CpuSet()
 
 
 def set_allowed_cpus(unit: str, cpus: CpuSet, systemctl: str = "systemctl") -> None:

@@ -17,7 +17,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nodeagent.launcher.order import MAX_ID, THREAD, Order, RefusedError, cpus_of, host_writes, parse_order, partition_file
+from nodeagent.launcher.order import (
+    MAX_ID,
+    THREAD,
+    Order,
+    RefusedError,
+    cpus_of,
+    host_writes,
+    parse_order,
+    partition_file,
+)
 from nodeagent.launcher.records import BOOT_ID, ProcessRecord, RecordStore, is_kernel_thread, parent_and_start_ticks
 from nodeagent.launcher.report import log, notify
 from nodeagent.launcher.shim import shim

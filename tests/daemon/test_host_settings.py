@@ -19,6 +19,8 @@ QUIET = node(SMALL, config={"interrupt_isolation": "affinity", "host_isolation":
 WEB = pod("web", app(cpu="2"))
 IRQ, FEW = Setting(SettingKind.IRQ, "24"), Setting(SettingKind.IRQ, "25")
 QUEUE, WORK = Setting(SettingKind.QUEUE, "eth0/queues/rx-0/rps_cpus"), Setting(SettingKind.WORKQUEUE)
+THREAD, UNIT = Setting(SettingKind.THREAD, "7@1"), Setting(SettingKind.UNIT, "system.slice")
+IRQBALANCE = Setting(SettingKind.IRQBALANCE)
 
 
 class Life:
@@ -81,7 +83,7 @@ def test_a_turn_in_which_nothing_changes_writes_nothing(life: Life) -> None:
 
 @pytest.mark.parametrize(
     ("field", "kept"),
-    [("interrupt_isolation", {WORK}), ("host_isolation", {IRQ, FEW, NEW_IRQS})],
+    [("interrupt_isolation", {WORK, THREAD}), ("host_isolation", {IRQ, FEW, NEW_IRQS, IRQBALANCE})],
     ids=["interrupts", "work"],
 )
 def test_what_is_switched_off_comes_back_at_once(life: Life, field: str, kept: set[Setting]) -> None:
@@ -121,7 +123,7 @@ def test_what_others_change_is_moved_off_told_once_and_theirs_in_the_end(life: L
 
 
 def test_what_the_kernel_lets_nobody_move_is_told_once(life: Life) -> None:
-    life.machine.immovable.add("/proc/irq/24/smp_affinity_list")
+    life.machine.immovable.add(IRQ)
     own = life.start()
     life.daemon.turn(WakeUpReason.TIMER)
     assert own <= life.machine.settings[IRQ]
@@ -196,8 +198,7 @@ def test_without_a_launcher_it_is_tried_again(life: Life) -> None:
 
 
 def back(life: Life) -> tuple[int, tuple[str, ...]]:
-    files = HostSettingsModel(life.machine, Steps())
-    return put_back(files, files.write, str(life.record.parent), "boot")
+    return put_back(HostSettingsModel(life.machine, Steps()), str(life.record.parent), "boot")
 
 
 def test_without_a_turn_all_can_be_put_back_and_the_agent_goes_on_from_there(life: Life) -> None:
@@ -224,5 +225,5 @@ def test_what_others_have_set_is_not_put_back(life: Life) -> None:
 
 def test_what_cannot_be_put_back_is_named(life: Life) -> None:
     life.start()
-    life.machine.immovable.add("/proc/irq/24/smp_affinity_list")
+    life.machine.immovable.add(IRQ)
     assert back(life)[1] == ("interrupt 24: Input/output error",)

@@ -8,7 +8,7 @@ import pytest
 
 from nodeagent.core.host.settings import NEW_IRQS, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.host_settings import HostSettingsFiles, boot_id
+from nodeagent.edge.host_settings import HostSettingsFiles, boot_id, host_cpus, possible_cpus
 from nodeagent.formats.kernel.host_files import HostFileError
 
 FILES = {
@@ -18,8 +18,6 @@ FILES = {
     "sys/class/net/eth0/queues/rx-0/rps_cpus": "00\n",
     "sys/class/net/eth0/queues/tx-0/xps_cpus": "3\n",
     "sys/devices/virtual/workqueue/cpumask": "f\n",
-    "sys/devices/virtual/workqueue/writeback/cpumask": "7\n",
-    "sys/devices/virtual/workqueue/power/control": "auto\n",
 }
 
 
@@ -45,15 +43,26 @@ def test_all_are_found(root: Path) -> None:
         (SettingKind.QUEUE, "eth0/queues/rx-0/rps_cpus"): "",
         (SettingKind.QUEUE, "eth0/queues/tx-0/xps_cpus"): "0-1",
         (SettingKind.WORKQUEUE, ""): "0-3",
-        (SettingKind.WORKQUEUE, "writeback"): "0-2",
     }
 
 
 def test_only_those_of_the_kinds_that_are_asked_for(root: Path) -> None:
-    assert found(root, SettingKind.WORKQUEUE).keys() == {
-        (SettingKind.WORKQUEUE, ""),
-        (SettingKind.WORKQUEUE, "writeback"),
-    }
+    assert found(root, SettingKind.WORKQUEUE, SettingKind.THREAD).keys() == {(SettingKind.WORKQUEUE, "")}
+
+
+def test_of_unbound_work_what_was_written_counts_where_the_kernel_shows_it(root: Path) -> None:
+    """Its `cpumask` lacks the CPUs of isolated partitions."""
+    (root / "sys/devices/virtual/workqueue/cpumask_requested").write_text("7\n")
+    assert found(root, SettingKind.WORKQUEUE) == {(SettingKind.WORKQUEUE, ""): "0-2"}
+
+
+def test_the_machines_cpus(root: Path) -> None:
+    with pytest.raises(HostFileError, match="sys/devices/system/cpu/possible"):
+        possible_cpus(str(root))
+    for file, cpus in (("sys/devices/system/cpu/possible", "0-7"), ("sys/fs/cgroup/cpuset.cpus.effective", "0-1,4-7")):
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        (root / file).write_text(f"{cpus}\n")
+    assert (str(possible_cpus(str(root))), str(host_cpus(str(root)))) == ("0-7", "0-1,4-7")
 
 
 def test_one_that_nobody_may_write_cannot_be_changed(root: Path) -> None:

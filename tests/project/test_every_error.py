@@ -431,7 +431,7 @@ CASES = [
     Case("TracefsError", "no tracefs", counted_in, "{}"),
     Case("TracefsError", "a kernel without histograms", lambda d: ((d / "instances").mkdir(), counted_in(d)), "{}/events/sched/sched_switch"),
     Case("TracefsError", "an instance that lacks something", lambda d: counted_in(with_histograms(d)), "{}/instances/nodeagent-"),
-    Case("UnitsError", "no cgroups", lambda d: units.read_units(d / "none"), "{}/none"),
+    Case("UnitsError", "no cgroups", lambda d: units.read_units(CpuSet.of(0), d / "none"), "{}/none"),
     Case("UnitsError", "no systemd", lambda d: units.set_allowed_cpus("a.slice", CpuSet.of(1), f"{d}/systemctl"), "AllowedCPUs=1 of a.slice: {}/systemctl"),
     Case("UnitsError", "a refusal", lambda _: units.set_allowed_cpus("a.slice", CpuSet.of(1), "false"), "AllowedCPUs=1 of a.slice: systemctl ends with status 1"),
     Case("UnknownPodError", "none", lambda _: find_pods(NodeState(EMPTY), "wbe"), "'wbe'"),
@@ -513,7 +513,6 @@ INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "MisfitError": (lambda _: message_of(lambda: decode_state(b'{"format": 3}\n')), "format"),
     "QuantitySyntaxError": (lambda _: config_message("kubeReserved: {cpu: much}"), '"much"'),
     "ScalarError": (lambda _: config_message("maxPods: .nan"), ".nan"),
-    "UnitSyntaxError": (lambda d: message_of(lambda: units.read_units(d, "echo")), "show --property"),
     "UnreadableError": (lambda _: config_message("maxPods: ["), "f:1: is not valid YAML"),
     "_StartRefusedError": (lambda _: replay(scenario_from_text(SCENARIO, "f"))["startError"], '"fast"'),
 }  # fmt: skip

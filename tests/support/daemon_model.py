@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence, Set as AbstractSet
+from collections.abc import Callable, Iterator, Mapping, Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission.node_capacity import allocatable_of
 from nodeagent.core.admission.node_setup import NodeSetup as DaemonNode
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
-from nodeagent.core.host.settings import Setting, SettingKind
+from nodeagent.core.host.settings import Cpus, Setting, SettingKind
 from nodeagent.core.model.cgroup_layout import is_above
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -33,6 +33,7 @@ from nodeagent.core.turn.actions import Forget, KillCgroup, Launch, Terminate, T
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon import agent as agent_module, clock as clock_module, runs as runs_module
 from nodeagent.daemon.agent import Agent
+from nodeagent.daemon.host_edges import Reading
 from nodeagent.daemon.host_settings import HostSettings
 from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.machine import without_withheld
@@ -46,7 +47,7 @@ from nodeagent.edge import state_files
 from nodeagent.edge.cgroupfs import CgroupError
 from nodeagent.edge.launcher import LauncherError
 from nodeagent.edge.placement_files import PlacementFileError, PlacementFiles
-from nodeagent.formats.kernel.host_files import path_of, read_cpus
+from nodeagent.formats.kernel.host_files import described
 from nodeagent.formats.wire.launcher_protocol import (
     Exited,
     Killed,
@@ -297,26 +298,27 @@ class HostSettingsModel:
     machine: Machine
     steps: Steps
 
-    def read(self, kinds: AbstractSet[SettingKind]) -> dict[Setting, CpuSet]:
-        return {setting: cpus for setting, cpus in self.machine.settings.items() if setting.kind in kinds}
+    def read(self, kinds: AbstractSet[SettingKind]) -> Reading:
+        there = {setting: cpus for setting, cpus in self.machine.settings.items() if setting.kind in kinds}
+        failed = {kind: err for kind, err in self.machine.unreadable.items() if kind in kinds}
+        return Reading({s: cpus for s, cpus in there.items() if s.kind not in failed}, failed)
+
+    def cpus(self, host: CpuSet) -> Cpus:
+        return Cpus(self.machine.node.managers.topology.online, host)
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
         return frozenset(self.machine.devices.get(device, ()))
 
-    def path(self, setting: Setting) -> str:
-        return f"/{path_of(setting)}"
-
-    def write(self, writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
+    def write(self, values: Mapping[Setting, CpuSet]) -> dict[Setting, str]:
         if not self.machine.launcher_answers:
             raise LauncherError(ROOT, "it does not answer")
-        return tuple(self._write(path, value) for path, value in writes)
+        return {setting: why for setting, cpus in values.items() if (why := self._write(setting, cpus)) is not None}
 
-    def _write(self, path: str, value: str) -> str | None:
-        self.steps.take(f"setting {path}")
-        if path in self.machine.immovable:
+    def _write(self, setting: Setting, cpus: CpuSet) -> str | None:
+        self.steps.take(f"setting {described(setting)}")
+        if setting in self.machine.immovable:
             return os.strerror(errno.EIO)
-        (setting,) = (each for each in self.machine.settings if self.path(each) == path)
-        self.machine.settings[setting] = read_cpus(setting, value)
+        self.machine.settings[setting] = cpus
         return None
 
 
@@ -403,7 +405,7 @@ class Daemon:
             sources=(self.files,),
             recorder=Recorder(str(self.directory), log, unusable=unusable),
             placements=Placements(WatchedPlacementFiles(placement_directory(node.config), self.steps)),
-            host_settings=HostSettings(host, host.write, str(self.directory), self.boot, log),
+            host_settings=HostSettings(host, str(self.directory), self.boot, log),
             log=log,
             wakeups=Wakeups(),
             machine=hardware,

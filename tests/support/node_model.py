@@ -59,6 +59,7 @@ from nodeagent.core.turn.step import EventKind, Turn, TurnEvent, World, step
 from nodeagent.daemon.drift import as_desired
 from nodeagent.daemon.execution import ExecutionResult, carry_out
 from nodeagent.edge.cgroupfs import CgroupError
+from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
 from tests.support.pods import manifests
 from tests.support.world import START_MS, Node, empty_state
@@ -134,12 +135,16 @@ class Machine:
             NEW_IRQS: online,
             Setting(SettingKind.QUEUE, "eth0/queues/rx-0/rps_cpus"): CpuSet(),
             Setting(SettingKind.WORKQUEUE): online,
+            Setting(SettingKind.THREAD, "7@1"): online,
+            Setting(SettingKind.UNIT, "system.slice"): online,
+            Setting(SettingKind.IRQBALANCE): online,
         }
         """Those of the host that name CPUs."""
         self.devices = {"eth0": (Setting(SettingKind.IRQ, "25"),)}
         """Their interrupts."""
-        self.immovable: set[str] = set()
-        """Files of settings that the kernel lets nobody change, although they look as if it did."""
+        self.immovable: set[Setting] = set()
+        """Settings that nobody can change, although they look as if one could."""
+        self.unreadable: dict[SettingKind, NodeAgentError] = {}
         self.refused: list[Change] = []
         """Changes that went against the kernel's rules for partitions."""
         if self.has_partitions:

@@ -70,14 +70,18 @@ class HostPlan(Struct, frozen=True):
     """Found with a value that is not ours although we had changed it."""
     keeps_threads: bool = False
     """Kernel threads are kept off CPUs, so that the record has them all."""
+    unread: frozenset[SettingKind] = frozenset()
+    """Their part of the record stays as it was."""
 
     def after(self, failed: AbstractSet[Setting]) -> Record:
         """Return the record to save once all is written, but for what failed."""
         changes = {
             setting: Change(change.before, (change.ours[0 if setting in failed else -1],))
             for setting, change in self.record.items()
+            if setting.kind not in self.unread
         }
-        return _to_keep(changes, keeps_threads=self.keeps_threads)
+        unread = {setting: change for setting, change in self.record.items() if setting.kind in self.unread}
+        return _to_keep(changes, keeps_threads=self.keeps_threads) | unread
 
 
 class Cpus(Struct, frozen=True):
@@ -98,6 +102,7 @@ def plan(
     alone: Mapping[SettingKind, CpuSet],
     cpus: Cpus,
     claims: Mapping[Setting, CpuSet] = {},
+    unread: AbstractSet[SettingKind] = frozenset(),
 ) -> HostPlan:
     """Decide what to write so that no setting names a CPU that is to be left alone, unless its owner wants just that.
 
@@ -110,6 +115,7 @@ def plan(
         alone: CPUs to be left alone, by kind. Settings of a kind that is missing go back.
         cpus: of the machine.
         claims: settings that a container wants for its own CPUs, and these.
+        unread: kinds that could not be read now: nothing is known of them, and nothing changes.
     """
     changes, writes, others = {}, {}, {}
     keeps_threads = bool(alone.get(SettingKind.THREAD))
@@ -125,7 +131,10 @@ def plan(
         if known is not None and known.differs and not known.is_ours(now, hidden):
             others[setting] = now
         changes[setting] = Change(before, (now, wanted) if wanted != now else (now,))
-    return HostPlan(_to_keep(changes, keeps_threads=keeps_threads), writes, others, keeps_threads)
+    kept = {setting: change for setting, change in record.items() if setting.kind in unread}
+    return HostPlan(
+        _to_keep(changes, keeps_threads=keeps_threads) | kept, writes, others, keeps_threads, frozenset(unread)
+    )
 
 
 def _before(setting: Setting, now: CpuSet, record: Record, hidden: CpuSet, possible: CpuSet) -> CpuSet:
@@ -139,7 +148,7 @@ def _before(setting: Setting, now: CpuSet, record: Record, hidden: CpuSet, possi
     return to_come.before if came_later and to_come is not None else now
 
 
-def _to_keep(changes: Record, *, keeps_threads: bool) -> Record:
+def _to_keep(changes: Record, *, keeps_threads: bool) -> dict[Setting, Change]:
     to_come = changes.get(NEW_IRQS)
     all_of = {SettingKind.IRQ} if to_come is not None and to_come.differs else set()
     all_of |= {SettingKind.THREAD} if keeps_threads else set()

@@ -9,6 +9,8 @@ from nodeagent.errors import NodeAgentError
 IRQS = "proc/irq"
 QUEUES = "sys/class/net"
 WORKQUEUES = "sys/devices/virtual/workqueue"
+REQUESTED_WORK_CPUS = f"{WORKQUEUES}/cpumask_requested"
+"""On newer kernels: what was written, of which `cpumask` has those that are in no isolated partition."""
 
 _WORD_BITS = 32
 _MAX_WORDS = 2048
@@ -19,7 +21,11 @@ class HostFileError(NodeAgentError):
 
 
 def path_of(setting: Setting) -> str:
-    """Return the file of a setting, relative to the root."""
+    """Return the file of a setting, relative to the root.
+
+    Raises:
+        ValueError: its kind has no file.
+    """
     match setting.kind:
         case SettingKind.IRQ:
             return f"{IRQS}/{setting.name}/smp_affinity_list"
@@ -28,12 +34,19 @@ def path_of(setting: Setting) -> str:
         case SettingKind.QUEUE:
             return f"{QUEUES}/{setting.name}"
         case SettingKind.WORKQUEUE:
-            return f"{WORKQUEUES}/{setting.name}/cpumask" if setting.name else f"{WORKQUEUES}/cpumask"
+            return f"{WORKQUEUES}/cpumask"
+        case _:
+            raise ValueError(f"{setting.kind} has no file")
+
+
+def place_of(setting: Setting) -> str:
+    """Return what the launcher is asked to write to: a file, or a kernel thread."""
+    return f"thread {setting.name}" if setting.kind is SettingKind.THREAD else f"/{path_of(setting)}"
 
 
 def spelled(setting: Setting, cpus: CpuSet) -> str:
-    """Return what to write to the setting's file."""
-    return str(cpus) if setting.kind is SettingKind.IRQ else cpu_map(cpus)
+    """Return what to write to the setting's file, or for a kernel thread."""
+    return str(cpus) if setting.kind in {SettingKind.IRQ, SettingKind.THREAD} else cpu_map(cpus)
 
 
 def read_cpus(setting: Setting, text: str) -> CpuSet:
@@ -73,7 +86,13 @@ def described(setting: Setting) -> str:
         case SettingKind.QUEUE:
             return f"network queue {setting.name}"
         case SettingKind.WORKQUEUE:
-            return f"workqueue {setting.name}" if setting.name else "unbound workqueues"
+            return "unbound workqueues"
+        case SettingKind.IRQBALANCE:
+            return "irqbalance"
+        case SettingKind.THREAD:
+            return f"kernel thread {setting.name.partition('@')[0]}"
+        case SettingKind.UNIT:
+            return setting.name
 
 
 def _misfit(setting: Setting, expected: str, text: str) -> HostFileError:

@@ -119,6 +119,15 @@ def test_what_cannot_be_written_is_recorded_as_it_is() -> None:
     assert planned.after({IRQ}) == {OTHER_IRQ: Change(ALL, (cpus("0-2"),))}
 
 
+def test_of_what_cannot_be_read_the_record_stays() -> None:
+    host = Host({IRQ: ALL, WORK: ALL})
+    host.keep(off("3"))
+    del host.values[WORK]
+    kept = host.record[WORK]
+    planned = plan(host.record, host.values, alone={}, cpus=Cpus(ALL, ALL), unread={SettingKind.WORKQUEUE})
+    assert (planned.record[WORK], planned.after(frozenset())) == (kept, {WORK: kept})
+
+
 def test_what_has_gone_is_forgotten() -> None:
     host = Host({IRQ: ALL})
     host.keep(off("3"))

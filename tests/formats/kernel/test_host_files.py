@@ -5,18 +5,17 @@ from hypothesis import given, strategies as st
 
 from nodeagent.core.host.settings import NEW_IRQS, Setting, SettingKind
 from nodeagent.core.model.idset import CpuMask, CpuSet
-from nodeagent.formats.kernel.host_files import HostFileError, cpu_map, described, path_of, read_cpus, spelled
-from nodeagent.launcher.order import HOST_FILE, HOST_VALUE
+from nodeagent.formats.kernel.host_files import HostFileError, cpu_map, described, path_of, place_of, read_cpus, spelled
+from nodeagent.launcher.order import HOST_FILE, HOST_VALUE, THREAD, cpus_of
 
 IRQ = Setting(SettingKind.IRQ, "24")
 QUEUE = Setting(SettingKind.QUEUE, "eth0/queues/tx-1/xps_cpus")
-WORK, ONE_WORKQUEUE = Setting(SettingKind.WORKQUEUE), Setting(SettingKind.WORKQUEUE, "writeback")
+WORK = Setting(SettingKind.WORKQUEUE)
 FILES = {
     IRQ: "proc/irq/24/smp_affinity_list",
     NEW_IRQS: "proc/irq/default_smp_affinity",
     QUEUE: "sys/class/net/eth0/queues/tx-1/xps_cpus",
     WORK: "sys/devices/virtual/workqueue/cpumask",
-    ONE_WORKQUEUE: "sys/devices/virtual/workqueue/writeback/cpumask",
 }
 
 
@@ -47,11 +46,27 @@ def test_anything_else_is_an_error_with_the_file(setting: Setting, text: str) ->
         read_cpus(setting, text)
 
 
+def test_a_kernel_thread_has_no_file_and_its_list_of_cpus() -> None:
+    thread = Setting(SettingKind.THREAD, "45@1234")
+    assert place_of(thread) == "thread 45@1234"
+    assert THREAD.fullmatch(place_of(thread))
+    assert cpus_of(spelled(thread, CpuSet.parse("0-3,8"))) == {0, 1, 2, 3, 8}
+    with pytest.raises(ValueError, match="thread has no file"):
+        path_of(thread)
+
+
 def test_messages_name_them() -> None:
-    assert [described(setting) for setting in FILES] == [
+    others = [
+        Setting(SettingKind.THREAD, "45@1"),
+        Setting(SettingKind.UNIT, "user.slice"),
+        Setting(SettingKind.IRQBALANCE),
+    ]
+    assert [described(setting) for setting in (*FILES, *others)] == [
         "interrupt 24",
         "new interrupts",
         "network queue eth0/queues/tx-1/xps_cpus",
         "unbound workqueues",
-        "workqueue writeback",
+        "kernel thread 45",
+        "user.slice",
+        "irqbalance",
     ]

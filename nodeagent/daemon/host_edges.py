@@ -1,0 +1,144 @@
+"""All settings of the host that name CPUs, whatever has them: the kernel's files, its threads, systemd, irqbalance."""
+
+from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
+
+from msgspec import Struct
+
+from nodeagent.core.host.settings import Cpus, Setting, SettingKind
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.edge import irqbalance, kernel_threads, units
+from nodeagent.edge.host_settings import HostSettingsFiles, host_cpus, possible_cpus
+from nodeagent.edge.kernel_threads import ThreadKey
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.kernel.host_files import place_of, spelled
+
+Write = Callable[[Sequence[tuple[str, str]]], tuple[str | None, ...]]
+"""Writes to files and kernel threads, each given with its value; returns for each None, or why it failed."""
+
+_IRQBALANCE = Setting(SettingKind.IRQBALANCE)
+_INTERRUPT_THREAD = "irq/"
+"""Begin of the names of threads that follow their interrupt."""
+
+
+class Reading(Struct, frozen=True):
+    """The settings as they are now."""
+
+    settings: dict[Setting, CpuSet]
+    failed: Mapping[SettingKind, NodeAgentError] = {}
+    """Why there is nothing of some kinds."""
+
+
+class HostEdges:
+    """The real ones.
+
+    Args:
+        write: to files and kernel threads, with the rights that this takes.
+    """
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._files = HostSettingsFiles()
+
+    def read(self, kinds: AbstractSet[SettingKind]) -> Reading:
+        """Return the settings of these kinds that can be changed."""
+        found = self._files.read(kinds)
+        failed: dict[SettingKind, NodeAgentError] = {}
+        for kind, read in (
+            (SettingKind.IRQBALANCE, _read_irqbalance),
+            (SettingKind.THREAD, _read_threads),
+            (SettingKind.UNIT, _read_units),
+        ):
+            if kind in kinds:
+                try:
+                    found |= read()
+                except NodeAgentError as err:
+                    failed[kind] = err
+        return Reading(found, failed)
+
+    def cpus(self, host: CpuSet) -> Cpus:
+        """Return the machine's CPUs.
+
+        Args:
+            host: those for what would have none left.
+
+        Raises:
+            HostFileError: the kernel doesn't say.
+        """
+        possible = possible_cpus()
+        return Cpus(possible, host, hidden=possible - host_cpus())
+
+    def interrupts_of(self, device: str) -> frozenset[Setting]:
+        """Return the interrupts of a PCI device or network interface."""
+        return self._files.interrupts_of(device)
+
+    def write(self, values: Mapping[Setting, CpuSet]) -> dict[Setting, str]:
+        """Write settings; return why some were refused.
+
+        Raises:
+            LauncherError: it can't be asked to write.
+        """
+        systems = {setting: cpus for setting, cpus in values.items() if setting.kind is SettingKind.UNIT}
+        direct = {s: cpus for s, cpus in values.items() if s not in systems and s != _IRQBALANCE}
+        results = self._write([(place_of(setting), spelled(setting, cpus)) for setting, cpus in direct.items()])
+        refused = {setting: why for setting, why in zip(direct, results, strict=True) if why is not None}
+        possible = possible_cpus()
+        if systems:
+            # each call waits for systemd: at the same time, so that one that hangs costs one limit
+            with ThreadPoolExecutor(len(systems)) as pool:
+                answers = pool.map(lambda item: _allow(item[0].name, item[1], possible), systems.items())
+                refused |= {setting: why for setting, why in zip(systems, answers, strict=True) if why is not None}
+        if _IRQBALANCE in values and (why := _ban(possible - values[_IRQBALANCE])) is not None:
+            refused[_IRQBALANCE] = why
+        return refused
+
+
+def write_directly(writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
+    """Write without the launcher, which takes root and no sandbox."""
+    return tuple(_write_one(place, value) for place, value in writes)
+
+
+def _write_one(place: str, value: str) -> str | None:
+    if not place.startswith("thread "):
+        return HostSettingsFiles().write([(place, value)])[0]
+    pid, _, start_ticks = place.removeprefix("thread ").partition("@")
+    return kernel_threads.move(ThreadKey(int(pid), int(start_ticks)), CpuSet.parse(value))
+
+
+def _read_irqbalance() -> dict[Setting, CpuSet]:
+    there = irqbalance.read()
+    return {} if there is None else {_IRQBALANCE: possible_cpus() - there.banned}
+
+
+def _read_threads() -> dict[Setting, CpuSet]:
+    return {
+        Setting(SettingKind.THREAD, f"{key.pid}@{key.start_ticks}"): thread.cpus
+        for key, thread in kernel_threads.unbound().items()
+        if thread.is_movable and not thread.name.startswith(_INTERRUPT_THREAD)
+    }
+
+
+def _read_units() -> dict[Setting, CpuSet]:
+    return {Setting(SettingKind.UNIT, name): cpus for name, cpus in units.read_units(possible_cpus()).items()}
+
+
+def _allow(unit: str, cpus: CpuSet, possible: CpuSet) -> str | None:
+    try:
+        if cpus == possible:
+            units.clear_allowed_cpus(unit, possible)
+        else:
+            units.set_allowed_cpus(unit, cpus)
+    except NodeAgentError as err:
+        return err.message
+    return None
+
+
+def _ban(cpus: CpuSet) -> str | None:
+    try:
+        if cpus:
+            irqbalance.ban(cpus)
+        else:
+            irqbalance.unban()
+    except NodeAgentError as err:
+        return err.message
+    return None

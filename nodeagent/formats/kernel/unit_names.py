@@ -1,0 +1,12 @@
+"""Which names of cgroups are those of systemd's units with processes."""
+
+import re
+
+_UNIT = re.compile(r"_?(?P<name>[A-Za-z0-9:_.\\@-]+\.(?:slice|scope|service))")
+"""A cgroup whose unit's name could be taken for a file of the kernel has an underscore in front."""
+
+
+def unit_of(cgroup: str) -> str | None:
+    """Return the unit that a cgroup's name belongs to; None: systemd didn't make it, or it has no processes (a mount)."""
+    match = _UNIT.fullmatch(cgroup)
+    return None if match is None else match["name"].removeprefix("_")
