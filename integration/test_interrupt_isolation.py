@@ -1,5 +1,6 @@
 """`interruptIsolation: affinity` and the kernel's work queues on real kernels: they leave exclusive CPUs, and everything is put back."""
 
+import re
 from collections.abc import Mapping
 
 import pytest
@@ -11,9 +12,22 @@ from tests.support.figures import Recorder, report
 
 SLEEP = ["sleep", "infinity"]
 IRQS, NEW_IRQS = "/proc/irq/*/smp_affinity_list", "/proc/irq/default_smp_affinity"
-WORK = "/sys/devices/virtual/workqueue/cpumask /sys/devices/virtual/workqueue/*/cpumask"
+WORK = "/sys/devices/virtual/workqueue/cpumask"
 QUEUES = "/sys/class/net/*/queues/*/[rx]ps_cpus"
 RECORD = "/var/lib/nodeagent/host_settings"
+THREADS = """
+import os, pathlib
+for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+    try:
+        name, fields = stat.read_text().split("(", 1)[1].rsplit(")", 1)
+        flags, pid = int(fields.split()[6]), int(stat.parent.name)
+        # of the kernel, not bound, no worker, and not the thread of an interrupt, which follows that
+        if flags & 0x200000 and not flags & 0x4000000 and not name.startswith("irq/"):
+            cpus = sorted(os.sched_getaffinity(pid))
+            print(f"{pid} {name.replace(':', '_')}:{','.join(map(str, cpus))}")
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+"""
 SERIAL = "/proc/irq/4/smp_affinity_list"
 """Of the serial port: it can be moved."""
 
@@ -22,6 +36,7 @@ SERIAL = "/proc/irq/4/smp_affinity_list"
 def node(request: pytest.FixtureRequest) -> Node:
     guest: Guest = request.getfixturevalue(request.param)
     node = Node(guest)
+    guest.put("/run/threads.py", THREADS.encode())
     fields = ("hostIsolation", "interruptIsolation")
     lines = [line for line in guest.get(CONFIG).decode().splitlines() if not line.startswith(fields)]
     node.configure("\n".join([*lines, "hostIsolation: partition", "interruptIsolation: affinity", ""]))
@@ -29,9 +44,17 @@ def node(request: pytest.FixtureRequest) -> Node:
 
 
 def listed(node: Node) -> dict[str, str]:
-    """Every setting of the host that names CPUs, with its value."""
-    text = node.run(f"grep -sH . {IRQS} {NEW_IRQS} {WORK} {QUEUES} || true").stdout
-    return dict(line.split(":", 1) for line in text.splitlines())
+    """Every setting of the host that names CPUs, with its value: files, units as systemd says, kernel threads that can be moved."""
+    files = node.run(f"grep -sH . {IRQS} {NEW_IRQS} {WORK} {QUEUES} || true").stdout
+    units = node.run("systemctl show -p Id,AllowedCPUs -- init.scope machine.slice system.slice user.slice").stdout
+    threads = node.run("/opt/nodeagent/bin/python -I /run/threads.py").stdout
+    names = re.findall(r"^Id=(.*)", units, re.MULTILINE)
+    allowed = re.findall(r"^AllowedCPUs=(.*)", units, re.MULTILINE)
+    return {
+        **dict(line.split(":", 1) for line in files.splitlines()),
+        **{name: cpus.replace(" ", ",") for name, cpus in zip(names, allowed, strict=True)},
+        **dict(line.split(":", 1) for line in threads.splitlines()),
+    }
 
 
 def settled(node: Node) -> dict[str, str]:
@@ -46,7 +69,8 @@ def naming(values: Mapping[str, str], cpus: CpuSet) -> set[str]:
 
 
 def cpus_of(path: str, value: str) -> CpuSet:
-    return CpuSet.parse(value) if path.endswith("_list") else CpuSet(CpuMask(int(value.replace(",", ""), 16)))
+    is_mask = path.startswith("/") and not path.endswith("_list")
+    return CpuSet(CpuMask(int(value.replace(",", ""), 16))) if is_mask else CpuSet.parse(value)
 
 
 def unmovable(node: Node) -> set[str]:

@@ -17,12 +17,13 @@ from nodeagent.core.admission.node_setup import NodeSetup
 from nodeagent.core.admission.state_invariants import violations
 from nodeagent.core.cgroups.ancestor_cpusets import withheld
 from nodeagent.core.cgroups.container_placement import ContainerPlacement, container_placements
-from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, Kernel, desired_cgroups, path_to_partitions
+from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, Kernel, desired_cgroups
 from nodeagent.core.cgroups.write_order import Plan, diff
 from nodeagent.core.metrics.agent_metrics import MOVED
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES
 from nodeagent.core.model.config import Config
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, latest_ms, moved, with_endings
 from nodeagent.core.model.violations import NodeOverdrawn, Shortfall
@@ -43,13 +44,13 @@ from nodeagent.core.turn.step import EventKind, Turn, World, step
 from nodeagent.daemon.clock import Clock
 from nodeagent.daemon.drift import as_desired, corrected
 from nodeagent.daemon.execution import ExecutionResult, answered, carry_out
-from nodeagent.daemon.host_settings import HostSettings, Wanted, kinds_of
+from nodeagent.daemon.host_settings import HostSettings, Wanted, alone_of
 from nodeagent.daemon.kept import POLL_SECONDS, Kept
 from nodeagent.daemon.logs import Log, about, log_event
 from nodeagent.daemon.machine import Machine, on_what_is_there
 from nodeagent.daemon.metrics_recorder import MetricsRecorder, Stopwatch
 from nodeagent.daemon.placements import Placements
-from nodeagent.daemon.problems import NO_PARTITIONS, refused_change, shadow, withheld_problem
+from nodeagent.daemon.problems import refused_change, shadow, withheld_problem
 from nodeagent.daemon.reattach import reattach
 from nodeagent.daemon.records import Recorder, held_off
 from nodeagent.daemon.recovery import Recovery, recovery_document, report_refused
@@ -68,7 +69,6 @@ _RETRY_SECONDS = 1.0
 _LONGEST_POLL_SECONDS = 1.0
 _WITHHELD = "withheld"
 _ASTRAY = "astray"
-_PARTITIONS = "partitions"
 _DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_REFUSED, EventKind.CHANGE_REFUSED})
 
 
@@ -187,7 +187,7 @@ class Agent:
             decided, watch = self._without_saving(decided), Stopwatch()
         undone = self._undone(world, decided, unsaved)
         wanted = self._wanted(world)
-        disturbing = self._keep_host_away(world, rescan=bool(reasons & READ_MACHINE))
+        disturbing = self._keep_host_away(wanted, rescan=bool(reasons & READ_MACHINE))
         outcome, orphans = self._write(world, wanted)
         settled = as_desired(wanted, outcome)
         placed = container_placements(self.node.managers, self.state, settled)
@@ -349,9 +349,6 @@ class Agent:
 
     def _write(self, world: World, wanted: tuple[DesiredCgroup, ...]) -> tuple[ExecutionResult, tuple[Trouble, ...]]:
         """Return what was written, and where orphaned processes run."""
-        self.notices.pop(_PARTITIONS, None)
-        if self.node.config.host_isolation != "none" and not path_to_partitions(world.observed):
-            self.notices[_PARTITIONS] = NO_PARTITIONS
         plan: Plan = diff(wanted, world.observed)
         outcome = carry_out(plan, wanted, self.tree, self._alive)
         self._kept = replace(self._kept, answer=answered(outcome, self._kept.answer, partial(owner_of, self.state)))
@@ -364,13 +361,15 @@ class Agent:
         )
         return outcome, tuple(orphans)
 
-    def _keep_host_away(self, world: World, *, rescan: bool) -> tuple[Trouble, ...]:
+    def _keep_host_away(self, wanted: tuple[DesiredCgroup, ...], *, rescan: bool) -> tuple[Trouble, ...]:
         """Move the host's work off exclusive CPUs before they are granted: a partition changes the CPUs of kernel threads, too."""
         self._alive()
-        alone = self.state.promises.exclusive()
-        host = self._kept.whole.online - alone
-        kinds = kinds_of(self.node.config, has_partitions=bool(path_to_partitions(world.observed)))
-        return self.host_settings.keep(Wanted(kinds, alone, host), rescan=rescan)
+        exclusive = self.state.promises.exclusive()
+        partitioned = CpuSet()
+        for want in wanted:
+            partitioned |= want.partition_cpus()
+        alone = alone_of(self.node.config, exclusive, partitioned)
+        return self.host_settings.keep(Wanted(alone, self._kept.whole.online - exclusive), rescan=rescan)
 
     def _act(
         self, world: World, outcome: ExecutionResult, placed: Mapping[str, ContainerPlacement]

@@ -50,31 +50,28 @@ class HostPlaces(Protocol):
 class Wanted(Struct, frozen=True):
     """What settings of the host are to be."""
 
-    kinds: frozenset[SettingKind]
-    """Those to change."""
-    alone: CpuSet
-    """CPUs to be left alone."""
+    alone: Mapping[SettingKind, CpuSet]
+    """CPUs to be left alone, by kind; never none. Other kinds go back to what they were."""
     host: CpuSet
     """CPUs for what would have none left."""
     claims: tuple[tuple[str, CpuSet], ...] = ()
     """Devices whose interrupts a container wants on its own CPUs."""
 
-    @property
-    def changes_any(self) -> bool:
-        return bool(self.kinds and self.alone)
 
-
-def kinds_of(config: Config, *, has_partitions: bool) -> frozenset[SettingKind]:
-    """Return the settings that are to leave exclusive CPUs alone.
+def alone_of(config: Config, exclusive: CpuSet, partitioned: CpuSet) -> dict[SettingKind, CpuSet]:
+    """Return which CPUs each kind of setting has to leave alone.
 
     Args:
         config: of the agent.
-        has_partitions: the kernel keeps the host's processes off by itself (D27), so that systemd need not.
+        exclusive: all that containers have for themselves.
+        partitioned: those that are in partitions of the cpuset: the kernel keeps systemd's units off by itself (D27).
     """
-    interrupts = _INTERRUPTS if config.interrupt_isolation != "none" else frozenset()
-    if config.host_isolation == "none":
-        return interrupts
-    return interrupts | _WORK | (frozenset() if has_partitions else {SettingKind.UNIT})
+    alone: dict[SettingKind, CpuSet] = {}
+    if config.interrupt_isolation != "none":
+        alone |= dict.fromkeys(_INTERRUPTS, exclusive)
+    if config.host_isolation != "none":
+        alone |= dict.fromkeys(_WORK, exclusive) | {SettingKind.UNIT: exclusive - partitioned}
+    return {kind: cpus for kind, cpus in alone.items() if cpus}
 
 
 def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[str, ...]]:
@@ -159,7 +156,7 @@ class HostSettings:
             elif not rescan:
                 return ()
             self._done_for = None
-            if wanted.changes_any or record:
+            if wanted.alone or record:
                 troubles = self._settle(record, wanted)
         except (StateFileError, HostRecordError, HostFileError, LauncherError) as err:
             return (trouble_of(err),)
@@ -167,14 +164,13 @@ class HostSettings:
         return troubles
 
     def _settle(self, record: Record, wanted: Wanted) -> tuple[Trouble, ...]:
-        kinds = wanted.kinds if wanted.changes_any else frozenset()
-        reading = self._places.read(kinds | {setting.kind for setting in record})
+        reading = self._places.read(wanted.alone.keys() | {setting.kind for setting in record})
         planned = plan(
             record,
             reading.settings,
-            alone=dict.fromkeys(kinds, wanted.alone),
+            alone=wanted.alone,
             cpus=self._places.cpus(wanted.host),
-            claims=self._claims(wanted) if SettingKind.IRQ in kinds else {},
+            claims=self._claims(wanted) if SettingKind.IRQ in wanted.alone else {},
             unread=reading.failed.keys(),
         )
         self._report(planned)

@@ -25,12 +25,6 @@ def refused_change(entry: PodEntry) -> str | None:
     )
 
 
-NO_PARTITIONS = (
-    "hostIsolation is partition, which this kernel cannot do (6.7 or later can): the host's processes may run on exclusive CPUs "
-    "(boot a newer kernel, or set hostIsolation: none)"
-)
-
-
 def withheld_problem(kept: Withheld) -> str:
     return (
         f"{kept.path} keeps CPUs {kept.cpus} from the pods, so they count as offline "

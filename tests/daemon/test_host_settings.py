@@ -1,15 +1,19 @@
 """Interrupts and the kernel's work leave exclusive CPUs while pods have them, and come back: the daemon's turns (D28)."""
 
 import errno
+import io
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from nodeagent.core.host.settings import NEW_IRQS, Setting, SettingKind
+from nodeagent.core.model.cgroup_layout import ABOVE
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.daemon.host_settings import HOST_SETTINGS, put_back
+from nodeagent.daemon.host_settings import HOST_SETTINGS, HostSettings, Wanted, alone_of, put_back
+from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.wakeups import WakeUpReason
+from nodeagent.errors import NodeAgentError
 from tests.support.daemon_model import Daemon, HostSettingsModel, Steps, watched
 from tests.support.node_model import Machine
 from tests.support.pods import app, pod
@@ -227,3 +231,73 @@ def test_what_cannot_be_put_back_is_named(life: Life) -> None:
     life.start()
     life.machine.immovable.add(IRQ)
     assert back(life)[1] == ("interrupt 24: Input/output error",)
+
+
+# Where the kernel has no partitions
+
+
+@pytest.fixture
+def old_kernel(life: Life) -> Life:
+    life.machine.has_partitions = False
+    del life.machine.groups[ABOVE]
+    return life
+
+
+def test_where_the_kernel_has_no_partitions_systemds_units_leave_too(old_kernel: Life) -> None:
+    life = old_kernel
+    own = life.start()
+    assert life.machine.settings[UNIT] == QUIET.managers.topology.online - own
+    assert life.daemon.agent.view.problems == ()
+    life.remove()
+    assert life.machine.settings == life.before
+
+
+def test_where_it_has_them_units_stay(life: Life) -> None:
+    life.start()
+    assert life.machine.settings[UNIT] == life.before[UNIT]
+
+
+def test_what_systemd_refuses_is_told_and_tried_again(old_kernel: Life) -> None:
+    life = old_kernel
+    life.machine.immovable.add(UNIT)
+    own = life.start()
+    assert own <= life.machine.settings[UNIT]
+    assert life.daemon.agent.view.problems == (
+        "not kept off exclusive CPUs: system.slice: Input/output error (it is tried again)",
+    )
+    life.machine.immovable.clear()
+    life.daemon.turn()
+    assert life.machine.settings[UNIT].isdisjoint(own)
+    assert life.daemon.agent.view.problems == ()
+    life.remove()
+    assert life.machine.settings == life.before
+
+
+def test_what_cannot_be_read_for_a_while_is_not_forgotten(old_kernel: Life) -> None:
+    life = old_kernel
+    own = life.start()
+    life.machine.unreadable[SettingKind.IRQBALANCE] = NodeAgentError("no answer from irqbalance", hint="see it")
+    life.daemon.turn(WakeUpReason.TIMER)
+    assert life.daemon.agent.view.problems == ("no answer from irqbalance (see it)",)
+    life.daemon.start()
+    life.daemon.turn(WakeUpReason.START)
+    assert life.machine.settings[IRQBALANCE].isdisjoint(own)
+    life.machine.unreadable.clear()
+    life.remove()
+    assert life.machine.settings == life.before
+
+
+# Claims
+
+
+def test_a_claimed_devices_interrupts_are_on_the_containers_cpus(tmp_path: Path) -> None:
+    machine = Machine(QUIET)
+    before, own = dict(machine.settings), CpuSet.of(5, 6)
+    log = io.StringIO()
+    settings = HostSettings(HostSettingsModel(machine, Steps()), str(tmp_path), "boot", make_log(log))
+    host = QUIET.managers.topology.online - own
+    alone = alone_of(QUIET.config, own, own)
+    assert settings.keep(Wanted(alone, host, (("eth0", own), ("eth1", own))), rescan=False) == ()
+    assert (machine.settings[FEW], machine.settings[IRQ]) == (own, host)
+    assert settings.keep(Wanted({}, host), rescan=False) == ()
+    assert machine.settings == before

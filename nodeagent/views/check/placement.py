@@ -80,19 +80,14 @@ def isolcpus(facts: NodeFacts) -> CheckResult:
 
 
 def _without_isolated(facts: NodeFacts, config: Config) -> CheckResult:
-    release = facts.text("proc/sys/kernel/osrelease")
-    has_partitions = (kernel_version(release) or (0, 0)) >= _FIRST_WITH_PARTITIONS
-    if config.host_isolation != "none" and has_partitions:
-        why = "no CPU is isolated at boot: hostIsolation keeps the host's processes off exclusive CPUs while pods have them"
-        return CheckResult("isolcpus", Level.OK, why)
-    why = "no CPU is isolated: the host's processes may run on exclusive CPUs, too"
-    if config.host_isolation != "none":
-        why += f" (hostIsolation needs kernel {'.'.join(map(str, _FIRST_WITH_PARTITIONS))}, this is {release})"
-    elif has_partitions:
+    if config.host_isolation == "none":
+        why = "no CPU is isolated: the host's processes may run on exclusive CPUs, too"
         return CheckResult("isolcpus", Level.WARNING, why, f"hostIsolation: partition in {facts.config_file}")
-    rest = facts.topology.online - _reserved(facts)
-    fix = f"isolatedCPUs: prefer in {facts.config_file}, and isolcpus=managed_irq,domain,{rest} {COMMAND_LINE}"
-    return CheckResult("isolcpus", Level.WARNING, why, fix)
+    why = "no CPU is isolated at boot: hostIsolation keeps the host's processes off exclusive CPUs while pods have them"
+    release = facts.text("proc/sys/kernel/osrelease")
+    if (kernel_version(release) or (0, 0)) < _FIRST_WITH_PARTITIONS:
+        why += ", through systemd (its AllowedCPUs; kernel 6.7 would do it by itself)"
+    return CheckResult("isolcpus", Level.OK, why)
 
 
 def nohz_full(facts: NodeFacts) -> CheckResult:
