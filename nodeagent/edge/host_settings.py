@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nodeagent.core.host.settings import NEW_IRQS, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.formats.kernel.host_files import IRQS, QUEUES, REQUESTED_WORK_CPUS, HostFileError, path_of, read_cpus
+from nodeagent.formats.kernel.host_files import CPUMASK, IRQS, QUEUES, REQUESTED, HostFileError, path_of, read_cpus
 
 _WRITABLE = 0o222
 
@@ -26,11 +26,10 @@ class HostSettingsFiles:
         """
         found = {}
         for setting in self._settings(kinds):
-            with suppress(OSError), open(self._readable(setting), encoding="ascii", errors="replace") as file:  # noqa: PTH123 - hundreds
-                if (
-                    os.fstat(file.fileno()).st_mode & _WRITABLE
-                ):  # newer kernels show an interrupt that can't be moved so
-                    found[setting] = read_cpus(setting, file.read())
+            with suppress(OSError):
+                path = Path(self.path(setting))
+                if path.stat().st_mode & _WRITABLE:  # newer kernels show an interrupt that can't be moved as read-only
+                    found[setting] = read_cpus(setting, self._shown_in(path).read_text("ascii", "replace"))
         return found
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
@@ -53,9 +52,9 @@ class HostSettingsFiles:
     def path(self, setting: Setting) -> str:
         return f"{self._root}/{path_of(setting)}"
 
-    def _readable(self, setting: Setting) -> str:
-        requested = f"{self._root}/{REQUESTED_WORK_CPUS}"
-        return requested if setting.kind is SettingKind.WORKQUEUE and os.path.exists(requested) else self.path(setting)  # noqa: PTH110 - as above
+    def _shown_in(self, path: Path) -> Path:
+        requested = path.with_name(REQUESTED)
+        return requested if path.name == CPUMASK and requested.exists() else path
 
     def write(self, writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
         """Write to these files. Returns for each None, or why it failed."""

@@ -52,7 +52,9 @@ def test_only_those_of_the_kinds_that_are_asked_for(root: Path) -> None:
 
 def test_of_unbound_work_what_was_written_counts_where_the_kernel_shows_it(root: Path) -> None:
     """Its `cpumask` lacks the CPUs of isolated partitions."""
-    (root / "sys/devices/virtual/workqueue/cpumask_requested").write_text("7\n")
+    requested = root / "sys/devices/virtual/workqueue/cpumask_requested"
+    requested.write_text("7\n")
+    requested.chmod(0o444)
     assert found(root, SettingKind.WORKQUEUE) == {(SettingKind.WORKQUEUE, ""): "0-2"}
 
 

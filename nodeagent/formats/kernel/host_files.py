@@ -9,8 +9,9 @@ from nodeagent.errors import NodeAgentError
 IRQS = "proc/irq"
 QUEUES = "sys/class/net"
 WORKQUEUES = "sys/devices/virtual/workqueue"
-REQUESTED_WORK_CPUS = f"{WORKQUEUES}/cpumask_requested"
-"""On newer kernels: what was written, of which `cpumask` has those that are in no isolated partition."""
+CPUMASK = "cpumask"
+REQUESTED = "cpumask_requested"
+"""Beside it on newer kernels: what was written, of which `cpumask` has those that are in no isolated partition."""
 
 _WORD_BITS = 32
 _MAX_WORDS = 2048
@@ -34,7 +35,7 @@ def path_of(setting: Setting) -> str:
         case SettingKind.QUEUE:
             return f"{QUEUES}/{setting.name}"
         case SettingKind.WORKQUEUE:
-            return f"{WORKQUEUES}/cpumask"
+            return f"{WORKQUEUES}/{CPUMASK}"
         case _:
             raise ValueError(f"{setting.kind} has no file")
 
