@@ -1,6 +1,7 @@
 """`nodeagent interference` names who ran on exclusive CPUs besides their owner, and nobody else; nothing of it stays in the kernel."""
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -96,6 +97,12 @@ def test_one_that_never_lets_go_of_a_cpu_is_named_too(debian_12: Node) -> None:
     assert status == 3
     assert intruder["microseconds"] > 0
 
+    frames = node.run("nodeagent inspect --watch --interference --frames 2 --interval 0.5").stdout
+    told = [line for line in frames.splitlines() if "INTERFERENCE" in line or "idle app: CPUs" in line]
+    assert told[0] == "INTERFERENCE counted from now on"
+    assert re.fullmatch(r"INTERFERENCE 1 in [\d.]+ s:", told[1])
+    assert re.match(rf"  default/idle app: CPUs {cpus['idle']}: .*\bbash [1-9]\d*\.\d%", told[2])
+
 
 def test_what_joins_and_what_its_owner_starts_later_is_the_owners(debian_12: Node) -> None:
     node = debian_12
@@ -152,6 +159,10 @@ def test_only_root_may_count(four_nodes: Guest) -> None:
     done = node.run("setpriv --reuid=nobody --regid=nodeagent --clear-groups nodeagent interference", check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.endswith("Permission denied\nhint: run this as root\n")
+    watched = "nodeagent inspect --watch --interference --frames 1"
+    frame = node.run(f"setpriv --reuid=nobody --regid=nodeagent --clear-groups {watched}").stdout
+    assert re.search(r"^INTERFERENCE not known: .*Permission denied \(run this as root\)$", frame, re.MULTILINE)
+    assert "default/idle app" in frame
 
 
 def test_a_node_without_exclusive_cpus_says_so(debian_12: Node) -> None:

@@ -7,6 +7,9 @@ from integration.node import Node, container, pod
 from integration.promtool_findings import check_findings
 
 SLEEP = ["sleep", "infinity"]
+BUSY = ["sh", "-c", "while :; do :; done"]
+"""The timer interrupts what runs."""
+COUNTED = 'nodeagent_exclusive_cpu_{}_total{{container="app",kind="{}",namespace="default",pod="two"}}'
 
 
 @pytest.fixture(params=["two_sockets", pytest.param("four_nodes", marks=pytest.mark.long)])
@@ -28,11 +31,14 @@ def test_promtool_finds_nothing_but_kubelets_own_names(node: Node) -> None:
 
 def test_an_admission_and_a_departure_move_what_kubelet_would_move(node: Node) -> None:
     before = node.metrics()
-    node.apply(pod("two", container("app", SLEEP, cpu="2")), pod("free", container("app", SLEEP)))
+    node.apply(pod("two", container("app", BUSY, cpu="2")), pod("free", container("app", SLEEP)))
     node.wait_running("two", "free")
     node.apply(pod("huge", container("app", SLEEP, cpu="100")))
     node.wait_refused("huge")
     during = node.metrics()
+    assert during[COUNTED.format("interrupts", "timer")] >= 0
+    node.wait_metric(COUNTED.format("interrupts", "timer"), 0)
+    node.wait_metric(COUNTED.format("softirqs", "TIMER"), 0)
     node.delete("two", "huge")
     node.wait_gone("two", "huge")
     after = node.metrics()
@@ -51,6 +57,7 @@ def test_an_admission_and_a_departure_move_what_kubelet_would_move(node: Node) -
     assert moved('nodeagent_containers{isolation="container"}')[1] == 0
     assert moved("nodeagent_event_duration_seconds_count")[0] >= 2
     assert after["nodeagent_launcher_up"] == 1
+    assert [series for series in (*before, *after) if 'pod="two"' in series] == []
 
 
 def test_the_metrics_are_on_the_loopback_address_only(node: Node) -> None:

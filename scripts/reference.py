@@ -15,11 +15,21 @@ from nodeagent.cli.command_line import COMMANDS, parser_for
 from nodeagent.cli.support.completion_scripts import PLACES
 from nodeagent.cli.support.definitions import Argument, Command, command_of
 from nodeagent.core.cpu.options import EXCLUSIONS, MATURITY
-from nodeagent.core.metrics.agent_metrics import AGENT_METRICS, BUCKETS, CAPACITY_REASONS, START_VALUES, old_name
+from nodeagent.core.metrics.agent_metrics import (
+    AGENT_METRICS,
+    BUCKETS,
+    CAPACITY_REASONS,
+    EXCLUSIVE_CPU_INTERRUPTS,
+    EXCLUSIVE_CPU_SOFTIRQS,
+    START_VALUES,
+    old_name,
+)
 from nodeagent.core.metrics.manager_metrics import METRICS as KUBELET_METRICS, MetricSpec
 from nodeagent.core.model.config import DEFAULT_GATES
 from nodeagent.core.model.refusals import RELEASED, STATE_NOT_SAVED, Reason
 from nodeagent.formats.config.config_schema import KUBELET_UNUSED
+from nodeagent.formats.kernel.cpu_counts import INTERRUPT_KINDS
+from nodeagent.formats.kernel.cpu_use import SOFTIRQS
 from nodeagent.views.wording.refusal_advice import next_step
 from scripts import readme
 from scripts.reference_errors import errors
@@ -220,6 +230,9 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+_KINDS = {EXCLUSIVE_CPU_INTERRUPTS: INTERRUPT_KINDS, EXCLUSIVE_CPU_SOFTIRQS: SOFTIRQS}
+
+
 def metrics() -> str:
     """Describe every metric."""
     return f"""\
@@ -264,6 +277,8 @@ def _labels(spec: MetricSpec) -> str:
     found = []
     for place, label in enumerate(spec.labels):
         values = dict.fromkeys(row[place] for row in START_VALUES.get(spec.name, ()))
+        if label == "kind":
+            values = dict.fromkeys(_KINDS[spec.name])
         found.append(f"`{label}`" + (": " + ", ".join(f"`{value}`" for value in values) if values else ""))
     return "; ".join(found)
 

@@ -19,6 +19,7 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.lifecycle import next_start_at_ms
 from nodeagent.core.turn.step import EventKind, Turn, admitted_beside
+from nodeagent.daemon.cpu_counters import CpuCounters, Holder
 from nodeagent.daemon.execution import ExecutionResult
 from nodeagent.edge.metrics import Exposition
 from nodeagent.formats.node_view import NodeView
@@ -46,7 +47,10 @@ class MetricsRecorder:
     def __init__(self, node: NodeSetup, promises: Promises) -> None:
         self._totals = MetricTotals()
         self._totals.add(started_deltas(node.managers, promises))
-        self.exposition = Exposition(self._snapshot({}), aliases=node.config.metrics_aliases)
+        self.cpu_counters = CpuCounters()
+        self.exposition = Exposition(
+            self._snapshot({}), aliases=node.config.metrics_aliases, read=self.cpu_counters.values
+        )
 
     def count(
         self, decided: Turn, outcome: ExecutionResult, drift: Sequence[str], admissions_ms: Sequence[int]
@@ -80,6 +84,7 @@ class MetricsRecorder:
         self._totals.observe(names.EVENT_DURATION if decided_something else names.RECONCILE_DURATION, seconds)
         state, managers = view.state, view.node.managers
         values: dict[Series, int] = dict(gauges(managers, state.promises))
+        held: dict[Holder, CpuSet] = {}
         for entry in state.entries:
             _add(values, names.PODS, ("phase", entry.phase.value))
             if entry.is_active:
@@ -87,6 +92,10 @@ class MetricsRecorder:
                     level = isolation(managers, state.promises, entry.pod, container.name)
                     _add(values, names.CONTAINERS, ("isolation", level.value))
                     values[_container_info(state.promises, entry.pod, container.name)] = 1
+                    own = state.promises.own_set(entry.pod.uid, container.name)
+                    if own is not None:
+                        held[Holder(entry.pod.uid, entry.pod.namespace, entry.pod.name, container.name)] = own
+        self.cpu_counters.follow(held)
         online = view.node.topology.online
         values[Series(names.DEGRADED_CONTAINERS)] = sum(not cpus <= online for _, _, cpus in state.promises.containers)
         values[Series(names.STARVED_CONTAINERS)] = _starved(managers, state, online)

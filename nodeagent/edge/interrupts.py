@@ -32,3 +32,28 @@ def _name(root: Path, number: int) -> str:
         )
     except OSError:
         return ""
+
+
+def interrupts_text(root: Path = Path("/")) -> bytes | None:
+    """Return /proc/interrupts; None: it can't be read."""
+    return _bytes(root / "proc/interrupts")
+
+
+def softirqs_text(root: Path = Path("/")) -> bytes | None:
+    """Return /proc/softirqs; None: it can't be read."""
+    return _bytes(root / "proc/softirqs")
+
+
+def is_bound(number: int, root: Path = Path("/")) -> bool:
+    """Whether the kernel lets nobody move an interrupt. Older kernels don't tell: nothing is bound there."""
+    try:
+        return not (root / f"proc/irq/{number}/smp_affinity").stat().st_mode & _WRITABLE
+    except OSError:
+        return False
+
+
+def _bytes(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None

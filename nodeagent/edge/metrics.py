@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 
 from prometheus_client import ProcessCollector, generate_latest
@@ -23,6 +23,10 @@ _SAME_FOR_SECONDS = 1.0
 _TOTAL = "_total"
 
 
+Read = Callable[[], Mapping[Series, int]]
+"""Reads series, in the thread that asks for the text."""
+
+
 class _UnsuffixedCounter(str):
     """The type `counter` for a name without `_total`: prometheus-client, not recognising it, leaves the name as it is."""
 
@@ -35,14 +39,19 @@ class _UnsuffixedCounter(str):
 
 
 class _Published(Collector):
-    def __init__(self, snapshot: MetricsSnapshot, process: ProcessCollector, *, aliases: bool) -> None:
+    def __init__(self, snapshot: MetricsSnapshot, process: ProcessCollector, read: Read, *, aliases: bool) -> None:
         self.snapshot = snapshot
+        self.read = read
         self.aliases = aliases
         self.process = process
 
     def collect(self) -> Iterable[Metric]:
         samples = defaultdict[str, list[tuple[Series, int]]](list)
-        for one, value in (*self.snapshot.counters.items(), *self.snapshot.gauges.items()):
+        for one, value in (
+            *self.snapshot.counters.items(),
+            *self.snapshot.gauges.items(),
+            *self.read().items(),
+        ):
             samples[one.name].append((one, value))
         for spec in METRICS:
             alias = old_name(spec.name) if self.aliases else None
@@ -78,9 +87,16 @@ def _histogram(spec: MetricSpec, name: str, distribution: Distribution) -> Metri
 
 
 class Exposition:
-    """The text of the last snapshot published. One thread may publish while another asks for the text."""
+    """The text of the last snapshot published. One thread may publish while another asks for the text.
 
-    def __init__(self, snapshot: MetricsSnapshot, *, aliases: bool = True) -> None:
+    Args:
+        snapshot: the first.
+        aliases: as in `publish`.
+        read: series that are read each time, like those of the process.
+    """
+
+    def __init__(self, snapshot: MetricsSnapshot, *, aliases: bool = True, read: Read = dict) -> None:
+        self._read = read
         self._process = ProcessCollector(registry=None)
         self.publish(snapshot, aliases=aliases)
         self._text = b""
@@ -95,7 +111,7 @@ class Exposition:
             aliases: also expose the names without kubelet's prefix (`metricsAliases`).
 
         """
-        self._published = _Published(snapshot, self._process, aliases=aliases)
+        self._published = _Published(snapshot, self._process, self._read, aliases=aliases)
 
     def text(self) -> bytes:
         """Return the exposition (see CONTENT_TYPE). Only ever asked for by one thread."""

@@ -229,6 +229,7 @@ def failed(result: tuple[int, str, str], *, status: int = 1) -> str:
         ["inspect", "--nothing"],
         ["inspect", "--frames", "3"],
         ["inspect", "--interval", "1"],
+        ["inspect", "--interference"],
         ["inspect", "--watch", "--color", "always"],
         ["exec"],
         ["exec", "web"],

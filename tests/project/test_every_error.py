@@ -44,6 +44,7 @@ from nodeagent.cli.commands import (
 from nodeagent.cli.commands.watch import watch
 from nodeagent.cli.support import documents
 from nodeagent.cli.support.configurations import load_config
+from nodeagent.cli.support.counting import understood
 from nodeagent.cli.support.known_state import known_state
 from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.pod_files import pods_of
@@ -507,7 +508,7 @@ INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "CgroupValueError": (lambda d: message_of(lambda: cgroup_with(d, "memory.max", "-1").read(frozenset())), "'-1'"),
     "DurationSyntaxError": (lambda _: config_message("cpuManagerReconcilePeriod: 5x"), '"5x"'),
     "GoJsonError": (lambda _: start_with(cpu='{"policyName": 3}'), "number into Go value of type string"),
-    "HistogramSyntaxError": (lambda _: message_of(lambda: interference.understood(kernel_histograms.record(b"x", began_ns=0, ended_ns=1), CpuSet.of(1))), "sched_switch"),
+    "HistogramSyntaxError": (lambda _: message_of(lambda: understood(kernel_histograms.record(b"x", began_ns=0, ended_ns=1), CpuSet.of(1))), "sched_switch"),
     "IdSetSyntaxError": (lambda _: config_message("reservedSystemCPUs: 3-1"), '"3-1"'),
     "IrqbalanceSyntaxError": (lambda d: message_of(lambda: irqbalance.read(Path(listener_that_says(b"hello", d / "irqbalance1.sock")).parent)), "'hello'"),
     "MisfitError": (lambda _: message_of(lambda: decode_state(b'{"format": 3}\n')), "format"),

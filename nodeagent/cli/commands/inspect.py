@@ -61,6 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="with --watch: print this many frames one below the other, for pipes and files",
     )
+    parser.add_argument(
+        "--interference",
+        action="store_true",
+        help="with --watch: show who ran on exclusive CPUs besides their owner since the last refresh, as `nodeagent interference` does "
+        "(needs root; while it counts, each switch of tasks on these CPUs takes a little longer)",
+    )
     add_color_argument(parser)
     add_node_arguments(parser)
     parser.epilog = """\
@@ -75,6 +81,7 @@ examples:
   nodeagent inspect --machine node.json
   nodeagent inspect --watch
   nodeagent inspect --watch --frames 3 --interval 5
+  nodeagent inspect --watch --interference
 
 Columns of -o wide, separated by two blanks, - for no value, never wrapped: POD QOS PHASE CONTAINER KIND STATE
 RESTARTS OOM PID ISOLATION PROMISED CPUS MEMS QUOTA WEIGHT MEMORY WHERE NOTES. A refused pod has its reason in NOTES.
@@ -98,6 +105,8 @@ def run(options: argparse.Namespace) -> int:
     for option, value in (("--interval", options.interval), ("--frames", options.frames)):
         if value is not None:
             options.parser.error(f"{option} needs --watch")
+    if options.interference:
+        options.parser.error("--interference needs --watch: `nodeagent interference` counts once")
     document = _settled(options)
     text = _printed(document, options)
     if options.strict and options.output in {"text", "wide"}:

@@ -3,38 +3,27 @@
 import argparse
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from nodeagent.cli.support.colour import add_color_argument, terminal_width, wants_colour
+from nodeagent.cli.support.counting import InterferenceError, counting
 from nodeagent.cli.support.documents import Document, add_output_argument, spelled
 from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
 from nodeagent.cli.support.known_state import shown_state
 from nodeagent.cli.support.numeric_arguments import seconds
 from nodeagent.cli.support.printable_output import write_coloured
 from nodeagent.cli.support.sources import add_agent_arguments
-from nodeagent.core.model.idset import CpuSet
-from nodeagent.edge.cgroupfs import CgroupTree
-from nodeagent.edge.interrupts import interrupts
-from nodeagent.edge.processes import of_caller, running_on, stay_off, threads
-from nodeagent.edge.tracefs import recording
-from nodeagent.errors import NodeAgentError
-from nodeagent.formats.kernel.cpu_use import CpuHistograms, CpuUse, use_of
-from nodeagent.formats.kernel.histogram import HistogramSyntaxError
 from nodeagent.formats.manifest.pod_names import find_pods
 from nodeagent.formats.node_view import NodeView
 from nodeagent.views.interference.claims import ExclusiveCpus, exclusive_cpus
-from nodeagent.views.interference.document import Witnesses, interference, is_alone, nothing
+from nodeagent.views.interference.document import interference, is_alone, nothing
 from nodeagent.views.interference.text import WIDTH, render_interference
 
 _SECONDS = 10.0
 _MOST_SECONDS = 3600
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-
-
-class InterferenceError(NodeAgentError):
-    """It cannot be known who ran on whose CPUs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -125,22 +114,9 @@ def claims_of(view: NodeView, pod: str | None) -> tuple[ExclusiveCpus, ...]:
 
 
 def _counted(options: argparse.Namespace, view: NodeView, held: tuple[ExclusiveCpus, ...]) -> Document:
-    if view.cgroup_root is None:
-        raise InterferenceError(
-            "the location of the pods' cgroups is unknown, and so is which processes are theirs",
-            hint="start them with `systemctl start nodeagent-pods`, or run this as root",
-        )
-    tree = CgroupTree(view.cgroup_root)
-    cpus = CpuSet.from_ids(cpu for claim in held for cpu in claim.cpus)
-    cgroups = {cgroup for claim in held for cgroup in claim.cgroups}
-    stay_off(view.state.promises.exclusive())
-    with _undisturbed(), recording(cpus) as counters:
-        before = _members(tree, cgroups)
-        counters.begin()
+    with _undisturbed(), counting(view, held) as end:
         ended_early = signal.sigtimedwait(_ENDING, options.seconds) is not None
-        use = understood(counters.end(), cpus)
-        # at once: what is to be looked at may end
-        seen = _witnesses(tree, use, before)
+        use, seen = end()
     later = shown_state(options.config, options.socket)
     return interference(later, held, use, seen, ended_early=ended_early)
 
@@ -153,36 +129,3 @@ def _undisturbed() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _members(tree: CgroupTree, cgroups: Iterable[str]) -> dict[str, frozenset[int]]:
-    return {cgroup: tree.threads(cgroup) for cgroup in cgroups}
-
-
-def understood(record: CpuHistograms, cpus: CpuSet) -> CpuUse:
-    """Read what the kernel counted.
-
-    Raises:
-        InterferenceError: this kernel writes it in another way.
-    """
-    try:
-        return use_of(record, cpus)
-    except HistogramSyntaxError as err:
-        raise InterferenceError(str(err), hint="report it, with the kernel's version (`uname -r`)") from err
-
-
-def _witnesses(tree: CgroupTree, use: CpuUse, before: Mapping[str, frozenset[int]]) -> Witnesses:
-    running = running_on(use.unobserved)
-    known = threads({run.task for run in use.runs}.union(*running.values()))
-    after = _members(tree, before)
-    joined = {
-        cgroup: frozenset(task for number in tree.numbers(cgroup) for task in use.joined.get(number, ()))
-        for cgroup in before
-    }
-    return Witnesses(
-        members={cgroup: before[cgroup] | after[cgroup] | joined[cgroup] for cgroup in before},
-        threads=known,
-        running=running,
-        interrupts=interrupts({one.number for one in use.interrupts}),
-        callers=of_caller(),
-    )

@@ -4,9 +4,11 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 
 from msgspec.structs import replace
 
+from nodeagent.cli.support.counting import LiveCount
 from nodeagent.cli.support.known_state import shown_state, with_observation
 from nodeagent.cli.support.terminal import Terminal
 from nodeagent.edge.usage import cpu_times_us, read_usage
@@ -14,7 +16,7 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.usage import UsageSample, container_usage, rates, times_by_cpu
 from nodeagent.formats.node_view import NodeView, ViewReader
 from nodeagent.views.inspect.document import inspection
-from nodeagent.views.inspect.watch_text import SORTS, Frame, Look, View, frame
+from nodeagent.views.inspect.watch_text import JUST_BEGUN, SORTS, Frame, Look, View, frame
 
 _PLAIN_WIDTH = 120
 _INTERVAL_SECONDS = 1.0
@@ -37,22 +39,24 @@ def watch(options: argparse.Namespace) -> int:
             "--watch draws on a terminal, and this is not one",
             hint="`nodeagent inspect --watch --frames 10` prints frames, `nodeagent inspect -o json` is for programs",
         )
-    watcher = Watcher(lambda read: shown_state(options.config, options.socket, read))
+    interval = _INTERVAL_SECONDS if options.interval is None else options.interval
     try:
-        look = watcher.look()
-        interval = _INTERVAL_SECONDS if options.interval is None else options.interval
-        if options.frames is None:
-            return _drawn(watcher, look, interval)
-        return _printed(watcher, look, options.frames, interval)
+        with LiveCount() if options.interference else nullcontext() as count:
+            watcher = Watcher(lambda read: shown_state(options.config, options.socket, read), count)
+            look = watcher.look()
+            if options.frames is None:
+                return _drawn(watcher, look, interval)
+            return _printed(watcher, look, options.frames, interval)
     except KeyboardInterrupt:
         return 0
 
 
 class Watcher:
-    """Looks, and compares with the previous look."""
+    """Looks, and compares with the previous look; on request with who ran on exclusive CPUs in between."""
 
-    def __init__(self, known: Callable[[ViewReader], NodeView]) -> None:
+    def __init__(self, known: Callable[[ViewReader], NodeView], count: LiveCount | None = None) -> None:
         self._known = known
+        self._count = count
         self._read = ViewReader()
         self._last: Look | None = None
 
@@ -64,11 +68,15 @@ class Watcher:
 
         """
         began = time.monotonic()
-        known = self._known(self._read)
-        document = inspection(with_observation(known, host_processes=False))
+        counted = None if self._count is None else self._count.end()
+        known = with_observation(self._known(self._read), host_processes=False)
+        document = inspection(known)
         sample = _sample(known)
         since = None if self._last is None else rates(self._last.sample, sample)
         look = Look(document, known.node.topology, sample)
+        if self._count is not None:
+            found = self._count.begin(known, counted)
+            look = replace(look, interference=JUST_BEGUN if found is None else found)
         look = replace(
             look, rates=look.rates if since is None else since, cost_ms=round(1000 * (time.monotonic() - began))
         )

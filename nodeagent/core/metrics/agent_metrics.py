@@ -1,7 +1,7 @@
 """The agent's own metrics beside kubelet's, the series that exist from the start, and the old names. Knows no metrics library.
 
-Labels are closed sets: any value that isn't listed counts as `other`. No value comes from a pod except those of `nodeagent_container_info`,
-which has one series per container.
+Labels are closed sets: any value that isn't listed counts as `other`. No value comes from a pod except those of `nodeagent_container_info`
+and of the counters of exclusive CPUs, whose series go with the pod.
 """
 
 import errno
@@ -38,6 +38,8 @@ CONTAINER_RESTARTS = "nodeagent_container_restarts_total"
 PODS = "nodeagent_pods"
 CONTAINERS = "nodeagent_containers"
 CONTAINER_INFO = "nodeagent_container_info"
+EXCLUSIVE_CPU_INTERRUPTS = "nodeagent_exclusive_cpu_interrupts_total"
+EXCLUSIVE_CPU_SOFTIRQS = "nodeagent_exclusive_cpu_softirqs_total"
 DEGRADED_CONTAINERS = "nodeagent_degraded_containers"
 STARVED_CONTAINERS = "nodeagent_starved_containers"
 MANIFEST_PROBLEMS = "nodeagent_manifest_problems"
@@ -72,6 +74,19 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
         "Always 1, for each container of admitted pods: its exclusive CPUs and the NUMA nodes of its memory, as kernel lists;"
         " empty: the shared pool, any node. For joins.",
         ("namespace", "pod", "container", "cpus", "mems"),
+    ),
+    MetricSpec(
+        EXCLUSIVE_CPU_INTERRUPTS,
+        "counter",
+        "Interrupts handled on the container's exclusive CPUs, as /proc/interrupts counts them, also for the container itself;"
+        " bound_device: those that the kernel lets nobody move. Counted between scrapes that found the same CPU with it.",
+        ("namespace", "pod", "container", "kind"),
+    ),
+    MetricSpec(
+        EXCLUSIVE_CPU_SOFTIRQS,
+        "counter",
+        "Softirqs handled there, as /proc/softirqs counts them, in the same way.",
+        ("namespace", "pod", "container", "kind"),
     ),
     MetricSpec(DEGRADED_CONTAINERS, "gauge", "Containers with exclusive CPUs that are offline."),
     MetricSpec(

@@ -21,6 +21,7 @@ KEYS = "q leaves; sorted by n(ame) c(pu) t(hrottled) m(emory)"
 _STEPS = "▁▂▃▄▅▆▇█"
 _PLAIN_STEPS = "0123456789"
 _MOST_TOLD = 3
+JUST_BEGUN = "counted from now on"
 _NO_VALUE = "-"
 _HEADING = ("CONTAINER", "STATE", "CPUS", "USED", "THROTTLED", "REMOTE", "")
 _RIGHT = (False, False, False, True, True, True, False)
@@ -40,6 +41,8 @@ class Look(Struct, frozen=True):
     """Duration of the previous look."""
     trouble: str | None = None
     """Why there is no newer one."""
+    interference: Document | str | None = None
+    """Who ran on exclusive CPUs besides their owner since the previous look, or why that is unknown; None: not asked."""
 
 
 class View(Struct, frozen=True):
@@ -150,6 +153,7 @@ def _attention(look: Look) -> list[str]:
     if disturbed:
         more = f" and {len(disturbed) - _MOST_TOLD} more" if len(disturbed) > _MOST_TOLD else ""
         lines.append(f"OTHERS on exclusive CPUs {len(disturbed)}: {', '.join(disturbed[:_MOST_TOLD])}{more}")
+    lines += _interference(look)
     problems = [
         *document["node"]["problems"],
         *(f"processes in {s['cgroup']}, which no pod owns" for s in document["orphans"]),
@@ -157,6 +161,43 @@ def _attention(look: Look) -> list[str]:
     if problems:
         lines.append(f"PROBLEMS {len(problems)}: {problems[0]}")
     return [*lines, ""]
+
+
+def _interference(look: Look) -> list[str]:
+    """Say who could run elsewhere and did not: one line for each owner that was not alone, the worst first."""
+    found = look.interference
+    if found is None:
+        return []
+    if isinstance(found, str):
+        return [f"INTERFERENCE {found}" if found == JUST_BEGUN else f"INTERFERENCE not known: {found}"]
+    if not found["cpus"] and not found["changed"]:
+        return ["INTERFERENCE none: no pod has exclusive CPUs"]
+    disturbed = [one for one in found["cpus"] if not one["alone"]]
+    seconds = f"{found['microseconds'] / 1_000_000:.1f} s"
+    none = "none seen" if found["dropped"] or found["changed"] else "none"
+    lines = [f"INTERFERENCE {len(disturbed)} in {seconds}:" if disturbed else f"INTERFERENCE {none} in {seconds}"]
+    if found["dropped"]:
+        lines[0] += " (too much ran to count all of it: refresh more often, --interval 0.5)"
+    if found["changed"]:
+        lines[0] += f" (not known of {', '.join(one['pod'] for one in found['changed'])}: CPUs given or taken)"
+    for claim in disturbed[:_MOST_TOLD]:
+        culprits = _culprits(claim)
+        more = f" and {len(culprits) - _MOST_TOLD} more" if len(culprits) > _MOST_TOLD else ""
+        whose = f"{claim['pod']} {', '.join(claim['containers'])}: CPUs {claim['cpus']}"
+        lines.append(f"  {whose}: {', '.join(culprits[:_MOST_TOLD])}{more}")
+    if len(disturbed) > _MOST_TOLD:
+        lines.append(f"  and {len(disturbed) - _MOST_TOLD} more")
+    return lines
+
+
+def _culprits(claim: Document) -> list[str]:
+    found = [(one, one["name"] or "(no name)") for one in claim["tasks"]]
+    found += [(one, f"IRQ {one['number']} {one['name']}".strip()) for one in claim["interrupts"]]
+    movable = sorted(
+        ((one, name) for one, name in found if one["movable"] is not False),
+        key=lambda item: (-item[0]["microseconds"], item[1]),
+    )
+    return [f"{name} {one['millicores'] / 10:.1f}%" for one, name in movable]
 
 
 def _rows(look: Look, sort: str) -> list[tuple[str, ...]]:

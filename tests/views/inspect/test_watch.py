@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from nodeagent.cli.main import main
 from nodeagent.cli.support.terminal import Terminal
@@ -38,7 +39,8 @@ from nodeagent.formats.kernel.usage import (
 from nodeagent.formats.node_view import NodeView, ViewReader, view_document
 from nodeagent.formats.syntax.json_values import JsonValue
 from nodeagent.views.inspect.document import inspection
-from nodeagent.views.inspect.watch_text import Look, View, frame
+from nodeagent.views.inspect.watch_text import JUST_BEGUN, Look, View, frame
+from nodeagent.views.interference.document import nothing
 from tests.cli.test_cli_inspect import Host
 from tests.support.figures import Recorder, report
 from tests.support.inspected_nodes import World, everything, idle
@@ -211,6 +213,75 @@ def test_an_idle_node_and_a_trouble_are_reported() -> None:
     assert (
         "DRIFT not known: the pods' cgroups cannot be read" in frame(look(idle().view(cgroups=None)), View(100)).lines
     )
+
+
+def told(found: Any) -> list[str]:
+    """What a frame says of interference."""
+    lines = frame(replace(look(idle().view()), interference=found), View(200)).lines
+    begins = [number for number, line in enumerate(lines) if line.startswith("INTERFERENCE")]
+    return [] if not begins else [*lines[begins[0] : lines.index("", begins[0])]]
+
+
+def claim(pod: str, *tasks: tuple[str, int, bool], interrupts: tuple[tuple[int, str, int], ...] = ()) -> dict[str, Any]:
+    return {
+        "pod": pod,
+        "containers": ["app"],
+        "cpus": "1,5",
+        "alone": not any(movable for _, _, movable in tasks),
+        "tasks": [
+            {"name": name, "movable": movable, "microseconds": 100 * amount, "millicores": amount}
+            for name, amount, movable in tasks
+        ],
+        "interrupts": [
+            {"number": number, "name": name, "movable": None, "microseconds": 100 * amount, "millicores": amount}
+            for number, name, amount in interrupts
+        ],
+    }
+
+
+def counted(*claims: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return nothing() | {"microseconds": 1_040_000, "cpus": [*claims], **more}
+
+
+@pytest.mark.parametrize(
+    ("found", "lines"),
+    [
+        (None, []),
+        (JUST_BEGUN, ["INTERFERENCE counted from now on"]),
+        ("no tracefs (mount it)", ["INTERFERENCE not known: no tracefs (mount it)"]),
+        (nothing(), ["INTERFERENCE none: no pod has exclusive CPUs"]),
+        (counted(claim("default/web", ("kworker/1:0", 9, False))), ["INTERFERENCE none in 1.0 s"]),
+        (
+            counted(claim("default/web", ("", 3, True), ("ksoftirqd/1", 9, False), interrupts=((24, "eth0", 5),))),
+            ["INTERFERENCE 1 in 1.0 s:", "  default/web app: CPUs 1,5: IRQ 24 eth0 0.5%, (no name) 0.3%"],
+        ),
+        (
+            counted(claim("default/web", *((f"task-{n}", 900 - n, True) for n in range(5)))),
+            [
+                "INTERFERENCE 1 in 1.0 s:",
+                "  default/web app: CPUs 1,5: task-0 90.0%, task-1 89.9%, task-2 89.8% and 2 more",
+            ],
+        ),
+        (
+            counted(*(claim(f"default/{n}", ("bash", 10, True)) for n in range(5))),
+            [
+                "INTERFERENCE 5 in 1.0 s:",
+                *(f"  default/{n} app: CPUs 1,5: bash 1.0%" for n in range(3)),
+                "  and 2 more",
+            ],
+        ),
+        (
+            counted(claim("default/web"), dropped=3),
+            ["INTERFERENCE none seen in 1.0 s (too much ran to count all of it: refresh more often, --interval 0.5)"],
+        ),
+        (
+            counted(changed=[{"pod": "default/web", "cpus": "1"}]),
+            ["INTERFERENCE none seen in 1.0 s (not known of default/web: CPUs given or taken)"],
+        ),
+    ],
+)
+def test_who_ran_on_exclusive_cpus_is_told_if_asked_for(found: Any, lines: list[str]) -> None:
+    assert told(found) == lines
 
 
 def list_of(there: Look) -> tuple[Any, ...]:
@@ -389,6 +460,15 @@ def test_frames_are_printed_where_there_is_no_terminal(host: Host, capfd: pytest
     assert (out.count("agent runs"), out.count("CONTAINER"), err) == (2, 2, "")
     assert "\x1b" not in out
     assert out.split("CONTAINER")[0].splitlines()[1].endswith(f"load {'-'}"), "the first look has none before it"
+
+
+def test_frames_say_that_nobody_has_exclusive_cpus_if_asked_who_ran_there(
+    host: Host, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["inspect", "--watch", "--interference", "--frames", "2", "--interval", "0.1"]
+    assert main([*words, *host.options]) == 0
+    out, err = capfd.readouterr()
+    assert (out.count("INTERFERENCE none: no pod has exclusive CPUs\n"), err) == (2, "")
 
 
 @pytest.mark.parametrize(

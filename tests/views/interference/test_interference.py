@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.cli.commands.interference import InterferenceError, check_complete
+from nodeagent.cli.commands.interference import check_complete
+from nodeagent.cli.support.counting import InterferenceError
 from nodeagent.core.model.host_processes import HostThread
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import ContainerKind
