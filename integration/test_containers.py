@@ -3,7 +3,8 @@
 import pytest
 
 from integration.guest.guest import Guest
-from integration.node import Document, Node, container, pod
+from integration.node import STATE, Document, Node, container, pod
+from nodeagent.core.model.idset import CpuSet
 
 
 @pytest.fixture
@@ -207,6 +208,42 @@ def lines(*, exclusive: str = "", shared: str = "") -> list[str]:
         f"NODEAGENT_SHARED_CPUS={shared}",
         "NODEAGENT_MEMORY_NODES=0-1",
     ]
+
+
+def test_a_mixed_container_has_its_own_cpus_and_the_pool_beside_them(node: Node) -> None:
+    """Of a Burstable pod, where no container could have CPUs of its own otherwise."""
+    asked = {"resources": {"requests": {"cpu": "1500m"}}}
+    mixed = pod("mixed", container("app", ["sleep", "infinity"]) | asked)
+    mixed["metadata"]["annotations"] = {"exclusive-cpus.nodeagent.io/app": "1"}
+    node.apply(mixed)
+    node.wait_running("mixed")
+    cgroup, (pid,) = (
+        node.cgroup("mixed", "app", qos="burstable"),
+        node.pids(node.cgroup("mixed", "app", qos="burstable")),
+    )
+
+    def shown() -> tuple[CpuSet, CpuSet]:
+        """Its own CPUs and the pool, as everybody has them."""
+        promises = node.state()["promises"]
+        own, pool = (CpuSet.parse(t) for t in (promises["pods"]["uid-mixed"]["cpus"]["app"], promises["default"]))
+        assert CpuSet.parse(node.value(cgroup, "cpuset.cpus.effective")) == own | pool
+        assert CpuSet.parse(node.allowed(pid)[0]) == own | pool
+        told = node.run("cat /run/nodeagent/placement/uid-mixed/app").stdout.splitlines()
+        assert told == lines(exclusive=str(own), shared=str(pool))
+        assert f'"uid-mixed":{{"app":"{own}"}}' in node.guest.get(f"{STATE}/cpu_manager_state").decode()
+        return own, pool
+
+    own, pool = shown()
+    assert (len(own), own & pool) == (1, CpuSet())
+    node.apply(pod("alone", container("app", ["sleep", "infinity"], cpu="2")))
+    alone = CpuSet.parse(node.wait_running("alone")["promises"]["pods"]["uid-alone"]["cpus"]["app"])
+    node.metrics()
+    assert shown() == (own, pool - alone)
+    node.delete("alone")
+    node.wait_gone("alone")
+    node.metrics()
+    assert shown() == (own, pool)
+    assert node.value(cgroup, "cpu.max") == "max 100000"
 
 
 def test_processes_know_their_cpus_and_are_told_of_changes(node: Node) -> None:

@@ -120,6 +120,29 @@ def test_one_that_starts_before_and_is_ready_after_the_return_has_still_to_bring
     assert len(lone_on(3, 85_000, 90_001, *restarted).faults) == 1
 
 
+def mixed_on(cpu: int, *, allowed: tuple[int, ...] = (0, 1)) -> Findings:
+    """The findings for a container with CPU 1 and others that it shares, which is on a CPU for a while, next to one with CPU 2."""
+    *before, told = started(11, LONE, 2_000, 1, 1)
+    assert isinstance(told, Told)
+    return judged(
+        [*before, told._replace(allowed=frozenset(allowed))],
+        started(12, OTHER, 3_000, 2, 2),
+        on_cpu(11, cpu, 5_000, 6_000),
+        on_cpu(12, 1, 7_000, 8_000) if cpu == 1 else [],
+        [Exit(200_000, 0, 11), Exit(200_001, 0, 12)],
+        changes=LOST[:1],
+    )
+
+
+def test_a_mixed_container_may_be_in_the_pool_and_on_nobody_elses_cpu_and_others_not_on_its_own() -> None:
+    assert mixed_on(3).faults == (), "the pool is whatever nobody owns"
+    assert [f.intruder for f in mixed_on(2).overlaps] == [LONE]
+    found = mixed_on(1)
+    assert [(f.owner, f.intruder) for f in found.overlaps] == [(LONE, OTHER)]
+    assert found.stray_count == 1, "the other one's, as it isn't mixed"
+    assert "was told of CPUs [1], which it may not use" in mixed_on(0, allowed=(0,)).promises[0]
+
+
 LATE_NS = 81_000 + RESCAN_NS + SLACK_NS
 """By then an agent has to have seen that the CPU is back."""
 BACK_LATE = entry(LATE_NS // 1000 + 50, "promise_kept_again", problem=PROBLEM)

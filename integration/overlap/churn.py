@@ -120,7 +120,8 @@ class Churn:
         init = self.chance.randint(1, min(4, room)) if self.chance.random() < 0.15 else None
         # never restarted, it would be over before its app containers if the exit code of `init` were lost with a launcher
         is_short = self.chance.random() < 0.15 and init is None
-        return PodPlan(self.made, (first, *second), init, is_short=is_short)
+        is_mixed = self.chance.random() < 0.25
+        return PodPlan(self.made, (first, *second), init, is_mixed=is_mixed, is_short=is_short)
 
     def _arrive(self, now: float, plan: PodPlan) -> bool:
         self.made += 1

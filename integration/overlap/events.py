@@ -3,7 +3,9 @@
 from typing import NamedTuple
 
 TOLD = "nodeagent-owns"
-"""First word of an exclusive process's line in trace_marker: `nodeagent-owns COUNT CPULIST`."""
+"""First word of an exclusive process's line in trace_marker: `nodeagent-owns COUNT CPULIST`; of one that also shares CPUs,
+`nodeagent-owns COUNT OWN ALL`, where `-` means none.
+"""
 
 
 class Switch(NamedTuple):
@@ -60,6 +62,8 @@ class Told(NamedTuple):
     pid: int
     asked: int
     cpus: frozenset[int]
+    allowed: frozenset[int] | None = None
+    """If it shares CPUs beside these: all that /proc/self/status shows; its own are then those that the agent has told it."""
 
 
 Event = Switch | Fork | Exec | Exit | Attach | Told
@@ -68,6 +72,8 @@ Event = Switch | Fork | Exec | Exit | Attach | Told
 def cpu_list(text: str) -> frozenset[int]:
     """Read the kernel's list format. Not by the agent's own parser: a proof must not share a mistake with what it watches."""
     cpus: set[int] = set()
+    if text == "-":
+        return frozenset()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
         cpus.update(range(int(first), int(last or first) + 1))

@@ -8,7 +8,8 @@ The claim, for each run of an exclusive container:
 - A task is *foreign* to it if it belongs to another container, be it of the same pod: it joined that container's cgroup (or its
   parent did), and has not ended. That includes the launcher's child between joining the cgroup and its exec.
 - *Overlap*: a foreign task is on an owned CPU (between the sched_switch to it and the one away from it) while it is owned.
-- *Stray*: a task of the exclusive container itself is, while it owns, on a CPU that it does not own.
+- *Stray*: a task of the exclusive container itself is, while it owns, on a CPU that it does not own. A mixed container, which has the
+  shared pool beside its own CPUs, cannot stray: on another's CPU, it overlaps like any other.
 
 There is to be neither, for any length of time, but for a container whose last CPU is away (see `exceptions`): it owns what it was
 promised all the same, and where it is meanwhile is counted apart.
@@ -133,6 +134,8 @@ class _Owner:
     """By CPU: when a container's task left it last, and whose."""
     cpus: frozenset[int] | None = None
     """None: it has not told yet."""
+    is_mixed: bool = False
+    """It has the shared pool beside its own CPUs."""
 
 
 class Witness:
@@ -262,6 +265,10 @@ class Witness:
             self.findings.gap(f"{event.at_ns}: task {event.pid} tells of CPUs, but its start was not seen")
             return
         owner.cpus = cpus = self._owned(owner, event)
+        owner.is_mixed = event.allowed is not None
+        if event.allowed is not None and not event.cpus <= event.allowed:
+            lacking = sorted(event.cpus - event.allowed)
+            self.findings.promises.append(f"{owner.cgroup} was told of CPUs {lacking}, which it may not use")
         for other in self._owners.values():
             if other is not owner and other.cpus is not None and other.cpus & cpus:
                 twice = sorted(other.cpus & cpus)
@@ -343,6 +350,8 @@ class Witness:
     def _judge(self, stay: _Stay, owner: _Owner) -> None:
         """Compare one stay with one ownership; called once for each pair, when the first of the two is over."""
         if owner.cpus is None or (stay.cpu in owner.cpus) == (stay.cgroup == owner.cgroup):
+            return
+        if owner.is_mixed and stay.cgroup == owner.cgroup:
             return
         start_ns = max(stay.start_ns, owner.since_ns)
         duration_ns = (self._now_ns if stay.end_ns is None else stay.end_ns) - start_ns

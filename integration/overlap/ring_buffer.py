@@ -141,9 +141,9 @@ def _marker(number: _Number, _string: _String, buffer: int) -> Decoder:
 
     def told(at_ns: int, cpu: int, body: bytes) -> Event | None:
         words = _text(body[buffer:]).split()
-        if len(words) != 3 or words[0] != TOLD:
+        if len(words) not in {3, 4} or words[0] != TOLD:
             return None
-        return Told(at_ns, cpu, pid(body), int(words[1]), cpu_list(words[2]))
+        return Told(at_ns, cpu, pid(body), int(words[1]), *map(cpu_list, words[2:]))
 
     return told
 

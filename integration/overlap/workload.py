@@ -27,6 +27,7 @@ _GRACE_SECONDS = 10
 # promised: the state file says so from before the start until after the end, whenever the agent dies. Its log may have lost it.
 _TELL = f"""
 while read -r key cpus; do [ "$key" = Cpus_allowed_list: ] && break; done </proc/self/status
+[ $# -eq 2 ] || cpus="${{NODEAGENT_EXCLUSIVE_CPUS:--}} $cpus"
 echo "{TOLD} $1 $cpus" >{INSTANCE}/trace_marker
 /bin/cp {STATE_FILE} "$2.{_STATE}"
 : >"$2"
@@ -58,6 +59,8 @@ class PodPlan:
     cpus: tuple[int, ...] = ()
     init_cpus: int | None = None
     """Exclusive CPUs of an init container, which comes and goes first."""
+    is_mixed: bool = False
+    """Its app containers have the shared pool beside their exclusive CPUs; a pod with an even number is Burstable then."""
     is_short: bool = False
     """Its containers end by themselves, and its CPUs come back while the manifest is still there."""
 
@@ -106,7 +109,8 @@ def manifest(plan: PodPlan) -> str:
     if plan.cpus:
         script = _TELL + (_EXCLUSIVE_ONCE if plan.is_short else _EXCLUSIVE_LOOP)
         spec["containers"] = [
-            _exclusive(plan, name, cpus, script) for name, cpus in zip(plan.containers(), plan.cpus, strict=True)
+            _mixed(plan, name, cpus, script) if plan.is_mixed else _exclusive(plan, name, cpus, script)
+            for name, cpus in zip(plan.containers(), plan.cpus, strict=True)
         ]
     else:
         (name,) = plan.containers()
@@ -116,13 +120,24 @@ def manifest(plan: PodPlan) -> str:
         spec["initContainers"] = [_exclusive(plan, "init", plan.init_cpus, _TELL + _EXCLUSIVE_ONCE)]
     if plan.is_short:
         spec["restartPolicy"] = "Never"
-    metadata = {"name": plan.name, "uid": plan.name}
+    metadata: dict[str, object] = {"name": plan.name, "uid": plan.name}
+    if plan.is_mixed:
+        counts = zip(plan.containers(), plan.cpus, strict=True)
+        metadata["annotations"] = {f"exclusive-cpus.nodeagent.io/{name}": str(cpus) for name, cpus in counts}
     return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
 
 def _exclusive(plan: PodPlan, name: str, cpus: int, script: str) -> dict[str, object]:
     limits = {"limits": {"cpu": str(cpus), "memory": "16Mi"}}
     return _container(name, EXCLUSIVE, script, [str(cpus), str(READY / f"{plan.name}-{name}")], limits)
+
+
+def _mixed(plan: PodPlan, name: str, cpus: int, script: str) -> dict[str, object]:
+    """Beside its own CPUs it wants a hundredth of one."""
+    amounts = {"cpu": f"{cpus}010m", "memory": "16Mi"}
+    resources = {"requests": amounts} if plan.number % 2 == 0 and plan.init_cpus is None else {"limits": amounts}
+    words = [str(cpus), str(READY / f"{plan.name}-{name}"), "mixed"]
+    return _container(name, EXCLUSIVE, script, words, resources)
 
 
 def _container(name: str, program: str, script: str, words: list[str], resources: object) -> dict[str, object]:

@@ -163,4 +163,4 @@ def _is_below_unusable(path: str, progress: _Execution) -> bool:
 def _is_ready(want: DesiredCgroup, progress: _Execution) -> bool:
     if want.path in progress.unusable or _is_below_unusable(want.path, progress):
         return False
-    return not (want.is_exclusive and want.exclusive_cpus() & progress.occupied)
+    return not want.exclusive_cpus & progress.occupied

@@ -441,7 +441,10 @@ class CgroupTree:
     def _verify(self, path: str, attribute: Attribute, value: Value) -> None:
         match attribute, value:
             case Attribute.CPUSET_CPUS, CpuSet():
-                self._compare(path, EFFECTIVE_CPUS, value, self._effective(path, EFFECTIVE_CPUS, CpuSet))
+                granted = self._effective(path, EFFECTIVE_CPUS, CpuSet)
+                if granted and granted != value:
+                    granted |= self._of_partitions_below(path) & value
+                self._compare(path, EFFECTIVE_CPUS, value, granted)
             case Attribute.CPUSET_MEMS, NumaSet():
                 self._compare(path, EFFECTIVE_MEMS, value, self._effective(path, EFFECTIVE_MEMS, NumaSet))
             case Attribute.FREEZE, True:
@@ -450,6 +453,14 @@ class CgroupTree:
                 self._compare_partition(path, value)
             case _:
                 pass
+
+    def _of_partitions_below(self, path: str) -> CpuSet:
+        """CPUs that this cgroup hands down: where a partition below has them, they are not in its own effective set."""
+        kind = self._text(path, Attribute.CPUSET_CPUS_PARTITION.value)
+        name = Attribute.CPUSET_CPUS_EXCLUSIVE
+        cpus = self._parsed(path, name, self._text(path, name.value) or "") if kind == "member\n" else CpuSet()
+        assert isinstance(cpus, CpuSet)
+        return cpus
 
     def _compare(self, path: str, name: str, wanted: CpuSet | NumaSet, granted: CpuSet | NumaSet | None) -> None:
         if granted is None:

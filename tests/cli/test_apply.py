@@ -468,6 +468,17 @@ def test_what_differs_is_shown_with_what_comes_of_it(node: Node) -> None:
     assert (node.manifests / file).read_text() == text(WEB)
 
 
+def test_another_number_of_exclusive_cpus_is_a_difference(node: Node) -> None:
+    mixed = pod("web", container("app", "3500m", "1Gi"))
+    mixed["metadata"]["annotations"] = {"exclusive-cpus.nodeagent.io/app": "2"}
+    file = written("web.yaml", mixed)
+    assert "app exclusive 1,5 + shared pool" in node("apply", file)[1]
+    mixed["metadata"]["annotations"] = {"exclusive-cpus.nodeagent.io/app": "3"}
+    _, out, _ = node("diff", written(file, mixed))
+    assert "\n  -    exclusive-cpus.nodeagent.io/app: '2'\n  +    exclusive-cpus.nodeagent.io/app: '3'\n" in out
+    assert "app  exclusive 1,4-5 + shared pool" in out
+
+
 def test_a_refusal_is_a_difference_with_what_is_missing(node: Node) -> None:
     status, out, err = node("diff", written("big.yaml", BIG), written("web.yaml", WEB))
     assert (status, err) == (1, "")

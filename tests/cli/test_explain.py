@@ -313,6 +313,36 @@ def test_a_container_on_parts_of_cores_takes_no_more_from_another_than_is_short(
     assert remedies[0] == remedy
 
 
+@pytest.mark.parametrize(
+    ("config", "remedies"),
+    [
+        (
+            "topologyManagerPolicy: single-numa-node\n",
+            [
+                "let container app request cpu 8500m instead of 9500m and exclusive-cpus 8 instead of 9",
+                "set topologyManagerPolicy: restricted (it is single-numa-node)",
+            ],
+        ),
+        (
+            'cpuManagerPolicyOptions: {full-pcpus-only: "true"}\n',
+            [
+                "let container app request cpu 8500m instead of 9500m and exclusive-cpus 8 instead of 9",
+                "let container app request cpu 10500m instead of 9500m and exclusive-cpus 10 instead of 9",
+                "set cpuManagerPolicyOptions without full-pcpus-only",
+            ],
+        ),
+    ],
+)
+def test_fewer_exclusive_cpus_beside_as_much_of_the_pool_are_an_annotation_and_a_request(
+    config: str, remedies: list[str], run: RunCommand
+) -> None:
+    mixed = pod("mixed", container("app", "9500m", "1Mi"))
+    mixed["metadata"]["annotations"] = {"exclusive-cpus.nodeagent.io/app": "9"}
+    why, found = whys(run, "2s.4c.2t", STATIC.replace('"0"', '"0,8"') + config, mixed)
+    assert why[0].startswith("container app wants 9 CPUs")
+    assert found == remedies
+
+
 def test_memory_and_pages_are_wanted_on_as_many_nodes_as_hold_both(run: RunCommand) -> None:
     limits = {"cpu": "2", "memory": "10Gi", "hugepages-2Mi": "6Gi"}
     app = pod("app", {"name": "c0", "command": ["x"], "resources": {"limits": limits}})

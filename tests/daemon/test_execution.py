@@ -40,8 +40,14 @@ def frozen(path: str, *, value: bool, vacates: str = "", grants: str = "") -> Se
 
 
 def leaf(path: str, text: str, *, alone: bool = False, starved: bool = False) -> DesiredCgroup:
-    attributes = ((Attribute.CPUSET_CPUS, CpuSet.parse(text)),)
-    return DesiredCgroup(path, attributes=attributes, is_exclusive=alone, is_starved=starved, is_leaf=True)
+    cpus = CpuSet.parse(text)
+    return DesiredCgroup(
+        path,
+        attributes=((Attribute.CPUSET_CPUS, cpus),),
+        exclusive_cpus=cpus if alone else CpuSet(),
+        is_starved=starved,
+        is_leaf=True,
+    )
 
 
 MAKE_POD, MAKE_APP = MakeCgroup("pod1"), MakeCgroup("pod1/app")

@@ -34,7 +34,7 @@ from tests.core.turn.test_turns import WatchedAgent
 from tests.support.builders import GIB
 from tests.support.daemon_model import daemon_node
 from tests.support.node_model import Agent, Group, started
-from tests.support.pods import amounts, app, burstable, cgroup_only, exclusive, init, pod, sidecar
+from tests.support.pods import amounts, app, burstable, cgroup_only, exclusive, init, mixed, pod, sidecar
 from tests.support.world import SMALL, Node, node
 
 RESERVE = amounts(None, "64Mi")
@@ -200,6 +200,22 @@ def test_without_its_file_every_pod_is_known_again_by_what_runs(
     ]
     assert moved == [], "nobody moved"
     assert [e.phase for e in agent.state.entries] == [e.phase for e in life.before.entries]
+
+
+@pytest.mark.parametrize("checkpoint", OTHERS)
+def test_mixed_containers_keep_their_own_cpus_by_kubelets_file_or_by_what_they_do_not_share(
+    tmp_path: Path, checkpoint: str
+) -> None:
+    mixed_pods = (pod("m", mixed()), pod("b", mixed(own=1, resources=burstable("1200m"))), pod("s"))
+    life = Life(tmp_path, STATIC, *mixed_pods)
+    (tmp_path / STATE_FILE).unlink()
+    OTHERS[checkpoint](tmp_path / CPU_CHECKPOINT)
+    found = life.start()
+    assert sets(found.state) == sets(life.before)
+    assert recovery(found).differences == ()
+    life.go_on(found)
+    moved = life.machine.writes[life.moved_from :]
+    assert [w for w in moved if getattr(w, "attribute", None) is Attribute.CPUSET_CPUS] == [], "nobody moved"
 
 
 # A whole file, and another node

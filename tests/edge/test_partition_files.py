@@ -60,6 +60,22 @@ def test_cpus_are_handed_down_and_withdrawn(pods: Path) -> None:
     assert (pods / EXCLUSIVE.value).read_text() == "\n"
 
 
+def test_a_pod_s_cpus_that_partitions_below_it_have_are_not_missing(pods: Path) -> None:
+    tree, pod = CgroupTree(str(pods)), pods / "pod1"
+    (pod / "cpuset.cpus").write_text("0,2-3\n")
+    (pod / EXCLUSIVE.value).write_text("3\n")
+    wider = SetAttribute("pod1", Attribute.CPUSET_CPUS, CpuSet.parse("0,2-4"), CpuSet.parse("0,2-3"))
+    (pod / "cpuset.cpus.effective").write_text("0,2,4\n")
+    tree.apply(wider)
+    (pod / "cpuset.cpus.effective").write_text("0,2\n")
+    with pytest.raises(CgroupError, match="wanted '0,2-4'"):
+        tree.apply(wider)
+    (pod / PARTITION.value).write_text("root\n")
+    (pod / "cpuset.cpus.effective").write_text("0,2,4\n")
+    with pytest.raises(CgroupError, match="is '0,2,4', wanted '0,2-4'"):
+        tree.apply(wider)
+
+
 def test_a_partition_begins_by_whoever_has_the_right_and_ends_by_us(pods: Path) -> None:
     asked: list[tuple[Path, str]] = []
 

@@ -23,7 +23,15 @@ def run_at_once(pod: Pod, a: int, b: int) -> bool:
 
 def usable(promises: Promises, pod: Pod, container: Container) -> CpuSet:
     own = promises.own_set(pod.uid, container.name)
-    return promises.default if own is None else own
+    if own is None:
+        return promises.default
+    return own | promises.default if _shares_beside(container) else own
+
+
+def _shares_beside(container: Container) -> bool:
+    """Whether, by annotation, not all CPUs of its request are exclusive."""
+    cpu = container.resources.requests.get("cpu")
+    return container.exclusive_cpus is not None and cpu is not None and cpu.nano > container.exclusive_cpus * 10**9
 
 
 def shared_cpus(node: Managers, promises: Promises, pods: Sequence[Pod]) -> Iterator[str]:
@@ -39,6 +47,8 @@ def shared_cpus(node: Managers, promises: Promises, pods: Sequence[Pod]) -> Iter
         if levels == [Isolation.HOST] * 2 or (pod is other and levels == [Isolation.POD] * 2):
             continue
         both = usable(promises, pod, one) & usable(promises, other, two)
+        if set(levels) <= {Isolation.HOST, Isolation.MIXED}:
+            both -= promises.default
         if both:
             yield f"{pod.uid}/{one.name} and {other.uid}/{two.name} both have CPUs {both}"
 
@@ -62,6 +72,8 @@ def pool_errors(node: Managers, promises: Promises) -> Iterator[str]:
 def wanted_cpus(node: Managers, pod: Pod, container: Container) -> int:
     """How many CPUs the container is to have alone."""
     gates = node.rules.gates
+    if pod.resources is None and container.exclusive_cpus is not None:
+        return container.exclusive_cpus
     if qos_class(pod, pod_level_resources=gates.pod_level_resources) is not QosClass.GUARANTEED:
         return 0
     requests, limits = container.resources.requests, container.resources.limits

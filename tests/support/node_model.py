@@ -588,12 +588,15 @@ class Agent:
                 continue
             cpus = machine.effective(path)
             if want.is_exclusive:
-                assert cpus == want.cpus(), f"{path} runs on {cpus}, promised is {want.cpus()}"
+                # Beside those of a mixed one, the shared pool's come and go.
+                alone = cpus & want.exclusive_cpus if want.is_mixed else cpus
+                assert alone == want.exclusive_cpus, f"{path} runs on {cpus}, promised is {want.cpus()}"
             for other in populated:
                 foreign = desired_by_path.get(other)
                 if other == path or foreign is None or not foreign.is_exclusive:
                     continue
-                assert cpus.isdisjoint(foreign.cpus()), f"{path} may run on {cpus & foreign.cpus()} of {other}"
+                both = cpus & foreign.exclusive_cpus
+                assert not both, f"{path} may run on {both} of {other}"
         universe = CpuSet(machine.node.managers.providers.cpu.universe)
         if state.promises.default:
             assert state.promises.default | given_cpus(state.promises) == universe, "a CPU is lost"

@@ -34,6 +34,11 @@ def app(name: str = "app", cpu: str | None = None, memory: str = "64Mi", **more:
     return Container(name, **(fields | more))
 
 
+def mixed(name: str = "app", cpu: str = "2500m", *, own: int = 2, **more: Any) -> Container:
+    """So many of its CPUs are exclusive, and the rest of its request is of the shared pool."""
+    return app(name, cpu, exclusive_cpus=own, **more)
+
+
 def init(name: str = "init", cpu: str | None = None, memory: str = "64Mi", **more: Any) -> Container:
     return app(name, cpu, memory, kind=ContainerKind.INIT, **more)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import (
     Admitted,
@@ -169,7 +170,15 @@ def pods(draw: Any, uid: str) -> Pod:
     else:
         resources = [draw(_resources()) for _ in kinds]
     containers = tuple(Container(name, kind, r) for (name, kind), r in zip(kinds, resources, strict=True))
+    if whole is None and draw(st.integers(0, 3)) == 0:
+        containers = tuple(_annotated(each) for each in containers)
     return pod(uid, *containers, resources=whole)
+
+
+def _annotated(container: Container) -> Container:
+    """One exclusive CPU, and the rest of the request is shared."""
+    cpu = container.resources.requests.get("cpu")
+    return container if cpu is None or cpu.nano < 10**9 else replace(container, exclusive_cpus=1)
 
 
 # Lives

@@ -216,7 +216,7 @@ def _report(managers: Managers, outcome: AdmissionResult, pod: Pod) -> Report:
     containers = []
     for container in pod.containers:
         level = isolation(managers, outcome.promises, pod, container.name)
-        why = None if level is Isolation.CONTAINER else reason_for_sharing(managers.placement, pod, container)
+        why = None if level.has_own_cpus else reason_for_sharing(managers.placement, pod, container)
         containers.append(ContainerReport(container.name, held.own_set(container.name), why))
     return Report(outcome.merges, tuple(containers))
 
@@ -309,7 +309,7 @@ def isolation(managers: Managers, promises: Promises, pod: Pod, name: str) -> Is
     has_pod_set = managers.is_pod_level(pod) or promises.pod_set(pod.uid) is not None
     if has_pod_set and not qualifies_alone(pod.container(name)):
         return Isolation.POD
-    return Isolation.CONTAINER
+    return Isolation.MIXED if pod.container(name).is_mixed else Isolation.CONTAINER
 
 
 def gauges(managers: Managers, promises: Promises) -> tuple[tuple[Series, int], ...]:

@@ -10,7 +10,6 @@ from msgspec import Struct
 from nodeagent.core.admission.managers import Managers, isolation
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.core.model.promises import Isolation
 from nodeagent.core.model.state import NodeState, PodEntry
 
 
@@ -49,7 +48,7 @@ def _placement(
     cpus, nodes = cgroup.cpus(), cgroup.get(Attribute.CPUSET_MEMS)
     assert isinstance(nodes, NumaSet), "every container's cgroup has memory nodes"
     exclusive = CpuSet()
-    if isolation(managers, state.promises, entry.pod, name) is Isolation.CONTAINER:
+    if isolation(managers, state.promises, entry.pod, name).has_own_cpus:
         # Without those that are offline; a container that has none left runs in the shared pool (D14).
         exclusive = cpus & (state.promises.own_set(entry.pod.uid, name) or CpuSet())
     return ContainerPlacement(exclusive, cpus - exclusive, nodes)

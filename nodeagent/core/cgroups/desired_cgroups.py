@@ -145,9 +145,9 @@ def _pod_cgroups(
     own = {
         want.path: state.promises.own_set(entry.pod.uid, container.name) or CpuSet()
         for container, want in zip(entry.pod.containers, containers, strict=True)
-        if want.is_exclusive
+        if want.is_exclusive and levels[container.name] is not Isolation.MIXED
     }
-    # Only pods of the class Guaranteed have CPUs of their own; what is between them and the pods' cgroup hands nothing down.
+    # What is between pods of the other classes and the pods' cgroup hands nothing down.
     is_apart = config.host_isolation == "partition" and entry.qos is QosClass.GUARANTEED
     return partitioned(pod, containers, own if is_apart else {}, managers.topology.isolated)
 
@@ -168,7 +168,7 @@ def _container_cgroup(
 ) -> DesiredCgroup:
     promises, uid = state.promises, entry.pod.uid
     own = promises.own_set(uid, container.name)
-    cpus = usable_cpus(own, pool, kernel.online)
+    cpus = usable_cpus(own, pool, kernel.online, is_mixed=level is Isolation.MIXED)
     mems = promises.memory_nodes(uid, container.name) or kernel.memory_nodes
     amounts = container_cgroup_amounts(
         entry.pod, container, pod_level_resources=config.placement.gate("PodLevelResources")
@@ -185,19 +185,19 @@ def _container_cgroup(
     return DesiredCgroup(
         entry.container_path(container.name),
         attributes=tuple(attributes),
-        is_exclusive=level is not Isolation.HOST and bool(own is not None and own & kernel.online),
+        exclusive_cpus=CpuSet() if own is None else own & kernel.online,
         shares_with=entry.pod_path + "/",
         is_starved=not cpus,
         is_leaf=True,
     )
 
 
-def usable_cpus(own: CpuSet | None, pool: CpuSet, online: CpuSet) -> CpuSet:
-    """CPUs that a container runs on now: its exclusive ones as far as they are online, otherwise the shared pool (D14). Empty: it
-    starves.
+def usable_cpus(own: CpuSet | None, pool: CpuSet, online: CpuSet, *, is_mixed: bool = False) -> CpuSet:
+    """CPUs that a container runs on now: its exclusive ones as far as they are online, otherwise the shared pool (D14); both, if it is
+    mixed. Empty: it starves.
     """
     mine = own & online if own is not None else CpuSet()
-    return mine or pool & online
+    return mine | (pool & online) if is_mixed or not mine else mine
 
 
 def _is_unlimited_pod(
@@ -206,7 +206,7 @@ def _is_unlimited_pod(
     """Whether the pod's cgroup has no CPU limit because of exclusive CPUs (spec of kubelet's CFS quota, D15)."""
     if not config.placement.gate("DisableCPUQuotaWithExclusiveCPUs"):
         return False
-    exclusive = [level is Isolation.CONTAINER for level in levels.values()]
+    exclusive = [level.has_own_cpus for level in levels.values()]
     if managers.is_pod_level(pod) or promises.pod_set(pod.uid) is not None:
         return all(exclusive)
     return any(level is not Isolation.HOST for level in levels.values())
@@ -224,8 +224,8 @@ def _container_quota(
         level: how far the container is isolated.
         cpus: on which it runs.
     """
-    is_alone = level is Isolation.CONTAINER and config.placement.gate("DisableCPUQuotaWithExclusiveCPUs")
-    if is_alone or not config.cpu_cfs_quota:
+    has_no_quota = level.has_own_cpus and config.placement.gate("DisableCPUQuotaWithExclusiveCPUs")
+    if has_no_quota or not config.cpu_cfs_quota:
         return _quota(None, config)
     own = container.resources.limits.get(CPU)
     if level is Isolation.POD and (own is None or own.nano == 0):

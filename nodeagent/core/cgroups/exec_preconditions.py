@@ -141,7 +141,7 @@ def _of_intruders(
 ) -> Obstacle | None:
     """Others are on its exclusive CPUs: the promise is not kept yet, or an init container still has them."""
     plan = diff(desired, observed)
-    mine, taken = want.exclusive_cpus(), want.exclusive_cpus() & plan.occupied
+    mine, taken = want.exclusive_cpus, want.exclusive_cpus & plan.occupied
     who = list(plan.orphans) if taken else []
     inits = {entry.container_path(c.name) for c in entry.pod.inits() if c.kind is ContainerKind.INIT}
     for other in desired:

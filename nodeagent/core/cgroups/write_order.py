@@ -145,8 +145,16 @@ def _departures(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> 
             continue
         if not want.is_exclusive:
             yield from _departure(want, there, want.cpus())
-        elif (kept := _usable(there) & want.cpus()) and _usable(there) - kept:
+        elif (kept := _held(want, there) & want.cpus()) and _held(want, there) - kept:
             yield from _departure(want, there, kept)
+
+
+def _held(want: DesiredCgroup, there: ObservedCgroup | None) -> CpuSet:
+    """CPUs that an exclusive cgroup has. Those that only its cpuset names are offline, and would be its again at once: a mixed one
+    leaves them too, as in the shared pool they may be somebody else's by then.
+    """
+    named = there.get(Attribute.CPUSET_CPUS) if there and want.is_mixed else None
+    return _usable(there) | named if isinstance(named, CpuSet) else _usable(there)
 
 
 def _departure(want: DesiredCgroup, there: ObservedCgroup | None, cpus: CpuSet) -> Iterator[Change]:
@@ -173,7 +181,7 @@ def _settings(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> It
                 if before != value:
                     yield SetAttribute(want.path, attribute, value, before)
             elif want.is_exclusive and not _holds(there, want.cpus()):
-                yield SetAttribute(want.path, attribute, value, before, grants=want.cpus())
+                yield SetAttribute(want.path, attribute, value, before, grants=want.exclusive_cpus)
 
 
 def _holds(there: ObservedCgroup | None, cpus: CpuSet) -> bool:
@@ -188,7 +196,7 @@ def _thaws(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Itera
         if there is None or not want.is_leaf or want.is_starved:
             continue
         if there.get(Attribute.FREEZE) is True or _is_displaced(want, there):
-            yield SetAttribute(want.path, Attribute.FREEZE, value=False, before=True, grants=want.exclusive_cpus())
+            yield SetAttribute(want.path, Attribute.FREEZE, value=False, before=True, grants=want.exclusive_cpus)
 
 
 def _usable(there: ObservedCgroup | None) -> CpuSet:

@@ -23,6 +23,7 @@ from nodeagent.core.model.pod_amounts import (
     changer,
     differences,
     memory_resources,
+    shared_part,
     unit_of,
     with_amounts,
 )
@@ -44,6 +45,8 @@ class _Sought(Struct, frozen=True):
     """The current request."""
     floor: int = 0
     """The minimum, whatever is free."""
+    shared: int = 0
+    """What stays of it that isn't exclusive CPUs."""
 
 
 _Search = Callable[[Attempts, _Sought], int | None]
@@ -90,7 +93,8 @@ def _of_one(attempts: Attempts, pod: Pod, resource: str, search: _Search, carry:
     """Change one container of the refused pod, or of that pod with some amounts already changed."""
     for container, amount in askers(pod, resource):
         changed = changer(pod, (container,), resource, carry)
-        yield from _found(attempts, search, _Sought(changed, amount))
+        kept = shared_part(container) if resource == CPU else 0
+        yield from _found(attempts, search, _Sought(changed, amount, shared=kept))
 
 
 def _own(pod: Pod, resource: str) -> Callable[[int], Pod]:
@@ -146,8 +150,9 @@ def _on_whole_cores(attempts: Attempts) -> Sequence[Pod]:
     below = above = pod
     for container, demand in zip(pod.containers, demand_of(managers.rules, pod).containers, strict=True):
         if demand.cpus % core:
-            below = with_amounts(below, container.name, {CPU: max(core, demand.cpus // core * core) * MILLI})
-            above = with_amounts(above, container.name, {CPU: _up(demand.cpus, core) * MILLI})
+            kept = shared_part(container)
+            below = with_amounts(below, container.name, {CPU: max(core, demand.cpus // core * core) * MILLI + kept})
+            above = with_amounts(above, container.name, {CPU: _up(demand.cpus, core) * MILLI + kept})
     return tuple(whole for whole in ((below,) if above == below else (below, above)) if whole != pod)
 
 
@@ -263,7 +268,8 @@ def _fewer_cpus(attempts: Attempts, sought: _Sought) -> int | None:
         return _first(range(min(sought.asked, _MOST) - 1, max(sought.floor, 1) - 1, -1), fits)
     cpu = attempts.what_if.managers.providers.cpu
     step = MILLI * (cpu.layout.per_core if cpu.options.full_pcpus_only else 1)
-    counts = range((min(sought.asked, _MOST) - 1) // step * step, max(sought.floor, 1) - 1, -step)
+    most = (min(sought.asked, _MOST) - sought.shared - 1) // step * step + sought.shared
+    counts = range(most, max(sought.floor, 1) - 1, -step)
     nearest = next((count for count in counts[:_NEAREST] if fits(count)), None)
     if nearest is not None:
         return nearest
@@ -324,7 +330,7 @@ def _whole_cores(attempts: Attempts, sought: _Sought) -> int | None:
     cpu = attempts.what_if.managers.providers.cpu
     if not cpu.options.full_pcpus_only or not _takes_alone(attempts, sought):
         return None
-    rounded = _up(sought.asked, MILLI * cpu.layout.per_core)
+    rounded = _up(sought.asked - sought.shared, MILLI * cpu.layout.per_core) + sought.shared
     return rounded if rounded > sought.asked and attempts.admits(sought.pod_with(rounded)) else None
 
 

@@ -76,8 +76,8 @@ class DesiredCgroup(Struct, frozen=True):
     controllers: frozenset[str] = frozenset()
     """To enable for its children."""
     attributes: Attributes = ()
-    is_exclusive: bool = False
-    """No process of another cgroup may run on its `cpuset.cpus`, except those of `shares_with`."""
+    exclusive_cpus: CpuSet = CpuSet()
+    """Those of its `cpuset.cpus` on which no process of another cgroup may run, except those of `shares_with`."""
     shares_with: str = ""
     """Path prefix of the cgroups that may overlap it: its own pod (containers of one pod that never run at the same time)."""
     is_starved: bool = False
@@ -92,8 +92,15 @@ class DesiredCgroup(Struct, frozen=True):
         value = self.get(Attribute.CPUSET_CPUS)
         return value if isinstance(value, CpuSet) else CpuSet()
 
-    def exclusive_cpus(self) -> CpuSet:
-        return self.cpus() if self.is_exclusive else CpuSet()
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether it has CPUs of its own now; maybe others beside them."""
+        return bool(self.exclusive_cpus)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether it has CPUs of its own and some that it shares."""
+        return self.is_exclusive and self.exclusive_cpus != self.cpus()
 
     def partition_cpus(self) -> CpuSet:
         """CPUs of its partition, or of partitions below it."""

@@ -101,7 +101,7 @@ def demand_of(rules: DemandRules, pod: Pod) -> PodDemand:
     guaranteed = qos_class(pod, pod_level_resources=gates.pod_level_resources) is QosClass.GUARANTEED
     managed = pod.resources is not None and gates.is_managed_pod(pod)
     containers = tuple(
-        [_container(rules, container, guaranteed=guaranteed, managed=managed) for container in pod.containers]
+        [_container(rules, pod, container, guaranteed=guaranteed, managed=managed) for container in pod.containers]
     )
     if managed:
         assert pod.resources is not None
@@ -118,6 +118,8 @@ def why_shared(placement: Placement, pod: Pod, container: Container) -> WhyShare
     """Explain why the container gets no exclusive CPUs; None: it gets some if they are available."""
     if placement.cpu_manager_policy != "static":
         return WhyShared.POLICY_NONE
+    if _annotated_cpus(pod, container) is not None:
+        return None
     gates = DemandRules.of(placement).gates
     resources = container.resources
     guaranteed = qos_class(pod, pod_level_resources=gates.pod_level_resources) is QosClass.GUARANTEED
@@ -160,12 +162,19 @@ def qualifies_alone(container: Container) -> bool:
     return has_equal_limits(container.resources) and limit is not None and limit.is_whole()
 
 
-def _container(rules: DemandRules, container: Container, *, guaranteed: bool, managed: bool) -> ContainerDemand:
+def _container(
+    rules: DemandRules, pod: Pod, container: Container, *, guaranteed: bool, managed: bool
+) -> ContainerDemand:
+    annotated = _annotated_cpus(pod, container)
     if not guaranteed or (managed and not has_equal_limits(container.resources)):
-        return ContainerDemand(container.name, container.kind, 0, ())
-    return ContainerDemand(
-        container.name, container.kind, _whole_cpus(container.resources), _amounts(rules, container.resources)
-    )
+        return ContainerDemand(container.name, container.kind, annotated or 0, ())
+    cpus = _whole_cpus(container.resources) if annotated is None else annotated
+    return ContainerDemand(container.name, container.kind, cpus, _amounts(rules, container.resources))
+
+
+def _annotated_cpus(pod: Pod, container: Container) -> int | None:
+    """How many exclusive CPUs its annotation gives it; in a pod with pod-level resources, whose set is divided by other rules, none."""
+    return None if has_pod_level_resources(pod) else container.exclusive_cpus
 
 
 def _whole_cpus(resources: ResourceRequirements) -> int:

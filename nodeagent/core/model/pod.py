@@ -73,6 +73,16 @@ class Container(Struct, frozen=True):
     run_as_group: int | None = None
     restart_policy: RestartPolicy | None = None
     """The container's own policy, if it has one; None: the pod's."""
+    exclusive_cpus: int | None = None
+    """By annotation: so many CPUs of its request are exclusive, whatever its pod's QoS class; the rest is of the shared pool. None: all
+    of them or none, as in kubelet.
+    """
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether it asks for exclusive CPUs and for some of the shared pool beside them."""
+        request = self.resources.requests.get(CPU)
+        return self.exclusive_cpus is not None and request is not None and request.nano > self.exclusive_cpus * 10**9
 
     @property
     def is_launched(self) -> bool:

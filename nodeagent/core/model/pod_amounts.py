@@ -20,6 +20,8 @@ from nodeagent.core.model.quantity import Quantity
 
 MIB = 2**20
 MILLI = 1000
+EXCLUSIVE_CPUS = "exclusive-cpus"
+"""Stands for the annotation, among resources."""
 
 Carry = Callable[[Pod], Pod]
 """Return a pod whose containers have changed, with different pod-level amounts."""
@@ -46,6 +48,13 @@ def askers(pod: Pod, resource: str) -> list[tuple[Container, int]]:
     return [(c, amount) for c in pod.containers if (amount := asked_of(c.resources, resource))]
 
 
+def shared_part(container: Container) -> int:
+    """What is left of its CPU request, in thousandths, beside the exclusive CPUs of its annotation; 0 without one."""
+    if container.exclusive_cpus is None:
+        return 0
+    return asked_of(container.resources, CPU) - container.exclusive_cpus * MILLI
+
+
 def asked_alone(pod: Pod, resource: str) -> int:
     """The sum of what the long-running containers request."""
     return sum(asked_of(c.resources, resource) for c in pod.containers if c.kind is not ContainerKind.INIT)
@@ -57,7 +66,9 @@ def budget_floor(pod: Pod, resource: str) -> int:
 
 
 def is_within_budget(pod: Pod) -> bool:
-    """Whether the containers' amounts are within the pod-level amounts, as manifests require."""
+    """Whether the containers' amounts are within the pod-level amounts, and annotated ones within requests, as manifests require."""
+    if any(shared_part(container) < 0 for container in pod.containers):
+        return False
     if pod.resources is None:
         return True
     own = pod.resources
@@ -86,11 +97,16 @@ def with_amounts(pod: Pod, container: str | None, amounts: Mapping[str, int]) ->
         assert pod.resources is not None
         return replace(pod, resources=_with_all(pod.resources, amounts))
     return replace(
-        pod,
-        containers=tuple(
-            replace(c, resources=_with_all(c.resources, amounts)) if c.name == container else c for c in pod.containers
-        ),
+        pod, containers=tuple(_with_amounts(c, amounts) if c.name == container else c for c in pod.containers)
     )
+
+
+def _with_amounts(container: Container, amounts: Mapping[str, int]) -> Container:
+    """Return the container with other amounts; what its annotation leaves to share stays."""
+    changed = replace(container, resources=_with_all(container.resources, amounts))
+    if container.exclusive_cpus is None or CPU not in amounts:
+        return changed
+    return replace(changed, exclusive_cpus=max(1, (amounts[CPU] - shared_part(container)) // MILLI))
 
 
 def changer(pod: Pod, containers: tuple[Container, ...], resource: str, carry: Carry) -> Callable[[int], Pod]:
@@ -136,16 +152,25 @@ def carriers(pod: Pod) -> Sequence[Carry]:
 
 def differences(before: Pod, after: Pod) -> Iterator[tuple[str | None, str, Quantity, Quantity]]:
     """Return (container, resource, request before, request after) for everything that changed; None: pod-level."""
-    parts: list[tuple[str | None, ResourceRequirements, ResourceRequirements]] = [
-        (old.name, old.resources, new.resources) for old, new in zip(before.containers, after.containers, strict=True)
-    ]
+    for old, new in zip(before.containers, after.containers, strict=True):
+        for resource, was, now in _changed(old.resources, new.resources):
+            yield old.name, resource, was, now
+        if (
+            old.exclusive_cpus is not None
+            and new.exclusive_cpus is not None
+            and old.exclusive_cpus != new.exclusive_cpus
+        ):
+            yield old.name, EXCLUSIVE_CPUS, Quantity.of(old.exclusive_cpus), Quantity.of(new.exclusive_cpus)
     if before.resources is not None and after.resources is not None:
-        parts.append((None, before.resources, after.resources))
-    for name, old, new in parts:
-        for resource, was in old.requests:
-            now = new.requests.get(resource) or Quantity(0)
-            if now.nano != was.nano:
-                yield name, resource, was, now
+        for resource, was, now in _changed(before.resources, after.resources):
+            yield None, resource, was, now
+
+
+def _changed(old: ResourceRequirements, new: ResourceRequirements) -> Iterator[tuple[str, Quantity, Quantity]]:
+    for resource, was in old.requests:
+        now = new.requests.get(resource) or Quantity(0)
+        if now.nano != was.nano:
+            yield resource, was, now
 
 
 def _with_all(resources: ResourceRequirements, amounts: Mapping[str, int]) -> ResourceRequirements:

@@ -190,7 +190,14 @@ class Isolation(enum.StrEnum):
 
     HOST = "host"
     POD = "pod"
+    MIXED = "mixed"
+    """Nobody shares its exclusive CPUs; beside them it has the shared pool."""
     CONTAINER = "container"
+
+    @property
+    def has_own_cpus(self) -> bool:
+        """Whether the container has CPUs on which no other one runs."""
+        return self in {Isolation.MIXED, Isolation.CONTAINER}
 
 
 def with_pod(promises: Promises, uid: str, pod: PodPromises) -> Promises:

@@ -14,7 +14,7 @@ from nodeagent.core.admission.one_pod import is_by_pod
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.demand import PodDemand, demand_of
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError, NumaSet
-from nodeagent.core.model.pod import ContainerKind, Pod
+from nodeagent.core.model.pod import Container, ContainerKind, Pod
 from nodeagent.core.model.promises import NOTHING, Block, Blocks, PodPromises
 from nodeagent.core.model.records import CpuRecord, MemoryRecord, Records
 from nodeagent.core.model.state import ContainerStatus, Exit, PodEntry, run_prefix
@@ -127,8 +127,9 @@ def _is_passed(pod: Pod, position: int, past: Mapping[str, tuple[int, int, Run]]
 
 def _held(managers: Managers, entry: PodEntry, observed: ObservedCgroups, recorded: PodPromises) -> PodPromises:
     groups = {c.name: observed.get(entry.container_path(c.name)) for c in entry.containers}
-    found = _found(managers, entry, groups)
-    if any(_contradicts(recorded, name, group) for name, group in groups.items()):
+    found = _found(managers, entry, groups, observed)
+    online = managers.topology.online
+    if any(_contradicts(recorded, container, groups[container.name], online) for container in entry.pod.containers):
         return found
     # Each of the two has a file, and one may be lost.
     cpus = recorded if recorded.cpus or recorded.pod_cpus is not None else found
@@ -136,10 +137,15 @@ def _held(managers: Managers, entry: PodEntry, observed: ObservedCgroups, record
     return PodPromises(cpus.cpus, cpus.pod_cpus, memory.memory, memory.pod_memory, recorded.hints)
 
 
-def _found(managers: Managers, entry: PodEntry, groups: Mapping[str, ObservedCgroup | None]) -> PodPromises:
+def _found(
+    managers: Managers, entry: PodEntry, groups: Mapping[str, ObservedCgroup | None], observed: ObservedCgroups
+) -> PodPromises:
     """Return what a pod has according to its cgroups."""
     demand = demand_of(managers.rules, entry.pod)
     cpus = {name: own for name, group in groups.items() if group is not None and (own := _cpus(group))}
+    for container in entry.pod.containers:
+        if container.is_mixed and container.name in cpus:
+            cpus[container.name] -= _of_others(entry, container, observed)
     nodes = {name: mems for name, group in groups.items() if group is not None and (mems := _mems(group))}
     if demand.is_skipped:
         # Its exclusive CPUs, if it got any before its gate was turned off, look just like a small shared pool.
@@ -149,6 +155,17 @@ def _found(managers: Managers, entry: PodEntry, groups: Mapping[str, ObservedCgr
     # A set larger than what is asked for is not an exclusive one: the container is in the shared pool.
     sets = tuple(sorted((c.name, cpus[c.name]) for c in demand.containers if 0 < len(cpus.get(c.name, ())) <= c.cpus))
     return PodPromises(cpus=sets, memory=tuple(sorted(_memory(entry, demand, nodes))))
+
+
+def _of_others(entry: PodEntry, mixed: Container, observed: ObservedCgroups) -> CpuSet:
+    """CPUs that other containers have too, so the shared pool: not init containers of its pod, which may have had its exclusive ones."""
+    apart = {entry.container_path(c.name) for c in entry.pod.containers if c is mixed or c.kind is ContainerKind.INIT}
+    above = {path.rpartition("/")[0] for path in observed}
+    cpus = CpuSet()
+    for path, group in observed.items():
+        if path not in above and path not in apart:
+            cpus |= _cpus(group)
+    return cpus
 
 
 def _memory(entry: PodEntry, demand: PodDemand, nodes: Mapping[str, NumaSet]) -> Iterator[tuple[str, Blocks]]:
@@ -196,12 +213,14 @@ def _held_by_pod(demand: PodDemand, cpus: Mapping[str, CpuSet], nodes: Mapping[s
     )
 
 
-def _contradicts(recorded: PodPromises, name: str, group: ObservedCgroup | None) -> bool:
-    """Whether a cgroup holds something that the record doesn't promise. Less is fine: CPUs may be offline."""
-    own = recorded.own_set(name)
+def _contradicts(recorded: PodPromises, container: Container, group: ObservedCgroup | None, online: CpuSet) -> bool:
+    """Whether a cgroup holds something that the record doesn't promise. Less is fine: CPUs may be offline. What a mixed one holds beside
+    its exclusive CPUs may be the shared pool.
+    """
+    own = recorded.own_set(container.name)
     if group is None or own is None:
         return False
-    return not _cpus(group) <= own
+    return not own & online <= _cpus(group) if container.is_mixed else not _cpus(group) <= own
 
 
 def _cpus(group: ObservedCgroup) -> CpuSet:

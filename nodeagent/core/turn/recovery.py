@@ -146,7 +146,7 @@ def _is_here(managers: Managers, hint: Hint) -> bool:
 
 def _kept_cpus(managers: Managers, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises) -> PodPromises:
     cpu = managers.providers.cpu
-    if not cpu.static or not demand.is_guaranteed:
+    if not cpu.static:
         return NOTHING
     there = managers.topology.online | managers.topology.offline
     barred = managers.reserved | given_cpus(promises)
@@ -255,7 +255,7 @@ def _without_inits(managers: Managers, promises: Promises, pod: Pod) -> Promises
 
 
 def _lacks(managers: Managers, demand: PodDemand, held: PodPromises) -> bool:
-    if demand.is_skipped or not demand.is_guaranteed:
+    if demand.is_skipped:
         return False
     cpu, memory = managers.providers.cpu, managers.providers.memory
     if is_by_pod(managers.providers.topology, demand):

@@ -5,6 +5,7 @@ Finds wrong types and unknown or refused fields; formats/manifest/pod_rules.py h
 
 import hashlib
 import json
+import re
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,13 +21,14 @@ from nodeagent.core.model.pod import (
 )
 from nodeagent.core.model.pod_resources import with_container_defaults, with_pod_level_defaults
 from nodeagent.formats.manifest import pod_schema
-from nodeagent.formats.syntax.fields import Fields
+from nodeagent.formats.syntax.fields import Fields, nearest
 
 MAX_INT64 = 2**63 - 1
 MAX_GRACE_SECONDS = 7 * 24 * 3600
 """A pod that refuses to end holds its CPUs for this long; the API server has no cap, but draining a node needs one."""
 _MAX_ID = 2**31 - 1
 """Largest user and group id: the API server's bound (IsValidUserID)."""
+_CPU_COUNT = re.compile(r"[1-9][0-9]{0,6}")
 _RESTART_POLICIES = tuple(policy.value for policy in RestartPolicy)
 
 
@@ -67,6 +69,7 @@ class PodReader:
         spec = document.object("spec")
         given_qos = self._status(document)
         self._close(document)
+        annotations = metadata.object("annotations", keyed=True) if metadata else None
         uid, namespace, name = self._metadata(metadata) if metadata else ("", "", "")
         if metadata is None:
             document.report("metadata", "is required, with a name")
@@ -75,6 +78,8 @@ class PodReader:
             document.report("spec", "is required, with containers")
         else:
             pod = self._spec(spec, pod)
+        if annotations is not None:
+            pod = self._annotated(annotations, pod)
         pod = with_container_defaults(pod)
         if self._strict:
             # Scenarios come as the reference got them: containers' defaults applied, the pod-level resources as they are.
@@ -100,6 +105,25 @@ class PodReader:
         answer = tuple(metadata.string(key) or "" for key in ("uid", "namespace", "name"))
         self._close(metadata, pod_schema.METADATA_UNUSED, pod_schema.METADATA_SILENT)
         return answer[0], answer[1], answer[2]
+
+    def _annotated(self, annotations: Fields, pod: Pod) -> Pod:
+        counts: dict[str, int] = {}
+        names = tuple(container.name for container in pod.containers)
+        for key in annotations.present():
+            kind, slash, name = key.partition("/")
+            if not slash or not f".{kind}".endswith(f".{pod_schema.ANNOTATION_DOMAIN}"):
+                continue
+            if kind != pod_schema.EXCLUSIVE_CPUS:
+                known = f"{pod_schema.EXCLUSIVE_CPUS}/<container>"
+                annotations.report(key, f"is not an annotation of this agent: use {known}, or remove it")
+            elif name not in names:
+                meant = nearest(name, names)
+                annotations.report(key, f"must name a container of this pod after the slash{meant}")
+            elif (text := annotations.string(key)) is not None and not _CPU_COUNT.fullmatch(text):
+                annotations.report(key, 'must be a whole number of CPUs, such as "2"', text)
+            elif text is not None:
+                counts[name] = int(text)
+        return replace(pod, containers=tuple(replace(c, exclusive_cpus=counts.get(c.name)) for c in pod.containers))
 
     def _spec(self, spec: Fields, pod: Pod) -> Pod:
         identity = self._identity(spec, pod_schema.POD_SECURITY_UNUSED, _PodIdentity())
@@ -223,7 +247,10 @@ def pod_to_document(pod: Pod) -> dict[str, object]:
         spec["resources"] = _requirements_document(pod.resources)
     if pod.overhead:
         spec["overhead"] = _amounts_document(pod.overhead)
-    metadata = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
+    metadata: dict[str, object] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
+    counts = {c.name: c.exclusive_cpus for c in pod.containers if c.exclusive_cpus is not None}
+    if counts:
+        metadata["annotations"] = {f"{pod_schema.EXCLUSIVE_CPUS}/{name}": str(count) for name, count in counts.items()}
     document: dict[str, object] = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     if pod.given_qos is not None:
         document["status"] = {"qosClass": pod.given_qos.value}

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 _LIST_KINDS = ("List", "PodList")
-_KEYED = ("requests", "limits", "overhead")
+_KEYED = ("requests", "limits", "overhead", "annotations")
 
 
 class ManifestPod(Struct, frozen=True):

@@ -18,9 +18,11 @@ from nodeagent.core.model.pod import (
     ResourceRequirements,
     Resources,
     RestartPolicy,
+    has_pod_level_resources,
 )
 from nodeagent.core.model.pod_resources import aggregated_container_requests, effective_requests, is_pod_level
 from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
+from nodeagent.formats.manifest.pod_schema import EXCLUSIVE_CPUS
 from nodeagent.formats.manifest.variables import MAX_PROCESS_BYTES, RESERVED_PREFIX, process_of
 from nodeagent.formats.syntax.fields import nearest
 from nodeagent.formats.syntax.findings import shown
@@ -74,6 +76,7 @@ def breaches(pod: Pod) -> Iterator[Breach]:
         yield from _restart(path, container)
         yield from _requirements((*path, "resources"), container.resources)
         yield from _hugepages_alone((*path, "resources"), container.resources, pod.resources)
+    yield from _exclusive_parts(pod)
     yield from _amounts(("spec", "overhead"), pod.overhead)
     if pod.resources is not None:
         yield from _pod_level(pod, pod.resources)
@@ -209,6 +212,21 @@ def _whole_pages(path: Path, name: str, amount: Quantity) -> Iterator[Breach]:
         yield Breach(path, "", "must name a page size in canonical form, such as hugepages-2Mi or hugepages-1Gi")
     elif amount.nano % size.nano:
         yield Breach(path, str(amount), f"must be a multiple of the page size {size}")
+
+
+def _exclusive_parts(pod: Pod) -> Iterator[Breach]:
+    for container in pod.containers:
+        if container.exclusive_cpus is None:
+            continue
+        path: Path = ("metadata", "annotations", f"{EXCLUSIVE_CPUS}/{container.name}")
+        count, request = str(container.exclusive_cpus), container.resources.requests.get(CPU)
+        if has_pod_level_resources(pod):
+            rule = "doesn't go with resources of the pod as a whole (spec.resources): remove one of them"
+            yield Breach(path, count, rule)
+        elif request is None or request.nano < container.exclusive_cpus * 10**9:
+            asked = "no CPU" if request is None else f"cpu: {request}"
+            rule = f"is more than the container requests ({asked}): request at least that much, the rest is of the shared pool"
+            yield Breach(path, count, rule)
 
 
 def _hugepages_alone(path: Path, own: ResourceRequirements, pods: ResourceRequirements | None) -> Iterator[Breach]:

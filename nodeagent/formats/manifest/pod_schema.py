@@ -3,8 +3,14 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-METADATA_SILENT = ("labels", "annotations")
+METADATA_SILENT = ("labels",)
 """Without effect on a node anyway: not worth a log line."""
+
+ANNOTATION_DOMAIN = "nodeagent.io"
+"""Keys of the form `KIND.nodeagent.io/NAME` are the agent's; annotations of others are ignored."""
+
+EXCLUSIVE_CPUS = f"exclusive-cpus.{ANNOTATION_DOMAIN}"
+"""Of the CPU request of the container that the key names, so many CPUs are exclusive."""
 
 METADATA_UNUSED = (
     "generateName",

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from nodeagent.core.admission.managers import Managers, isolation
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.model.config import Placement
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.topology import Topology
@@ -290,7 +291,7 @@ def _pod_document(managers: Managers, promises: Promises, pod: Pod) -> Document:
         nodes = promises.memory_nodes(pod.uid, container.name)
         document["containers"][container.name] = {
             "cpuset": "" if own is None else str(own),
-            "effectiveCpuset": str(promises.default if own is None else own),
+            "effectiveCpuset": str(_effective(promises, own, is_mixed=container.is_mixed)),
             "memoryNodes": None if nodes is None else list(nodes),
             "isolation": isolation(managers, promises, pod, container.name).value,
             "hint": {"mask": None if hint.mask is None else list(hint.mask), "preferred": hint.preferred},
@@ -298,6 +299,12 @@ def _pod_document(managers: Managers, promises: Promises, pod: Pod) -> Document:
     if held.pod_cpus is not None:
         document["podCpuset"] = str(held.pod_cpus)
     return document
+
+
+def _effective(promises: Promises, own: CpuSet | None, *, is_mixed: bool) -> CpuSet:
+    if own is None:
+        return promises.default
+    return own | promises.default if is_mixed else own
 
 
 def metrics_document(totals: Mapping[Series, int], names: frozenset[str]) -> Document:

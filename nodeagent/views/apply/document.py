@@ -84,8 +84,10 @@ def _lines(pod: Pod, known: Collection[tuple[str, str, str]]) -> list[str]:
 
     is_hashed = pod.uid == hashed_uid(pod)
     document = pod_to_document(replace(pod, containers=tuple(_hidden(one, known) for one in pod.containers)))
-    if is_hashed:  # everything else follows from it
-        document = {**document, "metadata": {"name": pod.name, "namespace": pod.namespace}}
+    metadata = document["metadata"]
+    assert isinstance(metadata, dict)
+    if is_hashed:  # it follows from everything else
+        del metadata["uid"]
     text: str = yaml.safe_dump(document, sort_keys=False)
     return text.splitlines()
 

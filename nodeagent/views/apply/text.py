@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Container
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import PodEntry
 from nodeagent.views.explain.text import container_text
@@ -60,9 +62,14 @@ def settled_text(entry: PodEntry, promises: Promises, *, restarts: bool) -> str:
     pod = entry.pod
     if entry.refusal is not None:
         return f"pod {pod.full_name} refused: {entry.refusal.reason}: {entry.refusal.message}{_STAYS if restarts else ''}\n"
-    own = [(container.name, promises.own_set(pod.uid, container.name)) for container in pod.containers]
-    places = [f"{name} {'shared' if cpus is None else cpus}" for name, cpus in own]
+    places = [_own_place(container, promises.own_set(pod.uid, container.name)) for container in pod.containers]
     return f"pod {pod.full_name} admitted: {_some(places)}\n"
+
+
+def _own_place(container: Container, own: CpuSet | None) -> str:
+    if own is None:
+        return f"{container.name} shared"
+    return f"{container.name} {own}{' + shared pool' if container.is_mixed else ''}"
 
 
 def name_of(pod: Document) -> str:

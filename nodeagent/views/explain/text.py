@@ -141,11 +141,14 @@ def _recorded(pod: Document) -> Iterator[str]:
 
 def container_text(container: Document) -> list[str]:
     """Describe a container in cells: its name, its CPUs, where they and its memory are, why it shares."""
-    level = {"container": "exclusive", "pod": "the pod's", "host": "shared"}[container["isolation"]]
+    level = {"container": "exclusive", "mixed": "exclusive", "pod": "the pod's", "host": "shared"}[
+        container["isolation"]
+    ]
+    beside = " + shared pool" if container["isolation"] == "mixed" else ""
     memory = "" if container["memoryNodes"] is None else f"memory NUMA {container['memoryNodes']}"
     where = f"NUMA {container['numaNodes']}" if container["numaNodes"] else ""
     why = "" if container["whyShared"] is None else container["whyShared"]
-    return [container["name"], f"{level} {container['cpus']}", where, memory, why]
+    return [container["name"], f"{level} {container['cpus']}{beside}", where, memory, why]
 
 
 def _step(number: int, step: Document, config: Document, width: int) -> Iterator[str]:

@@ -16,7 +16,7 @@ from nodeagent.core.model.cgroup import (
 )
 from nodeagent.core.model.demand import why_shared
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.pod import Container, ContainerKind
+from nodeagent.core.model.pod import Container, ContainerKind, QosClass
 from nodeagent.core.model.pod_resources import container_cgroup_amounts
 from nodeagent.core.model.promises import Isolation, Promises
 from nodeagent.core.model.state import ContainerStatus, Exit, PodEntry, run_id
@@ -95,7 +95,7 @@ def container_document(observed: ContainerView, places: Places) -> Document:
         "kind": container.kind.value,
         "lastExit": _exit(status.last_exit),
         "name": container.name,
-        "notes": _notes(observed, own, lacking),
+        "notes": _notes(observed, own, level, lacking),
         "partition": _partition(observed, own),
         "oomKills": max(status.oom_kills_seen, 0 if observed.cgroup is None else observed.cgroup.oom_kills),
         "pid": (observed.view.pids or {}).get(run_id(entry, status)) if status.is_started else None,
@@ -224,7 +224,7 @@ def _waits_for_init(observed: ContainerView) -> bool:
 
 
 def _why_shared(observed: ContainerView, level: Isolation | None) -> str | None:
-    if level in {None, Isolation.CONTAINER}:
+    if level is None or level.has_own_cpus:
         return None
     why = why_shared(observed.managers.placement, observed.entry.pod, observed.container)
     if level is Isolation.POD:
@@ -232,7 +232,7 @@ def _why_shared(observed: ContainerView, level: Isolation | None) -> str | None:
     return "it could not get CPUs of its own when the state was recovered" if why is None else why.value
 
 
-def _notes(observed: ContainerView, own: CpuSet | None, lacking: int) -> list[str]:
+def _notes(observed: ContainerView, own: CpuSet | None, level: Isolation | None, lacking: int) -> list[str]:
     """What else a person should know, one sentence each."""
     notes, online = [], observed.view.node.topology.online
     if lacking:
@@ -254,22 +254,27 @@ def _notes(observed: ContainerView, own: CpuSet | None, lacking: int) -> list[st
         )
     if observed.container.is_launched and observed.status.exit is not None and observed.is_populated:
         notes.append("processes are left after its main one has ended")
-    notes += _not_apart(observed, own)
+    notes += _not_apart(observed, own, level)
     root = (observed.view.observed.cgroups or {}).get("")
     if observed.entry.is_active and root is not None:
         notes += _unlimited_hugepages(observed, root.controllers)
     return notes
 
 
-def _not_apart(observed: ContainerView, own: CpuSet | None) -> list[str]:
-    """Why the host may use its CPUs although `hostIsolation` says otherwise, and the kernel could keep it off."""
+def _not_apart(observed: ContainerView, own: CpuSet | None, level: Isolation | None) -> list[str]:
+    """Why its CPUs are in no partition although the kernel has them."""
     kernel, desired = observed.view.kernel, observed.desired
     if observed.view.node.config.host_isolation == "none" or not own or desired is None or not desired.is_exclusive:
         return []
     if kernel is None or not kernel.path_to_partitions or observed.has_partition:
         return []
-    why = "an init container has the same ones, and others of its pod share, so no partition can hold just these"
-    return [f"the host's processes may run on its CPUs: {why}"]
+    if level is Isolation.MIXED:
+        why = "it has the shared pool beside them, which a partition would take from it"
+    elif observed.entry.qos is not QosClass.GUARANTEED:
+        why = "its pod is not Guaranteed, and only such pods' CPUs become a partition"
+    else:
+        why = "an init container has the same ones, and others of its pod share, so no partition can hold just these"
+    return [f"no partition, so systemd keeps the host off its CPUs (AllowedCPUs): {why}"]
 
 
 def _unlimited_hugepages(observed: ContainerView, controllers: frozenset[str]) -> list[str]:

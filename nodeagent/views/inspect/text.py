@@ -169,7 +169,8 @@ def _promised(container: Document) -> Document:
     """The placeholder for the kernel's values where they are unknown."""
     promised = container["promised"]
     shared = None if container["isolation"] is None else "shared"
-    return {"cpus": promised["cpus"] or shared, "mems": promised["mems"]}
+    beside = " + shared" if container["isolation"] == "mixed" else ""
+    return {"cpus": f"{promised['cpus']}{beside}" if promised["cpus"] else shared, "mems": promised["mems"]}
 
 
 def _pod_lines(pod: Document, document: Document, width: int) -> list[str]:
@@ -393,7 +394,10 @@ def _container_rows(container: Document, at_ms: int) -> list[tuple[str, str]]:
             ("limits", _limits(there)),
         ]
     if container["isolation"] is not None:
-        why = container["whyShared"] or "no other container has its CPUs while it runs"
+        alone = "no other container has its CPUs while it runs"
+        if container["isolation"] == "mixed":
+            alone = f"no other container has CPUs {container['promised']['cpus']}; its other CPUs are the shared pool's"
+        why = container["whyShared"] or alone
         closed = f"; closed to the host (partition {container['partition']})" if is_closed_to_host(container) else ""
         rows.append(("isolation", f"{container['isolation']}: {why}{closed}"))
     rows.append(("cgroup", container["cgroup"]))

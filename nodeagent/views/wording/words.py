@@ -62,6 +62,9 @@ def why_text(container: Document) -> str:
         case "container":
             alone = "exclusive, closed to the host" if is_closed_to_host(container) else "exclusive"
             return f"{alone}: {lie}" if lie else alone
+        case "mixed":
+            beside = f"exclusive {container['promised']['cpus']} and the shared pool"
+            return f"{beside}: {lie}" if lie else beside
         case "pod" | "host":
             return f"shared: {container['whyShared']}"
         case _:

@@ -710,7 +710,7 @@ def test_what_is_kept_is_counted_as_kubelet_counts_it() -> None:
 
 
 def test_the_words_for_sharing() -> None:
-    assert [level.value for level in Isolation] == ["host", "pod", "container"]
+    assert [level.value for level in Isolation] == ["host", "pod", "mixed", "container"]
     assert [why.value for why in WhyShared] == [
         "the CPU manager's policy is none",
         "it requests no CPU",

@@ -11,7 +11,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import Phase
 from tests.support.node_model import Agent, started
-from tests.support.pods import app, burstable, cgroup_only, exclusive, init, pod, sidecar
+from tests.support.pods import app, burstable, cgroup_only, exclusive, init, mixed, pod, sidecar
 from tests.support.world import MACHINE, SMALL, Node, node
 
 PLRM = (("PodLevelResources", True), ("PodLevelResourceManagers", True))
@@ -78,6 +78,17 @@ def test_in_a_pods_own_pool_the_pool_is_shared_and_an_exclusive_neighbour_is_not
     assert found["besteffort/poduid-e/app"].shared_cpus.isdisjoint(whole)
 
 
+def test_a_mixed_container_is_told_which_of_its_cpus_are_its_own() -> None:
+    agent = agent_with(pod("m", mixed()), pod("b", mixed(own=1, resources=burstable("1200m"))), pod("e"))
+    assert placed(agent) == {
+        "poduid-m/app": at("1,5", "0,2-3,6-7"),
+        "burstable/poduid-b/app": at("4", "0,2-3,6-7"),
+        "besteffort/poduid-e/app": at("", "0,2-3,6-7"),
+    }
+    assert placed(agent, online=CpuSet.parse("0,2-3,5"))["poduid-m/app"] == at("5", "0,2-3")
+    assert placed(agent, online=CpuSet.parse("0,2-3"))["poduid-m/app"] == at("", "0,2-3"), "degraded: the pool is left"
+
+
 def test_memory_nodes_are_those_of_the_promise() -> None:
     of = node(MACHINE, memory_manager_policy="None")
     assert placed(agent_with(pod("g", app(cpu="2")), of=of))["poduid-g/app"].memory_nodes == NumaSet.parse("0-3")
@@ -99,6 +110,8 @@ SHAPES: tuple[Any, ...] = (
     lambda name: pod(name, init(cpu="2"), app(cpu="1")),
     lambda name: pod(name, app(resources=burstable())),
     lambda name: pod(name, app("x", cpu="1"), app("s"), resources=exclusive("2", "256Mi")),
+    lambda name: pod(name, mixed(own=1, cpu="1500m")),
+    lambda name: pod(name, mixed(own=1, resources=burstable("1500m")), app("s")),
 )
 
 
@@ -114,7 +127,7 @@ def test_it_is_always_what_the_cgroup_holds_and_what_is_exclusive_is_one_pods(sh
     assert set(found) == {path for path, want in held.items() if want.is_leaf}
     for path, told in found.items():
         assert told.exclusive_cpus | told.shared_cpus == held[path].cpus()
-        assert not (told.exclusive_cpus and told.shared_cpus), "no container has both yet"
+        assert bool(told.exclusive_cpus and told.shared_cpus) == held[path].is_mixed
         for other, foreign in found.items():
             if other.rpartition("/")[0] != path.rpartition("/")[0]:
                 assert told.exclusive_cpus.isdisjoint(foreign.exclusive_cpus | foreign.shared_cpus)

@@ -7,13 +7,13 @@ import pytest
 from msgspec.structs import replace
 
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, usable_cpus
-from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, DesiredCgroup, Value
+from nodeagent.core.model.cgroup import Attribute, ByteLimit, CpuMax, DesiredCgroup, Value, cpu_shares, cpu_weight
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.core.model.pod import Pod, QosClass, ResourceRequirements
+from nodeagent.core.model.pod import Container, Pod, QosClass, ResourceRequirements
 from nodeagent.core.model.state import Phase
 from tests.support.builders import GIB
 from tests.support.node_model import Agent, Machine, started
-from tests.support.pods import amounts, app, burstable, cgroup_only, exclusive, init, pod, sidecar
+from tests.support.pods import amounts, app, burstable, cgroup_only, exclusive, init, mixed, pod, sidecar
 from tests.support.world import MACHINE, PAGE, SMALL, Node, node
 
 NONE = CpuMax(None, 100_000)
@@ -111,6 +111,63 @@ def test_a_pods_cgroup_holds_its_containers_cpus_the_pool_and_the_reserved_ones(
         assert desired_by_path[path].cpus() == own | pool
     _, desired_by_path = admitted(pod("g", app("x", cpu="7")), of=starving())
     assert desired_by_path["poduid-g"].cpus() == CpuSet.parse("0-7"), "the pool is empty, CPU 0 strictly reserved"
+
+
+MIXED = pytest.mark.parametrize(
+    ("container", "path"),
+    [
+        pytest.param(mixed(), "poduid-m/app", id="Guaranteed"),
+        pytest.param(mixed(resources=burstable("2500m")), "burstable/poduid-m/app", id="Burstable"),
+        pytest.param(mixed(resources=burstable("2500m", "4")), "burstable/poduid-m/app", id="Burstable with a limit"),
+    ],
+)
+
+
+@MIXED
+def test_a_mixed_container_gets_its_own_cpus_and_the_pool_beside_them(container: Container, path: str) -> None:
+    agent, desired_by_path = admitted(pod("m", container), pod("s"))
+    want, pool = desired_by_path[path], agent.state.promises.default
+    assert want.exclusive_cpus == agent.state.promises.own_set("uid-m", "app") == CpuSet.parse("1,17")
+    assert want.cpus() == want.exclusive_cpus | pool
+    assert desired_by_path["besteffort/poduid-s/app"].cpus() == pool
+    assert (want.get(Attribute.CPU_MAX), desired_by_path[path.rpartition("/")[0]].get(Attribute.CPU_MAX)) == (
+        NONE,
+        NONE,
+    )
+    assert want.get(Attribute.CPU_WEIGHT) == cpu_weight(cpu_shares(2500))
+
+
+def test_without_the_gate_a_mixed_container_has_its_limit_as_quota() -> None:
+    of = node(gates=(("DisableCPUQuotaWithExclusiveCPUs", False),))
+    _, desired_by_path = admitted(pod("m", mixed()), of=of)
+    assert desired_by_path["poduid-m/app"].get(Attribute.CPU_MAX) == quota(2.5)
+    assert desired_by_path["poduid-m"].get(Attribute.CPU_MAX) == quota(2.5)
+
+
+def test_a_mixed_container_follows_the_pool_and_nobody_else_is_on_its_cpus() -> None:
+    machine, agent = started(node(SMALL), pod("m", mixed()))
+    for pods in ((pod("x", app(cpu="2")),), (pod("x", app(cpu="2")), pod("y", app(cpu="1"))), ()):
+        agent.want(pod("m", mixed()), *pods)
+        agent.settle()
+        pool = agent.state.promises.default
+        assert machine.effective("poduid-m/app") == CpuSet.parse("1,5") | pool
+        assert agent.plan().changes == ()
+    assert pool == CpuSet.parse("0,2-4,6-7")
+
+
+def test_with_an_empty_pool_a_mixed_container_has_its_own_cpus_and_is_not_frozen() -> None:
+    of = starving()
+    of = replace(of, config=replace(of.config, check_allocatable=False))
+    _, desired_by_path = admitted(pod("m", mixed()), pod("x", app(cpu="5")), of=of)
+    want = desired_by_path["poduid-m/app"]
+    assert (want.cpus(), want.exclusive_cpus, want.is_starved) == (CpuSet.parse("1,5"), CpuSet.parse("1,5"), False)
+
+
+def test_of_a_whole_request_nothing_is_left_to_share() -> None:
+    """A Burstable pod's container can have CPUs of its own alone, too."""
+    _, desired_by_path = admitted(pod("b", mixed(cpu="2", resources=burstable("2")), app("s")))
+    want = desired_by_path["burstable/poduid-b/app"]
+    assert want.cpus() == want.exclusive_cpus == CpuSet.parse("1,17")
 
 
 def test_under_policy_none_everybody_shares_everything() -> None:

@@ -9,11 +9,11 @@ from nodeagent.core.cgroups.write_order import SetAttribute, diff
 from nodeagent.core.model.cgroup import MEMBER, Attribute, Partition, PartitionKind
 from nodeagent.core.model.cgroup_layout import ABOVE
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.pod import Container, Pod
 from nodeagent.core.model.topology import Topology
 from nodeagent.daemon.execution import carry_out
 from tests.support.node_model import Agent, Machine, started
-from tests.support.pods import app, burstable, init, pod, sidecar
+from tests.support.pods import app, burstable, init, mixed, pod, sidecar
 from tests.support.world import SMALL, Node, node
 
 ROOT, ISOLATED = Partition(PartitionKind.ROOT), Partition(PartitionKind.ISOLATED)
@@ -97,6 +97,14 @@ def test_who_shares_has_none() -> None:
     machine, _ = running(pod("a", app(resources=burstable())), pod("b", app()), pod("c", app(cpu="500m")))
     assert machine.partitions() == ()
     assert all(machine.handed_down(path) == CpuSet() for path in machine.groups)
+
+
+@pytest.mark.parametrize("beside", [(), (app("own", cpu="1"),)], ids=["alone", "beside one with its own"])
+def test_a_mixed_container_is_no_partition_nor_is_its_pod(beside: tuple[Container, ...]) -> None:
+    """It needs the shared pool, which a partition would keep from it."""
+    machine, agent = running(pod("a", mixed(own=1, cpu="1500m"), *beside), pod("s"))
+    assert machine.partitions() == tuple(f"poduid-a/{each.name}" for each in beside)
+    assert machine.effective("poduid-a/app") == owned(agent, "a") | agent.state.promises.default
 
 
 def test_without_the_setting_nothing_is_written() -> None:

@@ -18,6 +18,7 @@ from nodeagent.core.model.cgroup import (
 from nodeagent.core.model.idset import CpuSet
 
 ALL = CpuSet.parse("0-7")
+NONE = CpuSet()
 CONTROLLERS = frozenset({"cpuset", "cpu", "memory"})
 
 
@@ -34,10 +35,15 @@ def seen(path: str, cpus: CpuSet, *, populated: bool = True, frozen: bool = Fals
     )
 
 
-def leaf(path: str, cpus: CpuSet, *, exclusive: bool = False) -> DesiredCgroup:
-    attributes = ((Attribute.CPUSET_CPUS, cpus),) if cpus else ()
+def leaf(path: str, cpus: CpuSet, *, exclusive: bool = False, pool: CpuSet = NONE) -> DesiredCgroup:
+    """A container; `pool`: what it shares beside its own CPUs."""
+    everything = cpus | pool
     return DesiredCgroup(
-        path, attributes=attributes, is_exclusive=exclusive and bool(cpus), is_starved=not cpus, is_leaf=True
+        path,
+        attributes=((Attribute.CPUSET_CPUS, everything),) if everything else (),
+        exclusive_cpus=cpus if exclusive else NONE,
+        is_starved=not everything,
+        is_leaf=True,
     )
 
 
@@ -74,20 +80,20 @@ def situations(draw):
     names = draw(st.lists(st.sampled_from("abcdef"), unique=True, min_size=1))
     free, desired_by_path = ALL, []
     for name in names:
-        kind = draw(st.sampled_from(["exclusive", "shared", "gone"]))
-        if kind == "exclusive":
+        kind = draw(st.sampled_from(["exclusive", "mixed", "shared", "gone"]))
+        if kind in {"exclusive", "mixed"}:
             own = draw(CPUS) & free
             free = free - own
             if own:
-                desired_by_path.append((name, own))
+                desired_by_path.append((name, own, kind == "mixed"))
         elif kind == "shared":
-            desired_by_path.append((name, None))
+            desired_by_path.append((name, NONE, True))
     desired = [DesiredCgroup("", CONTROLLERS)] + [
-        leaf(n, free if own is None else own, exclusive=own is not None) for n, own in desired_by_path
+        leaf(n, own, exclusive=bool(own), pool=free if with_pool else NONE) for n, own, with_pool in desired_by_path
     ]
     there = {"": seen("", CpuSet())}
     for name in draw(st.lists(st.sampled_from("abcdef"), unique=True)):
-        is_desired = any(n == name for n, _ in desired_by_path)
+        is_desired = any(n == name for n, *_ in desired_by_path)
         there[name] = seen(name, draw(CPUS), populated=is_desired and draw(st.booleans()), frozen=draw(st.booleans()))
     return there, desired
 
@@ -95,7 +101,7 @@ def situations(draw):
 @given(situations())
 def test_no_prefix_gives_a_granted_cpu_a_second_user(situation):
     there, desired = situation
-    exclusive = {w.path: w.cpus() for w in desired if w.is_exclusive}
+    exclusive = {w.path: w.exclusive_cpus for w in desired if w.is_exclusive}
     granted: set[str] = set()
     for change in diff(desired, there).changes:
         there = replay(there, change)
@@ -143,6 +149,28 @@ def test_shared_containers_leave_before_an_exclusive_one_enters():
     ]
     assert changes[1].vacates == CpuSet.parse("2-3")
     assert changes[2].grants == CpuSet.parse("2-3")
+
+
+def test_a_mixed_container_leaves_the_pool_s_cpu_before_its_new_owner_enters_and_keeps_its_own():
+    there = {"": seen("", CpuSet()), "mixed": seen("mixed", ALL)}
+    desired = [
+        DesiredCgroup("", CONTROLLERS),
+        leaf("exclusive", CpuSet.parse("4"), exclusive=True),
+        leaf("mixed", CpuSet.parse("2-3"), exclusive=True, pool=CpuSet.parse("0-1,5-7")),
+    ]
+    written = [c for c in diff(desired, there).changes if isinstance(c, SetAttribute)]
+    assert [(c.path, c.value, c.vacates, c.grants) for c in written] == [
+        ("mixed", CpuSet.parse("0-3,5-7"), CpuSet.parse("4"), NONE),
+        ("exclusive", CpuSet.parse("4"), NONE, CpuSet.parse("4")),
+    ]
+
+
+def test_a_mixed_container_leaves_a_cpu_of_the_pool_that_is_offline_too():
+    """Otherwise it would be on it as soon as it is back, and by then it may be another's."""
+    there = {"": seen("", CpuSet()), "mixed": replace(seen("mixed", ALL), cpus_effective=CpuSet.parse("0-6"))}
+    want = leaf("mixed", CpuSet.parse("2-3"), exclusive=True, pool=CpuSet.parse("0-1,4-6"))
+    (change,) = diff([DesiredCgroup("", CONTROLLERS), want], there).changes
+    assert (change.path, change.value, change.grants) == ("mixed", CpuSet.parse("0-6"), NONE)
 
 
 def test_a_container_without_any_cpu_left_is_frozen_first_and_thawed_last():

@@ -91,15 +91,16 @@ class WatchedAgent(Agent):
             self._read_from, self._read = self.saved, decode_state(self.saved).state
         return self._read
 
-    def cpus_of(self, state: NodeState) -> dict[str, tuple[CpuSet, bool]]:
-        """Every container's cgroup: the CPUs it is to run on, and whether they are its own."""
+    def cpus_of(self, state: NodeState) -> dict[str, tuple[CpuSet, CpuSet]]:
+        """Every container's cgroup: the CPUs it is to run on, and those of them that are its own."""
         of, online = self.machine.node, self.machine.node.kernel.online
         pool = state.promises.default & online if of.managers.providers.cpu.static else online
         found = {}
         for entry in state.entries:
             for container in entry.pod.containers if entry.is_active else ():
-                own = state.promises.own_set(entry.pod.uid, container.name) or CpuSet()
-                found[entry.container_path(container.name)] = (own & online or pool, bool(own & online))
+                own = (state.promises.own_set(entry.pod.uid, container.name) or CpuSet()) & online
+                both = own | pool if container.name.startswith("mixed") else own or pool
+                found[entry.container_path(container.name)] = (both, own)
         return found
 
     def overlaps(self) -> Overlaps:
@@ -107,8 +108,8 @@ class WatchedAgent(Agent):
         machine = self.machine
         running = {p: machine.effective(p) for p in machine.populated() if not machine.is_frozen(p)}
         found = {}
-        for owner, (own, is_own) in self.cpus_of(self.promised()).items():
-            if not is_own or owner not in machine.groups:
+        for owner, (_, own) in self.cpus_of(self.promised()).items():
+            if not own or owner not in machine.groups:
                 continue
             for path, cpus in running.items():
                 if path == owner or self._is_pool_of_one_pod(path, owner):
@@ -137,11 +138,10 @@ class WatchedAgent(Agent):
                 self._judge_pod(change)
                 super().apply(change)
                 return
-            own, is_own = self.cpus_of(self.promised())[change.path]
+            cpus, own = self.cpus_of(self.promised())[change.path]
             assert isinstance(change.value, CpuSet)
-            assert change.value <= own, f"{change.path} gets {change.value}, of which the saved state says {own}"
-            if is_own:
-                self._expect_nobody_on(change.value - before, change.path)
+            assert change.value <= cpus, f"{change.path} gets {change.value}, of which the saved state says {cpus}"
+            self._expect_nobody_on(change.value & own - before, change.path)
         super().apply(change)
 
     def _judge_pod(self, change: SetAttribute) -> None:
@@ -201,7 +201,11 @@ AMOUNTS = {
     "1": exclusive("1"),
     "2": exclusive("2"),
     "3": exclusive("3"),
+    "1.5+": exclusive("1500m"),
+    "2+": exclusive("2"),
+    "burst+": burstable("1200m", "2"),
 }
+"""A `+`: one of the CPUs is exclusive and the rest shared, by annotation."""
 MAKE = {"init": init, "side": sidecar, "app": app, "slot": cgroup_only}
 Recipe = list[tuple[str, str]]
 """(kind, amount) of each container."""
@@ -215,12 +219,17 @@ def recipes(sizes: Iterable[str]) -> st.SearchStrategy[Recipe]:
     return st.tuples(first, apps).map(lambda both: [*both[0], *both[1]])
 
 
-RECIPES = recipes(["1", "1", "2"]) | recipes(["1", "2", "0.5"]) | recipes(AMOUNTS)
-"""Mostly guaranteed pods: one container that isn't makes its pod burstable, and all of it shares."""
+RECIPES = recipes(["1", "1", "2"]) | recipes(["1", "2", "0.5"]) | recipes(["1", "2+", "1.5+"]) | recipes(AMOUNTS)
+"""Mostly guaranteed pods: one container that isn't makes its pod burstable, and all of it shares but what is annotated."""
 
 
 def made(name: str, uid: str, recipe: Recipe, **more: Any) -> Pod:
-    containers = [MAKE[kind](f"{kind}{n}", resources=AMOUNTS[size]) for n, (kind, size) in enumerate(recipe)]
+    containers = [
+        MAKE[kind](f"mixed{n}", resources=AMOUNTS[size], exclusive_cpus=1)
+        if size.endswith("+")
+        else MAKE[kind](f"{kind}{n}", resources=AMOUNTS[size])
+        for n, (kind, size) in enumerate(recipe)
+    ]
     return pod(name, *containers, uid=uid, **more)
 
 

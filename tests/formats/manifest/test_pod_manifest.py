@@ -445,6 +445,46 @@ def test_the_uid_is_a_hash_of_what_is_acted_on() -> None:
     assert accepted(json.dumps(pod_to_document(replace(base, uid="x")))).pod == replace(base, uid="x")
 
 
+def annotated(annotations: str, spec: str = "containers: [{name: web, resources: {requests: {cpu: 2500m}}}]") -> str:
+    return f"apiVersion: v1\nkind: Pod\nmetadata: {{name: a, annotations: {{{annotations}}}}}\nspec: {{{spec}}}\n"
+
+
+def test_an_annotation_says_how_many_cpus_of_a_request_are_exclusive() -> None:
+    plain = accepted(annotated("example.org/x: 7")).pod
+    assert plain.container("web").exclusive_cpus is None
+    pods = [accepted(annotated(f'exclusive-cpus.nodeagent.io/web: "{count}"')).pod for count in (1, 2)]
+    assert [p.container("web").exclusive_cpus for p in pods] == [1, 2]
+    assert len({p.uid for p in (plain, *pods)}) == 3, "it is part of what the pod is"
+
+
+ANNOTATIONS = [
+    ("web: 2", "must be a string (quote it), not a number"),
+    ('web: ""', "must be a whole number of CPUs"),
+    ('web: "0"', "must be a whole number of CPUs"),
+    ('web: "1500m"', "must be a whole number of CPUs"),
+    ('web: "3"', "is more than the container requests (cpu: 2500m)"),
+    ('wbe: "2"', "must name a container of this pod after the slash, did you mean web?"),
+]
+
+
+@pytest.mark.parametrize(("annotation", "finding"), ANNOTATIONS)
+def test_wrong_amounts_of_exclusive_cpus_are_refused(annotation: str, finding: str) -> None:
+    (found,) = refused(annotated(f"exclusive-cpus.nodeagent.io/{annotation}"))
+    name = annotation.partition(":")[0]
+    assert found.startswith(f"3: metadata.annotations[exclusive-cpus.nodeagent.io/{name}]: ")
+    assert finding in found
+
+
+def test_exclusive_cpus_need_a_request_and_no_resources_of_the_pod_as_a_whole() -> None:
+    (found,) = refused(annotated('exclusive-cpus.nodeagent.io/web: "1"', "containers: [{name: web}]"))
+    assert "is more than the container requests (no CPU): request at least that much" in found
+    whole = "resources: {limits: {cpu: 4, memory: 1Gi}}, containers: [{name: web, resources: {requests: {cpu: 2}}}]"
+    (found,) = refused(annotated('exclusive-cpus.nodeagent.io/web: "1"', whole))
+    assert "doesn't go with resources of the pod as a whole (spec.resources): remove one of them" in found
+    (found,) = refused(annotated('exclusive-cpu.nodeagent.io/web: "1"'))
+    assert "is not an annotation of this agent: use exclusive-cpus.nodeagent.io/<container>, or remove it" in found
+
+
 names = st.from_regex(r"[a-z]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True)
 sizes = st.builds("{}{}".format, st.integers(0, 4000), st.sampled_from(["", "m", "k", "Ki", "Mi", "Gi", "e2"])).map(
     lambda text: Quantity.parse(str(Quantity.parse(text)))
@@ -469,6 +509,7 @@ def pods(draw: st.DrawFn) -> Pod:
             run_as_user=draw(st.none() | st.integers(0, 9)),
             run_as_group=draw(st.none() | st.integers(0, 9)),
             restart_policy=RestartPolicy.ALWAYS if kind is ContainerKind.SIDECAR else None,
+            exclusive_cpus=draw(st.none() | st.integers(1, 9)),
         )
         for kind in (*early, ContainerKind.APP)
     ]

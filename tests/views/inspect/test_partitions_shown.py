@@ -6,7 +6,7 @@ from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, Partition, Pa
 from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.text import render, render_in_full
 from tests.support.inspected_nodes import World
-from tests.support.pods import app, init, pod
+from tests.support.pods import app, burstable, init, mixed, pod
 
 PARTITION = Attribute.CPUSET_CPUS_PARTITION
 
@@ -53,6 +53,13 @@ def test_why_one_cannot_have_a_partition_is_said() -> None:
     notes = {c["name"]: " ".join(c["notes"]) for c in shown["containers"]}
     assert "an init container has the same ones" in notes["app"]
     assert "the host" not in notes["beside"]
+
+
+def test_why_a_mixed_container_and_one_of_a_burstable_pod_have_none_is_said() -> None:
+    alone = mixed(cpu="2", resources=burstable("2"))
+    (first, second) = inspection(isolating().add(pod("web", mixed())).add(pod("db", alone)).view())["pods"]
+    assert "it has the shared pool beside them" in " ".join(first["containers"][0]["notes"])
+    assert "its pod is not Guaranteed" in " ".join(second["containers"][0]["notes"])
 
 
 def test_without_the_setting_nothing_is_said() -> None:
