@@ -44,6 +44,7 @@ from nodeagent.cli.commands import (
 from nodeagent.cli.commands.watch import watch
 from nodeagent.cli.support import documents
 from nodeagent.cli.support.configurations import load_config
+from nodeagent.cli.support.entering import check_container
 from nodeagent.cli.support.known_state import known_state
 from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.pod_files import pods_of
@@ -363,6 +364,7 @@ CASES = [
     Case("ExecError", "no agent, no configuration", lambda d: exec_command.run(wanted("web", "app", d)), "{}/none.yaml" if os.geteuid() == 0 else "only root"),
     Case("ExplainError", "a pod of an empty machine", lambda d: explained(d, "web"), "'web'"),
     Case("InterferenceError", "a pod that shares", lambda _: interference.claims_of(World().add(pod("web")).view(), "web"), "default/web"),
+    Case("EntryError", "no such container", lambda _: check_container(World().add(pod("web")).state.entries[0], "ap"), "'ap'"),
     Case("LauncherError", "no launcher", lambda d: LauncherClient(d / "s").hello(), "{}/s"),
     Case("LauncherProtocolError", "no JSON", lambda _: decode_hello(b"Hello!"), "Hello!"),
     Case("LauncherProtocolError", "another version", lambda _: decode_hello(b'{"hello": {"version": 3}}'), "'version': 3"),
