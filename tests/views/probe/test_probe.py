@@ -1,6 +1,7 @@
 """Where memory is, and how long threads were held up: the document, and what of it people see."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tests.support.described_nodes import golden
 from tests.support.inspected_nodes import World
 from tests.support.pods import amounts, app, pod
 
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "latency-test.md"
 MIB = 2**20
 SLOT = ProbedCpus(CpuSet.of(2, 3), "default/slot", "app")
 QUIET = Latency(
@@ -102,6 +104,7 @@ def test_what_people_see() -> None:
     shown = [render_memory(found), render_latency(QUIET), render_latency(QUIET, NOISY)]
     golden("probe.txt", "\n".join(shown))
     assert all(len(line) <= 80 for text in shown for line in text.splitlines())
+    assert shown[-1] in PAGE.read_text(), "the page shows the same"
 
 
 def test_another_number_of_cpus_than_before_leaves_gaps() -> None:
