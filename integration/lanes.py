@@ -17,6 +17,7 @@ SECOND_LANE = (
     "metrics_live",
     "no_overlap",
     "policies",
+    "probe",
     "service",
     "topologies",
 )

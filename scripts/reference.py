@@ -152,6 +152,7 @@ ANSWERS: dict[str, tuple[str, ...] | str] = {
     "run": "none: it logs, one JSON object per line",
     "inspect": ("inspection",),
     "interference": ("interference",),
+    "probe": ("probe",),
     "topology": ("topology",),
     "capture": ("capture",),
     "check": ("check",),

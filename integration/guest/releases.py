@@ -36,6 +36,7 @@ PACKAGES = (
     "procps",
     "python3",
     "python3-venv",
+    "rt-tests",  # what `nodeagent probe` measures with
     "strace",
     "sudo",  # what the documentation's reader types, who isn't root
     "systemd-sysv",

@@ -16,6 +16,7 @@ COMMANDS = {
     "run": "run the agent (what nodeagent.service does)",
     "inspect": "show pods, their CPUs and memory, and every difference from what was promised",
     "interference": "count who runs on exclusive CPUs besides their owner, how often and how long",
+    "probe": "show on which NUMA nodes pods' memory is, and measure how long threads on their CPUs are held up",
     "topology": "draw the machine, or print it for other tools",
     "capture": "save the node to one file, without secrets: for other commands' --machine, tests and bug reports",
     "check": "check whether this node is fit for pinning, and suggest fixes",

@@ -38,15 +38,17 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "explain": ("-f", MANIFEST, *ON_IT),
     "simulate": ("-f", MANIFEST, *ON_IT),
 }
-ASKED_ELSEWHERE = {"apply", "diff", "delete", "capture", "interference", "retry"}
+ASKED_ELSEWHERE = {"apply", "diff", "delete", "capture", "interference", "probe", "retry"}
 """What a command is asked that has a document, and those of which there is more to it: a manifest directory (test_apply.py), an agent
-(test_cli_inspect.py), a file that is written (test_capture.py), a kernel that counts (integration/test_interference.py)."""
+(test_cli_inspect.py), a file that is written (test_capture.py), a kernel that counts (integration/test_interference.py),
+memory in cgroups (test_probe.py)."""
 OWN_GOLDEN = {"inspect", "check", "explain", "simulate"}
 """They have texts of their own in tests/golden, of more than this node shows."""
 NOWHERE = "ROOT/none"
 FAILING: dict[str, tuple[str, ...]] = {
     "inspect": ("--root", NOWHERE),
     "interference": ("--config", NOWHERE, "--socket", f"{NOWHERE}/s"),
+    "probe": ("--config", NOWHERE, "--socket", f"{NOWHERE}/s"),
     "topology": ("--root", NOWHERE),
     "capture": ("--root", NOWHERE),
     "check": ("--root", NOWHERE),

@@ -300,7 +300,7 @@ def test_a_complaint_about_arguments_names_what_was_given(words, value, run):
         (["run", "--cofnig=x"], "unrecognized arguments: --cofnig=x, did you mean --config?"),
         (["inspect", "-o", "jsno"], "there is no 'jsno', did you mean json?"),
         (["inspect", "-o", "png"], "there is no 'png', must be one of text, wide, json, yaml"),
-        (["frobnicate"], "there is no 'frobnicate', must be one of run, inspect, interference, topology, "),
+        (["frobnicate"], "there is no 'frobnicate', must be one of run, inspect, interference, probe, topology, "),
         (["inspect", "--frobnicate", "x", "y"], "unrecognized arguments: --frobnicate y"),
     ],
 )

@@ -44,7 +44,7 @@ def test_examples_are_commands_that_can_be_given(
     lines = examples(capsys.readouterr().out)
     assert lines
     monkeypatch.setattr(importlib.import_module(f"nodeagent.cli.commands.{command}"), "run", lambda _: 0)
-    for name in ("scenarios.jsonl", "web.yaml", "a.yaml"):
+    for name in ("scenarios.jsonl", "web.yaml", "a.yaml", "before.json"):
         (shell / name).touch()
     called = 0
     for line in lines:
@@ -67,6 +67,7 @@ def test_examples_are_commands_that_can_be_given(
 SCHEMAS = {
     "inspect": ("inspection",),
     "interference": ("interference",),
+    "probe": ("probe",),
     "check": ("check",),
     "apply": ("apply",),
     "diff": ("diff",),

@@ -36,6 +36,7 @@ from nodeagent.cli.commands import (
     explain,
     inspect,
     interference,
+    probe,
     release,
     retry,
     simulate,
@@ -45,6 +46,7 @@ from nodeagent.cli.commands.watch import watch
 from nodeagent.cli.support import documents
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.counting import understood
+from nodeagent.cli.support.entering import check_container
 from nodeagent.cli.support.known_state import known_state
 from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.pod_files import pods_of
@@ -71,6 +73,7 @@ from nodeagent.edge import irqbalance, state_files, uevents, units
 from nodeagent.edge.cgroup_entry import join
 from nodeagent.edge.cgroup_watch import CgroupWatch
 from nodeagent.edge.cgroupfs import CgroupTree
+from nodeagent.edge.latency_tools import check_installed
 from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.edge.listening import listen
 from nodeagent.edge.local_api import LocalApi
@@ -89,6 +92,7 @@ from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
 from nodeagent.formats.config.config_yaml import parse_config
 from nodeagent.formats.kernel.host_files import read_cpus
+from nodeagent.formats.kernel.latency import parse_oslat
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.manifest.pod_names import find_pods
 from nodeagent.formats.scenario.scenario import scenario_from_text
@@ -369,6 +373,9 @@ CASES = [
     Case("InterferenceError", "a pod that shares", lambda _: interference.claims_of(World().add(pod("web")).view(), "web"), "default/web"),
     Case("IrqbalanceError", "something else there", lambda d: irqbalance.read(Path(listener_that_says(b"hello", d / "irqbalance1.sock")).parent), "'hello'"),
     Case("IrqbalanceError", "too long a list", lambda d: irqbalance.ban(CpuSet.from_ids(range(0, 999, 2)), d), "0,2,4"),
+    Case("EntryError", "no such container", lambda _: check_container(World().add(pod("web")).state.entries[0], "ap"), "'ap'"),
+    Case("LatencyToolError", "not installed", lambda d: check_installed([f"{d}/oslat"]), "{}/oslat"),
+    Case("ProbeError", "a file of something else", lambda d: ((d / "f").write_text("{}"), probe.earlier(NamedFile(f"{d}/f"))), "{}/f"),
     Case("LauncherError", "no launcher", lambda d: LauncherClient(d / "s").hello(), "{}/s"),
     Case("LauncherProtocolError", "no JSON", lambda _: decode_hello(b"Hello!"), "Hello!"),
     Case("LauncherProtocolError", "another version", lambda _: decode_hello(b'{"hello": {"version": 3}}'), "'version': 3"),
@@ -511,6 +518,7 @@ INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "HistogramSyntaxError": (lambda _: message_of(lambda: understood(kernel_histograms.record(b"x", began_ns=0, ended_ns=1), CpuSet.of(1))), "sched_switch"),
     "IdSetSyntaxError": (lambda _: config_message("reservedSystemCPUs: 3-1"), '"3-1"'),
     "IrqbalanceSyntaxError": (lambda d: message_of(lambda: irqbalance.read(Path(listener_that_says(b"hello", d / "irqbalance1.sock")).parent)), "'hello'"),
+    "LatencyReportError": (lambda _: message_of(lambda: probe.understood(parse_oslat, b"{}", CpuSet.of(1), "oslat")), "thread: is missing"),
     "MisfitError": (lambda _: message_of(lambda: decode_state(b'{"format": 3}\n')), "format"),
     "QuantitySyntaxError": (lambda _: config_message("kubeReserved: {cpu: much}"), '"much"'),
     "ScalarError": (lambda _: config_message("maxPods: .nan"), ".nan"),

@@ -7,17 +7,13 @@ import signal
 import sys
 from typing import NoReturn
 
-from nodeagent.cli.support.known_state import known_state, looked_at
+from nodeagent.cli.support.entering import check_container, expected_cpus
+from nodeagent.cli.support.known_state import known_state
 from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.cli.support.sources import add_agent_arguments
-from nodeagent.core.cgroups.desired_cgroups import desired_cgroups
-from nodeagent.core.cgroups.exec_preconditions import obstacle
-from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.state import PodEntry
-from nodeagent.edge.cgroup_entry import join, own_cgroup, own_cpus, used_below
+from nodeagent.edge.cgroup_entry import join, own_cgroup, own_cpus
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_names import find_pod
-from nodeagent.formats.node_view import NodeView
 
 EXIT_NOT_ENTERED = 125
 """Like other container tools: nodeagent failed, not the command."""
@@ -86,16 +82,10 @@ def run(options: argparse.Namespace) -> int:
 def _enter(options: argparse.Namespace) -> None:
     known = known_state(options.config or DEFAULT_CONFIG, options.socket)
     entry = find_pod(known.state, options.pod)
-    # Names are looked up, never used as pieces of a path: what isn't in the state doesn't exist.
-    names = [c.name for c in entry.pod.containers]
-    if options.container not in names:
-        raise ExecError(
-            f"pod {entry.pod.full_name} has no container '{options.container}'",
-            hint=f"it has: {', '.join(names)}; see `nodeagent inspect {entry.pod.full_name}`",
-        )
+    check_container(entry, options.container)
     path = entry.container_path(options.container)
     directory = f"{known.cgroup_root}/{path}"
-    expected = _expected_cpus(known, entry, options.container, directory)
+    expected = expected_cpus(known, entry, options.container)
     join(directory)
     found = own_cgroup()
     if not directory.endswith(found) or not found.endswith(path):
@@ -106,25 +96,6 @@ def _enter(options: argparse.Namespace) -> None:
 
 
 _AGAIN = "it may just be changing: try again, and see `nodeagent inspect`"
-
-
-def _expected_cpus(known: NodeView, entry: PodEntry, container: str, directory: str) -> CpuSet:
-    """Return the CPUs that the command should have, if the container can be entered at all."""
-    view = looked_at(known)
-    observed, kernel = view.observed.cgroups or {}, view.kernel
-    if entry.is_active and kernel is None:
-        problems = "; ".join((*view.problems, *view.observed.problems))
-        raise ExecError(
-            "the pods' cgroup cannot be read: " + (problems or "its location is unknown"),
-            hint="start the pods' unit: systemctl start nodeagent-pods",
-        )
-    wanted = () if kernel is None else desired_cgroups(view.node.config, view.node.managers, kernel, view.state)
-    path = entry.container_path(container)
-    below = used_below(directory) if path in observed else ()
-    hindrance = obstacle(entry, container, desired=wanted, observed=observed, used_below=below)
-    if hindrance is not None:
-        raise ExecError(hindrance.why, hint=hindrance.next_step)
-    return next(want.cpus() for want in wanted if want.path == path)
 
 
 def become(command: list[str]) -> NoReturn:

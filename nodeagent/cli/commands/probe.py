@@ -1,0 +1,333 @@
+"""`nodeagent probe`: on which NUMA nodes pods' memory lies, and, on request, how long threads on given CPUs are held up."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from nodeagent.cli.support.colour import terminal_width
+from nodeagent.cli.support.documents import add_output_argument, spelled
+from nodeagent.cli.support.entering import check_container, expected_cpus
+from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE
+from nodeagent.cli.support.known_state import NeverSavedError, shown_state
+from nodeagent.cli.support.named_files import NamedFile
+from nodeagent.cli.support.numeric_arguments import whole_number
+from nodeagent.cli.support.sources import add_agent_arguments
+from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
+from nodeagent.core.model.pod import ContainerKind
+from nodeagent.core.model.state import PodEntry
+from nodeagent.edge.cgroupfs import CgroupTree
+from nodeagent.edge.latency_tools import check_installed, own_reach, report_of, wake_in_time
+from nodeagent.edge.usage import read_usage
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.kernel.latency import (
+    LONGEST_US,
+    DelaysByCpu,
+    LatencyReportError,
+    parse_cyclictest,
+    parse_oslat,
+)
+from nodeagent.formats.kernel.usage import container_usage
+from nodeagent.formats.manifest.pod_names import find_pod, find_pods
+from nodeagent.formats.node_view import NodeView
+from nodeagent.formats.syntax.json_values import MisfitError
+from nodeagent.views.interference.claims import exclusive_cpus
+from nodeagent.views.probe.document import ContainerMemory, Latency, ProbedCpus, memory_of, probe, read_latency
+from nodeagent.views.probe.text import WIDTH, render_latency, render_memory
+from nodeagent.views.wording.words import counted
+
+_SECONDS = 10
+_MOST_SECONDS = 86_400
+_MOST_BYTES = 64 * 2**20
+_BUCKETS = 1024
+"""Of 1 us each; the most that oslat has."""
+_INTERVAL_US = 1000
+
+
+class ProbeError(NodeAgentError):
+    """What was asked for can't be measured, or isn't known."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = """\
+nodeagent probe [POD [--container C]] [-o text|json|yaml]
+       nodeagent probe POD --latency [--force] [--seconds N] [--compare FILE|-]
+       nodeagent probe --cpus LIST [--seconds N] [--compare FILE|-]"""
+    parser.add_argument("pod", nargs="?", metavar="POD", help="only this pod: name, namespace/name or UID")
+    parser.add_argument("--container", metavar="C", help="only this container of the pod")
+    parser.add_argument(
+        "--latency", action="store_true", help="measure the latency of the container's CPUs, from within its cgroup"
+    )
+    parser.add_argument("--cpus", type=_cpus, metavar="LIST", help="measure the latency of these CPUs, such as 2-3,8")
+    parser.add_argument(
+        "--seconds", type=whole_number, metavar="N", help=f"how long each of the two tests takes (default: {_SECONDS})"
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="measure although the pod's processes use the CPUs: it takes CPU time from them, and their work counts as latency",
+    )
+    parser.add_argument(
+        "--compare", type=NamedFile, metavar="FILE|-", help="an earlier answer (-o json): show both side by side"
+    )
+    add_output_argument(parser)
+    add_agent_arguments(parser)
+    parser.epilog = """\
+exit status: 0: success; 3: memory of a container is not on the NUMA nodes that it was promised; 1: could not be determined;
+2: wrong arguments
+
+examples:
+  nodeagent probe
+  sudo nodeagent probe --cpus 2-3 -o json >before.json
+  sudo nodeagent probe slot --latency --compare before.json
+  nodeagent probe default/web -o json | jq -r '.memory[] | .container, .elsewhereBytes'
+
+Where memory lies costs nothing to read, and is always shown for pods. Latency takes the CPUs for two tests of rt-tests, so it is measured
+only if you ask for it, needs root, and takes no CPU from a pod's processes without --force. To test a pod's CPUs before its program runs,
+run the pod without a command. The tests' threads are ordinary ones, no real-time threads, as a container's are.
+next: nodeagent interference says who held them up"""
+    parser.set_defaults(parser=parser)
+
+
+def _cpus(text: str) -> CpuSet:
+    try:
+        cpus = CpuSet.parse(text)
+    except IdSetSyntaxError as err:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of CPUs such as 2-3,8") from err
+    if not cpus:
+        raise argparse.ArgumentTypeError("'' names no CPU")
+    return cpus
+
+
+def run(options: argparse.Namespace) -> int:
+    """Probe, and print what was found.
+
+    Raises:
+        NodeAgentError: it cannot be found out.
+    """
+    _check_arguments(options)
+    before = None if options.compare is None else earlier(options.compare)
+    latency = None
+    if options.cpus is not None or options.latency:
+        _check_prepared(options)
+        latency = _measured_in_pod(options) if options.cpus is None else _measured_here(options)
+    memory = None if options.cpus is not None else _memory(options)
+    if options.output != "text":
+        sys.stdout.write(spelled(probe(memory, latency, before), options.output))
+    else:
+        width = terminal_width() or WIDTH
+        parts = [] if memory is None else [render_memory(memory, width)]
+        parts += [] if latency is None else [render_latency(latency, before, width)]
+        sys.stdout.write("\n".join(parts))
+    return judged(memory or ())
+
+
+def judged(memory: Iterable[ContainerMemory]) -> int:
+    """Return the exit status.
+
+    Raises:
+        ProbeError: of a container it isn't known where its memory is.
+    """
+    memory = tuple(memory)
+    if any(one.elsewhere for one in memory):
+        return EXIT_DIFFERENCE
+    unknown = [f"{one.pod} {one.container}" for one in memory if one.promised is not None and one.by_node is None]
+    if unknown:
+        raise ProbeError(
+            f"where the memory is cannot be read: {', '.join(unknown)}",
+            hint="is the controller memory enabled there? see memory.numa_stat in the container's cgroup, and `nodeagent inspect`",
+        )
+    return 0
+
+
+def _check_arguments(options: argparse.Namespace) -> None:
+    refuse: Callable[[str], object] = options.parser.error
+    if options.cpus is not None and (options.pod is not None or options.latency):
+        refuse("--cpus names the CPUs: give it without a pod and --latency")
+    if options.pod is None and (options.container is not None or options.latency):
+        refuse("name the pod, too")
+    if options.force and not options.latency:
+        refuse("--force is only for a pod, with --latency")
+    if options.cpus is None and not options.latency and (options.seconds or options.compare is not None):
+        refuse("--seconds and --compare are about latency: add --latency, or name CPUs with --cpus")
+    if options.seconds is not None and options.seconds > _MOST_SECONDS:
+        refuse(f"--seconds can be at most {_MOST_SECONDS}")
+
+
+def _check_prepared(options: argparse.Namespace) -> None:
+    if os.geteuid() != 0:
+        words = f"{options.pod} --latency" if options.cpus is None else f"--cpus {options.cpus}"
+        raise ProbeError("only root may measure latency", hint=f"sudo nodeagent probe {words}")
+    check_installed(("oslat", "cyclictest"))
+
+
+def earlier(path: NamedFile) -> Latency:
+    """Read what was measured earlier.
+
+    Raises:
+        NodeAgentError: there is no such file, or it has no latency.
+    """
+    content = path.read(_MOST_BYTES)
+    hint = "make one with `nodeagent probe --cpus LIST -o json >FILE`"
+    if content is None:
+        raise ProbeError(f"there is no file {path}", hint=hint)
+    try:
+        return read_latency(content)
+    except MisfitError as err:
+        raise ProbeError(f"{path} has no latency to compare with: {err}", hint=hint) from err
+
+
+def _memory(options: argparse.Namespace) -> tuple[ContainerMemory, ...]:
+    view = shown_state(options.config, options.socket)
+    uids = None
+    if options.pod is not None:
+        entries = find_pods(view.state, options.pod)
+        uids = frozenset(entry.pod.uid for entry in entries)
+        if options.container is not None:
+            for entry in entries:
+                check_container(entry, options.container)
+    if view.cgroup_root is None:
+        raise ProbeError(
+            "the location of the pods' cgroups is unknown, and so is where their memory is",
+            hint="start them with `systemctl start nodeagent-pods`, or run this as root",
+        )
+    paths = [entry.container_path(one.name) for entry in view.state.entries for one in entry.pod.containers]
+    usage = {
+        path: container_usage(text.cpu_stat, text.numa_stat).memory_bytes
+        for path, text in read_usage(view.cgroup_root, paths).items()
+        if text.cpu_stat is not None  # every cgroup has this file
+    }
+    return memory_of(view, uids, options.container, usage)
+
+
+def _measured_here(options: argparse.Namespace) -> Latency:
+    with suppress(NeverSavedError):  # no agent has ever run here
+        check_free(shown_state(options.config, options.socket), options.cpus)
+    away = options.cpus - own_reach()
+    if away:
+        raise ProbeError(
+            f"CPUs {away} cannot be used from here",
+            hint="they are offline (`cat /sys/devices/system/cpu/online`), or a cgroup withholds them "
+            "(`cat /sys/fs/cgroup/cpuset.cpus.effective`)",
+        )
+    return _measured(ProbedCpus(options.cpus), options.seconds or _SECONDS, ())
+
+
+def check_free(view: NodeView, cpus: CpuSet) -> None:
+    """Make sure that these CPUs are no pod's own.
+
+    Raises:
+        ProbeError: they are.
+    """
+    owners = [claim for claim in exclusive_cpus(view) if not claim.cpus.isdisjoint(cpus)]
+    if owners:
+        first = owners[0]
+        raise ProbeError(
+            f"CPUs {first.cpus & cpus} are exclusive to {first.pod}",
+            hint=f"to measure them from within the pod: nodeagent probe {first.pod} --latency",
+        )
+
+
+def _measured_in_pod(options: argparse.Namespace) -> Latency:
+    view = shown_state(options.config, options.socket)
+    entry = find_pod(view.state, options.pod)
+    container = measured_container(view, entry, options.container)
+    cpus = expected_cpus(view, entry, container)
+    processes = _processes_on(view, entry, cpus)
+    if processes and not options.force:
+        raise ProbeError(
+            f"{counted(processes, 'process', 'processes')} of {entry.pod.full_name} may run on CPUs {cpus}: "
+            "the tests would take them away, and measure the pod itself",
+            hint="test them before the program runs, in the same pod without `command`, or add --force",
+        )
+    where = [
+        word for name in ("config", "socket") if (value := getattr(options, name)) for word in (f"--{name}", value)
+    ]
+    probed = ProbedCpus(cpus, entry.pod.full_name, container, processes)
+    entering = ("exec", *where, entry.pod.uid, container, "--")
+    return _measured(probed, options.seconds or _SECONDS, entering)
+
+
+def measured_container(view: NodeView, entry: PodEntry, name: str | None) -> str:
+    """Return the container whose CPUs are meant.
+
+    Raises:
+        NodeAgentError: there is none that has its own, or more than one.
+    """
+    pod = entry.pod.full_name
+    if name is not None:
+        check_container(entry, name)
+    own = [
+        one.name
+        for one in entry.pod.containers
+        if view.state.promises.own_set(entry.pod.uid, one.name) is not None
+        and (one.name == name or (name is None and one.kind is not ContainerKind.INIT))
+    ]
+    if not own:
+        of = pod if name is None else f"{pod} {name}"
+        raise ProbeError(
+            f"{of} has no exclusive CPUs", hint=f"`nodeagent explain {pod}` says why; any other CPUs: --cpus LIST"
+        )
+    if len(own) > 1:
+        raise ProbeError(
+            f"{pod} has several containers with exclusive CPUs: {', '.join(own)}", hint="name one with --container"
+        )
+    return own[0]
+
+
+def _processes_on(view: NodeView, entry: PodEntry, cpus: CpuSet) -> int:
+    """How many processes of the pod may be on these CPUs."""
+    tree = CgroupTree(view.cgroup_root or "")
+    sharing = {
+        cgroup
+        for claim in exclusive_cpus(view, frozenset({entry.pod.uid}))
+        if not claim.cpus.isdisjoint(cpus)
+        for cgroup in claim.cgroups
+    }
+    return len({pid for cgroup in sharing for pid in tree.processes(cgroup)})
+
+
+def _measured(probed: ProbedCpus, seconds: int, entering: tuple[str, ...]) -> Latency:
+    wake_in_time()
+    at_ms = time.time_ns() // 1_000_000
+    cpus = probed.cpus
+    oslat = (
+        *("oslat", "--cpu-list", str(cpus), "--duration", str(seconds)),
+        # it sleeps, and a container has no other CPUs
+        *("--cpu-main-thread", str(min(cpus))),
+        *("--bucket-size", str(_BUCKETS), "--zero-omit", "--quiet"),
+    )
+    cyclictest = (
+        *("cyclictest", f"--affinity={cpus}", f"--threads={len(cpus)}", f"--duration={seconds}"),
+        # a program finds the host as it is, not as cyclictest would set it for itself
+        *("--default-system", "--policy=other", f"--interval={_INTERVAL_US}"),
+        *(f"--histogram={LONGEST_US}", "--mlockall", "--quiet"),
+    )
+    busy = understood(parse_oslat, report_of(oslat, entering=entering, seconds=seconds), cpus, oslat[0])
+    waking = understood(
+        parse_cyclictest, report_of(cyclictest, entering=entering, seconds=seconds), cpus, cyclictest[0]
+    )
+    return Latency(probed, at_ms, seconds, busy, waking)
+
+
+def understood(parse: Callable[[bytes], DelaysByCpu], report: bytes, cpus: CpuSet, tool: str) -> DelaysByCpu:
+    """Read a report.
+
+    Raises:
+        ProbeError: this version writes it in another way, or it is not about these CPUs.
+    """
+    try:
+        found = parse(report)
+    except LatencyReportError as err:
+        raise ProbeError(
+            f"cannot understand the report of {tool}: {err}",
+            hint="report it, with the version of rt-tests (`dpkg -l rt-tests`)",
+        ) from err
+    if CpuSet.from_ids(found) != cpus:
+        raise ProbeError(
+            f"{tool} measured CPUs {CpuSet.from_ids(found)} instead of {cpus}",
+            hint="has one gone offline meanwhile? see `nodeagent topology`, and try again",
+        )
+    return found

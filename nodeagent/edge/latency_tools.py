@@ -1,0 +1,112 @@
+"""Running a program of rt-tests, for a limited time, and taking its report. What it runs on is its arguments' business."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.errors import NodeAgentError
+
+_MOST_CPUS = 8192
+"""The largest CONFIG_NR_CPUS."""
+_MOST_REPORT_BYTES = 64 * 2**20
+_SHOWN_BYTES = 2000
+_MORE_SECONDS = 120.0
+"""What a test may take besides: it starts and calibrates itself first, on CPUs that may be busy."""
+_STACK_BYTES = 2**18
+"""Of each thread, which programs of rt-tests lock in memory: it counts as the container's."""
+# Ends with this process, however that ends: setpriv(1), prlimit(1).
+_CHILD = ("setpriv", "--pdeathsig", "KILL", "prlimit", f"--stack={_STACK_BYTES}:")
+
+
+class LatencyToolError(NodeAgentError):
+    """Latency cannot be measured with this program."""
+
+
+def check_installed(programs: Sequence[str]) -> None:
+    """Make sure that programs of rt-tests are there.
+
+    Raises:
+        LatencyToolError: one is not.
+    """
+    missing = next((program for program in programs if shutil.which(program) is None), None)
+    if missing is not None:
+        raise LatencyToolError(
+            f"rt-tests is not installed: there is no {missing}", hint="install it: `apt install rt-tests`"
+        )
+
+
+def own_reach() -> CpuSet:
+    """Forget this process's own affinity, and return the CPUs that its cgroup leaves it."""
+    os.sched_setaffinity(0, range(_MOST_CPUS))
+    return CpuSet.from_ids(os.sched_getaffinity(0))
+
+
+def wake_in_time() -> None:
+    """Let sleeping threads of what this process starts wake up when they want to, not up to 50 microseconds later (prctl(2))."""
+    Path("/proc/self/timerslack_ns").write_text("1", encoding="ascii")
+
+
+def report_of(
+    program: Sequence[str], *, entering: Sequence[str] = (), seconds: float, more_seconds: float = _MORE_SECONDS
+) -> bytes:
+    """Run a program that writes its report to the file named by `--json`, and return the report.
+
+    Args:
+        program: with its arguments.
+        entering: arguments of nodeagent that the command is appended to, to run it elsewhere than here.
+        seconds: how long it has to measure.
+        more_seconds: how much longer it may take before it is killed.
+
+    Raises:
+        LatencyToolError: it failed, or ended too early or too late.
+    """
+    report, said = os.memfd_create("report"), os.memfd_create("said")
+    try:
+        os.set_inheritable(report, True)
+        # -P: what lies in the working directory is not the agent
+        elsewhere = (sys.executable, "-P", "-m", "nodeagent", *entering) if entering else ()
+        command = (*elsewhere, *_CHILD, *program, f"--json=/proc/self/fd/{report}")
+        began = time.monotonic()
+        status = _run(command, report, said, seconds + more_seconds, program[0])
+        if status != 0 or time.monotonic() - began < seconds:
+            raise LatencyToolError(
+                f"{program[0]} {_ending(status, said)}",
+                hint="has the pod ended meanwhile? see `nodeagent inspect`; or try the program by hand: "
+                + " ".join(program),
+            )
+        return os.pread(report, min(os.fstat(report).st_size, _MOST_REPORT_BYTES), 0)
+    finally:
+        os.close(report)
+        os.close(said)
+
+
+def _ending(status: int, said: int) -> str:
+    if status == 0:  # told to end (SIGTERM), they write a report, too
+        return "has ended before its time"
+    how = f"was killed by signal {-status}" if status < 0 else f"failed with status {status}"
+    return how + _last_words(said)
+
+
+def _run(command: Sequence[str], report: int, said: int, seconds: float, name: str) -> int:
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, pass_fds=(report,))
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired as err:
+        raise LatencyToolError(
+            f"{name} has not ended after {seconds:g} s{_last_words(said)}",
+            hint="does the container get CPU time? see `nodeagent inspect`, its cpu.max and cgroup.freeze",
+        ) from err
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _last_words(said: int) -> str:
+    size = os.fstat(said).st_size
+    text = os.pread(said, _SHOWN_BYTES, max(0, size - _SHOWN_BYTES)).decode(errors="backslashreplace").strip()
+    return f": {text}" if text else ""

@@ -1,0 +1,106 @@
+"""What rt-tests measure of CPUs: the JSON of `oslat` and `cyclictest`. Both count in whole microseconds."""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parsed
+
+LONGEST_US = 10_000
+"""Of the histogram that cyclictest is asked for."""
+_MAX_DIGITS = 10
+
+
+class LatencyReportError(ValueError):
+    """The report is not what the tool writes."""
+
+
+class Delays(Struct, frozen=True):
+    """How long threads were held up, and how often that long."""
+
+    worst_us: int
+    histogram: tuple[tuple[int, int], ...]
+    """(microseconds, times), ascending. oslat counts whatever is longer with the last one."""
+    beyond: int = 0
+    """Times that were longer than any in the histogram."""
+
+    @property
+    def samples(self) -> int:
+        return sum(times for _, times in self.histogram) + self.beyond
+
+    def at_least(self, us: int) -> int:
+        """Return how many times it was as long or longer."""
+        return sum(times for found_us, times in self.histogram if found_us >= us) + self.beyond
+
+    def quantile(self, permille: int) -> int | None:
+        """Return the duration that so many thousandths of all times did not exceed; None: it is beyond the histogram."""
+        rest = -(-self.samples * permille // 1000)
+        for us, times in self.histogram:
+            rest -= times
+            if rest <= 0:
+                return us
+        return None
+
+
+DelaysByCpu = Mapping[int, Delays]
+
+
+def together(found: Iterable[Delays]) -> Delays:
+    """Put the delays of some CPUs together; there is at least one."""
+    found = tuple(found)
+    times: dict[int, int] = {}
+    for one in found:
+        for us, count in one.histogram:
+            times[us] = times.get(us, 0) + count
+    return Delays(max(one.worst_us for one in found), tuple(sorted(times.items())), sum(one.beyond for one in found))
+
+
+def parse_oslat(text: bytes) -> DelaysByCpu:
+    """Read how long the turns of a busy loop took, which are short unless something else ran.
+
+    Raises:
+        LatencyReportError: it is something else.
+    """
+    return _read(text, samples=None)
+
+
+def parse_cyclictest(text: bytes) -> DelaysByCpu:
+    """Read how much too late sleeping threads ran.
+
+    Raises:
+        LatencyReportError: it is something else.
+    """
+    return _read(text, samples="cycles")
+
+
+def _read(text: bytes, *, samples: str | None) -> DelaysByCpu:
+    """`samples`: the field that has how many there were, in the histogram or not; None: all are in it."""
+    try:
+        threads = parsed(text).field("thread").by_name(lambda thread: _thread(thread, samples))
+    except MisfitError as err:
+        raise LatencyReportError(str(err)) from err
+    if not threads:
+        raise LatencyReportError("thread: there is none")
+    return dict(sorted(found for _, found in threads))
+
+
+def _thread(thread: JsonValue, samples: str | None) -> tuple[int, Delays]:
+    histogram = histogram_of(thread.field("histogram"))
+    counted = sum(times for _, times in histogram)
+    beyond = 0 if samples is None else max(0, thread.field(samples).whole() - counted)
+    return thread.field("cpu").whole(), Delays(thread.field("max").whole(), histogram, beyond)
+
+
+def histogram_of(value: JsonValue) -> tuple[tuple[int, int], ...]:
+    """Read times by duration, as both tools and our own documents have it.
+
+    Raises:
+        MisfitError: it is something else.
+    """
+    return tuple(sorted((_microseconds(value, name), times) for name, times in value.by_name(JsonValue.whole) if times))
+
+
+def _microseconds(value: JsonValue, name: str) -> int:
+    if not (name.isascii() and name.isdigit() and len(name) <= _MAX_DIGITS):
+        raise value.misfit("an object with microseconds as keys")
+    return int(name)
