@@ -37,7 +37,7 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
     (
         "hostIsolation",
         _DEFAULT.host_isolation,
-        "`partition`: the host's processes leave exclusive CPUs, too (kernel 6.7 or later)",
+        "`partition`: the host's processes leave exclusive CPUs, too",
     ),
     ("interruptIsolation", _DEFAULT.interrupt_isolation, "`affinity`: interrupts that can be moved leave exclusive CPUs, too"),
     ("cpuCFSQuota", str(_DEFAULT.cpu_cfs_quota).lower(), "enforce CPU limits of containers without exclusive CPUs"),

@@ -50,7 +50,7 @@ from nodeagent.daemon.logs import Log, about, log_event
 from nodeagent.daemon.machine import Machine, on_what_is_there
 from nodeagent.daemon.metrics_recorder import MetricsRecorder, Stopwatch
 from nodeagent.daemon.placements import Placements
-from nodeagent.daemon.problems import refused_change, shadow, withheld_problem
+from nodeagent.daemon.problems import refused_change, shadow, unknown_devices, withheld_problem
 from nodeagent.daemon.reattach import reattach
 from nodeagent.daemon.records import Recorder, held_off
 from nodeagent.daemon.recovery import Recovery, recovery_document, report_refused
@@ -69,6 +69,7 @@ _RETRY_SECONDS = 1.0
 _LONGEST_POLL_SECONDS = 1.0
 _WITHHELD = "withheld"
 _ASTRAY = "astray"
+_DEVICES = "devices"
 _DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_REFUSED, EventKind.CHANGE_REFUSED})
 
 
@@ -369,7 +370,18 @@ class Agent:
         for want in wanted:
             partitioned |= want.partition_cpus()
         alone = alone_of(self.node.config, exclusive, partitioned)
-        return self.host_settings.keep(Wanted(alone, self._kept.whole.online - exclusive), rescan=rescan)
+        claims = tuple(
+            (device, own)
+            for entry in self.state.entries
+            for container in entry.pod.containers
+            for device in container.interrupts
+            if (own := self.state.promises.own_set(entry.pod.uid, container.name))
+        )
+        troubles = self.host_settings.keep(Wanted(alone, self._kept.whole.online - exclusive, claims), rescan=rescan)
+        self.notices.pop(_DEVICES, None)
+        if self.host_settings.unknown_devices:
+            self.notices[_DEVICES] = unknown_devices(self.host_settings.unknown_devices)
+        return troubles
 
     def _act(
         self, world: World, outcome: ExecutionResult, placed: Mapping[str, ContainerPlacement]

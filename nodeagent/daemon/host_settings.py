@@ -137,6 +137,8 @@ class HostSettings:
         self._refused: dict[Setting, CpuSet] = {}
         """What the kernel has refused since then: it would again."""
         self._reported: frozenset[Setting] = frozenset()
+        self.unknown_devices: tuple[str, ...] = ()
+        """Claimed ones that have no interrupts, or are not there."""
 
     def keep(self, wanted: Wanted, *, rescan: bool) -> tuple[Trouble, ...]:
         """Make all settings leave exclusive CPUs alone, and those of other kinds what they were.
@@ -164,6 +166,7 @@ class HostSettings:
         return troubles
 
     def _settle(self, record: Record, wanted: Wanted) -> tuple[Trouble, ...]:
+        self.unknown_devices = ()
         reading = self._places.read(wanted.alone.keys() | {setting.kind for setting in record})
         planned = plan(
             record,
@@ -190,7 +193,9 @@ class HostSettings:
         return tuple(troubles)
 
     def _claims(self, wanted: Wanted) -> dict[Setting, CpuSet]:
-        return {setting: cpus for device, cpus in wanted.claims for setting in self._places.interrupts_of(device)}
+        found = {device: self._places.interrupts_of(device) for device, _ in wanted.claims}
+        self.unknown_devices = tuple(device for device, interrupts in found.items() if not interrupts)
+        return {setting: cpus for device, cpus in wanted.claims for setting in found[device]}
 
     def _put(self, writes: Mapping[Setting, CpuSet]) -> dict[Setting, str]:
         """Write, and return what was refused."""

@@ -25,6 +25,13 @@ def refused_change(entry: PodEntry) -> str | None:
     )
 
 
+def unknown_devices(devices: tuple[str, ...]) -> str:
+    return (
+        f"no interrupts of {', '.join(devices)}, which a pod's annotation names: there is no such device, or no driver has it "
+        "(see `ls /sys/class/net /sys/bus/pci/devices`)"
+    )
+
+
 def withheld_problem(kept: Withheld) -> str:
     return (
         f"{kept.path} keeps CPUs {kept.cpus} from the pods, so they count as offline "

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from nodeagent.core.host.settings import NEW_IRQS, Setting, SettingKind
 from nodeagent.core.model.cgroup_layout import ABOVE
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Pod
 from nodeagent.daemon.host_settings import HOST_SETTINGS, HostSettings, Wanted, alone_of, put_back
 from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.wakeups import WakeUpReason
@@ -38,10 +39,10 @@ class Life:
         self.record = directory / HOST_SETTINGS
         self._patch = watched(monkeypatch, self.machine, self.steps)
 
-    def start(self) -> CpuSet:
+    def start(self, one: Pod = WEB) -> CpuSet:
         self._patch.__enter__()
         self.daemon.start()
-        self.daemon.files.pods = (WEB,)
+        self.daemon.files.pods = (one,)
         self.daemon.rest()
         return self.daemon.agent.state.promises.exclusive()
 
@@ -288,6 +289,18 @@ def test_what_cannot_be_read_for_a_while_is_not_forgotten(old_kernel: Life) -> N
 
 
 # Claims
+
+
+def test_a_pod_claims_a_devices_interrupts_by_annotation(life: Life) -> None:
+    (container,) = WEB.containers
+    claiming = replace(WEB, containers=(replace(container, interrupts=("eth0", "eth7")),))
+    own = life.start(claiming)
+    assert (life.machine.settings[FEW], life.machine.settings[IRQ] & own) == (own, CpuSet())
+    (problem,) = life.daemon.agent.view.problems
+    assert problem.startswith("no interrupts of eth7, which a pod's annotation names")
+    life.remove()
+    assert life.machine.settings == life.before
+    assert life.daemon.agent.view.problems == ()
 
 
 def test_a_claimed_devices_interrupts_are_on_the_containers_cpus(tmp_path: Path) -> None:

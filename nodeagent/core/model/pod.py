@@ -78,6 +78,9 @@ class Container(Struct, frozen=True):
     of them or none, as in kubelet.
     """
 
+    interrupts: tuple[str, ...] = ()
+    """By annotation: PCI devices and network interfaces whose interrupts it wants on its exclusive CPUs."""
+
     @property
     def is_mixed(self) -> bool:
         """Whether it asks for exclusive CPUs and for some of the shared pool beside them."""

@@ -29,6 +29,8 @@ MAX_GRACE_SECONDS = 7 * 24 * 3600
 _MAX_ID = 2**31 - 1
 """Largest user and group id: the API server's bound (IsValidUserID)."""
 _CPU_COUNT = re.compile(r"[1-9][0-9]{0,6}")
+_DEVICE = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|(?!\.{1,2}$)[^\s/:,]{1,15}")
+"""An address below /sys/bus/pci/devices, or the name of a network interface."""
 _RESTART_POLICIES = tuple(policy.value for policy in RestartPolicy)
 
 
@@ -108,22 +110,37 @@ class PodReader:
 
     def _annotated(self, annotations: Fields, pod: Pod) -> Pod:
         counts: dict[str, int] = {}
+        devices: dict[str, tuple[str, ...]] = {}
         names = tuple(container.name for container in pod.containers)
         for key in annotations.present():
             kind, slash, name = key.partition("/")
             if not slash or not f".{kind}".endswith(f".{pod_schema.ANNOTATION_DOMAIN}"):
                 continue
-            if kind != pod_schema.EXCLUSIVE_CPUS:
-                known = f"{pod_schema.EXCLUSIVE_CPUS}/<container>"
+            if kind not in {pod_schema.EXCLUSIVE_CPUS, pod_schema.INTERRUPTS}:
+                known = f"{pod_schema.EXCLUSIVE_CPUS}/<container> or {pod_schema.INTERRUPTS}/<container>"
                 annotations.report(key, f"is not an annotation of this agent: use {known}, or remove it")
             elif name not in names:
                 meant = nearest(name, names)
                 annotations.report(key, f"must name a container of this pod after the slash{meant}")
-            elif (text := annotations.string(key)) is not None and not _CPU_COUNT.fullmatch(text):
-                annotations.report(key, 'must be a whole number of CPUs, such as "2"', text)
-            elif text is not None:
+            elif (text := annotations.string(key)) is None:
+                continue
+            elif kind == pod_schema.INTERRUPTS:
+                devices[name] = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+                wrong = next((part for part in devices[name] if not _DEVICE.fullmatch(part)), None)
+                if wrong is not None:
+                    rule = "must be network interfaces or addresses of PCI devices, such as eth0, 0000:3b:00.0"
+                    annotations.report(key, rule, text)
+            elif _CPU_COUNT.fullmatch(text):
                 counts[name] = int(text)
-        return replace(pod, containers=tuple(replace(c, exclusive_cpus=counts.get(c.name)) for c in pod.containers))
+            else:
+                annotations.report(key, 'must be a whole number of CPUs, such as "2"', text)
+        return replace(
+            pod,
+            containers=tuple(
+                replace(c, exclusive_cpus=counts.get(c.name), interrupts=devices.get(c.name, ()))
+                for c in pod.containers
+            ),
+        )
 
     def _spec(self, spec: Fields, pod: Pod) -> Pod:
         identity = self._identity(spec, pod_schema.POD_SECURITY_UNUSED, _PodIdentity())
@@ -249,8 +266,12 @@ def pod_to_document(pod: Pod) -> dict[str, object]:
         spec["overhead"] = _amounts_document(pod.overhead)
     metadata: dict[str, object] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
     counts = {c.name: c.exclusive_cpus for c in pod.containers if c.exclusive_cpus is not None}
-    if counts:
-        metadata["annotations"] = {f"{pod_schema.EXCLUSIVE_CPUS}/{name}": str(count) for name, count in counts.items()}
+    annotations = {f"{pod_schema.EXCLUSIVE_CPUS}/{name}": str(count) for name, count in counts.items()}
+    annotations |= {
+        f"{pod_schema.INTERRUPTS}/{c.name}": ", ".join(c.interrupts) for c in pod.containers if c.interrupts
+    }
+    if annotations:
+        metadata["annotations"] = annotations
     document: dict[str, object] = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     if pod.given_qos is not None:
         document["status"] = {"qosClass": pod.given_qos.value}

@@ -12,6 +12,9 @@ ANNOTATION_DOMAIN = "nodeagent.io"
 EXCLUSIVE_CPUS = f"exclusive-cpus.{ANNOTATION_DOMAIN}"
 """Of the CPU request of the container that the key names, so many CPUs are exclusive."""
 
+INTERRUPTS = f"interrupts.{ANNOTATION_DOMAIN}"
+"""The interrupts of these devices come to the exclusive CPUs of the container that the key names."""
+
 METADATA_UNUSED = (
     "generateName",
     "selfLink",

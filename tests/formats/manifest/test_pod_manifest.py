@@ -482,7 +482,8 @@ def test_exclusive_cpus_need_a_request_and_no_resources_of_the_pod_as_a_whole() 
     (found,) = refused(annotated('exclusive-cpus.nodeagent.io/web: "1"', whole))
     assert "doesn't go with resources of the pod as a whole (spec.resources): remove one of them" in found
     (found,) = refused(annotated('exclusive-cpu.nodeagent.io/web: "1"'))
-    assert "is not an annotation of this agent: use exclusive-cpus.nodeagent.io/<container>, or remove it" in found
+    assert "is not an annotation of this agent: use exclusive-cpus.nodeagent.io/<container> or" in found
+    assert "interrupts.nodeagent.io/<container>, or remove it" in found
 
 
 names = st.from_regex(r"[a-z]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True)
@@ -492,6 +493,18 @@ sizes = st.builds("{}{}".format, st.integers(0, 4000), st.sampled_from(["", "m",
 resource_lists = st.dictionaries(st.sampled_from(["cpu", "memory", "hugepages-2Mi"]), sizes).map(Resources.of)
 requirements = st.builds(ResourceRequirements, resource_lists, resource_lists)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+def test_a_container_claims_the_interrupts_of_devices() -> None:
+    found = accepted(annotated('interrupts.nodeagent.io/web: "eth0, 0000:3b:00.0,eth0"')).pod
+    assert found.containers[0].interrupts == ("eth0", "0000:3b:00.0")
+    assert pod_from_document(pod_to_document(found)) == found
+
+
+@pytest.mark.parametrize("devices", ['""', '"eth0,"', '"../eth0"', '".."', '"a/b"', '"an interface"', "'0000:3b:00'"])
+def test_what_is_no_device_is_refused(devices: str) -> None:
+    (found,) = refused(annotated(f"interrupts.nodeagent.io/web: {devices}"))
+    assert "must be network interfaces or addresses of PCI devices, such as eth0, 0000:3b:00.0" in found
 
 
 @st.composite
