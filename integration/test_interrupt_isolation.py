@@ -1,5 +1,6 @@
 """`interruptIsolation: affinity` and the kernel's work queues on real kernels: they leave exclusive CPUs, and everything is put back."""
 
+import random
 import re
 from collections.abc import Mapping
 
@@ -10,6 +11,9 @@ from integration.node import CONFIG, Node, container, pod
 from nodeagent.core.model.idset import CpuMask, CpuSet
 from tests.support.figures import Recorder, report
 
+KILLS = 50
+LONGEST_SECONDS = 2.0
+"""From a change of the manifests to the kill; a turn takes about one."""
 SLEEP = ["sleep", "infinity"]
 IRQS, NEW_IRQS = "/proc/irq/*/smp_affinity_list", "/proc/irq/default_smp_affinity"
 WORK = "/sys/devices/virtual/workqueue/cpumask"
@@ -138,3 +142,26 @@ def test_it_all_comes_back_without_an_agent_too(node: Node) -> None:
     node.run("rm /etc/nodeagent/manifests/quiet.json; nodeagent release --all")
     assert differences(before, listed(node)) == {}
     assert node.run(f"ls {RECORD}", check=False).returncode != 0
+
+
+@pytest.mark.long
+def test_whenever_the_agent_is_killed_everything_comes_back(node: Node, record_property: Recorder) -> None:
+    """A pod comes and goes, and the agent dies at some moment of each: the moments are drawn, the outcome is waited for."""
+    before, stay, chance = listed(node), unmovable(node), random.Random(2026)
+    for _ in range(KILLS // 2):
+        node.apply(pod("quiet", container("app", SLEEP, cpu="2")))
+        kill(node, chance)
+        state = node.wait_running("quiet")
+        own = CpuSet.parse(state["promises"]["pods"]["uid-quiet"]["cpus"]["app"])
+        assert naming(settled(node), own) <= stay
+        node.delete("quiet")
+        kill(node, chance)
+        node.wait(lambda state: not state["entries"], "the pod to be gone", of=["quiet"])
+    assert differences(before, settled(node)) == {}
+    assert node.run(f"ls {RECORD}", check=False).returncode != 0
+    report(record_property, f"killed {KILLS} times, and everything is as before")
+
+
+def kill(node: Node, chance: random.Random) -> None:
+    node.run(f"sleep {chance.uniform(0, LONGEST_SECONDS):.3f}")
+    node.kill_agent()
