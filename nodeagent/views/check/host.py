@@ -134,11 +134,14 @@ def irqbalance(facts: NodeFacts) -> CheckResult:
         return CheckResult("irqbalance", Level.UNKNOWN, _NO_CGROUPS)
     if not _runs(facts, "irqbalance"):
         return CheckResult("irqbalance", Level.OK, "it does not run")
+    if facts.config is not None and facts.config.interrupt_isolation != "none":
+        why = "it runs, and the agent tells it which CPUs are exclusive (interruptIsolation)"
+        return CheckResult("irqbalance", Level.OK, why)
     return CheckResult(
         "irqbalance",
         Level.WARNING,
         "it runs, and may put interrupts on pods' exclusive CPUs",
-        "sudo systemctl disable --now irqbalance # or IRQBALANCE_BANNED_CPULIST in /etc/default/irqbalance",
+        f"interruptIsolation: affinity in {facts.config_file}",
     )
 
 
