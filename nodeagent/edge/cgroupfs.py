@@ -443,7 +443,7 @@ class CgroupTree:
             case Attribute.CPUSET_CPUS, CpuSet():
                 granted = self._effective(path, EFFECTIVE_CPUS, CpuSet)
                 if granted and granted != value:
-                    granted |= self._of_partitions_below(path) & value
+                    value, granted = self._beside_partitions(path, value, granted)
                 self._compare(path, EFFECTIVE_CPUS, value, granted)
             case Attribute.CPUSET_MEMS, NumaSet():
                 self._compare(path, EFFECTIVE_MEMS, value, self._effective(path, EFFECTIVE_MEMS, NumaSet))
@@ -454,13 +454,15 @@ class CgroupTree:
             case _:
                 pass
 
-    def _of_partitions_below(self, path: str) -> CpuSet:
-        """CPUs that this cgroup hands down: where a partition below has them, they are not in its own effective set."""
+    def _beside_partitions(self, path: str, wanted: CpuSet, granted: CpuSet) -> tuple[CpuSet, CpuSet]:
+        """Return what to compare: of a partition only its own CPUs are effective, and of a cgroup above partitions all but theirs."""
         kind = self._text(path, Attribute.CPUSET_CPUS_PARTITION.value)
         name = Attribute.CPUSET_CPUS_EXCLUSIVE
-        cpus = self._parsed(path, name, self._text(path, name.value) or "") if kind == "member\n" else CpuSet()
+        cpus = self._parsed(path, name, self._text(path, name.value) or "")
         assert isinstance(cpus, CpuSet)
-        return cpus
+        if kind == "member\n":
+            return wanted, granted | (cpus & wanted)
+        return (wanted & cpus, granted) if kind in {"root\n", "isolated\n"} else (wanted, granted)
 
     def _compare(self, path: str, name: str, wanted: CpuSet | NumaSet, granted: CpuSet | NumaSet | None) -> None:
         if granted is None:

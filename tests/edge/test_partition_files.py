@@ -72,8 +72,21 @@ def test_a_pod_s_cpus_that_partitions_below_it_have_are_not_missing(pods: Path) 
         tree.apply(wider)
     (pod / PARTITION.value).write_text("root\n")
     (pod / "cpuset.cpus.effective").write_text("0,2,4\n")
-    with pytest.raises(CgroupError, match="is '0,2,4', wanted '0,2-4'"):
+    with pytest.raises(CgroupError, match="is '0,2,4', wanted '3'"):
         tree.apply(wider)
+
+
+def test_of_a_partition_only_its_own_cpus_are_effective(pods: Path) -> None:
+    tree, pod = CgroupTree(str(pods)), pods / "pod1"
+    (pod / "cpuset.cpus").write_text("0,2-3\n")
+    (pod / EXCLUSIVE.value).write_text("2-3\n")
+    (pod / "cpuset.cpus.effective").write_text("2-3\n")
+    grown_pool = SetAttribute("pod1", Attribute.CPUSET_CPUS, CpuSet.parse("0-4"), CpuSet.parse("0,2-3"))
+    with pytest.raises(CgroupError, match="is '2-3', wanted '0-4'"):
+        tree.apply(grown_pool)
+    (pod / PARTITION.value).write_text("root\n")
+    tree.apply(grown_pool)
+    assert (pod / "cpuset.cpus").read_text().startswith("0-4")
 
 
 def test_a_partition_begins_by_whoever_has_the_right_and_ends_by_us(pods: Path) -> None:
