@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from nodeagent.core.host.settings import SettingKind
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import NodeState, Phase
 from nodeagent.daemon.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT, STATE_FILE
@@ -202,7 +203,11 @@ class Life:
             for path, observed in machine.observed().items()
         }
         if daemon.agent.node.config.interrupt_isolation != "none":
-            assert not any(cpus & state.promises.exclusive() for cpus in machine.settings.values())
+            assert not any(
+                cpus & state.promises.exclusive()
+                for setting, cpus in machine.settings.items()
+                if setting.kind is not SettingKind.UNIT
+            )
         files = {
             str(path.relative_to(self.directory)): path.read_bytes() if path.is_file() else None
             for path in self.directory.rglob("*")

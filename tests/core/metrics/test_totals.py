@@ -27,13 +27,17 @@ def test_names_are_unique_with_and_without_aliases() -> None:
     assert len(names) == len(set(names))
 
 
+OF_CONTAINERS = {m.CONTAINER_INFO, m.EXCLUSIVE_CPU_INTERRUPTS, m.EXCLUSIVE_CPU_SOFTIRQS}
+"""Their series go with the pod that they name."""
+
+
 @pytest.mark.parametrize("spec", AGENT_METRICS, ids=lambda spec: spec.name)
 def test_our_own_names_follow_the_conventions(spec: MetricSpec) -> None:
     assert re.fullmatch(r"nodeagent_[a-z_]+", spec.name)
     assert spec.name.endswith("_total") == (spec.kind == "counter")
     assert spec.name.endswith("_seconds") == (spec.kind == "histogram")
     assert spec.help.endswith(".")
-    if spec.name != m.CONTAINER_INFO:  # which is there to name them
+    if spec.name not in OF_CONTAINERS:
         assert not set(spec.labels) & {"pod", "uid", "name", "namespace", "container"}
 
 
@@ -68,7 +72,7 @@ def test_ours_have_no_old_names() -> None:
 
 def test_every_metric_but_those_of_the_machine_has_series_from_the_start() -> None:
     begun = {one.name for kind in ("counter", "gauge") for one in start_series(kind)} | set(m.BUCKETS)
-    assert set(BY_NAME) - begun == {"kubelet_cpu_manager_allocation_per_numa", "nodeagent_build_info", m.CONTAINER_INFO}
+    assert set(BY_NAME) - begun == {"kubelet_cpu_manager_allocation_per_numa", "nodeagent_build_info", *OF_CONTAINERS}
 
 
 def test_kubelets_series_from_the_start() -> None:
