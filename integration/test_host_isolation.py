@@ -134,6 +134,19 @@ def test_a_cpu_that_goes_offline_comes_back_into_its_partition(node: Node) -> No
     assert cpus_of(node.allowed(pid)[0]) == owner
 
 
+def test_a_pod_may_ask_not_to_be_balanced(node: Node) -> None:
+    asking = pod(OWNER, container("app", SLEEP, cpu="2"))
+    asking["metadata"]["annotations"] = {"nodeagent.io/partition": "isolated"}
+    node.apply(asking)
+    own = promised(node.wait_running(OWNER), OWNER)
+    assert left_to_host(node).isdisjoint(own)
+    assert node.value(f"{ROOT}/poduid-{OWNER}", "cpuset.cpus.partition") == "isolated"
+    assert cpus_of(node.run("cat /sys/fs/cgroup/cpuset.cpus.isolated").stdout) == own
+    (shown,) = (c for p in node.inspect()["pods"] for c in p["containers"])
+    assert (shown["partition"], node.inspect()["differences"]) == ("isolated", [])
+    assert "the kernel spreads no load over them" in " ".join(shown["notes"])
+
+
 def test_turning_it_off_gives_the_cpus_back_while_pods_run(node: Node) -> None:
     owner, mixed = pods(node)
     assert settings(node) != ""

@@ -149,7 +149,8 @@ def _pod_cgroups(
     }
     # What is between pods of the other classes and the pods' cgroup hands nothing down.
     is_apart = config.host_isolation == "partition" and entry.qos is QosClass.GUARANTEED
-    return partitioned(pod, containers, own if is_apart else {}, managers.topology.isolated)
+    unbalanced = managers.topology.online if entry.pod.is_isolated else managers.topology.isolated
+    return partitioned(pod, containers, own if is_apart else {}, unbalanced)
 
 
 def shared_pool(managers: Managers, promises: Promises, online: CpuSet) -> CpuSet:

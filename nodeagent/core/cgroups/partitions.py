@@ -24,7 +24,7 @@ def without_partition(want: DesiredCgroup) -> DesiredCgroup:
 
 
 def partitioned(
-    pod: DesiredCgroup, containers: Sequence[DesiredCgroup], own: Mapping[str, CpuSet], isolated: CpuSet
+    pod: DesiredCgroup, containers: Sequence[DesiredCgroup], own: Mapping[str, CpuSet], unbalanced: CpuSet
 ) -> tuple[DesiredCgroup, ...]:
     """Give a pod's cgroups their partitions.
 
@@ -35,7 +35,8 @@ def partitioned(
         pod: its cgroup.
         containers: those of its containers.
         own: by path, the CPUs promised to those of them that have CPUs of their own now.
-        isolated: CPUs that the kernel balances no load over since boot (isolcpus): it lets them be in no partition that does.
+        unbalanced: CPUs that are to be in partitions of the kind `isolated`: those that the kernel balances no load over since boot
+            (isolcpus), which it lets be in no other, or all, if the pod asks for it.
     """
     if own and len(own) == len(containers):
         apart = {pod.path: _union(own.values())}
@@ -53,17 +54,17 @@ def partitioned(
             attributes=(
                 *want.attributes,
                 (Attribute.CPUSET_CPUS_EXCLUSIVE, handed_down[want.path]),
-                (Attribute.CPUSET_CPUS_PARTITION, _kind(apart.get(want.path), isolated)),
+                (Attribute.CPUSET_CPUS_PARTITION, _kind(apart.get(want.path), unbalanced)),
             ),
         )
         for want in (pod, *containers)
     )
 
 
-def _kind(cpus: CpuSet | None, isolated: CpuSet) -> Partition:
+def _kind(cpus: CpuSet | None, unbalanced: CpuSet) -> Partition:
     if not cpus:
         return MEMBER
-    return Partition(PartitionKind.ISOLATED if cpus <= isolated else PartitionKind.ROOT)
+    return Partition(PartitionKind.ISOLATED if cpus <= unbalanced else PartitionKind.ROOT)
 
 
 def _union(sets: Iterable[CpuSet]) -> CpuSet:

@@ -104,6 +104,8 @@ class Pod(Struct, frozen=True):
     overhead: Resources = Resources()
     restart_policy: RestartPolicy = RestartPolicy.ALWAYS
     termination_grace_seconds: int = 30
+    is_isolated: bool = False
+    """By annotation: no load is balanced over its exclusive CPUs, where they are closed to the host."""
     given_qos: QosClass | None = None
     """`status.qosClass`, if the manifest has it: it takes precedence over the computed class, as in kubelet."""
 

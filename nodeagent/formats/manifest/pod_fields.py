@@ -112,12 +112,15 @@ class PodReader:
         counts: dict[str, int] = {}
         devices: dict[str, tuple[str, ...]] = {}
         names = tuple(container.name for container in pod.containers)
+        kind_of_partition = annotations.one_of(pod_schema.PARTITION, pod_schema.PARTITIONS)
         for key in annotations.present():
+            if key == pod_schema.PARTITION:
+                continue
             kind, slash, name = key.partition("/")
             if not slash or not f".{kind}".endswith(f".{pod_schema.ANNOTATION_DOMAIN}"):
                 continue
             if kind not in {pod_schema.EXCLUSIVE_CPUS, pod_schema.INTERRUPTS}:
-                known = f"{pod_schema.EXCLUSIVE_CPUS}/<container> or {pod_schema.INTERRUPTS}/<container>"
+                known = f"{pod_schema.EXCLUSIVE_CPUS}/<container>, {pod_schema.INTERRUPTS}/<container> or {pod_schema.PARTITION}"
                 annotations.report(key, f"is not an annotation of this agent: use {known}, or remove it")
             elif name not in names:
                 meant = nearest(name, names)
@@ -136,6 +139,7 @@ class PodReader:
                 annotations.report(key, 'must be a whole number of CPUs, such as "2"', text)
         return replace(
             pod,
+            is_isolated=kind_of_partition == pod_schema.ISOLATED,
             containers=tuple(
                 replace(c, exclusive_cpus=counts.get(c.name), interrupts=devices.get(c.name, ()))
                 for c in pod.containers
@@ -270,6 +274,7 @@ def pod_to_document(pod: Pod) -> dict[str, object]:
     annotations |= {
         f"{pod_schema.INTERRUPTS}/{c.name}": ", ".join(c.interrupts) for c in pod.containers if c.interrupts
     }
+    annotations |= {pod_schema.PARTITION: pod_schema.ISOLATED} if pod.is_isolated else {}
     if annotations:
         metadata["annotations"] = annotations
     document: dict[str, object] = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

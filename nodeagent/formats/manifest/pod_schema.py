@@ -12,6 +12,12 @@ ANNOTATION_DOMAIN = "nodeagent.io"
 EXCLUSIVE_CPUS = f"exclusive-cpus.{ANNOTATION_DOMAIN}"
 """Of the CPU request of the container that the key names, so many CPUs are exclusive."""
 
+PARTITION = f"{ANNOTATION_DOMAIN}/partition"
+"""The kind of partition that the pod's exclusive CPUs become: one of these."""
+
+ROOT, ISOLATED = "root", "isolated"
+PARTITIONS = (ROOT, ISOLATED)
+
 INTERRUPTS = f"interrupts.{ANNOTATION_DOMAIN}"
 """The interrupts of these devices come to the exclusive CPUs of the container that the key names."""
 

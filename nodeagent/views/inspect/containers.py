@@ -246,10 +246,12 @@ def _notes(observed: ContainerView, own: CpuSet | None, level: Isolation | None,
         )
     if observed.is_starved:
         notes.append("starved: no CPU is left for it, so it is frozen until the shared pool has one")
-    unspread = (own or CpuSet()) & observed.view.node.topology.isolated & online
+    unspread, why = (own or CpuSet()) & observed.view.node.topology.isolated & online, "isolcpus"
+    if not unspread and _partition(observed, own) == PartitionKind.ISOLATED.value:
+        unspread, why = (own or CpuSet()) & online, "by the pod's annotation"
     if observed.entry.is_active and len(unspread) > 1:
         notes.append(
-            f"CPUs {unspread} are isolated (isolcpus): the kernel spreads no load over them, "
+            f"CPUs {unspread} are isolated ({why}): the kernel spreads no load over them, "
             "so give each process or thread its own (taskset -c)"
         )
     if observed.container.is_launched and observed.status.exit is not None and observed.is_populated:

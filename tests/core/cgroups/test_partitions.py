@@ -93,6 +93,12 @@ def test_cpus_that_are_isolated_since_boot_are_in_a_partition_of_that_kind() -> 
     assert kinds == {"a": ISOLATED, "b": ISOLATED, "c": ROOT}
 
 
+def test_a_pod_may_ask_for_a_partition_that_nothing_is_balanced_in() -> None:
+    machine, _ = running(replace(pod("a", app(cpu="2")), is_isolated=True), pod("b", app(cpu="2")))
+    kinds = {name: machine.groups[f"poduid-{name}"].values[PARTITION] for name in "ab"}
+    assert kinds == {"a": ISOLATED, "b": ROOT}
+
+
 def test_who_shares_has_none() -> None:
     machine, _ = running(pod("a", app(resources=burstable())), pod("b", app()), pod("c", app(cpu="500m")))
     assert machine.partitions() == ()

@@ -482,8 +482,8 @@ def test_exclusive_cpus_need_a_request_and_no_resources_of_the_pod_as_a_whole() 
     (found,) = refused(annotated('exclusive-cpus.nodeagent.io/web: "1"', whole))
     assert "doesn't go with resources of the pod as a whole (spec.resources): remove one of them" in found
     (found,) = refused(annotated('exclusive-cpu.nodeagent.io/web: "1"'))
-    assert "is not an annotation of this agent: use exclusive-cpus.nodeagent.io/<container> or" in found
-    assert "interrupts.nodeagent.io/<container>, or remove it" in found
+    assert "is not an annotation of this agent: use exclusive-cpus.nodeagent.io/<container>, " in found
+    assert "interrupts.nodeagent.io/<container> or nodeagent.io/partition, or remove it" in found
 
 
 names = st.from_regex(r"[a-z]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True)
@@ -499,6 +499,16 @@ def test_a_container_claims_the_interrupts_of_devices() -> None:
     found = accepted(annotated('interrupts.nodeagent.io/web: "eth0, 0000:3b:00.0,eth0"')).pod
     assert found.containers[0].interrupts == ("eth0", "0000:3b:00.0")
     assert pod_from_document(pod_to_document(found)) == found
+
+
+@pytest.mark.parametrize(("kind", "isolated"), [("root", False), ("isolated", True)])
+def test_a_pod_names_the_kind_of_its_partition(kind: str, *, isolated: bool) -> None:
+    found = accepted(annotated(f"nodeagent.io/partition: {kind}")).pod
+    assert found.is_isolated is isolated
+    assert pod_from_document(pod_to_document(found)) == found
+    (refusal,) = refused(annotated("nodeagent.io/partition: isolate"))
+    assert "metadata.annotations[nodeagent.io/partition]" in refusal
+    assert "isolated" in refusal
 
 
 @pytest.mark.parametrize("devices", ['""', '"eth0,"', '"../eth0"', '".."', '"a/b"', '"an interface"', "'0000:3b:00'"])
