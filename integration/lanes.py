@@ -6,7 +6,6 @@ that no more than four guests are booted, and one more after each failure.
 
 SECOND_LANE = (
     "busy_host",
-    "containers",
     "debian_package",
     "examples",
     "host_isolation",
@@ -15,7 +14,6 @@ SECOND_LANE = (
     "interrupt_isolation",
     "load_live",
     "metrics_live",
-    "no_overlap",
     "policies",
     "probe",
     "service",

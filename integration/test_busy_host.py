@@ -34,7 +34,7 @@ print("busy", file=open("/run/busy", "w"), flush=True)
 """A thread that runs on each CPU again and again, work for the disk and its queues, and interrupts of the serial port."""
 
 
-@pytest.fixture(params=["two_sockets", "four_nodes"])
+@pytest.fixture(params=[pytest.param("two_sockets", marks=pytest.mark.long), "four_nodes"])
 def node(request: pytest.FixtureRequest) -> Iterator[Node]:
     guest: Guest = request.getfixturevalue(request.param)
     guest.put("/run/busy.py", BUSY.encode())

@@ -158,6 +158,7 @@ def test_turning_it_off_gives_the_cpus_back_while_pods_run(node: Node) -> None:
     assert cpus_of(node.allowed(pid)[0]) == owner
 
 
+@pytest.mark.long
 def test_release_without_an_agent_gives_the_cpus_back(node: Node) -> None:
     owner, mixed = pods(node)
     assert left_to_host(node) & (owner | mixed) == CpuSet()
@@ -169,6 +170,7 @@ def test_release_without_an_agent_gives_the_cpus_back(node: Node) -> None:
     node.run("systemctl start nodeagent")
 
 
+@pytest.mark.long
 def test_stopping_the_pods_unit_gives_the_cpus_back(node: Node) -> None:
     owner, mixed = pods(node)
     node.run("systemctl stop nodeagent nodeagent-pods")

@@ -17,6 +17,8 @@ LONGEST_SECONDS = 2.0
 SLEEP = ["sleep", "infinity"]
 IRQS, NEW_IRQS = "/proc/irq/*/smp_affinity_list", "/proc/irq/default_smp_affinity"
 WORK = "/sys/devices/virtual/workqueue/cpumask"
+PARTITIONS = "/sys/fs/cgroup/cpuset.cpus.effective"
+"""Of the root: all CPUs but those of partitions."""
 QUEUES = "/sys/class/net/*/queues/*/[rx]ps_cpus"
 RECORD = "/var/lib/nodeagent/host_settings"
 THREADS = """
@@ -49,7 +51,7 @@ def node(request: pytest.FixtureRequest) -> Node:
 
 def listed(node: Node) -> dict[str, str]:
     """Every setting of the host that names CPUs, with its value: files, units as systemd says, kernel threads that can be moved."""
-    files = node.run(f"grep -sH . {IRQS} {NEW_IRQS} {WORK} {QUEUES} || true").stdout
+    files = node.run(f"grep -sH . {IRQS} {NEW_IRQS} {WORK} {QUEUES} {PARTITIONS} || true").stdout
     units = node.run("systemctl show -p Id,AllowedCPUs -- init.scope machine.slice system.slice user.slice").stdout
     threads = node.run("/opt/nodeagent/bin/python -I /run/threads.py").stdout
     names = re.findall(r"^Id=(.*)", units, re.MULTILINE)
@@ -82,7 +84,7 @@ def naming(values: Mapping[str, str], cpus: CpuSet) -> set[str]:
 
 
 def cpus_of(path: str, value: str) -> CpuSet:
-    is_mask = path.startswith("/") and not path.endswith("_list")
+    is_mask = path.startswith("/") and not path.endswith(("_list", ".effective"))
     return CpuSet(CpuMask(int(value.replace(",", ""), 16))) if is_mask else CpuSet.parse(value)
 
 
