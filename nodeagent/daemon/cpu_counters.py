@@ -59,6 +59,8 @@ class CpuCounters:
             ),
         )
         self._read_at = -_READ_AGAIN_SECONDS
+        self._was_held = False
+        """Somebody had exclusive CPUs when the files were read: otherwise they were not."""
 
     def follow(self, held: Held) -> None:
         """Replace who has which exclusive CPUs; called by the deciding thread. The mapping is not changed afterwards."""
@@ -67,8 +69,8 @@ class CpuCounters:
     def values(self) -> dict[Series, int]:
         """Return the counters as they are now. Only ever asked for by one thread."""
         held, now = self._held, self._clock()
-        if now >= self._read_at + _READ_AGAIN_SECONDS:
-            self._read_at = now
+        if now >= self._read_at + _READ_AGAIN_SECONDS or (held and not self._was_held):
+            self._read_at, self._was_held = now, bool(held)
             for file in self._files:
                 file.look(held)
         found = Counter[Series]()

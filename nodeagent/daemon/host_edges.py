@@ -1,14 +1,17 @@
 """All settings of the host that name CPUs, whatever has them: the kernel's files, its threads, systemd, irqbalance."""
 
+import errno
+import os
 from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from msgspec import Struct
 
 from nodeagent.core.host.settings import Cpus, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge import irqbalance, kernel_threads, units
-from nodeagent.edge.host_settings import HostSettingsFiles, host_cpus, possible_cpus
+from nodeagent.edge.host_settings import HostSettingsFiles, host_cpus, online_cpus, possible_cpus
 from nodeagent.edge.kernel_threads import ThreadKey
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.host_files import place_of, spelled
@@ -16,6 +19,11 @@ from nodeagent.formats.kernel.host_files import place_of, spelled
 Write = Callable[[Sequence[tuple[str, str]]], tuple[str | None, ...]]
 """Writes to files and kernel threads, each given with its value; returns for each None, or why it failed."""
 
+SYSTEMD = Path("/run/systemd/system")
+"""It is there if systemd is the first process, sd_booted(3)."""
+_AT_ONCE = 8
+_GONE = (os.strerror(errno.ESRCH), os.strerror(errno.ENOENT))
+"""What has ended between reading and writing has nothing to be kept off."""
 _IRQBALANCE = Setting(SettingKind.IRQBALANCE)
 _INTERRUPT_THREAD = "irq/"
 """Begin of the names of threads that follow their interrupt."""
@@ -34,27 +42,40 @@ class HostEdges:
 
     Args:
         write: to files and kernel threads, with the rights that this takes.
+        pods_root: the cgroup of the pods: nothing is kept off their CPUs that is in the topmost cgroup above it.
     """
 
-    def __init__(self, write: Write) -> None:
+    def __init__(self, write: Write, pods_root: str = "") -> None:
         self._write = write
+        self._ours = pods_root.removeprefix("/sys/fs/cgroup/").partition("/")[0]
         self._files = HostSettingsFiles()
 
     def read(self, kinds: AbstractSet[SettingKind]) -> Reading:
         """Return the settings of these kinds that can be changed."""
-        found = self._files.read(kinds)
+        found: dict[Setting, CpuSet] = {}
         failed: dict[SettingKind, NodeAgentError] = {}
-        for kind, read in (
-            (SettingKind.IRQBALANCE, _read_irqbalance),
-            (SettingKind.THREAD, _read_threads),
-            (SettingKind.UNIT, _read_units),
-        ):
-            if kind in kinds:
-                try:
-                    found |= read()
-                except NodeAgentError as err:
-                    failed[kind] = err
+        for kind in sorted(kinds):
+            try:
+                found |= self._read(kind)
+            except NodeAgentError as err:
+                failed[kind] = err
         return Reading(found, failed)
+
+    def _read(self, kind: SettingKind) -> dict[Setting, CpuSet]:
+        match kind:
+            case SettingKind.IRQBALANCE:
+                return _read_irqbalance()
+            case SettingKind.THREAD:
+                return _read_threads()
+            case SettingKind.UNIT:
+                return self._read_units()
+            case _:
+                return self._files.read({kind})
+
+    def _read_units(self) -> dict[Setting, CpuSet]:
+        """Return those of systemd, where it is the first process, but for the one that the pods are in."""
+        there = units.read_units(possible_cpus(), ours=self._ours) if SYSTEMD.is_dir() else {}
+        return {Setting(SettingKind.UNIT, name): cpus for name, cpus in there.items()}
 
     def cpus(self, host: CpuSet) -> Cpus:
         """Return the machine's CPUs.
@@ -66,7 +87,7 @@ class HostEdges:
             HostFileError: the kernel doesn't say.
         """
         possible = possible_cpus()
-        return Cpus(possible, host, hidden=possible - host_cpus())
+        return Cpus(possible, host, hidden=possible - host_cpus(), offline=possible - online_cpus())
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
         """Return the interrupts of a PCI device or network interface."""
@@ -81,11 +102,13 @@ class HostEdges:
         systems = {setting: cpus for setting, cpus in values.items() if setting.kind is SettingKind.UNIT}
         direct = {s: cpus for s, cpus in values.items() if s not in systems and s != _IRQBALANCE}
         results = self._write([(place_of(setting), spelled(setting, cpus)) for setting, cpus in direct.items()])
-        refused = {setting: why for setting, why in zip(direct, results, strict=True) if why is not None}
+        refused = {
+            setting: why for setting, why in zip(direct, results, strict=True) if why is not None and why not in _GONE
+        }
         possible = possible_cpus()
         if systems:
             # each call waits for systemd: at the same time, so that one that hangs costs one limit
-            with ThreadPoolExecutor(len(systems)) as pool:
+            with ThreadPoolExecutor(min(len(systems), _AT_ONCE)) as pool:
                 answers = pool.map(lambda item: _allow(item[0].name, item[1], possible), systems.items())
                 refused |= {setting: why for setting, why in zip(systems, answers, strict=True) if why is not None}
         if _IRQBALANCE in values and (why := _ban(possible - values[_IRQBALANCE])) is not None:
@@ -116,10 +139,6 @@ def _read_threads() -> dict[Setting, CpuSet]:
         for key, thread in kernel_threads.unbound().items()
         if thread.is_movable and not thread.name.startswith(_INTERRUPT_THREAD)
     }
-
-
-def _read_units() -> dict[Setting, CpuSet]:
-    return {Setting(SettingKind.UNIT, name): cpus for name, cpus in units.read_units(possible_cpus()).items()}
 
 
 def _allow(unit: str, cpus: CpuSet, possible: CpuSet) -> str | None:

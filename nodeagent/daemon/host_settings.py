@@ -1,4 +1,4 @@
-"""Keeps interrupts and the kernel's work off exclusive CPUs: reads the settings, records what they were, writes what differs (D28)."""
+"""Keeps settings of the host off exclusive CPUs: reads them, records what they were, writes what differs, puts them back (D28)."""
 
 from collections.abc import Callable, Mapping, Set as AbstractSet
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from nodeagent.core.host.settings import Cpus, HostPlan, Record, Setting, SettingKind, plan
+from nodeagent.core.host.settings import OF_SERVICES, Cpus, HostPlan, Record, Setting, SettingKind, plan
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.daemon.host_edges import Reading
@@ -23,8 +23,6 @@ HOST_SETTINGS = "host_settings"
 
 _INTERRUPTS = frozenset({SettingKind.IRQ, SettingKind.NEW_IRQS, SettingKind.QUEUE, SettingKind.IRQBALANCE})
 _WORK = frozenset({SettingKind.WORKQUEUE, SettingKind.THREAD})
-_MAY_LATER = frozenset({SettingKind.UNIT, SettingKind.IRQBALANCE})
-"""Kinds that a service refuses, which may do it later; what the kernel refuses it refuses for ever."""
 
 
 class HostPlaces(Protocol):
@@ -80,7 +78,7 @@ def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[
     The record stays, and an agent that runs takes no harm: it knows both values as its own.
 
     Returns:
-        How many there were, and what could not be written, in words.
+        How many there were that looked otherwise, and what could not be written, in words.
 
     Raises:
         NodeAgentError: the record cannot be read.
@@ -91,7 +89,8 @@ def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[
     reading = places.read({setting.kind for setting in record})
     planned = plan(record, reading.settings, alone={}, cpus=places.cpus(CpuSet()), unread=reading.failed.keys())
     refused = places.write(planned.writes)
-    return len(planned.writes), (
+    count = sum(reading.settings[setting] != value for setting, value in planned.writes.items())
+    return count, (
         *(f"{described(setting)}: {why}" for setting, why in refused.items()),
         *(err.message for err in reading.failed.values()),
     )
@@ -133,9 +132,12 @@ class HostSettings:
         self._record: Record | None = None
         """As saved. None: not read yet."""
         self._done_for: Wanted | None = None
-        """What everything was last written for."""
+        """What everything was last written for. None: not all of it."""
+        self._troubles: tuple[Trouble, ...] = ()
+        """What services would not do then. They are asked again at the next rescan, as each may take seconds to answer."""
         self._refused: dict[Setting, CpuSet] = {}
-        """What the kernel has refused since then: it would again."""
+        """What the kernel has refused: it would again."""
+        self._refused_for: Wanted | None = None
         self._reported: frozenset[Setting] = frozenset()
         self.unknown_devices: tuple[str, ...] = ()
         """Claimed ones that have no interrupts, or are not there."""
@@ -148,22 +150,20 @@ class HostSettings:
             rescan: look whether something has changed.
 
         Returns:
-            What could not be done. It is tried again in the next turn.
+            What could not be done. It is tried again, at the latest with the next rescan.
         """
-        troubles: tuple[Trouble, ...] = ()
         try:
             record = self._load()
-            if self._done_for != wanted:
-                self._refused = {}
-            elif not rescan:
-                return ()
+            if self._done_for == wanted and not rescan:
+                return self._troubles
             self._done_for = None
-            if wanted.alone or record:
-                troubles = self._settle(record, wanted)
+            if self._refused_for != wanted:
+                self._refused, self._refused_for = {}, wanted
+            self._troubles = self._settle(record, wanted) if wanted.alone or record else ()
         except (StateFileError, HostRecordError, HostFileError, LauncherError) as err:
             return (trouble_of(err),)
-        self._done_for = None if troubles else wanted
-        return troubles
+        self._done_for = wanted
+        return self._troubles
 
     def _settle(self, record: Record, wanted: Wanted) -> tuple[Trouble, ...]:
         self.unknown_devices = ()
@@ -177,7 +177,11 @@ class HostSettings:
             unread=reading.failed.keys(),
         )
         self._report(planned)
-        to_write = {s: value for s, value in planned.writes.items() if self._refused.get(s) != value}
+        to_write = {
+            s: value
+            for s, value in planned.writes.items()
+            if self._refused.get(s) != value or s not in planned.record or value == planned.record[s].before
+        }
         try:
             self._save(planned.record)
         except StateFileError:
@@ -186,7 +190,7 @@ class HostSettings:
             raise
         refused = self._put(to_write)
         self._save(planned.after(refused.keys() | (planned.writes.keys() - to_write.keys())))
-        later = [f"{described(s)}: {why}" for s, why in refused.items() if s.kind in _MAY_LATER]
+        later = [f"{described(s)}: {why}" for s, why in refused.items() if s.kind in OF_SERVICES]
         troubles = [trouble_of(err) for err in reading.failed.values()]
         if later:
             troubles.append(Trouble(f"not kept off exclusive CPUs: {'; '.join(later)} (it is tried again)"))
@@ -202,8 +206,8 @@ class HostSettings:
         if not writes:
             return {}
         refused = self._places.write(writes)
-        self._refused |= {setting: writes[setting] for setting in refused if setting.kind not in _MAY_LATER}
-        stay = {setting: why for setting, why in refused.items() if setting.kind in _INTERRUPTS - _MAY_LATER}
+        self._refused |= {setting: writes[setting] for setting in refused if setting.kind not in OF_SERVICES}
+        stay = {setting: why for setting, why in refused.items() if setting.kind in _INTERRUPTS - OF_SERVICES}
         for why in sorted(set(stay.values())):
             names = [described(setting) for setting, answer in stay.items() if answer == why]
             self._log.warning("host_settings_stay", settings=names, problem=why)

@@ -39,6 +39,7 @@ from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.edge.manifest_watch import ManifestWatch
 from nodeagent.edge.placement_files import PlacementFiles
 from nodeagent.errors import NodeAgentError
+from nodeagent.formats.checkpoint.host_record import HostRecordError
 from nodeagent.formats.syntax.bind_address import UnixAddress, parse_bind_address
 
 _LONGEST_PAUSE_SECONDS = 0.1
@@ -114,7 +115,9 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
             config.state_directory, log, unusable=() if start.recovery is None else start.recovery.unusable
         ),
         placements=Placements(PlacementFiles(placement_directory(config))),
-        host_settings=HostSettings(HostEdges(write_directly), config.state_directory, boot_id(), log),
+        host_settings=HostSettings(
+            HostEdges(write_directly, str(pods.tree.root)), config.state_directory, boot_id(), log
+        ),
         log=log,
         wakeups=Wakeups(),
         machine=Machine(),
@@ -162,14 +165,22 @@ def put_host_settings_back(config: Config, *, forget: bool = False) -> int:
         DrainError: not all could be written.
         NodeAgentError: it is unknown what they were.
     """
-    count, problems = put_back(HostEdges(write_directly), config.state_directory, boot_id())
+    path = str(Path(config.state_directory) / HOST_SETTINGS)
+    edges = HostEdges(write_directly, config.cgroup_root or "")
+    try:
+        count, problems = put_back(edges, config.state_directory, boot_id())
+    except HostRecordError:
+        if forget:
+            state_files.set_aside(path)
+            state_files.remove(path)
+        raise
     if problems:
         raise DrainError(
             f"not put back: {'; '.join(problems)}",
-            hint="bring its CPUs online (/sys/devices/system/cpu/cpu*/online), and try again",
+            hint="try again: `nodeagent release --host-settings`; CPUs that it needs may be offline, or a service hangs",
         )
     if forget:
-        state_files.remove(str(Path(config.state_directory) / HOST_SETTINGS))
+        state_files.remove(path)
     return count
 
 

@@ -107,7 +107,7 @@ def _serve(config_path: str, node: NodeSetup, *, log: Log, manager: ServiceManag
             config.state_directory, log, unusable=() if start.recovery is None else start.recovery.unusable
         ),
         placements=Placements(PlacementFiles(placement_directory(config))),
-        host_settings=HostSettings(HostEdges(client.write_host), config.state_directory, boot_id(), log),
+        host_settings=HostSettings(HostEdges(client.write_host, root), config.state_directory, boot_id(), log),
         log=log,
         wakeups=wakeups,
         machine=Machine(),

@@ -1,6 +1,8 @@
 """The settings of the host that name CPUs, as the kernel has them now. Whoever may, also writes them."""
 
+import errno
 import os
+import re
 from collections.abc import Iterator, Sequence, Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +12,9 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.host_files import CPUMASK, IRQS, QUEUES, REQUESTED, HostFileError, path_of, read_cpus
 
 _WRITABLE = 0o222
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO})
+"""It is gone, or the device has nothing of the kind: XPS, for instance, if there is only one queue."""
+PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 class HostSettingsFiles:
@@ -22,14 +27,17 @@ class HostSettingsFiles:
         """Return the settings of these kinds that can be changed. One that goes away meanwhile is left out.
 
         Raises:
-            HostFileError: one does not hold a set of CPUs.
+            HostFileError: one does not hold a set of CPUs, or can't be read.
         """
         found = {}
         for setting in self._settings(kinds):
-            with suppress(OSError):
-                path = Path(self.path(setting))
+            path = Path(self.path(setting))
+            try:
                 if path.stat().st_mode & _WRITABLE:  # newer kernels show an interrupt that can't be moved as read-only
                     found[setting] = read_cpus(setting, self._shown_in(path).read_text("ascii", "replace"))
+            except OSError as err:
+                if err.errno not in _ABSENT:
+                    raise _unreadable(path, err) from err
         return found
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
@@ -45,7 +53,7 @@ class HostSettingsFiles:
             names = self._names(str((at / "msi_irqs").relative_to(self._root or "/"))) or _line_interrupt(at / "irq")
             if names:
                 return frozenset(Setting(SettingKind.IRQ, name) for name in names)
-            if at.name == "devices":
+            if PCI_ADDRESS.fullmatch(at.name) or at.name == "devices":
                 break
         return frozenset()
 
@@ -81,9 +89,12 @@ class HostSettingsFiles:
             yield Setting(SettingKind.WORKQUEUE)
 
     def _names(self, directory: str) -> list[str]:
+        path = Path(f"{self._root}/{directory}")
         try:
-            return sorted(os.listdir(f"{self._root}/{directory}"))  # noqa: PTH208 - as above
-        except OSError:
+            return sorted(entry.name for entry in path.iterdir())
+        except OSError as err:
+            if err.errno not in _ABSENT:
+                raise _unreadable(path, err) from err
             return []
 
 
@@ -104,6 +115,15 @@ def possible_cpus(root: str = "/") -> CpuSet:
     return _cpus(Path(root, "sys/devices/system/cpu/possible"))
 
 
+def online_cpus(root: str = "/") -> CpuSet:
+    """Return the CPUs that run.
+
+    Raises:
+        HostFileError: the kernel doesn't say.
+    """
+    return _cpus(Path(root, "sys/devices/system/cpu/online"))
+
+
 def host_cpus(root: str = "/") -> CpuSet:
     """Return the CPUs of the root of all cgroups: those that are online, and in no partition.
 
@@ -117,7 +137,12 @@ def _cpus(file: Path) -> CpuSet:
     try:
         return CpuSet.parse(file.read_text(encoding="ascii").strip())
     except (OSError, ValueError) as err:
-        raise HostFileError(f"cannot read {file}: {err}", hint="see `nodeagent check`") from err
+        raise _unreadable(file, err) from err
+
+
+def _unreadable(path: Path, err: Exception) -> HostFileError:
+    why = err.strerror if isinstance(err, OSError) else str(err)
+    return HostFileError(f"cannot read {path}: {why}", hint="see `nodeagent check`; it is tried again")
 
 
 def boot_id(root: str = "/") -> str:

@@ -9,18 +9,24 @@ itself keeps all others off these.
 import contextlib
 import errno
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
 from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.errors import NodeAgentError
 
 _PF_KTHREAD = 0x0020_0000
 """include/linux/sched.h; field 9 of /proc/PID/stat (proc_pid_stat(5))."""
 _PF_NO_SETAFFINITY = 0x0400_0000
 _FLAGS, _START = 6, 19
 """Indices of fields after the command's closing parenthesis."""
+
+
+class KernelThreadsError(NodeAgentError):
+    """The kernel's threads cannot be listed."""
 
 
 class ThreadKey(Struct, frozen=True, order=True):
@@ -56,16 +62,27 @@ def _flags_and_start(pid: int) -> tuple[int, int, str]:
     return int(fields[_FLAGS]), int(fields[_START]), start.partition("(")[2]
 
 
-def unbound() -> dict[ThreadKey, KernelThread]:
+def _is_of_nobody(pid: int) -> bool:
+    """Whether it is in the root of all cgroups. One that works for a process, as vhost does for a virtual machine, is with that."""
+    return Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii", errors="replace").strip().endswith("0::/")
+
+
+def unbound(process_ids: Callable[[], Iterable[int]] = psutil.pids) -> dict[ThreadKey, KernelThread]:
     """Return them all by id; those that end in the meantime are left out, as are those for ever on one CPU."""
     found = {}
-    for pid in psutil.pids():
+    try:
+        pids = tuple(process_ids())
+    except OSError as err:
+        raise KernelThreadsError(
+            f"cannot list /proc: {err.strerror}", hint="see `ulimit -n`; it is tried again"
+        ) from err
+    for pid in pids:
         with contextlib.suppress(OSError):
             flags, start_ticks, name = _flags_and_start(pid)
             if not flags & _PF_KTHREAD:
                 continue
             cpus = CpuSet.from_ids(os.sched_getaffinity(pid))
-            is_movable = not flags & _PF_NO_SETAFFINITY
+            is_movable = not flags & _PF_NO_SETAFFINITY and _is_of_nobody(pid)
             if is_movable or len(cpus) > 1:
                 found[ThreadKey(pid, start_ticks)] = KernelThread(name, cpus, is_movable)
     return found

@@ -14,9 +14,7 @@ from nodeagent.formats.kernel.unit_names import unit_of
 
 CGROUPS = Path("/sys/fs/cgroup")
 OURS = "nodeagent.slice"
-LATER = ("init.scope", "machine.slice", "system.slice", "user.slice")
-"""These are there even without a cgroup, before somebody logs in or a virtual machine starts: they then begin with what is set now."""
-CALL_SECONDS = 10.0
+CALL_SECONDS = 5.0
 """A daemon-reload, which systemd finishes before it answers anybody, takes seconds on a host with thousands of units."""
 _ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
 """Not our own: systemctl would report its failures to our NOTIFY_SOCKET."""
@@ -26,11 +24,12 @@ class UnitsError(NodeAgentError):
     """systemd cannot be asked, or refuses. One that has not answered in time may still do it."""
 
 
-def read_units(possible: CpuSet, cgroups: Path = CGROUPS) -> dict[str, CpuSet]:
-    """Return the CPUs that each unit at the top of the hierarchy but ours may use, by name: what its cgroup holds, whatever systemd says.
+def read_units(possible: CpuSet, *, ours: str = OURS, cgroups: Path = CGROUPS) -> dict[str, CpuSet]:
+    """Return the CPUs that each unit at the top of the hierarchy may use, by name: what its cgroup holds, whatever systemd says.
 
     Args:
         possible: all CPUs: what a unit without a restriction may use.
+        ours: a unit that is left out.
         cgroups: the root of all.
 
     Raises:
@@ -42,17 +41,23 @@ def read_units(possible: CpuSet, cgroups: Path = CGROUPS) -> dict[str, CpuSet]:
         raise UnitsError(
             f"cannot list {cgroups}: {err.strerror}", hint="the host needs cgroup v2: see `nodeagent check`"
         ) from err
-    there = {unit: _cpus_of(cgroups / name) for name in names if (unit := unit_of(name)) is not None}
-    units = dict.fromkeys(LATER, CpuSet()) | there
-    return {unit: cpus or possible for unit, cpus in sorted(units.items()) if unit != OURS}
+    found = {}
+    for name in sorted(names):
+        unit = unit_of(name)
+        if unit not in {None, ours, OURS} and (cpus := _cpus_of(cgroups / name)) is not None:
+            found[str(unit)] = cpus or possible
+    return found
 
 
-def _cpus_of(cgroup: Path) -> CpuSet:
-    """Return its `cpuset.cpus`; none: not restricted, or gone."""
+def _cpus_of(cgroup: Path) -> CpuSet | None:
+    """Return its `cpuset.cpus`; none of them: it is not restricted; None: it is gone."""
+    file = cgroup / "cpuset.cpus"
     try:
-        return CpuSet.parse((cgroup / "cpuset.cpus").read_text(encoding="ascii").strip())
-    except (OSError, ValueError):
-        return CpuSet()
+        return CpuSet.parse(file.read_text(encoding="ascii").strip())
+    except FileNotFoundError:
+        return CpuSet() if cgroup.is_dir() else None
+    except (OSError, ValueError) as err:
+        raise UnitsError(f"cannot read {file}: {err}", hint="see `nodeagent check`; it is tried again") from err
 
 
 def set_allowed_cpus(unit: str, cpus: CpuSet, systemctl: str = "systemctl") -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 MAX_ID = 120
 MAX_CPU = 65_535
+MAX_LIST = 1_000  # characters of a list that is read here: nothing a client sends may take long
 PATH_MAX = 4096  # limits.h
 ID = re.compile(rf"[A-Za-z0-9._:@/-]{{1,{MAX_ID}}}")
 PARTITION_KINDS = ("root", "isolated")  # cpuset.cpus.partition; an end takes no right that the agent lacks
@@ -97,6 +98,8 @@ def host_writes(message: Mapping[str, Any]) -> list[tuple[str, str]]:
             raise RefusedError("bad_request", "host: writes is a list of [file, value]")
         if not ((HOST_FILE.fullmatch(pair[0]) or THREAD.fullmatch(pair[0])) and HOST_VALUE.fullmatch(pair[1])):
             raise RefusedError("not_a_setting", f"host: {pair[0][:MAX_ID]!r} is no file that names CPUs of the host")
+        if THREAD.fullmatch(pair[0]) and len(pair[1]) > MAX_LIST:
+            raise RefusedError("too_large", f"host: a thread's list of CPUs has at most {MAX_LIST} characters")
     return [(path, value) for path, value in writes]
 
 

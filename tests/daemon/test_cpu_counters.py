@@ -96,6 +96,12 @@ def test_every_kind_has_a_series_from_the_first_scrape_on_and_they_go_with_the_p
     assert host.counters.values() == {}
 
 
+def test_who_comes_within_a_second_of_a_scrape_has_series_at_once(host: Host) -> None:
+    assert host.counters.values() == {}
+    host.counters.follow({WEB: CpuSet.of(1)})
+    assert host.counters.values() != {}
+
+
 def test_without_the_kernels_file_there_are_no_series_rather_than_zeros(host: Host) -> None:
     (host.root / "proc/interrupts").unlink()
     (host.root / "proc/softirqs").write_text("nothing that is known\n")

@@ -39,9 +39,12 @@ def test_the_topmost_units_are_read(tmp_path: Path) -> None:
         if cpus is not None:
             (cgroups / name / "cpuset.cpus").write_text(cpus)
     (cgroups / "memory.stat").write_text("")
-    read = {unit: str(cpus) for unit, cpus in read_units(CpuSet.parse("0-15"), cgroups).items()}
-    everywhere = dict.fromkeys(("init.scope", "machine.slice", "system.slice", "user.slice"), "0-15")
-    assert read == {**everywhere, "own.slice": "0-1,4"}
+    read = {unit: str(cpus) for unit, cpus in read_units(CpuSet.parse("0-15"), cgroups=cgroups).items()}
+    assert read == {"init.scope": "0-15", "own.slice": "0-1,4", "system.slice": "0-15"}
+    assert "own.slice" not in read_units(CpuSet.parse("0-15"), ours="own.slice", cgroups=cgroups)
+    (cgroups / "system.slice" / "cpuset.cpus").write_text("all\n")
+    with pytest.raises(UnitsError, match=r"cannot read .*/system.slice/cpuset.cpus"):
+        read_units(CpuSet.parse("0-15"), cgroups=cgroups)
 
 
 def test_cpus_are_set(systemctl: Path) -> None:
@@ -88,4 +91,4 @@ def test_no_systemd(tmp_path: Path) -> None:
 
 def test_no_cgroups(tmp_path: Path) -> None:
     with pytest.raises(UnitsError, match=r"cannot list .*/none: No such file or directory"):
-        read_units(CpuSet.of(0), tmp_path / "none")
+        read_units(CpuSet.of(0), cgroups=tmp_path / "none")

@@ -5,6 +5,7 @@ Classes of errors and reasons of refusal are counted as types: one without a row
 """
 
 import argparse
+import errno
 import importlib
 import json
 import os
@@ -69,7 +70,7 @@ from nodeagent.core.model.state import NodeState, RecordedRefusal
 from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.daemon.releasing import find_pods_cgroup
 from nodeagent.daemon.startup import STATE_FILE
-from nodeagent.edge import irqbalance, state_files, uevents, units
+from nodeagent.edge import irqbalance, kernel_threads, state_files, uevents, units
 from nodeagent.edge.cgroup_entry import join
 from nodeagent.edge.cgroup_watch import CgroupWatch
 from nodeagent.edge.cgroupfs import CgroupTree
@@ -257,6 +258,10 @@ async def no_such_pod(_: object) -> object:
     return find_pods(NodeState(EMPTY), "web")
 
 
+def open_many() -> list[int]:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
 def locked_twice(directory: Path) -> None:
     with state_files.lock_directory(str(directory)):
         state_files.lock_directory(str(directory))
@@ -389,6 +394,7 @@ CASES = [
     Case("ManifestWatchError", "no file descriptor left", lambda d: watch_without_file_descriptors(ManifestWatch(str(d), lambda: None)), "{}"),
     Case("HostFileError", "no list of CPUs", lambda _: read_cpus(Setting(SettingKind.IRQ, "24"), "all\n"), "/proc/irq/24/smp_affinity_list"),
     Case("HostRecordError", "no record", lambda _: decode_record(b"nonsense\n"), "it is not JSON"),
+    Case("KernelThreadsError", "too many open files", lambda _: kernel_threads.unbound(open_many), "Too many open files"),
     Case("NodeStateError", "no state", lambda _: decode_state(b"nonsense\n"), "header: it is not JSON"),
     Case("NotifyError", "no address", lambda _: ServiceManager({"NOTIFY_SOCKET": "run/x"}), "'run/x'"),
     Case("NotifyError", "nobody listens", lambda d: ServiceManager({"NOTIFY_SOCKET": f"{d}/s"}).ready(""), "{}/s"),
@@ -439,7 +445,7 @@ CASES = [
     Case("TracefsError", "no tracefs", counted_in, "{}"),
     Case("TracefsError", "a kernel without histograms", lambda d: ((d / "instances").mkdir(), counted_in(d)), "{}/events/sched/sched_switch"),
     Case("TracefsError", "an instance that lacks something", lambda d: counted_in(with_histograms(d)), "{}/instances/nodeagent-"),
-    Case("UnitsError", "no cgroups", lambda d: units.read_units(CpuSet.of(0), d / "none"), "{}/none"),
+    Case("UnitsError", "no cgroups", lambda d: units.read_units(CpuSet.of(0), cgroups=d / "none"), "{}/none"),
     Case("UnitsError", "no systemd", lambda d: units.set_allowed_cpus("a.slice", CpuSet.of(1), f"{d}/systemctl"), "AllowedCPUs=1 of a.slice: {}/systemctl"),
     Case("UnitsError", "a refusal", lambda _: units.set_allowed_cpus("a.slice", CpuSet.of(1), "false"), "AllowedCPUs=1 of a.slice: systemctl ends with status 1"),
     Case("UnknownPodError", "none", lambda _: find_pods(NodeState(EMPTY), "wbe"), "'wbe'"),

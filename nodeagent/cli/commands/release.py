@@ -12,6 +12,7 @@ from nodeagent.cli.support.documents import add_output_argument, spelled
 from nodeagent.cli.support.numeric_arguments import seconds
 from nodeagent.cli.support.places import DEFAULT_CONFIG, PODS_CGROUP
 from nodeagent.cli.support.sources import add_node_arguments, inspect_command, is_elsewhere, known_from
+from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.daemon.startup import StartError
 from nodeagent.edge.local_api_client import TURN_CALL_SECONDS, ApiUnavailable, call
@@ -60,7 +61,7 @@ nodeagent release [-o {text,json,yaml}] [--timeout SECONDS]
     parser.add_argument(
         "--host-settings",
         action="store_true",
-        help="no pod: give interrupts and work queues back their CPUs; an agent that runs moves them again",
+        help="no pod: put back what the host's interrupts, work queues and units may use; an agent that runs changes it again",
     )
     parser.add_argument("--dry-run", action="store_true", help="only show what would be done, in order")
     add_output_argument(parser)
@@ -127,7 +128,12 @@ def _host_settings(options: argparse.Namespace) -> int:
         options.parser.error("--host-settings stands alone, but for --config")
     if os.geteuid() != 0:
         raise ReleaseError("only root may change settings of the host", hint="sudo nodeagent release --host-settings")
-    count = releasing.put_host_settings_back(load_config(options.config or DEFAULT_CONFIG))
+    try:
+        config = load_config(options.config or DEFAULT_CONFIG)
+    except NodeAgentError as err:  # only the state directory matters, and the host's settings more than its name
+        print(f"{err.message}: the usual state directory is used", file=sys.stderr)
+        config = Config()
+    count = releasing.put_host_settings_back(config)
     print(f"{counted(count, 'setting')} of the host put back" if count else "nothing to put back")
     return 0
 
@@ -344,7 +350,7 @@ def _without_agent(options: argparse.Namespace, answer: _ReleaseReport) -> int:
                 releasing.drain(agent, reporter, _deadline(options, active))
                 _remove_cgroups(pods, answer)
             if releasing.put_host_settings_back(node.config, forget=True):
-                answer.say("interrupts and work queues have their CPUs back")
+                answer.say("the host's interrupts, work queues and units have their CPUs back")
             if options.purge:
                 for path in releasing.own_files(node.config):
                     state_files.remove(path)

@@ -22,19 +22,22 @@ class SettingKind(enum.StrEnum):
     QUEUE = "queue"
     """The CPUs that handle a queue of a network interface (RPS, XPS); a path such as `eth0/queues/rx-0/rps_cpus`."""
     IRQBALANCE = "irqbalance"
-    """CPUs that irqbalance may move interrupts to; the id of its process."""
+    """CPUs that irqbalance may move interrupts to; no name. It shows what it was told only after its next scan."""
     WORKQUEUE = "workqueue"
     """The CPUs of the kernel's unbound work; no name. Each workqueue may use those of them that its own mask has."""
     THREAD = "thread"
     """The affinity of a kernel thread that is bound to no CPU; its id and its start in clock ticks since boot, `45@1234`."""
     UNIT = "unit"
-    """`AllowedCPUs` of one of systemd's topmost units; its name."""
+    """`AllowedCPUs` of one of systemd's topmost units; its name. One that is gone comes back with what it was given."""
 
 
 class Setting(Struct, frozen=True, order=True):
     kind: SettingKind
     name: str = ""
 
+
+OF_SERVICES = frozenset({SettingKind.IRQBALANCE, SettingKind.UNIT})
+"""A service may do what it was told after it has failed to answer. What the kernel refuses is refused."""
 
 NEW_IRQS = Setting(SettingKind.NEW_IRQS)
 
@@ -45,11 +48,15 @@ class Change(Struct, frozen=True):
     before: CpuSet
     """What it goes back to."""
     ours: tuple[CpuSet, ...]
-    """What it was found with and what is written, if these differ: a crash may leave either."""
+    """What it may have by us. The last is what it was found with, or written to have, in the end: a crash may leave any."""
 
     def is_ours(self, now: CpuSet, hidden: CpuSet = CpuSet()) -> bool:
         """Whether it is as it was before or as we made it, but for CPUs that the kernel doesn't show."""
         return any(now - hidden == value - hidden for value in (self.before, *self.ours))
+
+    @property
+    def last(self) -> CpuSet:
+        return self.ours[-1]
 
     @property
     def differs(self) -> bool:
@@ -70,18 +77,27 @@ class HostPlan(Struct, frozen=True):
     """Found with a value that is not ours although we had changed it."""
     keeps_threads: bool = False
     """Kernel threads are kept off CPUs, so that the record has them all."""
-    unread: frozenset[SettingKind] = frozenset()
+    unread: frozenset[Setting] = frozenset()
     """Their part of the record stays as it was."""
 
     def after(self, failed: AbstractSet[Setting]) -> Record:
         """Return the record to save once all is written, but for what failed."""
         changes = {
-            setting: Change(change.before, (change.ours[0 if setting in failed else -1],))
+            setting: self._after(setting, change, has_failed=setting in failed)
             for setting, change in self.record.items()
-            if setting.kind not in self.unread
+            if setting not in self.unread
         }
-        unread = {setting: change for setting, change in self.record.items() if setting.kind in self.unread}
+        unread = {setting: change for setting, change in self.record.items() if setting in self.unread}
         return _to_keep(changes, keeps_threads=self.keeps_threads) | unread
+
+    def _after(self, setting: Setting, change: Change, *, has_failed: bool) -> Change:
+        written = self.writes.get(setting)
+        if written is None:
+            return change
+        if has_failed:
+            return change if setting.kind in OF_SERVICES else Change(change.before, (change.last,))
+        shown_later = change.ours if setting.kind is SettingKind.IRQBALANCE else ()
+        return Change(change.before, _ending(shown_later, written))
 
 
 class Cpus(Struct, frozen=True):
@@ -90,9 +106,10 @@ class Cpus(Struct, frozen=True):
     possible: CpuSet
     """All that it may ever have. A setting that names these is not restricted."""
     host: CpuSet
-    """Those for what would have none left. Empty: that stays as it is."""
+    """Those for what would have none left: online, and not to be left alone. Empty: that stays as it is."""
     hidden: CpuSet = CpuSet()
     """Those that the affinity of a kernel thread doesn't show even if it has them: offline, or in a partition of the cpuset."""
+    offline: CpuSet = CpuSet()
 
 
 def plan(
@@ -122,27 +139,57 @@ def plan(
     for setting, now in observed.items():
         known = record.get(setting)
         hidden = cpus.hidden if setting.kind is SettingKind.THREAD else CpuSet()
-        before = _before(setting, now, record, hidden, cpus.possible)
-        apart = before - alone.get(setting.kind, CpuSet()) or (cpus.host if before else before) or now
-        wanted = claims.get(setting) or apart
-        is_new_thread = setting.kind is SettingKind.THREAD and known is None and keeps_threads
-        if wanted != now or (is_new_thread and wanted != cpus.possible):
-            writes[setting] = wanted
-        if known is not None and known.differs and not known.is_ours(now, hidden):
+        # the kernel lets an interrupt run anywhere when the last of its CPUs goes offline
+        is_ours = known is not None and (known.is_ours(now, hidden) or known.last <= cpus.offline)
+        before = known.before if known is not None and is_ours else _before(setting, now, record, cpus)
+        wanted = claims.get(setting) or _apart(before, now, alone.get(setting.kind, CpuSet()), cpus)
+        if known is None:
+            is_new_thread = setting.kind is SettingKind.THREAD and keeps_threads
+            is_written = wanted != now or (is_new_thread and wanted != cpus.possible)
+        else:
+            is_written = wanted - hidden != now - hidden or (is_ours and known.last != wanted)
+        if known is not None and known.differs and not is_ours:
             others[setting] = now
-        changes[setting] = Change(before, (now, wanted) if wanted != now else (now,))
-    kept = {setting: change for setting, change in record.items() if setting.kind in unread}
+        found = _found(known if is_ours else None, now, hidden)
+        if is_written:
+            writes[setting] = wanted
+            found = _ending((wanted, *found), found[-1])
+        changes[setting] = Change(before, found)
+    kept = {setting: change for setting, change in record.items() if _is_unread(setting, observed, unread)}
     return HostPlan(
-        _to_keep(changes, keeps_threads=keeps_threads) | kept, writes, others, keeps_threads, frozenset(unread)
+        _to_keep(changes, keeps_threads=keeps_threads) | kept, writes, others, keeps_threads, frozenset(kept)
     )
 
 
-def _before(setting: Setting, now: CpuSet, record: Record, hidden: CpuSet, possible: CpuSet) -> CpuSet:
-    known = record.get(setting)
-    if known is not None:
-        return known.before if known.is_ours(now, hidden) else now
-    if hidden and now | hidden == possible:
-        return possible
+def _is_unread(setting: Setting, observed: Mapping[Setting, CpuSet], unread: AbstractSet[SettingKind]) -> bool:
+    return setting.kind in unread or (setting.kind is SettingKind.UNIT and setting not in observed)
+
+
+def _apart(before: CpuSet, now: CpuSet, alone: CpuSet, cpus: Cpus) -> CpuSet:
+    """Take CPUs out of a setting. What has no other one that is online gets the host's."""
+    if before.isdisjoint(alone):
+        return before
+    apart = before - alone
+    return apart if apart & cpus.host else cpus.host or now
+
+
+def _found(known: Change | None, now: CpuSet, hidden: CpuSet) -> tuple[CpuSet, ...]:
+    """Return what a setting may have: all that was sent, until the last of it is seen."""
+    if known is None:
+        return (now,)
+    return (known.last,) if now - hidden == known.last - hidden else known.ours
+
+
+def _ending(values: tuple[CpuSet, ...], last: CpuSet) -> tuple[CpuSet, ...]:
+    return (*(value for value in dict.fromkeys(values) if value != last), last)
+
+
+def _before(setting: Setting, now: CpuSet, record: Record, cpus: Cpus) -> CpuSet:
+    """Return what a setting goes back to that is not known, or that somebody else has set."""
+    if setting in record:
+        return now
+    if setting.kind is SettingKind.THREAD and cpus.hidden and now | cpus.hidden == cpus.possible:
+        return cpus.possible
     to_come = record.get(NEW_IRQS)
     came_later = setting.kind is SettingKind.IRQ and to_come is not None and now in to_come.ours
     return to_come.before if came_later and to_come is not None else now

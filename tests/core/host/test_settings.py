@@ -210,6 +210,98 @@ def test_what_others_give_a_kernel_thread_is_theirs() -> None:
     assert threads.now() == {"rcu": "0"}
 
 
+class Irqbalance:
+    """It shows what it was told only after a scan; the last counts."""
+
+    def __init__(self) -> None:
+        self.shown = self.told = ALL
+        self.record: Record = {}
+
+    def keep(self, alone: str) -> HostPlan:
+        kinds = off(alone) if alone else {}
+        planned = plan(self.record, {BALANCE: self.shown}, alone=kinds, cpus=Cpus(ALL, ALL - cpus(alone)))
+        self.told = planned.writes.get(BALANCE, self.told)
+        self.record = planned.after(frozenset())
+        return planned
+
+    def scan(self) -> None:
+        self.shown = self.told
+
+
+BALANCE = Setting(SettingKind.IRQBALANCE)
+
+
+def test_irqbalance_is_untold_although_it_has_not_shown_yet_what_it_was_told() -> None:
+    service = Irqbalance()
+    service.keep("2-3")
+    service.keep("")
+    service.scan()
+    assert service.shown == ALL
+    service.keep("")
+    assert service.record == {}
+
+
+def test_what_irqbalance_has_been_told_before_is_not_somebody_elses() -> None:
+    service = Irqbalance()
+    service.keep("3")
+    service.scan()
+    for alone in ("2-3", "1-3", "3"):
+        assert not service.keep(alone).changed_by_others
+    service.scan()
+    assert service.shown == cpus("0-2")
+    service.keep("")
+    assert not service.keep("").changed_by_others
+    service.scan()
+    service.keep("")
+    assert (service.shown, service.record) == (ALL, {})
+
+
+@pytest.mark.parametrize("does_it_later", [True, False])
+def test_a_service_that_failed_may_do_it_later(does_it_later: bool) -> None:
+    now, unit = ALL, Setting(SettingKind.UNIT, "system.slice")
+    planned = plan({}, {unit: now}, alone=off("3"), cpus=Cpus(ALL, cpus("0-2")))
+    record = planned.after({unit})
+    now = planned.writes[unit] if does_it_later else now
+    planned = plan(record, {unit: now}, alone=off("3"), cpus=Cpus(ALL, cpus("0-2")))
+    assert planned.writes == {unit: cpus("0-2")}, "until it has said that it has done it"
+    record = planned.after(frozenset())
+    back = plan(record, {unit: cpus("0-2")}, alone={}, cpus=Cpus(ALL, ALL))
+    assert (back.writes, back.after(frozenset())) == ({unit: ALL}, {})
+    again = plan(back.after({unit}), {unit: ALL}, alone={}, cpus=Cpus(ALL, ALL))
+    assert again.writes == {unit: ALL}, "half of it may be done"
+
+
+def test_a_unit_that_goes_is_remembered_and_put_back_when_it_comes_again() -> None:
+    unit = Setting(SettingKind.UNIT, "batch.slice")
+    record = plan({}, {unit: ALL}, alone=off("3"), cpus=Cpus(ALL, cpus("0-2"))).after(frozenset())
+    record = plan(record, {}, alone={}, cpus=Cpus(ALL, ALL)).after(frozenset())
+    assert plan(record, {unit: cpus("0-2")}, alone={}, cpus=Cpus(ALL, ALL)).writes == {unit: ALL}
+
+
+def test_an_interrupt_whose_last_cpu_goes_offline_is_not_somebody_elses() -> None:
+    """The kernel lets it run anywhere then."""
+    host = Host({IRQ: cpus("2-3")})
+    host.keep(off("3"))
+    assert host.values[IRQ] == cpus("2")
+    gone = Cpus(ALL, cpus("0-1"), offline=cpus("2"))
+    planned = plan(host.record, {IRQ: ALL}, alone=off("3"), cpus=gone)
+    assert (planned.changed_by_others, planned.writes) == ({}, {IRQ: cpus("0-1")})
+    assert planned.after(frozenset())[IRQ].before == cpus("2-3")
+
+
+def test_what_would_have_only_offline_cpus_gets_the_hosts() -> None:
+    planned = plan({}, {IRQ: cpus("2-3")}, alone=off("3"), cpus=Cpus(ALL, cpus("0-1"), offline=cpus("2")))
+    assert planned.writes == {IRQ: cpus("0-1")}
+
+
+def test_a_kernel_thread_with_an_offline_cpu_is_written_once() -> None:
+    threads = Threads(rcu="0-2")
+    threads.partition = cpus("3")
+    threads.keep("2")
+    assert threads.now() == {"rcu": "0-1"}
+    assert not threads.keep("2").writes
+
+
 SETS = st.integers(1, 15).map(lambda bits: CpuSet(CpuMask(bits)))
 STEPS = st.lists(
     st.one_of(
