@@ -17,6 +17,10 @@ SOAK_EVENTS = 1_000
 SOAK_PARTS = 10
 """A soak of hours is in parts: one that is broken off keeps those that it has done, and `-k "[3]"` does one alone."""
 CONTROL_EVENTS = 30
+CONTROL_ROUNDS = 8
+"""Where tasks are when their CPUs are given away is up to the scheduler: of so many events some cause dozens of overlaps, some none."""
+OVERLAPS, BUSY_NS = 3, 1_000_000
+"""What shows that the judge sees: several, and milliseconds of a busy process, not just the end of a switch."""
 DISTURBED_EVENTS = 100
 DISTURBED_EVERY = 3
 """So many pod events from one fault, or several at once, to the next."""
@@ -151,14 +155,20 @@ def test_kubelets_order_of_writes_is_caught(
 ) -> None:
     """The negative control: the same churn and the same judge, an agent that moves shared containers at its next reconcile only."""
     every = DISTURBED_EVERY if faults else 0
+    count = longest_ns = 0
     with kubelets_order(two_sockets):
-        evidence = churn(two_sockets, events=CONTROL_EVENTS, seed=SEED, disturbed_every=every, faults=faults)
-
-    report(record_property, "\n  ".join(evidence.lines()))
-    assert evidence.gaps == ()
-    assert evidence.findings.overlap_count >= 3
-    longest_ns = max(found.duration_ns for found in evidence.findings.overlaps)
-    assert longest_ns >= 1_000_000, "milliseconds of a busy process, not the end of a switch"
+        for number in range(CONTROL_ROUNDS):
+            evidence = churn(
+                two_sockets, events=CONTROL_EVENTS, seed=SEED + number, disturbed_every=every, faults=faults
+            )
+            report(record_property, "\n  ".join(evidence.lines()))
+            assert evidence.gaps == ()
+            count += evidence.findings.overlap_count
+            longest_ns = max([longest_ns, *(found.duration_ns for found in evidence.findings.overlaps)])
+            if count >= OVERLAPS and longest_ns >= BUSY_NS:
+                break
+    assert count >= OVERLAPS
+    assert longest_ns >= BUSY_NS
 
 
 @contextmanager
