@@ -79,8 +79,8 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, 
 
 
 def naming(values: Mapping[str, str], cpus: CpuSet) -> set[str]:
-    """Settings that name one of these CPUs."""
-    return {path for path, value in values.items() if not cpus_of(path, value).isdisjoint(cpus)}
+    """Settings that name one of these CPUs, whatever the root of all cgroups has: partitions are one means of several."""
+    return {path for path, value in values.items() if path != PARTITIONS and not cpus_of(path, value).isdisjoint(cpus)}
 
 
 def cpus_of(path: str, value: str) -> CpuSet:

@@ -281,11 +281,12 @@ def lived(scenario: Scenario, life: Life, steps: Steps, monkeypatch: pytest.Monk
 
 
 def settle(daemon: Daemon) -> None:
-    """Let time pass where only time helps: a grace period."""
+    """Let time pass where only time helps: a grace period, and what irqbalance shows later."""
     for _ in range(5):
         daemon.rest()
         waits = [e for e in daemon.agent.state.entries if e.phase is Phase.TERMINATING]
         if not waits:
+            daemon.turn(WakeUpReason.TIMER)
             return
         daemon.machine.now_ms = max(s.stop_by_ms or 0 for e in waits for s in e.containers)
         daemon.turn(WakeUpReason.TIMER)
