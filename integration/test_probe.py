@@ -56,6 +56,7 @@ def measuring(node: Node) -> None:
     node.until(look, lambda: f"no threads on CPUs {first} and {last}")
 
 
+@pytest.mark.long  # the short form is docs/how-to/latency-test.md, which is typed as it is written
 def test_latency_is_measured_on_a_pods_closed_cpus_and_shown_beside_that_of_others(node: Node) -> None:
     node.run("nodeagent probe --cpus 0 --seconds 1 -o json >/run/before.json")
     found: Document = json.loads(
