@@ -260,8 +260,7 @@ class Launcher:
     def begin_partition(self, file: Path, kind: str) -> Mapping[str, Any]:
         """The kernel asks for CAP_SYS_ADMIN, which the agent's sandbox has not. What it grants, the agent reads itself."""
         try:
-            with file.open("r+b", buffering=0) as written:
-                written.write(kind.encode())
+            write(file, kind)
         except OSError as err:
             raise RefusedError("not_written", f"partition: cannot write {kind!r} to {file}: {err.strerror}") from err
         log("partition_begun", cgroup=str(file.parent), kind=kind)
@@ -273,8 +272,7 @@ class Launcher:
             if thread := THREAD.fullmatch(path):
                 move_kernel_thread(int(thread[1]), int(thread[2]), cpus_of(value))
             else:
-                with open(path, "r+b", buffering=0) as file:  # noqa: PTH123 - hundreds of them
-                    file.write(value.encode())
+                write(Path(path), value)
         except OSError as err:
             return os.strerror(err.errno or 0)
         except ValueError as err:
@@ -421,6 +419,12 @@ class Launcher:
         except OSError as err:
             log("reexec_failed", program=sys.executable, error=str(err))
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def write(file: Path, value: str) -> None:
+    """In one system call, to a file of the kernel's."""
+    with file.open("r+b", buffering=0) as opened:
+        opened.write(value.encode())
 
 
 def move_kernel_thread(pid: int, start_ticks: int, cpus: set[int]) -> None:

@@ -24,7 +24,13 @@ CPUS = CpuSet.from_ids(os.sched_getaffinity(0))
 CPU = min(CPUS)
 REPORT = json.dumps({"thread": {"0": {"cpu": CPU, "max": 40, "cycles": 6, "histogram": {"3": 5}}}})
 RunCommand = Callable[..., tuple[int, str, str]]
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="measures latency")
+by_root = pytest.mark.usefixtures("root")
+"""What they call are scripts, so that it takes no rights."""
+
+
+@pytest.fixture
+def root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
 
 
 @pytest.fixture
@@ -106,7 +112,7 @@ def test_only_root_may_measure(live: Host, run: RunCommand, monkeypatch: pytest.
     assert (status, err) == (1, "nodeagent: only root may measure latency\nhint: sudo nodeagent probe --cpus 2-3\n")
 
 
-@needs_root
+@by_root
 def test_without_rt_tests_the_package_is_named(live: Host, run: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/none")
     status, _, err = run("--cpus", str(CPU), *live.options)
@@ -114,7 +120,7 @@ def test_without_rt_tests_the_package_is_named(live: Host, run: RunCommand, monk
     assert err == "nodeagent: rt-tests is not installed: there is no oslat\nhint: install it: `apt install rt-tests`\n"
 
 
-@needs_root
+@by_root
 def test_named_cpus_are_measured_and_compared_with_an_earlier_answer(
     live: Host, run: RunCommand, called: Path, tmp_path: Path
 ) -> None:
@@ -136,7 +142,7 @@ def test_named_cpus_are_measured_and_compared_with_an_earlier_answer(
     assert "before: " in out
 
 
-@needs_root
+@by_root
 def test_what_was_not_measured_cannot_be_compared_with(
     live: Host, run: RunCommand, called: Path, tmp_path: Path
 ) -> None:
@@ -149,14 +155,14 @@ def test_what_was_not_measured_cannot_be_compared_with(
     assert not called.exists(), "nothing was run"
 
 
-@needs_root
+@by_root
 def test_cpus_that_are_not_there_are_named(live: Host, run: RunCommand, called: Path) -> None:
     status, _, err = run("--cpus", f"{CPU},8000", *live.options)
     assert (status, err.splitlines()[0]) == (1, "nodeagent: CPUs 8000 cannot be used from here")
     assert not called.exists()
 
 
-@needs_root
+@by_root
 def test_another_cpu_than_was_asked_for_is_not_passed_over(live: Host, run: RunCommand, called: Path) -> None:
     if len(CPUS) < 2:
         return
@@ -198,7 +204,7 @@ def own(live: Host, container: str) -> None:
     live.write_cgroups(live.world.observed())
 
 
-@needs_root
+@by_root
 def test_a_pods_processes_are_not_disturbed_unless_asked_to(live: Host, run: RunCommand, called: Path) -> None:
     own(live, "app")
     status, _, err = run("web", "--latency", *live.options)
@@ -208,7 +214,7 @@ def test_a_pods_processes_are_not_disturbed_unless_asked_to(live: Host, run: Run
     assert not called.exists()
 
 
-@needs_root
+@by_root
 def test_a_container_is_entered_by_exec_with_its_checks(live: Host, run: RunCommand, called: Path) -> None:
     """What happens inside, a guest shows: integration/test_probe.py."""
     own(live, "slot")

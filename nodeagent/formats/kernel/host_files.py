@@ -1,10 +1,9 @@
 """Where the kernel has the settings of the host that name CPUs, and how it spells them."""
 
-import re
-
 from nodeagent.core.host.settings import Setting, SettingKind
-from nodeagent.core.model.idset import CpuMask, CpuSet, IdSetSyntaxError
+from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
 from nodeagent.errors import NodeAgentError
+from nodeagent.formats.kernel.cpu_masks import parse_cpu_mask, print_cpu_mask
 
 IRQS = "proc/irq"
 QUEUES = "sys/class/net"
@@ -12,9 +11,6 @@ WORKQUEUES = "sys/devices/virtual/workqueue"
 CPUMASK = "cpumask"
 REQUESTED = "cpumask_requested"
 """Beside it on newer kernels: what was written, of which `cpumask` has those that are in no isolated partition."""
-
-_WORD_BITS = 32
-_MAX_WORDS = 2048
 
 
 class HostFileError(NodeAgentError):
@@ -47,7 +43,7 @@ def place_of(setting: Setting) -> str:
 
 def spelled(setting: Setting, cpus: CpuSet) -> str:
     """Return what to write to the setting's file, or for a kernel thread."""
-    return str(cpus) if setting.kind in {SettingKind.IRQ, SettingKind.THREAD} else cpu_map(cpus)
+    return str(cpus) if setting.kind in {SettingKind.IRQ, SettingKind.THREAD} else print_cpu_mask(cpus)
 
 
 def read_cpus(setting: Setting, text: str) -> CpuSet:
@@ -61,20 +57,10 @@ def read_cpus(setting: Setting, text: str) -> CpuSet:
             return CpuSet.parse(text.strip())
         except IdSetSyntaxError as err:
             raise _misfit(setting, "a CPU list such as 0-3,8", text) from err
-    words = text.strip().split(",")
-    if len(words) > _MAX_WORDS or not all(re.fullmatch(r"[0-9a-fA-F]{1,8}", word) for word in words):
-        raise _misfit(setting, "a CPU mask such as 00000000,0000ff0f", text)
-    return CpuSet(CpuMask(int("".join(word.zfill(8) for word in words), 16)))
-
-
-def cpu_map(cpus: CpuSet) -> str:
-    """Spell CPUs as a mask in hexadecimal words of 32 bits, highest first."""
-    words = [f"{cpus.bits & 0xFFFFFFFF:08x}"]
-    rest = cpus.bits >> _WORD_BITS
-    while rest:
-        words.append(f"{rest & 0xFFFFFFFF:08x}")
-        rest >>= _WORD_BITS
-    return ",".join(reversed(words))
+    try:
+        return parse_cpu_mask(text)
+    except ValueError as err:
+        raise _misfit(setting, "a CPU mask such as 00000000,0000ff0f", text) from err
 
 
 def described(setting: Setting) -> str:

@@ -4,7 +4,8 @@ import re
 
 from msgspec import Struct
 
-from nodeagent.core.model.idset import CpuMask, CpuSet
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.formats.kernel.cpu_masks import parse_cpu_mask
 
 SETUP = b"setup"
 UNBAN = b"settings cpus NULL"
@@ -49,7 +50,7 @@ def parse_setup(text: str) -> Irqbalance:
     match = _SETUP.fullmatch(text.strip("\n\0 "))
     if match is None:
         raise IrqbalanceSyntaxError(f"{text[:200]!r} is not what it answers")
-    first, *others = match["mask"].split(",")
-    if not 1 <= len(first) <= 8 or any(len(word) != 8 for word in others):
-        raise IrqbalanceSyntaxError(f"{match['mask'][:200]!r} is no mask of CPUs")
-    return Irqbalance(CpuSet(CpuMask(int("".join((first, *others)), 16))), int(match["seconds"]))
+    try:
+        return Irqbalance(parse_cpu_mask(match["mask"]), int(match["seconds"]))
+    except ValueError as err:
+        raise IrqbalanceSyntaxError(f"{match['mask'][:200]!r} is no mask of CPUs") from err

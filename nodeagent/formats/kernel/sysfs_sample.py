@@ -9,8 +9,9 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from nodeagent.core.model.idset import MAX_ID, CpuMask, CpuSet, IdSetSyntaxError
+from nodeagent.core.model.idset import MAX_ID, CpuSet, IdSetSyntaxError
 from nodeagent.errors import NodeAgentError
+from nodeagent.formats.kernel.cpu_masks import parse_cpu_mask
 from nodeagent.formats.syntax.findings import shown
 
 CPUS = "sys/devices/system/cpu"
@@ -56,7 +57,6 @@ ONLINE_WITNESS = (f"{CPUS}/online", f"{CPUS}/cpu#/cache/", f"{CPUS}/cpu#/topolog
 """Files that change when a CPU or a node comes or goes: if they are the same before and after a reading, the reading is consistent."""
 
 _MAX_NUMBER = 2**63 - 1
-_MAX_MAP_DIGITS = (MAX_ID + 1) // 4
 _NUMBERED = re.compile(r"\D*(0|[1-9][0-9]*)\D*")
 
 
@@ -120,10 +120,10 @@ class SysfsSample(Struct, frozen=True):
         text = self.files.get(path)
         if text is None:
             return None
-        words = text.strip().split(",")
-        if not all(re.fullmatch(r"[0-9a-fA-F]{1,8}", word) for word in words) or len(words) * 8 > _MAX_MAP_DIGITS:
-            raise self.error(path, "expected a CPU mask such as 00000000,0000ff0f", value=text.strip())
-        return CpuSet(CpuMask(int("".join(word.zfill(8) for word in words), 16)))
+        try:
+            return parse_cpu_mask(text)
+        except ValueError as err:
+            raise self.error(path, "expected a CPU mask such as 00000000,0000ff0f", value=text.strip()) from err
 
     def total_memory_bytes(self, path: str) -> int | None:
         """The `MemTotal` of a meminfo file; None: the file doesn't exist."""

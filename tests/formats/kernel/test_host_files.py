@@ -5,7 +5,8 @@ from hypothesis import given, strategies as st
 
 from nodeagent.core.host.settings import NEW_IRQS, Setting, SettingKind
 from nodeagent.core.model.idset import CpuMask, CpuSet
-from nodeagent.formats.kernel.host_files import HostFileError, cpu_map, described, path_of, place_of, read_cpus, spelled
+from nodeagent.formats.kernel.cpu_masks import print_cpu_mask
+from nodeagent.formats.kernel.host_files import HostFileError, described, path_of, place_of, read_cpus, spelled
 from nodeagent.launcher.order import HOST_FILE, HOST_VALUE, THREAD, cpus_of
 
 IRQ = Setting(SettingKind.IRQ, "24")
@@ -30,7 +31,7 @@ def test_each_has_its_file_which_the_launcher_writes(setting: Setting) -> None:
     [("0-3", "0000000f"), ("32", "00000001,00000000"), ("", "00000000"), ("0,95", "80000000,00000000,00000001")],
 )
 def test_a_mask_has_words_of_32_bits(cpus: str, text: str) -> None:
-    assert cpu_map(CpuSet.parse(cpus)) == text
+    assert print_cpu_mask(CpuSet.parse(cpus)) == text
 
 
 @given(st.sampled_from(list(FILES)), st.integers(1, 2**1024 - 1))
