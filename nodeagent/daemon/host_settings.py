@@ -177,19 +177,16 @@ class HostSettings:
             unread=reading.failed.keys(),
         )
         self._report(planned)
-        to_write = {
-            s: value
-            for s, value in planned.writes.items()
-            if self._refused.get(s) != value or s not in planned.record or value == planned.record[s].before
-        }
+        again = {s for s, value in planned.writes.items() if self._refused.get(s) == value != planned.record[s].before}
+        planned = planned.without(again)
         try:
             self._save(planned.record)
         except StateFileError:
             # Going back needs no record but the one that there is.
-            self._put({s: value for s, value in to_write.items() if s in record and value == record[s].before})
+            self._put({s: value for s, value in planned.writes.items() if s in record and value == record[s].before})
             raise
-        refused = self._put(to_write)
-        self._save(planned.after(refused.keys() | (planned.writes.keys() - to_write.keys())))
+        refused = self._put(planned.writes)
+        self._save(planned.after(refused.keys()))
         later = [f"{described(s)}: {why}" for s, why in refused.items() if s.kind in OF_SERVICES]
         troubles = [trouble_of(err) for err in reading.failed.values()]
         if later:

@@ -133,6 +133,9 @@ def test_what_the_kernel_lets_nobody_move_is_told_once(life: Life) -> None:
     life.machine.immovable.add(IRQ)
     own = life.start()
     life.daemon.turn(WakeUpReason.TIMER)
+    life.steps.done.clear()
+    life.daemon.turn(WakeUpReason.TIMER)
+    assert life.steps.done == [], "it is neither written nor recorded again"
     assert own <= life.machine.settings[IRQ]
     (told,) = life.said("host_settings_stay")
     assert told["settings"] == ["interrupt 24"]

@@ -8,6 +8,7 @@ import enum
 from collections.abc import Mapping, Set as AbstractSet
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.model.idset import CpuSet
 
@@ -80,15 +81,20 @@ class HostPlan(Struct, frozen=True):
     unread: frozenset[Setting] = frozenset()
     """Their part of the record stays as it was."""
 
+    def without(self, refused: AbstractSet[Setting]) -> "HostPlan":
+        """Leave some settings as they are."""
+        changes = {s: Change(c.before, (c.last,)) if s in refused else c for s, c in self.record.items()}
+        writes = {setting: value for setting, value in self.writes.items() if setting not in refused}
+        return replace(self, record=self._kept(changes), writes=writes)
+
     def after(self, failed: AbstractSet[Setting]) -> Record:
         """Return the record to save once all is written, but for what failed."""
-        changes = {
-            setting: self._after(setting, change, has_failed=setting in failed)
-            for setting, change in self.record.items()
-            if setting not in self.unread
-        }
-        unread = {setting: change for setting, change in self.record.items() if setting in self.unread}
-        return _to_keep(changes, keeps_threads=self.keeps_threads) | unread
+        return self._kept({s: self._after(s, change, has_failed=s in failed) for s, change in self.record.items()})
+
+    def _kept(self, changes: Record) -> Record:
+        read = {setting: change for setting, change in changes.items() if setting not in self.unread}
+        unread = {setting: self.record[setting] for setting in self.unread}
+        return _to_keep(read, keeps_threads=self.keeps_threads) | unread
 
     def _after(self, setting: Setting, change: Change, *, has_failed: bool) -> Change:
         written = self.writes.get(setting)

@@ -17,9 +17,7 @@ def test_its_answer_is_read(text: str, banned: str, seconds: int) -> None:
     assert parse_setup(text) == Irqbalance(CpuSet.parse(banned), seconds)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "SLEEP 10", "SLEEP -1 BANNED 0", "SLEEP 1 BANNED ", "SLEEP 1 BANNED 123456789"]
-)
+@pytest.mark.parametrize("text", ["", "SLEEP 10", "SLEEP -1 BANNED 0", "SLEEP 1 BANNED ", "SLEEP 1 BANNED 123456789"])
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(IrqbalanceSyntaxError):
         parse_setup(text)
