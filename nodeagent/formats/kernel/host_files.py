@@ -3,7 +3,7 @@
 from nodeagent.core.host.settings import Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.kernel.cpu_masks import parse_cpu_mask, print_cpu_mask
+from nodeagent.formats.kernel.sysfs_sample import parse_cpu_mask, print_cpu_mask
 
 IRQS = "proc/irq"
 QUEUES = "sys/class/net"

@@ -5,7 +5,7 @@ import re
 from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.formats.kernel.cpu_masks import parse_cpu_mask
+from nodeagent.formats.kernel.sysfs_sample import parse_cpu_mask
 
 SETUP = b"setup"
 UNBAN = b"settings cpus NULL"

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from nodeagent.core.model.idset import MAX_ID, CpuSet, IdSetSyntaxError
+from nodeagent.core.model.idset import MAX_ID, CpuMask, CpuSet, IdSetSyntaxError
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.kernel.cpu_masks import parse_cpu_mask
 from nodeagent.formats.syntax.findings import shown
 
 CPUS = "sys/devices/system/cpu"
@@ -179,3 +178,29 @@ class SysfsSample(Struct, frozen=True):
                 raise self.error(f"{directory}/{name}", f"the number in its name is over {MAX_ID}")
             ids.append(number)
         return tuple(ids)
+
+
+_WORD = re.compile(r"[0-9a-fA-F]{1,8}")
+_WORD_BITS = 32
+_MAX_WORDS = (MAX_ID + 1) // _WORD_BITS
+
+
+def parse_cpu_mask(text: str) -> CpuSet:
+    """Read a mask of CPUs: hexadecimal words of 32 bits, highest first.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    words = text.strip().split(",")
+    if len(words) > _MAX_WORDS or not all(_WORD.fullmatch(word) for word in words):
+        raise ValueError(f"{text.strip()[:80]!r} is not a CPU mask such as 00000000,0000ff0f")
+    return CpuSet(CpuMask(int("".join(word.zfill(8) for word in words), 16)))
+
+
+def print_cpu_mask(cpus: CpuSet) -> str:
+    """Spell CPUs as the kernel does, so that `parse_cpu_mask` reads them."""
+    words, rest = [f"{cpus.bits & 0xFFFFFFFF:08x}"], cpus.bits >> _WORD_BITS
+    while rest:
+        words.append(f"{rest & 0xFFFFFFFF:08x}")
+        rest >>= _WORD_BITS
+    return ",".join(reversed(words))

@@ -5,8 +5,8 @@ from hypothesis import given, strategies as st
 
 from nodeagent.core.host.settings import NEW_IRQS, Setting, SettingKind
 from nodeagent.core.model.idset import CpuMask, CpuSet
-from nodeagent.formats.kernel.cpu_masks import print_cpu_mask
 from nodeagent.formats.kernel.host_files import HostFileError, described, path_of, place_of, read_cpus, spelled
+from nodeagent.formats.kernel.sysfs_sample import print_cpu_mask
 from nodeagent.launcher.order import HOST_FILE, HOST_VALUE, THREAD, cpus_of
 
 IRQ = Setting(SettingKind.IRQ, "24")
