@@ -149,8 +149,13 @@ def _pod_cgroups(
     }
     # What is between pods of the other classes and the pods' cgroup hands nothing down.
     is_apart = config.host_isolation == "partition" and entry.qos is QosClass.GUARANTEED
-    unbalanced = managers.topology.online if entry.pod.is_isolated else managers.topology.isolated
-    return partitioned(pod, containers, own if is_apart else {}, unbalanced)
+    return partitioned(
+        pod,
+        containers,
+        own if is_apart else {},
+        isolated=managers.topology.isolated,
+        is_unbalanced=entry.pod.is_isolated,
+    )
 
 
 def shared_pool(managers: Managers, promises: Promises, online: CpuSet) -> CpuSet:

@@ -6,6 +6,7 @@ comes from the top down. Knows neither pods nor the file system.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,27 +25,35 @@ def without_partition(want: DesiredCgroup) -> DesiredCgroup:
 
 
 def partitioned(
-    pod: DesiredCgroup, containers: Sequence[DesiredCgroup], own: Mapping[str, CpuSet], unbalanced: CpuSet
+    pod: DesiredCgroup,
+    containers: Sequence[DesiredCgroup],
+    own: Mapping[str, CpuSet],
+    *,
+    isolated: CpuSet,
+    is_unbalanced: bool,
 ) -> tuple[DesiredCgroup, ...]:
     """Give a pod's cgroups their partitions.
 
     If every container has CPUs of its own, they are one partition, the pod's. In any other pod each container with CPUs that no other one
-    of its pod runs on has its own partition, as those in the shared pool would have no CPU in the pod's.
+    of its pod runs on has its own partition, as those in the shared pool would have no CPU in the pod's. The kernel takes CPUs that are
+    isolated at boot in no partition that it balances: they and others are never together in one of that kind.
 
     Args:
         pod: its cgroup.
         containers: those of its containers.
         own: by path, the CPUs promised to those of them that have CPUs of their own now.
-        unbalanced: CPUs that are to be in partitions of the kind `isolated`: those that the kernel balances no load over since boot
-            (isolcpus), which it lets be in no other, or all, if the pod asks for it.
+        isolated: CPUs that the kernel balances no load over since boot (isolcpus).
+        is_unbalanced: the pod asks for partitions of the kind `isolated`.
     """
-    if own and len(own) == len(containers):
-        apart = {pod.path: _union(own.values())}
+    kind_of = partial(_kind, isolated=isolated, is_unbalanced=is_unbalanced)
+    whole = _union(own.values())
+    if len(own) == len(containers) and kind_of(whole) != MEMBER:
+        apart = {pod.path: whole}
     else:
         apart = {
             path: cpus
             for path, cpus in own.items()
-            if not cpus & _union(other.cpus() for other in containers if other.path != path)
+            if kind_of(cpus) != MEMBER and not cpus & _union(c.cpus() for c in containers if c.path != path)
         }
     handed_down = {path: CpuSet() for path in (pod.path, *(c.path for c in containers))}
     handed_down |= {**apart, pod.path: _union(apart.values())}
@@ -54,17 +63,18 @@ def partitioned(
             attributes=(
                 *want.attributes,
                 (Attribute.CPUSET_CPUS_EXCLUSIVE, handed_down[want.path]),
-                (Attribute.CPUSET_CPUS_PARTITION, _kind(apart.get(want.path), unbalanced)),
+                (Attribute.CPUSET_CPUS_PARTITION, kind_of(apart.get(want.path, CpuSet()))),
             ),
         )
         for want in (pod, *containers)
     )
 
 
-def _kind(cpus: CpuSet | None, unbalanced: CpuSet) -> Partition:
-    if not cpus:
-        return MEMBER
-    return Partition(PartitionKind.ISOLATED if cpus <= unbalanced else PartitionKind.ROOT)
+def _kind(cpus: CpuSet, *, isolated: CpuSet, is_unbalanced: bool) -> Partition:
+    """Return the partition that these CPUs can be."""
+    if cpus and (is_unbalanced or cpus <= isolated):
+        return Partition(PartitionKind.ISOLATED)
+    return Partition(PartitionKind.ROOT) if cpus and cpus.isdisjoint(isolated) else MEMBER
 
 
 def _union(sets: Iterable[CpuSet]) -> CpuSet:

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from nodeagent.core.admission.managers import Admitted, Managers, isolation
+from nodeagent.core.cgroups.closing import Why, closings
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.explain.merge_trace import MergeTrace
 from nodeagent.core.explain.numa_headroom import NodeHeadroom, headroom
@@ -16,12 +17,13 @@ from nodeagent.core.explain.remedies import Remedies
 from nodeagent.core.explain.remedy import Remedy
 from nodeagent.core.explain.trace import CpuChoice, CpuStep, MemoryStep, Trace, TraceStep
 from nodeagent.core.explain.what_if import WhatIf
+from nodeagent.core.model.cgroup import PartitionKind
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.demand import demand_of
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod, qos_class
 from nodeagent.core.model.promises import Promises
-from nodeagent.core.model.state import PodEntry
+from nodeagent.core.model.state import Origin, PodEntry
 from nodeagent.core.model.topology import Topology
 from nodeagent.views.explain.words import remedy_text, why_refused
 
@@ -59,7 +61,7 @@ def explanation(
         "configuration": configuration(config),
         "kind": "Explanation",
         "machine": machine(what_if.managers.topology, what_if.managers.reserved, where),
-        "pods": [_pod(each, with_headroom=with_headroom) for each in explained],
+        "pods": [_pod(each, config, with_headroom=with_headroom) for each in explained],
         "version": VERSION,
     }
 
@@ -91,13 +93,14 @@ def machine(topology: Topology, reserved: CpuSet, where: str) -> Document:
     }
 
 
-def _pod(explained: Explained, *, with_headroom: bool) -> Document:
+def _pod(explained: Explained, config: Config, *, with_headroom: bool) -> Document:
     trace = explained.trace
     pod, decision = trace.pod, trace.decision
     gate = explained.before.managers.placement.gate("PodLevelResources")
     is_admitted = isinstance(decision, Admitted)
     return {
         "allTried": explained.remedies.all_tried,
+        "closedToHost": _closed_to_host(explained, config),
         "containers": placed_containers(explained.before.managers, pod, decision, decision.promises)
         if isinstance(decision, Admitted)
         else [],
@@ -115,6 +118,29 @@ def _pod(explained: Explained, *, with_headroom: bool) -> Document:
         "uid": pod.uid,
         "why": [] if is_admitted else why_refused(explained.before, trace),
     }
+
+
+def _closed_to_host(explained: Explained, config: Config) -> list[Document]:
+    """Describe what keeps the host's processes off exclusive CPUs, once for all containers that are alike."""
+    managers, pod, decision = explained.before.managers, explained.trace.pod, explained.trace.decision
+    if not isinstance(decision, Admitted):
+        return []
+    qos = qos_class(pod, pod_level_resources=managers.placement.gate("PodLevelResources"))
+    entry = PodEntry(pod, qos, Origin(pod.full_name), 0)
+    found: dict[tuple[PartitionKind | None, bool, Why], list[tuple[str, CpuSet]]] = {}
+    for name, closing in closings(config, managers, decision.promises, entry).items():
+        found.setdefault((closing.kind, closing.is_of_pod, closing.why), []).append((name, closing.cpus))
+    return [
+        {
+            "containers": [name for name, _ in alike],
+            "cpus": str(CpuSet.from_ids(cpu for _, cpus in alike for cpu in cpus)),
+            "kind": None if kind is None else kind.value,
+            "means": "systemd" if kind is None else "partition",
+            "partitionOf": None if kind is None else "pod" if is_of_pod else "container",
+            "why": why.value,
+        }
+        for (kind, is_of_pod, why), alike in found.items()
+    ]
 
 
 def _headroom(explained: Explained) -> tuple[NodeHeadroom, ...]:

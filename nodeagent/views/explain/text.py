@@ -92,6 +92,8 @@ def _pod(pod: Document, config: Document, width: int) -> Iterator[str]:
     if pod["containers"]:
         yield ""
         yield from _indented(table([container_text(c) for c in pod["containers"]], width - len(_INDENT)))
+        for closed in pod["closedToHost"]:
+            yield from _wrapped(f"{_INDENT}{_closed_text(closed)}", width)
     if pod["why"]:
         yield ""
         yield "What is missing"
@@ -149,6 +151,15 @@ def container_text(container: Document) -> list[str]:
     where = f"NUMA {container['numaNodes']}" if container["numaNodes"] else ""
     why = "" if container["whyShared"] is None else container["whyShared"]
     return [container["name"], f"{level} {container['cpus']}{beside}", where, memory, why]
+
+
+def _closed_text(closed: Document) -> str:
+    """Say what keeps the host's processes off a pod's exclusive CPUs."""
+    cpus = f"CPUs {closed['cpus']} are closed to the host"
+    if closed["means"] == "systemd":
+        return f"{cpus} by systemd (AllowedCPUs), not by a partition: {closed['why']}"
+    of = "the pod's" if closed["partitionOf"] == "pod" else "the container's"
+    return f"{cpus} by a partition ({of}, kind {closed['kind']}): {closed['why']} (before kernel 6.7: by systemd's AllowedCPUs)"
 
 
 def _step(number: int, step: Document, config: Document, width: int) -> Iterator[str]:

@@ -5,6 +5,7 @@ from typing import Any
 from msgspec import Struct
 
 from nodeagent.core.admission.managers import Managers, isolation
+from nodeagent.core.cgroups.closing import Closing
 from nodeagent.core.model.cgroup import (
     Attribute,
     ByteLimit,
@@ -16,7 +17,7 @@ from nodeagent.core.model.cgroup import (
 )
 from nodeagent.core.model.demand import why_shared
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.pod import Container, ContainerKind, QosClass
+from nodeagent.core.model.pod import Container, ContainerKind
 from nodeagent.core.model.pod_resources import container_cgroup_amounts
 from nodeagent.core.model.promises import Isolation, Promises
 from nodeagent.core.model.state import ContainerStatus, Exit, PodEntry, run_id
@@ -40,8 +41,8 @@ class ContainerView(Struct, frozen=True):
     """None: its cgroup should hold nothing, or was not observed."""
     is_different: bool
     """Its cgroup differs from what was promised."""
-    has_partition: bool = False
-    """Its CPUs, or all of its pod, are to be a partition."""
+    closing: Closing | None = None
+    """What is to keep the host off its exclusive CPUs. None: it has none, or nothing is to."""
 
     @property
     def path(self) -> str:
@@ -256,27 +257,33 @@ def _notes(observed: ContainerView, own: CpuSet | None, level: Isolation | None,
         )
     if observed.container.is_launched and observed.status.exit is not None and observed.is_populated:
         notes.append("processes are left after its main one has ended")
-    notes += _not_apart(observed, own, level)
+    notes += _not_apart(observed, level)
     root = (observed.view.observed.cgroups or {}).get("")
     if observed.entry.is_active and root is not None:
         notes += _unlimited_hugepages(observed, root.controllers)
     return notes
 
 
-def _not_apart(observed: ContainerView, own: CpuSet | None, level: Isolation | None) -> list[str]:
-    """Why its CPUs are in no partition although the kernel has them."""
-    kernel, desired = observed.view.kernel, observed.desired
-    if observed.view.node.config.host_isolation == "none" or not own or desired is None or not desired.is_exclusive:
+def _not_apart(observed: ContainerView, level: Isolation | None) -> list[str]:
+    """What was asked for to keep the host away, and is not done so, with the reason."""
+    if level is None:
         return []
-    if kernel is None or not kernel.path_to_partitions or observed.has_partition:
-        return []
-    if level is Isolation.MIXED:
-        why = "it has the shared pool beside them, which a partition would take from it"
-    elif observed.entry.qos is not QosClass.GUARANTEED:
-        why = "its pod is not Guaranteed, and only such pods' CPUs become a partition"
-    else:
-        why = "an init container has the same ones, and others of its pod share, so no partition can hold just these"
-    return [f"no partition, so systemd keeps the host off its CPUs (AllowedCPUs): {why}"]
+    pod, config, kernel = observed.entry.pod, observed.view.node.config, observed.view.kernel
+    notes = []
+    closing = observed.closing
+    if closing is not None and closing.kind is None and kernel is not None and kernel.path_to_partitions:
+        notes.append(f"no partition, so systemd keeps the host off its CPUs (AllowedCPUs): {closing.why}")
+    if pod.is_isolated and level.has_own_cpus:
+        if config.host_isolation == "none":
+            notes.append("no isolated partition, as its annotation asks for: hostIsolation is none")
+        elif kernel is not None and not kernel.path_to_partitions:
+            notes.append("no isolated partition, as its annotation asks for: the kernel has none (6.7 or later)")
+    if observed.container.interrupts and config.interrupt_isolation == "none":
+        devices = ", ".join(observed.container.interrupts)
+        notes.append(
+            f"the interrupts of {devices} don't come to its CPUs, as its annotation asks for: interruptIsolation is none"
+        )
+    return notes
 
 
 def _unlimited_hugepages(observed: ContainerView, controllers: frozenset[str]) -> list[str]:

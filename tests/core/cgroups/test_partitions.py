@@ -93,6 +93,20 @@ def test_cpus_that_are_isolated_since_boot_are_in_a_partition_of_that_kind() -> 
     assert kinds == {"a": ISOLATED, "b": ISOLATED, "c": ROOT}
 
 
+def test_cpus_of_which_some_are_isolated_since_boot_are_in_no_balanced_partition() -> None:
+    """The kernel refuses that. If a pod's containers differ, each has its own; the others' CPUs are left to systemd."""
+    isolated = CpuSet.parse("2-3")
+    apart = isolating(isolated=isolated, isolated_cpus="prefer")
+    machine, agent = running(pod("a", app("one", cpu="2"), app("two", cpu="2")), of=apart)
+    kinds = {name: machine.groups[f"poduid-a/{name}"].values[PARTITION] for name in ("one", "two")}
+    assert owned(agent, "a", "one") == isolated
+    assert kinds == {"one": ISOLATED, "two": ROOT}
+    assert machine.partitions() == ("poduid-a/one", "poduid-a/two")
+    machine, agent = running(pod("a", app(cpu="4")), of=apart)
+    assert not isolated.isdisjoint(owned(agent, "a"))
+    assert machine.partitions() == ()
+
+
 def test_a_pod_may_ask_for_a_partition_that_nothing_is_balanced_in() -> None:
     machine, _ = running(replace(pod("a", app(cpu="2")), is_isolated=True), pod("b", app(cpu="2")))
     kinds = {name: machine.groups[f"poduid-{name}"].values[PARTITION] for name in "ab"}

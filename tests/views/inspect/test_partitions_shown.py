@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from nodeagent.core.cgroups.partitions import PARTITION_ATTRIBUTES
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, Partition, PartitionKind
 from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.text import render, render_in_full
@@ -66,3 +67,18 @@ def test_without_the_setting_nothing_is_said() -> None:
     document = inspection(World().add(pod("web", app("app", cpu="2"))).view())
     assert [c["partition"] for p in document["pods"] for c in p["containers"]] == [None]
     assert "host:" not in render(document)
+
+
+def test_an_annotation_that_has_no_effect_is_said() -> None:
+    asking = pod("web", app("app", cpu="2", interrupts=("eth0",)), is_isolated=True)
+    (shown,) = inspection(World().add(asking).view())["pods"]
+    off, interrupts = shown["containers"][0]["notes"]
+    assert off == "no isolated partition, as its annotation asks for: hostIsolation is none"
+    assert "the interrupts of eth0 don't come to its CPUs" in interrupts
+    world = isolating().add(asking)
+    older = {
+        path: replace(there, attributes=tuple(one for one in there.attributes if one[0] not in PARTITION_ATTRIBUTES))
+        for path, there in world.observed().items()
+    }
+    (shown,) = inspection(world.view(cgroups=older))["pods"]
+    assert "the kernel has none (6.7 or later)" in shown["containers"][0]["notes"][0]

@@ -1,0 +1,87 @@
+"""How the host's processes are kept off a pod's exclusive CPUs, and why so (D27): for whoever explains it. It follows from the cgroups."""
+
+import enum
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from nodeagent.core.admission.managers import Managers, isolation
+from nodeagent.core.cgroups.desired_cgroups import Kernel, desired_cgroups
+from nodeagent.core.model.cgroup import MEMBER, Attribute, DesiredCgroup, Partition, PartitionKind
+from nodeagent.core.model.config import Config
+from nodeagent.core.model.idset import CpuSet, NumaSet
+from nodeagent.core.model.pod import QosClass
+from nodeagent.core.model.promises import Isolation, Promises
+from nodeagent.core.model.state import NodeState, PodEntry
+
+
+class Why(enum.StrEnum):
+    """Why a container's CPUs are a partition of that kind, or why they are none; in words."""
+
+    BALANCED = "the kernel balances the load within"
+    ASKED_FOR = "the pod asks for it: it places its threads itself"
+    ISOLATED_AT_BOOT = "these CPUs are isolated at boot (isolcpus), where the kernel allows no other kind"
+    MIXED = "it has the shared pool beside them, which a partition would take from it"
+    QOS = "its pod is not Guaranteed, and only such pods' CPUs become a partition"
+    PARTLY_ISOLATED = "some of them are isolated at boot (isolcpus) and some not: the kernel takes such a set in no balanced partition"
+    REUSED = "an init container has the same ones, and others of its pod share, so no partition can hold just these"
+
+
+class Closing(Struct, frozen=True):
+    """What keeps the host off a container's exclusive CPUs, where the kernel has partitions below others' cgroups (6.7)."""
+
+    cpus: CpuSet
+    """The exclusive CPUs that are online."""
+    kind: PartitionKind | None
+    """Of the partition that they are in. None: systemd (`AllowedCPUs`), as for all of them on older kernels."""
+    is_of_pod: bool
+    """The pod is the partition; otherwise the container."""
+    why: Why
+
+
+def closings(config: Config, managers: Managers, promises: Promises, entry: PodEntry) -> dict[str, Closing]:
+    """Return it for each container of an admitted pod that has CPUs of its own, if the host is to be kept off.
+
+    Args:
+        config: as decided under.
+        managers: the same.
+        promises: at the described moment, with the pod.
+        entry: the pod.
+    """
+    if config.host_isolation == "none":
+        return {}
+    kernel = Kernel(1, NumaSet(), managers.topology.online, path_to_partitions=("",))
+    wanted = {want.path: want for want in desired_cgroups(config, managers, kernel, NodeState(promises, (entry,)))}
+    return {
+        container.name: _closing(managers, promises, entry, container.name, wanted)
+        for container in entry.pod.containers
+        if wanted[entry.container_path(container.name)].is_exclusive
+    }
+
+
+def _closing(
+    managers: Managers, promises: Promises, entry: PodEntry, name: str, wanted: Mapping[str, DesiredCgroup]
+) -> Closing:
+    container = wanted[entry.container_path(name)]
+    for want in (container, wanted[entry.pod_path]):
+        found = want.get(Attribute.CPUSET_CPUS_PARTITION)
+        if isinstance(found, Partition) and found != MEMBER:
+            why = _why_kind(found.kind, is_asked_for=entry.pod.is_isolated)
+            return Closing(container.exclusive_cpus, found.kind, want is not container, why)
+    if isolation(managers, promises, entry.pod, name) is Isolation.MIXED:
+        why = Why.MIXED
+    else:
+        why = _why_none(managers, entry, container.exclusive_cpus)
+    return Closing(container.exclusive_cpus, None, is_of_pod=False, why=why)
+
+
+def _why_none(managers: Managers, entry: PodEntry, cpus: CpuSet) -> Why:
+    if entry.qos is not QosClass.GUARANTEED:
+        return Why.QOS
+    return Why.PARTLY_ISOLATED if cpus & managers.topology.isolated else Why.REUSED
+
+
+def _why_kind(kind: PartitionKind, *, is_asked_for: bool) -> Why:
+    if kind is PartitionKind.ROOT:
+        return Why.BALANCED
+    return Why.ASKED_FOR if is_asked_for else Why.ISOLATED_AT_BOOT

@@ -1,0 +1,54 @@
+"""What an explanation says of the host: what keeps it off a pod's CPUs, and why so."""
+
+from typing import Any
+
+import pytest
+
+from nodeagent.core.explain.trace import trace
+from nodeagent.core.explain.what_if import WhatIf
+from nodeagent.core.model.pod import Pod
+from nodeagent.views.explain.document import Explained, explanation
+from nodeagent.views.explain.text import render_explanation
+from tests.support import json_schema
+from tests.support.pods import app, mixed, pod
+from tests.support.world import SMALL, empty_state, node
+
+
+def explained(of: Pod, host_isolation: str = "partition") -> dict[str, Any]:
+    world = node(SMALL, config={"host_isolation": host_isolation})
+    before = WhatIf.of(world.managers, empty_state(world).promises)
+    document = explanation([Explained(before, trace(before, of))], config=world.config, what_if=before, where="here")
+    json_schema.check(document, "explanation")
+    return document
+
+
+def test_containers_that_are_alike_are_said_once() -> None:
+    document = explained(pod("a", app("one", cpu="1"), app("two", cpu="1")))
+    (closed,) = document["pods"][0]["closedToHost"]
+    assert closed["containers"] == ["one", "two"]
+    assert (closed["means"], closed["kind"], closed["partitionOf"]) == ("partition", "root", "pod")
+    assert closed["cpus"] in render_explanation(document)
+
+
+@pytest.mark.parametrize(
+    ("of", "said"),
+    [
+        (
+            pod("a", app(cpu="2"), app("beside", cpu="100m"), is_isolated=True),
+            "are closed to the host by a partition (the container's, kind isolated): the pod asks for it: it places its threads itself",
+        ),
+        (pod("a", mixed()), "are closed to the host by systemd (AllowedCPUs), not by a partition: it has the shared pool beside them"),
+    ],
+)  # fmt: skip
+def test_by_what_and_why_is_said(of: Pod, said: str) -> None:
+    assert said in " ".join(render_explanation(explained(of)).split())
+
+
+@pytest.mark.parametrize(
+    ("of", "host_isolation"),
+    [(pod("a", app(cpu="2")), "none"), (pod("a", app(cpu="100m")), "partition"), (pod("a", app(cpu="64")), "partition")],
+)  # fmt: skip
+def test_otherwise_nothing_is_said(of: Pod, host_isolation: str) -> None:
+    document = explained(of, host_isolation)
+    assert document["pods"][0]["closedToHost"] == []
+    assert "closed to the host" not in render_explanation(document)
