@@ -37,7 +37,7 @@ def test_a_fresh_node_is_fit_and_what_can_be_mended_is(two_sockets: Guest) -> No
     levels = {check["check"]: check["level"] for check in json.loads(before.stdout)["checks"]}
     fit = ("kernel", "cgroup-v2", "controllers", "delegation", "configuration", "irqbalance", "kubelet")
     assert {name: levels[name] for name in fit} == dict.fromkeys(fit, "ok")
-    assert levels["isolcpus"] == "warning", "the host's processes may run on exclusive CPUs"
+    assert levels["host-isolation"] == "warning", "the host's processes may run on exclusive CPUs"
     balances = node.run("cat /proc/sys/kernel/numa_balancing", check=False).stdout.strip() == "1"
     assert (levels["numa-balancing"] == "warning") == balances
     after = node.run("nodeagent check --fix -o json")

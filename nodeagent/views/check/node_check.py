@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from nodeagent.views.check import host, placement
+from nodeagent.views.check import host, isolation, placement
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 from nodeagent.views.wording.columns import broken
 
@@ -29,8 +29,10 @@ def verdicts(facts: NodeFacts) -> tuple[CheckResult, ...]:
         placement.reserved_cpus(facts),
         placement.online_cpus(facts),
         placement.smt(facts),
-        placement.isolcpus(facts),
-        placement.nohz_full(facts),
+        isolation.host_isolation(facts),
+        isolation.interrupts(facts),
+        isolation.isolcpus(facts),
+        isolation.nohz_full(facts),
         placement.huge_pages(facts),
         host.numa_balancing(facts),
         host.governor(facts),

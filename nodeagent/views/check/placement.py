@@ -1,16 +1,13 @@
-"""Do machine and configuration match: isolation, SMT, reserved CPUs, huge pages? One function per check; pure."""
+"""Do machine and configuration match: SMT, reserved CPUs, huge pages? One function per check; pure."""
 
-from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Topology
-from nodeagent.formats.kernel.settings import COMMAND_LINE, PODS_UNIT, parameters
+from nodeagent.formats.kernel.settings import PODS_UNIT
 from nodeagent.formats.kernel.sysfs_sample import CPUS, NODES
-from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, kernel_version
+from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 
 _EXAMPLE = "sudo cp examples/config.yaml /etc/nodeagent/ # nodeagent --help says where the examples are"
 
-_FIRST_WITH_PARTITIONS = (6, 7)
-"""The first whose cpuset partitions may lie below cgroups that are none."""
 _SMT = {"notsupported": "not supported", "notimplemented": "not implemented", "forceoff": "forced off"}
 """What the kernel writes as one word (Documentation/ABI/testing/sysfs-devices-system-cpu)."""
 
@@ -48,89 +45,6 @@ def _bringing_online(cpus: CpuSet) -> str:
     return f"for n in {' '.join(words)}; do echo 1 | sudo tee /{CPUS}/cpu$n/online; done"
 
 
-def isolcpus(facts: NodeFacts) -> CheckResult:
-    isolated = _of_kernel(facts, facts.topology.isolated, "isolcpus")
-    if isolated is None:
-        return CheckResult("isolcpus", Level.UNKNOWN, f"neither /{CPUS} nor /proc/cmdline says which CPUs are isolated")
-    if facts.config is None:
-        why = (
-            f"CPUs {isolated} are isolated; isolatedCPUs says how they are given" if isolated else "no CPU is isolated"
-        )
-        return CheckResult("isolcpus", Level.NOTE, why)
-    if not isolated and not facts.is_static:
-        return CheckResult("isolcpus", Level.OK, "no CPU is isolated, and none is given exclusively")
-    if not isolated:
-        return _without_isolated(facts, facts.config)
-    reserved = isolated & _reserved(facts)
-    if reserved:
-        why = f"reserved CPUs {reserved} are isolated: the scheduler spreads no load of the host over them"
-        fix = f"reservedSystemCPUs in {facts.config_file}: CPUs that are not isolated"
-        return CheckResult("isolcpus", Level.WARNING, why, fix)
-    if facts.config.placement.isolated_cpus == "ignore":
-        why = f"CPUs {isolated} are isolated, and given like others: the load of shared containers is not spread over them"
-        return CheckResult("isolcpus", Level.WARNING, why, f"isolatedCPUs: prefer (or only) in {facts.config_file}")
-    if not facts.is_static:
-        return CheckResult("isolcpus", Level.OK, f"CPUs {isolated} are isolated, and none is given exclusively")
-    why = (
-        f"the kernel spreads no load over CPUs {isolated}, which are isolated (isolatedCPUs: {facts.config.placement.isolated_cpus}): "
-        "threads of a pod that has some of them stay on the one where they start"
-    )
-    fix = "`taskset -c CPU COMMAND` in the pod for each process, or the program's own option for its threads"
-    return CheckResult("isolcpus", Level.NOTE, why, fix)
-
-
-def _without_isolated(facts: NodeFacts, config: Config) -> CheckResult:
-    if config.host_isolation == "none":
-        why = "no CPU is isolated: the host's processes may run on exclusive CPUs, too"
-        return CheckResult("isolcpus", Level.WARNING, why, f"hostIsolation: partition in {facts.config_file}")
-    why = "no CPU is isolated at boot: hostIsolation keeps the host's processes off exclusive CPUs while pods have them"
-    release = facts.text("proc/sys/kernel/osrelease")
-    if (kernel_version(release) or (0, 0)) < _FIRST_WITH_PARTITIONS:
-        why += ", through systemd (its AllowedCPUs; kernel 6.7 would do it by itself)"
-    return CheckResult("isolcpus", Level.OK, why)
-
-
-def nohz_full(facts: NodeFacts) -> CheckResult:
-    tickless = _of_kernel(facts, facts.topology.nohz_full, "nohz_full")
-    if tickless is None:
-        return CheckResult(
-            "nohz-full", Level.UNKNOWN, f"neither /{CPUS} nor /proc/cmdline says which CPUs are tickless"
-        )
-    if not tickless:
-        return CheckResult(
-            "nohz-full", Level.OK, "every CPU has its timer tick (nohz_full stops it on CPUs that run one thread)"
-        )
-    both = tickless & _reserved(facts)
-    if both:
-        why = f"reserved CPUs {both} are tickless: the host's many threads pay for that at each entry into the kernel"
-        others = f"nohz_full={tickless - both}" if tickless - both else "no nohz_full"
-        return CheckResult("nohz-full", Level.WARNING, why, f"{others} {COMMAND_LINE}")
-    return CheckResult("nohz-full", Level.OK, f"CPUs {tickless} are tickless")
-
-
-def _of_kernel(facts: NodeFacts, seen: CpuSet, parameter: str) -> CpuSet | None:
-    """The online CPUs of a set from the kernel's command line, used if sysfs lacks it; None: unknown."""
-    if seen or facts.text(f"{CPUS}/isolated") is not None:  # a kernel that can't do without ticks has no nohz_full
-        return seen & facts.topology.online
-    cmdline = facts.text("proc/cmdline")
-    if cmdline is None:
-        return None
-    flags, cpus = _flags_and_cpus(parameters(cmdline).get(parameter, ""))
-    if flags and "domain" not in flags:  # the scheduler still balances over them
-        return CpuSet()
-    try:
-        return CpuSet.parse(cpus) & facts.topology.online
-    except ValueError:
-        return None
-
-
-def _flags_and_cpus(value: str) -> tuple[list[str], str]:
-    """Parse `isolcpus=managed_irq,domain,2-3`."""
-    words = value.split(",")
-    flags = [word for word in words if word[:1].isalpha()]
-    return flags, ",".join(word for word in words if word not in flags)
-
-
 def smt(facts: NodeFacts) -> CheckResult:
     topology = facts.topology
     if all(len(cpus) < 2 for cpus in topology.cores.values()):
@@ -151,14 +65,14 @@ def smt(facts: NodeFacts) -> CheckResult:
 
 
 def reserved_cpus(facts: NodeFacts) -> CheckResult:
-    name, reserved, topology = "reserved-cpus", _reserved(facts), facts.topology
+    name, reserved, topology = "reserved-cpus", facts.reserved, facts.topology
     if not facts.is_static:
         return CheckResult(
             name,
             Level.OK if facts.config else Level.UNKNOWN,
             "no CPU is given exclusively" if facts.config else facts.why_unconfigured,
         )
-    whole = _whole_cores(topology, reserved)
+    whole = whole_cores(topology, reserved)
     if whole != reserved:
         why = f"CPUs {reserved} are reserved, their siblings {whole - reserved} are not: pods that get those share a core with the host"
         return CheckResult(name, Level.WARNING, why, f'reservedSystemCPUs: "{whole}" in {facts.config_file}')
@@ -219,11 +133,7 @@ def _page_kib(size: str) -> int:
     return int(text[:-2]) * units[text[-2:]] if text[-2:] in units and text[:-2].isdigit() else 0
 
 
-def _reserved(facts: NodeFacts) -> CpuSet:
-    return CpuSet() if facts.managers is None else facts.managers.reserved
-
-
-def _whole_cores(topology: Topology, cpus: CpuSet) -> CpuSet:
+def whole_cores(topology: Topology, cpus: CpuSet) -> CpuSet:
     whole = CpuSet()
     for core in topology.cores.values():
         if core & cpus:

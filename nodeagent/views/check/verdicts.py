@@ -7,6 +7,7 @@ from msgspec import Struct, field
 
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.model.config import Config
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.topology import Topology
 from nodeagent.formats.kernel.settings import Settings
 
@@ -84,3 +85,8 @@ class NodeFacts(Struct, frozen=True):
     @property
     def is_static(self) -> bool:
         return self.config is not None and self.config.placement.cpu_manager_policy == "static"
+
+    @property
+    def reserved(self) -> CpuSet:
+        """The CPUs that no pod gets for itself, as configured."""
+        return CpuSet() if self.managers is None else self.managers.reserved

@@ -45,6 +45,7 @@ GOOD = {
 }
 MACHINE = machine()
 STATIC = Placement("static", (("full-pcpus-only", "true"),), CpuSet.of(0, 4))
+QUIET = Config(STATIC, host_isolation="partition", interrupt_isolation="affinity")
 RUNS = "populated 1\nfrozen 0\n"
 
 
@@ -141,11 +142,20 @@ CASES = [
     Case("smt", "ok", "every core has one thread (SMT is not supported)", facts({"sys/devices/system/cpu/smt/control": "notsupported\n"}, Placement(), ONE_NODE)),
     Case("smt", "note", "two owners may share a core", facts(placement=replace(STATIC, cpu_manager_policy_options=())), 'full-pcpus-only: "true"'),
     Case("smt", "ok", "every core has one thread (SMT is off)", facts({"sys/devices/system/cpu/smt/control": "off\n"}, Placement(), ONE_NODE)),
-    Case("isolcpus", "warning", "the host's processes may run on exclusive CPUs", fix="hostIsolation: partition in the configuration"),
-    Case("isolcpus", "warning", "the host's processes may run on exclusive CPUs", facts({"proc/sys/kernel/osrelease": "6.12.1-amd64\n"}), "hostIsolation: partition in the configuration"),
-    Case("isolcpus", "ok", "hostIsolation keeps the host's processes off", facts({"proc/sys/kernel/osrelease": "6.7.0\n"}, config=Config(STATIC, host_isolation="partition"))),
-    Case("isolcpus", "ok", "through systemd", facts(config=Config(STATIC, host_isolation="partition"))),
-    Case("isolcpus", "ok", "no CPU is isolated, and none is given exclusively", facts(placement=Placement())),
+    Case("host-isolation", "warning", "the host's processes may run on exclusive CPUs", fix="hostIsolation: partition in the configuration"),
+    Case("host-isolation", "ok", "the kernel keeps the host's processes off", facts({"proc/sys/kernel/osrelease": "6.7.0\n"}, config=QUIET)),
+    Case("host-isolation", "note", "systemd keeps the host's processes off", facts(config=QUIET), "kernel 6.7 or later"),
+    Case("host-isolation", "note", "systemd keeps the host's processes off", facts({"proc/sys/kernel/osrelease": None}, config=QUIET), "kernel 6.7 or later"),
+    Case("host-isolation", "ok", "no CPU is given exclusively", facts(placement=Placement())),
+    Case("host-isolation", "note", "over CPUs 2-3 the kernel spreads none", facts(placement=replace(STATIC, isolated_cpus="prefer"), topology=changed(isolated=CpuSet.parse("2-3"))), "hostIsolation: partition"),
+    Case("host-isolation", "unknown", "the configuration is missing", facts(placement=None)),
+    Case("interrupts", "warning", "may come to exclusive CPUs", fix="interruptIsolation: affinity in the configuration"),
+    Case("interrupts", "note", "but for those that the kernel binds to a CPU", facts(config=QUIET), "isolcpus=managed_irq,1-3,5-7 in GRUB_CMDLINE_LINUX"),
+    Case("interrupts", "ok", "keep off CPUs 2-3, too", facts({"proc/cmdline": "isolcpus=managed_irq,2-3\n"}, config=QUIET)),
+    Case("interrupts", "ok", "no CPU is given exclusively", facts(placement=Placement())),
+    Case("interrupts", "unknown", "the configuration is wrong", facts(placement=None, config_problem="f:1: a")),
+    Case("isolcpus", "ok", "no CPU is isolated at boot"),
+    Case("isolcpus", "ok", "no CPU is isolated at boot", facts(placement=Placement())),
     Case("isolcpus", "ok", "CPUs 2-3 are isolated, and none is given exclusively", facts(placement=Placement(isolated_cpus="prefer"), topology=changed(isolated=CpuSet.parse("2-3")))),
     Case("isolcpus", "note", "no CPU is isolated", facts(placement=None)),
     Case("isolcpus", "warning", "CPUs 2-3 are isolated, and given like others", facts(topology=changed(isolated=CpuSet.parse("2-3"))), "isolatedCPUs: prefer"),
@@ -153,14 +163,16 @@ CASES = [
     Case("isolcpus", "note", "spreads no load over CPUs 2-3, which are isolated (isolatedCPUs: prefer)", facts(placement=replace(STATIC, isolated_cpus="prefer"), topology=changed(isolated=CpuSet.parse("2-3"))), "taskset -c"),
     Case("isolcpus", "note", "CPUs 2-3 are isolated", facts(placement=None, topology=changed(isolated=CpuSet.parse("2-3")))),
     Case("isolcpus", "warning", "CPUs 2-3 are isolated", facts({ISOLATED: None, "proc/cmdline": "quiet isolcpus=managed_irq,domain,2-3,99\n"}), "isolatedCPUs: prefer"),
-    Case("isolcpus", "warning", "no CPU is isolated", facts({ISOLATED: None, "proc/cmdline": "isolcpus=managed_irq,2-3\n"}), "hostIsolation: partition"),
-    Case("isolcpus", "warning", "no CPU is isolated", facts({ISOLATED: None}), "hostIsolation: partition"),
-    Case("isolcpus", "warning", "no CPU is isolated", facts({"proc/cmdline": "isolcpus=2-3\n"}), "hostIsolation: partition"),
+    Case("isolcpus", "ok", "no CPU is isolated at boot", facts({ISOLATED: None, "proc/cmdline": "isolcpus=managed_irq,2-3\n"})),
+    Case("isolcpus", "ok", "no CPU is isolated at boot", facts({ISOLATED: None})),
+    Case("isolcpus", "ok", "no CPU is isolated at boot", facts({"proc/cmdline": "isolcpus=2-3\n"})),
     Case("isolcpus", "unknown", "neither /sys/devices/system/cpu nor /proc/cmdline", facts({ISOLATED: None, "proc/cmdline": None})),
     Case("isolcpus", "unknown", "neither", facts({ISOLATED: None, "proc/cmdline": "isolcpus=2-N:1/2\n"})),
     Case("nohz-full", "ok", "CPUs 2-3 are tickless", facts({ISOLATED: None, "proc/cmdline": "nohz_full=2-3\n"})),
     Case("nohz-full", "ok", "every CPU has its timer tick", facts({ISOLATED: None})),
     Case("nohz-full", "unknown", "neither", facts({ISOLATED: None, "proc/cmdline": None})),
+    Case("nohz-full", "ok", "every CPU has its timer tick", facts(config=QUIET)),
+    Case("nohz-full", "note", "every CPU has its timer tick", facts({"sys/devices/system/cpu/nohz_full": "\n"}, config=QUIET), "nohz_full=1-3,5-7 in GRUB_CMDLINE_LINUX"),
     Case("governor", "unknown", "is missing", facts({ISOLATED: None})),
     Case("nohz-full", "ok", "every CPU has its timer tick"),
     Case("nohz-full", "ok", "CPUs 2-3 are tickless", facts(topology=changed(nohz_full=CpuSet.parse("2-3")))),
@@ -228,7 +240,7 @@ def test_the_command_for_offline_cpus_brings_all_of_them_online(shell: str, cpus
 
 def test_every_level_of_every_check_has_a_case() -> None:
     written: set[tuple[str, str]] = set()
-    for module in ("host", "placement"):
+    for module in ("host", "isolation", "placement"):
         text = (Path(node_check.__file__).parent / f"{module}.py").read_text()
         name = ""
         for found in re.finditer(
@@ -244,7 +256,7 @@ def test_every_level_of_every_check_has_a_case() -> None:
 
 def test_without_failures_it_is_fit_and_strictly_without_warnings() -> None:
     isolated = {
-        "placement": replace(STATIC, isolated_cpus="prefer"),
+        "config": replace(QUIET, placement=replace(STATIC, isolated_cpus="prefer")),
         "topology": changed(isolated=CpuSet.parse("1-3,5-7")),
     }
     fit = verdicts(facts(**isolated))
