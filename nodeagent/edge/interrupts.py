@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from nodeagent.core.model.host_processes import HostInterrupt
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.cpu_use import Interrupt
 
 _WRITABLE = 0o222
@@ -23,6 +25,24 @@ def interrupts(numbers: Iterable[int], root: Path = Path("/")) -> dict[int, Inte
     return {
         number: Interrupt(_name(root, number), affinities.get(str(number)) if shows else None) for number in numbers
     }
+
+
+def may_come_to(cpus: CpuSet, root: Path = Path("/")) -> tuple[HostInterrupt, ...]:
+    """Return the interrupts in use that may come to some of these CPUs, by number. One that can't be read is left out.
+
+    One that is bound has a mask, too, of which the kernel has chosen.
+    """
+    found = []
+    for directory in (root / "proc/irq").glob("[0-9]*"):
+        with suppress(OSError, ValueError):
+            number = int(directory.name)
+            bound = is_bound(number, root)
+            file = "effective_affinity_list" if bound else "smp_affinity_list"
+            may = CpuSet.parse((directory / file).read_text(encoding="ascii").strip()) & cpus
+            name = _name(root, number) if may else ""
+            if name:
+                found.append(HostInterrupt(number, name, may, bound))
+    return tuple(sorted(found, key=lambda one: one.number))
 
 
 def _name(root: Path, number: int) -> str:

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import Attribute, ObservedCgroup, ObservedCgroups
-from nodeagent.core.model.host_processes import HostProcess, HostProcesses
+from nodeagent.core.model.host_processes import HostInterrupt, HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Container, Pod
 from nodeagent.core.model.state import NodeState
@@ -159,6 +159,9 @@ def _host_document(host: HostProcesses) -> Document:
         "kernelThreads": host.kernel_threads,
         "kernelThreadCPUs": str(host.kernel_thread_cpus),
         "hidden": host.hidden,
+        "interrupts": [
+            {"number": i.number, "name": i.name, "cpus": str(i.cpus), "bound": i.is_bound} for i in host.interrupts
+        ],
     }
 
 
@@ -236,6 +239,7 @@ def _observed_cgroups(path: str, texts: Mapping[str, str]) -> ObservedCgroup:
 
 
 def _host(document: JsonValue) -> HostProcesses:
+    interrupts = document.optional("interrupts")  # older captures lack them
     return HostProcesses(
         processes=document.field("processes").each(
             lambda p: HostProcess(p.field("pid").whole(), p.field("name").text(), p.field("cpus").cpus())
@@ -243,4 +247,14 @@ def _host(document: JsonValue) -> HostProcesses:
         kernel_threads=document.field("kernelThreads").whole(),
         kernel_thread_cpus=document.field("kernelThreadCPUs").cpus(),
         hidden=document.field("hidden").whole(),
+        interrupts=() if interrupts is None else interrupts.each(_interrupt),
+    )
+
+
+def _interrupt(document: JsonValue) -> HostInterrupt:
+    return HostInterrupt(
+        document.field("number").whole(),
+        document.field("name").text(),
+        document.field("cpus").cpus(),
+        document.field("bound").flag(),
     )

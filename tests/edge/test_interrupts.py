@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.edge.interrupts import interrupts
+from nodeagent.core.model.host_processes import HostInterrupt
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.edge.interrupts import interrupts, may_come_to
 from nodeagent.formats.kernel.cpu_use import Interrupt
 
 
@@ -33,3 +35,17 @@ def test_on_older_kernels_it_is_unknown(root: Path) -> None:
 
 def test_of_one_that_has_gone_only_the_number_is_known(root: Path) -> None:
     assert interrupts([99], root) == {99: Interrupt("", None)}
+
+
+def test_which_may_come_to_cpus_is_what_the_kernel_says(root: Path) -> None:
+    """A bound one has a mask like the others, of which the kernel has chosen: that counts."""
+    (root / "proc/irq/27/smp_affinity").chmod(0o444)
+    (root / "proc/irq/3").mkdir()
+    (root / "proc/irq/3/smp_affinity_list").write_text("0-7\n")
+    for number, affinity, effective in ((0, "0", "0"), (25, "0-3", "0"), (27, "2-5", "4")):
+        (root / f"proc/irq/{number}/smp_affinity_list").write_text(f"{affinity}\n")
+        (root / f"proc/irq/{number}/effective_affinity_list").write_text(f"{effective}\n")
+    movable = HostInterrupt(25, "eth0-rx,eth0-tx", CpuSet.of(2, 3), is_bound=False)
+    assert may_come_to(CpuSet.of(2, 3), root) == (movable,), "3 is in use by nobody"
+    assert may_come_to(CpuSet.of(4), root) == (HostInterrupt(27, "nvme0q3", CpuSet.of(4), is_bound=True),)
+    assert may_come_to(CpuSet.of(6), root) == ()

@@ -9,7 +9,7 @@ from nodeagent.core.cgroups.desired_cgroups import CONTROLLERS, Kernel, desired_
 from nodeagent.core.model.cgroup import Attribute, DesiredCgroup, ObservedCgroup
 from nodeagent.core.model.cgroup_layout import ABOVE
 from nodeagent.core.model.config import Config, Placement
-from nodeagent.core.model.host_processes import HostProcess, HostProcesses
+from nodeagent.core.model.host_processes import HostInterrupt, HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import (
     ContainerKind,
@@ -196,7 +196,13 @@ def everything() -> tuple[World, dict[str, ObservedCgroup], NodeView]:
         observed["poduid-web"], path="poduid-gone", is_populated=True, cpus_effective=CpuSet.of(3)
     )
     host = HostProcesses(
-        (HostProcess(1, "systemd", CpuSet.of(1, 5)), HostProcess(412, "dbus-daemon", CpuSet.of(1))), 61, CpuSet.of(1, 5)
+        (HostProcess(1, "systemd", CpuSet.of(1, 5)), HostProcess(412, "dbus-daemon", CpuSet.of(1))),
+        61,
+        CpuSet.of(1, 5),
+        interrupts=(
+            HostInterrupt(24, "eth0-rx-0", CpuSet.of(1, 5), is_bound=False),
+            HostInterrupt(31, "nvme0q2", CpuSet.of(1), is_bound=True),
+        ),
     )
     problems = ("bad.yaml:3: spec.containers: must have at least one container",)
     return world, observed, world.view(cgroups=observed, host=host, problems=problems)

@@ -5,7 +5,7 @@ Which node is meant, this one or a captured one, is decided in cli/support/sourc
 
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -211,7 +211,7 @@ def with_observation(view: NodeView, *, host_processes: bool) -> NodeView:
         _cgroups(view),
         process_counts={path: len(pids) for path, pids in processes.items()},
         strays=_strays(view, processes),
-        host=_host_processes(exclusive, ours) if host_processes and view.is_here else None,
+        host=_host_processes(exclusive, ours, _claimed(view)) if host_processes and view.is_here else None,
     )
     return replace(view, observation=observation)
 
@@ -264,12 +264,26 @@ def _strays(view: NodeView, processes: Mapping[str, Collection[int]]) -> dict[st
     return strays
 
 
-def _host_processes(exclusive: CpuSet, ours: frozenset[int]) -> HostProcesses:
-    """Find other processes that may run on exclusive CPUs (D12)."""
+def _claimed(view: NodeView) -> Iterator[str]:
+    """Return the devices whose interrupts containers want on their own CPUs, where they get them."""
+    if view.node.config.interrupt_isolation == "none":
+        return
+    for entry in view.state.entries:
+        if entry.is_active:
+            for container in entry.pod.containers:
+                yield from container.interrupts
+
+
+def _host_processes(exclusive: CpuSet, ours: frozenset[int], claimed: Iterable[str]) -> HostProcesses:
+    """Find other processes that may run on exclusive CPUs (D12), and interrupts that may come there."""
     if not exclusive:
         return HostProcesses()
+    from nodeagent.edge.host_settings import HostSettingsFiles
+    from nodeagent.edge.interrupts import may_come_to
     from nodeagent.edge.processes import may_run_on, of_caller
 
+    files = HostSettingsFiles()
+    own = {int(interrupt.name) for device in claimed for interrupt in files.interrupts_of(device)}
     scan = may_run_on(exclusive, excluding=(ours | of_caller()).__contains__)
     threads = [p for p in scan.found if p.is_kernel_thread]
     return HostProcesses(
@@ -277,4 +291,5 @@ def _host_processes(exclusive: CpuSet, ours: frozenset[int]) -> HostProcesses:
         kernel_threads=len(threads),
         kernel_thread_cpus=CpuSet.from_ids(cpu for p in threads for cpu in p.cpus & exclusive),
         hidden=len(scan.hidden),
+        interrupts=tuple(one for one in may_come_to(exclusive) if one.number not in own),
     )

@@ -1,4 +1,4 @@
-"""Host processes that may run on exclusive CPUs, as observed. Knows nothing of /proc."""
+"""The host's processes and interrupts that may come to exclusive CPUs, as observed. Knows nothing of /proc."""
 
 from msgspec import Struct
 
@@ -12,14 +12,28 @@ class HostProcess(Struct, frozen=True):
     """The exclusive CPUs among those that it may run on."""
 
 
+class HostInterrupt(Struct, frozen=True):
+    number: int
+    name: str
+    """Of the devices that it is for."""
+    cpus: CpuSet
+    """The exclusive CPUs among those that it may come to."""
+    is_bound: bool
+    """The kernel lets nobody move it; older kernels don't tell, and it is False there."""
+
+
 class HostProcesses(Struct, frozen=True):
-    """Host processes that may run on exclusive CPUs (D12). Kernel threads are many and mostly bound to their CPU: they are only counted."""
+    """Host processes and interrupts that may come to exclusive CPUs (D12). Kernel threads are many and mostly bound to their CPU: they are
+    only counted.
+    """
 
     processes: tuple[HostProcess, ...] = ()
     kernel_threads: int = 0
     kernel_thread_cpus: CpuSet = CpuSet()
     hidden: int = 0
     """Processes that could not be read for lack of permission."""
+    interrupts: tuple[HostInterrupt, ...] = ()
+    """Without those that a container wants on its own CPUs."""
 
 
 class HostThread(Struct, frozen=True):

@@ -7,9 +7,10 @@ renderers only add words. Names are camelCase, times milliseconds since the epoc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nodeagent.core.cgroups.closing import closings
 from nodeagent.core.cgroups.desired_cgroups import desired_cgroups, shared_pool
 from nodeagent.core.cgroups.write_order import Plan, diff
-from nodeagent.core.model.cgroup import MEMBER, Attribute, DesiredCgroup, ObservedCgroup
+from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroup
 from nodeagent.core.model.host_processes import HostProcesses
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import PodEntry, RecordedRefusal
@@ -172,11 +173,17 @@ def _pod(
     pod = entry.pod
     there = (view.observed.cgroups or {}).get(entry.pod_path)
     containers = []
+    closed = closings(view.node.config, view.node.managers, view.state.promises, entry) if entry.is_active else {}
     for container, status in entry.pairs():
         path = entry.container_path(container.name)
-        is_apart = any(_is_partition(wanted.get(each)) for each in (path, entry.pod_path))
         subject = ContainerView(
-            view, entry, container, status, wanted.get(path), is_different=path in differing, has_partition=is_apart
+            view,
+            entry,
+            container,
+            status,
+            wanted.get(path),
+            is_different=path in differing,
+            closing=closed.get(container.name),
         )
         containers.append(container_document(subject, places))
     pool = view.state.promises.pod_set(pod.uid)
@@ -197,10 +204,6 @@ def _pod(
         "starved": any(c["starved"] for c in containers),
         "uid": pod.uid,
     }
-
-
-def _is_partition(want: DesiredCgroup | None) -> bool:
-    return want is not None and want.get(Attribute.CPUSET_CPUS_PARTITION) not in {None, MEMBER}
 
 
 def _pod_values(there: ObservedCgroup) -> Document:
@@ -245,6 +248,9 @@ def _orphans(view: NodeView, plan: Plan) -> list[Document]:
 def _host(host: HostProcesses) -> Document:
     return {
         "hidden": host.hidden,
+        "interrupts": [
+            {"bound": i.is_bound, "cpus": str(i.cpus), "name": i.name, "number": i.number} for i in host.interrupts
+        ],
         "kernelThreads": {"count": host.kernel_threads, "cpus": str(host.kernel_thread_cpus)},
         "processes": [{"cpus": str(p.cpus), "name": p.name, "pid": p.pid} for p in host.processes],
     }

@@ -3,7 +3,7 @@
 Adds words and layout to the document, no facts. Legible without colour; no line is longer than the width.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nodeagent.views.wording.columns import blocks, broken, table
@@ -320,10 +320,11 @@ def _recovery(document: Document, width: int | None) -> Iterator[str]:
 
 def _host_processes(document: Document, width: int | None) -> Iterator[str]:
     host = document["hostProcesses"]
-    if host is None or not (host["processes"] or host["kernelThreads"]["count"] or host["hidden"]):
+    if host is None or not (
+        host["processes"] or host["kernelThreads"]["count"] or host["hidden"] or host["interrupts"]
+    ):
         return
     processes, threads = host["processes"], host["kernelThreads"]["count"]
-    yield "HOST PROCESSES that may run on exclusive CPUs (shown only)"
     names = [f"{p['name']} ({p['pid']})" for p in processes[:_MOST_PROCESSES]]
     if len(processes) > _MOST_PROCESSES:
         names.append(f"{len(processes) - _MOST_PROCESSES} more")
@@ -331,8 +332,25 @@ def _host_processes(document: Document, width: int | None) -> Iterator[str]:
         names.append(counted(threads, "kernel thread"))
     if host["hidden"]:
         names.append(f"{counted(host['hidden'], 'process', 'processes')} that only root may see")
-    yield from broken(f"  {', '.join(names)}", width)
+    if names:
+        yield "HOST PROCESSES that may run on exclusive CPUs (shown only)"
+        yield from broken(f"  {', '.join(names)}", width)
+    yield from _interrupts(host["interrupts"], width)
     yield ""
+
+
+def _interrupts(interrupts: Sequence[Document], width: int | None) -> Iterator[str]:
+    """Name those that are bound: they stay there. How many others there are depends on the configuration."""
+    bound = [i for i in interrupts if i["bound"]]
+    names = [f"{i['name']} (CPU {i['cpus']})" for i in bound[:_MOST_PROCESSES]]
+    if len(bound) > _MOST_PROCESSES:
+        names.append(f"{len(bound) - _MOST_PROCESSES} more")
+    words = [f"bound by the kernel: {', '.join(names)}"] if names else []
+    if len(bound) < len(interrupts):
+        words.insert(0, f"{len(interrupts) - len(bound)} that could be elsewhere")
+    if words:
+        yield "INTERRUPTS that may come to exclusive CPUs (what helps: nodeagent check)"
+        yield from broken(f"  {'; '.join(words)}", width)
 
 
 def _pod_in_full(pod: Document, document: Document, width: int) -> list[str]:

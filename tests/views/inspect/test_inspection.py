@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import Attribute
 from nodeagent.core.model.config import Config, Errata, Placement, ReservedMemory
-from nodeagent.core.model.host_processes import HostProcess, HostProcesses
+from nodeagent.core.model.host_processes import HostInterrupt, HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind, ResourceRequirements, RestartPolicy
 from nodeagent.core.model.refusals import Reason
@@ -590,6 +590,24 @@ def test_host_processes_are_shown_up_to_a_bound():
     assert len(document["hostProcesses"]["processes"]) == 40
     assert "p111 (111), 28 more, 1 kernel thread, 2 processes that only root may" in " ".join(text.split())
     assert not has_difference(document)
+
+
+@pytest.mark.parametrize(
+    ("bound", "movable", "said"),
+    [
+        (0, 0, None),
+        (0, 2, "2 that could be elsewhere"),
+        (1, 0, "bound by the kernel: nvme0 (CPU 1)"),
+        (14, 1, "1 that could be elsewhere; bound by the kernel: nvme0 (CPU 1), nvme1 (CPU 1),"),
+    ],
+)
+def test_interrupts_that_may_come_to_exclusive_cpus_are_shown(bound, movable, said):
+    found = [HostInterrupt(n, f"nvme{n}", CpuSet.of(1), is_bound=n < bound) for n in range(bound + movable)]
+    text = render(inspection(idle().view(host=HostProcesses(interrupts=tuple(found)))))
+    assert ("INTERRUPTS that may come" in text) is (said is not None)
+    assert (said or "") in " ".join(text.split())
+    assert ("2 more" in text) is (bound > 12)
+    assert "HOST PROCESSES" not in text
 
 
 @pytest.mark.parametrize(
