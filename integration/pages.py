@@ -15,6 +15,7 @@ ON_NODE = frozenset(
         "how-to/huge-pages.md",
         "how-to/latency-test.md",
         "how-to/logs.md",
+        "how-to/node-resource-topology.md",
         "how-to/packet-forwarder.md",
         "simulate.md",
     }
@@ -34,6 +35,10 @@ UNTYPED = {
     ("tutorial.md", "sudo make install"): "README's, typed there on a machine without nodeagent, line for line",
     ("how-to/packet-forwarder.md", "cat /sys/class/net/eth0/device/numa_node"): "guests have no network card",
     ("how-to/latency-test.md", "sudo apt install rt-tests"): "guests have it, and no network",
+    (
+        "how-to/node-resource-topology.md",
+        "sudo cp node-resource-topology.service node-resource-topology.timer /etc/systemd/system/",
+    ): "needs an API server, and none is at hand",
     ("how-to/packages.md", "make deb"): "two packages, of which one is higher: test_debian_package.py does each step",
     ("performance.md", "make bench"): "takes minutes, and an idle machine",
     ("reliability.md", "make test"): "takes minutes to hours, and runs this",

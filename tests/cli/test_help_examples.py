@@ -26,7 +26,7 @@ def examples(text: str) -> list[str]:
 @pytest.fixture
 def shell(tmp_path: Path) -> Path:
     """A directory of programs that only write down how they were called, an argument a line."""
-    for name in ("nodeagent", "sudo", "systemctl", "jq", "xz", "lstopo", "grep", "awk"):
+    for name in ("nodeagent", "sudo", "systemctl", "jq", "xz", "lstopo", "kubectl", "grep", "awk"):
         program = tmp_path / name
         skipped = "shift\n" if name == "sudo" else ""
         said = f'printf "%s\\n" "$@" >"{tmp_path}/called.$$"\n' if name in {"nodeagent", "sudo"} else ""

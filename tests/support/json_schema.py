@@ -4,6 +4,7 @@ The schemas are open, for readers that are older than the document. What is writ
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ _KNOWN = _NOTES | {
     "items",
     "$ref",
     "minimum",
+    "pattern",
 }
 
 
@@ -58,6 +60,8 @@ def faults(
         yield f"{path}: {value!r} is not {rules['const']!r}"
     if "minimum" in rules and isinstance(value, int) and value < rules["minimum"]:
         yield f"{path}: {value!r} is below {rules['minimum']}"
+    if "pattern" in rules and isinstance(value, str) and not re.search(rules["pattern"], value):
+        yield f"{path}: {value!r} is not as {rules['pattern']}"
     if isinstance(value, dict):
         yield from (f"{path}.{name} is missing" for name in rules.get("required", ()) if name not in value)
         for name, item in value.items():

@@ -8,7 +8,13 @@ from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.documents import spelled, spelled_xml
 from nodeagent.cli.support.known_state import NeverSavedError
 from nodeagent.cli.support.printable_output import write_coloured
-from nodeagent.cli.support.sources import add_node_arguments, is_without_agent, known_from, topology_from
+from nodeagent.cli.support.sources import (
+    SourceError,
+    add_node_arguments,
+    is_without_agent,
+    known_from,
+    topology_from,
+)
 from nodeagent.core.admission.managers import initial
 from nodeagent.core.model.topology import Topology
 from nodeagent.daemon.startup import StartError, node_of
@@ -23,9 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        choices=("text", "json", "yaml", "svg", "hwloc-xml"),
+        choices=("text", "json", "yaml", "svg", "hwloc-xml", "nrt"),
         default="text",
-        help="output format: svg is a picture, hwloc-xml is for lstopo (default: text)",
+        help="output format: svg is a picture, hwloc-xml is for lstopo, nrt for Kubernetes' schedulers (default: text)",
     )
     add_color_argument(parser)
     add_node_arguments(parser, described=True)
@@ -38,10 +44,13 @@ examples:
   nodeagent topology -o hwloc-xml >node.xml && lstopo -i node.xml
   nodeagent topology --root /mnt/copy -o json
   nodeagent topology --topology 2s.2n.8c.2t
+  nodeagent topology -o nrt | kubectl apply -f -
 
 The owners of CPUs come from the agent or its saved state, and are shown in text, svg and hwloc-xml. If neither can be read, the
 machine is shown without owners, and stderr says why.
+-o nrt prints a NodeResourceTopology, in YAML: what each NUMA node has, and has left. It needs the agent or its saved state.
 next: nodeagent inspect"""
+    parser.set_defaults(parser=parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,6 +59,9 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         NodeAgentError: the machine's description or the named configuration can't be read.
     """
+    if args.output == "nrt":
+        sys.stdout.write(_node_resource_topology(args))
+        return 0
     topology = topology_from(args) if args.topology is None else topology_from_spec(args.topology)
     match args.output:
         case "json" | "yaml":
@@ -70,6 +82,26 @@ def run(args: argparse.Namespace) -> int:
             text = render_topology(topology, owner)
     sys.stdout.write(text)
     return 0
+
+
+def _node_resource_topology(args: argparse.Namespace) -> str:
+    """Return the document of a node whose promises are known.
+
+    Raises:
+        NodeAgentError: they or its name aren't.
+    """
+    from nodeagent.views.topology.node_resource_topology import node_resource_topology
+
+    if args.topology is not None:
+        args.parser.error("-o nrt tells what a node has left: it excludes --topology, which describes a machine")
+    known = known_from(args)
+    if not known.hostname:
+        raise SourceError(
+            "the node's name is unknown, and a NodeResourceTopology has it",
+            hint="take a capture on the node: nodeagent capture --out node.json, then --machine node.json",
+        )
+    name = known.hostname.lower()  # as kubelet names its node
+    return spelled(node_resource_topology(name, known.node.topology, known.node.managers, known.state.promises), "yaml")
 
 
 def _owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | None:

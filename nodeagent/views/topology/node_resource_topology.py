@@ -1,0 +1,98 @@
+"""A node's NUMA nodes and what each has left, for Kubernetes' schedulers: `nodeagent topology -o nrt`.
+
+A NodeResourceTopology (topology.node.k8s.io/v1alpha2) as exporters make it of kubelet's PodResources: what shared containers use is in no
+zone's account. A resource that no manager gives out by NUMA node is listed with nothing allocatable: where a zone lacks a resource, the
+scheduler's plugin (NodeResourceTopologyMatch) doesn't even place pods there that need no alignment.
+"""
+
+from typing import Any
+
+from nodeagent.core.admission.managers import Managers
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import CPU, MEMORY
+from nodeagent.core.model.promises import Promises
+from nodeagent.core.model.quantity import Quantity
+from nodeagent.core.model.topology import NumaNode, Topology
+
+Document = dict[str, Any]
+API_VERSION, KIND = "topology.node.k8s.io/v1alpha2", "NodeResourceTopology"
+_MAX_NODES = "max-allowable-numa-nodes"
+_POLICY_WORDS = {"best-effort": "BestEffort", "restricted": "Restricted", "single-numa-node": "SingleNUMANode"}
+_SCOPE_WORDS = {"container": "ContainerLevel", "pod": "PodLevel"}
+
+
+def node_resource_topology(name: str, topology: Topology, managers: Managers, promises: Promises) -> Document:
+    """Describe a node.
+
+    Args:
+        name: the node's, in Kubernetes.
+        topology: the machine as it is now.
+        managers: that decide on it.
+        promises: as they are.
+    """
+    return {
+        "apiVersion": API_VERSION,
+        "attributes": [{"name": key, "value": value} for key, value in _attributes(managers)],
+        "kind": KIND,
+        "metadata": {"name": name},
+        "topologyPolicies": [_deprecated_policy(managers)],
+        "zones": [_zone(topology, node, managers, promises) for node in topology.numa],
+    }
+
+
+def _attributes(managers: Managers) -> list[tuple[str, str]]:
+    placement = managers.placement
+    most = dict(placement.topology_manager_policy_options).get(_MAX_NODES)
+    return [
+        ("topologyManagerPolicy", placement.topology_manager_policy),
+        ("topologyManagerScope", placement.topology_manager_scope),
+        *([] if most is None else [("topologyManagerMaxNUMANodes", most)]),
+    ]
+
+
+def _deprecated_policy(managers: Managers) -> str:
+    """Name policy and scope in one word, as schedulers before the attributes expect it."""
+    policy = _POLICY_WORDS.get(managers.placement.topology_manager_policy)
+    return "None" if policy is None else policy + _SCOPE_WORDS[managers.placement.topology_manager_scope]
+
+
+def _zone(topology: Topology, node: NumaNode, managers: Managers, promises: Promises) -> Document:
+    costs = zip(topology.node_ids, node.distances or (), strict=False)
+    distances = {"costs": [{"name": _zone_name(other), "value": distance} for other, distance in costs]}
+    return {
+        "name": _zone_name(node.id),
+        **(distances if node.distances is not None else {}),
+        "resources": [
+            _cpus(topology.nodes.get(node.id, CpuSet()), managers, promises),
+            *_memory(node, promises),
+        ],
+        "type": "Node",
+    }
+
+
+def _zone_name(node: int) -> str:
+    return f"node-{node}"
+
+
+def _cpus(cpus: CpuSet, managers: Managers, promises: Promises) -> Document:
+    cpu = managers.providers.cpu
+    given_out = CpuSet(cpu.grantable) & cpus - managers.reserved if cpu.static else CpuSet()
+    free = CpuSet(cpu.free_cpus(promises)) & given_out
+    return _resource(CPU, Quantity.of(len(cpus)), Quantity.of(len(given_out)), Quantity.of(len(free)))
+
+
+def _memory(node: NumaNode, promises: Promises) -> list[Document]:
+    """Follow the memory manager's accounting: memory of a group of nodes is taken from its lowest node first."""
+    accounts = next((each for each in promises.memory if each.id == node.id), None)
+    found = []
+    for name, capacity in sorted(((MEMORY, node.memory_bytes), *node.hugepages), key=lambda each: each[0] != MEMORY):
+        table = None if accounts is None else accounts.table(name)
+        allocatable, free = (0, 0) if table is None else (table.allocatable, max(0, table.free))
+        # What was promised before a reboot with less memory still counts.
+        most = Quantity.of_bytes(max(capacity, allocatable))
+        found.append(_resource(name, most, Quantity.of_bytes(allocatable), Quantity.of_bytes(free)))
+    return found
+
+
+def _resource(name: str, capacity: Quantity, allocatable: Quantity, available: Quantity) -> Document:
+    return {"allocatable": str(allocatable), "available": str(available), "capacity": str(capacity), "name": name}

@@ -1,0 +1,45 @@
+"""`nodeagent topology -o nrt`: of a copied node, of its capture; and what has no such object."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nodeagent.cli.main import main
+from tests.cli.test_sources import root as root  # noqa: PLC0414 - a fixture
+from tests.support.nrt_rules import checked
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["topology", "-o", "nrt", *words]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def test_a_copied_node_and_its_capture_have_the_same_object(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "etc/hostname").write_text("Far-Away\n")
+    taken = tmp_path / "node.json"
+    assert main(["capture", "--root", str(root), "--out", str(taken)]) == 0
+    copied = printed(capsys, "--root", str(root))
+    assert printed(capsys, "--machine", str(taken)) == copied
+    document = yaml.safe_load(copied)
+    assert document["metadata"] == {"name": "far-away"}
+    assert [zone["cpu"] for zone in checked(document).values()] == [
+        {"capacity": 4, "allocatable": 3, "available": 1},
+        {"capacity": 4, "allocatable": 4, "available": 4},
+    ]
+
+
+def test_a_node_without_a_name_has_none(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topology", "-o", "nrt", "--root", str(root)]) == 1
+    assert "the node's name is unknown" in capsys.readouterr().err
+
+
+def test_a_machine_that_is_only_described_has_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["topology", "-o", "nrt", "--topology", "2s.4c.2t"])
+    assert ended.value.code == 2
+    assert "it excludes --topology" in capsys.readouterr().err
