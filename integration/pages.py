@@ -12,6 +12,7 @@ ON_NODE = frozenset(
         "capture.md",
         "explain.md",
         "how-to/benchmark.md",
+        "how-to/fleet.md",
         "how-to/huge-pages.md",
         "how-to/latency-test.md",
         "how-to/logs.md",
@@ -39,6 +40,14 @@ UNTYPED = {
         "how-to/node-resource-topology.md",
         "sudo cp node-resource-topology.service node-resource-topology.timer /etc/systemd/system/",
     ): "needs an API server, and none is at hand",
+    (
+        "how-to/fleet.md",
+        "nodeagent fleet inspect node01 node02 admin@node03",
+    ): "a guest knows no other hosts: tests/cli/test_fleet.py has an ssh that does",
+    (
+        "how-to/fleet.md",
+        """nodeagent fleet inspect captures/*.json -o json | jq -r '.pods[] | select(.name == "web") | .node'""",
+    ): "a guest has no captures of others: tests/cli/test_fleet.py types it, up to the pipe",
     ("how-to/packages.md", "make deb"): "two packages, of which one is higher: test_debian_package.py does each step",
     ("performance.md", "make bench"): "takes minutes, and an idle machine",
     ("reliability.md", "make test"): "takes minutes to hours, and runs this",

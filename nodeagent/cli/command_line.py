@@ -19,6 +19,7 @@ COMMANDS = {
     "probe": "show on which NUMA nodes pods' memory is, and measure how long threads on their CPUs are held up",
     "topology": "draw the machine, or print it for other tools",
     "capture": "save the node to one file, without secrets: for other commands' --machine, tests and bug reports",
+    "fleet": "show several nodes at once: who runs where, where pods would fit, what differs",
     "check": "check whether this node is fit for pinning, and suggest fixes",
     "config": "validate a configuration, show it in full, or migrate kubelet's",
     "completion": "print a completion script for bash, zsh or fish, with names of pods and containers",

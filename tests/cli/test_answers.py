@@ -26,6 +26,7 @@ MACHINE = Machine(("0,4", "1,5", "2,6", "3,7"), ("0-1,4-5", "2-3,6-7"), ((0, "0-
 CONFIG, STATE = "etc/nodeagent/config.yaml", f"var/lib/nodeagent/{STATE_FILE}"
 MANIFEST = str(Path(__file__).parents[2] / "examples" / "guaranteed.yaml")
 ON_IT = ("--root", "ROOT")
+CAPTURED = "ROOT/node.json"
 GIVEN: dict[str, tuple[str, ...]] = {
     "inspect": ON_IT,
     "topology": ON_IT,
@@ -37,12 +38,15 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "checkpoint show": (f"ROOT/{STATE}",),
     "explain": ("-f", MANIFEST, *ON_IT),
     "simulate": ("-f", MANIFEST, *ON_IT),
+    "fleet inspect": (CAPTURED,),
+    "fleet capacity": (CAPTURED, "-f", MANIFEST),
+    "fleet diff": (CAPTURED, CAPTURED),
 }
 ASKED_ELSEWHERE = {"apply", "diff", "delete", "capture", "interference", "probe", "retry"}
 """What a command is asked that has a document, and those of which there is more to it: a manifest directory (test_apply.py), an agent
 (test_cli_inspect.py), a file that is written (test_capture.py), a kernel that counts (integration/test_interference.py),
 memory in cgroups (test_probe.py)."""
-OWN_GOLDEN = {"inspect", "check", "explain", "simulate"}
+OWN_GOLDEN = {"inspect", "check", "explain", "simulate", "fleet inspect", "fleet capacity", "fleet diff"}
 """They have texts of their own in tests/golden, of more than this node shows."""
 NOWHERE = "ROOT/none"
 FAILING: dict[str, tuple[str, ...]] = {
@@ -66,6 +70,9 @@ FAILING: dict[str, tuple[str, ...]] = {
     "checkpoint convert": ("--to", "cpu-v2", NOWHERE),
     "explain": ("-f", NOWHERE, *ON_IT),
     "simulate": ("-f", NOWHERE, *ON_IT),
+    "fleet inspect": (NOWHERE,),
+    "fleet capacity": (NOWHERE, "-f", MANIFEST),
+    "fleet diff": (NOWHERE, NOWHERE),
 }
 """What a command is asked about something that is not there. `completion` reads nothing, `run` needs a process of its own."""
 
@@ -82,6 +89,7 @@ def root(tmp_path: Path) -> Path:
     world = World(placement=Placement("static", reserved_system_cpus=CpuSet.of(0)))
     world.add(pod("web", app("app", cpu="2", memory="1Gi")))
     (root / STATE).write_bytes(encode_state(world.state, policies_of(world.config.placement)))
+    assert main(["capture", "--root", str(root), "--out", str(root / "node.json")]) == 0
     return root
 
 

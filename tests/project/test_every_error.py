@@ -83,6 +83,7 @@ from nodeagent.edge.manifest_watch import ManifestWatch
 from nodeagent.edge.manifests import scan_manifests
 from nodeagent.edge.placement_files import PlacementFiles
 from nodeagent.edge.serving import ServingThread
+from nodeagent.edge.ssh import output_of
 from nodeagent.edge.sysfs import read_machine, write_setting
 from nodeagent.edge.systemd import ServiceManager
 from nodeagent.edge.tracefs import recording
@@ -337,6 +338,13 @@ def with_manifests(command: ModuleType, directory: Path, *words: str) -> object:
     return command.run(asked(command, *words, "--config", config, "--socket", f"{directory}/s"))
 
 
+def without_ssh(directory: Path) -> object:
+    """Ask a host where no program can be found."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(directory))
+        return output_of("node07", "true", within_seconds=1, max_bytes=1)
+
+
 def written(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
@@ -428,6 +436,7 @@ CASES = [
     Case("StartError", "no configuration", lambda d: load_config(f"{d}/none"), "{}/none"),
     Case("StartError", "a wrong one", lambda d: load_config(config_file(d, "maxPods: many")), '"many"'),
     Case("StartError", "a directory in its place", lambda d: load_config(str(d)), "{}"),
+    Case("SshError", "no ssh", without_ssh, "node07: cannot run ssh: No such file or directory"),
     Case("StateFileError", "a directory in its place", lambda d: state_files.read(str(d), max_bytes=9), "{}"),
     Case("StateFileError", "too large", lambda d: ((d / "f").write_text("0123456789"), state_files.read(f"{d}/f", max_bytes=9)), "{}/f"),
     Case("StateFileError", "a FIFO in its place", lambda d: state_files.read(fifo(d / "f"), max_bytes=9), "{}/f"),

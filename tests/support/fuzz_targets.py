@@ -75,6 +75,8 @@ from nodeagent.launcher import records as launcher_records
 from nodeagent.launcher.order import Order, parse_order
 from nodeagent.launcher.server import Launcher
 from nodeagent.views.checkpoint_text import render_checkpoint, summary
+from nodeagent.views.fleet.differences import fleet_difference
+from nodeagent.views.fleet.nodes import FleetNode
 from nodeagent.views.simulate.scenario_replay import replay
 from tests.formats.checkpoint import test_checkpoint_versions as versions
 from tests.support import kernel_histograms
@@ -267,6 +269,7 @@ def machine_document(content: bytes) -> Hashable:
     except (ValueError, RecursionError):
         return "no JSON"
     assert topology_from_document(topology_document(found)) == found
+    assert fleet_difference([FleetNode(name, name, found) for name in "ab"])["differing"] == []
     return len(found.cpus), len(found.numa)
 
 
@@ -379,6 +382,7 @@ def machine(content: bytes) -> Hashable:
         refusal(err)
         return err.path.rpartition("/")[2], kind_of(err.message.partition(": ")[2])
     assert topology_from_document(topology_document(found)) == found
+    assert fleet_difference([FleetNode(name, name, found) for name in "ab"])["differing"] == []
     return len(found.cpus), len(found.numa), len(found.l3), found.socket_count
 
 

@@ -31,7 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         choices=("text", "json", "yaml", "svg", "hwloc-xml", "nrt"),
         default="text",
-        help="output format: svg is a picture, hwloc-xml is for lstopo, nrt for Kubernetes' schedulers (default: text)",
+        metavar="FORMAT",
+        help="output format: text, json, yaml, svg (a picture), hwloc-xml (for lstopo) or nrt (for Kubernetes' schedulers) (default: text)",
     )
     add_color_argument(parser)
     add_node_arguments(parser, described=True)

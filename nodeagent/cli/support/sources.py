@@ -189,6 +189,19 @@ def machine_file(path: str) -> tuple[Topology, Capture | None]:
     content = read_named(path, MAX_BYTES)
     if content is None:
         raise SourceError(f"there is no file {path}", hint="make one with `nodeagent capture --out FILE`")
+    return machine_in(content, path)
+
+
+def machine_in(content: bytes, path: str) -> tuple[Topology, Capture | None]:
+    """Read a capture, or a machine that is only described.
+
+    Args:
+        content: of the file.
+        path: its name, for errors.
+
+    Raises:
+        NodeAgentError: it is neither.
+    """
     found = decode_capture(content, path)
     if isinstance(found, Capture):
         return topology_of(found.sample), found
@@ -200,6 +213,21 @@ def machine_file(path: str) -> tuple[Topology, Capture | None]:
 
 def _captured(path: str, config_path: str | None) -> NodeView:
     topology, capture = machine_file(path)
+    return captured_view(topology, capture, path, config_path)
+
+
+def captured_view(topology: Topology, capture: Capture | None, path: str, config_path: str | None) -> NodeView:
+    """Return a node as its capture has it.
+
+    Args:
+        topology: the machine.
+        capture: None: there is only the machine.
+        path: where both come from.
+        config_path: replaces the captured configuration.
+
+    Raises:
+        NodeAgentError: there is no configuration, or it doesn't fit the machine.
+    """
     agent = None if capture is None else capture.agent
     if agent is None:
         if config_path is None:

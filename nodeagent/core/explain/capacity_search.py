@@ -23,6 +23,8 @@ class Capacity(Struct, frozen=True):
     refused: Pod | None
     """Of the copy that didn't fit; None: the search ended before."""
     decision: Rejected | Insufficient | None
+    first: tuple[tuple[Pod, Admitted], ...] = ()
+    """The pods of the first copy, as they were placed; empty: none fits."""
 
 
 def search_capacity(what_if: WhatIf, pods: Sequence[Pod], fitted: Callable[[], None] = lambda: None) -> Capacity:
@@ -33,14 +35,17 @@ def search_capacity(what_if: WhatIf, pods: Sequence[Pod], fitted: Callable[[], N
         pods: one copy; each time names get a number and UIDs are new: the same manifest can be given twice.
         fitted: called after each copy of them all.
     """
+    first: tuple[tuple[Pod, Admitted], ...] = ()
     for number in range(1, MAX_COPIES + 1):
         after = what_if
+        placed: list[tuple[Pod, Admitted]] = []
         for place, pod in enumerate(pods):
             copy = replace(pod, uid=f"{pod.uid}-{number}-{place}", name=f"{pod.name}-{number}")
             decision = after.judge(copy)
             if not isinstance(decision, Admitted):
-                return Capacity(number - 1, what_if, copy, decision)
+                return Capacity(number - 1, what_if, copy, decision, first)
             after = after.after(copy, decision)
-        what_if = after
+            placed.append((copy, decision))
+        what_if, first = after, first or tuple(placed)
         fitted()
-    return Capacity(MAX_COPIES, what_if, None, None)
+    return Capacity(MAX_COPIES, what_if, None, None, first)

@@ -1,0 +1,152 @@
+"""`nodeagent fleet`: several nodes at once, by their captures or over ssh: who runs where, where pods would fit, and what differs."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from nodeagent.cli.support.actions import add_actions
+from nodeagent.cli.support.colour import terminal_width
+from nodeagent.cli.support.documents import Document, add_output_argument, printed
+from nodeagent.cli.support.exit_status import EXIT_DIFFERENCE, EXIT_ERROR, EXIT_REFUSED
+from nodeagent.cli.support.fleet_nodes import CAPTURE, read_nodes
+from nodeagent.cli.support.named_files import NamedFile
+from nodeagent.cli.support.numeric_arguments import seconds, whole_number
+from nodeagent.views.fleet.nodes import UnreadNode
+from nodeagent.views.fleet.text import WIDTH, render_capacity, render_difference, render_inspection
+
+_EXAMPLES = """\
+exit status: 0: done; 1: a node could not be read; 2: wrong arguments; 3: not as promised, or not alike; 4: the pods fit nowhere
+
+examples:
+  nodeagent fleet inspect node01.json node02.json
+  nodeagent fleet inspect node01 node02 --remote 'sudo -n nodeagent capture'
+  nodeagent fleet inspect node01 node02 -o json | jq -r '.pods[] | select(.phase == "Refused") | .node'
+  nodeagent fleet capacity -f pod.yaml captures/*.json
+  nodeagent fleet diff captures/*.json
+  nodeagent fleet diff admin@node01 admin@node02 --parallel 20 --timeout 5
+
+A word names a file if there is one, or if it has a slash or ends in .json; else it is a host, and `ssh HOST nodeagent capture` is run,
+with your configuration and keys, without asking for a password. A node that can't be read is named on stderr, and no other waits for it.
+Shows and tries out; places nothing. docs/how-to/fleet.md (nodeagent --help says where) has more.
+next: nodeagent inspect --machine FILE, nodeagent explain -f pod.yaml --machine FILE"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    helps = {
+        "inspect": "show who runs where: a line for each node and each pod",
+        "capacity": "show on which nodes pods would fit, with which CPUs, and how many more of them",
+        "diff": "show what differs between nodes that should be alike: machines, kernels, configurations",
+    }
+    made = add_actions(parser, helps, epilog=_EXAMPLES)
+    for action in made.values():
+        action.add_argument(
+            "nodes", nargs="+", type=NamedFile, metavar="FILE|-|HOST", help="a file from `nodeagent capture`, or a host"
+        )
+        add_output_argument(action)
+        action.add_argument(
+            "--remote", metavar="COMMAND", default=CAPTURE, help=f"what to run on hosts (default: {CAPTURE})"
+        )
+        action.add_argument(
+            "--timeout",
+            type=seconds(1, 3600),
+            metavar="SECONDS",
+            default=30,
+            help="how long to wait for a host's whole answer (default: 30)",
+        )
+        action.add_argument(
+            "--parallel", type=whole_number, metavar="N", default=8, help="ask so many hosts at once (default: 8)"
+        )
+        action.set_defaults(config=None)
+    made["capacity"].add_argument(
+        "-f",
+        "--file",
+        dest="manifests",
+        action="append",
+        required=True,
+        type=NamedFile,
+        metavar="FILE|-|DIR",
+        help="these pods: a manifest, - for stdin, or a directory of manifests; can be repeated; several count together",
+    )
+    made["capacity"].add_argument(
+        "--config", type=NamedFile, metavar="FILE|-", help="the configuration of nodes whose file holds none"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the answer, then which nodes could not be read.
+
+    Raises:
+        NodeAgentError: the pods can't be read.
+    """
+    match options.action:
+        case "inspect":
+            return _inspect(options)
+        case "capacity":
+            return _capacity(options)
+        case _:
+            return _diff(options)
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    from nodeagent.views.fleet.inspection import fleet_inspection
+
+    nodes, unread = read_nodes(options)
+    document = fleet_inspection(nodes, unread)
+    _show(document, options, unread)
+    return _status(unread, EXIT_DIFFERENCE if document["summary"]["differing"] else 0)
+
+
+def _capacity(options: argparse.Namespace) -> int:
+    from nodeagent.cli.support.pod_files import pods_of
+    from nodeagent.cli.support.progress import Progress
+    from nodeagent.cli.support.what_if_source import what_if_of
+    from nodeagent.core.explain.capacity_search import search_capacity
+    from nodeagent.views.fleet.capacity import fleet_capacity
+
+    pods = pods_of(options.manifests)
+    nodes, unread = read_nodes(options)
+    found = []
+    with Progress("copies") as progress:
+        for node in nodes:
+            if node.view is None:
+                hint = "name one with --config FILE, or take a capture while the agent runs"
+                unread = (*unread, UnreadNode(node.source, "its file holds no configuration", hint))
+            else:
+                found.append((node, search_capacity(what_if_of(node.view).what_if, pods, progress.step)))
+    document = fleet_capacity(found, pods, unread)
+    _show(document, options, unread)
+    return _status(unread, 0 if document["summary"]["fitting"] else EXIT_REFUSED)
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from nodeagent.views.fleet.differences import fleet_difference
+
+    if len(options.nodes) < 2:
+        options.parser.error("one node alone differs from none: name at least two")
+    nodes, unread = read_nodes(options)
+    document = fleet_difference(nodes, unread)
+    _show(document, options, unread)
+    return _status(unread, EXIT_DIFFERENCE if document["differing"] else 0)
+
+
+def _show(document: Document, options: argparse.Namespace, unread: Sequence[UnreadNode]) -> None:
+    """Print what is known; then, where the eye is after a long listing, what isn't."""
+    render = {"inspect": render_inspection, "capacity": render_capacity, "diff": render_difference}[options.action]
+    if document["nodes"] or options.output != "text":
+        width = terminal_width() or WIDTH
+        sys.stdout.write(printed(document, options.output, lambda one: render(one, width)))
+        sys.stdout.flush()
+    reasons: dict[tuple[str, str], list[UnreadNode]] = {}
+    for one in unread:
+        reasons.setdefault((one.why, one.hint.replace(one.source, "HOST")), []).append(one)
+    for (why, of_all), those in reasons.items():
+        hint = those[0].hint if len(those) == 1 else of_all
+        named = [one.source for one in those if one.source not in why]  # a file's error may name it
+        print(
+            f"nodeagent: not read: {': '.join([*([', '.join(named)] if named else []), why])}\nhint: {hint}",
+            file=sys.stderr,
+        )
+
+
+def _status(unread: Sequence[UnreadNode], otherwise: int) -> int:
+    return EXIT_ERROR if unread else otherwise

@@ -1,0 +1,110 @@
+"""Runs a command on another host with the user's own ssh, its configuration and keys. Asks for no password, and waits only so long."""
+
+import os
+import selectors
+import subprocess
+import time
+
+from nodeagent.errors import NodeAgentError
+
+_MAX_ERROR_BYTES = 64 * 2**10
+_CONNECT_SECONDS = 10
+_OWN_STATUS = 255
+"""Of ssh itself, not of the command (ssh(1))."""
+_PIECE = 2**16
+
+
+class SshError(NodeAgentError):
+    """The host can't be reached, or the command failed there."""
+
+
+def output_of(host: str, command: str, *, within_seconds: float, max_bytes: int) -> bytes:
+    """Run a command on a host, and return what it printed.
+
+    Args:
+        host: as ssh takes it.
+        command: for the shell there.
+        within_seconds: all of it must be done by then.
+        max_bytes: it may not print more.
+
+    Raises:
+        SshError: why it could not be run, or failed.
+    """
+    connect = max(1, min(_CONNECT_SECONDS, int(within_seconds)))
+    words = ["ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={connect}", "--", host, command]
+    try:
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    except OSError as err:
+        why = os.strerror(err.errno or 0)
+        raise SshError(
+            f"{host}: cannot run ssh: {why}", hint="install it, for example: sudo apt install openssh-client"
+        ) from err
+    with process:
+        try:
+            answer = _drained(process, within_seconds, max_bytes)
+            status = process.wait() if isinstance(answer, tuple) else 0
+        finally:
+            process.kill()
+    if isinstance(answer, str):
+        raise SshError(
+            f"{host}: {answer}", hint=f"see how long this takes, and how much it is: ssh {host} {command} | wc -c"
+        )
+    printed, complaints = answer
+    if status == 0:
+        return printed
+    said = _last_line(complaints)
+    if status == _OWN_STATUS:
+        raise SshError(
+            f"{host}: {said or 'ssh failed'}",
+            hint=f"this must work without a password: ssh -o BatchMode=yes {host} true",
+        )
+    raise SshError(
+        f"{host}: `{command}` ended with status {status}{f': {said}' if said else ''}",
+        hint=f"try it: ssh {host} {command}; --remote names another command, such as 'sudo -n nodeagent capture'",
+    )
+
+
+def _drained(process: subprocess.Popen[bytes], within_seconds: float, max_bytes: int) -> tuple[bytes, bytes] | str:
+    """Read its stdout and stderr until it has ended; return why not if it takes too long, or prints too much.
+
+    What it leaves behind, such as a shared connection, may keep its stderr open.
+    """
+    assert process.stdout is not None
+    assert process.stderr is not None
+    printed, complaints = bytearray(), bytearray()
+    deadline = time.monotonic() + within_seconds
+    ended = os.pidfd_open(process.pid)
+    try:
+        with selectors.DefaultSelector() as selector:
+            for stream in (process.stdout, process.stderr, ended):
+                selector.register(stream, selectors.EVENT_READ)
+            needed = {process.stdout.fileno(), ended}
+            while needed or _is_waiting(selector):
+                ready = selector.select(max(0.0, deadline - time.monotonic()))
+                if not ready or time.monotonic() > deadline:
+                    return f"no complete answer within {within_seconds:g} s"
+                for key, _ in ready:
+                    piece = b"" if key.fd == ended else os.read(key.fd, _PIECE)
+                    if not piece:
+                        selector.unregister(key.fileobj)
+                        needed.discard(key.fd)
+                    elif key.fileobj is process.stdout:
+                        printed += piece
+                    else:
+                        complaints += piece[: _MAX_ERROR_BYTES - len(complaints)]
+                if len(printed) > max_bytes:
+                    return f"it sent more than {max_bytes} bytes"
+    finally:
+        os.close(ended)
+    return bytes(printed), bytes(complaints)
+
+
+def _is_waiting(selector: selectors.BaseSelector) -> bool:
+    """Whether something has come that is not yet read."""
+    return bool(selector.get_map()) and bool(selector.select(0))
+
+
+def _last_line(complaints: bytes) -> str:
+    """Return the last thing that was said, except for advice; an ordinary program's name is left in."""
+    lines = [line.strip() for line in complaints.decode(errors="replace").splitlines()]
+    return next((line for line in reversed(lines) if line and not line.startswith("hint:")), "")

@@ -1,0 +1,57 @@
+"""The nodes of a fleet as values: what was captured of each, and which could not be read."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodeagent.core.model.topology import Topology
+from nodeagent.formats.capture import Capture
+from nodeagent.formats.node_view import NodeView
+
+Document = dict[str, Any]
+
+
+class FleetNode(Struct, frozen=True):
+    name: str
+    """Its host name; if that is unknown, the name of its file."""
+    source: str
+    """The file or host as it was typed."""
+    topology: Topology
+    capture: Capture | None = None
+    """None: the file describes only a machine."""
+    view: NodeView | None = None
+    """None: its configuration is unknown."""
+
+
+class UnreadNode(Struct, frozen=True):
+    """A node that nothing is known about."""
+
+    source: str
+    why: str
+    hint: str
+
+
+def distinct(nodes: Iterable[FleetNode]) -> tuple[FleetNode, ...]:
+    """Add the source to names that several nodes have."""
+    found = tuple(nodes)
+    names = [node.name for node in found]
+    return tuple(
+        replace(node, name=f"{node.name} ({node.source})") if names.count(node.name) > 1 else node for node in found
+    )
+
+
+def origin(node: FleetNode) -> Document:
+    """Describe which node it is, and how old what is known about it is."""
+    captured = node.capture
+    return {
+        "atMs": None if captured is None or not captured.observation.at_ms else captured.observation.at_ms,
+        "copiedAt": None if node.view is None else node.view.copied_at,
+        "name": node.name,
+        "source": node.source,
+    }
+
+
+def unread_document(unread: Iterable[UnreadNode]) -> list[Document]:
+    return [{"hint": one.hint, "source": one.source, "why": one.why} for one in unread]
