@@ -537,6 +537,7 @@ INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "MisfitError": (lambda _: message_of(lambda: decode_state(b'{"format": 3}\n')), "format"),
     "QuantitySyntaxError": (lambda _: config_message("kubeReserved: {cpu: much}"), '"much"'),
     "ScalarError": (lambda _: config_message("maxPods: .nan"), ".nan"),
+    "SealError": (lambda _: message_of(lambda: decode_state(b'{"format": "x", "version": 1, "sha256": ""}\n')), "'x'"),
     "UnreadableError": (lambda _: config_message("maxPods: ["), "f:1: is not valid YAML"),
     "_StartRefusedError": (lambda _: replay(scenario_from_text(SCENARIO, "f"))["startError"], '"fast"'),
 }  # fmt: skip

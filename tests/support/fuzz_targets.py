@@ -41,7 +41,8 @@ from nodeagent.formats.checkpoint.checkpoint_versions import (
 )
 from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state, read_cpu_contents
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state, read_memory_contents
-from nodeagent.formats.checkpoint.node_state import NodeStateError, decode_state, encode_state, with_header
+from nodeagent.formats.checkpoint.node_state import FORMAT, VERSION, NodeStateError, decode_state, encode_state
+from nodeagent.formats.checkpoint.sealed import sealed
 from nodeagent.formats.config.config_yaml import judged_config, parse_config
 from nodeagent.formats.config.effective_config import config_document, config_from_document
 from nodeagent.formats.kernel.cgroup_values import CgroupValueError, parse_flat_keyed, parse_value
@@ -329,7 +330,7 @@ def own_state(content: bytes) -> Hashable:
 
 
 def own_state_with_its_sum(content: bytes) -> Hashable:
-    return own_state(with_header(content))
+    return own_state(sealed(content, FORMAT, VERSION))
 
 
 def any_checkpoint(content: bytes) -> Hashable:

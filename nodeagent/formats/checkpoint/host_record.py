@@ -1,15 +1,14 @@
 """`host_settings`: what settings of the host were before the agent changed them; bytes ↔ record.
 
-Two lines, as `nodeagent_state` has them: a header with version and SHA-256 of the second line, and the record as JSON with sorted keys.
+A sealed file (`sealed.py`) with the record as JSON with sorted keys.
 """
 
-import hashlib
 import json
-from collections.abc import Mapping
 
 from nodeagent.core.host.settings import Change, Record, Setting, SettingKind
 from nodeagent.errors import NodeAgentError
-from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parsed
+from nodeagent.formats.checkpoint.sealed import SealError, sealed, unsealed
+from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 
 VERSION = 1
 FORMAT = "nodeagent_host_settings"
@@ -31,9 +30,8 @@ def encode_record(boot: str, record: Record) -> bytes:
         [setting.kind.value, setting.name, str(change.before), [str(value) for value in change.ours]]
         for setting, change in sorted(record.items())
     ]
-    body = _json({"boot": boot, "settings": settings})
-    header = _json({"format": FORMAT, "version": VERSION, "sha256": hashlib.sha256(body).hexdigest()})
-    return header + b"\n" + body + b"\n"
+    body = json.dumps({"boot": boot, "settings": settings}, sort_keys=True, separators=(",", ":"))
+    return sealed(body.encode(), FORMAT, VERSION)
 
 
 def decode_record(content: bytes) -> tuple[str, Record]:
@@ -42,31 +40,16 @@ def decode_record(content: bytes) -> tuple[str, Record]:
     Raises:
         HostRecordError: truncated, damaged, of a later version, or something else.
     """
-    head, _, rest = content.partition(b"\n")
-    body = rest.removesuffix(b"\n")
     try:
-        header = parsed(head)
-        if header.field("format").text() != FORMAT or header.field("version").whole(1) > VERSION:
-            raise _unreadable(f"its first line is not a header of {FORMAT}, version {VERSION}")
-        if body == rest or hashlib.sha256(body).hexdigest() != header.field("sha256").text():
-            raise _unreadable("its checksum does not match: it is truncated or damaged")
-        document = parsed(body)
+        document = unsealed(content, FORMAT, VERSION)
         return document.field("boot").text(), dict(document.field("settings").each(_setting))
-    except MisfitError as err:
-        raise _unreadable(str(err)) from err
+    except (SealError, MisfitError) as err:
+        raise HostRecordError(
+            f"the record of changed host settings cannot be read: {err}",
+            hint="what the settings were is unknown: `cat /proc/irq/*/smp_affinity_list` shows what they are; a reboot resets them",
+        ) from err
 
 
 def _setting(row: JsonValue) -> tuple[Setting, Change]:
     kind, name, before, ours = row.row(4)
     return Setting(kind.one_of(SettingKind), name.text()), Change(before.cpus(), ours.each(JsonValue.cpus))
-
-
-def _json(document: Mapping[str, object]) -> bytes:
-    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _unreadable(why: str) -> HostRecordError:
-    return HostRecordError(
-        f"the record of changed host settings cannot be read: {why}",
-        hint="what the settings were is unknown: `cat /proc/irq/*/smp_affinity_list` shows what they are; a reboot resets them",
-    )

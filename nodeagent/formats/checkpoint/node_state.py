@@ -1,10 +1,8 @@
 """`nodeagent_state`, the single source of truth: NodeState ↔ bytes.
 
-Two lines: a header with version and SHA-256 of the second line, and the state as JSON with sorted keys. Equal states are equal bytes.
-Knows no file system. A reader of version N reads all lower versions and refuses higher ones by name.
+A sealed file (`sealed.py`) with the state as JSON with sorted keys. Equal states are equal bytes. Knows no file system. A reader of version N reads all lower versions and refuses higher ones by name.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -37,10 +35,11 @@ from nodeagent.core.model.state import (
     RefusedChange,
 )
 from nodeagent.errors import NodeAgentError
+from nodeagent.formats.checkpoint.sealed import SealError, sealed, unsealed
 from nodeagent.formats.manifest.pod_fields import pod_to_document
 from nodeagent.formats.manifest.pod_manifest import named_pod_from_document
 from nodeagent.formats.syntax.findings import DocumentError
-from nodeagent.formats.syntax.json_values import MAX_WHOLE, JsonValue, MisfitError, parsed
+from nodeagent.formats.syntax.json_values import MAX_WHOLE, JsonValue, MisfitError
 
 VERSION = 1
 FORMAT = "nodeagent_state"
@@ -90,17 +89,11 @@ class StateEncoder:
         pod_texts: tuple[str, ...] = state.promises.pods.fold(_POD_TEXTS)
         # The keys are in order: entries, generation, policies, promises; in those the pods come last.
         body = f'{{"entries":[{entries}],{rest[1:-1]},"promises":{promises[:-1]},"pods":{{{",".join(pod_texts)}}}}}}}'
-        return with_header(body.encode())
+        return sealed(body.encode(), FORMAT, VERSION)
 
 
 def encode_state(state: NodeState, policies: Mapping[str, str]) -> bytes:
     return StateEncoder().encode(state, policies)
-
-
-def with_header(body: bytes) -> bytes:
-    """Put the line with the checksum above the line with the state."""
-    header = _json({"format": FORMAT, "version": VERSION, "sha256": hashlib.sha256(body).hexdigest()})
-    return header + b"\n" + body + b"\n"
 
 
 def state_document(state: NodeState, policies: Mapping[str, str]) -> Document:
@@ -133,33 +126,11 @@ def decode_state(content: bytes, *, judge: bool = True) -> SavedState:
     Raises:
         NodeStateError: truncated, damaged, of a later version, or not a state file.
     """
-    head, _, rest = content.partition(b"\n")
     try:
-        header = parsed(head)
-        is_ours = header.field("format").text() == FORMAT
-        version, digest = header.field("version").whole(1), header.field("sha256").text()
-    except MisfitError as err:
-        raise NodeStateError(f"the first line is not a {FORMAT} header: {err}") from err
-    if not is_ours:
-        raise NodeStateError(
-            f"the first line is not a {FORMAT} header: it says format {header.field('format').value!r}"
-        )
-    if version > VERSION:
-        raise NodeStateError(
-            f"version {version} was written by a later nodeagent; this one reads up to {VERSION}", is_newer=True
-        )
-    body = rest.removesuffix(b"\n")
-    if judge and (body == rest or hashlib.sha256(body).hexdigest() != digest):
-        raise NodeStateError("the checksum does not match: the file is truncated or damaged")
-    try:
-        document = parsed(body)
-    except MisfitError as err:
-        raise NodeStateError(f"the checksum matches but the content does not fit: {err}") from err
+        document = unsealed(content, FORMAT, VERSION, judge=judge)
+    except SealError as err:
+        raise NodeStateError(str(err), is_newer=err.is_newer) from err
     return _saved_state(document)
-
-
-def _json(document: object) -> bytes:
-    return _text(document).encode()
 
 
 def _text(document: object) -> str:

@@ -27,7 +27,7 @@ def test_half_of_it_is_refused(length: int) -> None:
     ("old", "new", "why"),
     [
         (b"0-15", b"0-14", "checksum"),
-        (b'"version":1', b'"version":2', "version 1"),
+        (b'"version":1', b'"version":2', "version 2 was written by a later nodeagent"),
         (b"nodeagent_host_settings", b"nodeagent_state", "header"),
     ],
 )
