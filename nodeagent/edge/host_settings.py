@@ -2,7 +2,6 @@
 
 import errno
 import os
-import re
 from collections.abc import Iterator, Sequence, Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
@@ -10,11 +9,11 @@ from pathlib import Path
 from nodeagent.core.host.settings import NEW_IRQS, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.host_files import CPUMASK, IRQS, QUEUES, REQUESTED, HostFileError, path_of, read_cpus
+from nodeagent.formats.manifest.pod_schema import PCI_ADDRESS
 
 _WRITABLE = 0o222
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO})
 """It is gone, or the device has nothing of the kind: XPS, for instance, if there is only one queue."""
-PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 class HostSettingsFiles:

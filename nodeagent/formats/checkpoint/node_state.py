@@ -1,6 +1,7 @@
 """`nodeagent_state`, the single source of truth: NodeState ↔ bytes.
 
-A sealed file (`sealed.py`) with the state as JSON with sorted keys. Equal states are equal bytes. Knows no file system. A reader of version N reads all lower versions and refuses higher ones by name.
+A sealed file (`sealed.py`) with the state as JSON with sorted keys. Equal states are equal bytes. Knows no file system.
+A reader of version N reads all lower versions and refuses higher ones by name.
 """
 
 import json

@@ -29,8 +29,6 @@ MAX_GRACE_SECONDS = 7 * 24 * 3600
 _MAX_ID = 2**31 - 1
 """Largest user and group id: the API server's bound (IsValidUserID)."""
 _CPU_COUNT = re.compile(r"[1-9][0-9]{0,6}")
-_DEVICE = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|(?!\.{1,2}$)[^\s/:,]{1,15}")
-"""An address below /sys/bus/pci/devices, or the name of a network interface."""
 _RESTART_POLICIES = tuple(policy.value for policy in RestartPolicy)
 
 
@@ -129,7 +127,7 @@ class PodReader:
                 continue
             elif kind == pod_schema.INTERRUPTS:
                 devices[name] = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-                wrong = next((part for part in devices[name] if not _DEVICE.fullmatch(part)), None)
+                wrong = next((part for part in devices[name] if not pod_schema.DEVICE.fullmatch(part)), None)
                 if wrong is not None:
                     rule = "must be network interfaces or addresses of PCI devices, such as eth0, 0000:3b:00.0"
                     annotations.report(key, rule, text)

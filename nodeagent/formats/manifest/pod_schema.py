@@ -1,5 +1,6 @@
 """Names of the v1 Pod's fields that are known but unused, and of those that are refused, with the reason. Only tables."""
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -20,6 +21,10 @@ PARTITIONS = (ROOT, ISOLATED)
 
 INTERRUPTS = f"interrupts.{ANNOTATION_DOMAIN}"
 """The interrupts of these devices come to the exclusive CPUs of the container that the key names."""
+PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+"""Of a device, the name of its directory below /sys/bus/pci/devices."""
+DEVICE = re.compile(rf"{PCI_ADDRESS.pattern}|(?!\.{{1,2}}$)[^\s/:,]{{1,15}}")
+"""Such an address, or the name of a network interface."""
 
 METADATA_UNUSED = (
     "generateName",
