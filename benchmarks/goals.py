@@ -256,20 +256,24 @@ def interrupts(clock: Clock) -> Iterator[Row]:
             affinity = Path(directory, f"proc/irq/{number}/smp_affinity_list")
             affinity.parent.mkdir(parents=True)
             affinity.write_text("0-511\n")
+            affinity.with_name("node").write_text("0\n")
+            Path(directory, f"sys/kernel/irq/{number}").mkdir(parents=True)
         files = HostSettingsFiles(directory)
         kinds, all_cpus = {SettingKind.IRQ}, CpuSet.parse("0-511")
         record: Record = {}
         sets = itertools.cycle((CpuSet.parse("2-3"), CpuSet.parse("4-5")))
 
         def look() -> None:
-            plan({}, files.read(kinds), alone={}, cpus=Cpus(all_cpus, all_cpus))
+            found = files.read(kinds)
+            plan({}, found, alone={}, cpus=Cpus(all_cpus, all_cpus), interrupts=files.interrupts(found))
 
         def move() -> None:
             nonlocal record
             own = next(sets)
-            planned = plan(record, files.read(kinds), alone={SettingKind.IRQ: own}, cpus=Cpus(all_cpus, all_cpus - own))
+            found, cpus = files.read(kinds), Cpus(all_cpus, all_cpus - own)
+            planned = plan(record, found, alone={SettingKind.IRQ: own}, cpus=cpus, interrupts=files.interrupts(found))
             encode_record("boot", planned.record)
-            files.write([(files.path(setting), spelled(setting, cpus)) for setting, cpus in planned.writes.items()])
+            files.write([(files.path(setting), spelled(setting, value)) for setting, value in planned.writes.items()])
             record = planned.after(frozenset())
             encode_record("boot", record)
             assert len(planned.writes) == IRQS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from nodeagent.core.host.settings import Cpus, Setting, SettingKind
+from nodeagent.core.host.settings import Cpus, IrqFacts, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge import irqbalance, kernel_threads, units
 from nodeagent.edge.host_settings import HostSettingsFiles, host_cpus, online_cpus, possible_cpus
@@ -32,7 +32,9 @@ _INTERRUPT_THREAD = "irq/"
 class Reading(Struct, frozen=True):
     """The settings as they are now."""
 
-    settings: dict[Setting, CpuSet]
+    settings: Mapping[Setting, CpuSet]
+    interrupts: Mapping[Setting, IrqFacts] = {}
+    """What else is known of those that are interrupts."""
     failed: Mapping[SettingKind, NodeAgentError] = {}
     """Why there is nothing of some kinds."""
 
@@ -59,7 +61,7 @@ class HostEdges:
                 found |= self._read(kind)
             except NodeAgentError as err:
                 failed[kind] = err
-        return Reading(found, failed)
+        return Reading(found, self._files.interrupts(found), failed)
 
     def _read(self, kind: SettingKind) -> dict[Setting, CpuSet]:
         match kind:

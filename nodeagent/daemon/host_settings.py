@@ -87,7 +87,14 @@ def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[
     if not record:
         return 0, ()
     reading = places.read({setting.kind for setting in record})
-    planned = plan(record, reading.settings, alone={}, cpus=places.cpus(CpuSet()), unread=reading.failed.keys())
+    planned = plan(
+        record,
+        reading.settings,
+        alone={},
+        cpus=places.cpus(CpuSet()),
+        interrupts=reading.interrupts,
+        unread=reading.failed.keys(),
+    )
     refused = places.write(planned.writes)
     count = sum(reading.settings[setting] != value for setting, value in planned.writes.items())
     return count, (
@@ -174,6 +181,7 @@ class HostSettings:
             alone=wanted.alone,
             cpus=self._places.cpus(wanted.host),
             claims=self._claims(wanted) if SettingKind.IRQ in wanted.alone else {},
+            interrupts=reading.interrupts,
             unread=reading.failed.keys(),
         )
         self._report(planned)

@@ -2,11 +2,11 @@
 
 import errno
 import os
-from collections.abc import Iterator, Sequence, Set as AbstractSet
+from collections.abc import Iterable, Iterator, Sequence, Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 
-from nodeagent.core.host.settings import NEW_IRQS, Setting, SettingKind
+from nodeagent.core.host.settings import NEW_IRQS, IrqFacts, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.host_files import CPUMASK, IRQS, QUEUES, REQUESTED, HostFileError, path_of, read_cpus
 from nodeagent.formats.manifest.pod_schema import PCI_ADDRESS
@@ -38,6 +38,30 @@ class HostSettingsFiles:
                 if err.errno not in _ABSENT:
                     raise _unreadable(path, err) from err
         return found
+
+    def interrupts(self, settings: Iterable[Setting]) -> dict[Setting, IrqFacts]:
+        """Return what else there is to know of those that are interrupts.
+
+        An interrupt's directory in /sys comes and goes with it, and its inode has a number that no other file there ever had.
+        """
+        near = dict(self._nodes())
+        found = {}
+        for setting in settings:
+            if setting.kind is not SettingKind.IRQ:
+                continue
+            instance, node = None, ""
+            with suppress(OSError):
+                node = Path(f"{self._root}/{IRQS}/{setting.name}/node").read_text(encoding="ascii").strip()
+                instance = Path(f"{self._root}/sys/kernel/irq/{setting.name}").stat().st_ino
+            found[setting] = IrqFacts(instance, near.get(node, CpuSet()))
+        return found
+
+    def _nodes(self) -> Iterator[tuple[str, CpuSet]]:
+        """Return the CPUs of each NUMA node, by its number."""
+        for name in self._names("sys/devices/system/node"):
+            number = name.removeprefix("node")
+            if number.isdigit():
+                yield number, _cpus(Path(f"{self._root}/sys/devices/system/node/{name}/cpulist"))
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
         """Return the interrupts of a PCI device, by its address (`0000:3b:00.0`), or of a network interface; none: there is no such."""

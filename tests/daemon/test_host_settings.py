@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from nodeagent.core.host.settings import NEW_IRQS, Setting, SettingKind
+from nodeagent.core.host.settings import NEW_IRQS, IrqFacts, Setting, SettingKind
 from nodeagent.core.model.cgroup_layout import ABOVE
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
@@ -151,6 +151,20 @@ def test_a_new_process_goes_on_with_the_record(life: Life) -> None:
     assert life.machine.settings[IRQ].isdisjoint(own)
     life.remove()
     assert life.machine.settings == life.before
+
+
+def test_a_device_that_goes_and_comes_again_goes_back_to_what_the_kernel_would_have_given_it(life: Life) -> None:
+    life.machine.interrupts[FEW] = IrqFacts(1)
+    own = life.start()
+    node = CpuSet.from_ids(list(own)[:1]) | CpuSet.of(0)
+    life.machine.interrupts[FEW] = IrqFacts(2, node)
+    life.machine.settings[FEW] = life.machine.settings[NEW_IRQS] & node
+    life.daemon.start()
+    life.daemon.rest()
+    assert life.machine.settings[FEW] == CpuSet.of(0)
+    assert life.said("host_setting_changed_by_others") == []
+    life.remove()
+    assert life.machine.settings == life.before | {FEW: node}
 
 
 def test_after_a_reboot_the_record_is_of_no_use(life: Life) -> None:

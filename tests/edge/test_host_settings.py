@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.core.host.settings import NEW_IRQS, Setting, SettingKind
+from nodeagent.core.host.settings import NEW_IRQS, IrqFacts, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge.host_settings import HostSettingsFiles, boot_id, host_cpus, possible_cpus
 from nodeagent.formats.kernel.host_files import HostFileError
@@ -94,6 +94,26 @@ def test_the_boot_has_an_identity(tmp_path: Path) -> None:
     (tmp_path / "proc/sys/kernel/random").mkdir(parents=True)
     (tmp_path / "proc/sys/kernel/random/boot_id").write_text("4f3c\n")
     assert boot_id(str(tmp_path)) == "4f3c"
+
+
+def test_an_interrupt_has_an_instance_and_the_cpus_of_its_devices_node(root: Path) -> None:
+    for file, content in {
+        "proc/irq/24/node": "1\n",
+        "proc/irq/9/node": "-1\n",
+        "sys/devices/system/node/node0/cpulist": "0-1\n",
+        "sys/devices/system/node/node1/cpulist": "2-3\n",
+        "sys/devices/system/node/possible": "0-1\n",
+        "sys/kernel/irq/24/type": "edge\n",
+    }.items():
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        (root / file).write_text(content)
+    files = HostSettingsFiles(str(root))
+    settings = files.read({SettingKind.IRQ, SettingKind.NEW_IRQS})
+    assert files.interrupts(settings) == {
+        Setting(SettingKind.IRQ, "24"): IrqFacts((root / "sys/kernel/irq/24").stat().st_ino, CpuSet.parse("2-3")),
+        Setting(SettingKind.IRQ, "9"): IrqFacts(),
+    }
+    assert files.interrupts([Setting(SettingKind.IRQ, "77")]) == {Setting(SettingKind.IRQ, "77"): IrqFacts()}
 
 
 def test_interrupts_of_a_device_are_found_by_its_address_and_its_interface(root: Path) -> None:

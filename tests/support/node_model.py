@@ -26,7 +26,7 @@ from nodeagent.core.cgroups.write_order import (
 )
 from nodeagent.core.cpu.restore import given_cpus
 from nodeagent.core.explain.what_if import WhatIf
-from nodeagent.core.host.settings import NEW_IRQS, Setting, SettingKind
+from nodeagent.core.host.settings import NEW_IRQS, IrqFacts, Setting, SettingKind
 from nodeagent.core.model.cgroup import (
     MEMBER,
     Attribute,
@@ -140,6 +140,8 @@ class Machine:
             Setting(SettingKind.IRQBALANCE): online,
         }
         """Those of the host that name CPUs."""
+        self.interrupts: dict[Setting, IrqFacts] = {}
+        """What else the kernel says of them."""
         self.devices = {"eth0": (Setting(SettingKind.IRQ, "25"),)}
         """Their interrupts."""
         self.immovable: set[Setting] = set()

@@ -50,6 +50,12 @@ class Change(Struct, frozen=True):
     """What it goes back to."""
     ours: tuple[CpuSet, ...]
     """What it may have by us. The last is what it was found with, or written to have, in the end: a crash may leave any."""
+    instance: int | None = None
+    """Of an interrupt, as `IrqFacts.instance`."""
+
+    def is_of(self, interrupt: "IrqFacts") -> bool:
+        """Whether it may be about this interrupt, and is not about an earlier one with its number."""
+        return None in {self.instance, interrupt.instance} or self.instance == interrupt.instance
 
     def is_ours(self, now: CpuSet, hidden: CpuSet = CpuSet()) -> bool:
         """Whether it is as it was before or as we made it, but for CPUs that the kernel doesn't show."""
@@ -62,6 +68,15 @@ class Change(Struct, frozen=True):
     @property
     def differs(self) -> bool:
         return any(value != self.before for value in self.ours)
+
+
+class IrqFacts(Struct, frozen=True):
+    """What else the kernel says of an interrupt."""
+
+    instance: int | None = None
+    """Another one has another, even under the same number: a device's interrupts go with its driver, and their numbers are given again."""
+    near: CpuSet = CpuSet()
+    """The CPUs of its device's NUMA node, which the kernel prefers when it begins; none: it has no node."""
 
 
 Record = Mapping[Setting, Change]
@@ -83,7 +98,7 @@ class HostPlan(Struct, frozen=True):
 
     def without(self, refused: AbstractSet[Setting]) -> "HostPlan":
         """Leave some settings as they are."""
-        changes = {s: Change(c.before, (c.last,)) if s in refused else c for s, c in self.record.items()}
+        changes = {s: replace(c, ours=(c.last,)) if s in refused else c for s, c in self.record.items()}
         writes = {setting: value for setting, value in self.writes.items() if setting not in refused}
         return replace(self, record=self._kept(changes), writes=writes)
 
@@ -101,9 +116,9 @@ class HostPlan(Struct, frozen=True):
         if written is None:
             return change
         if has_failed:
-            return change if setting.kind in OF_SERVICES else Change(change.before, (change.last,))
+            return change if setting.kind in OF_SERVICES else replace(change, ours=(change.last,))
         shown_later = change.ours if setting.kind is SettingKind.IRQBALANCE else ()
-        return Change(change.before, _ending(shown_later, written))
+        return replace(change, ours=_ending(shown_later, written))
 
 
 class Cpus(Struct, frozen=True):
@@ -125,6 +140,7 @@ def plan(
     alone: Mapping[SettingKind, CpuSet],
     cpus: Cpus,
     claims: Mapping[Setting, CpuSet] = {},
+    interrupts: Mapping[Setting, IrqFacts] = {},
     unread: AbstractSet[SettingKind] = frozenset(),
 ) -> HostPlan:
     """Decide what to write so that no setting names a CPU that is to be left alone, unless its owner wants just that.
@@ -138,16 +154,21 @@ def plan(
         alone: CPUs to be left alone, by kind. Settings of a kind that is missing go back.
         cpus: of the machine.
         claims: settings that a container wants for its own CPUs, and these.
+        interrupts: what is known of those that are observed.
         unread: kinds that could not be read now: nothing is known of them, and nothing changes.
     """
     changes, writes, others = {}, {}, {}
     keeps_threads = bool(alone.get(SettingKind.THREAD))
     for setting, now in observed.items():
+        interrupt = interrupts.get(setting, IrqFacts())
         known = record.get(setting)
+        known = known if known is not None and known.is_of(interrupt) else None
         hidden = cpus.hidden if setting.kind is SettingKind.THREAD else CpuSet()
         # the kernel lets an interrupt run anywhere when the last of its CPUs goes offline
         is_ours = known is not None and (known.is_ours(now, hidden) or known.last <= cpus.offline)
-        before = known.before if known is not None and is_ours else _before(setting, now, record, cpus)
+        before = known.before if known is not None and is_ours else now
+        if known is None:
+            before = _before(setting, now, interrupt, record.get(NEW_IRQS), cpus)
         wanted = claims.get(setting) or _apart(before, now, alone.get(setting.kind, CpuSet()), cpus)
         if known is None:
             is_new_thread = setting.kind is SettingKind.THREAD and keeps_threads
@@ -160,7 +181,7 @@ def plan(
         if is_written:
             writes[setting] = wanted
             found = _ending((wanted, *found), found[-1])
-        changes[setting] = Change(before, found)
+        changes[setting] = Change(before, found, interrupt.instance)
     kept = {setting: change for setting, change in record.items() if _is_unread(setting, observed, unread)}
     return HostPlan(
         _to_keep(changes, keeps_threads=keeps_threads) | kept, writes, others, keeps_threads, frozenset(kept)
@@ -190,15 +211,35 @@ def _ending(values: tuple[CpuSet, ...], last: CpuSet) -> tuple[CpuSet, ...]:
     return (*(value for value in dict.fromkeys(values) if value != last), last)
 
 
-def _before(setting: Setting, now: CpuSet, record: Record, cpus: Cpus) -> CpuSet:
-    """Return what a setting goes back to that is not known, or that somebody else has set."""
-    if setting in record:
-        return now
+def _before(setting: Setting, now: CpuSet, interrupt: IrqFacts, to_come: Change | None, cpus: Cpus) -> CpuSet:
+    """Return what a setting goes back to that is not known.
+
+    Args:
+        setting: which.
+        now: its value.
+        interrupt: what is known of it, if it is one.
+        to_come: what is recorded of the affinity of interrupts to come.
+        cpus: of the machine.
+    """
     if setting.kind is SettingKind.THREAD and cpus.hidden and now | cpus.hidden == cpus.possible:
         return cpus.possible
-    to_come = record.get(NEW_IRQS)
-    came_later = setting.kind is SettingKind.IRQ and to_come is not None and now in to_come.ours
-    return to_come.before if came_later and to_come is not None else now
+    if setting.kind is not SettingKind.IRQ or to_come is None:
+        return now
+    for given in to_come.ours:
+        if now == _at_its_begin(given, interrupt, cpus):
+            return _at_its_begin(to_come.before, interrupt, cpus)
+        if now == given:  # nothing handles it yet
+            return to_come.before
+    return now
+
+
+def _at_its_begin(given: CpuSet, interrupt: IrqFacts, cpus: Cpus) -> CpuSet:
+    """Return the affinity of an interrupt that something begins to handle, for a given one of interrupts to come.
+
+    As irq_setup_affinity in kernel/irq/manage.c: the online ones, and of these those of the device's NUMA node, if there are any.
+    """
+    online = (given - cpus.offline) or (cpus.possible - cpus.offline)
+    return online & interrupt.near or online
 
 
 def _to_keep(changes: Record, *, keeps_threads: bool) -> dict[Setting, Change]:

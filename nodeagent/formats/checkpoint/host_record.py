@@ -4,6 +4,7 @@ A sealed file (`sealed.py`) with the record as JSON with sorted keys.
 """
 
 import json
+from collections.abc import Mapping
 
 from nodeagent.core.host.settings import Change, Record, Setting, SettingKind
 from nodeagent.errors import NodeAgentError
@@ -30,7 +31,10 @@ def encode_record(boot: str, record: Record) -> bytes:
         [setting.kind.value, setting.name, str(change.before), [str(value) for value in change.ours]]
         for setting, change in sorted(record.items())
     ]
-    body = json.dumps({"boot": boot, "settings": settings}, sort_keys=True, separators=(",", ":"))
+    instances = {s.name: change.instance for s, change in record.items() if change.instance is not None}
+    body = json.dumps(
+        {"boot": boot, "instances": instances, "settings": settings}, sort_keys=True, separators=(",", ":")
+    )
     return sealed(body.encode(), FORMAT, VERSION)
 
 
@@ -42,7 +46,10 @@ def decode_record(content: bytes) -> tuple[str, Record]:
     """
     try:
         document = unsealed(content, FORMAT, VERSION)
-        return document.field("boot").text(), dict(document.field("settings").each(_setting))
+        instances = document.optional("instances")
+        of = {} if instances is None else dict(instances.by_name(JsonValue.whole))
+        settings = document.field("settings").each(lambda row: _setting(row, of))
+        return document.field("boot").text(), dict(settings)
     except (SealError, MisfitError) as err:
         raise HostRecordError(
             f"the record of changed host settings cannot be read: {err}",
@@ -50,6 +57,8 @@ def decode_record(content: bytes) -> tuple[str, Record]:
         ) from err
 
 
-def _setting(row: JsonValue) -> tuple[Setting, Change]:
+def _setting(row: JsonValue, instances: Mapping[str, int]) -> tuple[Setting, Change]:
     kind, name, before, ours = row.row(4)
-    return Setting(kind.one_of(SettingKind), name.text()), Change(before.cpus(), ours.each(JsonValue.cpus))
+    setting = Setting(kind.one_of(SettingKind), name.text())
+    instance = instances.get(setting.name) if setting.kind is SettingKind.IRQ else None
+    return setting, Change(before.cpus(), ours.each(JsonValue.cpus), instance)

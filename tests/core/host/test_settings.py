@@ -2,8 +2,19 @@
 
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
-from nodeagent.core.host.settings import NEW_IRQS, Change, Cpus, HostPlan, Record, Setting, SettingKind, plan
+from nodeagent.core.host.settings import (
+    NEW_IRQS,
+    Change,
+    Cpus,
+    HostPlan,
+    IrqFacts,
+    Record,
+    Setting,
+    SettingKind,
+    plan,
+)
 from nodeagent.core.model.idset import CpuMask, CpuSet
 
 IRQ, OTHER_IRQ = Setting(SettingKind.IRQ, "24"), Setting(SettingKind.IRQ, "25")
@@ -27,6 +38,16 @@ class Host:
     def __init__(self, values: dict[Setting, CpuSet]) -> None:
         self.values = dict(values)
         self.record: Record = {}
+        self.interrupts: dict[Setting, IrqFacts] = {}
+        self.offline = CpuSet()
+
+    def come(self, name: str, instance: int, near: str = "") -> Setting:
+        """Have something begin to handle an interrupt, as the kernel does it: online CPUs, and those of its device's node if it can."""
+        setting, node = Setting(SettingKind.IRQ, name), cpus(near)
+        online = self.values[NEW_IRQS] - self.offline
+        self.values[setting] = online & node or online
+        self.interrupts[setting] = IrqFacts(instance, node)
+        return setting
 
     def keep(
         self,
@@ -35,7 +56,14 @@ class Host:
         dies_after: int | None = None,
         claims: dict[Setting, CpuSet] | None = None,
     ) -> HostPlan:
-        planned = plan(self.record, self.values, alone=alone, cpus=Cpus(ALL, cpus(host)), claims=claims or {})
+        planned = plan(
+            self.record,
+            self.values,
+            alone=alone,
+            cpus=Cpus(ALL, cpus(host), offline=self.offline),
+            claims=claims or {},
+            interrupts=self.interrupts,
+        )
         if planned.record != self.record:
             self.record = planned.record
         for count, (setting, value) in enumerate(planned.writes.items()):
@@ -112,6 +140,73 @@ def test_an_interrupt_that_came_later_goes_back_to_what_it_would_have_been() -> 
     assert host.values[new] == cpus("0-1")
     host.keep({})
     assert (host.values[new], host.values[OTHER_IRQ]) == (ALL, cpus("0-1"))
+
+
+@pytest.mark.parametrize(
+    ("near", "alone", "shown", "back"),
+    [
+        ("", "2-3", "0-1", "0-3"),
+        ("1-2", "2-3", "1", "1-2"),
+        ("2-3", "2-3", "0-1", "2-3"),
+        ("0-1", "2-3", "0-1", "0-1"),
+    ],
+    ids=["no node", "part of its node", "nothing of its node", "all of its node"],
+)
+def test_an_interrupt_that_came_later_goes_back_to_its_devices_node(
+    near: str, alone: str, shown: str, back: str
+) -> None:
+    host = Host({NEW_IRQS: ALL})
+    host.keep(off(alone))
+    new = host.come("26", 1, near)
+    assert host.values[new] == cpus(shown)
+    host.keep(off(alone), host="0-1")
+    assert host.values[new].isdisjoint(cpus(alone))
+    assert host.keep({}).changed_by_others == {}
+    assert (host.values, host.record) == ({NEW_IRQS: ALL, new: cpus(back)}, {})
+
+
+def test_an_interrupt_that_came_later_while_a_cpu_was_offline_goes_back_to_those_that_were_not() -> None:
+    host = Host({NEW_IRQS: ALL})
+    host.offline = cpus("0")
+    host.keep(off("3"), host="1-2")
+    new = host.come("26", 1)
+    host.keep(off("3"), host="1-2")
+    host.keep({}, host="1-3")
+    assert host.values[new] == cpus("1-3")
+
+
+def test_what_a_driver_gives_its_new_interrupt_is_what_that_goes_back_to() -> None:
+    host = Host({NEW_IRQS: ALL})
+    host.keep(off("3"))
+    new = host.come("26", 1, "2-3")
+    host.values[new] = cpus("3")
+    host.keep(off("3"), host="0-2")
+    assert host.values[new] == cpus("0-2")
+    host.keep({})
+    assert host.values[new] == cpus("3")
+
+
+@pytest.mark.parametrize("before", ["0-3", "2-3", "0", "2"])
+def test_an_interrupt_with_the_number_of_an_earlier_one_is_another(before: str) -> None:
+    host = Host({NEW_IRQS: ALL})
+    old = host.come("26", 1)
+    host.values[old] = cpus(before)
+    host.keep(off("2-3"), host="0-1")
+    new = host.come("26", 2, "1-3")
+    assert host.keep(off("2-3"), host="0-1").changed_by_others == {}
+    assert host.values[new] == cpus("1")
+    host.keep({})
+    assert (host.values[new], host.record) == (cpus("1-3"), {})
+
+
+def test_a_record_without_instances_is_of_the_interrupts_that_are_there() -> None:
+    host = Host({NEW_IRQS: ALL})
+    old = host.come("26", 1)
+    host.values[old] = cpus("3")
+    host.keep(off("2-3"), host="0-1")
+    host.record = {setting: replace(change, instance=None) for setting, change in host.record.items()}
+    host.keep(off("2"))
+    assert host.values[old] == cpus("3")
 
 
 def test_what_cannot_be_written_is_recorded_as_it_is() -> None:
