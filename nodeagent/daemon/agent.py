@@ -70,6 +70,7 @@ _LONGEST_POLL_SECONDS = 1.0
 _WITHHELD = "withheld"
 _ASTRAY = "astray"
 _DEVICES = "devices"
+_RECORD = "record"
 _DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_REFUSED, EventKind.CHANGE_REFUSED})
 
 
@@ -378,6 +379,8 @@ class Agent:
             if (own := self.state.promises.own_set(entry.pod.uid, container.name))
         )
         troubles = self.host_settings.keep(Wanted(alone, self._kept.whole.online - exclusive, claims), rescan=rescan)
+        if self.host_settings.lost_record is not None:
+            self.notices[_RECORD] = self.host_settings.lost_record
         self.notices.pop(_DEVICES, None)
         if self.host_settings.unknown_devices:
             self.notices[_DEVICES] = unknown_devices(self.host_settings.unknown_devices)

@@ -1,6 +1,6 @@
 """Keeps settings of the host off exclusive CPUs: reads them, records what they were, writes what differs, puts them back (D28)."""
 
-from collections.abc import Callable, Mapping, Set as AbstractSet
+from collections.abc import Mapping, Set as AbstractSet
 from pathlib import Path
 from typing import Protocol
 
@@ -103,21 +103,17 @@ def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[
     )
 
 
-def read_record(path: str, boot: str, unreadable: Callable[[HostRecordError], None] = lambda _: None) -> Record:
+def read_record(path: str, boot: str) -> Record:
     """Read the record of this boot. What was changed during an earlier one went with it.
 
     Raises:
         StateFileError: the file can't be read.
-        HostRecordError: its content can't be used; `unreadable` was called.
+        HostRecordError: its content can't be used.
     """
     content = state_files.read(path, max_bytes=MAX_BYTES)
     if content is None:
         return {}
-    try:
-        recorded_boot, record = decode_record(content)
-    except HostRecordError as err:
-        unreadable(err)
-        raise
+    recorded_boot, record = decode_record(content)
     return record if recorded_boot == boot else {}
 
 
@@ -148,6 +144,8 @@ class HostSettings:
         self._reported: frozenset[Setting] = frozenset()
         self.unknown_devices: tuple[str, ...] = ()
         """Claimed ones that have no interrupts, or are not there."""
+        self.lost_record: str | None = None
+        """Why the record that an earlier process left could not be used, and where it is now."""
 
     def keep(self, wanted: Wanted, *, rescan: bool) -> tuple[Trouble, ...]:
         """Make all settings leave exclusive CPUs alone, and those of other kinds what they were.
@@ -167,7 +165,7 @@ class HostSettings:
             if self._refused_for != wanted:
                 self._refused, self._refused_for = {}, wanted
             self._troubles = self._settle(record, wanted) if wanted.alone or record else ()
-        except (StateFileError, HostRecordError, HostFileError, LauncherError) as err:
+        except (StateFileError, HostFileError, LauncherError) as err:
             return (trouble_of(err),)
         self._done_for = wanted
         return self._troubles
@@ -228,15 +226,18 @@ class HostSettings:
     def _load(self) -> Record:
         """Read the record, once. What was changed during an earlier boot went with it."""
         if self._record is None:
-            self._record = read_record(self._path, self._boot, self._set_aside)
+            try:
+                self._record = read_record(self._path, self._boot)
+            except HostRecordError as err:
+                aside = state_files.set_aside(self._path)
+                self.lost_record = f"{err.message}; it is now {aside} ({err.hint})"
+                self._log.warning(
+                    "state_set_aside", file=HOST_SETTINGS, aside=aside, problem=err.message, hint=err.hint
+                )
+                self._record = {}
             if not self._record:
                 state_files.remove(self._path)
         return self._record
-
-    def _set_aside(self, err: HostRecordError) -> None:
-        aside = state_files.set_aside(self._path)
-        self._log.warning("state_set_aside", file=HOST_SETTINGS, aside=aside, problem=err.message, hint=err.hint)
-        state_files.remove(self._path)
 
     def _save(self, record: Record) -> None:
         if record == self._record:

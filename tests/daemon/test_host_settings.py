@@ -181,15 +181,23 @@ def test_after_a_reboot_the_record_is_of_no_use(life: Life) -> None:
     assert life.machine.settings == theirs
 
 
-def test_a_damaged_record_is_set_aside_and_told(life: Life) -> None:
-    life.start()
+def test_a_damaged_record_is_set_aside_and_told_until_the_agent_starts_again(life: Life) -> None:
+    own = life.start()
     content = life.record.read_bytes()
     life.record.write_bytes(content[:-9])
     life.daemon.start()
     life.daemon.turn(WakeUpReason.START)
-    assert "the record of changed host settings cannot be read" in " ".join(life.daemon.agent.view.problems)
     aside = life.record.with_name(f"{HOST_SETTINGS}.aside-1")
     assert aside.read_bytes() == content[:-9]
+    assert life.machine.settings[IRQ].isdisjoint(own), "it is recorded anew at once"
+    for reason in (WakeUpReason.MANIFESTS, WakeUpReason.TIMER):
+        (problem,) = life.daemon.agent.view.problems
+        assert problem.startswith("the record of changed host settings cannot be read: ")
+        assert f"; it is now {aside} (what the settings were is unknown: " in problem
+        life.daemon.turn(reason)
+    (told,) = life.said("state_set_aside")
+    assert told["aside"] == str(aside)
+    life.daemon.start()
     life.daemon.rest()
     assert life.daemon.agent.view.problems == ()
 
