@@ -109,9 +109,9 @@ class HostEdges:
         }
         possible = possible_cpus()
         if systems:
-            # each call waits for systemd: at the same time, so that one that hangs costs one limit
+            until = units.deadline()  # for all of them: a systemd that hangs costs one limit, however many there are
             with ThreadPoolExecutor(min(len(systems), _AT_ONCE)) as pool:
-                answers = pool.map(lambda item: _allow(item[0].name, item[1], possible), systems.items())
+                answers = pool.map(lambda item: _allow(item[0].name, item[1], possible, until), systems.items())
                 refused |= {setting: why for setting, why in zip(systems, answers, strict=True) if why is not None}
         if _IRQBALANCE in values and (why := _ban(possible - values[_IRQBALANCE])) is not None:
             refused[_IRQBALANCE] = why
@@ -143,12 +143,12 @@ def _read_threads() -> dict[Setting, CpuSet]:
     }
 
 
-def _allow(unit: str, cpus: CpuSet, possible: CpuSet) -> str | None:
+def _allow(unit: str, cpus: CpuSet, possible: CpuSet, until: float) -> str | None:
     try:
         if cpus == possible:
-            units.clear_allowed_cpus(unit, possible)
+            units.clear_allowed_cpus(unit, possible, until=until)
         else:
-            units.set_allowed_cpus(unit, cpus)
+            units.set_allowed_cpus(unit, cpus, until=until)
     except NodeAgentError as err:
         return err.message
     return None

@@ -137,7 +137,9 @@ class HostSettings:
         self._done_for: Wanted | None = None
         """What everything was last written for. None: not all of it."""
         self._troubles: tuple[Trouble, ...] = ()
-        """What services would not do then. They are asked again at the next rescan, as each may take seconds to answer."""
+        """What could not be done then."""
+        self._waiting: dict[Setting, str] = {}
+        """What services would not do, and why. They are asked again at the next rescan, as each may take seconds to answer."""
         self._refused: dict[Setting, CpuSet] = {}
         """What the kernel has refused: it would again."""
         self._refused_for: Wanted | None = None
@@ -162,6 +164,8 @@ class HostSettings:
             if self._done_for == wanted and not rescan:
                 return self._troubles
             self._done_for = None
+            if rescan:
+                self._waiting = {}
             if self._refused_for != wanted:
                 self._refused, self._refused_for = {}, wanted
             self._troubles = self._settle(record, wanted) if wanted.alone or record else ()
@@ -173,14 +177,15 @@ class HostSettings:
     def _settle(self, record: Record, wanted: Wanted) -> tuple[Trouble, ...]:
         self.unknown_devices = ()
         reading = self._places.read(wanted.alone.keys() | {setting.kind for setting in record})
+        put_off = {setting.kind for setting in self._waiting if setting.kind is SettingKind.IRQBALANCE}
         planned = plan(
             record,
-            reading.settings,
+            {setting: value for setting, value in reading.settings.items() if setting not in self._waiting},
             alone=wanted.alone,
             cpus=self._places.cpus(wanted.host),
             claims=self._claims(wanted) if SettingKind.IRQ in wanted.alone else {},
             interrupts=reading.interrupts,
-            unread=reading.failed.keys(),
+            unread=reading.failed.keys() | put_off,
         )
         self._report(planned)
         again = {s for s, value in planned.writes.items() if self._refused.get(s) == value != planned.record[s].before}
@@ -193,7 +198,8 @@ class HostSettings:
             raise
         refused = self._put(planned.writes)
         self._save(planned.after(refused.keys()))
-        later = [f"{described(s)}: {why}" for s, why in refused.items() if s.kind in OF_SERVICES]
+        self._waiting |= {setting: why for setting, why in refused.items() if setting.kind in OF_SERVICES}
+        later = [f"{described(setting)}: {why}" for setting, why in self._waiting.items()]
         troubles = [trouble_of(err) for err in reading.failed.values()]
         if later:
             troubles.append(Trouble(f"not kept off exclusive CPUs: {'; '.join(later)} (it is tried again)"))

@@ -6,6 +6,8 @@ allowed that it could not set, and after a daemon-reload another drop-in may cou
 
 import shlex
 import subprocess
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from nodeagent.core.model.idset import CpuSet
@@ -60,20 +62,33 @@ def _cpus_of(cgroup: Path) -> CpuSet | None:
         raise UnitsError(f"cannot read {file}: {err}", hint="see `nodeagent check`; it is tried again") from err
 
 
-def set_allowed_cpus(unit: str, cpus: CpuSet, systemctl: str = "systemctl") -> None:
+def deadline() -> float:
+    """Return until when systemd may take for all that it is asked together, on the monotonic clock, in seconds."""
+    return time.monotonic() + CALL_SECONDS
+
+
+def set_allowed_cpus(unit: str, cpus: CpuSet, systemctl: str = "systemctl", *, until: float | None = None) -> None:
     """Let a unit use these CPUs only, until the next boot: what runs there moves at once, and what starts there follows.
 
     systemd keeps it as a drop-in, `50-AllowedCPUs.conf`, of which it has one for each unit: who has asked before is overwritten. It may be
     taken back by a daemon-reload: drop-ins whose names come later, and those of `systemctl set-property` without --runtime, count more.
 
+    Args:
+        unit: its name.
+        cpus: not none.
+        systemctl: the program.
+        until: a `deadline()`. None: one of its own.
+
     Raises:
         UnitsError: with what systemd said.
     """
     assert cpus, "no CPUs would be all CPUs"
-    _set(unit, str(cpus), systemctl)
+    _set(unit, str(cpus), systemctl, deadline() if until is None else until)
 
 
-def clear_allowed_cpus(unit: str, possible: CpuSet, systemctl: str = "systemctl") -> None:
+def clear_allowed_cpus(
+    unit: str, possible: CpuSet, systemctl: str = "systemctl", *, until: float | None = None
+) -> None:
     """Let a unit use all CPUs again, and forget that we ever said anything.
 
     `AllowedCPUs=` without CPUs leaves those that the unit has (systemd #43846), so that it first gets all that the machine may ever have.
@@ -83,16 +98,24 @@ def clear_allowed_cpus(unit: str, possible: CpuSet, systemctl: str = "systemctl"
     Raises:
         UnitsError: with what systemd said. It can be repeated.
     """
-    set_allowed_cpus(unit, possible, systemctl)
-    _set(unit, "", systemctl)
+    until = deadline() if until is None else until
+    set_allowed_cpus(unit, possible, systemctl, until=until)
+    _set(unit, "", systemctl, until)
 
 
-def _set(unit: str, cpus: str, systemctl: str) -> None:
+def _set(unit: str, cpus: str, systemctl: str, until: float) -> None:
     what = f"cannot set AllowedCPUs={cpus} of {unit}"
-    _run(what, systemctl, "--no-ask-password", "set-property", "--runtime", "--", unit, f"AllowedCPUs={cpus}")
+    command = (systemctl, "--no-ask-password", "set-property", "--runtime", "--", unit, f"AllowedCPUs={cpus}")
+    _run(what, command, until - time.monotonic())
 
 
-def _run(what: str, *command: str) -> str:
+def _run(what: str, command: Sequence[str], seconds: float) -> str:
+    late = UnitsError(
+        f"{what}: systemd has not answered for {CALL_SECONDS:g} s",
+        hint="see `systemctl list-jobs` and `journalctl -b _PID=1`",
+    )
+    if seconds <= 0:  # it has not answered others that were asked before
+        raise late
     try:
         done = subprocess.run(
             command,
@@ -102,13 +125,10 @@ def _run(what: str, *command: str) -> str:
             errors="backslashreplace",
             stdin=subprocess.DEVNULL,
             env=_ENVIRONMENT,
-            timeout=CALL_SECONDS,
+            timeout=seconds,
         )
     except subprocess.TimeoutExpired as err:
-        raise UnitsError(
-            f"{what}: systemd has not answered for {CALL_SECONDS:g} s",
-            hint="see `systemctl list-jobs` and `journalctl -b _PID=1`",
-        ) from err
+        raise late from err
     except OSError as err:
         raise UnitsError(
             f"{what}: {command[0]} cannot be run: {err.strerror}", hint="the host needs systemd: see `nodeagent check`"

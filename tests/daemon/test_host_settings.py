@@ -15,6 +15,7 @@ from nodeagent.daemon.host_settings import HOST_SETTINGS, HostSettings, Wanted, 
 from nodeagent.daemon.logs import make_log
 from nodeagent.daemon.wakeups import WakeUpReason
 from nodeagent.errors import NodeAgentError
+from nodeagent.formats.kernel.host_files import described
 from tests.support.daemon_model import Daemon, HostSettingsModel, Steps, watched
 from tests.support.node_model import Machine
 from tests.support.pods import app, pod
@@ -305,6 +306,34 @@ def test_what_systemd_refuses_is_told_and_tried_again(old_kernel: Life) -> None:
     assert life.daemon.agent.view.problems == ()
     life.remove()
     assert life.machine.settings == life.before
+
+
+@pytest.mark.parametrize("service", [UNIT, IRQBALANCE])
+def test_a_service_that_does_not_answer_is_not_asked_again_before_the_next_rescan(
+    old_kernel: Life, service: Setting
+) -> None:
+    """Each time may hold the agent up for seconds."""
+    life = old_kernel
+    life.machine.immovable.add(service)
+    life.start()
+    life.steps.done.clear()
+    life.daemon.files.pods = (WEB, pod("more", app(cpu="2")))
+    life.daemon.rest()
+    life.daemon.files.pods = (WEB,)
+    life.daemon.rest()
+    asked = f"setting {described(service)}"
+    assert asked not in life.steps.done
+    assert "setting interrupt 24" in life.steps.done, "all others follow"
+    assert len(life.daemon.agent.view.problems) == 1
+    life.daemon.turn(WakeUpReason.TIMER)
+    assert life.steps.done.count(asked) == 1
+    life.machine.immovable.clear()
+    life.daemon.turn(WakeUpReason.TIMER)
+    assert life.machine.settings[service].isdisjoint(life.daemon.agent.state.promises.exclusive())
+    assert life.daemon.agent.view.problems == ()
+    life.remove()
+    life.daemon.turn(WakeUpReason.TIMER)
+    assert (life.machine.settings, life.record.exists()) == (life.before, False)
 
 
 def test_what_cannot_be_read_for_a_while_is_not_forgotten(old_kernel: Life) -> None:

@@ -65,6 +65,10 @@ class Change(Struct, frozen=True):
     def last(self) -> CpuSet:
         return self.ours[-1]
 
+    def is_settled(self, kind: SettingKind, wanted: CpuSet) -> bool:
+        """Whether it need not be written to have what is wanted. systemd still does what it was told when it didn't answer."""
+        return self.ours == (wanted,) if kind is SettingKind.UNIT else self.last == wanted
+
     @property
     def differs(self) -> bool:
         return any(value != self.before for value in self.ours)
@@ -174,10 +178,10 @@ def plan(
             is_new_thread = setting.kind is SettingKind.THREAD and keeps_threads
             is_written = wanted != now or (is_new_thread and wanted != cpus.possible)
         else:
-            is_written = wanted - hidden != now - hidden or (is_ours and known.last != wanted)
+            is_written = wanted - hidden != now - hidden or (is_ours and not known.is_settled(setting.kind, wanted))
         if known is not None and known.differs and not is_ours:
             others[setting] = now
-        found = _found(known if is_ours else None, now, hidden)
+        found = _found(setting.kind, known if is_ours else None, now, hidden)
         if is_written:
             writes[setting] = wanted
             found = _ending((wanted, *found), found[-1])
@@ -200,11 +204,12 @@ def _apart(before: CpuSet, now: CpuSet, alone: CpuSet, cpus: Cpus) -> CpuSet:
     return apart if apart & cpus.host else cpus.host or now
 
 
-def _found(known: Change | None, now: CpuSet, hidden: CpuSet) -> tuple[CpuSet, ...]:
-    """Return what a setting may have: all that was sent, until the last of it is seen."""
+def _found(kind: SettingKind, known: Change | None, now: CpuSet, hidden: CpuSet) -> tuple[CpuSet, ...]:
+    """Return what a setting may have: all that was sent, until the last of it is seen. systemd may do any of it until it has answered."""
     if known is None:
         return (now,)
-    return (known.last,) if now - hidden == known.last - hidden else known.ours
+    is_seen = now - hidden == known.last - hidden
+    return (known.last,) if is_seen and kind is not SettingKind.UNIT else known.ours
 
 
 def _ending(values: tuple[CpuSet, ...], last: CpuSet) -> tuple[CpuSet, ...]:

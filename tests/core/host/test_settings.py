@@ -366,6 +366,19 @@ def test_a_service_that_failed_may_do_it_later(does_it_later: bool) -> None:
     assert again.writes == {unit: ALL}, "half of it may be done"
 
 
+def test_what_systemd_does_late_is_taken_back_although_nothing_seemed_to_be_changed() -> None:
+    """It is told to keep a unit off CPU 3, doesn't answer, and does it when the pod has gone."""
+    unit, free = Setting(SettingKind.UNIT, "system.slice"), Cpus(ALL, ALL)
+    planned = plan({}, {unit: ALL}, alone=off("3"), cpus=Cpus(ALL, cpus("0-2")))
+    for alone in ("2", "3"):
+        planned = plan(planned.after({unit}), {unit: ALL}, alone=off(alone), cpus=Cpus(ALL, ALL - cpus(alone)))
+    planned = plan(planned.after({unit}), {unit: ALL}, alone={}, cpus=free)
+    assert planned.writes == {unit: ALL}, "whatever it does, this comes last"
+    assert planned.after(frozenset()) == {}
+    late = plan(planned.after({unit}), {unit: cpus("0-1,3")}, alone={}, cpus=free)
+    assert (late.writes, late.changed_by_others, late.after(frozenset())) == ({unit: ALL}, {}, {})
+
+
 def test_a_unit_that_goes_is_remembered_and_put_back_when_it_comes_again() -> None:
     unit = Setting(SettingKind.UNIT, "batch.slice")
     record = plan({}, {unit: ALL}, alone=off("3"), cpus=Cpus(ALL, cpus("0-2"))).after(frozenset())
