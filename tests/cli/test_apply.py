@@ -13,7 +13,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from nodeagent.cli.support import manifest_changes, manifest_decisions
+from nodeagent.cli.support import manifest_changes, manifest_decisions, pod_files
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
@@ -21,7 +21,7 @@ from nodeagent.core.model.state import Origin, PodEntry, QosClass, RecordedRefus
 from nodeagent.daemon import startup
 from nodeagent.daemon.startup import STATE_FILE
 from nodeagent.edge import manifests
-from nodeagent.edge.manifests import SUFFIXES, locked_manifests
+from nodeagent.edge.manifests import SUFFIXES, ManifestScan, locked_manifests, scan_manifests
 from nodeagent.edge.state_files import temporary_path
 from nodeagent.edge.sysfs import read_machine
 from nodeagent.formats.checkpoint.node_state import encode_state, policies_of
@@ -570,6 +570,44 @@ def test_what_is_not_there_is_said_and_nothing_is_removed(node: Node) -> None:
         in failed(node("delete", "web"))
     )
     assert node.files() == ["other.yaml", "web.yaml"]
+
+
+# A directory that others change
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [(("apply", "web.yaml"), 1), (("diff", "web.yaml"), 2), (("delete", "web"), 1)],
+    ids=["apply", "diff", "delete"],
+)
+def test_manifests_that_change_while_they_are_read_are_not_judged(
+    node: Node, monkeypatch: pytest.MonkeyPatch, command: tuple[str, str], status: int
+) -> None:
+    """A file that is renamed at that time may be missing under both names."""
+    (node.manifests / "installed.yaml").write_text(text(WEB))
+    written("web.yaml", WEB, comment="# another\n")
+    changing(monkeypatch)
+    told = failed(node(*command), status=status)
+    assert f"{node.manifests} changed while it was read" in told
+    assert "hint: run the same command again" in told
+    assert (node.files(), (node.manifests / "installed.yaml").read_text()) == (["installed.yaml"], text(WEB))
+
+
+def test_nor_are_those_of_a_named_directory(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    written("web.yaml", WEB)
+    changing(monkeypatch)
+    assert f"{Path.cwd()} changed while it was read" in failed(node("apply", str(Path.cwd())))
+    assert node.files() == []
+
+
+def changing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each directory change during each reading."""
+
+    def scan(path: str) -> ManifestScan:
+        return replace(scan_manifests(path), is_partial=Path(path).is_dir())
+
+    for reader in (manifest_changes, pod_files):
+        monkeypatch.setattr(reader, "scan_manifests", scan)
 
 
 # With an agent

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from nodeagent.cli.support.configurations import load_config
 from nodeagent.cli.support.known_state import NeverSavedError, known_state, socket_path
 from nodeagent.cli.support.places import DEFAULT_CONFIG
-from nodeagent.cli.support.pod_files import PodFile
+from nodeagent.cli.support.pod_files import PodFile, all_of
 from nodeagent.cli.support.progress import Progress
 from nodeagent.cli.support.what_if_source import WhatIfMachine, WhatIfNode, empty_node, what_if_of
 from nodeagent.core.model.config import Config, Errata
@@ -171,9 +171,9 @@ def held_files(place: ManifestPlace) -> tuple[HeldFile, ...]:
     """Read the installed manifests, in the order of names.
 
     Raises:
-        ManifestDirectoryError: it can't be read.
+        NodeAgentError: they can't be read, or not all of them.
     """
-    found = scan_manifests(place.directory).files
+    found = all_of(scan_manifests(place.directory), place.directory)
     with Progress("manifests in place read", len(found)) as progress:
         held = []
         for file in found:

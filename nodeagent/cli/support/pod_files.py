@@ -8,7 +8,7 @@ from msgspec import Struct
 from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.progress import Progress
 from nodeagent.core.model.pod import Pod
-from nodeagent.edge.manifests import MAX_FILE_BYTES, ManifestDirectoryError, ManifestFile, scan_manifests
+from nodeagent.edge.manifests import MAX_FILE_BYTES, ManifestDirectoryError, ManifestFile, ManifestScan, scan_manifests
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, RefusedPod, parse_manifest
 from nodeagent.formats.syntax.findings import DocumentError
@@ -66,9 +66,24 @@ def _contents(path: NamedFile) -> Iterable[tuple[str, bytes]]:
             hint=f"name a manifest, a directory of them, or - for stdin; `namei -l {shlex.quote(path)}` shows what is there, "
             "and who may read it",
         ) from err
-    if not scan.files:
+    files = all_of(scan, path)
+    if not files:
         raise PodFileError(f"{path}: there is no manifest", hint=f"see `ls -l {shlex.quote(path)}`")
-    return [_content(path, file) for file in scan.files]
+    return [_content(path, file) for file in files]
+
+
+def all_of(scan: ManifestScan, path: str) -> tuple[ManifestFile, ...]:
+    """Return what was found, if nothing may be missing.
+
+    Raises:
+        PodFileError: something may be.
+    """
+    if scan.is_partial:
+        raise PodFileError(
+            f"{path} changed while it was read",
+            hint=f"run the same command again; `inotifywait -m {shlex.quote(path)}` shows what changes there",
+        )
+    return scan.files
 
 
 def _content(path: str, file: ManifestFile) -> tuple[str, bytes]:
