@@ -71,6 +71,13 @@ irqbalance.ban(CpuSet.parse('2-3,8-15'))
 until('2-3,8-15')
 irqbalance.unban()
 until('14-15')
+def until_left(alone):
+    while irqbalance.read().left_alone != alone:
+        pass
+irqbalance.leave({4})
+until_left({4})
+irqbalance.leave(set())
+until_left(set())
 print('done')
 """
     assert sandboxed(node, script) == "done"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from nodeagent.core.host.settings import Cpus, IrqFacts, Setting, SettingKind
+from nodeagent.core.host.settings import OF_SERVICES, Cpus, IrqFacts, Setting, SettingKind
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge import irqbalance, kernel_threads, units
 from nodeagent.edge.host_settings import HostSettingsFiles, host_cpus, online_cpus, possible_cpus
@@ -25,6 +25,8 @@ _AT_ONCE = 8
 _GONE = (os.strerror(errno.ESRCH), os.strerror(errno.ENOENT))
 """What has ended between reading and writing has nothing to be kept off."""
 _IRQBALANCE = Setting(SettingKind.IRQBALANCE)
+_ASKED = OF_SERVICES - {SettingKind.UNIT}
+"""Kinds that irqbalance has."""
 _INTERRUPT_THREAD = "irq/"
 """Begin of the names of threads that follow their interrupt."""
 
@@ -56,17 +58,20 @@ class HostEdges:
         """Return the settings of these kinds that can be changed."""
         found: dict[Setting, CpuSet] = {}
         failed: dict[SettingKind, NodeAgentError] = {}
-        for kind in sorted(kinds):
+        for kind in sorted(kinds - _ASKED):
             try:
                 found |= self._read(kind)
             except NodeAgentError as err:
                 failed[kind] = err
+        asked = kinds & _ASKED
+        try:
+            found |= self._read_irqbalance(asked) if asked else {}
+        except NodeAgentError as err:
+            failed |= dict.fromkeys(asked, err)
         return Reading(found, self._files.interrupts(found), failed)
 
     def _read(self, kind: SettingKind) -> dict[Setting, CpuSet]:
         match kind:
-            case SettingKind.IRQBALANCE:
-                return _read_irqbalance()
             case SettingKind.THREAD:
                 return _read_threads()
             case SettingKind.UNIT:
@@ -78,6 +83,17 @@ class HostEdges:
         """Return those of systemd, where it is the first process, but for the one that the pods are in."""
         there = units.read_units(possible_cpus(), ours=self._ours) if SYSTEMD.is_dir() else {}
         return {Setting(SettingKind.UNIT, name): cpus for name, cpus in there.items()}
+
+    def _read_irqbalance(self, kinds: AbstractSet[SettingKind]) -> dict[Setting, CpuSet]:
+        there, possible = irqbalance.read(), possible_cpus()
+        if there is None:
+            return {}
+        found = {_IRQBALANCE: possible - there.banned} if SettingKind.IRQBALANCE in kinds else {}
+        if SettingKind.BALANCING in kinds:
+            for number in self._files.interrupt_numbers():
+                name = Setting(SettingKind.BALANCING, str(number))
+                found[name] = CpuSet() if number in there.left_alone else possible
+        return found
 
     def cpus(self, host: CpuSet) -> Cpus:
         """Return the machine's CPUs.
@@ -102,7 +118,7 @@ class HostEdges:
             LauncherError: it can't be asked to write.
         """
         systems = {setting: cpus for setting, cpus in values.items() if setting.kind is SettingKind.UNIT}
-        direct = {s: cpus for s, cpus in values.items() if s not in systems and s != _IRQBALANCE}
+        direct = {s: cpus for s, cpus in values.items() if s.kind not in OF_SERVICES}
         results = self._write([(place_of(setting), spelled(setting, cpus)) for setting, cpus in direct.items()])
         refused = {
             setting: why for setting, why in zip(direct, results, strict=True) if why is not None and why not in _GONE
@@ -115,6 +131,10 @@ class HostEdges:
                 refused |= {setting: why for setting, why in zip(systems, answers, strict=True) if why is not None}
         if _IRQBALANCE in values and (why := _ban(possible - values[_IRQBALANCE])) is not None:
             refused[_IRQBALANCE] = why
+        moved = {s: bool(cpus) for s, cpus in values.items() if s.kind is SettingKind.BALANCING}
+        # one that has just failed to answer is not asked again
+        if moved and (why := refused.get(_IRQBALANCE) or _leave(moved)) is not None:
+            refused |= dict.fromkeys(moved, why)
         return refused
 
 
@@ -128,11 +148,6 @@ def _write_one(place: str, value: str) -> str | None:
         return HostSettingsFiles().write([(place, value)])[0]
     pid, _, start_ticks = place.removeprefix("thread ").partition("@")
     return kernel_threads.move(ThreadKey(int(pid), int(start_ticks)), CpuSet.parse(value))
-
-
-def _read_irqbalance() -> dict[Setting, CpuSet]:
-    there = irqbalance.read()
-    return {} if there is None else {_IRQBALANCE: possible_cpus() - there.banned}
 
 
 def _read_threads() -> dict[Setting, CpuSet]:
@@ -160,6 +175,18 @@ def _ban(cpus: CpuSet) -> str | None:
             irqbalance.ban(cpus)
         else:
             irqbalance.unban()
+    except NodeAgentError as err:
+        return err.message
+    return None
+
+
+def _leave(moved: Mapping[Setting, bool]) -> str | None:
+    """Tell irqbalance which interrupts to move or not, beside those that it leaves alone anyway."""
+    try:
+        there = irqbalance.read()
+        left = there.left_alone if there is not None else frozenset()
+        left |= {int(setting.name) for setting, is_moved in moved.items() if not is_moved}
+        irqbalance.leave(left - {int(setting.name) for setting, is_moved in moved.items() if is_moved})
     except NodeAgentError as err:
         return err.message
     return None

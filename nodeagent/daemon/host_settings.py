@@ -143,7 +143,8 @@ class HostSettings:
         self._refused: dict[Setting, CpuSet] = {}
         """What the kernel has refused: it would again."""
         self._refused_for: Wanted | None = None
-        self._reported: frozenset[Setting] = frozenset()
+        self._reported: frozenset[tuple[Setting, CpuSet]] = frozenset()
+        """Values of others that are in the log."""
         self.unknown_devices: tuple[str, ...] = ()
         """Claimed ones that have no interrupts, or are not there."""
         self.lost_record: str | None = None
@@ -176,14 +177,16 @@ class HostSettings:
 
     def _settle(self, record: Record, wanted: Wanted) -> tuple[Trouble, ...]:
         self.unknown_devices = ()
-        reading = self._places.read(wanted.alone.keys() | {setting.kind for setting in record})
-        put_off = {setting.kind for setting in self._waiting if setting.kind is SettingKind.IRQBALANCE}
+        claims = self._claims(wanted) if SettingKind.IRQ in wanted.alone else {}
+        kinds = wanted.alone.keys() | {setting.kind for setting in (*record, *claims)}
+        put_off = {setting.kind for setting in self._waiting if setting.kind is not SettingKind.UNIT}
+        reading = self._places.read(kinds - put_off)
         planned = plan(
             record,
             {setting: value for setting, value in reading.settings.items() if setting not in self._waiting},
             alone=wanted.alone,
             cpus=self._places.cpus(wanted.host),
-            claims=self._claims(wanted) if SettingKind.IRQ in wanted.alone else {},
+            claims=claims,
             interrupts=reading.interrupts,
             unread=reading.failed.keys() | put_off,
         )
@@ -208,7 +211,8 @@ class HostSettings:
     def _claims(self, wanted: Wanted) -> dict[Setting, CpuSet]:
         found = {device: self._places.interrupts_of(device) for device, _ in wanted.claims}
         self.unknown_devices = tuple(device for device, interrupts in found.items() if not interrupts)
-        return {setting: cpus for device, cpus in wanted.claims for setting in found[device]}
+        claimed = {setting: cpus for device, cpus in wanted.claims for setting in found[device]}
+        return claimed | {Setting(SettingKind.BALANCING, interrupt.name): CpuSet() for interrupt in claimed}
 
     def _put(self, writes: Mapping[Setting, CpuSet]) -> dict[Setting, str]:
         """Write, and return what was refused."""
@@ -223,11 +227,12 @@ class HostSettings:
         return refused
 
     def _report(self, planned: HostPlan) -> None:
-        """Log what others have changed, each once while they do."""
+        """Log what others change, each of their values once."""
         for setting, value in planned.changed_by_others.items():
-            if setting not in self._reported:
+            if (setting, value) not in self._reported:
                 self._log.warning("host_setting_changed_by_others", setting=described(setting), found=str(value))
-        self._reported = frozenset(planned.changed_by_others)
+        known = frozenset((setting, value) for setting, value in self._reported if setting in planned.record)
+        self._reported = known | planned.changed_by_others.items()
 
     def _load(self) -> Record:
         """Read the record, once. What was changed during an earlier boot went with it."""

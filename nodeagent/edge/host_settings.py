@@ -63,6 +63,14 @@ class HostSettingsFiles:
             if number.isdigit():
                 yield number, _cpus(Path(f"{self._root}/sys/devices/system/node/{name}/cpulist"))
 
+    def interrupt_numbers(self) -> tuple[int, ...]:
+        """Return the numbers of all that there are.
+
+        Raises:
+            HostFileError: they can't be listed.
+        """
+        return tuple(int(name) for name in self._names(IRQS) if name.isdigit())
+
     def interrupts_of(self, device: str) -> frozenset[Setting]:
         """Return the interrupts of a PCI device, by its address (`0000:3b:00.0`), or of a network interface; none: there is no such."""
         for start in (f"sys/bus/pci/devices/{device}", f"{QUEUES}/{device}/device"):
@@ -100,7 +108,7 @@ class HostSettingsFiles:
 
     def _settings(self, kinds: AbstractSet[SettingKind]) -> Iterator[Setting]:
         if SettingKind.IRQ in kinds:
-            yield from (Setting(SettingKind.IRQ, name) for name in self._names(IRQS) if name.isdigit())
+            yield from (Setting(SettingKind.IRQ, str(number)) for number in self.interrupt_numbers())
         if SettingKind.NEW_IRQS in kinds:
             yield NEW_IRQS
         if SettingKind.QUEUE in kinds:

@@ -7,6 +7,7 @@ after the next scan.
 
 import socket
 import struct
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from nodeagent.core.model.idset import CpuSet
@@ -18,6 +19,7 @@ from nodeagent.formats.kernel.irqbalance import (
     IrqbalanceSyntaxError,
     parse_setup,
     print_ban,
+    print_leave,
 )
 
 DIRECTORY = Path("/run/irqbalance")
@@ -59,6 +61,24 @@ def ban(cpus: CpuSet, directory: Path = DIRECTORY) -> None:
         raise IrqbalanceError(
             f"cannot ask irqbalance to keep interrupts off {cpus}: {err}",
             hint="set IRQBALANCE_BANNED_CPULIST in /etc/default/irqbalance yourself",
+        ) from err
+    _ask(request, directory)
+
+
+def leave(irqs: AbstractSet[int], directory: Path = DIRECTORY) -> None:
+    """Move exactly these interrupts nowhere, from its next scan on; if it isn't there, nothing happens.
+
+    This takes the place of those that its command line names (--banirq), so ask for these too.
+
+    Raises:
+        IrqbalanceError: with its reason.
+    """
+    try:
+        request = print_leave(irqs)
+    except IrqbalanceSyntaxError as err:
+        raise IrqbalanceError(
+            f"cannot ask irqbalance to leave interrupts alone: {err}",
+            hint="name them with --banirq in IRQBALANCE_ARGS of /etc/default/irqbalance, or claim fewer of them",
         ) from err
     _ask(request, directory)
 

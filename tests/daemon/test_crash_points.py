@@ -206,7 +206,7 @@ class Life:
             assert not any(
                 cpus & state.promises.exclusive()
                 for setting, cpus in machine.settings.items()
-                if setting.kind is not SettingKind.UNIT
+                if setting.kind not in {SettingKind.UNIT, SettingKind.BALANCING}
             )
         files = {
             str(path.relative_to(self.directory)): path.read_bytes() if path.is_file() else None

@@ -26,7 +26,7 @@ WEB = pod("web", app(cpu="2"))
 IRQ, FEW = Setting(SettingKind.IRQ, "24"), Setting(SettingKind.IRQ, "25")
 QUEUE, WORK = Setting(SettingKind.QUEUE, "eth0/queues/rx-0/rps_cpus"), Setting(SettingKind.WORKQUEUE)
 THREAD, UNIT = Setting(SettingKind.THREAD, "7@1"), Setting(SettingKind.UNIT, "system.slice")
-IRQBALANCE = Setting(SettingKind.IRQBALANCE)
+IRQBALANCE, BALANCING = Setting(SettingKind.IRQBALANCE), Setting(SettingKind.BALANCING, "25")
 
 
 class Life:
@@ -128,6 +128,16 @@ def test_what_others_change_is_moved_off_told_once_and_theirs_in_the_end(life: L
     assert told["setting"] == "interrupt 24"
     life.remove()
     assert life.machine.settings[IRQ] == QUIET.managers.topology.online - CpuSet.of(0)
+
+
+def test_who_changes_it_again_and_again_is_told_of_once(life: Life) -> None:
+    life.start()
+    theirs = QUIET.managers.topology.online - CpuSet.of(0)
+    for found in (theirs, None, theirs, CpuSet.of(0), theirs):
+        life.machine.settings[IRQ] = found or life.machine.settings[IRQ]
+        life.daemon.turn(WakeUpReason.TIMER)
+    told = [line["found"] for line in life.said("host_setting_changed_by_others")]
+    assert told == [str(theirs), "0"]
 
 
 def test_what_the_kernel_lets_nobody_move_is_told_once(life: Life) -> None:
@@ -358,6 +368,7 @@ def test_a_pod_claims_a_devices_interrupts_by_annotation(life: Life) -> None:
     claiming = replace(WEB, containers=(replace(container, interrupts=("eth0", "eth7")),))
     own = life.start(claiming)
     assert (life.machine.settings[FEW], life.machine.settings[IRQ] & own) == (own, CpuSet())
+    assert life.machine.settings[BALANCING] == CpuSet(), "else irqbalance would move it back"
     (problem,) = life.daemon.agent.view.problems
     assert problem.startswith("no interrupts of eth7, which a pod's annotation names")
     life.remove()

@@ -7,7 +7,7 @@ import pytest
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.edge import irqbalance
-from nodeagent.edge.irqbalance import IrqbalanceError, ban, read, unban
+from nodeagent.edge.irqbalance import IrqbalanceError, ban, leave, read, unban
 from nodeagent.formats.kernel.irqbalance import Irqbalance
 
 
@@ -65,6 +65,14 @@ def test_it_is_asked_to_keep_interrupts_off(daemon: Daemon, tmp_path: Path) -> N
     ban(CpuSet.of(2, 3), tmp_path)
     unban(tmp_path)
     assert daemon.asked == [b"settings cpus 2-3", b"settings cpus NULL"]
+
+
+def test_it_is_asked_to_leave_interrupts_alone(daemon: Daemon, tmp_path: Path) -> None:
+    leave({25, 24}, tmp_path)
+    leave(set(), tmp_path)
+    with pytest.raises(IrqbalanceError, match="cannot ask irqbalance to leave interrupts alone: a list of 65"):
+        leave(set(range(100, 165)), tmp_path)
+    assert daemon.asked == [b"settings ban irqs 24 25", b"settings ban irqs NONE"]
 
 
 @pytest.mark.usefixtures("left_over")

@@ -138,6 +138,8 @@ class Machine:
             Setting(SettingKind.THREAD, "7@1"): online,
             Setting(SettingKind.UNIT, "system.slice"): online,
             Setting(SettingKind.IRQBALANCE): online,
+            Setting(SettingKind.BALANCING, "24"): online,
+            Setting(SettingKind.BALANCING, "25"): online,
         }
         """Those of the host that name CPUs."""
         self.interrupts: dict[Setting, IrqFacts] = {}

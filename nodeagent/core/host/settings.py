@@ -24,6 +24,8 @@ class SettingKind(enum.StrEnum):
     """The CPUs that handle a queue of a network interface (RPS, XPS); a path such as `eth0/queues/rx-0/rps_cpus`."""
     IRQBALANCE = "irqbalance"
     """CPUs that irqbalance may move interrupts to; no name. It shows what it was told only after its next scan."""
+    BALANCING = "balancing"
+    """The CPUs that irqbalance may move one interrupt to: all of these, or none; the interrupt's number."""
     WORKQUEUE = "workqueue"
     """The CPUs of the kernel's unbound work; no name. Each workqueue may use those of them that its own mask has."""
     THREAD = "thread"
@@ -37,7 +39,7 @@ class Setting(Struct, frozen=True, order=True):
     name: str = ""
 
 
-OF_SERVICES = frozenset({SettingKind.IRQBALANCE, SettingKind.UNIT})
+OF_SERVICES = frozenset({SettingKind.IRQBALANCE, SettingKind.BALANCING, SettingKind.UNIT})
 """A service may do what it was told after it has failed to answer. What the kernel refuses is refused."""
 
 NEW_IRQS = Setting(SettingKind.NEW_IRQS)
@@ -173,7 +175,9 @@ def plan(
         before = known.before if known is not None and is_ours else now
         if known is None:
             before = _before(setting, now, interrupt, record.get(NEW_IRQS), cpus)
-        wanted = claims.get(setting) or _apart(before, now, alone.get(setting.kind, CpuSet()), cpus)
+        wanted = claims.get(setting)
+        if wanted is None:
+            wanted = _apart(before, now, alone.get(setting.kind, CpuSet()), cpus)
         if known is None:
             is_new_thread = setting.kind is SettingKind.THREAD and keeps_threads
             is_written = wanted != now or (is_new_thread and wanted != cpus.possible)

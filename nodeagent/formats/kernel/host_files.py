@@ -76,6 +76,8 @@ def described(setting: Setting) -> str:
             return "unbound workqueues"
         case SettingKind.IRQBALANCE:
             return "irqbalance"
+        case SettingKind.BALANCING:
+            return f"interrupt {setting.name} in irqbalance"
         case SettingKind.THREAD:
             return f"kernel thread {setting.name.partition('@')[0]}"
         case SettingKind.UNIT:

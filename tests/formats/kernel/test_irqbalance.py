@@ -1,20 +1,20 @@
 import pytest
 
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.formats.kernel.irqbalance import Irqbalance, IrqbalanceSyntaxError, parse_setup, print_ban
+from nodeagent.formats.kernel.irqbalance import Irqbalance, IrqbalanceSyntaxError, parse_setup, print_ban, print_leave
 
 
 @pytest.mark.parametrize(
-    ("text", "banned", "seconds"),
+    ("text", "banned", "seconds", "left_alone"),
     [
-        ("SLEEP 10 BANNED 00000000", "", 10),
-        ("SLEEP 2 BANNED 00000f0c", "2-3,8-11", 2),
-        ("SLEEP 10 BANNED 00000001,80000000", "31-32", 10),
-        ("SLEEP 10 IRQ 5 LOAD 0 DIFF 12 CLASS 1 IRQ 6 LOAD 0 DIFF 0 CLASS 0 BANNED 0000f000", "12-15", 10),
+        ("SLEEP 10 BANNED 00000000", "", 10, set()),
+        ("SLEEP 2 BANNED 00000f0c", "2-3,8-11", 2, set()),
+        ("SLEEP 10 BANNED 00000001,80000000", "31-32", 10, set()),
+        ("SLEEP 10 IRQ 5 LOAD 0 DIFF 12 CLASS 1 IRQ 6 LOAD 0 DIFF 0 CLASS 0 BANNED 0000f000", "12-15", 10, {5, 6}),
     ],
 )
-def test_its_answer_is_read(text: str, banned: str, seconds: int) -> None:
-    assert parse_setup(text) == Irqbalance(CpuSet.parse(banned), seconds)
+def test_its_answer_is_read(text: str, banned: str, seconds: int, left_alone: set[int]) -> None:
+    assert parse_setup(text) == Irqbalance(CpuSet.parse(banned), seconds, frozenset(left_alone))
 
 
 @pytest.mark.parametrize("text", ["", "SLEEP 10", "SLEEP -1 BANNED 0", "SLEEP 1 BANNED ", "SLEEP 1 BANNED 123456789"])
@@ -27,3 +27,6 @@ def test_what_it_is_asked_fits_into_its_buffer() -> None:
     assert print_ban(CpuSet.parse("2-3,8")) == b"settings cpus 2-3,8"
     with pytest.raises(IrqbalanceSyntaxError, match="a request of 1362 characters is too long for it: it reads 500"):
         print_ban(CpuSet.from_ids(range(0, 701, 2)))
+    assert (print_leave({25, 9}), print_leave(set())) == (b"settings ban irqs 9 25", b"settings ban irqs NONE")
+    with pytest.raises(IrqbalanceSyntaxError, match="a list of 65 interrupts is too long for it: it reads 255"):
+        print_leave(set(range(100, 165)))
