@@ -92,6 +92,7 @@ from nodeagent.formats.checkpoint.cpu_checkpoint import decode_cpu_state
 from nodeagent.formats.checkpoint.host_record import decode_record
 from nodeagent.formats.checkpoint.memory_checkpoint import decode_memory_state
 from nodeagent.formats.checkpoint.node_state import decode_state, encode_state, policies_of
+from nodeagent.formats.checkpoint.sealed import unsealed
 from nodeagent.formats.config.config_yaml import parse_config
 from nodeagent.formats.kernel.host_files import read_cpus
 from nodeagent.formats.kernel.latency import parse_oslat
@@ -428,6 +429,7 @@ CASES = [
     Case("ScenarioError", "its machine", lambda _: scenario_from_text('{"topology": {"cpus": [{"id": "a"}]}}', "f:7"), '"a"'),
     Case("ScenarioError", "a core in two sockets", lambda _: scenario_from_text(json.dumps(SPLIT_CORE), "f:7"), "core 0 (CPUs 0-1)"),
     Case("ScenarioError", "distances to some nodes", lambda _: scenario_from_text(json.dumps(FEW_DISTANCES), "f:7"), "[10]"),
+    Case("SealError", "something else", lambda _: unsealed(b'{"format": "x", "version": 1, "sha256": ""}\n', "y", 1, "see `nodeagent check`"), "'x'"),
     Case("SourceError", "no file", lambda d: topology_from(about(machine=f"{d}/none")), "{}/none"),
     Case("SourceError", "no configuration", lambda d: known_from(about(machine=str(written(d / "f", DESCRIBED)))), "{}/f"),
     Case("SimulateError", "no pod", compared, "no pod to decide on"),
@@ -537,7 +539,6 @@ INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "MisfitError": (lambda _: message_of(lambda: decode_state(b'{"format": 3}\n')), "format"),
     "QuantitySyntaxError": (lambda _: config_message("kubeReserved: {cpu: much}"), '"much"'),
     "ScalarError": (lambda _: config_message("maxPods: .nan"), ".nan"),
-    "SealError": (lambda _: message_of(lambda: decode_state(b'{"format": "x", "version": 1, "sha256": ""}\n')), "'x'"),
     "UnreadableError": (lambda _: config_message("maxPods: ["), "f:1: is not valid YAML"),
     "_StartRefusedError": (lambda _: replay(scenario_from_text(SCENARIO, "f"))["startError"], '"fast"'),
 }  # fmt: skip

@@ -14,6 +14,9 @@ from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 VERSION = 1
 FORMAT = "nodeagent_host_settings"
 MAX_BYTES = 64 * 2**20
+_WAY_OUT = (
+    "what the settings were is unknown: `cat /proc/irq/*/smp_affinity_list` shows what they are; a reboot resets them"
+)
 
 
 class HostRecordError(NodeAgentError):
@@ -45,16 +48,13 @@ def decode_record(content: bytes) -> tuple[str, Record]:
         HostRecordError: truncated, damaged, of a later version, or something else.
     """
     try:
-        document = unsealed(content, FORMAT, VERSION)
+        document = unsealed(content, FORMAT, VERSION, _WAY_OUT)
         instances = document.optional("instances")
         of = {} if instances is None else dict(instances.by_name(JsonValue.whole))
         settings = document.field("settings").each(lambda row: _setting(row, of))
         return document.field("boot").text(), dict(settings)
     except (SealError, MisfitError) as err:
-        raise HostRecordError(
-            f"the record of changed host settings cannot be read: {err}",
-            hint="what the settings were is unknown: `cat /proc/irq/*/smp_affinity_list` shows what they are; a reboot resets them",
-        ) from err
+        raise HostRecordError(f"the record of changed host settings cannot be read: {err}", hint=_WAY_OUT) from err
 
 
 def _setting(row: JsonValue, instances: Mapping[str, int]) -> tuple[Setting, Change]:

@@ -35,7 +35,6 @@ from nodeagent.core.model.state import (
     RecordedRefusal,
     RefusedChange,
 )
-from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.sealed import SealError, sealed, unsealed
 from nodeagent.formats.manifest.pod_fields import pod_to_document
 from nodeagent.formats.manifest.pod_manifest import named_pod_from_document
@@ -45,19 +44,16 @@ from nodeagent.formats.syntax.json_values import MAX_WHOLE, JsonValue, MisfitErr
 VERSION = 1
 FORMAT = "nodeagent_state"
 MAX_BYTES = 256 * 2**20
+_WAY_OUT = "`systemctl restart nodeagent` rebuilds it from running pods (stateRecovery: recover); or drain the node, move it away"
 
 Document = dict[str, Any]
 
 
-class NodeStateError(NodeAgentError):
+class NodeStateError(SealError):
     """The bytes are not a state that this version can read. `is_newer`: a later version wrote them."""
 
     def __init__(self, message: str, *, is_newer: bool = False) -> None:
-        way_out = "`systemctl restart nodeagent` rebuilds it from running pods (stateRecovery: recover); or drain the node, move it away"
-        super().__init__(
-            message, hint="install the nodeagent that wrote it (`nodeagent --version`)" if is_newer else way_out
-        )
-        self.is_newer = is_newer
+        super().__init__(message, way_out=_WAY_OUT, is_newer=is_newer)
 
 
 class SavedState(Struct, frozen=True):
@@ -128,9 +124,9 @@ def decode_state(content: bytes, *, judge: bool = True) -> SavedState:
         NodeStateError: truncated, damaged, of a later version, or not a state file.
     """
     try:
-        document = unsealed(content, FORMAT, VERSION, judge=judge)
+        document = unsealed(content, FORMAT, VERSION, _WAY_OUT, judge=judge)
     except SealError as err:
-        raise NodeStateError(str(err), is_newer=err.is_newer) from err
+        raise NodeStateError(err.message, is_newer=err.is_newer) from err
     return _saved_state(document)
 
 

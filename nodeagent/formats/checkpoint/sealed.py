@@ -3,14 +3,17 @@
 import hashlib
 import json
 
+from nodeagent.errors import NodeAgentError
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parsed
 
 
-class SealError(ValueError):
-    """The bytes are not whole, or of something else. `is_newer`: a later version wrote them."""
+class SealError(NodeAgentError):
+    """A file of the agent's own is damaged, of a later version, or something else. `is_newer`: a later version wrote it."""
 
-    def __init__(self, why: str, *, is_newer: bool = False) -> None:
-        super().__init__(why)
+    def __init__(self, message: str, *, way_out: str, is_newer: bool = False) -> None:
+        super().__init__(
+            message, hint="install the nodeagent that wrote it (`nodeagent --version`)" if is_newer else way_out
+        )
         self.is_newer = is_newer
 
 
@@ -26,13 +29,14 @@ def sealed(body: bytes, form: str, version: int) -> bytes:
     return json.dumps(header, sort_keys=True, separators=(",", ":")).encode() + b"\n" + body + b"\n"
 
 
-def unsealed(content: bytes, form: str, version: int, *, judge: bool = True) -> JsonValue:
+def unsealed(content: bytes, form: str, version: int, way_out: str, *, judge: bool = True) -> JsonValue:
     """Return the content.
 
     Args:
         content: of the whole file.
         form: what it is to be.
         version: the latest that can be read.
+        way_out: what to do if it is damaged, or something else.
         judge: False: accept a damaged one, whatever its checksum.
 
     Raises:
@@ -45,17 +49,19 @@ def unsealed(content: bytes, form: str, version: int, *, judge: bool = True) -> 
         is_ours = found.text() == form
         written, digest = header.field("version").whole(1), header.field("sha256").text()
     except MisfitError as err:
-        raise SealError(f"the first line is not a {form} header: {err}") from err
+        raise SealError(f"the first line is not a {form} header: {err}", way_out=way_out) from err
     if not is_ours:
-        raise SealError(f"the first line is not a {form} header: it says format {found.value!r}")
+        raise SealError(f"the first line is not a {form} header: it says format {found.value!r}", way_out=way_out)
     if written > version:
         raise SealError(
-            f"version {written} was written by a later nodeagent; this one reads up to {version}", is_newer=True
+            f"version {written} was written by a later nodeagent; this one reads up to {version}",
+            way_out=way_out,
+            is_newer=True,
         )
     body = rest.removesuffix(b"\n")
     if judge and (body == rest or hashlib.sha256(body).hexdigest() != digest):
-        raise SealError("the checksum does not match: the file is truncated or damaged")
+        raise SealError("the checksum does not match: the file is truncated or damaged", way_out=way_out)
     try:
         return parsed(body)
     except MisfitError as err:
-        raise SealError(f"the checksum matches but the content does not fit: {err}") from err
+        raise SealError(f"the checksum matches but the content does not fit: {err}", way_out=way_out) from err
