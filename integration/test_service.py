@@ -218,6 +218,11 @@ def test_the_agent_is_in_a_sandbox_and_workloads_are_not(node: Node) -> None:
     node.wait_running("free")
     assert node.wait_line("/run/free") == "yes"
     node.run("rm /opt/nodeagent/written")
+    inside = f"nsenter --mount --target {node.main_pid()}"
+    node.run(f"{inside} touch /run/nodeagent/mine && rm /run/nodeagent/mine")
+    for place in ("/run", "/run/systemd/system", "/etc", "/usr"):
+        refused = node.run(f"{inside} touch {place}/written", check=False)
+        assert "Read-only file system" in refused.stderr, place
     status = node.run(f"grep -E 'CapBnd|Seccomp:|NoNewPrivs' /proc/{node.main_pid()}/status").stdout.split()
     shown = dict(zip(status[::2], status[1::2], strict=True))
     assert (shown["NoNewPrivs:"], shown["Seccomp:"]) == ("1", "2")
