@@ -1,4 +1,4 @@
-"""Serves bounded exchanges (one request, one answer, close) in one thread of its own, whatever clients do.
+"""Serves bounded exchanges (one request, one answer, close) and dialogues in one thread of its own, whatever clients do.
 
 Decides which clients are dropped when they are too many or too slow. Knows no protocol; a protocol's answer may wait, but not
 block the thread, and how many may wait at once is the protocol's to bound.
@@ -59,6 +59,15 @@ class Service(Protocol):
     def refusal(self, why: Broken) -> bytes: ...
 
 
+class Dialogue(NamedTuple):
+    """A protocol of many requests per connection, which its clients may keep open: the oldest makes room for a new one."""
+
+    bounds: Bounds
+    """`request_bytes`: what is read at once."""
+    attend: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+    """Speaks with one client. An OSError ends it, too."""
+
+
 class ServingThread:
     """A thread for all servers of the process.
 
@@ -75,7 +84,7 @@ class ServingThread:
         self._thread = threading.Thread(target=self._loop.run_forever, name="serving", daemon=True)
         self._thread.start()
 
-    def serve(self, listener: socket.socket, service: Service) -> "Server":
+    def serve(self, listener: socket.socket, service: Service | Dialogue) -> "Server":
         """Serve on a listening socket, which belongs to the server from now on."""
         server = Server(self, listener, service, self._on_failure)
         self.run(server.open())
@@ -100,7 +109,7 @@ class Server:
         self,
         thread: ServingThread,
         listener: socket.socket,
-        service: Service,
+        service: Service | Dialogue,
         on_failure: Callable[[str, BaseException | None], None],
     ) -> None:
         self._thread = thread
@@ -195,10 +204,13 @@ class Server:
         writer = None
         try:
             reader, writer = await asyncio.open_connection(sock=connection, limit=self._service.bounds.request_bytes)
-            if has_room:
-                await self._converse(task, peer, reader, writer)
+            if isinstance(self._service, Dialogue):
+                if has_room:
+                    await self._service.attend(reader, writer)
+            elif has_room:
+                await self._exchange(self._service, task, peer, reader, writer)
             else:
-                await self._refuse(writer, reader, Broken.BUSY)
+                await self._refuse(self._service, writer, reader, Broken.BUSY)
         except OSError:
             pass  # (includes timeouts) the client is gone, or does not read its answer
         finally:
@@ -206,31 +218,38 @@ class Server:
             if writer is not None:
                 writer.transport.abort()
 
-    async def _converse(
-        self, task: asyncio.Task[None], peer: Peer | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    async def _exchange(
+        self,
+        service: Service,
+        task: asyncio.Task[None],
+        peer: Peer | None,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
         try:
-            async with asyncio.timeout(self._service.bounds.read_seconds):
-                request = await reader.readuntil(self._service.terminator)
+            async with asyncio.timeout(service.bounds.read_seconds):
+                request = await reader.readuntil(service.terminator)
         except asyncio.IncompleteReadError:
             return
         except asyncio.LimitOverrunError:
-            await self._refuse(writer, reader, Broken.TOO_LARGE)
+            await self._refuse(service, writer, reader, Broken.TOO_LARGE)
             return
         except TimeoutError:
-            await self._refuse(writer, reader, Broken.TOO_SLOW)
+            await self._refuse(service, writer, reader, Broken.TOO_SLOW)
             return
         self._answering[task] = self._reading.pop(task)
         try:
-            answer = await self._service.answer(request, peer)
+            answer = await service.answer(request, peer)
         except Exception as err:  # noqa: BLE001 - a bug in one answer must not end the thread that serves all others
             self._on_failure("answering a request", err)
-            answer = self._service.refusal(Broken.BUG)
+            answer = service.refusal(Broken.BUG)
         self._parting[task] = self._answering.pop(task)
         await self._part(writer, answer)
 
-    async def _refuse(self, writer: asyncio.StreamWriter, reader: asyncio.StreamReader, why: Broken) -> None:
-        await self._part(writer, self._service.refusal(why), unread=reader)
+    async def _refuse(
+        self, service: Service, writer: asyncio.StreamWriter, reader: asyncio.StreamReader, why: Broken
+    ) -> None:
+        await self._part(writer, service.refusal(why), unread=reader)
 
     async def _part(
         self, writer: asyncio.StreamWriter, answer: bytes, *, unread: asyncio.StreamReader | None = None
