@@ -13,6 +13,7 @@ from h2.events import (
     ConnectionTerminated,
     DataReceived,
     Event,
+    RemoteSettingsChanged,
     RequestReceived,
     StreamEnded,
     StreamReset,
@@ -87,7 +88,6 @@ class GrpcConnection:
         """Take in what the client sent. What it gets for it is in `to_send`; after an error of its own the connection is over."""
         try:
             events = self._h2.receive_data(data)
-            self._has_begun = True
             complete: dict[int, _Request] = {}
             for event in events:
                 self._take(event, complete)
@@ -122,6 +122,8 @@ class GrpcConnection:
             case StreamReset(stream_id=int(stream)):
                 for waiting in (self._requests, complete, self._answers):
                     waiting.pop(stream, None)
+            case RemoteSettingsChanged():
+                self._has_begun = True
             case ConnectionTerminated():
                 self._end()
             case _:
