@@ -128,24 +128,12 @@ def test_an_answer_is_a_framed_message_and_a_status() -> None:
         (framed(b"abc")[:-1], "/test/Echo", 3, "the request is not one message: 3 bytes announced, 2 sent"),
         (b"\2" + framed(b"a")[1:], "/test/Echo", 3, "the request is not one message: 1 bytes announced, 1 sent"),
         (framed(b"17000000"), "/test/Large", 8, "the answer has 17000000 bytes, more than 16777216"),
-        (framed(bytes(MAX_REQUEST_BYTES)), "/test/Echo", 8, "the request has more than 65536 bytes"),
+        (framed(bytes(MAX_REQUEST_BYTES)), "/test/Echo", 8, "the request has more than 4096 bytes"),
     ],
 )
 def test_what_has_no_answer_has_a_status_and_a_text(body: bytes, path: str, status: int, message: str) -> None:
     client = Client()
-    if len(body) > MAX_REQUEST_BYTES:
-        body = body[:-1]  # what the windows let through; the rest is never sent
-        stream = client.h2.get_next_available_stream_id()
-        client.h2.send_headers(stream, HEADERS)
-        for begin in range(0, 65_535, 16_384):
-            client.h2.send_data(stream, body[begin : min(begin + 16_384, 65_535)])
-        client.exchange()
-        client.h2.send_data(stream, body[65_535:] + bytes(2))
-        client.exchange()
-        assert client.resets == [stream]
-        headers = client.headers[stream]
-    else:
-        headers, _ = client.answer(body, path)
+    headers, _ = client.answer(body, path)
     assert headers == {
         ":status": "200",
         "content-type": "application/grpc",
@@ -166,6 +154,34 @@ def test_what_is_no_call_has_a_status_of_http(headers: dict[str, str], status: s
     client.exchange()
     assert client.headers[stream] == {":status": status}
     assert client.answer()[1] == framed(b"hello")
+
+
+def test_a_request_that_goes_on_for_too_long_is_answered_before_its_end() -> None:
+    client = Client()
+    stream = client.h2.get_next_available_stream_id()
+    client.h2.send_headers(stream, HEADERS)
+    client.h2.send_data(stream, bytes(MAX_REQUEST_BYTES + 1))
+    client.h2.send_data(stream, bytes(MAX_REQUEST_BYTES + 1))
+    client.exchange()
+    assert client.resets == [stream]
+    assert client.headers[stream]["grpc-status"] == "8"
+    assert not client.server.owes
+    assert client.answer()[1] == framed(b"hello")
+
+
+@given(st.lists(st.integers(1, 40), max_size=6), st.integers(1, 30), st.integers(0, 5))
+def test_no_frame_of_more_than_16_kib_is_waited_for(lengths: list[int], piece: int, too_long_after: int) -> None:
+    """Whatever the pieces in which it comes: its end is never kept."""
+    good = [frame(6, 1, 0, bytes(8)) + frame(0xEE, 0, 0, bytes(length)) for length in lengths]
+    content = PREFACE + frame(4, 0, 0, b"") + b"".join(good[:too_long_after])
+    server = GrpcConnection(METHODS, lambda _: None)
+    for begin in range(0, len(content), piece):
+        server.receive(content[begin : begin + piece])
+    assert not server.is_over
+    server.receive(struct.pack(">I", 16_385)[1:])
+    assert not server.is_over
+    server.receive(bytes(6) + b"and so on")
+    assert server.is_over
 
 
 def test_an_answer_waits_for_the_clients_window_and_holds_up_nobody_else() -> None:
