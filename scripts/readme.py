@@ -52,6 +52,7 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
     ("cgroupRoot", "", "directory of the pods' cgroup, on hosts without systemd"),
     ("metricsBindAddress", _DEFAULT.metrics_bind_address, "or `unix:PATH`; empty: none"),
     ("metricsAliases", str(_DEFAULT.metrics_aliases).lower(), "also export kubelet's metrics without the `kubelet_` prefix"),
+    ("podResourcesSocket", _DEFAULT.pod_resources_socket, "where kubelet's PodResources API is served; empty: nowhere"),
     ("stateRecovery", _DEFAULT.state_recovery, "rebuild an unusable state from the running pods; `strict`: refuse to start, as kubelet does"),
 )  # fmt: skip
 """Fields, default, meaning."""

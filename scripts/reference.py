@@ -21,6 +21,7 @@ from nodeagent.core.metrics.agent_metrics import (
     CAPACITY_REASONS,
     EXCLUSIVE_CPU_INTERRUPTS,
     EXCLUSIVE_CPU_SOFTIRQS,
+    POD_RESOURCES_METRICS,
     START_VALUES,
     old_name,
 )
@@ -253,6 +254,12 @@ Names, types and labels are those of kubelet 1.36. With `metricsAliases: true`, 
 | metric | type | meaning | labels | other name |
 | --- | --- | --- | --- | --- |
 {_metric_rows(KUBELET_METRICS, aliases=True)}
+
+These are there where `podResourcesSocket` is set ([serve PodResources](../how-to/pod-resources.md)):
+
+| metric | type | meaning | labels | other name |
+| --- | --- | --- | --- | --- |
+{_metric_rows(POD_RESOURCES_METRICS, aliases=True)}
 
 ## nodeagent's own
 

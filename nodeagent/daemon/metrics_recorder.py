@@ -48,8 +48,12 @@ class MetricsRecorder:
         self._totals = MetricTotals()
         self._totals.add(started_deltas(node.managers, promises))
         self.cpu_counters = CpuCounters()
+        self.served: dict[Series, int] = {}
+        """Counted by the serving thread, which also asks for the text."""
         self.exposition = Exposition(
-            self._snapshot({}), aliases=node.config.metrics_aliases, read=self.cpu_counters.values
+            self._snapshot({}),
+            aliases=node.config.metrics_aliases,
+            read=lambda: {**self.cpu_counters.values(), **self.served},
         )
 
     def count(

@@ -1,4 +1,4 @@
-"""What clients can query from the running agent: the local API and the metrics, served beside the deciding thread."""
+"""What clients can query from the running agent: its own API, the metrics and PodResources, served beside the deciding thread."""
 
 import asyncio
 import os
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from math import inf
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from nodeagent.core.model.config import Config
 from nodeagent.daemon.agent import Agent
@@ -19,7 +19,7 @@ from nodeagent.edge.listening import ListenError, group_id, listen
 from nodeagent.edge.local_api import LocalApi
 from nodeagent.edge.metrics import CONTENT_TYPE
 from nodeagent.edge.metrics_http import MetricsPages
-from nodeagent.edge.serving import Service, ServingThread
+from nodeagent.edge.serving import Dialogue, Service, ServingThread
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_names import find_pod
 from nodeagent.formats.node_view import NodeView, view_document
@@ -30,6 +30,15 @@ API_SOCKET = "agent.sock"
 GROUP = "nodeagent"
 _MOST_ASKING = LocalApi.bounds.connections // 2
 """Clients that wait for a turn. The other places stay for those who are answered at once."""
+
+
+class _Unheard(NamedTuple):
+    """A socket that could not be opened yet."""
+
+    address: BindAddress
+    service: Service | Dialogue
+    field: str
+    """The configuration's, for another address."""
 
 
 def unready(view: NodeView) -> str | None:
@@ -44,10 +53,10 @@ class Publisher:
         self._agent = agent
         self._config = config
         self._log = log
-        self._thread = ServingThread(lambda doing, err: log.error("serving_failed", doing=doing, problem=str(err)))
+        self._thread = ServingThread(self._failed)
         self._group: int | None = None
-        self._unheard: dict[str, tuple[BindAddress, Service]] = {}
-        """Sockets that could not be opened yet, by what they serve."""
+        self._unheard: dict[str, _Unheard] = {}
+        """By what they serve."""
         self._spelt_of: NodeView | None = None
         self._spelt: dict[str, object] = {}
         """The last view asked for, in the serving thread."""
@@ -64,14 +73,18 @@ class Publisher:
                 owner=os.geteuid(),
                 group=self._group,
             )
-            self._unheard["the agent's socket"] = UnixAddress(f"{self._config.runtime_directory}/{API_SOCKET}"), api
+            address = UnixAddress(f"{self._config.runtime_directory}/{API_SOCKET}")
+            self._unheard["the agent's socket"] = _Unheard(address, api, "runtimeDirectory")
             if self._config.metrics_bind_address:
                 pages = MetricsPages(
                     metrics=self._agent.metrics.exposition.text,
                     content_type=CONTENT_TYPE,
                     checks={"/healthz": lambda: None, "/readyz": lambda: unready(self._agent.view)},
                 )
-                self._unheard["metrics"] = parse_bind_address(self._config.metrics_bind_address), pages
+                at = parse_bind_address(self._config.metrics_bind_address)
+                self._unheard["metrics"] = _Unheard(at, pages, "metricsBindAddress")
+            if self._config.pod_resources_socket:
+                self._unheard["pod resources"] = self._pod_resources(self._config.pod_resources_socket)
             self._undo = undo.pop_all()
         self.listen()
         return self
@@ -84,9 +97,9 @@ class Publisher:
 
     def listen(self) -> None:
         """Serve what isn't served yet. An address that can't be bound is reported and retried: pods come first."""
-        for what, (address, service) in tuple(self._unheard.items()):
+        for what, (address, service, field) in tuple(self._unheard.items()):
             try:
-                server = self._thread.serve(listen(address, group=self._group), service)
+                server = self._thread.serve(listen(address, group=self._group, field=field), service)
             except ListenError as err:
                 if what not in self._agent.notices:
                     self._log.error("not_served", what=what, problem=err.message, hint=err.hint)
@@ -96,6 +109,16 @@ class Publisher:
             del self._unheard[what]
             if self._agent.notices.pop(what, None) is not None:
                 self._log.info("served_again", what=what)
+
+    def _pod_resources(self, path: str) -> _Unheard:
+        from nodeagent.daemon.pod_resources import PodResources  # noqa: PLC0415 - megabytes that most agents need not have
+
+        served = PodResources(lambda: self._agent.view, self._agent.metrics.served)
+        dialogue = served.dialogue(lambda err: self._failed("answering a call", err))
+        return _Unheard(UnixAddress(path), dialogue, "podResourcesSocket")
+
+    def _failed(self, doing: str, err: BaseException | None) -> None:
+        self._log.error("serving_failed", doing=doing, problem=str(err))
 
     def _state(self, _: Mapping[str, Any]) -> dict[str, object]:
         """Spell each view once: a flood of requests must not take the deciding thread's time."""

@@ -207,6 +207,8 @@ def own_files(config: Config) -> Iterator[str]:
     address = parse_bind_address(config.metrics_bind_address) if config.metrics_bind_address else None
     if isinstance(address, UnixAddress):
         sockets.append(Path(address.path))
+    if config.pod_resources_socket:
+        sockets.append(Path(config.pod_resources_socket))
     yield from (str(path) for path in (*sockets, directory / state_files.LOCK_NAME) if os.path.lexists(path))
 
 

@@ -17,6 +17,7 @@ _FIXED = (
     "cgroup_root",
     "launcher_socket",
     "metrics_bind_address",
+    "pod_resources_socket",
     "static_pod_path",
 )
 

@@ -22,16 +22,16 @@ class ListenError(NodeAgentError):
 
 
 _HINTS = {
-    errno.EADDRINUSE: "another process listens there (see `ss -lptx`): stop it, or set another metricsBindAddress",
+    errno.EADDRINUSE: "another process listens there (see `ss -lptx`): stop it, or set another {field}",
     errno.EADDRNOTAVAIL: "no interface of this machine has that address (see `ip address`)",
     errno.EACCES: "ports below 1024, and directories of others, need root (see `ls -ld` of the directory)",
     errno.ENOENT: "the socket's directory must exist (RuntimeDirectory= of the unit makes /run/nodeagent)",
-    errno.ENOTDIR: "there is a file where the socket's directory is expected: move it away, or set runtimeDirectory or metricsBindAddress",
+    errno.ENOTDIR: "there is a file where the socket's directory is expected: move it away, or set runtimeDirectory or {field}",
     errno.EAFNOSUPPORT: "the kernel or RestrictAddressFamilies= of the unit does not allow this kind of address",
 }
 
 
-def _failure(address: BindAddress, err: OSError) -> ListenError:
+def _failure(address: BindAddress, err: OSError, field: str) -> ListenError:
     if isinstance(err, socket.gaierror):
         return ListenError(
             f"cannot listen on {address}: {err.strerror}",
@@ -40,7 +40,7 @@ def _failure(address: BindAddress, err: OSError) -> ListenError:
             hint="give the host as an IP address: metricsBindAddress: 127.0.0.1:9753",
         )
     number = err.errno or 0
-    hint = _HINTS.get(number, 'set another metricsBindAddress, or "" for none')
+    hint = _HINTS.get(number, 'set another {field}, or "" for none').format(field=field)
     return ListenError(
         f"cannot listen on {address}: {os.strerror(number)}", address=address, error=err.errno, hint=hint
     )
@@ -54,12 +54,13 @@ def group_id(name: str) -> int | None:
         return None
 
 
-def listen(address: BindAddress, *, group: int | None = None) -> socket.socket:
+def listen(address: BindAddress, *, group: int | None = None, field: str = "metricsBindAddress") -> socket.socket:
     """Return a listening stream socket.
 
     Args:
         address: where. The file of a Unix socket that nobody listens on any more is replaced.
         group: the group that may connect to a Unix socket besides its owner; None: nobody else.
+        field: of the configuration, that names another address.
 
     Raises:
         ListenError: it can't be created, for instance because somebody already listens there.
@@ -71,7 +72,7 @@ def listen(address: BindAddress, *, group: int | None = None) -> socket.socket:
             case UnixAddress():
                 return _listen_unix(address.path, group)
     except OSError as err:
-        raise _failure(address, err) from err
+        raise _failure(address, err, field) from err
 
 
 def _listen_tcp(address: TcpAddress) -> socket.socket:

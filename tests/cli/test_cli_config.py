@@ -482,6 +482,7 @@ def test_every_field_is_shown_and_reads_back_as_the_same(run: RunCommand) -> Non
             "stateDirectory": st.just("/srv/state"),
             "cgroupRoot": st.just("/sys/fs/cgroup/x"),
             "metricsBindAddress": st.sampled_from(["", "unix:/run/m", "127.0.0.1:1"]),
+            "podResourcesSocket": st.sampled_from(["", "/run/p.sock"]),
         },
     )
 )  # fmt: skip

@@ -166,7 +166,7 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
         daemon.files.pods = (WEB, OTHER)
         daemon.start()
         daemon.rest()
-        config: Any = SimpleNamespace(runtime_directory=str(tmp_path), metrics_bind_address="")
+        config: Any = SimpleNamespace(runtime_directory=str(tmp_path), metrics_bind_address="", pod_resources_socket="")
         with Publisher(daemon.agent, config, daemon.agent.log):
             yield daemon
 
@@ -598,11 +598,14 @@ def test_without_an_agent_a_process_that_stays_is_an_error_and_keeps_its_cpus(
 
 def test_the_agents_own_files_are_named_and_no_other(tmp_path: Path) -> None:
     config: Any = Namespace(
-        state_directory=str(tmp_path), runtime_directory=str(tmp_path), metrics_bind_address=f"unix:{tmp_path}/m.sock"
+        state_directory=str(tmp_path),
+        runtime_directory=str(tmp_path),
+        metrics_bind_address=f"unix:{tmp_path}/m.sock",
+        pod_resources_socket=f"{tmp_path}/p.sock",
     )
     ours = {
         "nodeagent_state", "nodeagent_state.aside-2", ".nodeagent_state.new", "cpu_manager_state", "memory_manager_state", ".lock",
-        "last_config.yaml", "agent.sock", "m.sock",
+        "last_config.yaml", "agent.sock", "m.sock", "p.sock",
     }  # fmt: skip
     for name in (*ours, "notes", "nodeagent_state.bak"):
         (tmp_path / name).write_text("")

@@ -18,7 +18,7 @@ except SystemExit:
     pass
 print("\\n" + json.dumps(sorted(set(sys.modules) - before)))
 """
-LIBRARIES = {"yaml", "psutil", "pyroute2", "watchdog", "structlog", "prometheus_client"}
+LIBRARIES = {"yaml", "psutil", "pyroute2", "watchdog", "structlog", "prometheus_client", "h2"}
 
 
 def loaded(*words: str) -> list[str]:

@@ -175,7 +175,9 @@ def test_random_churn_makes_nothing_grow(tmp_path: Path, record_property: Record
     manifests, state = directories(tmp_path)
     machine, sizes = Quick(node(MACHINE_64)), list[Size]()
     config: Any = SimpleNamespace(
-        runtime_directory=str(tmp_path), metrics_bind_address=f"unix:{tmp_path}/{METRICS_SOCKET}"
+        runtime_directory=str(tmp_path),
+        metrics_bind_address=f"unix:{tmp_path}/{METRICS_SOCKET}",
+        pod_resources_socket="",
     )
     with agent_of(machine.node, machine, manifests, state) as daemon:
         agent = daemon.agent

@@ -39,7 +39,7 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
         small, large = pod("big", app(cpu="1"), uid="uid-x"), pod("big", app(cpu="99"), uid="uid-y")
         daemon.files.pods = (replace(small, namespace="x"), replace(large, namespace="y"))
         daemon.rest()
-        config: Any = SimpleNamespace(runtime_directory=str(tmp_path), metrics_bind_address="")
+        config: Any = SimpleNamespace(runtime_directory=str(tmp_path), metrics_bind_address="", pod_resources_socket="")
         with Publisher(daemon.agent, config, daemon.agent.log) as publisher:
             publisher.listen()
             yield daemon
@@ -210,7 +210,7 @@ def test_a_request_that_no_turn_takes_up_in_time_is_taken_up_later(
 def test_an_agent_that_stops_answers_who_waits(daemon: Daemon, tmp_path: Path, is_taken: bool) -> None:
     elsewhere = tmp_path / "run"
     elsewhere.mkdir()
-    config: Any = SimpleNamespace(runtime_directory=str(elsewhere), metrics_bind_address="")
+    config: Any = SimpleNamespace(runtime_directory=str(elsewhere), metrics_bind_address="", pod_resources_socket="")
     with ThreadPoolExecutor(1) as pool:
         with Publisher(daemon.agent, config, daemon.agent.log):
             asked = pool.submit(call, f"{elsewhere}/{API_SOCKET}", "retry", timeout_seconds=60, pod="y/big")

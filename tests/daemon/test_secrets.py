@@ -40,7 +40,9 @@ def test_nothing_that_the_running_agent_says_has_a_secret(tmp_path: Path, monkey
     machine.unstartable.add("broken")
     daemon = Daemon(machine, tmp_path, steps=Steps())
     metrics = f"unix:{tmp_path}/metrics.sock"
-    config: Any = SimpleNamespace(runtime_directory=str(tmp_path), metrics_bind_address=metrics)
+    config: Any = SimpleNamespace(
+        runtime_directory=str(tmp_path), metrics_bind_address=metrics, pod_resources_socket=""
+    )
     said: list[str] = []
 
     def listen_to_all() -> None:

@@ -148,7 +148,9 @@ def test_a_refused_change_is_shown_with_the_new_name_of_its_file_and_a_mistake_t
 def test_a_taken_metrics_port_keeps_no_pod_from_running(daemon: Daemon, tmp_path: Path) -> None:
     taken = socket.create_server(("127.0.0.1", 0))
     port = taken.getsockname()[1]
-    config: Any = SimpleNamespace(runtime_directory=str(tmp_path), metrics_bind_address=f"127.0.0.1:{port}")
+    config: Any = SimpleNamespace(
+        runtime_directory=str(tmp_path), metrics_bind_address=f"127.0.0.1:{port}", pod_resources_socket=""
+    )
     with Publisher(daemon.agent, config, daemon.agent.log) as publisher:
         publisher.listen()
         daemon.files.pods = (pod("a", app(cpu="1")),)

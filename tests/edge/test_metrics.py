@@ -85,7 +85,8 @@ def test_histograms() -> None:
 def test_aliases_carry_the_same_values(aliases: bool) -> None:
     totals = totals_with_everything()
     gauges = {Series("kubelet_cpu_manager_allocation_per_numa", (("numa_node", "1"),)): 4}
-    shown = lines(Exposition(totals.snapshot(gauges), aliases=aliases))
+    served = {m.series(spec, "v1"): 1 for spec in m.POD_RESOURCES_METRICS}
+    shown = lines(Exposition(totals.snapshot(gauges), aliases=aliases, read=lambda: served))
     values = dict(line.rsplit(" ", 1) for line in shown if not line.startswith("#"))
     for spec in METRICS:
         alias = old_name(spec.name)

@@ -9,10 +9,13 @@ import socket
 import tempfile
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import hpack
 from msgspec import structs
 
 from nodeagent.core.admission.managers import start
@@ -26,7 +29,9 @@ from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState, Origin
 from nodeagent.core.turn.pod_sources import Manifest
 from nodeagent.core.turn.step import new_entry
+from nodeagent.daemon.pod_resources import PodResources
 from nodeagent.daemon.startup import unsuited
+from nodeagent.edge.grpc_server import GrpcConnection
 from nodeagent.edge.local_api import LocalApi
 from nodeagent.edge.metrics_http import MetricsPages
 from nodeagent.edge.sysfs import read_machine
@@ -72,6 +77,8 @@ from nodeagent.formats.wire.launcher_protocol import (
     decode_subscribe,
     encode_start,
 )
+from nodeagent.formats.wire.pod_resources import LIST_RESPONSE
+from nodeagent.formats.wire.protobuf import ProtobufError, decode, encode
 from nodeagent.launcher import records as launcher_records
 from nodeagent.launcher.order import Order, parse_order
 from nodeagent.launcher.server import Launcher
@@ -431,6 +438,25 @@ def http(content: bytes) -> Hashable:
     return head.partition(b"\r\n")[0]
 
 
+def grpc_frames(content: bytes) -> Hashable:
+    """From a client that has begun as it should; each of its frames may be a connection's last."""
+    statuses: list[str] = []
+    connection = GrpcConnection(POD_RESOURCES, lambda err: statuses.append(repr(err)))
+    for sent in (HTTP2_BEGINNING, content):
+        connection.receive(sent)
+        while answer := connection.to_send():
+            assert len(answer) < 1 << 20
+    assert not statuses, statuses
+    return connection.is_over, connection.owes
+
+
+def protobuf_message(content: bytes) -> Hashable:
+    try:
+        return tuple(sorted(name for name, value in decode(LIST_RESPONSE, content).items() if value))
+    except ProtobufError as err:
+        return kind_of(err)
+
+
 def uevent(content: bytes) -> Hashable:
     """Sent by the stand-in for the kernel (its address begins with 0) after one that concerns nobody."""
     KERNEL.send(b"change@/x\0SUBSYSTEM=block\0")
@@ -493,6 +519,18 @@ async def _no_pod(_: Mapping[str, Any]) -> None:
 
 API = LocalApi(reads={"snapshot": dict}, writes={"retry": _no_pod}, owner=0, group=7)
 PAGES = MetricsPages(metrics=lambda: b"metric 1\n", content_type="text/plain", checks={"/readyz": lambda: "not yet"})
+NO_PODS: Any = SimpleNamespace(node=SimpleNamespace(managers=node(SMALL).managers), state=empty_state(node(SMALL)))
+POD_RESOURCES = PodResources(lambda: NO_PODS, {}, clock=map(float, count()).__next__).methods()
+HTTP2_BEGINNING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"
+HTTP2_CALL = hpack.Encoder().encode(
+    [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/v1.PodResourcesLister/Get"),
+        (":authority", "localhost"),
+        ("content-type", "application/grpc"),
+    ]
+)
 OURS, THEIRS = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 OURS.setblocking(False)
 HOTPLUG, KERNEL = (socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2))
@@ -624,6 +662,30 @@ TARGETS = (
         http,
         (b"GET /metrics HTTP/1.1\r\nHost: x", b"HEAD /readyz HTTP/1.0"),
         words("GET HEAD POST / ? \r\n"),
+    ),
+    Target(
+        "grpc-frames",
+        grpc_frames,
+        (
+            len(HTTP2_CALL).to_bytes(3) + b"\1\4\0\0\0\1" + HTTP2_CALL + b"\0\0\5\0\1\0\0\0\1" + bytes(5),
+            b"\0\0\4\x08\0\0\0\0\0\0\0\xff\xff" + b"\0\0\x08\6\0\0\0\0\0" + bytes(8),
+        ),
+        tuple(
+            bytes((0, 0, 4, kind, flags, 0, 0, 0, stream))
+            for kind in range(10)
+            for flags in (0, 5)
+            for stream in (0, 1, 3)
+        ),
+    ),
+    Target(
+        "protobuf",
+        protobuf_message,
+        (
+            encode(
+                LIST_RESPONSE, {"pod_resources": [{"name": "a", "cpu_ids": [1, 300], "memory": [{"size": 1 << 40}]}]}
+            ),
+        ),
+        (b"\x0a\x02", b"\x22\x01\x01", b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01", b"\xff"),
     ),
     Target(
         "uevent",

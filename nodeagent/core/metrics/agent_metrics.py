@@ -45,6 +45,13 @@ STARVED_CONTAINERS = "nodeagent_starved_containers"
 MANIFEST_PROBLEMS = "nodeagent_manifest_problems"
 STATE_GENERATION = "nodeagent_state_generation"
 LAUNCHER_UP = "nodeagent_launcher_up"
+REQUESTS = "kubelet_pod_resources_endpoint_requests_total"
+LIST_REQUESTS = "kubelet_pod_resources_endpoint_requests_list"
+LIST_ERRORS = "kubelet_pod_resources_endpoint_errors_list"
+ALLOCATABLE_REQUESTS = "kubelet_pod_resources_endpoint_requests_get_allocatable"
+ALLOCATABLE_ERRORS = "kubelet_pod_resources_endpoint_errors_get_allocatable"
+GET_REQUESTS = "kubelet_pod_resources_endpoint_requests_get"
+GET_ERRORS = "kubelet_pod_resources_endpoint_errors_get"
 
 AGENT_METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(BUILD_INFO, "gauge", "Always 1; the label is the running version of nodeagent.", ("version",)),
@@ -99,7 +106,24 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(LAUNCHER_UP, "gauge", "Whether the launcher of the pods' unit responds."),
 )
 
-METRICS: tuple[MetricSpec, ...] = (*KUBELET_METRICS, *AGENT_METRICS)
+POD_RESOURCES_METRICS: tuple[MetricSpec, ...] = tuple(
+    MetricSpec(name, "counter", f"{what}. Broken down by server api version.", ("server_api_version",))
+    for name, what in (
+        (REQUESTS, "Cumulative number of requests to the PodResource endpoint"),
+        (LIST_REQUESTS, "Number of requests to the PodResource List endpoint"),
+        (LIST_ERRORS, "Number of requests to the PodResource List endpoint which returned error"),
+        (ALLOCATABLE_REQUESTS, "Number of requests to the PodResource GetAllocatableResources endpoint"),
+        (
+            ALLOCATABLE_ERRORS,
+            "Number of requests to the PodResource GetAllocatableResources endpoint which returned error",
+        ),
+        (GET_REQUESTS, "Number of requests to the PodResource Get endpoint"),
+        (GET_ERRORS, "Number of requests to the PodResource Get endpoint which returned error"),
+    )
+)
+"""kubelet's, of its PodResources API; there are no series where it isn't served."""
+
+METRICS: tuple[MetricSpec, ...] = (*KUBELET_METRICS, *POD_RESOURCES_METRICS, *AGENT_METRICS)
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 BUCKETS: Mapping[str, tuple[float, ...]] = MappingProxyType(
@@ -186,4 +210,7 @@ def error_label(error: int | None) -> str:
 def old_name(name: str) -> str | None:
     """Return the name that the metric had before kubelet's prefix was part of it (D4); None: there is none."""
     bare = name.removeprefix("kubelet_")
-    return bare if bare != name and bare.startswith(("cpu_manager_", "memory_manager_", "topology_manager_")) else None
+    return bare if bare != name and bare.startswith(_ALIASED) else None
+
+
+_ALIASED = ("cpu_manager_", "memory_manager_", "topology_manager_", "pod_resources_endpoint_")

@@ -109,6 +109,8 @@ class Config(Struct, frozen=True):
     metrics_bind_address: str = "127.0.0.1:9753"
     """`HOST:PORT`, `unix:PATH`, or empty for none."""
     metrics_aliases: bool = True
+    pod_resources_socket: str = ""
+    """Where kubelet's PodResources API is served: a path, or empty for nowhere."""
     check_allocatable: bool = True
     max_pods: int = 1_000
     pods_per_core: int = 0

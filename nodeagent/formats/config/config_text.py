@@ -55,6 +55,7 @@ def config_fields(config: Config, *, with_places: bool = True) -> Document:
         "logDirectory": config.log_directory,
         "metricsBindAddress": config.metrics_bind_address,
         "metricsAliases": config.metrics_aliases,
+        "podResourcesSocket": config.pod_resources_socket,
     }
     return fields | places | ({} if config.cgroup_root is None else {"cgroupRoot": config.cgroup_root})
 

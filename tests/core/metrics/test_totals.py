@@ -57,6 +57,7 @@ def test_our_own_names_follow_the_conventions(spec: MetricSpec) -> None:
         ("kubelet_container_aligned_compute_resources_count", None),
         ("kubelet_container_aligned_compute_resources_failure_count", None),
         ("resource_manager_allocations_total", None),
+        ("kubelet_pod_resources_endpoint_errors_list", "pod_resources_endpoint_errors_list"),
         ("resource_manager_allocation_errors_total", None),
         ("resource_manager_container_assignments", None),
     ],
@@ -70,9 +71,11 @@ def test_ours_have_no_old_names() -> None:
     assert [spec.name for spec in AGENT_METRICS if old_name(spec.name)] == []
 
 
-def test_every_metric_but_those_of_the_machine_has_series_from_the_start() -> None:
+def test_every_metric_but_those_of_the_machine_and_of_what_is_served_has_series_from_the_start() -> None:
     begun = {one.name for kind in ("counter", "gauge") for one in start_series(kind)} | set(m.BUCKETS)
-    assert set(BY_NAME) - begun == {"kubelet_cpu_manager_allocation_per_numa", "nodeagent_build_info", *OF_CONTAINERS}
+    served = {spec.name for spec in m.POD_RESOURCES_METRICS}
+    of_machine = {"kubelet_cpu_manager_allocation_per_numa", "nodeagent_build_info"}
+    assert set(BY_NAME) - begun == {*of_machine, *served, *OF_CONTAINERS}
 
 
 def test_kubelets_series_from_the_start() -> None:

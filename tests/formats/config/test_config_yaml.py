@@ -123,6 +123,7 @@ cgroupRoot: /sys/fs/cgroup/x.service
 launcherSocket: /r/l.sock
 metricsBindAddress: unix:/r/m.sock
 metricsAliases: false
+podResourcesSocket: /r/p.sock
 checkAllocatable: no
 maxPods: 7
 podsPerCore: 3
@@ -148,6 +149,7 @@ featureGates: {CustomCPUCFSQuotaPeriod: true}
         launcher_socket="/r/l.sock",
         metrics_bind_address="unix:/r/m.sock",
         metrics_aliases=False,
+        pod_resources_socket="/r/p.sock",
         check_allocatable=False,
         max_pods=7,
         pods_per_core=3,
@@ -251,6 +253,9 @@ FINDINGS = [
     ("staticPodPath: /a\nmanifestDirectory: /b", '2: manifestDirectory: "/b": is the same as staticPodPath: give one of them'),
     ("stateDirectory: /etc/nodeagent/manifests", '1: manifestDirectory: "/etc/nodeagent/manifests": must be another directory than stateDirectory'),
     (f"launcherSocket: /{'x' * 107}", "must be at most 107 bytes long"),
+    (f"podResourcesSocket: /{'x' * 107}", "must be at most 107 bytes long"),
+    ("podResourcesSocket: pod-resources.sock", "must be an absolute path"),
+    ("podResourcesSocket: unix:/x", "must be an absolute path"),
     ("cgroupRoot: kubepods", "must be an absolute path"),
     ("metricsBindAddress: 9753", "must be a string"),
     ("metricsBindAddress: '9753'", "1: metricsBindAddress: '9753' is not an address: HOST:PORT"),

@@ -1,0 +1,118 @@
+"""kubelet's PodResources API, v1: its messages as tables, and the node's promises as such messages.
+
+Field names and numbers are those of k8s.io/kubelet/pkg/apis/podresources/v1/api.proto; which pods, containers and CPUs are listed follows
+kubelet's server (pkg/kubelet/apis/podresources/server_v1.go), with the pod-level fields of 1.37 (KEP-5526). Nobody has devices.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from nodeagent.core.admission.managers import Managers
+from nodeagent.core.model.demand import qualifies_alone
+from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import ContainerKind
+from nodeagent.core.model.promises import Blocks, Promises
+from nodeagent.core.model.state import NodeState, PodEntry
+from nodeagent.formats.wire.protobuf import Field, Kind, MessageType
+
+SERVICE = "v1.PodResourcesLister"
+
+_NODE = MessageType("NUMANode", [Field(1, "ID", Kind.INT64)])
+_TOPOLOGY = MessageType("TopologyInfo", [Field(1, "nodes", _NODE, repeated=True)])
+_MEMORY = MessageType(
+    "ContainerMemory",
+    [
+        Field(1, "memory_type", Kind.STRING),
+        Field(2, "size", Kind.UINT64),
+        Field(3, "topology", _TOPOLOGY),
+    ],
+)
+_CONTAINER = MessageType(
+    "ContainerResources",
+    [
+        Field(1, "name", Kind.STRING),
+        Field(3, "cpu_ids", Kind.INT64, repeated=True),
+        Field(4, "memory", _MEMORY, repeated=True),
+    ],
+)
+_POD = MessageType(
+    "PodResources",
+    [
+        Field(1, "name", Kind.STRING),
+        Field(2, "namespace", Kind.STRING),
+        Field(3, "containers", _CONTAINER, repeated=True),
+        Field(4, "cpu_ids", Kind.INT64, repeated=True),
+        Field(5, "memory", _MEMORY, repeated=True),
+    ],
+)
+LIST_REQUEST = MessageType("ListPodResourcesRequest", [])
+LIST_RESPONSE = MessageType("ListPodResourcesResponse", [Field(1, "pod_resources", _POD, repeated=True)])
+GET_REQUEST = MessageType(
+    "GetPodResourcesRequest", [Field(1, "pod_name", Kind.STRING), Field(2, "pod_namespace", Kind.STRING)]
+)
+GET_RESPONSE = MessageType("GetPodResourcesResponse", [Field(1, "pod_resources", _POD)])
+ALLOCATABLE_REQUEST = MessageType("AllocatableResourcesRequest", [])
+ALLOCATABLE_RESPONSE = MessageType(
+    "AllocatableResourcesResponse",
+    [Field(2, "cpu_ids", Kind.INT64, repeated=True), Field(3, "memory", _MEMORY, repeated=True)],
+)
+
+Value = dict[str, Any]
+"""What `protobuf.encode` takes."""
+
+
+def listed(state: NodeState) -> Value:
+    """Return the answer to List: the pods that hold what they were promised, in the order in which they were decided on."""
+    return {"pod_resources": [_pod(entry, state.promises) for entry in state.entries if entry.is_active]}
+
+
+def found(state: NodeState, namespace: str, name: str) -> Value | None:
+    """Return the answer to Get, which knows pods that have ended or were refused, too: they hold nothing. None: there is no such pod."""
+    for entry in reversed(state.entries):
+        if entry.pod.name == name and entry.pod.namespace == namespace:
+            return {"pod_resources": _pod(entry, state.promises)}
+    return None
+
+
+def allocatable(managers: Managers, promises: Promises) -> Value:
+    """Return the answer to GetAllocatableResources: what could be given exclusively if nobody had anything yet."""
+    is_static = managers.placement.cpu_manager_policy == "static"
+    cpus = managers.topology.online - managers.reserved if is_static else CpuSet()
+    memory = [
+        _memory(resource, table.allocatable, [node.id])
+        for node in promises.memory
+        for resource, table in node.tables
+        if table.allocatable
+    ]
+    return {"cpu_ids": list(cpus), "memory": memory}
+
+
+def _pod(entry: PodEntry, promises: Promises) -> Value:
+    """A container that shares what its pod holds has nothing of its own; init containers that end aren't listed."""
+    held = promises.of_pod(entry.pod.uid)
+    is_divided = held.pod_cpus is not None or held.pod_memory is not None
+    cpus, memory = dict(held.cpus), dict(held.memory)
+    containers = []
+    for container in entry.pod.containers:
+        if container.kind is ContainerKind.INIT:
+            continue
+        one: Value = {"name": container.name}
+        if not is_divided or qualifies_alone(container):
+            one["cpu_ids"] = list(cpus.get(container.name, ()))
+            one["memory"] = _blocks(memory.get(container.name, ()))
+        containers.append(one)
+    return {
+        "name": entry.pod.name,
+        "namespace": entry.pod.namespace,
+        "containers": containers,
+        "cpu_ids": list(held.pod_cpus or ()),
+        "memory": _blocks(held.pod_memory or ()),
+    }
+
+
+def _blocks(blocks: Blocks) -> list[Value]:
+    return [_memory(block.resource, block.size_bytes, block.nodes) for block in blocks]
+
+
+def _memory(resource: str, size_bytes: int, nodes: Iterable[int]) -> Value:
+    return {"memory_type": resource, "size": size_bytes, "topology": {"nodes": [{"ID": node} for node in nodes]}}
