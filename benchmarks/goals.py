@@ -10,6 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from h2.connection import H2Connection
 
 from benchmarks import ROOT
 from benchmarks.nodes import asking, crowd, fresh, large_node, node, scanned, texts, topology
@@ -22,6 +26,8 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.model.state import NodeState
+from nodeagent.daemon.pod_resources import PodResources
+from nodeagent.edge.grpc_server import GrpcConnection
 from nodeagent.edge.host_settings import HostSettingsFiles
 from nodeagent.edge.sysfs import read_machine
 from nodeagent.formats.checkpoint.host_record import encode_record
@@ -29,6 +35,8 @@ from nodeagent.formats.checkpoint.node_state import StateEncoder, decode_state, 
 from nodeagent.formats.kernel.host_files import spelled
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.scenario.scenario import Scenario, scenario_from_text
+from nodeagent.formats.wire.grpc_messages import framed
+from nodeagent.formats.wire.pod_resources import SERVICE
 from nodeagent.views.simulate.scenario_replay import timed_adds
 from tests.support import world
 from tests.support.machine_tree import Cache, Machine
@@ -93,6 +101,7 @@ def rows(clock: Clock) -> Iterator[Row]:
     yield from encoding(clock)
     yield from discovery(clock)
     yield from interrupts(clock)
+    yield from pod_resources(clock)
     yield from cold_start(clock)
 
 
@@ -280,6 +289,37 @@ def interrupts(clock: Clock) -> Iterator[Row]:
 
         yield timed("host", f"look at {IRQS} interrupts", clock.time(look, 9))
         yield timed("host", f"move {IRQS} interrupts off two of 512 CPUs", clock.time(move, 9), 300)
+
+
+def pod_resources(clock: Clock) -> Iterator[Row]:
+    """From a client's first byte to the answer's last, with a view that was published just now."""
+    present = 500
+    of = large_node(memory=True)
+    pods = [pod(f"p{number:04}", app("c", "1")) for number in range(present)]
+    state = scanned(of, world.empty_state(of), pods).state
+    client = H2Connection()
+    client.initiate_connection()
+    client.send_headers(
+        1,
+        [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":authority", "localhost"),
+            (":path", f"/{SERVICE}/List"),
+            ("content-type", "application/grpc"),
+        ],
+    )
+    client.send_data(1, framed(b""), end_stream=True)
+    request = client.data_to_send()
+
+    def answer() -> int:
+        view: Any = SimpleNamespace(state=state)
+        connection = GrpcConnection(PodResources(lambda: view, {}).methods(), lambda _: None)
+        connection.receive(request)
+        return sum(map(len, iter(connection.to_send, b"")))
+
+    assert answer() > 40 * present
+    yield timed("PodResources", f"a List of {present} pods", clock.time(answer, 11), 20)
 
 
 def cold_start(clock: Clock) -> Iterator[Row]:

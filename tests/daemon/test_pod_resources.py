@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import pytest
+from h2.connection import H2Connection
 from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import Managers
@@ -28,7 +29,7 @@ from nodeagent.daemon.publisher import Publisher
 from nodeagent.edge.listening import group_id, listen
 from nodeagent.edge.serving import ServingThread
 from nodeagent.formats.syntax.bind_address import UnixAddress
-from nodeagent.formats.wire.grpc_messages import CallError, Status
+from nodeagent.formats.wire.grpc_messages import CallError, Status, framed
 from tests.support.builders import GIB, PLRM, admitted, machine, managers
 from tests.support.daemon_model import Daemon, Steps, watched
 from tests.support.node_model import Machine
@@ -36,6 +37,7 @@ from tests.support.pods import app, exclusive, init, manifests, mixed, pod, shar
 from tests.support.protos import generated
 from tests.support.world import SMALL, START_MS, node
 
+ROOT = Path(__file__).parents[2]
 MESSAGES, STUBS = generated("pod_resources")
 SOCKET = "pod-resources.sock"
 ENDPOINT = "kubelet_pod_resources_endpoint"
@@ -353,3 +355,46 @@ def test_an_agent_that_does_not_serve_it_loads_nothing_of_it() -> None:
     assert "nodeagent.edge.serving" in loaded
     needless = {"h2", "hpack", "hyperframe", "nodeagent.edge.grpc_server", "nodeagent.formats.wire.protobuf"}
     assert not loaded & needless
+
+
+MEMORY = """
+import sys
+from types import SimpleNamespace
+import nodeagent.daemon.publisher, nodeagent.daemon.service
+from benchmarks.nodes import app, large_node, pod, scanned
+from tests.support.world import empty_state
+
+def used_kib():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("RssAnon:"))
+
+of = large_node(memory=True)
+state = scanned(of, empty_state(of), [pod(f"p{number:04}", app("c", "1")) for number in range(500)]).state
+before = used_kib()
+from nodeagent.daemon.pod_resources import PodResources
+from nodeagent.edge.grpc_server import GrpcConnection
+for _ in range(10):
+    served = PodResources(lambda: SimpleNamespace(state=state), {})
+    connection = GrpcConnection(served.methods(), print)
+    connection.receive(bytes.fromhex(sys.argv[1]))
+    answered = sum(map(len, iter(connection.to_send, b"")))
+print(used_kib() - before, answered)
+"""
+
+
+def test_500_pods_take_less_than_5_mib_more_memory() -> None:
+    client = H2Connection()
+    client.initiate_connection()
+    pseudo = [(":method", "POST"), (":scheme", "http"), (":authority", "localhost"), (":path", LIST)]
+    client.send_headers(1, [*pseudo, ("content-type", "application/grpc")])
+    client.send_data(1, framed(b""), end_stream=True)
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, client.data_to_send().hex()],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    kib, answered = map(int, done.stdout.split())
+    assert answered > 20_000
+    assert kib < 5 * 1024

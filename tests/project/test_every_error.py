@@ -24,6 +24,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import ResponseReceived
 from msgspec.structs import replace
 
 import nodeagent
@@ -74,6 +77,7 @@ from nodeagent.edge import irqbalance, kernel_threads, state_files, uevents, uni
 from nodeagent.edge.cgroup_entry import join
 from nodeagent.edge.cgroup_watch import CgroupWatch
 from nodeagent.edge.cgroupfs import CgroupTree
+from nodeagent.edge.grpc_server import GrpcConnection
 from nodeagent.edge.latency_tools import check_installed
 from nodeagent.edge.launcher import LauncherClient, LauncherError
 from nodeagent.edge.listening import listen
@@ -103,6 +107,7 @@ from nodeagent.formats.syntax.bind_address import UnixAddress
 from nodeagent.formats.syntax.findings import DocumentError
 from nodeagent.formats.topology.topology_json import topology_from_document
 from nodeagent.formats.topology.topology_spec import topology_from_spec
+from nodeagent.formats.wire.grpc_messages import framed
 from nodeagent.formats.wire.launcher_protocol import decode_hello
 from nodeagent.views.inspect.document import inspection
 from nodeagent.views.inspect.text import render_in_full
@@ -112,6 +117,7 @@ from scripts.reference_errors import errors
 from tests.core.cpu.test_cpu_manager import ALPHA, START_REFUSALS
 from tests.support import kernel_histograms
 from tests.support.builders import GIB, MACHINE_A, PLRM, machine, managers
+from tests.support.fuzz_targets import POD_RESOURCES
 from tests.support.inspected_nodes import NOW_MS, World
 from tests.support.launcher_process import LauncherProcess, launcher, wait_for
 from tests.support.pods import app, exclusive, pod
@@ -523,12 +529,26 @@ def config_message(text: str) -> str:
     return message_of(lambda: parse_config(text.encode(), "f"))
 
 
+def status_of(message: bytes) -> str:
+    """Return what a client is told that asks PodResources for a pod."""
+    client, server = H2Connection(H2Configuration(header_encoding="utf-8")), GrpcConnection(POD_RESOURCES, print)
+    client.initiate_connection()
+    pseudo = [(":method", "POST"), (":scheme", "http"), (":authority", "a"), (":path", "/v1.PodResourcesLister/Get")]
+    client.send_headers(1, [*pseudo, ("content-type", "application/grpc")])
+    client.send_data(1, framed(message), end_stream=True)
+    server.receive(client.data_to_send())
+    (answer,) = (one for one in client.receive_data(server.to_send()) if isinstance(one, ResponseReceived))
+    assert answer.headers is not None
+    return str(dict(answer.headers)["grpc-message"])
+
+
 SCENARIO = json.dumps(
     {"topology": {"cpus": [{"id": 0, "core": 0, "socket": 0, "numa": 0}]}, "config": {"cpuManagerPolicy": "fast"}}
 )
 INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "ApiSyntaxError": (lambda d: message_of(lambda: call(listener_that_says(b"[]\n", d / "s"), "state")), "no JSON object"),
     "BindAddressError": (lambda _: config_message("metricsBindAddress: 'here'"), "'here'"),
+    "CallError": (lambda _: status_of(b"\x0a\x03web"), "pod web in namespace"),
     "CgroupValueError": (lambda d: message_of(lambda: cgroup_with(d, "memory.max", "-1").read(frozenset())), "'-1'"),
     "DurationSyntaxError": (lambda _: config_message("cpuManagerReconcilePeriod: 5x"), '"5x"'),
     "GoJsonError": (lambda _: start_with(cpu='{"policyName": 3}'), "number into Go value of type string"),
@@ -537,6 +557,7 @@ INSIDE: dict[str, tuple[Callable[[Path], str], str]] = {
     "IrqbalanceSyntaxError": (lambda d: message_of(lambda: irqbalance.read(Path(listener_that_says(b"hello", d / "irqbalance1.sock")).parent)), "'hello'"),
     "LatencyReportError": (lambda _: message_of(lambda: probe.understood(parse_oslat, b"{}", CpuSet.of(1), "oslat")), "thread: is missing"),
     "MisfitError": (lambda _: message_of(lambda: decode_state(b'{"format": 3}\n')), "format"),
+    "ProtobufError": (lambda _: status_of(b"\x0a\x03we"), "field 1 ends 1 bytes later"),
     "QuantitySyntaxError": (lambda _: config_message("kubeReserved: {cpu: much}"), '"much"'),
     "ScalarError": (lambda _: config_message("maxPods: .nan"), ".nan"),
     "UnreadableError": (lambda _: config_message("maxPods: ["), "f:1: is not valid YAML"),
