@@ -14,7 +14,7 @@ RUN = f"""
     mkdir /srv/checkout && cd /srv/checkout
     tar --create --directory=/mnt --exclude=./.cache --exclude=./.venv . | tar --extract
     python=/opt/nodeagent/bin/python
-    $python -m pip install --quiet --no-index --find-links /media pytest hypothesis pytest-xdist pytest-rerunfailures
+    $python -m pip install --quiet --no-index --find-links /media pytest hypothesis pytest-xdist pytest-rerunfailures grpcio-tools
     echo /srv/checkout >/opt/nodeagent/lib/python{DEBIAN_13.python}/site-packages/checkout.pth
     $python -m pytest --quiet --numprocesses auto tests --ignore tests/project --ignore tests/harness
 """

@@ -80,7 +80,7 @@ def _build_dependencies() -> tuple[str, ...]:
 
 def dependencies_of_tests() -> tuple[str, ...]:
     """What running the tests of the host needs beside the program's own."""
-    wanted = ("pytest", "hypothesis", "prometheus-client", "PyYAML")
+    wanted = ("pytest", "hypothesis", "prometheus-client", "PyYAML", "grpcio-tools")
     return tuple(one for one in _project()["project"]["optional-dependencies"]["dev"] if one.startswith(wanted))
 
 
