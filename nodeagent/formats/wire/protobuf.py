@@ -1,0 +1,391 @@
+"""Protocol buffers (proto3) by table: bytes ↔ mappings of plain values, without generated code. Knows no protocol.
+
+https://protobuf.dev/programming-guides/encoding/. An absent field reads as its default: 0, False, "", b"", (), {}; None for a message.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import Any, TypeAlias
+
+MAX_BYTES = 16 << 20
+MAX_DEPTH = 100
+MAX_VALUES = 1 << 20
+"""Two bytes on the wire may become a dict of kilobytes."""
+_VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
+_MAX_FIELD_NUMBER = (1 << 29) - 1
+_DOUBLE = struct.Struct("<d")
+
+
+class ProtobufError(ValueError):
+    """A value or bytes that can't be of the message. The text names the field and, when reading, the byte."""
+
+
+class Kind(Enum):
+    INT32 = "int32"
+    INT64 = "int64"
+    UINT32 = "uint32"
+    UINT64 = "uint64"
+    BOOL = "bool"
+    ENUM = "enum"
+    """An int; numbers without a name are kept."""
+    DOUBLE = "double"
+    STRING = "string"
+    BYTES = "bytes"
+    STRING_MAP = "map<string, string>"
+
+
+class Field:
+    """One field of a message.
+
+    Args:
+        number: on the wire.
+        name: its key in the mappings.
+        type: of its value, of each value if it is repeated.
+        repeated: its values are a list. Never for STRING_MAP.
+    """
+
+    __slots__ = ("name", "number", "put", "repeated", "tag", "type")
+
+    def __init__(self, number: int, name: str, type: "Kind | MessageType", repeated: bool = False) -> None:  # noqa: A002 - protobuf's own word
+        assert 1 <= number <= _MAX_FIELD_NUMBER
+        assert not (repeated and type is Kind.STRING_MAP)
+        self.number = number
+        self.name = name
+        self.type = type
+        self.repeated = repeated
+        is_packed = repeated and type in _SCALAR_WIRE
+        self.tag = _varint(number << 3 | (_LEN if is_packed else _wire(type)))
+        self.put = _putter(self)
+
+    def default(self) -> Any:
+        """Return what it is if it is absent. Lists and maps are new ones."""
+        if self.repeated:
+            return []
+        if isinstance(self.type, MessageType):
+            return None
+        return {} if self.type is Kind.STRING_MAP else _DEFAULTS[self.type]
+
+
+class MessageType:
+    """The fields of a message, by name and by number."""
+
+    __slots__ = ("by_name", "by_number", "name")
+
+    def __init__(self, name: str, fields: Iterable[Field]) -> None:
+        ordered = sorted(fields, key=lambda field: field.number)
+        self.name = name
+        self.by_name = {field.name: field for field in ordered}
+        self.by_number = {field.number: field for field in ordered}
+        assert len(self.by_name) == len(self.by_number) == len(ordered)
+
+
+Message: TypeAlias = dict[str, Any]
+_Out: TypeAlias = list[bytes]
+_Put: TypeAlias = Callable[[_Out, Any], None]
+
+
+def encode(message_type: MessageType, value: Mapping[str, Any]) -> bytes:
+    """Spell a message; equal values are equal bytes. What is missing, None or its default takes none.
+
+    Raises:
+        ProtobufError: a name that the message doesn't have, a value of another type or out of its range.
+    """
+    out: _Out = []
+    _put_fields(message_type, out, value)
+    return b"".join(out)
+
+
+def decode(message_type: MessageType, data: bytes, *, max_bytes: int = MAX_BYTES) -> Message:
+    """Read a message, with every field of its type; unknown fields are skipped.
+
+    Raises:
+        ProtobufError: truncated, too large, too deep, or not in the encoding.
+    """
+    if len(data) > max_bytes:
+        raise ProtobufError(f"{message_type.name}: {len(data)} bytes, more than {max_bytes}")
+    return _Reader(data).message(message_type, 0, len(data), {}, depth=0)
+
+
+# Spelling.
+
+
+def _put_fields(message_type: MessageType, out: _Out, value: Mapping[str, Any]) -> None:
+    present = 0
+    for name, field in message_type.by_name.items():
+        if name not in value:
+            continue
+        present += 1
+        one = value[name]
+        if one is None:
+            continue
+        try:
+            field.put(out, one)
+        except ProtobufError as err:
+            raise ProtobufError(f"{message_type.name}.{err}") from None
+        except (TypeError, AttributeError, ValueError, struct.error):
+            kind = "message" if isinstance(field.type, MessageType) else field.type.value
+            shown = f"{one!r:.80}"
+            raise ProtobufError(f"{message_type.name}.{name}: {shown} is not a {kind}") from None
+    if present != len(value):
+        unknown = sorted(map(str, value.keys() - message_type.by_name.keys()))
+        raise ProtobufError(f"{message_type.name}.{unknown[0]}: there is no such field")
+
+
+def _putter(field: Field) -> _Put:
+    tag, kind = field.tag, field.type
+    if isinstance(kind, MessageType):
+        return _messages(tag, kind) if field.repeated else _message(tag, kind)
+    if kind is Kind.STRING_MAP:
+        return _string_map(tag)
+    spell, default = _SPELLERS[kind], _DEFAULTS[kind]
+    if not field.repeated:
+
+        def put(out: _Out, value: Any) -> None:
+            spelt = spell(value)
+            if value != default or (kind is Kind.DOUBLE and spelt != _ZERO):  # -0.0 is not the default
+                out += (tag, spelt)
+
+    elif kind in _SCALAR_WIRE:
+
+        def put(out: _Out, value: Any) -> None:
+            if packed := b"".join(map(spell, value)):
+                out += (tag, _varint(len(packed)), packed)
+
+    else:
+
+        def put(out: _Out, value: Any) -> None:
+            for one in value:
+                out += (tag, spell(one))
+
+    return put
+
+
+def _message(tag: bytes, message_type: MessageType) -> _Put:
+    def put(out: _Out, value: Mapping[str, Any]) -> None:
+        inner = encode(message_type, value)
+        out += (tag, _varint(len(inner)), inner)
+
+    return put
+
+
+def _messages(tag: bytes, message_type: MessageType) -> _Put:
+    put_one = _message(tag, message_type)
+
+    def put(out: _Out, values: Iterable[Mapping[str, Any]]) -> None:
+        for value in values:
+            put_one(out, value)
+
+    return put
+
+
+def _string_map(tag: bytes) -> _Put:
+    def put(out: _Out, value: Mapping[str, str]) -> None:
+        for name, text in sorted(value.items()):
+            entry = b"".join((_KEY_TAG, _spell_text(name), _VALUE_TAG, _spell_text(text)))
+            out += (tag, _varint(len(entry)), entry)
+
+    return put
+
+
+_ONE_BYTE = tuple(bytes((number,)) for number in range(128))
+
+
+def _varint(number: int) -> bytes:
+    if number < 128:
+        return _ONE_BYTE[number]
+    out = bytearray()
+    while number >= 128:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _number(low: int, high: int) -> Callable[[Any], bytes]:
+    def spell(value: int) -> bytes:
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise ValueError
+        return _varint(value & _MASK_64)
+
+    return spell
+
+
+def _spell_bool(value: bool) -> bytes:
+    if not isinstance(value, bool):
+        raise TypeError
+    return _ONE_BYTE[value]
+
+
+def _spell_text(value: str) -> bytes:
+    return _spell_bytes(value.encode())
+
+
+def _spell_bytes(value: bytes) -> bytes:
+    return _varint(len(value)) + value
+
+
+_MASK_64 = (1 << 64) - 1
+_SCALAR_WIRE = {
+    Kind.INT32: _VARINT,
+    Kind.INT64: _VARINT,
+    Kind.UINT32: _VARINT,
+    Kind.UINT64: _VARINT,
+    Kind.BOOL: _VARINT,
+    Kind.ENUM: _VARINT,
+    Kind.DOUBLE: _I64,
+}
+_DEFAULTS: dict[Kind, Any] = {
+    Kind.INT32: 0,
+    Kind.INT64: 0,
+    Kind.UINT32: 0,
+    Kind.UINT64: 0,
+    Kind.BOOL: False,
+    Kind.ENUM: 0,
+    Kind.DOUBLE: 0.0,
+    Kind.STRING: "",
+    Kind.BYTES: b"",
+}
+_SPELLERS: dict[Kind, Callable[[Any], bytes]] = {
+    Kind.INT32: _number(-(1 << 31), (1 << 31) - 1),
+    Kind.INT64: _number(-(1 << 63), (1 << 63) - 1),
+    Kind.UINT32: _number(0, (1 << 32) - 1),
+    Kind.UINT64: _number(0, _MASK_64),
+    Kind.BOOL: _spell_bool,
+    Kind.ENUM: _number(-(1 << 31), (1 << 31) - 1),
+    Kind.DOUBLE: _DOUBLE.pack,
+    Kind.STRING: _spell_text,
+    Kind.BYTES: _spell_bytes,
+}
+_ZERO = _DOUBLE.pack(0.0)
+
+
+def _wire(kind: Kind | MessageType) -> int:
+    return _LEN if isinstance(kind, MessageType) else _SCALAR_WIRE.get(kind, _LEN)
+
+
+_KEY_TAG, _VALUE_TAG = (_varint(number << 3 | _LEN) for number in (1, 2))
+_ENTRY = MessageType("entry", (Field(1, "key", Kind.STRING), Field(2, "value", Kind.STRING)))
+
+
+# Reading.
+
+
+class _Reader:
+    """Reads one message, and those in it: at most MAX_VALUES values in all."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._left = MAX_VALUES
+
+    def message(self, message_type: MessageType, at: int, end: int, into: Message, depth: int) -> Message:
+        """Read the bytes from `at` to `end`. A message that comes in pieces is merged into what is there (`into`)."""
+        if depth > MAX_DEPTH:
+            raise ProtobufError(f"{message_type.name}: at byte {at}: more than {MAX_DEPTH} messages in each other")
+        if not into:
+            into |= {name: field.default() for name, field in message_type.by_name.items()}
+        while at < end:
+            self._count(at)
+            start = at
+            key, at = self._varint(at, end)
+            number, wire = key >> 3, key & 7
+            if not 1 <= number <= _MAX_FIELD_NUMBER:
+                raise ProtobufError(f"{message_type.name}: at byte {start}: there is no field number {number}")
+            raw = 0
+            if wire == _VARINT:
+                raw, at = self._varint(at, end)
+                begin = at
+            elif wire == _LEN:
+                size, begin = self._varint(at, end)
+                at = begin + size
+            elif wire in (_I64, _I32):
+                begin, at = at, at + (8 if wire == _I64 else 4)
+            else:
+                raise ProtobufError(f"{message_type.name}: at byte {start}: proto3 has no wire type {wire}")
+            if at > end:
+                raise ProtobufError(f"{message_type.name}: at byte {start}: field {number} ends {at - end} bytes later")
+            if (field := message_type.by_number.get(number)) is not None:
+                self._take(field, wire, raw, begin, at, into, depth)
+        return into
+
+    def _take(self, field: Field, wire: int, raw: int, begin: int, end: int, into: Message, depth: int) -> None:
+        """Put one field where it belongs; if it came with another wire type, then it is an unknown one."""
+        kind, name = field.type, field.name
+        if isinstance(kind, MessageType):
+            if wire != _LEN:
+                return
+            if field.repeated:
+                into[name].append(self.message(kind, begin, end, {}, depth + 1))
+            else:
+                into[name] = self.message(kind, begin, end, into[name] or {}, depth + 1)
+        elif kind is Kind.STRING_MAP:
+            if wire == _LEN:
+                entry = self.message(_ENTRY, begin, end, {}, depth + 1)
+                into[name][entry["key"]] = entry["value"]
+        elif wire == _wire(kind):
+            value = self._value(kind, raw, begin, end)
+            if field.repeated:
+                into[name].append(value)
+            else:
+                into[name] = value
+        elif wire == _LEN and field.repeated:
+            self._packed(kind, begin, end, into[name])
+
+    def _packed(self, kind: Kind, at: int, end: int, into: list[Any]) -> None:
+        raw = 0
+        while at < end:
+            self._count(at)
+            begin = at
+            if kind is Kind.DOUBLE:
+                at += 8
+            else:
+                raw, at = self._varint(at, end)
+            if at > end:
+                raise ProtobufError(f"at byte {begin}: a {kind.value} ends {at - end} bytes later")
+            into.append(self._value(kind, raw, begin, at))
+
+    def _value(self, kind: Kind, raw: int, begin: int, end: int) -> Any:
+        match kind:
+            case Kind.STRING:
+                try:
+                    return str(self._data[begin:end], "utf-8")
+                except UnicodeDecodeError:
+                    raise ProtobufError(f"at byte {begin}: a string is not UTF-8") from None
+            case Kind.BYTES:
+                return bytes(self._data[begin:end])
+            case Kind.DOUBLE:
+                return _DOUBLE.unpack_from(self._data, begin)[0]
+            case Kind.BOOL:
+                return raw != 0
+            case Kind.UINT64:
+                return raw
+            case Kind.UINT32:
+                return raw & 0xFFFF_FFFF
+            case Kind.INT64:
+                return raw - (raw >> 63 << 64)
+            case _:
+                raw &= 0xFFFF_FFFF
+                return raw - (raw >> 31 << 32)
+
+    def _varint(self, at: int, end: int) -> tuple[int, int]:
+        number = shift = 0
+        start = at
+        while at < end:
+            byte = self._data[at]
+            at += 1
+            number |= (byte & 127) << shift
+            if byte < 128:
+                if number > _MASK_64:
+                    break
+                return number, at
+            shift += 7
+            if shift > 63:
+                break
+        else:
+            raise ProtobufError(f"at byte {start}: the message ends in a number")
+        raise ProtobufError(f"at byte {start}: a number of more than 64 bits")
+
+    def _count(self, at: int) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise ProtobufError(f"at byte {at}: more than {MAX_VALUES} values")
