@@ -126,7 +126,7 @@ def _put_fields(message_type: MessageType, out: _Out, value: Mapping[str, Any]) 
         except (TypeError, AttributeError, ValueError, struct.error):
             kind = "message" if isinstance(field.type, MessageType) else field.type.value
             shown = f"{one!r:.80}"
-            raise ProtobufError(f"{message_type.name}.{name}: {shown} is not a {kind}") from None
+            raise ProtobufError(f"{message_type.name}.{name}: {shown} is no {kind}") from None
     if present != len(value):
         unknown = sorted(map(str, value.keys() - message_type.by_name.keys()))
         raise ProtobufError(f"{message_type.name}.{unknown[0]}: there is no such field")
