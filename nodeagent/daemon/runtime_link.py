@@ -68,7 +68,7 @@ class Push:
     what was made while a plugin connected may be in neither its list nor its calls (containerd #13698).
 
     Use it in `with`: `sent()`, then see by the containers' cgroups that it is done, and only then leave. The runtime tells nothing, and
-    drops what it has not read when the connection ends.
+    drops what it has not read when the connection ends. Not while a call is being answered: until then the runtime synchronizes nobody.
     """
 
     name = "nodeagent-push"
