@@ -1,6 +1,7 @@
 """Protocols that the tests speak with protobuf's and gRPC's own code, made of the .proto files here when they are asked for."""
 
 import importlib
+import os
 import sys
 import tempfile
 from functools import cache
@@ -13,6 +14,7 @@ HERE = Path(__file__).parent
 @cache
 def generated(name: str) -> tuple[Any, Any]:
     """Return the modules with a protocol's messages and with its stubs."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # or it speaks about every fork
     import grpc_tools
     from grpc_tools import protoc
 
